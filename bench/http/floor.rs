@@ -3,7 +3,7 @@
 use crate::stage::Stage;
 use anyhow::{Context, Result, ensure};
 use ash_model::{TenantId, Timestamp};
-use ash_store::{Seal, Sqlite, Store};
+use ash_store::{SealingKey, SqliteStore, Store};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -237,7 +237,7 @@ impl Drop for Spawner {
 
 /// A store of our own on the same disk, and its cheapest write.
 pub(crate) struct Commits {
-    store: Sqlite,
+    store: SqliteStore,
     written: u64,
 }
 
@@ -245,7 +245,7 @@ impl Commits {
     pub(crate) async fn open(stage: &Stage) -> Result<Commits> {
         let dir = stage.dir.join("store");
         fs::create_dir_all(&dir)?;
-        let store = Sqlite::open(&dir.join("ash.db"), Seal::open(&dir.join("seal.key"))?).await?;
+        let store = SqliteStore::open(&dir.join("ash.db"), SealingKey::open(&dir.join("seal.key"))?).await?;
         Ok(Commits { store, written: 0 })
     }
 
@@ -253,7 +253,7 @@ impl Commits {
         self.written += 1;
         let key = self.written.to_string();
         let began = Instant::now();
-        self.store.once(&TenantId::main(), "bench", &key, "", "", Timestamp::now()).await?;
+        self.store.claim_idempotency_key(&TenantId::main(), "bench", &key, "", "", Timestamp::now()).await?;
         Ok(began.elapsed())
     }
 }

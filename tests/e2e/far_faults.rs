@@ -10,7 +10,7 @@ use crate::{
     servers,
     support::{Client, Server, eventually},
 };
-use ash_model::far::Manifest;
+use ash_model::far::SessionManifest;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -387,7 +387,7 @@ async fn a_session_that_waits_for_the_object_store_comes_back_with_all_its_check
     eventually("its end is there", async || {
         let stored = stage.proxy.stored();
         let newest = stored.iter().rfind(|stored| stored.key.starts_with(&manifest))?;
-        let newest: Manifest = serde_json::from_slice(&newest.body).expect("a manifest");
+        let newest: SessionManifest = serde_json::from_slice(&newest.body).expect("a manifest");
         newest.checkpoint.is_none().then_some(())
     })
     .await;

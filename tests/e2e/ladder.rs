@@ -2,7 +2,7 @@
 //! the model's own log as the witness of what came back.
 
 use crate::{claude::Stage, model::Model, support::eventually};
-use ash_driver::{Expected, Logged, Native, Words};
+use ash_driver::{ExpectedMessage, LoggedContent, LoggedMessage, TranscriptIdentity};
 use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},
@@ -284,39 +284,44 @@ fn slowly_each_of_the_corpus_is_read_whole_by_the_real_program() {
 
 /// The corpus's transcript, mended as a resume would mend it, where the program looks for it.
 fn place_mended(corpus: &Path, name: &str, home: &Path, cwd: &Path) -> Uuid {
-    let claude = ash_driver::driver(ash_model::Runtime::Claude);
+    let claude = ash_driver::driver(ash_model::AgentRuntime::Claude);
     let said: Vec<Value> = std::fs::read_to_string(corpus.join("log.jsonl"))
         .expect("a log")
         .lines()
         .map(|line| serde_json::from_str(line).expect("json"))
         .collect();
     let id_of = |said: &Value| said["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let digest =
-        |said: &Value| said["line"].as_str().and_then(|line| claude.spoken(line)).map(|said| said.digest);
-    let expected: Vec<Expected> = said
+    let digest = |said: &Value| {
+        said["line"].as_str().and_then(|line| claude.message_fingerprint(line)).map(|said| said.digest)
+    };
+    let expected: Vec<ExpectedMessage> = said
         .iter()
-        .map(|said| Expected { id: id_of(said), prompt: said.get("prompt").is_some(), digest: digest(said) })
+        .map(|said| ExpectedMessage {
+            id: id_of(said),
+            prompt: said.get("prompt").is_some(),
+            digest: digest(said),
+        })
         .collect();
     let transcript = std::fs::read(corpus.join(format!("{name}.jsonl"))).unwrap_or_default();
     let survey = claude.survey(&mut lines(&transcript).into_iter(), &expected);
-    let log: Vec<Logged> = said
+    let log: Vec<LoggedMessage> = said
         .iter()
         .enumerate()
         .map(|(number, said)| {
             let words = match said.get("prompt") {
-                Some(prompt) => Words::Prompt(prompt.clone()),
-                None => Words::Line(said["line"].as_str().expect("a line").to_owned()),
+                Some(prompt) => LoggedContent::Prompt(prompt.clone()),
+                None => LoggedContent::Line(said["line"].as_str().expect("a line").to_owned()),
             };
             let words = Some(words).filter(|_| survey.missing.contains(&number));
-            Logged { id: id_of(said), at: "2026-11-16T00:00:00.000Z".to_owned(), words }
+            LoggedMessage { id: id_of(said), at: "2026-11-16T00:00:00.000Z".to_owned(), words }
         })
         .collect();
     let id = Uuid::from_u128(0x0000_0000_0000_4000_8000_0000_0000_00aa);
-    let whole = survey.sound && survey.remembered.found;
+    let whole = survey.is_sound && survey.resumed.is_found;
     let bytes = match whole {
         true => transcript,
         false => {
-            let native = Native { id, cwd: cwd.to_owned() };
+            let native = TranscriptIdentity { id, cwd: cwd.to_owned() };
             joined(&claude.mend(&mut lines(&transcript).into_iter(), &log, &native).lines)
         }
     };

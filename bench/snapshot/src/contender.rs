@@ -5,7 +5,10 @@ use crate::{
     workspace::OWNER,
 };
 use anyhow::{Context, Result, bail};
-use ash_snapshot::{Capture, Folder, Owner, Repo, Root, Target, Touched, Tracked, Tracking, TreeId, Watch};
+use ash_snapshot::{
+    CaptureRequest, CaptureRoot, ChangeTracking, FileOwner, FilesystemWatch, Folder, Repo, RestoreTarget,
+    TouchedPaths, TrackedFolder, TreeId,
+};
 use std::{
     collections::HashSet,
     ffi::OsStr,
@@ -208,7 +211,7 @@ pub(crate) struct Ours {
     state: PathBuf,
     index: PathBuf,
     tree: Option<TreeId>,
-    followed: Option<(Watch, Tracked)>,
+    followed: Option<(FilesystemWatch, TrackedFolder)>,
 }
 
 impl Ours {
@@ -226,7 +229,7 @@ impl Ours {
 
     /// From here on captures visit only what was touched.
     pub(crate) fn follow(&mut self) -> Result<()> {
-        let watch = Watch::start(&self.state)?;
+        let watch = FilesystemWatch::start(&self.state)?;
         let tracked = watch.track(&Folder::open(&self.state)?)?;
         self.capture()?;
         self.followed = Some((watch, tracked));
@@ -256,12 +259,13 @@ impl Ours {
     pub(crate) fn capture(&mut self) -> Result<Cost> {
         let (taken, cost) = meter::ours(|| {
             let folders = self.folders(&self.state)?;
-            let roots = folders.each_ref().map(|(name, folder)| Root { name, folder });
-            let touched = self.followed.as_ref().map(|(_, tracked)| tracked.take());
-            let tracking = touched.as_ref().map_or(Tracking::None, Tracking::Trust);
+            let roots = folders.each_ref().map(|(name, folder)| CaptureRoot { name, folder });
+            let touched = self.followed.as_ref().map(|(_, tracked)| tracked.take_changes());
+            let tracking = touched.as_ref().map_or(ChangeTracking::None, ChangeTracking::Trust);
             let (base, index) = (self.tree.as_ref(), Some(self.index.as_path()));
-            let taken = self.repo.take(&Capture { base, index, tracking, ..Capture::of(&roots) })?;
-            if touched == Some(Touched::Everything) {
+            let taken =
+                self.repo.capture(&CaptureRequest { base, index, tracking, ..CaptureRequest::of(&roots) })?;
+            if touched == Some(TouchedPaths::Everything) {
                 bail!("so much was touched that everything was looked at");
             }
             Ok(taken)
@@ -282,8 +286,8 @@ impl Ours {
                 fs::create_dir(target.join(name))?;
             }
             let folders = self.folders(target)?;
-            let owner = rustix::process::geteuid().is_root().then_some(Owner { uid: OWNER, gid: OWNER });
-            let targets = folders.each_ref().map(|(root, folder)| Target { root, folder, owner });
+            let owner = rustix::process::geteuid().is_root().then_some(FileOwner { uid: OWNER, gid: OWNER });
+            let targets = folders.each_ref().map(|(root, folder)| RestoreTarget { root, folder, owner });
             self.repo.restore(tree, &targets, Some(&index))?;
             Ok(())
         })?;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 /// Once said it stays said: the eventfd is never read, so it stays readable.
 #[derive(Clone)]
-pub(crate) struct Cancel(Arc<OwnedFd>);
+pub(crate) struct CancelToken(Arc<OwnedFd>);
 
-impl Cancel {
-    pub(crate) fn new() -> io::Result<Cancel> {
-        Ok(Cancel(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+impl CancelToken {
+    pub(crate) fn new() -> io::Result<CancelToken> {
+        Ok(CancelToken(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
     pub(crate) fn cancel(&self) {
@@ -39,9 +39,9 @@ impl Cancel {
     }
 }
 
-impl Cancel {
+impl CancelToken {
     /// Waits for whichever is said first; true if it is this one.
-    pub(crate) fn or(&self, other: &Cancel) -> bool {
+    pub(crate) fn or(&self, other: &CancelToken) -> bool {
         loop {
             let mut both = [PollFd::new(&*self.0, PollFlags::IN), PollFd::new(&*other.0, PollFlags::IN)];
             match poll(&mut both, None) {
@@ -53,7 +53,7 @@ impl Cancel {
     }
 }
 
-impl AsFd for Cancel {
+impl AsFd for CancelToken {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

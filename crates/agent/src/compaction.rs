@@ -3,13 +3,16 @@
 //!
 //! A summary counts when it is in the transcript, whole. Whoever dies before has lost nothing: it is asked for again.
 
-use crate::cancel::Cancel;
-use crate::conversation::{Block, Compaction, Content, Covered, Entry, Fact, Reason, Turn, Usage};
-use crate::flags::{Answers, Manner};
-use crate::provider::{self, Request};
-use crate::turn::{Agent, Stop, now};
-use crate::window::{self, Keep, Rate, View, Window};
-use crate::wire::{CompactMetadata, Line, Notice};
+use crate::cancel::CancelToken;
+use crate::conversation::{
+    ApiUsage, AssistantBlock, CompactedTurn, CompactionRecord, PromptContent, TerminalReason,
+    TranscriptEntry, TranscriptFact, TranscriptTurn,
+};
+use crate::flags::{AgentSettings, ModelBackend};
+use crate::provider::{self, ModelRequest};
+use crate::turn::{TurnRunner, TurnStop, now};
+use crate::window::{self, ContextView, ContextWindow, TokenDensity, VerbatimTail};
+use crate::wire::{AgentOutputLine, CompactMetadata, SystemNotice};
 use crate::{ids, tools, transcript};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,84 +23,87 @@ const ATTEMPTS: u32 = 3;
 const STACK: usize = 256 << 10;
 
 /// A summary that is on its way.
-pub(crate) struct Compacting {
-    answer: Receiver<Result<Summary, provider::Error>>,
+pub(crate) struct PendingCompaction {
+    answer: Receiver<Result<ConversationSummary, provider::Error>>,
     /// Said when it is there, or will never be.
-    done: Cancel,
+    done: CancelToken,
     /// Nobody wants it any more.
-    stop: Cancel,
-    covers: Vec<Covered>,
+    stop: CancelToken,
+    covers: Vec<CompactedTurn>,
     tokens_before: u64,
-    rate: Rate,
+    rate: TokenDensity,
 }
 
-struct Summary {
+struct ConversationSummary {
     text: String,
-    usage: Usage,
+    usage: ApiUsage,
 }
 
-impl Drop for Compacting {
+impl Drop for PendingCompaction {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Compacting {
+impl PendingCompaction {
     pub(crate) fn is_done(&self) -> bool {
         self.done.is_cancelled()
     }
 }
 
 /// One request to the model.
-pub(crate) struct Asked {
+pub(crate) struct PreparedRequest {
     /// What is shown of the conversation; none: all of it.
-    pub(crate) turns: Option<Vec<Turn>>,
+    pub(crate) turns: Option<Vec<TranscriptTurn>>,
     /// The longest answer that there is room for, in tokens.
     pub(crate) room: u64,
 }
 
-impl Asked {
-    fn of(window: &Window, view: View) -> Asked {
-        Asked { room: window.room(view.tokens), turns: Some(view.turns) }
+impl PreparedRequest {
+    fn of(window: &ContextWindow, view: ContextView) -> PreparedRequest {
+        PreparedRequest { room: window.room(view.tokens), turns: Some(view.turns) }
     }
 }
 
 /// Wakes whoever has nothing else to do but to wait for a summary.
-pub(crate) type Ring = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type WakeCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// What the thread needs: nothing of it is shared with the turn.
-struct Work {
-    answers: Answers,
-    manner: Manner,
+struct SummaryJob {
+    answers: ModelBackend,
+    manner: AgentSettings,
     system: Option<String>,
-    turns: Vec<Turn>,
+    turns: Vec<TranscriptTurn>,
     room: u64,
-    stop: Cancel,
+    stop: CancelToken,
 }
 
 /// Whatever becomes of the thread, it is said.
-struct Finish {
-    done: Cancel,
-    ring: Ring,
+struct CompactionDoneGuard {
+    done: CancelToken,
+    ring: WakeCallback,
 }
 
-impl Drop for Finish {
+impl Drop for CompactionDoneGuard {
     fn drop(&mut self) {
         self.done.cancel();
         (self.ring)();
     }
 }
 
-impl Agent<'_> {
+impl TurnRunner<'_> {
     /// What the model is asked with next. Waits for a summary if there is no room without one.
-    pub(crate) fn prepare(&mut self, cancel: &Cancel) -> Result<Result<Asked, Stop>, transcript::Error> {
+    pub(crate) fn prepare(
+        &mut self,
+        cancel: &CancelToken,
+    ) -> Result<Result<PreparedRequest, TurnStop>, transcript::Error> {
         if !self.provider.has_window() {
-            return Ok(Ok(Asked { turns: None, room: window::LONGEST_ANSWER }));
+            return Ok(Ok(PreparedRequest { turns: None, room: window::MAX_ANSWER_TOKENS }));
         }
-        let window = self.manner.window;
+        let window = self.settings.window;
         let mut failures = Vec::new();
         loop {
-            failures.extend(self.settle()?);
+            failures.extend(self.apply_compaction()?);
             let base = self.base();
             let view = self.view(base);
             let is_full = view.tokens > window.full;
@@ -105,22 +111,22 @@ impl Agent<'_> {
                 self.begin(&view, is_full);
             }
             if !is_full {
-                return Ok(Ok(Asked::of(&window, view)));
+                return Ok(Ok(PreparedRequest::of(&window, view)));
             }
             match &self.compacting {
                 Some(compacting) if cancel.or(&compacting.done) => {
-                    let (reason, partial) = (Reason::AbortedStreaming, String::new());
-                    return Ok(Err(Stop::Aborted { reason, partial }));
+                    let (reason, partial) = (TerminalReason::AbortedStreaming, String::new());
+                    return Ok(Err(TurnStop::Aborted { reason, partial }));
                 }
                 Some(_) => {}
-                None => return Ok(self.squeeze(view, base, failures.last())),
+                None => return Ok(self.shorten_to_fit(view, base, failures.last())),
             }
         }
     }
 
     /// After an answer: the next one may have to wait less.
-    pub(crate) fn look_ahead(&mut self) {
-        if self.provider.has_window() && self.manner.window.compacts {
+    pub(crate) fn begin_compaction_early(&mut self) {
+        if self.provider.has_window() && self.settings.window.compacts {
             let view = self.view(self.base());
             if self.is_due(&view, false) {
                 self.begin(&view, false);
@@ -130,26 +136,32 @@ impl Agent<'_> {
 
     /// Whether enough was said since the last summary, or since one that freed nothing: another one would be paid for and
     /// free nothing either.
-    fn is_due(&self, view: &View, is_full: bool) -> bool {
-        let (window, grown) =
-            (&self.manner.window, |since: u64| view.tokens >= since + self.manner.window.worth());
+    fn is_due(&self, view: &ContextView, is_full: bool) -> bool {
+        let (window, grown) = (&self.settings.window, |since: u64| {
+            view.tokens >= since + self.settings.window.min_tokens_between_summaries()
+        });
         let is_new = self.conversation.fruitless.is_none_or(grown);
         let is_long = view.tokens > window.background && self.conversation.left.is_none_or(grown);
         is_new && (is_full || is_long)
     }
 
     fn base(&self) -> u64 {
-        window::base(self.system.as_deref(), &tools::offered(&self.manner.tools))
+        window::base(self.system.as_deref(), &tools::offered(&self.settings.tools))
     }
 
-    fn view(&self, base: u64) -> View {
-        window::view(&self.manner.window, &self.conversation, base, self.provider.model())
+    fn view(&self, base: u64) -> ContextView {
+        window::view(&self.settings.window, &self.conversation, base, self.provider.model())
     }
 
     /// Nothing more can be summed up: what is there is shortened, or the turn ends.
-    fn squeeze(&mut self, view: View, base: u64, failure: Option<&String>) -> Result<Asked, Stop> {
-        let window = self.manner.window;
-        let full = |why: String| Stop::Failed { reason: Reason::ContextFull, why };
+    fn shorten_to_fit(
+        &mut self,
+        view: ContextView,
+        base: u64,
+        failure: Option<&String>,
+    ) -> Result<PreparedRequest, TurnStop> {
+        let window = self.settings.window;
+        let full = |why: String| TurnStop::Failed { reason: TerminalReason::ContextFull, why };
         if let Some(why) = failure {
             return Err(full(format!(
                 "The conversation fills the context window of {} tokens and could not be summed up: {why} Send the message \
@@ -175,43 +187,44 @@ impl Agent<'_> {
         })?;
         // What the service says of it is not true of the conversation as it is shown otherwise.
         self.squeezed = true;
-        Ok(Asked::of(&window, fitting))
+        Ok(PreparedRequest::of(&window, fitting))
     }
 
     /// Asks for a summary, unless one is on its way or there is nothing to sum up.
-    fn begin(&mut self, view: &View, is_full: bool) {
+    fn begin(&mut self, view: &ContextView, is_full: bool) {
         if self.compacting.is_some() {
             return;
         }
-        let window = self.manner.window;
-        let plan = window::plan(&window, &view.turns, &self.conversation, Keep::Recent);
+        let window = self.settings.window;
+        let plan = window::plan(&window, &view.turns, &self.conversation, VerbatimTail::Recent);
         let plan = plan.or_else(|| {
-            let all = is_full.then(|| window::plan(&window, &view.turns, &self.conversation, Keep::Nothing));
+            let all = is_full
+                .then(|| window::plan(&window, &view.turns, &self.conversation, VerbatimTail::Nothing));
             all.flatten()
         });
         let Some(plan) = plan else { return };
         let room = window.summary_room();
-        let instruction = window::told(instruction(room));
+        let instruction = window::user_turn(instruction(room));
         let base = self.base() + window::size_of(&instruction);
-        let Some(plan) = plan.asked(&window, base, view.rate, &self.conversation) else { return };
-        let (Ok(done), Ok(stop)) = (Cancel::new(), Cancel::new()) else { return };
-        let work = Work {
+        let Some(plan) = plan.fitted_to_request(&window, base, view.rate, &self.conversation) else { return };
+        let (Ok(done), Ok(stop)) = (CancelToken::new(), CancelToken::new()) else { return };
+        let work = SummaryJob {
             answers: self.answers.clone(),
-            manner: Manner { streaming: false, ..self.manner.clone() },
+            manner: AgentSettings { streaming: false, ..self.settings.clone() },
             system: self.system.clone(),
             turns: plan.turns.into_iter().chain([instruction]).collect(),
             room,
             stop: stop.clone(),
         };
         let (tell, answer) = channel();
-        let finish = Finish { done: done.clone(), ring: self.ring.clone() };
+        let finish = CompactionDoneGuard { done: done.clone(), ring: self.ring.clone() };
         let spawned = Builder::new().name("compaction".into()).stack_size(STACK).spawn(move || {
             let finish = finish;
             sum_up(&work, &tell);
             drop(finish);
         });
         if spawned.is_ok() {
-            self.compacting = Some(Compacting {
+            self.compacting = Some(PendingCompaction {
                 answer,
                 done,
                 stop,
@@ -221,13 +234,13 @@ impl Agent<'_> {
             });
             let (session_id, uuid) = (self.session, ids::uuid());
             let notice =
-                Notice::Status { session_id, uuid: &uuid, status: "compacting", tokens: view.tokens };
-            self.out.say(&Line::System(notice));
+                SystemNotice::Status { session_id, uuid: &uuid, status: "compacting", tokens: view.tokens };
+            self.out.write_line(&AgentOutputLine::System(notice));
         }
     }
 
     /// Takes a summary that is there, or tells why there is none. Only the thread that owns the transcript writes to it.
-    pub(crate) fn settle(&mut self) -> Result<Option<String>, transcript::Error> {
+    pub(crate) fn apply_compaction(&mut self) -> Result<Option<String>, transcript::Error> {
         let Some(compacting) = self.compacting.take_if(|compacting| compacting.is_done()) else {
             return Ok(None);
         };
@@ -241,14 +254,14 @@ impl Agent<'_> {
 
     fn record_compaction(
         &mut self,
-        compacting: &Compacting,
-        summary: Summary,
+        compacting: &PendingCompaction,
+        summary: ConversationSummary,
     ) -> Result<(), transcript::Error> {
-        let Summary { text, usage } = summary;
+        let ConversationSummary { text, usage } = summary;
         let mut coverage = self.conversation.coverage.clone();
         coverage.extend(&text, &compacting.covers);
         let tokens_after = window::size_with(
-            &self.manner.window,
+            &self.settings.window,
             &self.conversation,
             &coverage,
             self.base(),
@@ -256,7 +269,7 @@ impl Agent<'_> {
         );
         let (covers, tokens_before) = (compacting.covers.clone(), compacting.tokens_before);
         let without = window::size_with(
-            &self.manner.window,
+            &self.settings.window,
             &self.conversation,
             &self.conversation.coverage,
             self.base(),
@@ -266,9 +279,9 @@ impl Agent<'_> {
         if tokens_after >= without {
             // As long as it is by now: what was said meanwhile is no reason to ask again.
             let tokens = tokens_before.max(self.view(self.base()).tokens);
-            return self.record(&turn, Fact::CompactionDiscarded { tokens, usage });
+            return self.record(&turn, TranscriptFact::CompactionDiscarded { tokens, usage });
         }
-        let fact = Compaction {
+        let fact = CompactionRecord {
             summary: text.clone(),
             covers,
             tokens_before,
@@ -277,32 +290,44 @@ impl Agent<'_> {
             usage,
         };
         let uuid = ids::uuid();
-        let entry = Entry { fact: Fact::Compaction(fact), uuid: uuid.clone(), turn, at: now() };
+        let entry =
+            TranscriptEntry { fact: TranscriptFact::Compaction(fact), uuid: uuid.clone(), turn, at: now() };
         self.transcript.append(&entry)?;
         self.conversation.add(entry);
         let metadata =
             CompactMetadata { trigger: "auto", pre_tokens: tokens_before, post_tokens: tokens_after };
         let (session_id, uuid, summary) = (self.session, uuid.as_str(), text.as_str());
-        let boundary =
-            Notice::CompactBoundary { session_id, uuid, compact_metadata: metadata, summary, usage: &usage };
-        self.out.say(&Line::System(boundary));
+        let boundary = SystemNotice::CompactBoundary {
+            session_id,
+            uuid,
+            compact_metadata: metadata,
+            summary,
+            usage: &usage,
+        };
+        self.out.write_line(&AgentOutputLine::System(boundary));
         Ok(())
     }
 }
 
-fn sum_up(work: &Work, tell: &Sender<Result<Summary, provider::Error>>) {
-    let provider = provider::named(&work.answers);
-    let request =
-        Request { system: work.system.as_deref(), manner: &work.manner, turns: &work.turns, room: work.room };
+fn sum_up(work: &SummaryJob, tell: &Sender<Result<ConversationSummary, provider::Error>>) {
+    let provider = provider::client_for(&work.answers);
+    let request = ModelRequest {
+        system: work.system.as_deref(),
+        manner: &work.manner,
+        turns: &work.turns,
+        room: work.room,
+    };
     let answer = provider.answer(&request, &mut |_| {}, &work.stop);
     let summary = answer.and_then(|reply| {
         let text = reply.content.iter().filter_map(|block| match block {
-            Block::Text { text } => Some(text.as_str()),
-            Block::ToolUse(_) | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+            AssistantBlock::Text { text } => Some(text.as_str()),
+            AssistantBlock::ToolUse(_)
+            | AssistantBlock::Thinking { .. }
+            | AssistantBlock::RedactedThinking { .. } => None,
         });
         let text = between_tags(&text.collect::<String>());
         let empty = || provider::Error::Failed("The model gave no summary.".into());
-        (!text.is_empty()).then_some(Summary { text, usage: reply.usage }).ok_or_else(empty)
+        (!text.is_empty()).then_some(ConversationSummary { text, usage: reply.usage }).ok_or_else(empty)
     });
     // Nobody listens if it is not wanted any more.
     drop(tell.send(summary));
@@ -315,8 +340,8 @@ fn between_tags(text: &str) -> String {
     inner.trim().to_owned()
 }
 
-fn instruction(room: u64) -> Content {
-    Content::Text(format!(
+fn instruction(room: u64) -> PromptContent {
+    PromptContent::Text(format!(
         "There is not enough room for this conversation to go on as it is. Write a summary of the conversation so far, \
          which will stand in the place of all that is above: whoever goes on sees only it and what comes after. Do not call \
          tools, and do not go on with the work.\n\nTell, in this order and with the exact names, paths, commands, numbers and \

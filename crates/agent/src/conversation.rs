@@ -1,15 +1,15 @@
 //! What was said and done, as facts in the order of the transcript, and the turns that they add up to.
 
-use crate::window::Rate;
+use crate::window::TokenDensity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 
 /// One line of the transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct TranscriptEntry {
     #[serde(flatten)]
-    pub(crate) fact: Fact,
+    pub(crate) fact: TranscriptFact,
     pub(crate) uuid: String,
     pub(crate) turn: String,
     /// Milliseconds since 1970.
@@ -18,7 +18,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Fact {
+pub(crate) enum TranscriptFact {
     User {
         message: UserMessage,
         /// What the host had to say before it, as how long the agent slept.
@@ -33,53 +33,53 @@ pub(crate) enum Fact {
     Steer {
         message: UserMessage,
     },
-    Result(Ending),
+    Result(TurnResult),
     /// Ends a turn as a result does. What was already streamed is kept, since the user saw it.
     Interrupted {
         #[serde(flatten)]
-        ending: Ending,
+        ending: TurnResult,
         partial: String,
     },
-    Compaction(Compaction),
+    Compaction(CompactionRecord),
     /// A summary was no shorter than what it was of. It is not kept, but it was paid for, and is not asked for again at once.
     CompactionDiscarded {
         /// How long the conversation was then.
         tokens: u64,
         /// Of the request for the summary.
-        usage: Usage,
+        usage: ApiUsage,
     },
 }
 
 /// What was said long ago, summed up. From here on the summary stands for it; all of it stays in the transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Compaction {
+pub(crate) struct CompactionRecord {
     pub(crate) summary: String,
-    pub(crate) covers: Vec<Covered>,
+    pub(crate) covers: Vec<CompactedTurn>,
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
     /// How many tokens a thousand bytes of the conversation were: until the next answer nobody says.
     pub(crate) tokens_per_1000_bytes: u64,
     /// Of the request for the summary.
-    pub(crate) usage: Usage,
+    pub(crate) usage: ApiUsage,
 }
 
 /// A turn with so many of its steps, from the first on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Covered {
+pub(crate) struct CompactedTurn {
     pub(crate) turn: String,
     pub(crate) steps: usize,
 }
 
 /// What a model is not shown any more, and what instead.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Coverage {
+pub(crate) struct CompactedHistory {
     pub(crate) summary: Option<String>,
     /// Of turns, by their ids.
     pub(crate) steps: HashMap<String, usize>,
 }
 
-impl Coverage {
-    pub(crate) fn extend(&mut self, summary: &str, covers: &[Covered]) {
+impl CompactedHistory {
+    pub(crate) fn extend(&mut self, summary: &str, covers: &[CompactedTurn]) {
         self.summary = Some(summary.to_owned());
         self.steps.extend(covers.iter().map(|covered| (covered.turn.clone(), covered.steps)));
     }
@@ -87,13 +87,13 @@ impl Coverage {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct UserMessage {
-    pub(crate) role: User,
-    pub(crate) content: Content,
+    pub(crate) role: UserRole,
+    pub(crate) content: PromptContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum User {
+pub(crate) enum UserRole {
     #[default]
     User,
 }
@@ -101,24 +101,24 @@ pub(crate) enum User {
 /// A prompt as the client wrote it; blocks that we do not know are kept as they are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Content {
+pub(crate) enum PromptContent {
     Text(String),
     Blocks(Vec<Value>),
 }
 
-impl Content {
+impl PromptContent {
     pub(crate) fn text(&self) -> String {
         match self {
-            Content::Text(text) => text.clone(),
-            Content::Blocks(blocks) => blocks.iter().filter_map(text_of).collect::<Vec<_>>().join("\n"),
+            PromptContent::Text(text) => text.clone(),
+            PromptContent::Blocks(blocks) => blocks.iter().filter_map(text_of).collect::<Vec<_>>().join("\n"),
         }
     }
 
     /// How many blocks hold something else than text.
-    pub(crate) fn others(&self) -> usize {
+    pub(crate) fn non_text_blocks(&self) -> usize {
         match self {
-            Content::Text(_) => 0,
-            Content::Blocks(blocks) => blocks.iter().filter(|block| text_of(block).is_none()).count(),
+            PromptContent::Text(_) => 0,
+            PromptContent::Blocks(blocks) => blocks.iter().filter(|block| text_of(block).is_none()).count(),
         }
     }
 }
@@ -130,22 +130,22 @@ fn text_of(block: &Value) -> Option<&str> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AssistantMessage {
     pub(crate) id: String,
-    pub(crate) role: Assistant,
+    pub(crate) role: AssistantRole,
     pub(crate) model: String,
-    pub(crate) content: Vec<Block>,
-    pub(crate) usage: Usage,
+    pub(crate) content: Vec<AssistantBlock>,
+    pub(crate) usage: ApiUsage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Assistant {
+pub(crate) enum AssistantRole {
     #[default]
     Assistant,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Block {
+pub(crate) enum AssistantBlock {
     Text {
         text: String,
     },
@@ -170,16 +170,20 @@ pub(crate) struct ToolUse {
 impl AssistantMessage {
     pub(crate) fn text(&self) -> String {
         let texts = self.content.iter().filter_map(|block| match block {
-            Block::Text { text } => Some(text.as_str()),
-            Block::ToolUse(_) | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+            AssistantBlock::Text { text } => Some(text.as_str()),
+            AssistantBlock::ToolUse(_)
+            | AssistantBlock::Thinking { .. }
+            | AssistantBlock::RedactedThinking { .. } => None,
         });
         texts.collect()
     }
 
     pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.content.iter().filter_map(|block| match block {
-            Block::ToolUse(call) => Some(call),
-            Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+            AssistantBlock::ToolUse(call) => Some(call),
+            AssistantBlock::Text { .. }
+            | AssistantBlock::Thinking { .. }
+            | AssistantBlock::RedactedThinking { .. } => None,
         })
     }
 }
@@ -190,7 +194,7 @@ pub(crate) struct ToolResult {
     pub(crate) content: String,
     pub(crate) is_error: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tool_use_result: Option<Ran>,
+    pub(crate) tool_use_result: Option<CommandOutput>,
 }
 
 impl ToolResult {
@@ -205,7 +209,7 @@ impl ToolResult {
 
 /// What a command left behind, apart, for clients that show the streams each in its own way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ran {
+pub(crate) struct CommandOutput {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     #[serde(rename = "exitCode")]
@@ -213,21 +217,21 @@ pub(crate) struct Ran {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ending {
-    pub(crate) subtype: Subtype,
+pub(crate) struct TurnResult {
+    pub(crate) subtype: ResultSubtype,
     pub(crate) is_error: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) terminal_reason: Option<Reason>,
+    pub(crate) terminal_reason: Option<TerminalReason>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) errors: Vec<String>,
     pub(crate) num_turns: usize,
-    pub(crate) usage: Usage,
+    pub(crate) usage: ApiUsage,
     pub(crate) duration_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Subtype {
+pub(crate) enum ResultSubtype {
     Success,
     ErrorDuringExecution,
     ErrorMaxTurns,
@@ -235,7 +239,7 @@ pub(crate) enum Subtype {
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Reason {
+pub(crate) enum TerminalReason {
     AbortedStreaming,
     AbortedTools,
     ApiError,
@@ -248,18 +252,18 @@ pub(crate) enum Reason {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub(crate) struct Usage {
+pub(crate) struct ApiUsage {
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens: u64,
     pub(crate) cache_creation_input_tokens: u64,
     pub(crate) cache_read_input_tokens: u64,
 }
 
-impl std::iter::Sum for Usage {
-    fn sum<I: Iterator<Item = Usage>>(parts: I) -> Usage {
+impl std::iter::Sum for ApiUsage {
+    fn sum<I: Iterator<Item = ApiUsage>>(parts: I) -> ApiUsage {
         // Others say the numbers: they may be anything.
         let add = u64::saturating_add;
-        parts.fold(Usage::default(), |sum, part| Usage {
+        parts.fold(ApiUsage::default(), |sum, part| ApiUsage {
             input_tokens: add(sum.input_tokens, part.input_tokens),
             output_tokens: add(sum.output_tokens, part.output_tokens),
             cache_creation_input_tokens: add(
@@ -273,154 +277,165 @@ impl std::iter::Sum for Usage {
 
 /// A prompt and everything that came of it so far.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Turn {
+pub(crate) struct TranscriptTurn {
     pub(crate) uuid: String,
     /// None if that line of the transcript was damaged.
-    pub(crate) prompt: Option<Content>,
+    pub(crate) prompt: Option<PromptContent>,
     pub(crate) head: Option<String>,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) steps: Vec<TurnStep>,
+    pub(crate) ended: Option<TurnEndRecord>,
 }
 
 /// One answer of the provider, and the results of the tools it called.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct TurnStep {
     pub(crate) uuid: String,
     pub(crate) message: AssistantMessage,
-    pub(crate) results: Vec<Shown<ToolResult>>,
+    pub(crate) results: Vec<TranscriptItem<ToolResult>>,
     /// What the user said after that.
-    pub(crate) steers: Vec<Shown<Content>>,
+    pub(crate) steers: Vec<TranscriptItem<PromptContent>>,
 }
 
 /// Something with the uuid of its line, so that showing it again says the same.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Shown<T> {
+pub(crate) struct TranscriptItem<T> {
     pub(crate) uuid: String,
-    pub(crate) what: T,
+    pub(crate) content: T,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Ended {
+pub(crate) struct TurnEndRecord {
     pub(crate) uuid: String,
-    pub(crate) ending: Ending,
+    pub(crate) ending: TurnResult,
     pub(crate) partial: String,
 }
 
-impl Turn {
+impl TranscriptTurn {
     pub(crate) fn text(&self) -> String {
-        self.prompt.as_ref().map(Content::text).unwrap_or_default()
+        self.prompt.as_ref().map(PromptContent::text).unwrap_or_default()
     }
 
     /// The step that called no tools: the provider's last word.
-    pub(crate) fn answer(&self) -> Option<&Step> {
+    pub(crate) fn answer(&self) -> Option<&TurnStep> {
         self.steps.last().filter(|step| step.message.calls().next().is_none())
     }
 
-    pub(crate) fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> ApiUsage {
         self.steps.iter().map(|step| step.message.usage).sum()
     }
 
     /// Calls without a recorded result. Whether they took effect nobody knows.
     pub(crate) fn open_calls(&self) -> Vec<String> {
         let calls = self.steps.iter().flat_map(|step| step.message.calls().map(move |call| (step, call)));
-        let open = calls.filter(|(step, call)| !step.results.iter().any(|r| r.what.tool_use_id == call.id));
+        let open =
+            calls.filter(|(step, call)| !step.results.iter().any(|r| r.content.tool_use_id == call.id));
         open.map(|(_, call)| call.id.clone()).collect()
     }
 
-    fn add(&mut self, uuid: String, fact: Fact) {
+    fn add(&mut self, uuid: String, fact: TranscriptFact) {
         match fact {
-            Fact::User { message, head } => {
+            TranscriptFact::User { message, head } => {
                 if self.prompt.is_none() {
                     (self.prompt, self.head) = (Some(message.content), head);
                 }
             }
-            Fact::Assistant { message } => {
-                self.steps.push(Step { uuid, message, results: Vec::new(), steers: Vec::new() });
+            TranscriptFact::Assistant { message } => {
+                self.steps.push(TurnStep { uuid, message, results: Vec::new(), steers: Vec::new() });
             }
-            Fact::ToolResult(result) => self.add_result(uuid, result),
-            Fact::Steer { message } => {
+            TranscriptFact::ToolResult(result) => self.add_result(uuid, result),
+            TranscriptFact::Steer { message } => {
                 if let Some(step) = self.steps.last_mut() {
-                    step.steers.push(Shown { uuid, what: message.content });
+                    step.steers.push(TranscriptItem { uuid, content: message.content });
                 }
             }
-            Fact::Result(ending) => self.end(Ended { uuid, ending, partial: String::new() }),
-            Fact::Interrupted { ending, partial } => self.end(Ended { uuid, ending, partial }),
+            TranscriptFact::Result(ending) => {
+                self.end(TurnEndRecord { uuid, ending, partial: String::new() })
+            }
+            TranscriptFact::Interrupted { ending, partial } => {
+                self.end(TurnEndRecord { uuid, ending, partial })
+            }
             // Of the conversation, not of a turn.
-            Fact::Compaction(_) | Fact::CompactionDiscarded { .. } => {}
+            TranscriptFact::Compaction(_) | TranscriptFact::CompactionDiscarded { .. } => {}
         }
     }
 
     /// A result whose call was lost to damage is dropped: no provider accepts one without the other.
     fn add_result(&mut self, uuid: String, what: ToolResult) {
-        let called = |step: &&mut Step| step.message.calls().any(|call| call.id == what.tool_use_id);
+        let called = |step: &&mut TurnStep| step.message.calls().any(|call| call.id == what.tool_use_id);
         if let Some(step) = self.steps.iter_mut().find(called) {
-            step.results.push(Shown { uuid, what });
+            step.results.push(TranscriptItem { uuid, content: what });
         }
     }
 
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, ended: TurnEndRecord) {
         self.ended.get_or_insert(ended);
     }
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Conversation {
-    turns: Vec<Turn>,
-    pub(crate) coverage: Coverage,
+pub(crate) struct ConversationHistory {
+    turns: Vec<TranscriptTurn>,
+    pub(crate) coverage: CompactedHistory,
     /// The last step since the last summary: what the service said of its request is true of what is shown now.
     pub(crate) measured: Option<String>,
     /// As it was before the last summary.
-    pub(crate) rate: Option<Rate>,
+    pub(crate) rate: Option<TokenDensity>,
     /// How many tokens the last summary left.
     pub(crate) left: Option<u64>,
     /// How many there were when a summary freed nothing.
     pub(crate) fruitless: Option<u64>,
 }
 
-impl Conversation {
-    pub(crate) fn add(&mut self, entry: Entry) {
+impl ConversationHistory {
+    pub(crate) fn add(&mut self, entry: TranscriptEntry) {
         match &entry.fact {
-            Fact::Compaction(Compaction { summary, covers, tokens_per_1000_bytes, tokens_after, .. }) => {
+            TranscriptFact::Compaction(CompactionRecord {
+                summary,
+                covers,
+                tokens_per_1000_bytes,
+                tokens_after,
+                ..
+            }) => {
                 self.coverage.extend(summary, covers);
                 self.left = Some(*tokens_after);
                 self.fruitless = None;
-                self.rate = Some(Rate::of(*tokens_per_1000_bytes));
+                self.rate = Some(TokenDensity::of(*tokens_per_1000_bytes));
                 self.measured = None;
                 return;
             }
-            Fact::CompactionDiscarded { tokens, .. } => {
+            TranscriptFact::CompactionDiscarded { tokens, .. } => {
                 self.fruitless = Some(*tokens);
                 return;
             }
-            Fact::Assistant { .. } => self.measured = Some(entry.uuid.clone()),
-            Fact::User { .. }
-            | Fact::ToolResult(_)
-            | Fact::Steer { .. }
-            | Fact::Result(_)
-            | Fact::Interrupted { .. } => {}
+            TranscriptFact::Assistant { .. } => self.measured = Some(entry.uuid.clone()),
+            TranscriptFact::User { .. }
+            | TranscriptFact::ToolResult(_)
+            | TranscriptFact::Steer { .. }
+            | TranscriptFact::Result(_)
+            | TranscriptFact::Interrupted { .. } => {}
         }
         let known = self.turns.iter().rposition(|turn| turn.uuid == entry.turn);
         let index = known.unwrap_or_else(|| {
             let (prompt, head, steps, ended) = (None, None, Vec::new(), None);
-            self.turns.push(Turn { uuid: entry.turn, prompt, head, steps, ended });
+            self.turns.push(TranscriptTurn { uuid: entry.turn, prompt, head, steps, ended });
             self.turns.len() - 1
         });
         self.turns[index].add(entry.uuid, entry.fact);
     }
 
-    pub(crate) fn turn(&self, uuid: &str) -> Option<&Turn> {
+    pub(crate) fn turn(&self, uuid: &str) -> Option<&TranscriptTurn> {
         self.turns.iter().rfind(|turn| turn.uuid == uuid)
     }
 
     /// A turn that is taken up again is the latest thing the user wants, whatever came in between.
-    pub(crate) fn bring_to_the_end(&mut self, uuid: &str) {
+    pub(crate) fn move_to_end(&mut self, uuid: &str) {
         if let Some(index) = self.turns.iter().rposition(|turn| turn.uuid == uuid) {
             let turn = self.turns.remove(index);
             self.turns.push(turn);
         }
     }
 
-    pub(crate) fn turns(&self) -> &[Turn] {
+    pub(crate) fn turns(&self) -> &[TranscriptTurn] {
         &self.turns
     }
 }

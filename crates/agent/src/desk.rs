@@ -1,15 +1,15 @@
 //! Where prompts wait. The first one starts a thread that works until none is left; an interrupt stops the
 //! turn that is running and no other.
 
-use crate::cancel::Cancel;
-use crate::compaction::Ring;
-use crate::conversation::Content;
-use crate::flags::Flags;
-use crate::out::Out;
-use crate::steering::Steering;
-use crate::transcript::{self, Place, Resumed};
-use crate::turn::{Agent, Prompt};
-use crate::wire::{Answer, Control, Hello, Line, Notice};
+use crate::cancel::CancelToken;
+use crate::compaction::WakeCallback;
+use crate::conversation::PromptContent;
+use crate::flags::AgentFlags;
+use crate::out::StdoutWriter;
+use crate::steering::SteeringQueue;
+use crate::transcript::{self, ResumeReport, TranscriptLocation};
+use crate::turn::{PendingPrompt, TurnRunner};
+use crate::wire::{AgentOutputLine, ControlRequest, ControlResponse, InitializeResponse, SystemNotice};
 use crate::{ids, provider};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -22,103 +22,108 @@ use std::time::{Duration, Instant};
 /// Nothing here recurses deeply, and there are thousands of us.
 const STACK: usize = 256 << 10;
 /// So long a conversation that is long to read is held for the next prompt. After that we are at rest.
-const LINGER: Duration = Duration::from_secs(30);
+const CONVERSATION_CACHE_TIME: Duration = Duration::from_secs(30);
 
-pub(crate) struct Desk {
-    room: Arc<Room>,
-    resumed: Option<Resumed>,
+pub(crate) struct TurnWorker {
+    state: Arc<TurnWorkerState>,
+    resumed: Option<ResumeReport>,
     worker: Option<JoinHandle<()>>,
 }
 
 /// What both threads see.
-struct Room {
-    flags: Flags,
-    place: Place,
-    out: Out,
+struct TurnWorkerState {
+    flags: AgentFlags,
+    place: TranscriptLocation,
+    out: StdoutWriter,
     /// What the session has to say to the agent beforehand.
     system_prompt: Mutex<Option<String>>,
-    queue: Mutex<Queue>,
+    queue: Mutex<PromptQueue>,
     /// For a worker that waits for a summary: a prompt came, or the summary did.
     bell: Condvar,
-    steering: Steering,
+    steering: SteeringQueue,
 }
 
 #[derive(Default)]
-struct Queue {
+struct PromptQueue {
     /// Some as long as a worker lives: whoever sets it starts one, whoever clears it was the last.
-    running: Option<Cancel>,
-    waiting: VecDeque<Prompt>,
+    running: Option<CancelToken>,
+    waiting: VecDeque<PendingPrompt>,
     /// Nobody will ask anything any more.
     leaving: bool,
 }
 
-impl Desk {
-    pub(crate) fn open(flags: Flags, folder: PathBuf) -> Result<Desk, transcript::Error> {
-        let place = Place::new(folder, &flags.session);
+impl TurnWorker {
+    pub(crate) fn open(flags: AgentFlags, folder: PathBuf) -> Result<TurnWorker, transcript::Error> {
+        let place = TranscriptLocation::new(folder, &flags.session);
         let resumed = place.prepare(flags.resume.as_deref())?;
         if resumed.is_some() {
             crate::return_memory();
         }
         let system_prompt = Mutex::new(flags.system_prompt.clone());
-        let room = Room {
+        let room = TurnWorkerState {
             flags,
             place,
-            out: Out::default(),
+            out: StdoutWriter::default(),
             system_prompt,
             queue: Mutex::default(),
             bell: Condvar::new(),
-            steering: Steering::default(),
+            steering: SteeringQueue::default(),
         };
-        Ok(Desk { room: Arc::new(room), resumed, worker: None })
+        Ok(TurnWorker { state: Arc::new(room), resumed, worker: None })
     }
 
-    pub(crate) fn control(&self, request_id: &Value, request: Control) {
+    pub(crate) fn control(&self, request_id: &Value, request: ControlRequest) {
         match request.subtype.as_str() {
             "initialize" => {
                 let said = [request.system_prompt, request.append_system_prompt];
                 let said: Vec<String> = said.into_iter().flatten().collect();
                 if !said.is_empty() {
-                    *self.room.system_prompt() = Some(said.join("\n\n"));
+                    *self.state.system_prompt() = Some(said.join("\n\n"));
                 }
-                self.room.answer(Answer::Success { request_id, response: Some(self.hello()) });
+                self.state.answer(ControlResponse::Success { request_id, response: Some(self.hello()) });
             }
             "interrupt" => {
-                let running = self.room.queue().running.clone();
+                let running = self.state.queue().running.clone();
                 // Answered first, so that the answer is never behind the end of the turn that it announces.
-                self.room.answer(Answer::Success { request_id, response: None });
-                running.inspect(Cancel::cancel);
+                self.state.answer(ControlResponse::Success { request_id, response: None });
+                running.inspect(CancelToken::cancel);
             }
-            subtype => self
-                .room
-                .answer(Answer::Error { request_id, error: &format!("unsupported request {subtype:?}") }),
+            subtype => self.state.answer(ControlResponse::Error {
+                request_id,
+                error: &format!("unsupported request {subtype:?}"),
+            }),
         }
     }
 
-    fn hello(&self) -> Hello<'_> {
-        Hello { agent: "builtin", version: env!("CARGO_PKG_VERSION"), resumed: self.resumed.as_ref() }
+    fn hello(&self) -> InitializeResponse<'_> {
+        InitializeResponse {
+            agent: "builtin",
+            version: env!("CARGO_PKG_VERSION"),
+            resumed: self.resumed.as_ref(),
+        }
     }
 
-    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: Content, head: Option<String>) {
-        let prompt = Prompt { uuid: uuid.unwrap_or_else(ids::uuid), content, head };
-        let mut queue = self.room.queue();
+    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: PromptContent, head: Option<String>) {
+        let prompt = PendingPrompt { uuid: uuid.unwrap_or_else(ids::uuid), content, head };
+        let mut queue = self.state.queue();
         if queue.running.is_some() {
             queue.waiting.push_back(prompt);
-            self.room.bell.notify_all();
+            self.state.bell.notify_all();
             return;
         }
-        let cancel = self.room.new_cancel();
+        let cancel = self.state.new_cancel();
         queue.running = Some(cancel.clone());
         drop(queue);
         self.worker = Some(self.start(prompt, cancel));
     }
 
     /// For the turn that runs, if it is this one.
-    pub(crate) fn steer(&self, into: String, prompt: Prompt) {
-        self.room.steering.say(into, prompt);
+    pub(crate) fn steer(&self, into: String, prompt: PendingPrompt) {
+        self.state.steering.push(into, prompt);
     }
 
-    fn start(&self, prompt: Prompt, cancel: Cancel) -> JoinHandle<()> {
-        let room = self.room.clone();
+    fn start(&self, prompt: PendingPrompt, cancel: CancelToken) -> JoinHandle<()> {
+        let room = self.state.clone();
         let work = move || {
             if catch_unwind(AssertUnwindSafe(|| room.work(prompt, cancel))).is_err() {
                 // Better gone and started again, with the transcript as it is, than silent for ever.
@@ -126,25 +131,25 @@ impl Desk {
             }
         };
         let started = Builder::new().name("turn".into()).stack_size(STACK).spawn(work);
-        started.unwrap_or_else(|error| self.room.die(&format!("cannot start a thread: {error}")))
+        started.unwrap_or_else(|error| self.state.report_and_exit(&format!("cannot start a thread: {error}")))
     }
 
     pub(crate) fn complain(&self, error: &str) {
-        self.room.complain(error);
+        self.state.complain(error);
     }
 
     /// Everything that was asked for is done before we leave. A summary nobody asked for.
     pub(crate) fn finish(self) {
-        self.room.queue().leaving = true;
-        self.room.bell.notify_all();
+        self.state.queue().leaving = true;
+        self.state.bell.notify_all();
         if let Some(worker) = self.worker {
             worker.join().expect("a worker that panics takes the process with it");
         }
     }
 }
 
-impl Room {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl TurnWorkerState {
+    fn queue(&self) -> MutexGuard<'_, PromptQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,7 +157,7 @@ impl Room {
         self.system_prompt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(self: &Arc<Room>, prompt: Prompt, cancel: Cancel) {
+    fn work(self: &Arc<TurnWorkerState>, prompt: PendingPrompt, cancel: CancelToken) {
         let mut next = Some((prompt, cancel));
         while let Some(first) = next {
             next = self.work_from(first);
@@ -161,18 +166,21 @@ impl Room {
     }
 
     /// One prompt after the other, with what was read for the first. Answers the prompt for which it must be read again.
-    fn work_from(self: &Arc<Room>, first: (Prompt, Cancel)) -> Option<(Prompt, Cancel)> {
+    fn work_from(
+        self: &Arc<TurnWorkerState>,
+        first: (PendingPrompt, CancelToken),
+    ) -> Option<(PendingPrompt, CancelToken)> {
         let (transcript, conversation) =
-            self.place.open().unwrap_or_else(|error| self.die(&error.to_string()));
+            self.place.open().unwrap_or_else(|error| self.report_and_exit(&error.to_string()));
         let system_prompt = self.system_prompt().clone();
-        let mut agent = Agent {
+        let mut agent = TurnRunner {
             session: &self.flags.session,
             system_prompt: system_prompt.as_deref(),
             system: None,
-            manner: &self.flags.manner,
+            settings: &self.flags.settings,
             out: &self.out,
-            answers: &self.flags.answers,
-            provider: provider::named(&self.flags.answers),
+            answers: &self.flags.backend,
+            provider: provider::client_for(&self.flags.backend),
             transcript,
             conversation,
             compacting: None,
@@ -182,7 +190,7 @@ impl Room {
         };
         let (mut prompt, mut cancel) = first;
         loop {
-            agent.take(prompt, &cancel);
+            agent.run_turn(prompt, &cancel);
             (prompt, cancel) = self.next(&mut agent)?;
             if !agent.transcript.is_as_left() || *self.system_prompt() != system_prompt {
                 return Some((prompt, cancel));
@@ -192,9 +200,9 @@ impl Room {
 
     /// The next prompt. There may be one yet as long as a summary is on its way, and for a while if it would take long to
     /// read everything again.
-    fn next(&self, agent: &mut Agent<'_>) -> Option<(Prompt, Cancel)> {
+    fn next(&self, agent: &mut TurnRunner<'_>) -> Option<(PendingPrompt, CancelToken)> {
         let mut queue = self.queue();
-        let until = agent.transcript.is_long().then(|| Instant::now() + LINGER);
+        let until = agent.transcript.is_long().then(|| Instant::now() + CONVERSATION_CACHE_TIME);
         loop {
             if let Some(prompt) = queue.waiting.pop_front() {
                 let cancel = self.new_cancel();
@@ -207,7 +215,7 @@ impl Room {
                 Some(compacting) if compacting.is_done() => {
                     drop(queue);
                     // What failed is tried again when the next turn begins.
-                    agent.settle().err().iter().for_each(|error| self.complain(&error.to_string()));
+                    agent.apply_compaction().err().iter().for_each(|error| self.complain(&error.to_string()));
                     queue = self.queue();
                 }
                 Some(_) => queue = self.bell.wait(queue).unwrap_or_else(PoisonError::into_inner),
@@ -225,7 +233,7 @@ impl Room {
         }
     }
 
-    fn ring(self: &Arc<Room>) -> Ring {
+    fn ring(self: &Arc<TurnWorkerState>) -> WakeCallback {
         let room = self.clone();
         Arc::new(move || {
             // Under the lock: nobody is then between a look and a wait.
@@ -234,20 +242,24 @@ impl Room {
         })
     }
 
-    fn new_cancel(&self) -> Cancel {
-        Cancel::new().unwrap_or_else(|error| self.die(&format!("cannot prepare a turn: {error}")))
+    fn new_cancel(&self) -> CancelToken {
+        CancelToken::new()
+            .unwrap_or_else(|error| self.report_and_exit(&format!("cannot prepare a turn: {error}")))
     }
 
-    fn answer(&self, response: Answer<'_>) {
-        self.out.say(&Line::ControlResponse { response });
+    fn answer(&self, response: ControlResponse<'_>) {
+        self.out.write_line(&AgentOutputLine::ControlResponse { response });
     }
 
     fn complain(&self, error: &str) {
-        self.out.say(&Line::System(Notice::Error { session_id: &self.flags.session, error }));
+        self.out.write_line(&AgentOutputLine::System(SystemNotice::Error {
+            session_id: &self.flags.session,
+            error,
+        }));
     }
 
     /// For when no turn can run at all: the host sees why and may start us again.
-    fn die(&self, error: &str) -> ! {
+    fn report_and_exit(&self, error: &str) -> ! {
         self.complain(error);
         std::process::exit(1)
     }

@@ -4,41 +4,41 @@ use crate::ids;
 use crate::provider::DEFAULT_MODEL;
 use crate::skills;
 use crate::tools::NAMES;
-use crate::window::{Wanted, Window};
+use crate::window::{ContextWindow, WindowSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Debug, PartialEq)]
-pub(crate) struct Flags {
+pub(crate) struct AgentFlags {
     pub(crate) session: String,
     pub(crate) resume: Option<String>,
-    pub(crate) answers: Answers,
+    pub(crate) backend: ModelBackend,
     pub(crate) system_prompt: Option<String>,
-    pub(crate) manner: Manner,
+    pub(crate) settings: AgentSettings,
 }
 
 /// How the session wants it to work.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Manner {
+pub(crate) struct AgentSettings {
     /// Of its tools, those that it may use.
     pub(crate) tools: Vec<&'static str>,
     pub(crate) effort: Option<String>,
     /// Whether words are shown while they come.
     pub(crate) streaming: bool,
-    pub(crate) skills: skills::Wanted,
-    pub(crate) window: Window,
+    pub(crate) skills: skills::SkillSettings,
+    pub(crate) window: ContextWindow,
 }
 
-impl Default for Manner {
-    fn default() -> Manner {
-        let (skills, window) = (skills::Wanted::default(), Window::default());
-        Manner { tools: NAMES.to_vec(), effort: None, streaming: true, skills, window }
+impl Default for AgentSettings {
+    fn default() -> AgentSettings {
+        let (skills, window) = (skills::SkillSettings::default(), ContextWindow::default());
+        AgentSettings { tools: NAMES.to_vec(), effort: None, streaming: true, skills, window }
     }
 }
 
 /// Who does, and what it takes to reach them.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Answers {
+pub(crate) enum ModelBackend {
     Offline,
     Anthropic {
         model: String,
@@ -52,20 +52,20 @@ pub(crate) enum Answers {
     },
 }
 
-impl Answers {
+impl ModelBackend {
     fn model(&self) -> Option<&str> {
         match self {
-            Answers::Offline => None,
-            Answers::Anthropic { model, .. } | Answers::OpenAi { model, .. } => Some(model),
+            ModelBackend::Offline => None,
+            ModelBackend::Anthropic { model, .. } | ModelBackend::OpenAi { model, .. } => Some(model),
         }
     }
 }
 
-impl Flags {
-    pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
+impl AgentFlags {
+    pub(crate) fn parse(args: Vec<OsString>) -> Result<AgentFlags, String> {
         let (mut session, mut resume, mut system_prompt) = (None, None, None);
         let (mut provider, mut model, mut socket, mut api_version) = (None, None, None, None);
-        let (mut manner, mut window) = (Manner::default(), Wanted::default());
+        let (mut manner, mut window) = (AgentSettings::default(), WindowSettings::default());
         let mut args = args.into_iter();
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
@@ -85,8 +85,8 @@ impl Flags {
                 "--skills" => manner.skills.folders.push(PathBuf::from(value)),
                 "--without-skill" => manner.skills.without.push(value),
                 "--compaction" => window.compacts = value != "off",
-                "--compact-from" => window.from = part(&flag, &value)?,
-                "--compact-by" => window.by = part(&flag, &value)?,
+                "--compact-from" => window.from = parse_fraction(&flag, &value)?,
+                "--compact-by" => window.by = parse_fraction(&flag, &value)?,
                 "--context-window" => window.tokens = Some(tokens(&flag, &value)?),
                 "--model-socket" => socket = Some(PathBuf::from(value)),
                 "--api-version" => api_version = Some(value),
@@ -95,12 +95,12 @@ impl Flags {
         }
         let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
         let answers = answers(provider.as_deref(), model, (socket, api_version))?;
-        manner.window = Window::new(window, answers.model());
-        Ok(Flags { session, resume, answers, system_prompt, manner })
+        manner.window = ContextWindow::new(window, answers.model());
+        Ok(AgentFlags { session, resume, backend: answers, system_prompt, settings: manner })
     }
 }
 
-fn part(flag: &str, value: &str) -> Result<f64, String> {
+fn parse_fraction(flag: &str, value: &str) -> Result<f64, String> {
     let part = value.parse().ok().filter(|part| *part > 0.0 && *part <= 1.0);
     part.ok_or_else(|| format!("{flag} must be over 0 and at most 1"))
 }
@@ -118,18 +118,18 @@ fn answers(
     provider: Option<&str>,
     model: Option<String>,
     (socket, api_version): (Option<PathBuf>, Option<String>),
-) -> Result<Answers, String> {
+) -> Result<ModelBackend, String> {
     match provider {
         // Whatever the model is called.
-        None | Some("offline") => Ok(Answers::Offline),
+        None | Some("offline") => Ok(ModelBackend::Offline),
         Some("anthropic") => {
             let socket = socket.ok_or("--provider anthropic needs --model-socket")?;
-            Ok(Answers::Anthropic { model: model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()), socket })
+            Ok(ModelBackend::Anthropic { model: model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()), socket })
         }
         Some(name @ ("openai" | "azure")) => {
             let socket = socket.ok_or_else(|| format!("--provider {name} needs --model-socket"))?;
             let model = model.ok_or_else(|| format!("--provider {name} needs --model"))?;
-            Ok(Answers::OpenAi { model, socket, api_version })
+            Ok(ModelBackend::OpenAi { model, socket, api_version })
         }
         Some(other) => {
             Err(format!("unknown provider {other:?}; there are: offline, anthropic, openai, azure"))
@@ -147,8 +147,8 @@ fn file_name(id: String) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn parse(args: &[&str]) -> Result<Flags, String> {
-        Flags::parse(args.iter().map(OsString::from).collect())
+    fn parse(args: &[&str]) -> Result<AgentFlags, String> {
+        AgentFlags::parse(args.iter().map(OsString::from).collect())
     }
 
     #[test]
@@ -168,20 +168,21 @@ mod tests {
 
     #[test]
     fn a_model_has_a_name_even_if_nobody_gave_it_one() {
-        let answers = |args: &[&str]| parse(args).map(|flags| flags.answers);
-        let named = |model: &str| Ok(Answers::Anthropic { model: model.into(), socket: "/s".into() });
+        let answers = |args: &[&str]| parse(args).map(|flags| flags.backend);
+        let named = |model: &str| Ok(ModelBackend::Anthropic { model: model.into(), socket: "/s".into() });
         let socket = ["--provider", "anthropic", "--model-socket", "/s"];
         assert_eq!(answers(&socket), named(DEFAULT_MODEL));
         assert_eq!(answers(&[&socket[..], &["--model", "m"]].concat()), named("m"));
-        assert_eq!(answers(&["--model", "m"]), Ok(Answers::Offline));
+        assert_eq!(answers(&["--model", "m"]), Ok(ModelBackend::Offline));
     }
 
     #[test]
     fn a_service_that_has_models_of_its_own_is_told_which() {
-        let answers = |args: &[&str]| parse(args).map(|flags| flags.answers);
+        let answers = |args: &[&str]| parse(args).map(|flags| flags.backend);
         let azure = ["--provider", "azure", "--model-socket", "/s", "--api-version", "v"];
         assert!(answers(&azure).is_err(), "there is none that all of them have");
-        let named = Answers::OpenAi { model: "m".into(), socket: "/s".into(), api_version: Some("v".into()) };
+        let named =
+            ModelBackend::OpenAi { model: "m".into(), socket: "/s".into(), api_version: Some("v".into()) };
         assert_eq!(answers(&[&azure[..], &["--model", "m"]].concat()), Ok(named));
     }
 

@@ -4,18 +4,18 @@ use std::fmt;
 
 /// FNV-1a. Nobody attacks these: they show whether two transcripts are the same and keep ids apart.
 #[derive(Clone, Copy)]
-pub(crate) struct Digest(u64);
+pub(crate) struct FnvDigest(u64);
 
-impl Digest {
-    pub(crate) const NOTHING: Digest = Digest(0xcbf2_9ce4_8422_2325);
+impl FnvDigest {
+    pub(crate) const EMPTY: FnvDigest = FnvDigest(0xcbf2_9ce4_8422_2325);
 
-    pub(crate) fn add(self, bytes: &[u8]) -> Digest {
+    pub(crate) fn add(self, bytes: &[u8]) -> FnvDigest {
         let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        Digest(bytes.iter().fold(self.0, step))
+        FnvDigest(bytes.iter().fold(self.0, step))
     }
 }
 
-impl fmt::Display for Digest {
+impl fmt::Display for FnvDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
@@ -29,7 +29,7 @@ fn random<const N: usize>() -> [u8; N] {
 }
 
 /// For what should not happen everywhere at the same moment.
-pub(crate) fn dice() -> u8 {
+pub(crate) fn random_byte() -> u8 {
     let [byte] = random();
     byte
 }
@@ -59,6 +59,6 @@ mod tests {
 
     #[test]
     fn the_digest_is_fnv_1a() {
-        assert_eq!(Digest::NOTHING.add(b"foobar").to_string(), "85944171f73967e8");
+        assert_eq!(FnvDigest::EMPTY.add(b"foobar").to_string(), "85944171f73967e8");
     }
 }

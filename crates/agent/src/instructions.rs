@@ -8,16 +8,16 @@ const FILES: [&str; 2] = ["CLAUDE.md", "AGENTS.md"];
 /// Names the folder that the session has for its plan and its documents.
 const OWN_FOLDER: &str = "ASH_SESSION_DIR";
 /// A longer one is no instruction.
-const MOST: usize = 256 << 10;
+const MAX_INSTRUCTION_BYTES: usize = 256 << 10;
 
 /// Read anew for each turn: between two of them, whoever works in the folder may have changed it.
-pub(crate) fn all(session: Option<&str>, wanted: &skills::Wanted) -> Option<String> {
+pub(crate) fn system_prompt(session: Option<&str>, wanted: &skills::SkillSettings) -> Option<String> {
     let own = std::env::var(OWN_FOLDER).ok().map(|path| about(&path));
     let user = wanted.config.as_deref().and_then(of);
     let here = std::env::current_dir().unwrap_or_default();
     // It may have been told to begin further down.
     let folder = here.ancestors().find_map(of);
-    let skills = skills::told(wanted);
+    let skills = skills::skill_list(wanted);
     let (user, folder) = (user.as_deref().map(beginning), folder.as_deref().map(beginning));
     joined([own.as_deref(), user, folder, skills.as_deref(), session])
 }
@@ -34,7 +34,7 @@ fn about(own_folder: &str) -> String {
 }
 
 fn beginning(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST)]
+    &text[..text.floor_char_boundary(MAX_INSTRUCTION_BYTES)]
 }
 
 fn joined<const N: usize>(parts: [Option<&str>; N]) -> Option<String> {
@@ -57,7 +57,10 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_long_is_cut_between_characters() {
-        assert_eq!(beginning(&"ä".repeat(MOST)).len(), MOST);
-        assert_eq!(beginning(&format!("x{}", "ä".repeat(MOST))).len(), MOST - 1);
+        assert_eq!(beginning(&"ä".repeat(MAX_INSTRUCTION_BYTES)).len(), MAX_INSTRUCTION_BYTES);
+        assert_eq!(
+            beginning(&format!("x{}", "ä".repeat(MAX_INSTRUCTION_BYTES))).len(),
+            MAX_INSTRUCTION_BYTES - 1
+        );
     }
 }

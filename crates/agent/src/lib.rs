@@ -22,21 +22,21 @@ mod turn;
 mod window;
 mod wire;
 
-use desk::Desk;
-use flags::Flags;
+use desk::TurnWorker;
+use flags::AgentFlags;
 use std::ffi::OsString;
 use std::path::Path;
 
 /// Runs the agent until its input ends. The number is the exit code of the process.
 pub fn main(args: Vec<OsString>) -> i32 {
     keep_memory_small();
-    let flags = match Flags::parse(args) {
+    let flags = match AgentFlags::parse(args) {
         Ok(flags) => flags,
         Err(wrong) => return give_up(&wrong, 2),
     };
     let Some(home) = std::env::var_os("HOME") else { return give_up("HOME is not set", 2) };
     let folder = Path::new(&home).join(".ash/agent");
-    match Desk::open(flags, folder) {
+    match TurnWorker::open(flags, folder) {
         Ok(desk) => inbox::serve(desk),
         Err(error) => give_up(&error.to_string(), 1),
     }

@@ -1,16 +1,16 @@
 //! Stdout: whole lines, each with one write, from whichever thread has something to say.
 
-use crate::wire::Line;
+use crate::wire::AgentOutputLine;
 use rustix::io::Errno;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 #[derive(Default)]
-pub(crate) struct Out(Mutex<()>);
+pub(crate) struct StdoutWriter(Mutex<()>);
 
-impl Out {
+impl StdoutWriter {
     /// Says one line. Does not return if nobody listens any more.
-    pub(crate) fn say(&self, line: &Line<'_>) {
+    pub(crate) fn write_line(&self, line: &AgentOutputLine<'_>) {
         let mut bytes = serde_json::to_vec(line).expect("lines have string keys only");
         bytes.push(b'\n');
         let _whole_lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);

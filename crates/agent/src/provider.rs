@@ -11,14 +11,14 @@ mod patience;
 mod sse;
 mod wire;
 
-use crate::cancel::Cancel;
-use crate::conversation::{Block, Turn, Usage};
-use crate::flags::{Answers, Manner};
+use crate::cancel::CancelToken;
+use crate::conversation::{ApiUsage, AssistantBlock, TranscriptTurn};
+use crate::flags::{AgentSettings, ModelBackend};
 use std::time::Duration;
 
 pub(crate) use anthropic::DEFAULT_MODEL;
 
-pub(crate) trait Provider {
+pub(crate) trait ModelClient {
     /// The name that clients see.
     fn model(&self) -> &str;
 
@@ -29,22 +29,27 @@ pub(crate) trait Provider {
 
     /// Answers the last turn, given everything before it. The text goes to the sink while it comes, and whole
     /// into the reply. A cancelled call returns soon, and with `Error::Cancelled`.
-    fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error>;
+    fn answer(
+        &self,
+        request: &ModelRequest<'_>,
+        sink: AnswerSink<'_>,
+        cancel: &CancelToken,
+    ) -> Result<ModelReply, Error>;
 }
 
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(Word<'_>);
+pub(crate) type AnswerSink<'a> = &'a mut dyn FnMut(AnswerProgress<'_>);
 
 /// What is told while an answer comes.
-pub(crate) enum Word<'a> {
+pub(crate) enum AnswerProgress<'a> {
     Text(&'a str),
-    Again(Again),
+    Retrying(CallRetry),
 }
 
 /// A call failed and is made again. What was said in it is void.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Again {
+pub(crate) struct CallRetry {
     pub(crate) attempt: u32,
-    pub(crate) most: u32,
+    pub(crate) max_attempts: u32,
     pub(crate) delay: Duration,
     /// None if there was no answer at all.
     pub(crate) status: Option<u16>,
@@ -52,21 +57,21 @@ pub(crate) struct Again {
     pub(crate) kind: &'static str,
 }
 
-pub(crate) struct Request<'a> {
+pub(crate) struct ModelRequest<'a> {
     pub(crate) system: Option<&'a str>,
-    pub(crate) manner: &'a Manner,
+    pub(crate) manner: &'a AgentSettings,
     /// At least one. Calls of earlier turns may be without a result, if the turn was cut and never taken up.
-    pub(crate) turns: &'a [Turn],
+    pub(crate) turns: &'a [TranscriptTurn],
     /// The longest answer that there is room for, in tokens.
     pub(crate) room: u64,
 }
 
 /// Without calls, the answer is final.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Reply {
+pub(crate) struct ModelReply {
     pub(crate) id: String,
-    pub(crate) content: Vec<Block>,
-    pub(crate) usage: Usage,
+    pub(crate) content: Vec<AssistantBlock>,
+    pub(crate) usage: ApiUsage,
 }
 
 #[derive(Debug, PartialEq)]
@@ -78,14 +83,14 @@ pub(crate) enum Error {
     Refused(String),
 }
 
-pub(crate) fn named(answers: &Answers) -> Box<dyn Provider> {
+pub(crate) fn client_for(answers: &ModelBackend) -> Box<dyn ModelClient> {
     match answers {
-        Answers::Offline => Box::new(offline::Offline),
-        Answers::Anthropic { model, socket } => {
-            Box::new(anthropic::Anthropic { model: model.clone(), socket: socket.clone() })
+        ModelBackend::Offline => Box::new(offline::OfflineClient),
+        ModelBackend::Anthropic { model, socket } => {
+            Box::new(anthropic::AnthropicClient { model: model.clone(), socket: socket.clone() })
         }
-        Answers::OpenAi { model, socket, api_version } => {
-            Box::new(openai::OpenAi::new(model.clone(), socket.clone(), api_version.as_deref()))
+        ModelBackend::OpenAi { model, socket, api_version } => {
+            Box::new(openai::OpenAiClient::new(model.clone(), socket.clone(), api_version.as_deref()))
         }
     }
 }

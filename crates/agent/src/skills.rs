@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 /// Where the agent's own are, in the folder that it works in.
 const OWN: &str = ".claude/skills";
 /// More would be a book.
-const MOST: usize = 100;
-const LONGEST: usize = 1000;
+const MAX_SKILLS: usize = 100;
+const MAX_DESCRIPTION_BYTES: usize = 1000;
 
 /// What a session says of them.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct SkillSettings {
     /// Where the user's own configuration is.
     pub(crate) config: Option<PathBuf>,
     pub(crate) folders: Vec<PathBuf>,
@@ -23,7 +23,7 @@ pub(crate) struct Wanted {
 }
 
 /// A list of them for the model, if there are any.
-pub(crate) fn told(wanted: &Wanted) -> Option<String> {
+pub(crate) fn skill_list(wanted: &SkillSettings) -> Option<String> {
     let own = [PathBuf::from(OWN)].into_iter();
     let config = wanted.config.iter().map(|dir| dir.join("skills"));
     let mut found = BTreeMap::new();
@@ -47,11 +47,11 @@ struct Skill {
 
 fn find(folder: &Path, found: &mut BTreeMap<String, Skill>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten().take(MOST) {
+    for entry in entries.flatten().take(MAX_SKILLS) {
         let file = entry.path().join("SKILL.md");
         let Some(text) = tools::peek(&file) else { continue };
         let name = field(&text, "name").unwrap_or_else(|| entry.file_name().to_string_lossy().into_owned());
-        if found.len() < MOST {
+        if found.len() < MAX_SKILLS {
             let about = field(&text, "description").unwrap_or_default();
             found.insert(one_line(&name), Skill { about: one_line(&about), file });
         }
@@ -68,7 +68,7 @@ fn field(text: &str, name: &str) -> Option<String> {
 
 fn one_line(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    text[..text.floor_char_boundary(LONGEST)].to_owned()
+    text[..text.floor_char_boundary(MAX_DESCRIPTION_BYTES)].to_owned()
 }
 
 #[cfg(test)]
@@ -95,10 +95,13 @@ mod tests {
         }
         fs::create_dir(dir.path().join("empty")).expect("made");
         let folders = vec![dir.path().to_owned(), dir.path().join("nowhere")];
-        let wanted = Wanted { folders, without: vec!["wells".into()], ..Wanted::default() };
-        let told = told(&wanted).expect("one");
+        let wanted = SkillSettings { folders, without: vec!["wells".into()], ..SkillSettings::default() };
+        let told = skill_list(&wanted).expect("one");
         assert!(told.contains("- towers: builds towers (") && told.contains("towers/SKILL.md)"), "{told}");
         assert!(!told.contains("wells"), "{told}");
-        assert_eq!(super::told(&Wanted { without: vec!["towers".into(), "wells".into()], ..wanted }), None);
+        assert_eq!(
+            super::skill_list(&SkillSettings { without: vec!["towers".into(), "wells".into()], ..wanted }),
+            None
+        );
     }
 }

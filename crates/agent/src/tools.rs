@@ -6,8 +6,8 @@ mod offered;
 mod run;
 mod search;
 
-use crate::cancel::Cancel;
-use crate::conversation::{Ran, ToolResult, ToolUse};
+use crate::cancel::CancelToken;
+use crate::conversation::{CommandOutput, ToolResult, ToolUse};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -16,25 +16,25 @@ pub(crate) use offered::offered;
 pub(crate) const NAMES: [&str; 6] = ["run", "read", "write", "edit", "list", "search"];
 
 /// Of any file and any output, this much is looked at.
-const MOST: usize = 1 << 20;
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// What a tool has to say, good or bad.
-struct Outcome {
+struct ToolOutcome {
     content: String,
     is_error: bool,
-    ran: Option<Ran>,
+    ran: Option<CommandOutput>,
 }
 
-impl From<Result<String, String>> for Outcome {
-    fn from(result: Result<String, String>) -> Outcome {
+impl From<Result<String, String>> for ToolOutcome {
+    fn from(result: Result<String, String>) -> ToolOutcome {
         let is_error = result.is_err();
-        Outcome { content: result.unwrap_or_else(|error| error), is_error, ran: None }
+        ToolOutcome { content: result.unwrap_or_else(|error| error), is_error, ran: None }
     }
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "name", content = "input", rename_all = "snake_case")]
-enum Call {
+enum ToolInvocation {
     Run { command: String, timeout_ms: Option<u64> },
     Read { path: PathBuf },
     Write { path: PathBuf, text: String },
@@ -43,13 +43,13 @@ enum Call {
     Search { text: String, path: Option<PathBuf> },
 }
 
-pub(crate) fn call(call: &ToolUse, cancel: &Cancel) -> ToolResult {
+pub(crate) fn call(call: &ToolUse, cancel: &CancelToken) -> ToolResult {
     let named = serde_json::json!({ "name": call.name, "input": call.input });
-    let outcome = match Call::deserialize(named) {
+    let outcome = match ToolInvocation::deserialize(named) {
         Ok(call) => perform(call, cancel),
         Err(error) => Err(format!("{}: {error}", call.name)).into(),
     };
-    let Outcome { content, is_error, ran: tool_use_result } = outcome;
+    let ToolOutcome { content, is_error, ran: tool_use_result } = outcome;
     ToolResult { tool_use_id: call.id.clone(), content, is_error, tool_use_result }
 }
 
@@ -59,14 +59,14 @@ pub(crate) fn peek(path: &Path) -> Option<String> {
     (!files::is_binary(&bytes)).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn perform(call: Call, cancel: &Cancel) -> Outcome {
+fn perform(call: ToolInvocation, cancel: &CancelToken) -> ToolOutcome {
     match call {
-        Call::Run { command, timeout_ms } => run::run(&command, timeout_ms, cancel),
-        Call::Read { path } => files::read(&path).into(),
-        Call::Write { path, text } => files::write(&path, &text).into(),
-        Call::Edit { path, old, new } => files::edit(&path, &old, &new).into(),
-        Call::List { path } => files::list(&path.unwrap_or_else(|| ".".into())).into(),
-        Call::Search { text, path } => {
+        ToolInvocation::Run { command, timeout_ms } => run::run(&command, timeout_ms, cancel),
+        ToolInvocation::Read { path } => files::read(&path).into(),
+        ToolInvocation::Write { path, text } => files::write(&path, &text).into(),
+        ToolInvocation::Edit { path, old, new } => files::edit(&path, &old, &new).into(),
+        ToolInvocation::List { path } => files::list(&path.unwrap_or_else(|| ".".into())).into(),
+        ToolInvocation::Search { text, path } => {
             search::search(&text, &path.unwrap_or_else(|| ".".into()), cancel).into()
         }
     }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_call_that_makes_no_sense_is_answered() {
-        let cancel = Cancel::new().expect("eventfd");
+        let cancel = CancelToken::new().expect("eventfd");
         for (name, input) in
             [("fly", json!({})), ("run", json!({})), ("read", json!(3)), ("run", json!(null))]
         {

@@ -2,8 +2,8 @@
 //!
 //! What is printed is in here before. No fsync: the host makes the sandbox's files safe when a turn has ended.
 
-use crate::conversation::{Conversation, Entry, Fact};
-use crate::ids::Digest;
+use crate::conversation::{ConversationHistory, TranscriptEntry, TranscriptFact};
+use crate::ids::FnvDigest;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,7 +34,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 
 /// What the host is told about the memory that this agent starts with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Resumed {
+pub(crate) struct ResumeReport {
     found: bool,
     entries: u64,
     turns: usize,
@@ -44,19 +44,20 @@ pub(crate) struct Resumed {
     damaged: Option<u64>,
 }
 
-impl Resumed {
-    const NOTHING: Resumed = Resumed { found: false, entries: 0, turns: 0, digest: None, damaged: None };
+impl ResumeReport {
+    const NOTHING: ResumeReport =
+        ResumeReport { found: false, entries: 0, turns: 0, digest: None, damaged: None };
 }
 
 /// Where the transcripts are, and which one is ours.
-pub(crate) struct Place {
+pub(crate) struct TranscriptLocation {
     folder: PathBuf,
     session: String,
 }
 
-impl Place {
-    pub(crate) fn new(folder: PathBuf, session: &str) -> Place {
-        Place { folder, session: session.to_owned() }
+impl TranscriptLocation {
+    pub(crate) fn new(folder: PathBuf, session: &str) -> TranscriptLocation {
+        TranscriptLocation { folder, session: session.to_owned() }
     }
 
     fn file(&self, session: &str) -> PathBuf {
@@ -64,7 +65,7 @@ impl Place {
     }
 
     /// Makes our transcript what `resume` asks for. None: nothing was asked for and nothing is there.
-    pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<Resumed>, Error> {
+    pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<ResumeReport>, Error> {
         self.clear()?;
         let own = self.seal()?;
         match resume {
@@ -72,7 +73,7 @@ impl Place {
             Some(other) if other != self.session && own.as_ref().is_none_or(|own| own.entries == 0) => {
                 self.fork(other).map(Some)
             }
-            Some(_) => Ok(own.or(Some(Resumed::NOTHING))),
+            Some(_) => Ok(own.or(Some(ResumeReport::NOTHING))),
             None => Ok(own),
         }
     }
@@ -88,21 +89,21 @@ impl Place {
     }
 
     /// Cuts a torn end off, so that the next entry starts on a line of its own.
-    fn seal(&self) -> Result<Option<Resumed>, Error> {
+    fn seal(&self) -> Result<Option<ResumeReport>, Error> {
         let path = self.file(&self.session);
         let Some(scan) = scan_if_there(&path, |_, _| Ok(()))? else { return Ok(None) };
-        if scan.keep < scan.length {
+        if scan.whole_bytes < scan.length {
             let file = OpenOptions::new().write(true).open(&path).map_err(failed("open", &path))?;
-            file.set_len(scan.keep).map_err(failed("cut", &path))?;
+            file.set_len(scan.whole_bytes).map_err(failed("cut", &path))?;
         }
         Ok(Some(scan.resumed()))
     }
 
     /// The other session may still be running: it is read, never written.
-    fn fork(&self, other: &str) -> Result<Resumed, Error> {
+    fn fork(&self, other: &str) -> Result<ResumeReport, Error> {
         let (from, to) = (self.file(other), self.file(&self.session));
         if !fs::symlink_metadata(&from).is_ok_and(|found| found.is_file()) {
-            return Ok(Resumed::NOTHING);
+            return Ok(ResumeReport::NOTHING);
         }
         let half = to.with_extension("tmp");
         let mut copy = BufWriter::new(File::create(&half).map_err(failed("copy", &half))?);
@@ -113,16 +114,16 @@ impl Place {
     }
 
     /// Reads the whole conversation; the file opens for more with the first entry.
-    pub(crate) fn open(&self) -> Result<(Transcript, Conversation), Error> {
+    pub(crate) fn open(&self) -> Result<(TranscriptFile, ConversationHistory), Error> {
         let path = self.file(&self.session);
-        let mut conversation = Conversation::default();
+        let mut conversation = ConversationHistory::default();
         // Before it is read: what is written meanwhile is then seen as somebody else's.
-        let left = Stamp::of(&path);
+        let left = TranscriptStamp::of(&path);
         scan_if_there(&path, |_, entry| {
             conversation.add(entry);
             Ok(())
         })?;
-        Ok((Transcript { path, open: None, left }, conversation))
+        Ok((TranscriptFile { path, open: None, last_stamp: left }, conversation))
     }
 }
 
@@ -139,17 +140,17 @@ fn put_aside_unless(path: &Path, is_right: fn(&fs::FileType) -> bool) -> Result<
     }
 }
 
-pub(crate) struct Transcript {
+pub(crate) struct TranscriptFile {
     path: PathBuf,
     /// Opened by the first entry, so that a session nobody ever talked to leaves no file.
-    open: Option<Open>,
+    open: Option<OpenTranscript>,
     /// The file as it was when we last read or wrote it; none if there was none.
-    left: Option<Stamp>,
+    last_stamp: Option<TranscriptStamp>,
 }
 
 /// By what a file is seen to be another one, or to have been written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Stamp {
+struct TranscriptStamp {
     inode: (u64, u64),
     length: u64,
     /// Seconds and nanoseconds. Both times: the first can be set by hand.
@@ -157,15 +158,15 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
-    fn of(path: &Path) -> Option<Stamp> {
-        fs::symlink_metadata(path).ok().map(|found| Stamp::from(&found))
+impl TranscriptStamp {
+    fn of(path: &Path) -> Option<TranscriptStamp> {
+        fs::symlink_metadata(path).ok().map(|found| TranscriptStamp::from(&found))
     }
 }
 
-impl From<&fs::Metadata> for Stamp {
-    fn from(found: &fs::Metadata) -> Stamp {
-        Stamp {
+impl From<&fs::Metadata> for TranscriptStamp {
+    fn from(found: &fs::Metadata) -> TranscriptStamp {
+        TranscriptStamp {
             inode: (found.dev(), found.ino()),
             length: found.len(),
             written: (found.mtime(), found.mtime_nsec()),
@@ -174,13 +175,13 @@ impl From<&fs::Metadata> for Stamp {
     }
 }
 
-struct Open {
+struct OpenTranscript {
     file: File,
     length: u64,
 }
 
-impl Transcript {
-    pub(crate) fn append(&mut self, entry: &Entry) -> Result<(), Error> {
+impl TranscriptFile {
+    pub(crate) fn append(&mut self, entry: &TranscriptEntry) -> Result<(), Error> {
         let mut line = serde_json::to_vec(entry).expect("entries have string keys only");
         line.push(b'\n');
         let mut open = match self.open.take() {
@@ -188,25 +189,25 @@ impl Transcript {
             None => create(&self.path).map_err(failed("open", &self.path))?,
         };
         // Kept only when whole again: after a failure the next entry looks at the file anew.
-        self.left = None;
+        self.last_stamp = None;
         open.append(&line).map_err(failed("write", &self.path))?;
-        self.left = open.file.metadata().ok().map(|found| Stamp::from(&found));
+        self.last_stamp = open.file.metadata().ok().map(|found| TranscriptStamp::from(&found));
         self.open = Some(open);
         Ok(())
     }
 
     /// Whether nothing but our own entries was written since it was read. A failed look counts as a change.
     pub(crate) fn is_as_left(&self) -> bool {
-        self.left.is_some() && Stamp::of(&self.path) == self.left
+        self.last_stamp.is_some() && TranscriptStamp::of(&self.path) == self.last_stamp
     }
 
     /// Whether reading it again would take longer than a turn may.
     pub(crate) fn is_long(&self) -> bool {
-        self.left.is_some_and(|left| left.length >= LONG)
+        self.last_stamp.is_some_and(|left| left.length >= LONG)
     }
 }
 
-impl Open {
+impl OpenTranscript {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let written = self.file.write(line);
         if let Ok(all) = written
@@ -220,38 +221,44 @@ impl Open {
     }
 }
 
-fn create(path: &Path) -> io::Result<Open> {
+fn create(path: &Path) -> io::Result<OpenTranscript> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let file = OpenOptions::new().append(true).create(true).open(path)?;
     let length = file.metadata()?.len();
-    Ok(Open { file, length })
+    Ok(OpenTranscript { file, length })
 }
 
 /// What reading a transcript found.
-struct Scan {
+struct TranscriptScan {
     entries: u64,
     turns: BTreeSet<String>,
     damaged: u64,
-    digest: Digest,
+    digest: FnvDigest,
     length: u64,
     /// Up to here whole; what follows is torn.
-    keep: u64,
+    whole_bytes: u64,
 }
 
-impl Scan {
-    const NOTHING: Scan =
-        Scan { entries: 0, turns: BTreeSet::new(), damaged: 0, digest: Digest::NOTHING, length: 0, keep: 0 };
+impl TranscriptScan {
+    const NOTHING: TranscriptScan = TranscriptScan {
+        entries: 0,
+        turns: BTreeSet::new(),
+        damaged: 0,
+        digest: FnvDigest::EMPTY,
+        length: 0,
+        whole_bytes: 0,
+    };
 
-    fn count(&mut self, line: &[u8], entry: &Entry) {
+    fn count(&mut self, line: &[u8], entry: &TranscriptEntry) {
         self.entries += 1;
         self.digest = self.digest.add(line);
-        if let Fact::User { .. } = entry.fact {
+        if let TranscriptFact::User { .. } = entry.fact {
             self.turns.insert(entry.turn.clone());
         }
     }
 
-    fn resumed(&self) -> Resumed {
-        Resumed {
+    fn resumed(&self) -> ResumeReport {
+        ResumeReport {
             found: true,
             entries: self.entries,
             turns: self.turns.len(),
@@ -263,8 +270,8 @@ impl Scan {
 
 fn scan_if_there(
     path: &Path,
-    visit: impl FnMut(&[u8], Entry) -> io::Result<()>,
-) -> Result<Option<Scan>, Error> {
+    visit: impl FnMut(&[u8], TranscriptEntry) -> io::Result<()>,
+) -> Result<Option<TranscriptScan>, Error> {
     match scan(path, visit) {
         Ok(scan) => Ok(Some(scan)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -272,44 +279,47 @@ fn scan_if_there(
     }
 }
 
-fn scan(path: &Path, mut visit: impl FnMut(&[u8], Entry) -> io::Result<()>) -> io::Result<Scan> {
+fn scan(
+    path: &Path,
+    mut visit: impl FnMut(&[u8], TranscriptEntry) -> io::Result<()>,
+) -> io::Result<TranscriptScan> {
     let mut file = BufReader::new(File::open(path)?);
-    let mut scan = Scan::NOTHING;
+    let mut scan = TranscriptScan::NOTHING;
     let mut line = Vec::new();
     while file.read_until(b'\n', &mut line)? > 0 {
         scan.length += line.len() as u64;
         match judge(&line) {
-            Judged::Whole(entry) => {
+            ParsedTranscriptLine::Whole(entry) => {
                 scan.count(&line, &entry);
-                scan.keep = scan.length;
+                scan.whole_bytes = scan.length;
                 visit(&line, *entry)?;
             }
-            Judged::Strange => {
+            ParsedTranscriptLine::Unknown => {
                 scan.damaged += 1;
-                scan.keep = scan.length;
+                scan.whole_bytes = scan.length;
             }
-            Judged::Torn => scan.damaged += 1,
+            ParsedTranscriptLine::Torn => scan.damaged += 1,
         }
         line.clear();
     }
     Ok(scan)
 }
 
-enum Judged {
-    Whole(Box<Entry>),
+enum ParsedTranscriptLine {
+    Whole(Box<TranscriptEntry>),
     /// JSON, but no entry that this version knows. A later version may, so it stays.
-    Strange,
+    Unknown,
     Torn,
 }
 
-fn judge(line: &[u8]) -> Judged {
+fn judge(line: &[u8]) -> ParsedTranscriptLine {
     // Entries and their newline are one write, so a line without one was cut, even if it reads well.
     if line.last() != Some(&b'\n') {
-        return Judged::Torn;
+        return ParsedTranscriptLine::Torn;
     }
     match serde_json::from_slice(line) {
-        Ok(entry) => Judged::Whole(Box::new(entry)),
-        Err(error) if error.is_data() => Judged::Strange,
-        Err(_) => Judged::Torn,
+        Ok(entry) => ParsedTranscriptLine::Whole(Box::new(entry)),
+        Err(error) if error.is_data() => ParsedTranscriptLine::Unknown,
+        Err(_) => ParsedTranscriptLine::Torn,
     }
 }

@@ -3,25 +3,27 @@
 mod shorten;
 mod size;
 
-use crate::conversation::{Content, Conversation, Coverage, Covered, Turn};
+use crate::conversation::{
+    CompactedHistory, CompactedTurn, ConversationHistory, PromptContent, TranscriptTurn,
+};
 use shorten::shortened;
-use size::{Measured, all, bytes, measured, size, step_size, tokens};
-pub(crate) use size::{Rate, base, size_of};
+use size::{MeasuredContext, all, bytes, measured, size, step_size, tokens};
+pub(crate) use size::{TokenDensity, base, size_of};
 
 /// A window that nobody said anything about.
-const USUAL: u64 = 200_000;
+const DEFAULT_WINDOW_TOKENS: u64 = 200_000;
 /// Of models that are not known.
-const CAUTIOUS: u64 = 128_000;
+const UNKNOWN_MODEL_WINDOW_TOKENS: u64 = 128_000;
 /// An answer that is longer than this is not asked for.
-pub(crate) const LONGEST_ANSWER: u64 = 32_000;
-const LONGEST_SUMMARY: u64 = 8_000;
-const SHORTEST_SUMMARY: u64 = 256;
+pub(crate) const MAX_ANSWER_TOKENS: u64 = 32_000;
+const MAX_SUMMARY_TOKENS: u64 = 8_000;
+const MIN_SUMMARY_TOKENS: u64 = 256;
 /// Shorter than this nothing is made.
-const SHORTEST_PIECE: usize = 200;
+const MIN_PIECE_BYTES: usize = 200;
 
 /// In tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Window {
+pub(crate) struct ContextWindow {
     pub(crate) tokens: u64,
     /// From here on the conversation is summed up, beside the turns.
     pub(crate) background: u64,
@@ -32,42 +34,43 @@ pub(crate) struct Window {
 
 /// What was said of it on the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct WindowSettings {
     pub(crate) tokens: Option<u64>,
     pub(crate) from: f64,
     pub(crate) by: f64,
     pub(crate) compacts: bool,
 }
 
-impl Default for Wanted {
-    fn default() -> Wanted {
-        Wanted { tokens: None, from: 0.80, by: 0.95, compacts: true }
+impl Default for WindowSettings {
+    fn default() -> WindowSettings {
+        WindowSettings { tokens: None, from: 0.80, by: 0.95, compacts: true }
     }
 }
 
-impl Window {
-    pub(crate) fn new(wanted: Wanted, model: Option<&str>) -> Window {
+impl ContextWindow {
+    pub(crate) fn new(wanted: WindowSettings, model: Option<&str>) -> ContextWindow {
         let known = model.is_none_or(|model| model.contains("claude"));
-        let tokens = wanted.tokens.unwrap_or(if known { USUAL } else { CAUTIOUS });
+        let tokens =
+            wanted.tokens.unwrap_or(if known { DEFAULT_WINDOW_TOKENS } else { UNKNOWN_MODEL_WINDOW_TOKENS });
         let part = |part: f64| (tokens as f64 * part) as u64;
         // There is always room for some answer.
         let most = tokens - tokens / 20;
         let full = if wanted.compacts { part(wanted.by).min(most) } else { most };
-        Window { tokens, background: part(wanted.from).min(full), full, compacts: wanted.compacts }
+        ContextWindow { tokens, background: part(wanted.from).min(full), full, compacts: wanted.compacts }
     }
 
     /// What is left for an answer to a request of this size.
     pub(crate) fn room(&self, size: u64) -> u64 {
-        self.tokens.saturating_sub(size).clamp(1, LONGEST_ANSWER)
+        self.tokens.saturating_sub(size).clamp(1, MAX_ANSWER_TOKENS)
     }
 
     pub(crate) fn summary_room(&self) -> u64 {
-        (self.tokens / 16).clamp(SHORTEST_SUMMARY, LONGEST_SUMMARY)
+        (self.tokens / 16).clamp(MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS)
     }
 
     /// What must have been said since the last summary before another one is worth its price, in tokens.
-    pub(crate) fn worth(&self) -> u64 {
-        (self.tokens / 20).max(SHORTEST_SUMMARY)
+    pub(crate) fn min_tokens_between_summaries(&self) -> u64 {
+        (self.tokens / 20).max(MIN_SUMMARY_TOKENS)
     }
 
     /// What is kept as it was said when the rest is summed up, in bytes.
@@ -81,72 +84,82 @@ impl Window {
     }
 }
 
-impl Default for Window {
-    fn default() -> Window {
-        Window::new(Wanted::default(), None)
+impl Default for ContextWindow {
+    fn default() -> ContextWindow {
+        ContextWindow::new(WindowSettings::default(), None)
     }
 }
 
 /// What a model is shown, and how large it is.
 #[derive(Debug, PartialEq)]
-pub(crate) struct View {
-    pub(crate) turns: Vec<Turn>,
+pub(crate) struct ContextView {
+    pub(crate) turns: Vec<TranscriptTurn>,
     pub(crate) tokens: u64,
     /// Of most of what is in it.
-    pub(crate) rate: Rate,
+    pub(crate) rate: TokenDensity,
 }
 
 /// The conversation as it is shown: a summary in the place of what it covers, and nothing longer than there is room for.
-pub(crate) fn view(window: &Window, conversation: &Conversation, base: u64, model: &str) -> View {
+pub(crate) fn view(
+    window: &ContextWindow,
+    conversation: &ConversationHistory,
+    base: u64,
+    model: &str,
+) -> ContextView {
     let turns = shown(conversation.turns(), &conversation.coverage, window.longest_piece());
     let whole = base + all(&turns);
     let measured = conversation.measured.as_deref().and_then(|step| measured(&turns, step, model));
     // Instructions may have grown since the last request, which knows nothing of that.
     match measured {
-        Some(Measured { known, later }) => {
+        Some(MeasuredContext { known, later }) => {
             let seen = whole.saturating_sub(later).max(1);
             // What nobody has measured may be anything.
             let is_known = later <= seen / 8;
-            let rate = if is_known { Rate::measured(known, seen) } else { Rate::SAFE };
-            View { turns, tokens: known.saturating_add(tokens(later)).max(whole / 4), rate }
+            let rate = if is_known { TokenDensity::measured(known, seen) } else { TokenDensity::SAFE };
+            ContextView { turns, tokens: known.saturating_add(tokens(later)).max(whole / 4), rate }
         }
         None => {
-            let rate = conversation.rate.unwrap_or(Rate::SAFE);
-            View { turns, tokens: rate.tokens(whole), rate }
+            let rate = conversation.rate.unwrap_or(TokenDensity::SAFE);
+            ContextView { turns, tokens: rate.tokens(whole), rate }
         }
     }
 }
 
 /// What the view would be with this summary in it.
 pub(crate) fn size_with(
-    window: &Window,
-    conversation: &Conversation,
-    coverage: &Coverage,
+    window: &ContextWindow,
+    conversation: &ConversationHistory,
+    coverage: &CompactedHistory,
     base: u64,
-    rate: Rate,
+    rate: TokenDensity,
 ) -> u64 {
     rate.tokens(base + all(&shown(conversation.turns(), coverage, window.longest_piece())))
 }
 
 /// The same in less space, as far as pieces can be shortened; none if it does not fit however short they are.
-pub(crate) fn squeezed(window: &Window, turns: &[Turn], base: u64, most: u64) -> Option<View> {
-    squeezed_to(SHORTEST_PIECE, window, turns, base, most, Rate::SAFE)
+pub(crate) fn squeezed(
+    window: &ContextWindow,
+    turns: &[TranscriptTurn],
+    base: u64,
+    most: u64,
+) -> Option<ContextView> {
+    squeezed_to(MIN_PIECE_BYTES, window, turns, base, most, TokenDensity::SAFE)
 }
 
 fn squeezed_to(
     shortest: usize,
-    window: &Window,
-    turns: &[Turn],
+    window: &ContextWindow,
+    turns: &[TranscriptTurn],
     base: u64,
     most: u64,
-    rate: Rate,
-) -> Option<View> {
+    rate: TokenDensity,
+) -> Option<ContextView> {
     let mut longest = window.longest_piece();
     loop {
-        let turns: Vec<Turn> = turns.iter().map(|turn| shortened(turn, longest)).collect();
+        let turns: Vec<TranscriptTurn> = turns.iter().map(|turn| shortened(turn, longest)).collect();
         let size = rate.tokens(base + all(&turns));
         if size <= most {
-            return Some(View { turns, tokens: size, rate });
+            return Some(ContextView { turns, tokens: size, rate });
         }
         if longest <= shortest {
             return None;
@@ -157,15 +170,15 @@ fn squeezed_to(
 
 /// What is to be summed up next.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct CompactionPlan {
     /// As they are shown, an earlier summary among them.
-    pub(crate) turns: Vec<Turn>,
-    pub(crate) covers: Vec<Covered>,
+    pub(crate) turns: Vec<TranscriptTurn>,
+    pub(crate) covers: Vec<CompactedTurn>,
 }
 
 /// How much of the end stays as it was said.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Keep {
+pub(crate) enum VerbatimTail {
     /// The last turns, as far as there is room for them.
     Recent,
     /// Only what is under way.
@@ -173,10 +186,15 @@ pub(crate) enum Keep {
 }
 
 /// None if it would not be worth it.
-pub(crate) fn plan(window: &Window, turns: &[Turn], conversation: &Conversation, keep: Keep) -> Option<Plan> {
+pub(crate) fn plan(
+    window: &ContextWindow,
+    turns: &[TranscriptTurn],
+    conversation: &ConversationHistory,
+    keep: VerbatimTail,
+) -> Option<CompactionPlan> {
     let budget = match keep {
-        Keep::Recent => window.tail(),
-        Keep::Nothing => 0,
+        VerbatimTail::Recent => window.tail(),
+        VerbatimTail::Nothing => 0,
     };
     let running = turns.last().filter(|turn| turn.ended.is_none());
     let over = &turns[..turns.len() - usize::from(running.is_some())];
@@ -195,53 +213,55 @@ pub(crate) fn plan(window: &Window, turns: &[Turn], conversation: &Conversation,
             whole -= 1;
         }
     }
-    let mut summed: Vec<Turn> = over[..whole].to_vec();
+    let mut summed: Vec<TranscriptTurn> = over[..whole].to_vec();
     let part = running
         .filter(|_| steps > 0)
-        .map(|turn| Turn { steps: turn.steps[..steps].to_vec(), ..turn.clone() });
-    let mut covers: Vec<Covered> =
+        .map(|turn| TranscriptTurn { steps: turn.steps[..steps].to_vec(), ..turn.clone() });
+    let mut covers: Vec<CompactedTurn> =
         over[..whole].iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
     covers.extend(part.iter().filter_map(|turn| covered(turn, steps, conversation)));
     summed.extend(part);
     // An earlier summary among them is replaced by one that is as long: only what is new makes room.
-    let new: Vec<Turn> = summed.iter().filter(|turn| !turn.uuid.is_empty()).cloned().collect();
+    let new: Vec<TranscriptTurn> = summed.iter().filter(|turn| !turn.uuid.is_empty()).cloned().collect();
     let is_worth_it = match keep {
-        Keep::Recent => tokens(all(&new)) > window.worth(),
-        Keep::Nothing => true,
+        VerbatimTail::Recent => tokens(all(&new)) > window.min_tokens_between_summaries(),
+        VerbatimTail::Nothing => true,
     };
     let gain = tokens(all(&summed));
-    (!covers.is_empty() && is_worth_it && gain > window.summary_room() + SHORTEST_SUMMARY)
-        .then_some(Plan { turns: summed, covers })
+    (!covers.is_empty() && is_worth_it && gain > window.summary_room() + MIN_SUMMARY_TOKENS)
+        .then_some(CompactionPlan { turns: summed, covers })
 }
 
-impl Plan {
+impl CompactionPlan {
     /// As much of it, from the beginning, as can be asked about at once; the rest is for the next time. Rather less of the
     /// conversation than only the ends of everything in it.
-    pub(crate) fn asked(
+    pub(crate) fn fitted_to_request(
         self,
-        window: &Window,
+        window: &ContextWindow,
         base: u64,
-        rate: Rate,
-        conversation: &Conversation,
-    ) -> Option<Plan> {
+        rate: TokenDensity,
+        conversation: &ConversationHistory,
+    ) -> Option<CompactionPlan> {
         let (most, shortest) = (window.tokens - window.summary_room(), window.longest_piece() / 4);
         let mut plan = self;
         loop {
-            if let Some(View { turns, .. }) = squeezed_to(shortest, window, &plan.turns, base, most, rate) {
-                return Some(Plan { turns, covers: plan.covers });
+            if let Some(ContextView { turns, .. }) =
+                squeezed_to(shortest, window, &plan.turns, base, most, rate)
+            {
+                return Some(CompactionPlan { turns, covers: plan.covers });
             }
             match plan.halved(conversation) {
                 Some(half) => plan = half,
                 None => {
-                    let View { turns, .. } = squeezed(window, &plan.turns, base, most)?;
-                    return Some(Plan { turns, covers: plan.covers });
+                    let ContextView { turns, .. } = squeezed(window, &plan.turns, base, most)?;
+                    return Some(CompactionPlan { turns, covers: plan.covers });
                 }
             }
         }
     }
 
     /// The first half of its turns, or of the steps of its only one.
-    fn halved(&self, conversation: &Conversation) -> Option<Plan> {
+    fn halved(&self, conversation: &ConversationHistory) -> Option<CompactionPlan> {
         let old = self.turns.len() - self.covers.len();
         let mut turns = self.turns[..old + self.covers.len().div_ceil(2)].to_vec();
         if let ([_], Some(turn)) = (&self.covers[..], turns.last_mut()) {
@@ -251,12 +271,12 @@ impl Plan {
             turn.steps.truncate(turn.steps.len() / 2);
         }
         let covers = turns.iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
-        Some(Plan { turns, covers })
+        Some(CompactionPlan { turns, covers })
     }
 }
 
 /// Of a turn that is under way all steps but the last ones: those that there is room for, and at least one.
-fn older_steps(turn: &Turn, budget: u64) -> usize {
+fn older_steps(turn: &TranscriptTurn, budget: u64) -> usize {
     let mut older = turn.steps.len().saturating_sub(1);
     let mut kept = turn.steps.last().map_or(0, |step| step_size(step, true));
     while older > 0 {
@@ -270,52 +290,53 @@ fn older_steps(turn: &Turn, budget: u64) -> usize {
 }
 
 /// Steps that are shown come after those that are covered already. A summary is no turn.
-fn covered(turn: &Turn, shown: usize, conversation: &Conversation) -> Option<Covered> {
+fn covered(turn: &TranscriptTurn, shown: usize, conversation: &ConversationHistory) -> Option<CompactedTurn> {
     conversation.turn(&turn.uuid)?;
     let steps = conversation.coverage.steps.get(&turn.uuid).copied().unwrap_or(0) + shown;
-    Some(Covered { turn: turn.uuid.clone(), steps })
+    Some(CompactedTurn { turn: turn.uuid.clone(), steps })
 }
 
-fn shown(turns: &[Turn], coverage: &Coverage, longest: usize) -> Vec<Turn> {
+fn shown(turns: &[TranscriptTurn], coverage: &CompactedHistory, longest: usize) -> Vec<TranscriptTurn> {
     let last = turns.len().saturating_sub(1);
     let rest = turns.iter().enumerate().filter_map(|(index, turn)| {
         let Some(covered) = coverage.steps.get(&turn.uuid) else { return Some(shortened(turn, longest)) };
         let steps = turn.steps.get(*covered..).unwrap_or_default();
         let is_gone = steps.is_empty() && (index != last || turn.ended.is_some());
-        (!is_gone).then(|| shortened(&Turn { steps: steps.to_vec(), ..turn.clone() }, longest))
+        (!is_gone).then(|| shortened(&TranscriptTurn { steps: steps.to_vec(), ..turn.clone() }, longest))
     });
     coverage.summary.as_deref().map(summary_turn).into_iter().chain(rest).collect()
 }
 
 /// In the words that models know from Claude Code.
-fn summary_turn(summary: &str) -> Turn {
+fn summary_turn(summary: &str) -> TranscriptTurn {
     let text = format!(
         "This session is being continued from a previous conversation that ran out of context. The summary below covers \
          the earlier portion of the conversation.\n\n{summary}"
     );
-    told(Content::Text(text))
+    user_turn(PromptContent::Text(text))
 }
 
 /// Something that is said in the user's place.
-pub(crate) fn told(content: Content) -> Turn {
-    Turn { uuid: String::new(), prompt: Some(content), head: None, steps: Vec::new(), ended: None }
+pub(crate) fn user_turn(content: PromptContent) -> TranscriptTurn {
+    TranscriptTurn { uuid: String::new(), prompt: Some(content), head: None, steps: Vec::new(), ended: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::Entry;
+    use crate::conversation::TranscriptEntry;
     use serde_json::{Value, json};
 
-    const WINDOW: Window = Window { tokens: 10_000, background: 8_000, full: 9_500, compacts: true };
+    const WINDOW: ContextWindow =
+        ContextWindow { tokens: 10_000, background: 8_000, full: 9_500, compacts: true };
 
-    fn conversation(entries: &[Value]) -> Conversation {
-        let mut conversation = Conversation::default();
+    fn conversation(entries: &[Value]) -> ConversationHistory {
+        let mut conversation = ConversationHistory::default();
         for (number, entry) in entries.iter().enumerate() {
             let mut entry = entry.clone();
             entry["uuid"] = json!(number.to_string());
             entry["at"] = json!(0);
-            conversation.add(serde_json::from_value::<Entry>(entry).expect("an entry"));
+            conversation.add(serde_json::from_value::<TranscriptEntry>(entry).expect("an entry"));
         }
         conversation
     }
@@ -340,18 +361,26 @@ mod tests {
             "tokens_before": 9, "tokens_after": 5, "tokens_per_1000_bytes": 9_000_000, "usage": usage(1)})
     }
 
-    fn names(turns: &[Turn]) -> Vec<&str> {
+    fn names(turns: &[TranscriptTurn]) -> Vec<&str> {
         turns.iter().map(|turn| turn.uuid.as_str()).collect()
     }
 
     #[test]
     fn there_is_always_room_for_an_answer() {
-        let window =
-            Window::new(Wanted { tokens: Some(10_000), by: 1.0, ..Wanted::default() }, Some("claude-x"));
+        let window = ContextWindow::new(
+            WindowSettings { tokens: Some(10_000), by: 1.0, ..WindowSettings::default() },
+            Some("claude-x"),
+        );
         assert_eq!((window.background, window.full, window.room(window.full)), (8_000, 9_500, 500));
-        let off = Window::new(Wanted { compacts: false, by: 0.5, ..Wanted::default() }, Some("claude-x"));
+        let off = ContextWindow::new(
+            WindowSettings { compacts: false, by: 0.5, ..WindowSettings::default() },
+            Some("claude-x"),
+        );
         assert_eq!((off.tokens, off.full), (200_000, 190_000));
-        assert_eq!(Window::new(Wanted::default(), Some("other")).tokens, CAUTIOUS);
+        assert_eq!(
+            ContextWindow::new(WindowSettings::default(), Some("other")).tokens,
+            UNKNOWN_MODEL_WINDOW_TOKENS
+        );
     }
 
     #[test]
@@ -361,10 +390,10 @@ mod tests {
         let view = view(&WINDOW, &conversation(&entries), 0, "m");
         assert_eq!(names(&view.turns), ["", "c"]);
         assert!(view.turns[0].text().ends_with("It was about words."));
-        assert_eq!(view.rate, Rate::SAFE, "whatever the transcript says");
+        assert_eq!(view.rate, TokenDensity::SAFE, "whatever the transcript says");
         entries.extend(turn("b", 10).into_iter().take(1));
         let mut taken_up = conversation(&entries[..entries.len() - 1]);
-        taken_up.bring_to_the_end("a");
+        taken_up.move_to_end("a");
         assert_eq!(names(&super::view(&WINDOW, &taken_up, 0, "m").turns), ["", "c"], "it is over");
     }
 
@@ -384,10 +413,14 @@ mod tests {
         let entries: Vec<Value> = ["a", "b", "c", "d"].iter().flat_map(|name| turn(name, 600)).collect();
         let conversation = conversation(&entries);
         let turns = view(&WINDOW, &conversation, 0, "m").turns;
-        let plan = plan(&WINDOW, &turns, &conversation, Keep::Recent).expect("a plan");
+        let plan = plan(&WINDOW, &turns, &conversation, VerbatimTail::Recent).expect("a plan");
         assert_eq!(names(&plan.turns), ["a", "b", "c"]);
         assert_eq!(plan.covers.len(), 3);
-        assert_eq!(super::plan(&WINDOW, &turns[..1], &conversation, Keep::Recent), None, "not worth it");
+        assert_eq!(
+            super::plan(&WINDOW, &turns[..1], &conversation, VerbatimTail::Recent),
+            None,
+            "not worth it"
+        );
     }
 
     #[test]
@@ -399,9 +432,9 @@ mod tests {
         let conversation = conversation(&entries);
         let turns = view(&WINDOW, &conversation, 0, "m").turns;
         assert_eq!(names(&turns), ["", "b", "c"]);
-        assert_eq!(plan(&WINDOW, &turns, &conversation, Keep::Recent), None, "it would free nothing");
+        assert_eq!(plan(&WINDOW, &turns, &conversation, VerbatimTail::Recent), None, "it would free nothing");
         assert!(
-            plan(&WINDOW, &turns, &conversation, Keep::Nothing).is_some(),
+            plan(&WINDOW, &turns, &conversation, VerbatimTail::Nothing).is_some(),
             "unless there is no other way"
         );
     }

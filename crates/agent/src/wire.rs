@@ -1,30 +1,32 @@
 //! The lines that cross stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
 
-use crate::conversation::{AssistantMessage, Content, Ending, Ran, ToolResult, Usage, User};
-use crate::provider::Again;
-use crate::transcript::Resumed;
+use crate::conversation::{
+    ApiUsage, AssistantMessage, CommandOutput, PromptContent, ToolResult, TurnResult, UserRole,
+};
+use crate::provider::CallRetry;
+use crate::transcript::ResumeReport;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Incoming {
+pub(crate) enum HostMessage {
     ControlRequest {
         request_id: Value,
-        request: Control,
+        request: ControlRequest,
     },
     // Its `continue` is not read: the transcript knows better whether the turn was begun.
     /// With `steer`, for that turn if it still runs, and for no other.
     User {
         uuid: Option<String>,
-        message: Said,
+        message: HostMessageBody,
         head: Option<String>,
         steer: Option<String>,
     },
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Control {
+pub(crate) struct ControlRequest {
     pub(crate) subtype: String,
     #[serde(rename = "systemPrompt")]
     pub(crate) system_prompt: Option<String>,
@@ -33,20 +35,20 @@ pub(crate) struct Control {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Said {
-    pub(crate) content: Content,
+pub(crate) struct HostMessageBody {
+    pub(crate) content: PromptContent,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Line<'a> {
+pub(crate) enum AgentOutputLine<'a> {
     ControlResponse {
-        response: Answer<'a>,
+        response: ControlResponse<'a>,
     },
-    System(Notice<'a>),
+    System(SystemNotice<'a>),
     StreamEvent {
         session_id: &'a str,
-        event: Event<'a>,
+        event: StreamEvent<'a>,
     },
     Assistant {
         uuid: &'a str,
@@ -56,27 +58,27 @@ pub(crate) enum Line<'a> {
     User {
         uuid: &'a str,
         session_id: &'a str,
-        message: ResultMessage<'a>,
+        message: ToolResultMessage<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        tool_use_result: Option<&'a Ran>,
+        tool_use_result: Option<&'a CommandOutput>,
     },
     Result {
         uuid: &'a str,
         session_id: &'a str,
         user_message_uuid: &'a str,
         #[serde(flatten)]
-        ending: &'a Ending,
+        ending: &'a TurnResult,
         result: &'a str,
     },
 }
 
 #[derive(Serialize)]
 #[serde(tag = "subtype", rename_all = "snake_case")]
-pub(crate) enum Answer<'a> {
+pub(crate) enum ControlResponse<'a> {
     Success {
         request_id: &'a Value,
         #[serde(skip_serializing_if = "Option::is_none")]
-        response: Option<Hello<'a>>,
+        response: Option<InitializeResponse<'a>>,
     },
     Error {
         request_id: &'a Value,
@@ -85,15 +87,15 @@ pub(crate) enum Answer<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct Hello<'a> {
+pub(crate) struct InitializeResponse<'a> {
     pub(crate) agent: &'static str,
     pub(crate) version: &'static str,
-    pub(crate) resumed: Option<&'a Resumed>,
+    pub(crate) resumed: Option<&'a ResumeReport>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "subtype", rename_all = "snake_case")]
-pub(crate) enum Notice<'a> {
+pub(crate) enum SystemNotice<'a> {
     Init {
         session_id: &'a str,
         model: &'a str,
@@ -116,7 +118,7 @@ pub(crate) enum Notice<'a> {
         session_id: &'a str,
         uuid: &'a str,
         #[serde(flatten)]
-        retry: Retry,
+        retry: ApiRetryNotice,
     },
     /// What was said long ago is being summed up.
     Status {
@@ -132,7 +134,7 @@ pub(crate) enum Notice<'a> {
         compact_metadata: CompactMetadata,
         summary: &'a str,
         /// Of the request for it, which is in no result.
-        usage: &'a Usage,
+        usage: &'a ApiUsage,
     },
 }
 
@@ -144,7 +146,7 @@ pub(crate) struct CompactMetadata {
 }
 
 #[derive(Serialize)]
-pub(crate) struct Retry {
+pub(crate) struct ApiRetryNotice {
     attempt: u32,
     max_retries: u32,
     retry_delay_ms: u64,
@@ -152,11 +154,11 @@ pub(crate) struct Retry {
     error: &'static str,
 }
 
-impl From<&Again> for Retry {
-    fn from(again: &Again) -> Retry {
-        Retry {
+impl From<&CallRetry> for ApiRetryNotice {
+    fn from(again: &CallRetry) -> ApiRetryNotice {
+        ApiRetryNotice {
             attempt: again.attempt,
-            max_retries: again.most - 1,
+            max_retries: again.max_attempts - 1,
             retry_delay_ms: u64::try_from(again.delay.as_millis()).unwrap_or(u64::MAX),
             error_status: again.status,
             error: again.kind,
@@ -166,32 +168,32 @@ impl From<&Again> for Retry {
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Event<'a> {
-    ContentBlockDelta { index: usize, delta: Delta<'a> },
+pub(crate) enum StreamEvent<'a> {
+    ContentBlockDelta { index: usize, delta: StreamTextDelta<'a> },
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Delta<'a> {
+pub(crate) enum StreamTextDelta<'a> {
     TextDelta { text: &'a str },
 }
 
 #[derive(Serialize)]
-pub(crate) struct ResultMessage<'a> {
-    role: User,
-    content: [ResultBlock<'a>; 1],
+pub(crate) struct ToolResultMessage<'a> {
+    role: UserRole,
+    content: [ToolResultBlock<'a>; 1],
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum ResultBlock<'a> {
+enum ToolResultBlock<'a> {
     ToolResult { tool_use_id: &'a str, content: &'a str, is_error: bool },
 }
 
-impl<'a> From<&'a ToolResult> for ResultMessage<'a> {
-    fn from(result: &'a ToolResult) -> ResultMessage<'a> {
+impl<'a> From<&'a ToolResult> for ToolResultMessage<'a> {
+    fn from(result: &'a ToolResult) -> ToolResultMessage<'a> {
         let ToolResult { tool_use_id, content, is_error, tool_use_result: _ } = result;
-        let block = ResultBlock::ToolResult { tool_use_id, content, is_error: *is_error };
-        ResultMessage { role: User::User, content: [block] }
+        let block = ToolResultBlock::ToolResult { tool_use_id, content, is_error: *is_error };
+        ToolResultMessage { role: UserRole::User, content: [block] }
     }
 }

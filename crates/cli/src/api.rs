@@ -1,7 +1,7 @@
 //! The client's side of the API: which server, which key, and errors that say what to do next.
 
-use crate::{settings::Settings, words};
-use ash_model::Kind;
+use crate::{settings::ClientSettings, words};
+use ash_model::FailureKind;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
@@ -9,89 +9,89 @@ const ENDED: &str =
     "the session has ended; its last checkpoint stays, and `ash session fork ID` goes on from it";
 const NO_SERVER: &str = "no server of yours is running here. Start one with `ash start`, or say where one is with --server or `ash link URL`";
 /// Seconds.
-const IN_LINE: u32 = 60;
+const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Api {
+pub(crate) struct ApiClient {
     http: reqwest::Client,
     /// Empty: there is none.
     pub(crate) url: String,
     key: Option<String>,
-    settings: Settings,
+    settings: ClientSettings,
 }
 
 /// Why a command did not work; the exit code follows from the kind.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Failure {
-    pub(crate) kind: Kind,
+pub(crate) struct CliError {
+    pub(crate) kind: FailureKind,
     pub(crate) message: String,
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T> = std::result::Result<T, CliError>;
 
-impl Failure {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Failure {
-        Failure { kind, message: message.into() }
+impl CliError {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> CliError {
+        CliError { kind, message: message.into() }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
-        Failure::new(Kind::Invalid, message)
+    pub(crate) fn invalid(message: impl Into<String>) -> CliError {
+        CliError::new(FailureKind::Invalid, message)
     }
 
-    pub(crate) fn ended() -> Failure {
-        Failure::new(Kind::Gone, ENDED)
+    pub(crate) fn ended() -> CliError {
+        CliError::new(FailureKind::Gone, ENDED)
     }
 
     /// What a server said, in the words of a shell.
-    pub(crate) fn told(kind: Kind, code: &str, said: &str) -> Failure {
+    pub(crate) fn from_server(kind: FailureKind, code: &str, said: &str) -> CliError {
         // Which status an answer has depends on what was asked; for people it is the same.
         if code == "session_ended" || (code == "wrong_status" && said.contains("ended")) {
-            return Failure::ended();
+            return CliError::ended();
         }
         let said = words::of_shell(said);
         match (kind, code) {
-            (_, "route_not_found") => Failure::new(
+            (_, "route_not_found") => CliError::new(
                 kind,
                 "the server does not know this command: it may be older than this program; `ash status` shows its version",
             ),
-            (Kind::Unauthorized, _) => {
+            (FailureKind::Unauthorized, _) => {
                 let remedy =
                     "Give the server's key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`";
-                Failure::new(kind, format!("{said}. {remedy}"))
+                CliError::new(kind, format!("{said}. {remedy}"))
             }
-            _ => Failure::new(kind, said),
+            _ => CliError::new(kind, said),
         }
     }
 
     /// Something on this machine went wrong: a file, a terminal, a process.
-    pub(crate) fn local(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
-        move |error| Failure::new(Kind::Internal, format!("{what}: {error}"))
+    pub(crate) fn from_io(what: &str) -> impl FnOnce(std::io::Error) -> CliError {
+        move |error| CliError::new(FailureKind::Internal, format!("{what}: {error}"))
     }
 
     /// As a shell sees it. 2 is also what a wrong command line gives.
     pub(crate) fn exit_code(&self) -> u8 {
         match self.kind {
-            Kind::Internal => 1,
-            Kind::Invalid => 2,
-            Kind::Unauthorized => 3,
-            Kind::NotFound => 4,
-            Kind::Conflict => 5,
-            Kind::Gone => 6,
-            Kind::TooLarge => 7,
-            Kind::Unprocessable => 8,
-            Kind::Unavailable => 9,
-            Kind::Forbidden => 10,
-            Kind::TooMany => 11,
-            Kind::Timeout => 12,
+            FailureKind::Internal => 1,
+            FailureKind::Invalid => 2,
+            FailureKind::Unauthorized => 3,
+            FailureKind::NotFound => 4,
+            FailureKind::Conflict => 5,
+            FailureKind::Gone => 6,
+            FailureKind::TooLarge => 7,
+            FailureKind::Unprocessable => 8,
+            FailureKind::Unavailable => 9,
+            FailureKind::Forbidden => 10,
+            FailureKind::TooMany => 11,
+            FailureKind::Timeout => 12,
         }
     }
 }
 
-impl Api {
-    pub(crate) fn new(settings: &Settings) -> Api {
+impl ApiClient {
+    pub(crate) fn new(settings: &ClientSettings) -> ApiClient {
         let http = reqwest::Client::builder().no_proxy().build().unwrap_or_default();
-        Api {
+        ApiClient {
             http,
             url: settings.server_url().unwrap_or_default(),
             key: settings.api_key(),
@@ -100,8 +100,8 @@ impl Api {
     }
 
     /// The same server, wherever it is by now.
-    pub(crate) fn again(&self) -> Api {
-        Api::new(&self.settings)
+    pub(crate) fn reconnected(&self) -> ApiClient {
+        ApiClient::new(&self.settings)
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -121,17 +121,18 @@ impl Api {
         let again = request.try_clone();
         match (self.send_once(request).await?, again) {
             (Err(refused), Some(again)) if refused.code == "capacity_reached" => {
-                eprintln!("every sandbox is at work; waiting in line for up to {IN_LINE} s …");
-                let waited = self.send_once(again.header("prefer", format!("wait={IN_LINE}"))).await?;
+                eprintln!("every sandbox is at work; waiting in line for up to {QUEUE_TIMEOUT_SECONDS} s …");
+                let waited =
+                    self.send_once(again.header("prefer", format!("wait={QUEUE_TIMEOUT_SECONDS}"))).await?;
                 waited.map_err(|refused| refused.failure)
             }
             (answer, _) => answer.map_err(|refused| refused.failure),
         }
     }
 
-    async fn send_once(&self, request: RequestBuilder) -> Result<std::result::Result<Response, Refused>> {
+    async fn send_once(&self, request: RequestBuilder) -> Result<std::result::Result<Response, ApiRefusal>> {
         if self.url.is_empty() {
-            return Err(Failure::new(Kind::Unavailable, NO_SERVER));
+            return Err(CliError::new(FailureKind::Unavailable, NO_SERVER));
         }
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         match response.status().is_success() {
@@ -140,16 +141,16 @@ impl Api {
         }
     }
 
-    pub(crate) fn unreachable(&self, error: &reqwest::Error) -> Failure {
+    pub(crate) fn unreachable(&self, error: &reqwest::Error) -> CliError {
         let message = if error.is_connect() {
             format!(
                 "no server answers at {}. Start one with `ash start`, or say where it is with --server or `ash link URL`",
                 self.url
             )
         } else {
-            format!("the connection to {} broke: {}", self.url, root(error))
+            format!("the connection to {} broke: {}", self.url, root_cause(error))
         };
-        Failure::new(Kind::Unavailable, message)
+        CliError::new(FailureKind::Unavailable, message)
     }
 
     async fn json(&self, request: RequestBuilder) -> Result<Value> {
@@ -160,7 +161,7 @@ impl Api {
                 "what answers at {} is no ash server: say where one is with --server or `ash link URL`",
                 self.url
             );
-            Failure::new(Kind::Unavailable, said)
+            CliError::new(FailureKind::Unavailable, said)
         })
     }
 
@@ -183,32 +184,32 @@ impl Api {
     /// The answer; in the place of a refusal the one sentence for ended sessions, if the session has ended.
     pub(crate) async fn unless_ended(&self, session: &str, answer: Result<Value>) -> Result<Value> {
         let Err(failure) = answer else { return answer };
-        let may_be = matches!(failure.kind, Kind::Conflict | Kind::NotFound);
-        let path = format!("/api/sessions/{}", encoded(session));
+        let may_be = matches!(failure.kind, FailureKind::Conflict | FailureKind::NotFound);
+        let path = format!("/api/sessions/{}", percent_encode(session));
         match may_be && self.get(&path).await.is_ok_and(|found| found["session"]["status"] == "ended") {
-            true => Err(Failure::ended()),
+            true => Err(CliError::ended()),
             false => Err(failure),
         }
     }
 
     /// The whole id of a session: as given, or the only one that begins so, as in git.
     pub(crate) async fn session_id(&self, given: &str) -> Result<String> {
-        match self.get(&format!("/api/sessions/{}", encoded(given))).await {
+        match self.get(&format!("/api/sessions/{}", percent_encode(given))).await {
             Ok(_) => return Ok(given.to_owned()),
-            Err(failure) if matches!(failure.kind, Kind::NotFound | Kind::Invalid) => {}
+            Err(failure) if matches!(failure.kind, FailureKind::NotFound | FailureKind::Invalid) => {}
             Err(failure) => return Err(failure),
         }
         let ids = self.session_ids().await?;
         let matching: Vec<&String> = ids.iter().filter(|id| id.starts_with(given)).collect();
         match matching.as_slice() {
             [only] => Ok((*only).clone()),
-            [] => Err(Failure::new(
-                Kind::NotFound,
+            [] => Err(CliError::new(
+                FailureKind::NotFound,
                 format!("no session begins with \"{given}\"; `ash session list` shows them"),
             )),
             several => {
                 let some: Vec<&str> = several.iter().take(5).map(|id| id.as_str()).collect();
-                Err(Failure::invalid(format!(
+                Err(CliError::invalid(format!(
                     "\"{given}\" could be any of {} sessions ({}, …); give more of it",
                     several.len(),
                     some.join(", ")
@@ -225,7 +226,7 @@ impl Api {
 
     /// The shortest beginning of an id that names only this session, at least four characters long.
     pub(crate) async fn short_id(&self, id: &str) -> String {
-        if crate::out::is_chosen(id) {
+        if crate::out::is_custom_id(id) {
             return id.to_owned();
         }
         let others = self.session_ids().await.unwrap_or_default();
@@ -242,13 +243,13 @@ impl Api {
         let last = open.max_by_key(|session| session["lastActiveAt"].as_str().unwrap_or_default().to_owned());
         let id = last.and_then(|session| session["id"].as_str());
         id.map(str::to_owned).ok_or_else(|| {
-            Failure::new(Kind::NotFound, "there is no session to come back to; `ash chat` starts one")
+            CliError::new(FailureKind::NotFound, "there is no session to come back to; `ash chat` starts one")
         })
     }
 }
 
 /// The innermost reason: the outer ones only repeat the address.
-fn root(error: &dyn std::error::Error) -> String {
+fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -257,38 +258,38 @@ fn root(error: &dyn std::error::Error) -> String {
 }
 
 /// What a server said no with.
-struct Refused {
+struct ApiRefusal {
     code: String,
-    failure: Failure,
+    failure: CliError,
 }
 
-async fn refusal(response: Response) -> Refused {
+async fn refusal(response: Response) -> ApiRefusal {
     let status = response.status();
     let body: Value = response.json().await.unwrap_or_default();
     let said = body["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
     let code = body["code"].as_str().unwrap_or_default().to_owned();
-    Refused { failure: Failure::told(kind(status), &code, &said), code }
+    ApiRefusal { failure: CliError::from_server(kind(status), &code, &said), code }
 }
 
-fn kind(status: StatusCode) -> Kind {
+fn kind(status: StatusCode) -> FailureKind {
     match status.as_u16() {
-        401 => Kind::Unauthorized,
-        403 => Kind::Forbidden,
-        404 => Kind::NotFound,
-        409 => Kind::Conflict,
-        410 => Kind::Gone,
-        413 => Kind::TooLarge,
-        429 => Kind::TooMany,
-        408 => Kind::Timeout,
-        422 => Kind::Unprocessable,
-        503 => Kind::Unavailable,
-        400..=499 => Kind::Invalid,
-        _ => Kind::Internal,
+        401 => FailureKind::Unauthorized,
+        403 => FailureKind::Forbidden,
+        404 => FailureKind::NotFound,
+        409 => FailureKind::Conflict,
+        410 => FailureKind::Gone,
+        413 => FailureKind::TooLarge,
+        429 => FailureKind::TooMany,
+        408 => FailureKind::Timeout,
+        422 => FailureKind::Unprocessable,
+        503 => FailureKind::Unavailable,
+        400..=499 => FailureKind::Invalid,
+        _ => FailureKind::Internal,
     }
 }
 
 /// A name as a part of a URL's path.
-pub(crate) fn encoded(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

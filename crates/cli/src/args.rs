@@ -5,12 +5,12 @@ mod snapshot;
 mod values;
 mod variables;
 
-pub(crate) use session::{Listing, Options, Prune, Session};
-pub(crate) use snapshot::{Repository, Snapshot};
+pub(crate) use session::{ListSessionsArgs, PruneArgs, SessionCommand, SessionOptionArgs};
+pub(crate) use snapshot::{RepositoryArgs, SnapshotCommand};
 pub(crate) use values::NoKey;
 pub(crate) use variables::parse;
 
-use crate::settings::Settings;
+use crate::settings::ClientSettings;
 use clap::{Args, Parser, Subcommand};
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -22,49 +22,49 @@ use std::{net::SocketAddr, path::PathBuf};
     arg_required_else_help = true,
     max_term_width = 100
 )]
-pub(crate) struct Ash {
+pub(crate) struct CliArgs {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Talk to an agent; Ctrl-C interrupts its turn, a second one leaves
-    Chat(Chat),
+    Chat(ChatArgs),
     /// Sessions: create, send, list, pause, resume, fork, …
     Session {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         #[command(subcommand)]
-        command: Session,
+        command: SessionCommand,
     },
     /// Deploy a folder as an agent
-    Deploy(Deploy),
+    Deploy(DeployArgs),
     /// Agents: list, info, delete
     Agent {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         #[command(subcommand)]
-        command: Agent,
+        command: AgentCommand,
     },
     /// Workspaces that several sessions share: create, list, info, delete, files, checkpoints
     Workspace {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         #[command(subcommand)]
-        command: Workspace,
+        command: WorkspaceCommand,
     },
     /// API keys: create, list, delete
     Key {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         #[command(subcommand)]
-        command: Key,
+        command: KeyCommand,
     },
     /// Who ordered what, newest first: sessions and keys made or removed, deploys, commands, changes, permission answers, refused keys
     Audit {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         /// Only of this session
         #[arg(long, value_name = "ID")]
         session: Option<String>,
@@ -77,21 +77,21 @@ pub(crate) enum Command {
     /// What models' answers used, and what that costs
     Usage {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         #[command(flatten)]
-        usage: Spent,
+        usage: UsageArgs,
     },
     /// Snapshots of any folder, without a server: save, list, restore, diff, verify, gc, …
     Snapshot {
         #[command(flatten)]
-        place: Repository,
+        place: RepositoryArgs,
         #[command(subcommand)]
-        command: Snapshot,
+        command: SnapshotCommand,
     },
     /// List sessions; with --from those in an object store, without restoring anything
     Sessions {
         #[command(flatten)]
-        settings: Settings,
+        settings: ClientSettings,
         /// s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the environment
         #[arg(long, value_name = "URL")]
         from: Option<String>,
@@ -120,15 +120,15 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Run the server here
-    Serve(Box<Serve>),
+    Serve(Box<ServeArgs>),
     /// Start the server in the background
-    Start(Daemon),
+    Start(DaemonArgs),
     /// Stop it: turns get 10 s, every session is saved and paused
     Stop,
     /// Restart it; sandboxes and their turns go on meanwhile
-    Restart(Daemon),
+    Restart(DaemonArgs),
     /// How the server is
-    Status(Client),
+    Status(ClientArgs),
     /// What the server in the background logged
     Logs {
         /// Go on as it grows
@@ -136,37 +136,37 @@ pub(crate) enum Command {
         follow: bool,
     },
     /// The server's health
-    Health(Client),
+    Health(ClientArgs),
     /// Check this machine: what works, and what to do about what does not
-    Doctor(Client),
+    Doctor(ClientArgs),
     /// Talk to another server from now on, with the key in ASH_API_KEY
     Link {
         /// Its address, for example https://ash.example.com
         url: String,
         #[command(flatten)]
-        client: Client,
+        client: ClientArgs,
     },
     /// Talk to the local server again
     Unlink,
     /// What tests and demonstrations play against
     Dev {
         #[command(subcommand)]
-        command: Dev,
+        command: DevCommand,
     },
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
 }
 
 #[derive(Args)]
-pub(crate) struct Client {
+pub(crate) struct ClientArgs {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: ClientSettings,
 }
 
 #[derive(Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     #[command(flatten)]
-    pub(crate) config: ash_server::Config,
+    pub(crate) config: ash_server::ServerConfig,
     /// What to log, as in RUST_LOG
     #[arg(long, env = "ASH_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -176,7 +176,7 @@ pub(crate) struct Serve {
 }
 
 #[derive(Args)]
-pub(crate) struct Daemon {
+pub(crate) struct DaemonArgs {
     /// Port to listen on
     #[arg(long, env = "ASH_PORT")]
     pub(crate) port: Option<u16>,
@@ -189,9 +189,9 @@ pub(crate) struct Daemon {
 }
 
 #[derive(Args)]
-pub(crate) struct Chat {
+pub(crate) struct ChatArgs {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: ClientSettings,
     /// The agent [default: default, or that of the session]
     pub(crate) agent: Option<String>,
     /// Say this, print the answer, and leave
@@ -214,7 +214,7 @@ pub(crate) struct Chat {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Workspace {
+pub(crate) enum WorkspaceCommand {
     /// Make one, for the sessions of one agent
     Create {
         /// Lowercase letters, digits and '-'
@@ -235,7 +235,7 @@ pub(crate) enum Workspace {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Key {
+pub(crate) enum KeyCommand {
     /// Make one; it is shown once
     Create {
         #[arg(long)]
@@ -251,9 +251,9 @@ pub(crate) enum Key {
 }
 
 #[derive(Args)]
-pub(crate) struct Deploy {
+pub(crate) struct DeployArgs {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: ClientSettings,
     /// The agent's folder, with CLAUDE.md, AGENTS.md or ash.toml
     pub(crate) path: PathBuf,
     /// Its name [default: the folder's]
@@ -265,7 +265,7 @@ pub(crate) struct Deploy {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Agent {
+pub(crate) enum AgentCommand {
     /// All agents
     List,
     /// One agent
@@ -275,13 +275,13 @@ pub(crate) enum Agent {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Dev {
+pub(crate) enum DevCommand {
     /// A Messages API that answers from a script, or by itself, without any model
-    ModelServer(ModelServer),
+    ModelServer(ModelServerArgs),
 }
 
 #[derive(Args)]
-pub(crate) struct ModelServer {
+pub(crate) struct ModelServerArgs {
     /// Listen here; with port 0 on any that is free
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", conflicts_with = "unix")]
     pub(crate) listen: SocketAddr,
@@ -300,7 +300,7 @@ pub(crate) struct ModelServer {
 }
 
 #[derive(Args)]
-pub(crate) struct Spent {
+pub(crate) struct UsageArgs {
     /// What is summed apart: turn, session, agent, owner, model or day
     #[arg(long, default_value = "session", value_parser = ["turn", "session", "agent", "owner", "model", "day"])]
     pub(crate) by: String,
@@ -325,12 +325,12 @@ pub(crate) struct Spent {
 
 #[cfg(test)]
 mod tests {
-    use super::Ash;
+    use super::CliArgs;
     use clap::CommandFactory;
 
     /// `docs/configuration.md`, made from the settings themselves.
     fn page() -> String {
-        let command = Ash::command();
+        let command = CliArgs::command();
         let serve = command.find_subcommand("serve").expect("serve");
         let mut page =
             "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable; secrets as variables alone. \
@@ -371,6 +371,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Ash::command().debug_assert();
+        CliArgs::command().debug_assert();
     }
 }

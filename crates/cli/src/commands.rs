@@ -23,51 +23,51 @@ mod usage;
 mod workspaces;
 
 use crate::{
-    api::{Api, Failure, Result},
-    args::Command,
+    api::{ApiClient, CliError, Result},
+    args::CliCommand,
 };
 
 /// Runs a client command; answers the exit code.
-pub(crate) async fn run(command: Command) -> Result<u8> {
+pub(crate) async fn run(command: CliCommand) -> Result<u8> {
     match command {
-        Command::Chat(chat) => chat::run(chat).await,
-        Command::Session { settings, command } => {
-            sessions::run(&Api::new(&settings), command, settings.json).await
+        CliCommand::Chat(chat) => chat::run(chat).await,
+        CliCommand::Session { settings, command } => {
+            sessions::run(&ApiClient::new(&settings), command, settings.json).await
         }
-        Command::Deploy(deploy) => done(agents::deploy(deploy).await),
-        Command::Agent { settings, command } => {
-            done(agents::run(&Api::new(&settings), command, settings.json).await)
+        CliCommand::Deploy(deploy) => done(agents::deploy(deploy).await),
+        CliCommand::Agent { settings, command } => {
+            done(agents::run(&ApiClient::new(&settings), command, settings.json).await)
         }
-        Command::Workspace { settings, command } => {
-            done(workspaces::run(&Api::new(&settings), command, settings.json).await)
+        CliCommand::Workspace { settings, command } => {
+            done(workspaces::run(&ApiClient::new(&settings), command, settings.json).await)
         }
-        Command::Key { settings, command } => {
-            done(keys::run(&Api::new(&settings), command, settings.json).await)
+        CliCommand::Key { settings, command } => {
+            done(keys::run(&ApiClient::new(&settings), command, settings.json).await)
         }
-        Command::Audit { settings, session, since, limit } => {
-            done(cleaning::audit(&Api::new(&settings), (session, since, limit), settings.json).await)
+        CliCommand::Audit { settings, session, since, limit } => {
+            done(cleaning::audit(&ApiClient::new(&settings), (session, since, limit), settings.json).await)
         }
-        Command::Usage { settings, usage } => {
-            done(usage::run(&Api::new(&settings), usage, settings.json).await)
+        CliCommand::Usage { settings, usage } => {
+            done(usage::run(&ApiClient::new(&settings), usage, settings.json).await)
         }
-        Command::Sessions { settings, from: None } => {
-            sessions::all(&Api::new(&settings), settings.json).await
+        CliCommand::Sessions { settings, from: None } => {
+            sessions::all(&ApiClient::new(&settings), settings.json).await
         }
-        Command::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
-        Command::Restore { from, lazy, json } => Box::pin(far::restore(from, lazy, json)).await,
-        Command::Repair { yes, json } => repair::run(yes, json).await,
-        Command::Start(daemon) => done(daemon::start(daemon).await),
-        Command::Stop => done(daemon::stop().await),
-        Command::Restart(daemon) => done(daemon::restart(daemon).await),
-        Command::Status(client) => done(daemon::status(&client.settings).await),
-        Command::Logs { follow } => done(daemon::logs(follow).await),
-        Command::Health(client) => done(daemon::health(&client.settings).await),
-        Command::Doctor(client) => doctor::run(&client.settings).await,
-        Command::Link { url, client } => done(link::link(url, &client.settings).await),
-        Command::Unlink => done(link::unlink()),
-        Command::Dev { command } => done(dev::run(command).await),
-        Command::Serve(_) | Command::Completions { .. } | Command::Snapshot { .. } => {
-            Err(Failure::invalid("not a client command"))
+        CliCommand::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
+        CliCommand::Restore { from, lazy, json } => Box::pin(far::restore(from, lazy, json)).await,
+        CliCommand::Repair { yes, json } => repair::run(yes, json).await,
+        CliCommand::Start(daemon) => done(daemon::start(daemon).await),
+        CliCommand::Stop => done(daemon::stop().await),
+        CliCommand::Restart(daemon) => done(daemon::restart(daemon).await),
+        CliCommand::Status(client) => done(daemon::status(&client.settings).await),
+        CliCommand::Logs { follow } => done(daemon::logs(follow).await),
+        CliCommand::Health(client) => done(daemon::health(&client.settings).await),
+        CliCommand::Doctor(client) => doctor::run(&client.settings).await,
+        CliCommand::Link { url, client } => done(link::link(url, &client.settings).await),
+        CliCommand::Unlink => done(link::unlink()),
+        CliCommand::Dev { command } => done(dev::run(command).await),
+        CliCommand::Serve(_) | CliCommand::Completions { .. } | CliCommand::Snapshot { .. } => {
+            Err(CliError::invalid("not a client command"))
         }
     }
 }
@@ -77,7 +77,7 @@ fn done(result: Result<()>) -> Result<u8> {
 }
 
 /// `NAME=VALUE` as people write it.
-fn variables(given: &[String]) -> Result<Vec<(String, String)>> {
+fn parse_key_values(given: &[String]) -> Result<Vec<(String, String)>> {
     given.iter().map(|pair| split(pair).ok_or_else(|| not_a_pair(pair))).collect()
 }
 
@@ -87,7 +87,7 @@ fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
         (Some(both), _) => Ok(both),
         (None, Ok(value)) if !pair.is_empty() && !pair.contains('=') => Ok((pair.clone(), value)),
         (None, _) if pair.is_empty() || pair.contains('=') => Err(not_a_pair(pair)),
-        (None, _) => Err(Failure::invalid(format!("{pair} is not set here: set it, or write {pair}=VALUE"))),
+        (None, _) => Err(CliError::invalid(format!("{pair} is not set here: set it, or write {pair}=VALUE"))),
     };
     given.iter().map(one).collect()
 }
@@ -97,6 +97,6 @@ fn split(pair: &str) -> Option<(String, String)> {
     Some((name.to_owned(), value.to_owned()))
 }
 
-fn not_a_pair(pair: &str) -> Failure {
-    Failure::invalid(format!("\"{pair}\" must be NAME=VALUE"))
+fn not_a_pair(pair: &str) -> CliError {
+    CliError::invalid(format!("\"{pair}\" must be NAME=VALUE"))
 }

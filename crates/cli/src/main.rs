@@ -12,7 +12,7 @@ mod stream;
 mod words;
 
 use clap::CommandFactory;
-use out::{Paint, paint_err};
+use out::{TerminalStyle, paint_err};
 use std::{ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -29,15 +29,17 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::try_from(inner(args.collect())).unwrap_or(1));
     }
     let command = args::parse().command;
-    if !matches!(command, args::Command::Serve(_)) {
-        end_with_the_reader();
+    if !matches!(command, args::CliCommand::Serve(_)) {
+        reset_sigpipe();
     }
     match command {
-        args::Command::Serve(serve) => commands::serve::run(*serve),
+        args::CliCommand::Serve(serve) => commands::serve::run(*serve),
         // Without the runtime that a client of a server needs: it must be as quick to start as git.
-        args::Command::Snapshot { place, command } => ended(commands::snapshot::run(&place, command)),
-        args::Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut args::Ash::command(), "ash", &mut std::io::stdout());
+        args::CliCommand::Snapshot { place, command } => {
+            exit_code_of(commands::snapshot::run(&place, command))
+        }
+        args::CliCommand::Completions { shell } => {
+            clap_complete::generate(shell, &mut args::CliArgs::command(), "ash", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
         client => finish(client),
@@ -45,25 +47,25 @@ fn main() -> ExitCode {
 }
 
 /// `ash … | head` ends us quietly when it has read enough, as it does every other program.
-fn end_with_the_reader() {
+fn reset_sigpipe() {
     // SAFETY: SIG_DFL runs no code, and there is one thread.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-fn finish(command: args::Command) -> ExitCode {
+fn finish(command: args::CliCommand) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ran = match runtime {
         Ok(runtime) => runtime.block_on(commands::run(command)),
-        Err(error) => Err(api::Failure::local("cannot start")(error)),
+        Err(error) => Err(api::CliError::from_io("cannot start")(error)),
     };
-    ended(ran)
+    exit_code_of(ran)
 }
 
-fn ended(ran: api::Result<u8>) -> ExitCode {
+fn exit_code_of(ran: api::Result<u8>) -> ExitCode {
     match ran {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("{} {failure}", paint_err(Paint::Red, "error:"));
+            eprintln!("{} {failure}", paint_err(TerminalStyle::Red, "error:"));
             ExitCode::from(failure.exit_code())
         }
     }

@@ -31,11 +31,13 @@ macro_rules! eprint {
 /// moves the cursor or turns a line around. Our own colours carry a mark that nothing else can know.
 pub(crate) fn print(to: &mut dyn Write, words: fmt::Arguments<'_>, end: &str) {
     // A reader that is gone ends us by its signal; a full disk is nothing that a message could be printed about.
-    to.write_all((clean(&words.to_string()) + end).as_bytes()).and_then(|()| to.flush()).ok();
+    to.write_all((strip_control_sequences(&words.to_string()) + end).as_bytes())
+        .and_then(|()| to.flush())
+        .ok();
 }
 
 /// Bytes of a file or a command: as they are for a program, cleaned for a person.
-pub(crate) fn data(bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     if stdout.is_terminal() {
         print(&mut stdout, format_args!("{}", String::from_utf8_lossy(bytes)), "");
@@ -46,7 +48,7 @@ pub(crate) fn data(bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// Nobody outside of this process knows it: only our own colours pass the printer.
-fn mark() -> &'static str {
+fn own_colour_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| format!("{:016x};", RandomState::new().build_hasher().finish()))
 }
@@ -55,7 +57,7 @@ pub(crate) fn is_bidi(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn clean(text: &str) -> String {
+fn strip_control_sequences(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -84,7 +86,7 @@ fn clean(text: &str) -> String {
 }
 
 fn own_colour(text: &str) -> Option<(&str, &str)> {
-    text.strip_prefix(']')?.strip_prefix(mark())?.split_once('\x07')
+    text.strip_prefix(']')?.strip_prefix(own_colour_mark())?.split_once('\x07')
 }
 
 /// What follows the escape sequence whose first character was just read.
@@ -113,7 +115,7 @@ fn after_parameters(text: &str) -> &str {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub(crate) enum TerminalStyle {
     Bold,
     Dim,
     Green,
@@ -122,15 +124,15 @@ pub(crate) enum Paint {
     Cyan,
 }
 
-impl Paint {
+impl TerminalStyle {
     fn code(self) -> &'static str {
         match self {
-            Paint::Bold => "1",
-            Paint::Dim => "2",
-            Paint::Green => "32",
-            Paint::Yellow => "33",
-            Paint::Red => "31",
-            Paint::Cyan => "36",
+            TerminalStyle::Bold => "1",
+            TerminalStyle::Dim => "2",
+            TerminalStyle::Green => "32",
+            TerminalStyle::Yellow => "33",
+            TerminalStyle::Red => "31",
+            TerminalStyle::Cyan => "36",
         }
     }
 }
@@ -140,30 +142,30 @@ fn colours(terminal: bool) -> bool {
 }
 
 /// For stdout.
-pub(crate) fn paint(paint: Paint, text: &str) -> String {
+pub(crate) fn paint(paint: TerminalStyle, text: &str) -> String {
     painted(colours(std::io::stdout().is_terminal()), paint, text)
 }
 
 /// For stderr.
-pub(crate) fn paint_err(paint: Paint, text: &str) -> String {
+pub(crate) fn paint_err(paint: TerminalStyle, text: &str) -> String {
     painted(colours(std::io::stderr().is_terminal()), paint, text)
 }
 
-fn painted(on: bool, paint: Paint, text: &str) -> String {
+fn painted(on: bool, paint: TerminalStyle, text: &str) -> String {
     if !on {
         return text.to_owned();
     }
-    let mark = mark();
+    let mark = own_colour_mark();
     format!("\x1b]{mark}{}\x07{text}\x1b]{mark}0\x07", paint.code())
 }
 
 pub(crate) fn status(status: &str) -> String {
     let colour = match status {
-        "active" | "ok" => Paint::Green,
-        "starting" => Paint::Cyan,
-        "paused" | "stopped" => Paint::Yellow,
-        "error" => Paint::Red,
-        _ => Paint::Dim,
+        "active" | "ok" => TerminalStyle::Green,
+        "starting" => TerminalStyle::Cyan,
+        "paused" | "stopped" => TerminalStyle::Yellow,
+        "error" => TerminalStyle::Red,
+        _ => TerminalStyle::Dim,
     };
     paint(colour, status)
 }
@@ -182,22 +184,24 @@ pub(crate) fn escaped(json: &str) -> String {
 /// Columns with free text, whose beginning is enough. Ids, names and numbers are never cut.
 const MAY_BE_CUT: [&str; 3] = ["TITLE", "MESSAGE", "LABEL"];
 /// A column is not made narrower than this.
-const NARROWEST: usize = 8;
+const MIN_COLUMN_WIDTH: usize = 8;
 const GAP: usize = 2;
 
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     head: Vec<&'static str>,
-    rows: Vec<Vec<(String, Option<Paint>)>>,
+    rows: Vec<Vec<(String, Option<TerminalStyle>)>>,
 }
 
-impl Table {
-    pub(crate) fn new(head: &[&'static str]) -> Table {
-        Table { head: head.to_vec(), rows: Vec::new() }
+impl TextTable {
+    pub(crate) fn new(head: &[&'static str]) -> TextTable {
+        TextTable { head: head.to_vec(), rows: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<(String, Option<Paint>)>) {
+    pub(crate) fn row(&mut self, cells: Vec<(String, Option<TerminalStyle>)>) {
         // Cleaned before it is measured; one row is one line.
-        let cells = cells.into_iter().map(|(text, paint)| (clean(&text).replace(['\n', '\t'], " "), paint));
+        let cells = cells
+            .into_iter()
+            .map(|(text, paint)| (strip_control_sequences(&text).replace(['\n', '\t'], " "), paint));
         self.rows.push(cells.collect());
     }
 
@@ -229,7 +233,7 @@ impl Table {
         let gap = " ".repeat(GAP);
         let head: Vec<String> =
             self.head.iter().zip(widths).map(|(name, width)| cell(name, None, *width)).collect();
-        let head = paint(Paint::Dim, head.join(&gap).trim_end());
+        let head = paint(TerminalStyle::Dim, head.join(&gap).trim_end());
         let rows = self.rows.iter().flat_map(|row| {
             let mut cells: Vec<String> =
                 row.iter().zip(widths).map(|((text, colour), width)| cell(text, *colour, *width)).collect();
@@ -247,21 +251,21 @@ impl Table {
     fn hang(&self, widths: &mut [usize], room: usize) -> bool {
         let cells = self.rows.iter().filter_map(|row| row.first()).map(|(text, _)| text.width());
         let short = cells.filter(|width| *width <= room / 3);
-        widths[0] = short.chain([self.head[0].len(), NARROWEST]).max().unwrap_or(NARROWEST);
+        widths[0] = short.chain([self.head[0].len(), MIN_COLUMN_WIDTH]).max().unwrap_or(MIN_COLUMN_WIDTH);
         self.narrow(widths, room)
     }
 
     /// Where there are too many columns: a block of lines for each row.
     fn records(&self, room: usize) -> Vec<String> {
         let names = self.head.iter().map(|name| name.len()).max().unwrap_or(0);
-        let block = |row: &Vec<(String, Option<Paint>)>| -> Vec<String> {
+        let block = |row: &Vec<(String, Option<TerminalStyle>)>| -> Vec<String> {
             let told = self.head.iter().zip(row).filter(|(_, (text, _))| !text.is_empty());
-            let line = |(name, (text, colour)): (&&str, &(String, Option<Paint>))| {
+            let line = |(name, (text, colour)): (&&str, &(String, Option<TerminalStyle>))| {
                 let left =
                     if MAY_BE_CUT.contains(name) { room.saturating_sub(names + GAP) } else { text.width() };
                 format!(
                     "{}{}{}",
-                    paint(Paint::Dim, &format!("{name:names$}")),
+                    paint(TerminalStyle::Dim, &format!("{name:names$}")),
                     " ".repeat(GAP),
                     cell(text, *colour, left.min(text.width()))
                 )
@@ -277,16 +281,17 @@ impl Table {
         loop {
             let all = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
             let Some(over) = all.checked_sub(room).filter(|over| *over > 0) else { return true };
-            let may_be_cut =
-                |column: &usize| MAY_BE_CUT.contains(&self.head[*column]) && widths[*column] > NARROWEST;
+            let may_be_cut = |column: &usize| {
+                MAY_BE_CUT.contains(&self.head[*column]) && widths[*column] > MIN_COLUMN_WIDTH
+            };
             let Some(widest) = (0..widths.len()).filter(may_be_cut).max_by_key(|column| widths[*column])
             else {
                 return false;
             };
             let next = (0..widths.len()).filter(|column| *column != widest).filter(may_be_cut);
-            let next = next.map(|column| widths[column]).max().unwrap_or(NARROWEST);
+            let next = next.map(|column| widths[column]).max().unwrap_or(MIN_COLUMN_WIDTH);
             widths[widest] =
-                widths[widest].saturating_sub(over).max(next.min(widths[widest] - 1)).max(NARROWEST);
+                widths[widest].saturating_sub(over).max(next.min(widths[widest] - 1)).max(MIN_COLUMN_WIDTH);
         }
     }
 }
@@ -312,15 +317,15 @@ fn wrapped_to(text: &str, room: Option<usize>) -> Vec<String> {
     lines
 }
 
-fn cell(text: &str, colour: Option<Paint>, width: usize) -> String {
-    let text = cut(text, width);
+fn cell(text: &str, colour: Option<TerminalStyle>, width: usize) -> String {
+    let text = truncate_to_width(text, width);
     let padding = " ".repeat(width.saturating_sub(text.width()));
     let text = colour.map_or_else(|| text.clone(), |colour| paint(colour, &text));
     format!("{text}{padding}")
 }
 
 /// At most so many columns of a terminal, in which some characters take two.
-fn cut(text: &str, width: usize) -> String {
+fn truncate_to_width(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -345,7 +350,7 @@ fn terminal_width() -> Option<usize> {
 }
 
 /// An id that somebody chose is shown whole; of one that we made the beginning is enough.
-pub(crate) fn is_chosen(id: &str) -> bool {
+pub(crate) fn is_custom_id(id: &str) -> bool {
     let is_ours = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
         _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
@@ -354,7 +359,7 @@ pub(crate) fn is_chosen(id: &str) -> bool {
 }
 
 /// "3m ago", from an ISO time.
-pub(crate) fn ago(time: &str, now: jiff::Timestamp) -> String {
+pub(crate) fn format_age(time: &str, now: jiff::Timestamp) -> String {
     let Ok(then) = time.parse::<jiff::Timestamp>() else { return time.to_owned() };
     let seconds = now.as_second() - then.as_second();
     match seconds {
@@ -366,7 +371,7 @@ pub(crate) fn ago(time: &str, now: jiff::Timestamp) -> String {
     }
 }
 
-pub(crate) fn size(bytes: u64) -> String {
+pub(crate) fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KB", "MB", "GB", "TB"];
     if bytes < 1000 {
         return format!("{bytes} B");
@@ -400,7 +405,7 @@ pub(crate) fn spinner(message: &str) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
     }
-    let spinner = indicatif::ProgressBar::new_spinner().with_message(clean(message));
+    let spinner = indicatif::ProgressBar::new_spinner().with_message(strip_control_sequences(message));
     spinner.set_style(spinner_style());
     spinner.enable_steady_tick(TICK);
     spinner
@@ -416,7 +421,7 @@ pub(crate) fn bar(message: &str, bytes: u64) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
     }
-    let bar = indicatif::ProgressBar::new(bytes).with_message(clean(message));
+    let bar = indicatif::ProgressBar::new(bytes).with_message(strip_control_sequences(message));
     bar.set_style(bar_style());
     // Drawn at once and alive, also while nothing can be counted.
     bar.enable_steady_tick(TICK);
@@ -431,7 +436,7 @@ fn bar_style() -> indicatif::ProgressStyle {
 }
 
 /// Shows how far it has come to bring files back: what is fetched as a bar, what is written as a number.
-pub(crate) fn restoring(bar: &indicatif::ProgressBar, told: &serde_json::Value) {
+pub(crate) fn show_restore_progress(bar: &indicatif::ProgressBar, told: &serde_json::Value) {
     let number = |name: &str| told[name].as_u64().unwrap_or(0);
     if told["phase"] == "fetching" {
         if bar.length().is_none() {
@@ -463,7 +468,7 @@ mod tests {
 
     #[test]
     fn an_id_of_our_own_is_told_from_a_chosen_one_by_its_form() {
-        assert!(!is_chosen("0190f3a2-7c1b-7def-8a90-5b6c7d8e9f01"));
+        assert!(!is_custom_id("0190f3a2-7c1b-7def-8a90-5b6c7d8e9f01"));
         for chosen in [
             "payments-team-nightly-reconcile-2026",
             "0190F3A2-7C1B-7DEF-8A90-5B6C7D8E9F01",
@@ -471,7 +476,7 @@ mod tests {
             "0190f3a2-7c1b-7def-8a90-5b6c7d8e9f0",
             "bob",
         ] {
-            assert!(is_chosen(chosen), "{chosen}");
+            assert!(is_custom_id(chosen), "{chosen}");
         }
     }
 
@@ -486,7 +491,7 @@ mod tests {
             ("2026-11-10T12:00:00.000Z", "5d ago"),
             ("nonsense", "nonsense"),
         ] {
-            assert_eq!(ago(time, now), said);
+            assert_eq!(format_age(time, now), said);
         }
     }
 
@@ -510,18 +515,18 @@ mod tests {
         ] {
             assert_eq!(printed(text), shown, "{text:?}");
         }
-        assert_eq!(printed(&painted(true, Paint::Red, "a\x1b[2Jb")), "\x1b[31mab\x1b[0m\n");
+        assert_eq!(printed(&painted(true, TerminalStyle::Red, "a\x1b[2Jb")), "\x1b[31mab\x1b[0m\n");
     }
 
     #[test]
     fn json_keeps_what_the_printer_would_remove() {
         let text = serde_json::to_string("a\u{202e}b\u{9b}c\u{7f}").expect("JSON");
-        let printed = clean(&escaped(&text));
+        let printed = strip_control_sequences(&escaped(&text));
         assert_eq!(serde_json::from_str::<String>(&printed).expect("JSON"), "a\u{202e}b\u{9b}c\u{7f}");
     }
 
-    fn table(head: &[&'static str], rows: &[&[&str]]) -> Table {
-        let mut table = Table::new(head);
+    fn table(head: &[&'static str], rows: &[&[&str]]) -> TextTable {
+        let mut table = TextTable::new(head);
         rows.iter().for_each(|row| table.row(row.iter().map(|text| ((*text).to_owned(), None)).collect()));
         table
     }
@@ -599,6 +604,6 @@ mod tests {
 
     #[test]
     fn sizes_are_short() {
-        assert_eq!([0, 999, 1000, 1_500_000].map(size), ["0 B", "999 B", "1.0 KB", "1.5 MB"]);
+        assert_eq!([0, 999, 1000, 1_500_000].map(format_bytes), ["0 B", "999 B", "1.0 KB", "1.5 MB"]);
     }
 }

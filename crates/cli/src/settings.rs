@@ -1,6 +1,6 @@
 //! Which server the client talks to, from flags, environment, saved configuration and the local server, in this order.
 
-use crate::api::{Failure, Result};
+use crate::api::{CliError, Result};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 };
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Settings {
+pub(crate) struct ClientSettings {
     /// The server to talk to [default: the linked or the local one]
     #[arg(long, global = true, env = "ASH_SERVER_URL", value_name = "URL", help_heading = "Client")]
     pub(crate) server: Option<String>,
@@ -46,7 +46,7 @@ pub(crate) struct Settings {
 
 /// `~/.ash/config.json`: what `ash link` saves.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Saved {
+pub(crate) struct SavedClientConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server_url: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,17 +66,18 @@ fn config_path() -> Option<PathBuf> {
     home().map(|home| home.join(".ash/config.json"))
 }
 
-impl Saved {
-    pub(crate) fn load() -> Saved {
+impl SavedClientConfig {
+    pub(crate) fn load() -> SavedClientConfig {
         let text = config_path().and_then(|path| fs::read(path).ok());
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
     pub(crate) fn store(&self) -> Result<PathBuf> {
-        let path = config_path()
-            .ok_or_else(|| Failure::invalid("HOME is not set, so there is no place for the configuration"))?;
+        let path = config_path().ok_or_else(|| {
+            CliError::invalid("HOME is not set, so there is no place for the configuration")
+        })?;
         let dir = path.parent().unwrap_or(&path);
-        let failed = || Failure::local("cannot save the configuration");
+        let failed = || CliError::from_io("cannot save the configuration");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed())?;
         let fresh = path.with_extension("new");
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
@@ -94,7 +95,7 @@ impl Saved {
 
 /// What a running local server says about itself.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct RunningServer {
     pub(crate) pid: u32,
     pub(crate) url: String,
     pub(crate) version: String,
@@ -109,9 +110,9 @@ pub(crate) struct Running {
     pub(crate) claude: Option<PathBuf>,
 }
 
-pub(crate) fn running() -> Option<Running> {
+pub(crate) fn running_server() -> Option<RunningServer> {
     let info = fs::read(data_dir()?.join("server.json")).ok()?;
-    let running: Running = serde_json::from_slice(&info).ok()?;
+    let running: RunningServer = serde_json::from_slice(&info).ok()?;
     // A server that was killed leaves its note behind, but not its lock.
     is_locked(&data_dir()?).then_some(running)
 }
@@ -122,10 +123,10 @@ pub(crate) fn is_locked(data: &Path) -> bool {
     matches!(lock, Ok(Err(fs::TryLockError::WouldBlock)))
 }
 
-impl Settings {
+impl ClientSettings {
     /// Of the server at this address, without a key: whatever listens there may be somebody else's.
-    pub(crate) fn of_stranger(url: String) -> Settings {
-        Settings { server: Some(url), refused_key: None, key: None, lock: None, json: false }
+    pub(crate) fn without_key(url: String) -> ClientSettings {
+        ClientSettings { server: Some(url), refused_key: None, key: None, lock: None, json: false }
     }
 
     /// None: no server is named, and none runs here. Whatever listens on the usual port may be another user's.
@@ -133,17 +134,17 @@ impl Settings {
         let url = self
             .server
             .clone()
-            .or_else(|| Saved::load().server_url)
-            .or_else(|| running().map(|running| running.url));
+            .or_else(|| SavedClientConfig::load().server_url)
+            .or_else(|| running_server().map(|running| running.url));
         url.map(|url| url.trim_end_matches('/').to_owned())
     }
 
     /// The key file of the local server is only for the local server.
     pub(crate) fn api_key(&self) -> Option<String> {
-        let saved = Saved::load();
+        let saved = SavedClientConfig::load();
         let local = || {
             let url = self.server_url()?.replace("//localhost:", "//127.0.0.1:");
-            let is_local = running().is_some_and(|running| running.url == url);
+            let is_local = running_server().is_some_and(|running| running.url == url);
             let file = data_dir().filter(|_| is_local)?.join("initial-api-key");
             fs::read_to_string(file).ok().map(|key| key.trim().to_owned())
         };

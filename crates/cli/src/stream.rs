@@ -1,24 +1,24 @@
 //! Reading event streams, over dropped connections and restarts of the server: whoever follows a turn sees every
 //! frame of it once.
 
-use crate::api::{Api, Result, encoded};
+use crate::api::{ApiClient, Result, percent_encode};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long a server may be away before we give up on it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Frame {
+pub(crate) struct SessionStreamFrame {
     pub(crate) id: String,
     pub(crate) event: String,
     pub(crate) data: Value,
 }
 
-pub(crate) struct Stream {
-    api: Api,
+pub(crate) struct SessionStream {
+    api: ApiClient,
     session: String,
     response: Option<Response>,
     buffer: Vec<u8>,
@@ -28,39 +28,40 @@ pub(crate) struct Stream {
     turn: Option<String>,
     /// The last frame said why the stream ends.
     failed: bool,
-    over: bool,
+    ended: bool,
 }
 
 /// What a reader gets.
-pub(crate) enum Next {
-    Frame(Frame),
+pub(crate) enum SessionStreamItem {
+    Frame(SessionStreamFrame),
     /// The connection broke; we are trying to get it back.
-    Waiting,
-    Over,
+    Reconnecting,
+    Ended,
 }
 
-impl Stream {
+impl SessionStream {
     /// Sends a message in the shape of the API, and follows its turn.
-    pub(crate) async fn send(api: &Api, session: &str, mut body: Value) -> Result<Stream> {
+    pub(crate) async fn send(api: &ApiClient, session: &str, mut body: Value) -> Result<SessionStream> {
         body["includePartialMessages"] = json!(true);
-        let request =
-            api.request(Method::POST, &format!("/api/sessions/{}/messages", encoded(session))).json(&body);
+        let request = api
+            .request(Method::POST, &format!("/api/sessions/{}/messages", percent_encode(session)))
+            .json(&body);
         let response = api.send(request.header("accept", "text/event-stream")).await?;
-        Ok(Stream { one_turn: true, ..Stream::new(api, session, response, String::new()) })
+        Ok(SessionStream { one_turn: true, ..SessionStream::new(api, session, response, String::new()) })
     }
 
     /// Follows everything after `last`.
-    pub(crate) async fn follow(api: &Api, session: &str, last: &str) -> Result<Stream> {
+    pub(crate) async fn follow(api: &ApiClient, session: &str, last: &str) -> Result<SessionStream> {
         let response = connect(api, session, last).await?;
-        Ok(Stream::new(api, session, response, last.to_owned()))
+        Ok(SessionStream::new(api, session, response, last.to_owned()))
     }
 
-    fn new(api: &Api, session: &str, response: Response, last: String) -> Stream {
-        Stream {
+    fn new(api: &ApiClient, session: &str, response: Response, last: String) -> SessionStream {
+        SessionStream {
             api: api.clone(),
             session: session.to_owned(),
             // Nothing will ever come.
-            over: response.status() == StatusCode::NO_CONTENT,
+            ended: response.status() == StatusCode::NO_CONTENT,
             response: Some(response),
             buffer: Vec::new(),
             last,
@@ -70,14 +71,14 @@ impl Stream {
         }
     }
 
-    pub(crate) async fn next(&mut self) -> Result<Next> {
+    pub(crate) async fn next(&mut self) -> Result<SessionStreamItem> {
         loop {
-            if self.over {
-                return Ok(Next::Over);
+            if self.ended {
+                return Ok(SessionStreamItem::Ended);
             }
             while let Some(frame) = self.take_frame() {
                 if self.is_wanted(&frame) {
-                    return Ok(Next::Frame(frame));
+                    return Ok(SessionStreamItem::Frame(frame));
                 }
             }
             let Some(response) = &mut self.response else {
@@ -86,19 +87,19 @@ impl Stream {
             };
             match response.chunk().await {
                 Ok(Some(bytes)) => self.buffer.extend_from_slice(&bytes),
-                Ok(None) | Err(_) => return Ok(self.broken()),
+                Ok(None) | Err(_) => return Ok(self.on_disconnect()),
             }
         }
     }
 
-    fn take_frame(&mut self) -> Option<Frame> {
+    fn take_frame(&mut self) -> Option<SessionStreamFrame> {
         let end = self.buffer.windows(2).position(|pair| pair == b"\n\n")?;
         let text = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
         self.buffer.drain(..end + 2);
         Some(parse(&text))
     }
 
-    fn is_wanted(&mut self, frame: &Frame) -> bool {
+    fn is_wanted(&mut self, frame: &SessionStreamFrame) -> bool {
         if frame.event.is_empty() {
             return false;
         }
@@ -111,47 +112,49 @@ impl Stream {
         }
         let of_turn =
             frame.data["turn"].as_str().is_none_or(|turn| self.turn.as_deref().is_none_or(|own| own == turn));
-        self.over = self.turn.is_some() && frame.event == "done" && of_turn;
+        self.ended = self.turn.is_some() && frame.event == "done" && of_turn;
         of_turn
     }
 
     /// A turn's stream that ends without its `done` was cut off, unless it said why.
-    fn broken(&mut self) -> Next {
+    fn on_disconnect(&mut self) -> SessionStreamItem {
         self.response = None;
         self.buffer.clear();
-        self.over = self.failed && self.turn.is_some();
-        if self.over { Next::Over } else { Next::Waiting }
+        self.ended = self.failed && self.turn.is_some();
+        if self.ended { SessionStreamItem::Ended } else { SessionStreamItem::Reconnecting }
     }
 
     async fn reconnect(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + RECONNECT_TIMEOUT;
         loop {
             match connect(&self.api, &self.session, &self.last).await {
                 Ok(response) => {
-                    self.over = response.status() == StatusCode::NO_CONTENT;
+                    self.ended = response.status() == StatusCode::NO_CONTENT;
                     self.response = Some(response);
                     return Ok(());
                 }
-                Err(failure) if failure.kind != ash_model::Kind::Unavailable || Instant::now() >= until => {
+                Err(failure)
+                    if failure.kind != ash_model::FailureKind::Unavailable || Instant::now() >= until =>
+                {
                     return Err(failure);
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
             }
             // A restarted local server may have another port.
-            self.api = self.api.again();
+            self.api = self.api.reconnected();
         }
     }
 }
 
-async fn connect(api: &Api, session: &str, last: &str) -> Result<Response> {
-    let request = api.request(Method::GET, &format!("/api/sessions/{}/stream", encoded(session)));
+async fn connect(api: &ApiClient, session: &str, last: &str) -> Result<Response> {
+    let request = api.request(Method::GET, &format!("/api/sessions/{}/stream", percent_encode(session)));
     let request = if last.is_empty() { request } else { request.header("last-event-id", last) };
     api.send(request).await
 }
 
-fn parse(text: &str) -> Frame {
+fn parse(text: &str) -> SessionStreamFrame {
     let field =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
     let data = serde_json::from_str(&field("data: ")).unwrap_or_default();
-    Frame { id: field("id: "), event: field("event: "), data }
+    SessionStreamFrame { id: field("id: "), event: field("event: "), data }
 }

@@ -1,12 +1,12 @@
 //! A bucket: bytes under keys. Objects are written once and never changed.
 
 use crate::{
-    counted::{Counted, Tally},
-    faulty::{Faults, Faulty},
-    retried::{Patience, Retried},
-    shelf::{PART, Shelf},
-    throttled::{Limits, Throttled},
-    trouble::{self, Code, Trouble},
+    counted::{BucketTraffic, CountingObjectStore},
+    faulty::{FaultRates, FaultyObjectStore},
+    retried::{RetryPolicy, RetryingObjectStore},
+    shelf::{ObjectBackend, PART},
+    throttled::{RequestLimits, ThrottledObjectStore},
+    trouble::{self, BucketError, BucketErrorCode},
 };
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -28,10 +28,10 @@ use std::{
 };
 
 /// Up to here a file is one request, and the first to write it wins.
-const WHOLE: u64 = 16 << 20;
+const MAX_SINGLE_PUT: u64 = 16 << 20;
 /// Parts under way at once, each in memory.
 const PARTS_AT_ONCE: usize = 4;
-const MOST_PARTS: u64 = 10_000;
+const MAX_PARTS: u64 = 10_000;
 
 /// The key that [`Bucket::check`] writes, and what it holds.
 const MARKER: &str = "ash-bucket";
@@ -41,11 +41,11 @@ const MARKER_CONTENT: &[u8] = b"ash bucket 1\n";
 pub struct Bucket {
     name: String,
     prefix: Path,
-    limits: Limits,
-    patience: Patience,
-    bare: Arc<dyn Shelf>,
-    retried: Retried,
-    shelf: Counted,
+    limits: RequestLimits,
+    patience: RetryPolicy,
+    bare: Arc<dyn ObjectBackend>,
+    retried: RetryingObjectStore,
+    shelf: CountingObjectStore,
 }
 
 /// Only its name: what is beneath knows secrets.
@@ -63,15 +63,15 @@ impl std::fmt::Display for Bucket {
 
 /// Whether a write made an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    New,
+pub enum PutOutcome {
+    Created,
     /// One was there before. It may be an earlier try of ours: see [`Retried`].
-    There,
+    AlreadyExists,
 }
 
 /// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct BucketObject {
     pub key: String,
     pub size: u64,
 }
@@ -79,55 +79,61 @@ pub struct Found {
 impl Bucket {
     /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///directory`. Nobody is asked
     /// anything yet: see [`Bucket::check`].
-    pub fn open(url: &str, env: &BTreeMap<String, String>) -> Result<Bucket, Trouble> {
-        let (shelf, prefix) = crate::open::shelf(url, env)?;
-        Ok(Bucket { name: url.trim_end_matches('/').to_owned(), prefix, ..Bucket::over(shelf) })
+    pub fn open(url: &str, env: &BTreeMap<String, String>) -> Result<Bucket, BucketError> {
+        let (shelf, prefix) = crate::open::open_backend(url, env)?;
+        Ok(Bucket { name: url.trim_end_matches('/').to_owned(), prefix, ..Bucket::with_backend(shelf) })
     }
 
     /// On a store that somebody else made.
-    pub fn over(store: Arc<dyn Shelf>) -> Bucket {
+    pub fn with_backend(store: Arc<dyn ObjectBackend>) -> Bucket {
         let name = store.to_string();
-        Bucket::built(name, Path::default(), store, Limits::default(), Patience::default())
+        Bucket::built(name, Path::default(), store, RequestLimits::default(), RetryPolicy::default())
     }
 
     /// On the same store, which now fails as it is told.
     #[must_use]
-    pub fn faulty(self, faults: Faults) -> Bucket {
-        let faulty = Faulty::new(self.bare, faults);
+    pub fn with_faults(self, faults: FaultRates) -> Bucket {
+        let faulty = FaultyObjectStore::new(self.bare, faults);
         Bucket::built(self.name, self.prefix, Arc::new(faulty), self.limits, self.patience)
     }
 
     #[must_use]
-    pub fn limited(self, limits: Limits) -> Bucket {
+    pub fn with_limits(self, limits: RequestLimits) -> Bucket {
         Bucket::built(self.name, self.prefix, self.bare, limits, self.patience)
     }
 
     #[must_use]
-    pub fn patient(self, patience: Patience) -> Bucket {
+    pub fn with_retry_policy(self, patience: RetryPolicy) -> Bucket {
         Bucket::built(self.name, self.prefix, self.bare, self.limits, patience)
     }
 
-    fn built(name: String, prefix: Path, bare: Arc<dyn Shelf>, limits: Limits, patience: Patience) -> Bucket {
-        let throttled = Throttled::new(bare.clone(), limits);
-        let retried = Retried::new(Arc::new(throttled), patience);
-        let shelf = Counted::new(Arc::new(retried.clone()));
+    fn built(
+        name: String,
+        prefix: Path,
+        bare: Arc<dyn ObjectBackend>,
+        limits: RequestLimits,
+        patience: RetryPolicy,
+    ) -> Bucket {
+        let throttled = ThrottledObjectStore::new(bare.clone(), limits);
+        let retried = RetryingObjectStore::new(Arc::new(throttled), patience);
+        let shelf = CountingObjectStore::new(Arc::new(retried.clone()));
         Bucket { name, prefix, limits, patience, bare, retried, shelf }
     }
 
     /// What was asked of it so far.
-    pub fn tally(&self) -> Tally {
-        Tally { again: self.retried.again(), ..self.shelf.tally() }
+    pub fn traffic(&self) -> BucketTraffic {
+        BucketTraffic { retries: self.retried.retries(), ..self.shelf.tally() }
     }
 
     /// The first to write a key wins.
-    pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<Written, Trouble> {
+    pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, BucketError> {
         let path = self.path(key)?;
         match self.shelf.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
-            Ok(_) => Ok(Written::New),
-            Err(e) if trouble::is_there(&e) => Ok(Written::There),
+            Ok(_) => Ok(PutOutcome::Created),
+            Err(e) if trouble::is_there(&e) => Ok(PutOutcome::AlreadyExists),
             // Others were writing it all the while.
             Err(e @ Error::AlreadyExists { .. }) => match self.head(key).await? {
-                Some(_) => Ok(Written::There),
+                Some(_) => Ok(PutOutcome::AlreadyExists),
                 None => Err(self.trouble(&e)),
             },
             Err(e) => Err(self.trouble(&e)),
@@ -142,24 +148,24 @@ impl Bucket {
         key: &str,
         file: &std::path::Path,
         progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<Written, Trouble> {
+    ) -> Result<PutOutcome, BucketError> {
         let (file, length) = open_file(file).await?;
-        let written = if length <= WHOLE {
+        let written = if length <= MAX_SINGLE_PUT {
             self.put_whole(key, file, length).await?
         } else if let Some(found) = self.head(key).await? {
             self.compare(key, Some(found), length)?;
-            Written::There
+            PutOutcome::AlreadyExists
         } else {
             self.put_parts(key, file, length, progress).await?;
             self.compare(key, self.head(key).await?, length)?;
-            Written::New
+            PutOutcome::Created
         };
         progress(length);
         Ok(written)
     }
 
     /// As [`Bucket::put_new`], whatever was there.
-    pub async fn replace(&self, key: &str, bytes: Bytes) -> Result<(), Trouble> {
+    pub async fn replace(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
         let path = self.path(key)?;
         let put = self.shelf.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
         put.map_err(|e| self.trouble(&e))?;
@@ -167,9 +173,9 @@ impl Bucket {
     }
 
     /// As [`Bucket::put_file`], whatever was there.
-    pub async fn replace_file(&self, key: &str, file: &std::path::Path) -> Result<(), Trouble> {
+    pub async fn replace_file(&self, key: &str, file: &std::path::Path) -> Result<(), BucketError> {
         let (file, length) = open_file(file).await?;
-        if length > WHOLE {
+        if length > MAX_SINGLE_PUT {
             self.put_parts(key, file, length, &|_| {}).await?;
         } else {
             self.replace(key, read_part(file, 0, length).await?).await?;
@@ -177,9 +183,9 @@ impl Bucket {
         self.compare(key, self.head(key).await?, length)
     }
 
-    async fn put_whole(&self, key: &str, file: Arc<File>, length: u64) -> Result<Written, Trouble> {
+    async fn put_whole(&self, key: &str, file: Arc<File>, length: u64) -> Result<PutOutcome, BucketError> {
         let written = self.put_new(key, read_part(file, 0, length).await?).await?;
-        if written == Written::There {
+        if written == PutOutcome::AlreadyExists {
             self.compare(key, self.head(key).await?, length)?;
         }
         Ok(written)
@@ -191,12 +197,12 @@ impl Bucket {
         file: Arc<File>,
         length: u64,
         progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<(), Trouble> {
-        if length > MOST_PARTS * PART as u64 {
-            let most = (MOST_PARTS * PART as u64) >> 30;
+    ) -> Result<(), BucketError> {
+        if length > MAX_PARTS * PART as u64 {
+            let most = (MAX_PARTS * PART as u64) >> 30;
             let sentence =
                 format!("{key} has {length} bytes, and no more than {most} GiB can be sent as one object.");
-            return Err(Trouble::new(Code::Settings, sentence));
+            return Err(BucketError::new(BucketErrorCode::Settings, sentence));
         }
         let path = self.path(key)?;
         let id = self.shelf.create_multipart(&path).await.map_err(|e| self.trouble(&e))?;
@@ -219,7 +225,7 @@ impl Bucket {
         file: Arc<File>,
         length: u64,
         progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<Vec<PartId>, Trouble> {
+    ) -> Result<Vec<PartId>, BucketError> {
         let arrived = AtomicU64::new(0);
         let arrived = &arrived;
         let parts = (0..length.div_ceil(PART as u64)).map(|n| {
@@ -238,30 +244,30 @@ impl Bucket {
         futures::stream::iter(parts).buffered(PARTS_AT_ONCE).try_collect().await
     }
 
-    fn compare(&self, key: &str, found: Option<u64>, length: u64) -> Result<(), Trouble> {
+    fn compare(&self, key: &str, found: Option<u64>, length: u64) -> Result<(), BucketError> {
         if found == Some(length) {
             return Ok(());
         }
         let found = found.map_or("is not there".to_owned(), |found| format!("has {found}"));
         let sentence =
             format!("{key} in {self} should have {length} bytes and {found}: remove it, and send it again.");
-        Err(Trouble::new(Code::Damaged, sentence))
+        Err(BucketError::new(BucketErrorCode::Damaged, sentence))
     }
 
     /// All of an object, in memory: what may be large is read by ranges.
-    pub async fn get(&self, key: &str) -> Result<Bytes, Trouble> {
+    pub async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
         let path = self.path(key)?;
         let got = async { self.shelf.get(&path).await?.bytes().await };
         got.await.map_err(|e| self.trouble_with(key, &e))
     }
 
-    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Trouble> {
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BucketError> {
         let mut found = self.get_ranges(key, &[range]).await?;
         Ok(found.pop().expect("one range was asked for"))
     }
 
     /// At once, and those that are near each other as one.
-    pub async fn get_ranges(&self, key: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, Trouble> {
+    pub async fn get_ranges(&self, key: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, BucketError> {
         let path = self.path(key)?;
         let wanted: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
         let got = self.shelf.get_ranges(&path, &wanted).await.map_err(|e| self.trouble_with(key, &e))?;
@@ -275,7 +281,7 @@ impl Bucket {
                         "{key} in {self} ends before byte {}: it is not what was put there; look for a copy.",
                         range.end
                     );
-                    Err(Trouble::new(Code::Damaged, sentence))
+                    Err(BucketError::new(BucketErrorCode::Damaged, sentence))
                 }
             },
         });
@@ -283,7 +289,7 @@ impl Bucket {
     }
 
     /// Up to `most` of the first bytes of an object, and how long it is, if it is there.
-    pub async fn begin(&self, key: &str, most: u64) -> Result<Option<(u64, Bytes)>, Trouble> {
+    pub async fn read_prefix(&self, key: &str, most: u64) -> Result<Option<(u64, Bytes)>, BucketError> {
         let path = self.path(key)?;
         let options = GetOptions { range: Some((0..most).into()), ..GetOptions::default() };
         let got = async {
@@ -292,27 +298,27 @@ impl Bucket {
         };
         match got.await.map_err(|e| self.trouble_with(key, &e)) {
             Ok(got) => Ok(Some(got)),
-            Err(Trouble { code: Code::Missing, .. }) => Ok(None),
+            Err(BucketError { code: BucketErrorCode::Missing, .. }) => Ok(None),
             // Of what is empty there is no first byte.
-            Err(Trouble { code: Code::Damaged, .. }) => Ok(Some((0, Bytes::new()))),
+            Err(BucketError { code: BucketErrorCode::Damaged, .. }) => Ok(Some((0, Bytes::new()))),
             Err(trouble) => Err(trouble),
         }
     }
 
     /// How long it is, if it is there.
-    pub async fn head(&self, key: &str) -> Result<Option<u64>, Trouble> {
+    pub async fn head(&self, key: &str) -> Result<Option<u64>, BucketError> {
         let path = self.path(key)?;
         match self.shelf.get_opts(&path, GetOptions { head: true, ..GetOptions::default() }).await {
             Ok(got) => Ok(Some(got.meta.size)),
             Err(e) => match self.trouble(&e) {
-                Trouble { code: Code::Missing, .. } => Ok(None),
+                BucketError { code: BucketErrorCode::Missing, .. } => Ok(None),
                 trouble => Err(trouble),
             },
         }
     }
 
     /// All objects beneath a prefix, which is whole names between slashes, or nothing. In order of their keys.
-    pub fn list(&self, prefix: &str) -> BoxStream<'static, Result<Found, Trouble>> {
+    pub fn list(&self, prefix: &str) -> BoxStream<'static, Result<BucketObject, BucketError>> {
         let bucket = self.clone();
         match self.beneath(prefix) {
             Ok(path) => self.shelf.list(Some(&path)).map(move |listed| bucket.found(listed)).boxed(),
@@ -320,14 +326,14 @@ impl Bucket {
         }
     }
 
-    fn found(&self, listed: object_store::Result<ObjectMeta>) -> Result<Found, Trouble> {
+    fn found(&self, listed: object_store::Result<ObjectMeta>) -> Result<BucketObject, BucketError> {
         let ObjectMeta { location, size, .. } = listed.map_err(|e| self.trouble(&e))?;
         let below = location.prefix_match(&self.prefix).map(Path::from_iter);
-        Ok(Found { key: below.unwrap_or(location).into(), size })
+        Ok(BucketObject { key: below.unwrap_or(location).into(), size })
     }
 
     /// The names of what looks like directories right beneath a prefix.
-    pub async fn list_dirs(&self, prefix: &str) -> Result<Vec<String>, Trouble> {
+    pub async fn list_dirs(&self, prefix: &str) -> Result<Vec<String>, BucketError> {
         let path = self.beneath(prefix)?;
         let listing = self.shelf.list_with_delimiter(Some(&path)).await.map_err(|e| self.trouble(&e))?;
         let names = listing.common_prefixes.iter().filter_map(|found| found.filename().map(str::to_owned));
@@ -335,56 +341,62 @@ impl Bucket {
     }
 
     /// What is gone already is fine.
-    pub async fn delete(&self, keys: &[String]) -> Result<(), Trouble> {
+    pub async fn delete(&self, keys: &[String]) -> Result<(), BucketError> {
         let paths: Vec<Path> = keys.iter().map(|key| self.path(key)).collect::<Result<_, _>>()?;
         let paths = futures::stream::iter(paths.into_iter().map(Ok)).boxed();
         self.shelf.delete_stream(paths).try_for_each(async |_| Ok(())).await.map_err(|e| self.trouble(&e))
     }
 
     /// The fewest requests that show whether it can be listed, written and read.
-    pub async fn check(&self) -> Result<(), Trouble> {
-        let hasty = self.clone().patient(Patience::SHORT);
+    pub async fn check(&self) -> Result<(), BucketError> {
+        let hasty = self.clone().with_retry_policy(RetryPolicy::SHORT);
         hasty.list("").try_next().await?;
         hasty.put_new(MARKER, Bytes::from_static(MARKER_CONTENT)).await?;
         if hasty.get(MARKER).await? != MARKER_CONTENT {
             let sentence =
                 format!("{MARKER} in {self} is not ours: choose another prefix, which nobody else uses.");
-            return Err(Trouble::new(Code::Damaged, sentence));
+            return Err(BucketError::new(BucketErrorCode::Damaged, sentence));
         }
         Ok(())
     }
 
-    fn path(&self, key: &str) -> Result<Path, Trouble> {
+    fn path(&self, key: &str) -> Result<Path, BucketError> {
         match key {
-            "" => Err(Trouble::new(Code::Settings, "A key cannot be empty: give the object a name.")),
+            "" => Err(BucketError::new(
+                BucketErrorCode::Settings,
+                "A key cannot be empty: give the object a name.",
+            )),
             key => self.beneath(key),
         }
     }
 
-    fn beneath(&self, name: &str) -> Result<Path, Trouble> {
+    fn beneath(&self, name: &str) -> Result<Path, BucketError> {
         let below = Path::parse(name).map_err(|e| {
-            Trouble::new(Code::Settings, format!("{name:?} is no key ({e}): use names between slashes."))
+            BucketError::new(
+                BucketErrorCode::Settings,
+                format!("{name:?} is no key ({e}): use names between slashes."),
+            )
         })?;
         Ok(self.prefix.parts().chain(below.parts()).collect())
     }
 
-    fn trouble(&self, error: &Error) -> Trouble {
-        Trouble::of(error, &self.name)
+    fn trouble(&self, error: &Error) -> BucketError {
+        BucketError::of(error, &self.name)
     }
 
-    fn trouble_with(&self, key: &str, error: &Error) -> Trouble {
+    fn trouble_with(&self, key: &str, error: &Error) -> BucketError {
         let trouble = self.trouble(error);
         match trouble.code {
-            Code::Missing => {
+            BucketErrorCode::Missing => {
                 let sentence = format!("There is no {key} in {self}: it was removed, or never written.");
-                Trouble { sentence, ..trouble }
+                BucketError { message: sentence, ..trouble }
             }
             _ => trouble,
         }
     }
 }
 
-async fn open_file(path: &std::path::Path) -> Result<(Arc<File>, u64), Trouble> {
+async fn open_file(path: &std::path::Path) -> Result<(Arc<File>, u64), BucketError> {
     let path = path.to_owned();
     reading(move || {
         let file = File::open(path)?;
@@ -394,7 +406,7 @@ async fn open_file(path: &std::path::Path) -> Result<(Arc<File>, u64), Trouble> 
     .await
 }
 
-async fn read_part(file: Arc<File>, begin: u64, length: u64) -> Result<Bytes, Trouble> {
+async fn read_part(file: Arc<File>, begin: u64, length: u64) -> Result<Bytes, BucketError> {
     reading(move || {
         let mut bytes = vec![0; length as usize];
         file.read_exact_at(&mut bytes, begin)?;
@@ -405,7 +417,9 @@ async fn read_part(file: Arc<File>, begin: u64, length: u64) -> Result<Bytes, Tr
 
 async fn reading<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, Trouble> {
+) -> Result<T, BucketError> {
     let read = tokio::task::spawn_blocking(work).await.map_err(io::Error::other).flatten();
-    read.map_err(|e| Trouble::new(Code::Other, format!("The file to send cannot be read: {e}.")))
+    read.map_err(|e| {
+        BucketError::new(BucketErrorCode::Other, format!("The file to send cannot be read: {e}."))
+    })
 }

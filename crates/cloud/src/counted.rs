@@ -1,6 +1,6 @@
 //! Counts what is asked of a store, for metrics. Around everything else, so a request that was tried again is one.
 
-use crate::shelf::{Head, Shelf, named};
+use crate::shelf::{ObjectBackend, ObjectResponseHead, named};
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
 use object_store::{
@@ -15,15 +15,15 @@ use std::sync::{
 };
 
 #[derive(Clone)]
-pub struct Counted {
-    inner: Arc<dyn Shelf>,
-    counts: Arc<Counts>,
+pub struct CountingObjectStore {
+    inner: Arc<dyn ObjectBackend>,
+    counts: Arc<TrafficCounters>,
 }
 
-named!(Counted);
+named!(CountingObjectStore);
 
 #[derive(Default)]
-struct Counts {
+struct TrafficCounters {
     put: AtomicU64,
     part: AtomicU64,
     get: AtomicU64,
@@ -36,7 +36,7 @@ struct Counts {
 
 /// What was asked so far: requests by operation, and bytes that arrived at the other side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct BucketTraffic {
     pub put: u64,
     /// Parts of large files, and what begins and ends them.
     pub part: u64,
@@ -46,45 +46,45 @@ pub struct Tally {
     /// By key.
     pub delete: u64,
     /// Requests that were made again.
-    pub again: u64,
+    pub retries: u64,
     pub bytes_up: u64,
     pub bytes_down: u64,
 }
 
-impl std::ops::Add for Tally {
-    type Output = Tally;
+impl std::ops::Add for BucketTraffic {
+    type Output = BucketTraffic;
 
-    fn add(self, other: Tally) -> Tally {
-        Tally {
+    fn add(self, other: BucketTraffic) -> BucketTraffic {
+        BucketTraffic {
             put: self.put + other.put,
             part: self.part + other.part,
             get: self.get + other.get,
             head: self.head + other.head,
             list: self.list + other.list,
             delete: self.delete + other.delete,
-            again: self.again + other.again,
+            retries: self.retries + other.retries,
             bytes_up: self.bytes_up + other.bytes_up,
             bytes_down: self.bytes_down + other.bytes_down,
         }
     }
 }
 
-impl Counted {
-    pub fn new(inner: Arc<dyn Shelf>) -> Counted {
-        Counted { inner, counts: Arc::default() }
+impl CountingObjectStore {
+    pub fn new(inner: Arc<dyn ObjectBackend>) -> CountingObjectStore {
+        CountingObjectStore { inner, counts: Arc::default() }
     }
 
     /// Without `again`, of which this wrapper knows nothing.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> BucketTraffic {
         let counts = &self.counts;
-        Tally {
+        BucketTraffic {
             put: counts.put.load(Relaxed),
             part: counts.part.load(Relaxed),
             get: counts.get.load(Relaxed),
             head: counts.head.load(Relaxed),
             list: counts.list.load(Relaxed),
             delete: counts.delete.load(Relaxed),
-            again: 0,
+            retries: 0,
             bytes_up: counts.up.load(Relaxed),
             bytes_down: counts.down.load(Relaxed),
         }
@@ -92,7 +92,7 @@ impl Counted {
 }
 
 #[async_trait]
-impl ObjectStore for Counted {
+impl ObjectStore for CountingObjectStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.counts.put.fetch_add(1, Relaxed);
         let length = payload.content_length() as u64;
@@ -118,7 +118,7 @@ impl ObjectStore for Counted {
             return Ok(got);
         }
         let counts = self.counts.clone();
-        let (head, body) = Head::of(got);
+        let (head, body) = ObjectResponseHead::of(got);
         let body = body.inspect(move |chunk| {
             if let Ok(chunk) = chunk {
                 counts.down.fetch_add(chunk.len() as u64, Relaxed);
@@ -160,7 +160,7 @@ impl ObjectStore for Counted {
 }
 
 #[async_trait]
-impl MultipartStore for Counted {
+impl MultipartStore for CountingObjectStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
         self.counts.part.fetch_add(1, Relaxed);
         self.inner.create_multipart(path).await

@@ -19,20 +19,20 @@ use std::{
     sync::Arc,
 };
 
-pub(crate) struct Disk {
+pub(crate) struct DirectoryObjectStore {
     inner: Arc<LocalFileSystem>,
     root: PathBuf,
 }
 
-named!(Disk);
+named!(DirectoryObjectStore);
 
-impl Disk {
+impl DirectoryObjectStore {
     /// The directory must be there.
-    pub(crate) fn new(root: PathBuf) -> Result<Disk> {
+    pub(crate) fn new(root: PathBuf) -> Result<DirectoryObjectStore> {
         let inner = LocalFileSystem::new_with_prefix(&root)?.with_fsync(true);
         // As its own paths are, or none of them would be beneath it.
         let root = inner.path_to_filesystem(&Path::from("x"))?.parent().map(PathBuf::from).unwrap_or(root);
-        Ok(Disk { inner: Arc::new(inner), root })
+        Ok(DirectoryObjectStore { inner: Arc::new(inner), root })
     }
 
     /// Where the parts are put together. Listings leave such names out.
@@ -51,7 +51,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 }
 
 #[async_trait]
-impl ObjectStore for Disk {
+impl ObjectStore for DirectoryObjectStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.inner.put_opts(location, payload, opts).await
     }
@@ -93,7 +93,7 @@ impl ObjectStore for Disk {
 }
 
 #[async_trait]
-impl MultipartStore for Disk {
+impl MultipartStore for DirectoryObjectStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
         for n in 1_u64.. {
             let id = n.to_string();

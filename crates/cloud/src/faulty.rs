@@ -3,8 +3,8 @@
 
 use crate::{
     dice,
-    shelf::{Head, Shelf, named},
-    trouble::Mishap,
+    shelf::{ObjectBackend, ObjectResponseHead, named},
+    trouble::TransportFailure,
 };
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -23,7 +23,7 @@ use std::{
 
 /// How many of a hundred requests go wrong, and in which way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct FaultRates {
     pub seed: u64,
     /// Fail, and nothing happened.
     pub before: u8,
@@ -40,7 +40,7 @@ pub struct Faults {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum InjectedFault {
     Before,
     After,
     SilentBefore,
@@ -54,8 +54,8 @@ enum Fate {
     Fine,
 }
 
-impl Faults {
-    fn fate(&self, luck: u64) -> Fate {
+impl FaultRates {
+    fn fate(&self, luck: u64) -> InjectedFault {
         let (percent, rest) = (luck % 100, luck / 100);
         let bounds = [self.before, self.after, self.silent, self.cut, self.late].map(u64::from);
         let mut sum = 0;
@@ -64,59 +64,59 @@ impl Faults {
             percent < sum
         });
         match hit {
-            Some(0) => Fate::Before,
-            Some(1) => Fate::After,
-            Some(2) if rest % 2 == 0 => Fate::SilentBefore,
-            Some(2) => Fate::SilentAfter,
-            Some(3) => Fate::Cut { at: rest / 2 % 1000, silently: rest % 2 == 0 },
-            Some(_) => Fate::Late,
-            None => Fate::Fine,
+            Some(0) => InjectedFault::Before,
+            Some(1) => InjectedFault::After,
+            Some(2) if rest % 2 == 0 => InjectedFault::SilentBefore,
+            Some(2) => InjectedFault::SilentAfter,
+            Some(3) => InjectedFault::Cut { at: rest / 2 % 1000, silently: rest % 2 == 0 },
+            Some(_) => InjectedFault::Late,
+            None => InjectedFault::Fine,
         }
     }
 }
 
 #[derive(Clone)]
-pub struct Faulty {
-    inner: Arc<dyn Shelf>,
-    faults: Faults,
+pub struct FaultyObjectStore {
+    inner: Arc<dyn ObjectBackend>,
+    faults: FaultRates,
     asked: Arc<Mutex<HashMap<u64, u64>>>,
 }
 
-named!(Faulty);
+named!(FaultyObjectStore);
 
-impl Faulty {
-    pub fn new(inner: Arc<dyn Shelf>, faults: Faults) -> Faulty {
-        Faulty { inner, faults, asked: Arc::default() }
+impl FaultyObjectStore {
+    pub fn new(inner: Arc<dyn ObjectBackend>, faults: FaultRates) -> FaultyObjectStore {
+        FaultyObjectStore { inner, faults, asked: Arc::default() }
     }
 
-    fn fate(&self, what: (&str, &str, usize)) -> Fate {
+    fn fate(&self, what: (&str, &str, usize)) -> InjectedFault {
         let mut hasher = DefaultHasher::new();
         (self.faults.seed, what).hash(&mut hasher);
         let request = hasher.finish();
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let times = asked.entry(request).or_default();
         *times += 1;
-        self.faults.fate(dice::throw(request.wrapping_add(*times)))
+        self.faults.fate(dice::splitmix64(request.wrapping_add(*times)))
     }
 
-    async fn subject<T>(&self, fate: Fate, request: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn subject<T>(&self, fate: InjectedFault, request: impl Future<Output = Result<T>>) -> Result<T> {
         match fate {
-            Fate::Before => Err(Mishap::Broken.error()),
-            Fate::After => {
+            InjectedFault::Before => Err(TransportFailure::Broken.error()),
+            InjectedFault::After => {
                 // Nobody hears how it went.
                 let _ = request.await;
-                Err(Mishap::Broken.error())
+                Err(TransportFailure::Broken.error())
             }
-            Fate::SilentBefore => std::future::pending().await,
-            Fate::SilentAfter => {
+            InjectedFault::SilentBefore => std::future::pending().await,
+            InjectedFault::SilentAfter => {
                 let _ = request.await;
                 std::future::pending().await
             }
-            Fate::Late => {
+            InjectedFault::Late => {
                 tokio::time::sleep(self.faults.lateness).await;
                 request.await
             }
-            Fate::Cut { .. } | Fate::Fine => request.await,
+            InjectedFault::Cut { .. } | InjectedFault::Fine => request.await,
         }
     }
 
@@ -126,8 +126,8 @@ impl Faulty {
         listing: BoxStream<'static, Result<T>>,
     ) -> BoxStream<'static, Result<T>> {
         match self.fate(what) {
-            Fate::Fine => listing,
-            Fate::Late => {
+            InjectedFault::Fine => listing,
+            InjectedFault::Late => {
                 let lateness = self.faults.lateness;
                 let late = async move {
                     tokio::time::sleep(lateness).await;
@@ -135,21 +135,21 @@ impl Faulty {
                 };
                 futures::stream::once(late).try_flatten().boxed()
             }
-            Fate::SilentBefore | Fate::SilentAfter => futures::stream::pending().boxed(),
-            Fate::Before => broken().boxed(),
+            InjectedFault::SilentBefore | InjectedFault::SilentAfter => futures::stream::pending().boxed(),
+            InjectedFault::Before => broken().boxed(),
             // A listing has no length that would tell: it never ends too early without a word.
-            Fate::Cut { at, .. } => listing.take(at as usize % 10).chain(broken()).boxed(),
-            Fate::After => listing.take(1).chain(broken()).boxed(),
+            InjectedFault::Cut { at, .. } => listing.take(at as usize % 10).chain(broken()).boxed(),
+            InjectedFault::After => listing.take(1).chain(broken()).boxed(),
         }
     }
 }
 
 fn broken<T: Send + 'static>() -> impl futures::Stream<Item = Result<T>> + Send {
-    futures::stream::once(async { Err(Mishap::Broken.error()) })
+    futures::stream::once(async { Err(TransportFailure::Broken.error()) })
 }
 
 #[async_trait]
-impl ObjectStore for Faulty {
+impl ObjectStore for FaultyObjectStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         let fate = self.fate(("put", location.as_ref(), 0));
         self.subject(fate, self.inner.put_opts(location, payload, opts)).await
@@ -167,11 +167,11 @@ impl ObjectStore for Faulty {
         let is_head = options.head;
         let fate = self.fate((if is_head { "head" } else { "get" }, location.as_ref(), 0));
         let got = self.subject(fate, self.inner.get_opts(location, options)).await?;
-        let Fate::Cut { at, silently } = fate else { return Ok(got) };
+        let InjectedFault::Cut { at, silently } = fate else { return Ok(got) };
         if is_head {
             return Ok(got);
         }
-        let (head, body) = Head::of(got);
+        let (head, body) = ObjectResponseHead::of(got);
         let body = collect_bytes(body, None).await?;
         let part = body.slice(..(body.len() as u64 * at / 1000) as usize);
         let cut = futures::stream::once(async { Ok(part) });
@@ -188,7 +188,8 @@ impl ObjectStore for Faulty {
                     let fate = store.fate(("delete", location.as_ref(), 0));
                     let one = futures::stream::iter([Ok(location)]).boxed();
                     let mut gone = store.inner.delete_stream(one);
-                    let request = async { gone.next().await.unwrap_or_else(|| Err(Mishap::Broken.error())) };
+                    let request =
+                        async { gone.next().await.unwrap_or_else(|| Err(TransportFailure::Broken.error())) };
                     store.subject(fate, request).await
                 }
             })
@@ -219,7 +220,7 @@ impl ObjectStore for Faulty {
 }
 
 #[async_trait]
-impl MultipartStore for Faulty {
+impl MultipartStore for FaultyObjectStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
         let fate = self.fate(("create", path.as_ref(), 0));
         self.subject(fate, self.inner.create_multipart(path)).await

@@ -2,7 +2,7 @@
 //! Takes nothing from the process's environment, follows no redirects, and asks addresses that give out credentials
 //! only if nothing else is set up.
 
-use crate::trouble::Mishap;
+use crate::trouble::TransportFailure;
 use async_trait::async_trait;
 use http_body_util::BodyExt;
 use object_store::{
@@ -20,33 +20,33 @@ use std::{
     time::Duration,
 };
 
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// They are on the same machine, or not there.
-const METADATA_PATIENCE: Duration = Duration::from_secs(2);
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether addresses that give out credentials may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Metadata {
+pub(crate) enum MetadataAccess {
     Ask,
     Never,
 }
 
 #[derive(Debug)]
-pub(crate) struct Door {
-    pub(crate) metadata: Metadata,
+pub(crate) struct BucketHttpConnector {
+    pub(crate) metadata: MetadataAccess,
     /// A host that gives out credentials, beside those that everybody knows.
     pub(crate) metadata_host: Option<String>,
     pub(crate) proxy: Option<String>,
     pub(crate) no_proxy: Option<String>,
 }
 
-impl HttpConnector for Door {
+impl HttpConnector for BucketHttpConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let plain = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
         let client = self
             .client(plain)
             .map_err(|e| object_store::Error::Generic { store: "HTTP", source: Box::new(e) })?;
-        Ok(HttpClient::new(Service {
+        Ok(HttpClient::new(BucketHttpService {
             client,
             metadata: self.metadata,
             metadata_host: self.metadata_host.clone(),
@@ -55,7 +55,7 @@ impl HttpConnector for Door {
     }
 }
 
-impl Door {
+impl BucketHttpConnector {
     fn client(&self, plain: bool) -> reqwest::Result<Client> {
         let builder = Client::builder()
             .no_proxy()
@@ -64,7 +64,7 @@ impl Door {
             .referer(false)
             .https_only(!plain)
             .user_agent("ash")
-            .connect_timeout(CONNECT_PATIENCE);
+            .connect_timeout(CONNECT_TIMEOUT);
         let builder = match &self.proxy {
             Some(url) => {
                 let excluded = self.no_proxy.as_deref().and_then(NoProxy::from_string);
@@ -77,38 +77,41 @@ impl Door {
 }
 
 #[derive(Debug)]
-struct Service {
+struct BucketHttpService {
     client: Client,
-    metadata: Metadata,
+    metadata: MetadataAccess,
     metadata_host: Option<String>,
     has_answered: AtomicBool,
 }
 
 #[async_trait]
-impl HttpService for Service {
+impl HttpService for BucketHttpService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         if !is_metadata(&host) && self.metadata_host.as_deref() != Some(&host) {
             return self.send(request).await;
         }
         match self.metadata {
-            Metadata::Never => Err(HttpError::new(HttpErrorKind::Unknown, Mishap::Forbidden)),
-            Metadata::Ask => self.ask(request).await,
+            MetadataAccess::Never => Err(HttpError::new(HttpErrorKind::Unknown, TransportFailure::Forbidden)),
+            MetadataAccess::Ask => self.ask(request).await,
         }
     }
 }
 
-impl Service {
+impl BucketHttpService {
     async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        if let Ok(Ok(response)) = tokio::time::timeout(METADATA_PATIENCE, self.send(request)).await
+        if let Ok(Ok(response)) = tokio::time::timeout(METADATA_TIMEOUT, self.send(request)).await
             && response.status().is_success()
         {
             self.has_answered.store(true, Ordering::Relaxed);
             return Ok(response);
         }
         // One that was there before will be there again.
-        let mishap =
-            if self.has_answered.load(Ordering::Relaxed) { Mishap::Broken } else { Mishap::NoCredentials };
+        let mishap = if self.has_answered.load(Ordering::Relaxed) {
+            TransportFailure::Broken
+        } else {
+            TransportFailure::NoCredentials
+        };
         Err(HttpError::new(HttpErrorKind::Unknown, mishap))
     }
 
@@ -133,9 +136,9 @@ fn failed(error: reqwest::Error) -> HttpError {
     let error = error.without_url();
     let causes = || std::iter::successors(error.source(), |e| (*e).source());
     if error.is_builder() {
-        HttpError::new(HttpErrorKind::Unknown, Mishap::Forbidden)
+        HttpError::new(HttpErrorKind::Unknown, TransportFailure::Forbidden)
     } else if causes().any(|cause| cause.to_string().contains("certificate")) {
-        HttpError::new(HttpErrorKind::Connect, Mishap::Untrusted)
+        HttpError::new(HttpErrorKind::Connect, TransportFailure::Untrusted)
     } else if error.is_timeout() {
         HttpError::new(HttpErrorKind::Timeout, error)
     } else if error.is_connect() {

@@ -15,10 +15,10 @@ mod shelf;
 mod throttled;
 mod trouble;
 
-pub use bucket::{Bucket, Found, Written};
-pub use counted::{Counted, Tally};
-pub use faulty::{Faults, Faulty};
-pub use retried::{Patience, Retried};
-pub use shelf::{PART, Shelf};
-pub use throttled::{Limits, Throttled};
-pub use trouble::{Code, Trouble};
+pub use bucket::{Bucket, BucketObject, PutOutcome};
+pub use counted::{BucketTraffic, CountingObjectStore};
+pub use faulty::{FaultRates, FaultyObjectStore};
+pub use retried::{RetryPolicy, RetryingObjectStore};
+pub use shelf::{ObjectBackend, PART};
+pub use throttled::{RequestLimits, ThrottledObjectStore};
+pub use trouble::{BucketError, BucketErrorCode};

@@ -6,19 +6,22 @@ mod profile;
 mod s3;
 
 use crate::{
-    disk::Disk,
-    http::{Door, Metadata},
-    shelf::Shelf,
-    trouble::{Code, Trouble},
+    disk::DirectoryObjectStore,
+    http::{BucketHttpConnector, MetadataAccess},
+    shelf::ObjectBackend,
+    trouble::{BucketError, BucketErrorCode},
 };
 use object_store::{ClientOptions, RetryConfig, path::Path};
 use reqwest::Url;
 use std::{collections::BTreeMap, sync::Arc};
 
-type Environment = BTreeMap<String, String>;
+type EnvironmentVariables = BTreeMap<String, String>;
 
 /// The store behind a URL without any wrapper around it, and the prefix within.
-pub(crate) fn shelf(url: &str, env: &Environment) -> Result<(Arc<dyn Shelf>, Path), Trouble> {
+pub(crate) fn open_backend(
+    url: &str,
+    env: &EnvironmentVariables,
+) -> Result<(Arc<dyn ObjectBackend>, Path), BucketError> {
     // A variable that is set to nothing is not set.
     let env =
         env.iter().filter(|(_, value)| !value.is_empty()).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -29,7 +32,7 @@ pub(crate) fn shelf(url: &str, env: &Environment) -> Result<(Arc<dyn Shelf>, Pat
         // Not shown: what is before an @ may be a key.
         let sentence =
             "A bucket's URL has no keys and no parameters in it: those are taken from the environment.";
-        return Err(Trouble::new(Code::Settings, sentence));
+        return Err(BucketError::new(BucketErrorCode::Settings, sentence));
     }
     if scheme == "file" {
         return Ok((directory(url)?, Path::default()));
@@ -38,8 +41,9 @@ pub(crate) fn shelf(url: &str, env: &Environment) -> Result<(Arc<dyn Shelf>, Pat
     if bucket.is_empty() {
         return Err(unknown(url));
     }
-    let prefix = Path::parse(prefix)
-        .map_err(|e| Trouble::new(Code::Settings, format!("{url} has a prefix that cannot be used: {e}.")))?;
+    let prefix = Path::parse(prefix).map_err(|e| {
+        BucketError::new(BucketErrorCode::Settings, format!("{url} has a prefix that cannot be used: {e}."))
+    })?;
     let store = match scheme {
         "s3" => s3::open(bucket, &env)?,
         "gs" => google::open(bucket, &env)?,
@@ -49,37 +53,40 @@ pub(crate) fn shelf(url: &str, env: &Environment) -> Result<(Arc<dyn Shelf>, Pat
     Ok((store, prefix))
 }
 
-fn unknown(url: &str) -> Trouble {
+fn unknown(url: &str) -> BucketError {
     let known = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory";
-    Trouble::new(Code::Settings, format!("{url} is not the URL of a bucket: use {known}."))
+    BucketError::new(BucketErrorCode::Settings, format!("{url} is not the URL of a bucket: use {known}."))
 }
 
-fn directory(url: &str) -> Result<Arc<dyn Shelf>, Trouble> {
+fn directory(url: &str) -> Result<Arc<dyn ObjectBackend>, BucketError> {
     let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok()).ok_or_else(|| unknown(url))?;
     if !path.is_dir() {
-        return Err(Trouble::new(
-            Code::BucketMissing,
+        return Err(BucketError::new(
+            BucketErrorCode::BucketMissing,
             format!("There is no directory {}: make it.", path.display()),
         ));
     }
-    match Disk::new(path) {
+    match DirectoryObjectStore::new(path) {
         Ok(disk) => Ok(Arc::new(disk)),
-        Err(e) => Err(Trouble::of(&e, url)),
+        Err(e) => Err(BucketError::of(&e, url)),
     }
 }
 
-fn unusable(scheme: &str, bucket: &str, error: &object_store::Error) -> Trouble {
+fn unusable(scheme: &str, bucket: &str, error: &object_store::Error) -> BucketError {
     let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    Trouble::new(Code::Settings, format!("{scheme}://{bucket} cannot be used as it is set up: {cause}."))
+    BucketError::new(
+        BucketErrorCode::Settings,
+        format!("{scheme}://{bucket} cannot be used as it is set up: {cause}."),
+    )
 }
 
 /// Variables that a builder knows.
-fn known<'e, K: std::str::FromStr>(begin: &str, env: &'e Environment) -> Vec<(K, &'e str)> {
+fn known<'e, K: std::str::FromStr>(begin: &str, env: &'e EnvironmentVariables) -> Vec<(K, &'e str)> {
     let ours = env.iter().filter(|(name, _)| name.starts_with(begin));
     ours.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.as_str()))).collect()
 }
 
-fn first<'e>(names: &[&str], env: &'e Environment) -> Option<&'e str> {
+fn first<'e>(names: &[&str], env: &'e EnvironmentVariables) -> Option<&'e str> {
     names.iter().find_map(|name| env.get(*name)).map(String::as_str)
 }
 
@@ -94,13 +101,13 @@ fn is_plain(endpoint: Option<&str>) -> bool {
 }
 
 /// `Retried` is the one place where something is tried again.
-fn once() -> RetryConfig {
+fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-fn door(metadata: Metadata, env: &Environment) -> Door {
+fn http_connector(metadata: MetadataAccess, env: &EnvironmentVariables) -> BucketHttpConnector {
     let host = |url: &str| Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
-    Door {
+    BucketHttpConnector {
         metadata,
         metadata_host: env.get("AWS_METADATA_ENDPOINT").and_then(|url| host(url)),
         proxy: first(&["HTTPS_PROXY", "https_proxy"], env).map(str::to_owned),

@@ -5,8 +5,8 @@
 
 use crate::{
     dice,
-    shelf::{Head, Shelf, named},
-    trouble::{self, Code, Mishap},
+    shelf::{ObjectBackend, ObjectResponseHead, named},
+    trouble::{self, BucketErrorCode, TransportFailure},
 };
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -27,63 +27,71 @@ use std::{
 };
 
 /// The most that one request may delete, of all that we speak to.
-const MOST_DELETED: usize = 256;
+const MAX_KEYS_PER_DELETE: usize = 256;
 
 /// How often, and how long between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// How many times something is tried in all.
-    pub tries: u32,
+    pub max_attempts: u32,
     /// The wait after the first try; it doubles from there.
-    pub first: Duration,
-    pub longest: Duration,
+    pub initial_delay: Duration,
+    pub max_delay: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { tries: 8, first: Duration::from_millis(200), longest: Duration::from_secs(10) }
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
+            max_attempts: 8,
+            initial_delay: Duration::from_millis(200),
+            max_delay: Duration::from_secs(10),
+        }
     }
 }
 
-impl Patience {
+impl RetryPolicy {
     /// For when a person waits for the answer.
-    pub const SHORT: Patience =
-        Patience { tries: 2, first: Duration::from_millis(200), longest: Duration::from_millis(200) };
+    pub const SHORT: RetryPolicy = RetryPolicy {
+        max_attempts: 2,
+        initial_delay: Duration::from_millis(200),
+        max_delay: Duration::from_millis(200),
+    };
 
     /// At least half of the full wait, so that those who failed together do not come back together.
     fn wait(&self, tried: u32, luck: u64) -> Duration {
-        let full = self.first.saturating_mul(1 << tried.min(20).saturating_sub(1)).min(self.longest);
+        let full =
+            self.initial_delay.saturating_mul(1 << tried.min(20).saturating_sub(1)).min(self.max_delay);
         full / 2 + full.mul_f64((luck % 1024) as f64 / 2048.0)
     }
 }
 
 #[derive(Clone)]
-pub struct Retried {
-    inner: Arc<dyn Shelf>,
-    patience: Patience,
+pub struct RetryingObjectStore {
+    inner: Arc<dyn ObjectBackend>,
+    patience: RetryPolicy,
     again: Arc<AtomicU64>,
     seed: u64,
 }
 
-named!(Retried);
+named!(RetryingObjectStore);
 
-impl Retried {
-    pub fn new(inner: Arc<dyn Shelf>, patience: Patience) -> Retried {
-        Retried { inner, patience, again: Arc::default(), seed: RandomState::new().hash_one(0) }
+impl RetryingObjectStore {
+    pub fn new(inner: Arc<dyn ObjectBackend>, patience: RetryPolicy) -> RetryingObjectStore {
+        RetryingObjectStore { inner, patience, again: Arc::default(), seed: RandomState::new().hash_one(0) }
     }
 
     /// How many requests were made again.
-    pub fn again(&self) -> u64 {
+    pub fn retries(&self) -> u64 {
         self.again.load(Relaxed)
     }
 
     /// Waits and answers true if it is worth another try.
     async fn may_try_again(&self, error: &Error, tried: u32) -> bool {
-        if tried >= self.patience.tries || !trouble::passing(error) {
+        if tried >= self.patience.max_attempts || !trouble::passing(error) {
             return false;
         }
         let nth = self.again.fetch_add(1, Relaxed);
-        let wait = self.patience.wait(tried, dice::throw(self.seed.wrapping_add(nth)));
+        let wait = self.patience.wait(tried, dice::splitmix64(self.seed.wrapping_add(nth)));
         tracing::debug!(store = %self.inner, tried, ?wait, code = trouble::code(error).as_str(), "trying again");
         tokio::time::sleep(wait).await;
         true
@@ -111,11 +119,11 @@ impl Retried {
         if is_head {
             return Ok(got);
         }
-        let (head, body) = Head::of(got);
+        let (head, body) = ObjectResponseHead::of(got);
         let length = head.range.end - head.range.start;
         let body = collect_bytes(body, Some(length)).await?;
         if body.len() as u64 != length {
-            return Err(Mishap::BrokeOff.error());
+            return Err(TransportFailure::BrokeOff.error());
         }
         Ok(head.with(futures::stream::once(async { Ok(body) }).boxed()))
     }
@@ -147,7 +155,7 @@ impl Retried {
     }
 
     fn listing(&self, prefix: Option<&Path>, after: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let listing = Listing {
+        let listing = ResumableListing {
             store: self.clone(),
             prefix: prefix.cloned(),
             after: after.cloned(),
@@ -164,8 +172,8 @@ impl Retried {
 }
 
 /// A listing that goes on after the last key it had when it breaks off, if they come in order.
-struct Listing {
-    store: Retried,
+struct ResumableListing {
+    store: RetryingObjectStore,
     prefix: Option<Path>,
     /// Where the page begins that is being read.
     after: Option<Path>,
@@ -175,7 +183,7 @@ struct Listing {
     is_ordered: bool,
 }
 
-impl Listing {
+impl ResumableListing {
     async fn next(&mut self) -> Result<Option<ObjectMeta>> {
         loop {
             let page = self.page.get_or_insert_with(|| match &self.after {
@@ -206,7 +214,7 @@ impl Listing {
 }
 
 #[async_trait]
-impl ObjectStore for Retried {
+impl ObjectStore for RetryingObjectStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.repeat(|_| self.inner.put_opts(location, payload.clone(), opts.clone())).await
     }
@@ -226,7 +234,7 @@ impl ObjectStore for Retried {
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         let store = self.clone();
         locations
-            .try_chunks(MOST_DELETED)
+            .try_chunks(MAX_KEYS_PER_DELETE)
             .map_err(|e| e.1)
             .and_then(move |locations| {
                 let store = store.clone();
@@ -261,7 +269,7 @@ impl ObjectStore for Retried {
 }
 
 #[async_trait]
-impl MultipartStore for Retried {
+impl MultipartStore for RetryingObjectStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
         self.repeat(|_| self.inner.create_multipart(path)).await
     }
@@ -285,7 +293,7 @@ impl MultipartStore for Retried {
         let completed =
             self.repeat(async |tried| match self.inner.complete_multipart(path, id, parts.clone()).await {
                 // The upload is gone because an earlier try completed it, if the object is there.
-                Err(e) if tried > 0 && trouble::code(&e) == Code::Missing => {
+                Err(e) if tried > 0 && trouble::code(&e) == BucketErrorCode::Missing => {
                     match self.inner.head(path).await {
                         Ok(_) => Ok(PutResult { e_tag: None, version: None, extensions: Default::default() }),
                         Err(Error::NotFound { .. }) => Err(e),
@@ -304,13 +312,16 @@ impl MultipartStore for Retried {
 
 #[cfg(test)]
 mod tests {
-    use super::Patience;
+    use super::RetryPolicy;
     use std::time::Duration;
 
     #[test]
     fn waits_double_up_to_the_longest_and_are_never_less_than_half() {
-        let patience =
-            Patience { tries: 9, first: Duration::from_millis(100), longest: Duration::from_secs(1) };
+        let patience = RetryPolicy {
+            max_attempts: 9,
+            initial_delay: Duration::from_millis(100),
+            max_delay: Duration::from_secs(1),
+        };
         let least: Vec<u128> = (1..7).map(|tried| patience.wait(tried, 0).as_millis()).collect();
         assert_eq!(least, [50, 100, 200, 400, 500, 500]);
         let most: Vec<u128> = (1..7).map(|tried| patience.wait(tried, 1023).as_millis()).collect();

@@ -16,9 +16,9 @@ pub const PART: usize = 8 << 20;
 /// Large files go through `MultipartStore`, where a part and the end can be sent again: what
 /// `ObjectStore::put_multipart_opts` returns forgets its parts at the first try to end it. That method and copies are
 /// passed on as they are by every wrapper, since nothing here calls them.
-pub trait Shelf: ObjectStore + MultipartStore {}
+pub trait ObjectBackend: ObjectStore + MultipartStore {}
 
-impl<S: ObjectStore + MultipartStore> Shelf for S {}
+impl<S: ObjectStore + MultipartStore> ObjectBackend for S {}
 
 /// Shows a wrapper by what it is around. Never by `Debug` of that: object_store's shows tokens.
 macro_rules! named {
@@ -38,19 +38,19 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-pub(crate) type Body = BoxStream<'static, Result<Bytes>>;
+pub(crate) type ObjectByteStream = BoxStream<'static, Result<Bytes>>;
 
 /// An answer without its body, which wrappers exchange.
-pub(crate) struct Head {
+pub(crate) struct ObjectResponseHead {
     pub(crate) range: Range<u64>,
     meta: ObjectMeta,
     attributes: Attributes,
     extensions: Extensions,
 }
 
-impl Head {
-    pub(crate) fn of(got: GetResult) -> (Head, Body) {
-        let head = Head {
+impl ObjectResponseHead {
+    pub(crate) fn of(got: GetResult) -> (ObjectResponseHead, ObjectByteStream) {
+        let head = ObjectResponseHead {
             range: got.range.clone(),
             meta: got.meta.clone(),
             attributes: got.attributes.clone(),
@@ -59,8 +59,8 @@ impl Head {
         (head, got.into_stream())
     }
 
-    pub(crate) fn with(self, body: Body) -> GetResult {
-        let Head { range, meta, attributes, extensions } = self;
+    pub(crate) fn with(self, body: ObjectByteStream) -> GetResult {
+        let ObjectResponseHead { range, meta, attributes, extensions } = self;
         GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes, extensions }
     }
 }

@@ -2,8 +2,8 @@
 //! when it is let through, so that whoever waits for their turn does not fail for it.
 
 use crate::{
-    shelf::{Head, Shelf, named},
-    trouble::Mishap,
+    shelf::{ObjectBackend, ObjectResponseHead, named},
+    trouble::TransportFailure,
 };
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
@@ -23,42 +23,42 @@ use tokio::{
 };
 
 /// Stores say nothing while they put parts together, and that is so many times as long.
-const COMPLETING: u32 = 10;
+const COMPLETE_TIMEOUT_FACTOR: u32 = 10;
 /// The slowest connection that is not given up, in bytes per second.
-const SLOWEST: u64 = 64 << 10;
+const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    pub at_once: Option<usize>,
+pub struct RequestLimits {
+    pub max_concurrent: Option<usize>,
     /// Up and down together.
     pub bytes_per_second: Option<u64>,
     /// Without a byte coming back. What is sent has the time it takes at 64 KiB/s on top.
-    pub silence: Duration,
+    pub idle_timeout: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { at_once: None, bytes_per_second: None, silence: Duration::from_secs(30) }
+impl Default for RequestLimits {
+    fn default() -> RequestLimits {
+        RequestLimits { max_concurrent: None, bytes_per_second: None, idle_timeout: Duration::from_secs(30) }
     }
 }
 
 #[derive(Clone)]
-pub struct Throttled {
-    inner: Arc<dyn Shelf>,
+pub struct ThrottledObjectStore {
+    inner: Arc<dyn ObjectBackend>,
     turns: Option<Arc<Semaphore>>,
-    pace: Option<Arc<Pace>>,
+    pace: Option<Arc<BandwidthLimiter>>,
     silence: Duration,
 }
 
-named!(Throttled);
+named!(ThrottledObjectStore);
 
-impl Throttled {
-    pub fn new(inner: Arc<dyn Shelf>, limits: Limits) -> Throttled {
-        Throttled {
+impl ThrottledObjectStore {
+    pub fn new(inner: Arc<dyn ObjectBackend>, limits: RequestLimits) -> ThrottledObjectStore {
+        ThrottledObjectStore {
             inner,
-            turns: limits.at_once.map(|most| Arc::new(Semaphore::new(most.max(1)))),
-            pace: limits.bytes_per_second.map(|bytes| Arc::new(Pace::new(bytes))),
-            silence: limits.silence,
+            turns: limits.max_concurrent.map(|most| Arc::new(Semaphore::new(most.max(1)))),
+            pace: limits.bytes_per_second.map(|bytes| Arc::new(BandwidthLimiter::new(bytes))),
+            silence: limits.idle_timeout,
         }
     }
 
@@ -77,8 +77,8 @@ impl Throttled {
     async fn limited<T>(&self, bytes: usize, request: impl Future<Output = Result<T>>) -> Result<T> {
         let _turn = self.turn().await;
         self.keep_pace(bytes).await;
-        let limit = self.silence + Duration::from_secs(bytes as u64 / SLOWEST);
-        timeout(limit, request).await.unwrap_or_else(|_| Err(Mishap::TooSlow.error()))
+        let limit = self.silence + Duration::from_secs(bytes as u64 / MIN_BYTES_PER_SECOND);
+        timeout(limit, request).await.unwrap_or_else(|_| Err(TransportFailure::TooSlow.error()))
     }
 
     /// Each step of a stream is a request, so that whoever reads slowly, or asks for more between two steps, keeps
@@ -106,14 +106,14 @@ impl Throttled {
 
 /// So many bytes in a second. Whoever comes goes at once if nobody has used up the time before, and those who come
 /// after pay for it.
-struct Pace {
+struct BandwidthLimiter {
     bytes_per_second: u64,
     free_at: Mutex<Instant>,
 }
 
-impl Pace {
-    fn new(bytes_per_second: u64) -> Pace {
-        Pace { bytes_per_second: bytes_per_second.max(1), free_at: Mutex::new(Instant::now()) }
+impl BandwidthLimiter {
+    fn new(bytes_per_second: u64) -> BandwidthLimiter {
+        BandwidthLimiter { bytes_per_second: bytes_per_second.max(1), free_at: Mutex::new(Instant::now()) }
     }
 
     async fn take(&self, bytes: u64) {
@@ -128,7 +128,7 @@ impl Pace {
 }
 
 #[async_trait]
-impl ObjectStore for Throttled {
+impl ObjectStore for ThrottledObjectStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         let length = payload.content_length();
         self.limited(length, self.inner.put_opts(location, payload, opts)).await
@@ -146,8 +146,8 @@ impl ObjectStore for Throttled {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let turn = self.turn().await;
         let request = timeout(self.silence, self.inner.get_opts(location, options));
-        let got = request.await.unwrap_or_else(|_| Err(Mishap::TooSlow.error()))?;
-        let (head, body) = Head::of(got);
+        let got = request.await.unwrap_or_else(|_| Err(TransportFailure::TooSlow.error()))?;
+        let (head, body) = ObjectResponseHead::of(got);
         let store = self.clone();
         let body = futures::stream::unfold(Some((body, turn)), move |state| {
             let store = store.clone();
@@ -159,7 +159,7 @@ impl ObjectStore for Throttled {
                         store.keep_pace(chunk.as_ref().map_or(0, bytes::Bytes::len)).await;
                         Some((chunk, Some((body, turn))))
                     }
-                    Err(_) => Some((Err(Mishap::TooSlow.error()), None)),
+                    Err(_) => Some((Err(TransportFailure::TooSlow.error()), None)),
                 }
             }
         });
@@ -192,7 +192,7 @@ impl ObjectStore for Throttled {
 }
 
 #[async_trait]
-impl MultipartStore for Throttled {
+impl MultipartStore for ThrottledObjectStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
         self.limited(0, self.inner.create_multipart(path)).await
     }
@@ -215,8 +215,9 @@ impl MultipartStore for Throttled {
         parts: Vec<PartId>,
     ) -> Result<PutResult> {
         let _turn = self.turn().await;
-        let request = timeout(self.silence * COMPLETING, self.inner.complete_multipart(path, id, parts));
-        request.await.unwrap_or_else(|_| Err(Mishap::TooSlow.error()))
+        let request =
+            timeout(self.silence * COMPLETE_TIMEOUT_FACTOR, self.inner.complete_multipart(path, id, parts));
+        request.await.unwrap_or_else(|_| Err(TransportFailure::TooSlow.error()))
     }
 
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {

@@ -7,17 +7,17 @@ mod id;
 mod own;
 mod pairs;
 
-pub(crate) use id::Id;
+pub(crate) use id::ConversationId;
 use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Conversation {
+pub(crate) struct MessagesRequest {
     #[serde(default)]
     pub(crate) model: String,
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Vec<RequestMessage>,
     #[serde(default)]
-    pub(crate) tools: Vec<Tool>,
+    pub(crate) tools: Vec<OfferedTool>,
     #[serde(default)]
     pub(crate) stream: bool,
     #[serde(default)]
@@ -29,26 +29,26 @@ pub(crate) struct Conversation {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Tool {
+pub(crate) struct OfferedTool {
     pub(crate) name: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Message {
+pub(crate) struct RequestMessage {
     pub(crate) role: String,
-    content: Content,
+    content: RequestContent,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-enum Content {
+enum RequestContent {
     Text(String),
-    Blocks(Vec<Block>),
+    Blocks(Vec<RequestBlock>),
 }
 
 /// The fields of every kind of block that we look at.
 #[derive(Debug, Clone, Deserialize)]
-struct Block {
+struct RequestBlock {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
@@ -65,25 +65,25 @@ struct Block {
 
 /// What a tool answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct RequestToolResult {
     pub(crate) text: String,
     pub(crate) failed: bool,
 }
 
 /// What a person said last, and what was done about it since.
 #[derive(Debug)]
-pub(crate) struct Prompt {
+pub(crate) struct LatestPrompt {
     pub(crate) text: String,
-    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outcomes: Vec<RequestToolResult>,
     /// The conversation up to the prompt: the same in every request that works on it.
-    pub(crate) id: Id,
+    pub(crate) id: ConversationId,
 }
 
-impl Message {
-    fn blocks(&self) -> Vec<Block> {
+impl RequestMessage {
+    fn blocks(&self) -> Vec<RequestBlock> {
         match &self.content {
-            Content::Blocks(blocks) => blocks.clone(),
-            Content::Text(text) => vec![Block {
+            RequestContent::Blocks(blocks) => blocks.clone(),
+            RequestContent::Text(text) => vec![RequestBlock {
                 kind: "text".into(),
                 text: text.clone(),
                 id: String::new(),
@@ -100,12 +100,14 @@ impl Message {
             return Vec::new();
         }
         let texts = self.blocks().into_iter().filter(|block| block.kind == "text");
-        texts.filter_map(|block| own::of_a_person(&block.text)).collect()
+        texts.filter_map(|block| own::strip_injected_text(&block.text)).collect()
     }
 
-    fn outcomes(&self) -> Vec<Outcome> {
+    fn outcomes(&self) -> Vec<RequestToolResult> {
         let results = self.blocks().into_iter().filter(|block| block.kind == "tool_result");
-        results.map(|block| Outcome { text: plain(&block.content), failed: block.is_error }).collect()
+        results
+            .map(|block| RequestToolResult { text: plain(&block.content), failed: block.is_error })
+            .collect()
     }
 }
 
@@ -121,9 +123,9 @@ fn plain(content: &Value) -> String {
     }
 }
 
-impl Conversation {
-    pub(crate) fn read(body: &Value) -> Result<Conversation, String> {
-        let conversation: Conversation =
+impl MessagesRequest {
+    pub(crate) fn read(body: &Value) -> Result<MessagesRequest, String> {
+        let conversation: MessagesRequest =
             Deserialize::deserialize(body).map_err(|error: serde_json::Error| error.to_string())?;
         if conversation.messages.is_empty() {
             return Err("messages: at least one message is required".into());
@@ -137,29 +139,29 @@ impl Conversation {
     }
 
     /// How many messages a person wrote, as far as can be seen.
-    pub(crate) fn prompts(&self) -> usize {
+    pub(crate) fn prompt_count(&self) -> usize {
         self.messages.iter().filter(|message| !message.prompts().is_empty()).count()
     }
 
     /// The number of the answer that is asked for, from 1.
-    pub(crate) fn turn(&self) -> usize {
+    pub(crate) fn answer_number(&self) -> usize {
         self.messages.iter().filter(|message| message.role == "assistant").count() + 1
     }
 
-    pub(crate) fn prompt(&self) -> Option<Prompt> {
-        let newest = |message: &Message| message.prompts().pop();
+    pub(crate) fn prompt(&self) -> Option<LatestPrompt> {
+        let newest = |message: &RequestMessage| message.prompts().pop();
         let (at, text) =
             self.messages.iter().enumerate().rev().find_map(|(at, message)| Some((at, newest(message)?)))?;
-        let outcomes = self.messages[at + 1..].iter().flat_map(Message::outcomes).collect();
-        Some(Prompt { text, outcomes, id: Id::of(&self.messages[..=at]) })
+        let outcomes = self.messages[at + 1..].iter().flat_map(RequestMessage::outcomes).collect();
+        Some(LatestPrompt { text, outcomes, id: ConversationId::of(&self.messages[..=at]) })
     }
 
-    fn last(&self) -> Option<&Message> {
+    fn last(&self) -> Option<&RequestMessage> {
         self.messages.iter().rev().find(|message| message.role == "user")
     }
 
     /// What the request is about: the prompt, or what tools answered, or what Claude Code says itself.
-    pub(crate) fn newest(&self) -> String {
+    pub(crate) fn newest_text(&self) -> String {
         let Some(last) = self.last() else { return String::new() };
         let outcomes = last.outcomes();
         match last.prompts().pop() {
@@ -172,16 +174,16 @@ impl Conversation {
     /// Whether it only tells something, as that a task in the background has ended. "Continue" is a wish.
     pub(crate) fn is_notice(&self) -> bool {
         let Some(last) = self.last() else { return false };
-        let is_wish = last.blocks().iter().any(|block| own::is_wish(&block.text));
+        let is_wish = last.blocks().iter().any(|block| own::is_continuation(&block.text));
         last.prompts().is_empty() && last.outcomes().is_empty() && !is_wish
     }
 
-    pub(crate) fn id(&self) -> Id {
-        Id::of(&self.messages)
+    pub(crate) fn id(&self) -> ConversationId {
+        ConversationId::of(&self.messages)
     }
 }
 
-fn texts(blocks: &[Block]) -> String {
+fn texts(blocks: &[RequestBlock]) -> String {
     let texts: Vec<&str> = blocks.iter().map(|block| block.text.as_str()).collect();
     texts.join("\n")
 }
@@ -191,8 +193,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(messages: Value) -> Conversation {
-        Conversation::read(&json!({ "messages": messages })).expect("a conversation")
+    fn read(messages: Value) -> MessagesRequest {
+        MessagesRequest::read(&json!({ "messages": messages })).expect("a conversation")
     }
 
     #[test]
@@ -207,7 +209,7 @@ mod tests {
         ]));
         let prompt = conversation.prompt().expect("a prompt");
         assert_eq!((prompt.text.as_str(), prompt.outcomes.len()), ("hello", 0));
-        assert_eq!((conversation.prompts(), conversation.turn()), (1, 1));
+        assert_eq!((conversation.prompt_count(), conversation.answer_number()), (1, 1));
     }
 
     #[test]
@@ -223,8 +225,8 @@ mod tests {
         let conversation = read(messages);
         let after = conversation.prompt().expect("a prompt");
         assert_eq!((&after.text, &after.id), (&before.text, &before.id));
-        assert_eq!(after.outcomes, [Outcome { text: "hi\nthere".into(), failed: false }]);
-        assert_eq!(conversation.newest(), "hi\nthere");
+        assert_eq!(after.outcomes, [RequestToolResult { text: "hi\nthere".into(), failed: false }]);
+        assert_eq!(conversation.newest_text(), "hi\nthere");
         assert_ne!(conversation.id(), before.id);
     }
 
@@ -235,7 +237,7 @@ mod tests {
                 {"role": "user", "content": text}]))
         };
         let notice = after("<system-reminder>\nA task has ended: tea.\n</system-reminder>");
-        assert!(notice.is_notice() && notice.newest().contains("tea"));
+        assert!(notice.is_notice() && notice.newest_text().contains("tea"));
         assert!(!after("Continue from where you left off.").is_notice());
         assert!(!after("and now?").is_notice());
     }

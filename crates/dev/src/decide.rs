@@ -1,31 +1,31 @@
 //! What a request gets. Decided here without doing anything; `perform.rs` does it.
 
 use crate::{
-    conversation::{Conversation, Id},
+    conversation::{ConversationId, MessagesRequest},
     directive,
-    follow::{self, Said},
+    follow::{self, ReplyDraft},
     openai,
-    reply::{Reply, tokens},
-    script::{Script, Speaker},
+    reply::{ScriptedReply, tokens},
+    script::{ModelScript, RequesterRole},
     side,
-    trouble::{self, End, Lot},
+    trouble::{self, AttemptFaults, TerminalFault},
 };
 use axum::http::{HeaderMap, Method};
 use serde_json::{Value, json};
 use std::{collections::HashMap, time::Duration};
 
 #[derive(Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct ScriptedResponse {
     /// For the log: the rule or the directive it came from.
     pub(crate) why: String,
     pub(crate) stall: Duration,
-    pub(crate) what: What,
-    pub(crate) api: Api,
+    pub(crate) body: ScriptedResponseBody,
+    pub(crate) api: ResponseFormat,
 }
 
 /// In whose shapes it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
+pub(crate) enum ResponseFormat {
     Messages,
     /// `counted`: a stream ends with what it cost.
     Completions {
@@ -34,25 +34,25 @@ pub(crate) enum Api {
 }
 
 #[derive(Debug, PartialEq)]
-pub(crate) enum What {
-    Whole(Reply),
-    Stream(Reply, Ending),
+pub(crate) enum ScriptedResponseBody {
+    Whole(ScriptedReply),
+    Stream(ScriptedReply, StreamEnding),
     Json(Value),
     Fail { status: u16, message: String, retry_after: u64 },
-    Torn(Reply),
+    Truncated(ScriptedReply),
     Hang,
 }
 
 /// How a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum StreamEnding {
     Properly,
     Cut(usize),
     Overloaded,
 }
 
 /// A request, as far as the decision depends on it.
-pub(crate) struct Asked<'a> {
+pub(crate) struct ModelHttpRequest<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
     pub(crate) headers: &'a HeaderMap,
@@ -65,7 +65,7 @@ const SESSION: &str = "x-claude-code-session-id";
 const TOO_LONG: &str = "too long";
 const AGENT: &str = "x-claude-code-agent-id";
 
-impl Asked<'_> {
+impl ModelHttpRequest<'_> {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
@@ -73,126 +73,151 @@ impl Asked<'_> {
 
 /// The script, and how often each prompt that asks for trouble was tried.
 #[derive(Debug, Default)]
-pub(crate) struct Director {
-    pub(crate) script: Script,
+pub(crate) struct ScriptedModel {
+    pub(crate) script: ModelScript,
     window: Option<u64>,
-    attempts: HashMap<Id, u32>,
+    attempts: HashMap<ConversationId, u32>,
     /// How often each conversation was answered.
-    answers: HashMap<Id, u32>,
+    answers: HashMap<ConversationId, u32>,
 }
 
-impl Director {
-    pub(crate) fn new(script: Script, window: Option<u64>) -> Director {
-        Director { script, window, ..Director::default() }
+impl ScriptedModel {
+    pub(crate) fn new(script: ModelScript, window: Option<u64>) -> ScriptedModel {
+        ScriptedModel { script, window, ..ScriptedModel::default() }
     }
 
-    pub(crate) fn decide(&mut self, asked: &Asked<'_>) -> Answer {
+    pub(crate) fn decide(&mut self, asked: &ModelHttpRequest<'_>) -> ScriptedResponse {
         match (asked.method, asked.path) {
-            (&Method::POST, "/v1/messages") => match Conversation::read(asked.body) {
+            (&Method::POST, "/v1/messages") => match MessagesRequest::read(asked.body) {
                 Ok(conversation) => match self.window.and_then(|window| exceeds(asked.body, window)) {
-                    Some(error) => Answer::fail(TOO_LONG, 400, error),
+                    Some(error) => ScriptedResponse::fail(TOO_LONG, 400, error),
                     None => {
-                        let answer = self.speak(asked, &conversation);
-                        self.name(answer)
+                        let answer = self.decide_reply(asked, &conversation);
+                        self.number_reply(answer)
                     }
                 },
-                Err(error) => Answer::fail("malformed", 400, error),
+                Err(error) => ScriptedResponse::fail("malformed", 400, error),
             },
             (&Method::POST, "/v1/messages/count_tokens") => {
                 let count = json!({ "input_tokens": size(asked.body) });
-                Answer {
+                ScriptedResponse {
                     why: "count_tokens".into(),
                     stall: Duration::ZERO,
-                    what: What::Json(count),
-                    api: Api::Messages,
+                    body: ScriptedResponseBody::Json(count),
+                    api: ResponseFormat::Messages,
                 }
             }
-            (&Method::POST, path) if openai::is_completion(path) => self.complete(asked),
-            (_, path) => Answer::fail("not found", 404, format!("there is no {path} here")),
+            (&Method::POST, path) if openai::is_completion(path) => self.decide_completion(asked),
+            (_, path) => ScriptedResponse::fail("not found", 404, format!("there is no {path} here")),
         }
     }
 
     /// The same as for a message, in other words.
-    fn complete(&mut self, asked: &Asked<'_>) -> Answer {
+    fn decide_completion(&mut self, asked: &ModelHttpRequest<'_>) -> ScriptedResponse {
         let answer = match openai::translated(asked.path, asked.body) {
-            Ok(body) => self.decide(&Asked { path: "/v1/messages", body: &body, ..*asked }),
-            Err(error) => Answer::fail("malformed", 400, error),
+            Ok(body) => self.decide(&ModelHttpRequest { path: "/v1/messages", body: &body, ..*asked }),
+            Err(error) => ScriptedResponse::fail("malformed", 400, error),
         };
-        Answer { api: Api::Completions { counted: openai::wants_counts(asked.body) }, ..answer }
+        ScriptedResponse {
+            api: ResponseFormat::Completions { counted: openai::wants_counts(asked.body) },
+            ..answer
+        }
     }
 
-    fn speak(&mut self, asked: &Asked<'_>, conversation: &Conversation) -> Answer {
+    fn decide_reply(
+        &mut self,
+        asked: &ModelHttpRequest<'_>,
+        conversation: &MessagesRequest,
+    ) -> ScriptedResponse {
         // Before the script: its words may be in what a helper is asked about, and are not meant for it.
         if side::is_helper(conversation) {
-            let said = Said::text("helper", side::help(conversation));
-            return answer(asked, conversation, said, Lot::default());
+            let said = ReplyDraft::text("helper", side::helper_answer(conversation));
+            return answer(asked, conversation, said, AttemptFaults::default());
         }
-        let speaker = if asked.header(AGENT).is_empty() { Speaker::Agent } else { Speaker::Subagent };
-        if let Some(taken) = self.script.take(conversation, speaker) {
+        let speaker =
+            if asked.header(AGENT).is_empty() { RequesterRole::Agent } else { RequesterRole::Subagent };
+        if let Some(taken) = self.script.match_rule(conversation, speaker) {
             let mut said = match taken.blocks {
-                Some(blocks) => Said { blocks, why: "reply".into() },
-                None => follow::answer(conversation),
+                Some(blocks) => ReplyDraft { blocks, why: "reply".into() },
+                None => follow::reply_to_conversation(conversation),
             };
             said.why = format!("rule {}: {}", taken.number, said.why);
-            return answer(asked, conversation, said, taken.lot);
+            return answer(asked, conversation, said, taken.faults);
         }
-        let lot = self.lot(asked, conversation);
-        answer(asked, conversation, follow::answer(conversation), lot)
+        let lot = self.faults_of_attempt(asked, conversation);
+        answer(asked, conversation, follow::reply_to_conversation(conversation), lot)
     }
 
     /// No two answers have the same name, although they may have the same words.
-    fn name(&mut self, mut answer: Answer) -> Answer {
-        if let What::Whole(reply) | What::Stream(reply, _) | What::Torn(reply) = &mut answer.what {
+    fn number_reply(&mut self, mut answer: ScriptedResponse) -> ScriptedResponse {
+        if let ScriptedResponseBody::Whole(reply)
+        | ScriptedResponseBody::Stream(reply, _)
+        | ScriptedResponseBody::Truncated(reply) = &mut answer.body
+        {
             let before = self.answers.entry(reply.id.clone()).or_default();
-            reply.again = *before;
+            reply.repeat_count = *before;
             *before += 1;
         }
         answer
     }
 
-    fn lot(&mut self, asked: &Asked<'_>, conversation: &Conversation) -> Lot {
-        let Some(prompt) = conversation.prompt() else { return Lot::default() };
+    fn faults_of_attempt(
+        &mut self,
+        asked: &ModelHttpRequest<'_>,
+        conversation: &MessagesRequest,
+    ) -> AttemptFaults {
+        let Some(prompt) = conversation.prompt() else { return AttemptFaults::default() };
         let troubles = directive::parse(&prompt.text).troubles;
         if troubles.is_empty() {
-            return Lot::default();
+            return AttemptFaults::default();
         }
         // Two sessions may begin with the same words, and so may two subagents.
-        let key = prompt.id.with(asked.header(SESSION)).with(asked.header(AGENT));
+        let key = prompt.id.derive(asked.header(SESSION)).derive(asked.header(AGENT));
         let attempts = self.attempts.entry(key).or_default();
         *attempts += 1;
-        trouble::lot(&troubles, *attempts - 1)
+        trouble::faults_of_attempt(&troubles, *attempts - 1)
     }
 }
 
-fn answer(asked: &Asked<'_>, conversation: &Conversation, said: Said, lot: Lot) -> Answer {
-    let reply = Reply {
+fn answer(
+    asked: &ModelHttpRequest<'_>,
+    conversation: &MessagesRequest,
+    said: ReplyDraft,
+    lot: AttemptFaults,
+) -> ScriptedResponse {
+    let reply = ScriptedReply {
         id: conversation.id(),
-        again: 0,
+        repeat_count: 0,
         model: conversation.model.clone(),
         blocks: said.blocks,
         input_tokens: lot.usage.unwrap_or_else(|| size(asked.body)),
     };
     let why = format!("{}{lot}", said.why);
     let what = match lot.end {
-        Some(End::Hang) => What::Hang,
-        Some(End::Fail { status, retry_after }) => {
-            What::Fail { status, message: "as you asked for".into(), retry_after }
+        Some(TerminalFault::Hang) => ScriptedResponseBody::Hang,
+        Some(TerminalFault::Fail { status, retry_after }) => {
+            ScriptedResponseBody::Fail { status, message: "as you asked for".into(), retry_after }
         }
-        end if conversation.stream => What::Stream(reply, ending(end)),
-        Some(End::OverloadedMidstream) => {
-            What::Fail { status: 529, message: "as you asked for".into(), retry_after: 1 }
+        end if conversation.stream => ScriptedResponseBody::Stream(reply, ending(end)),
+        Some(TerminalFault::OverloadedMidstream) => {
+            ScriptedResponseBody::Fail { status: 529, message: "as you asked for".into(), retry_after: 1 }
         }
-        Some(End::Cut(_)) => What::Torn(reply),
-        None => What::Whole(reply),
+        Some(TerminalFault::Cut(_)) => ScriptedResponseBody::Truncated(reply),
+        None => ScriptedResponseBody::Whole(reply),
     };
-    Answer { why, stall: Duration::from_millis(lot.stall), what, api: Api::Messages }
+    ScriptedResponse {
+        why,
+        stall: Duration::from_millis(lot.stall),
+        body: what,
+        api: ResponseFormat::Messages,
+    }
 }
 
-fn ending(end: Option<End>) -> Ending {
+fn ending(end: Option<TerminalFault>) -> StreamEnding {
     match end {
-        Some(End::Cut(events)) => Ending::Cut(events),
-        Some(End::OverloadedMidstream) => Ending::Overloaded,
-        Some(End::Fail { .. } | End::Hang) | None => Ending::Properly,
+        Some(TerminalFault::Cut(events)) => StreamEnding::Cut(events),
+        Some(TerminalFault::OverloadedMidstream) => StreamEnding::Overloaded,
+        Some(TerminalFault::Fail { .. } | TerminalFault::Hang) | None => StreamEnding::Properly,
     }
 }
 
@@ -210,24 +235,25 @@ fn exceeds(body: &Value, window: u64) -> Option<String> {
         .then(|| format!("input length and `max_tokens` exceed context limit: {asked} + {answer} > {window}"))
 }
 
-impl Answer {
+impl ScriptedResponse {
     /// What it says was used, if it comes to its end.
     pub(crate) fn usage(&self) -> Option<Value> {
-        match &self.what {
-            What::Whole(reply) | What::Stream(reply, Ending::Properly) => {
+        match &self.body {
+            ScriptedResponseBody::Whole(reply)
+            | ScriptedResponseBody::Stream(reply, StreamEnding::Properly) => {
                 Some(reply.usage(reply.output_tokens()))
             }
-            What::Stream(_, Ending::Cut(_) | Ending::Overloaded)
-            | What::Json(_)
-            | What::Fail { .. }
-            | What::Torn(_)
-            | What::Hang => None,
+            ScriptedResponseBody::Stream(_, StreamEnding::Cut(_) | StreamEnding::Overloaded)
+            | ScriptedResponseBody::Json(_)
+            | ScriptedResponseBody::Fail { .. }
+            | ScriptedResponseBody::Truncated(_)
+            | ScriptedResponseBody::Hang => None,
         }
     }
 
-    pub(crate) fn fail(why: &str, status: u16, message: String) -> Answer {
-        let what = What::Fail { status, message, retry_after: 1 };
-        Answer { why: why.into(), stall: Duration::ZERO, what, api: Api::Messages }
+    pub(crate) fn fail(why: &str, status: u16, message: String) -> ScriptedResponse {
+        let body = ScriptedResponseBody::Fail { status, message, retry_after: 1 };
+        ScriptedResponse { why: why.into(), stall: Duration::ZERO, body, api: ResponseFormat::Messages }
     }
 }
 
@@ -235,19 +261,20 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn why(director: &mut Director, session: &'static str, messages: Value) -> String {
+    fn why(director: &mut ScriptedModel, session: &'static str, messages: Value) -> String {
         let headers = HeaderMap::from_iter([(
             axum::http::HeaderName::from_static(SESSION),
             axum::http::HeaderValue::from_static(session),
         )]);
         let body = json!({ "messages": messages, "tools": [{ "name": "Bash" }] });
-        let asked = Asked { method: &Method::POST, path: "/v1/messages", headers: &headers, body: &body };
+        let asked =
+            ModelHttpRequest { method: &Method::POST, path: "/v1/messages", headers: &headers, body: &body };
         director.decide(&asked).why
     }
 
     #[test]
     fn trouble_comes_once_for_each_time_it_is_asked_for() {
-        let mut director = Director::default();
+        let mut director = ScriptedModel::default();
         let prompt = json!({"role": "user", "content": "fail 529 2 times\nsay: hi"});
         let once = json!([prompt]);
         let twice = json!([prompt, {"role": "assistant", "content": "hi"}, prompt]);
@@ -273,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_answer_to_a_tool_is_spared_what_the_prompt_got() {
-        let mut director = Director::default();
+        let mut director = ScriptedModel::default();
         let prompt = json!({"role": "user", "content": "usage 9\nrun: ls"});
         assert_eq!(why(&mut director, "a", json!([prompt])), "call of Bash, usage 9");
         let call = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Bash", "input": {}}]});

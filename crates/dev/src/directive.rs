@@ -1,48 +1,48 @@
 //! The language of prompts, as the built-in agent's offline provider has it: a prompt that is written in it is done,
 //! and anything else is talk. Lines at its head may ask for trouble first.
 
-use crate::{reply::Pace, trouble::Trouble};
+use crate::{reply::TextPace, trouble::FaultDirective};
 
 /// A prompt, taken apart.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Directions {
-    pub(crate) troubles: Vec<Trouble>,
+pub(crate) struct PromptDirectives {
+    pub(crate) troubles: Vec<FaultDirective>,
     /// None if the prompt is just talk.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<DirectiveStep>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Step {
-    Call(Wish),
+pub(crate) enum DirectiveStep {
+    Call(DirectiveToolCall),
     Think(String),
     Say {
         text: String,
-        pace: Pace,
+        pace: TextPace,
     },
     /// Answer as if this were the prompt.
     Chat(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum DirectiveToolCall {
     Run { command: String },
     Write { path: String, text: String },
     Read { path: String },
     Ask { question: String, options: Vec<String> },
 }
 
-pub(crate) fn parse(prompt: &str) -> Directions {
+pub(crate) fn parse(prompt: &str) -> PromptDirectives {
     let mut troubles = Vec::new();
     let mut rest = prompt.trim_start();
-    while let Some(trouble) = rest.lines().next().and_then(Trouble::parse) {
+    while let Some(trouble) = rest.lines().next().and_then(FaultDirective::parse) {
         troubles.push(trouble);
         rest = rest.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
     }
-    Directions { troubles, steps: steps(rest) }
+    PromptDirectives { troubles, steps: steps(rest) }
 }
 
 /// One directive per line if every line is one; otherwise one, whose text goes on to the end.
-fn steps(text: &str) -> Vec<Step> {
+fn steps(text: &str) -> Vec<DirectiveStep> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     if let Some(steps) = lines.map(one).collect::<Option<Vec<_>>>() {
         return steps;
@@ -50,31 +50,33 @@ fn steps(text: &str) -> Vec<Step> {
     let (line, below) = text.split_once('\n').unwrap_or((text, ""));
     match one(line) {
         // A thought is a line, and the answer comes after it.
-        Some(thought @ Step::Think(_)) => {
+        Some(thought @ DirectiveStep::Think(_)) => {
             let after = steps(below);
-            let after = if after.is_empty() { vec![Step::Chat(below.trim().into())] } else { after };
+            let after = if after.is_empty() { vec![DirectiveStep::Chat(below.trim().into())] } else { after };
             [vec![thought], after].concat()
         }
         _ => one(text).into_iter().collect(),
     }
 }
 
-fn one(text: &str) -> Option<Step> {
+fn one(text: &str) -> Option<DirectiveStep> {
     let (word, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
     let rest = rest.trim();
     if rest.is_empty() {
         return None;
     }
     match word {
-        "run:" => Some(Step::Call(Wish::Run { command: rest.into() })),
+        "run:" => Some(DirectiveStep::Call(DirectiveToolCall::Run { command: rest.into() })),
         "write" => {
             let (path, text) = path_and_text(rest)?;
-            Some(Step::Call(Wish::Write { path: path.into(), text: text.into() }))
+            Some(DirectiveStep::Call(DirectiveToolCall::Write { path: path.into(), text: text.into() }))
         }
-        "read" => Some(Step::Call(Wish::Read { path: rest.lines().next()?.trim().into() })),
-        "ask:" => Some(Step::Call(ask(rest))),
-        "think:" => Some(Step::Think(rest.into())),
-        "say:" => Some(Step::Say { text: rest.into(), pace: Pace::AtOnce }),
+        "read" => {
+            Some(DirectiveStep::Call(DirectiveToolCall::Read { path: rest.lines().next()?.trim().into() }))
+        }
+        "ask:" => Some(DirectiveStep::Call(ask(rest))),
+        "think:" => Some(DirectiveStep::Think(rest.into())),
+        "say:" => Some(DirectiveStep::Say { text: rest.into(), pace: TextPace::AtOnce }),
         "slow" => slow(rest),
         _ => None,
     }
@@ -89,7 +91,7 @@ fn path_and_text(rest: &str) -> Option<(&str, &str)> {
     (!path.is_empty() && !path.contains('\n')).then_some((path, text))
 }
 
-fn ask(rest: &str) -> Wish {
+fn ask(rest: &str) -> DirectiveToolCall {
     let mut parts = rest.split('|').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty());
     let question = parts.next().unwrap_or_default();
     let mut options: Vec<String> = parts.collect();
@@ -97,45 +99,45 @@ fn ask(rest: &str) -> Wish {
     if options.len() < 2 {
         options = vec!["Yes".into(), "No".into()];
     }
-    Wish::Ask { question, options }
+    DirectiveToolCall::Ask { question, options }
 }
 
-fn slow(rest: &str) -> Option<Step> {
+fn slow(rest: &str) -> Option<DirectiveStep> {
     let (pieces, text) = rest.split_once(':')?;
     let pieces = pieces.trim().parse().ok().filter(|pieces| (1..=100_000).contains(pieces))?;
-    Some(Step::Say { text: text.trim().into(), pace: Pace::Slow(pieces) })
+    Some(DirectiveStep::Say { text: text.trim().into(), pace: TextPace::Slow(pieces) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(command: &str) -> Step {
-        Step::Call(Wish::Run { command: command.into() })
+    fn run(command: &str) -> DirectiveStep {
+        DirectiveStep::Call(DirectiveToolCall::Run { command: command.into() })
     }
 
-    fn write(path: &str, text: &str) -> Step {
-        Step::Call(Wish::Write { path: path.into(), text: text.into() })
+    fn write(path: &str, text: &str) -> DirectiveStep {
+        DirectiveStep::Call(DirectiveToolCall::Write { path: path.into(), text: text.into() })
     }
 
     #[test]
     fn each_directive_is_understood() {
         let ask = |question: &str, options: [&str; 2]| {
             let options = options.map(str::to_owned).to_vec();
-            Step::Call(Wish::Ask { question: question.into(), options })
+            DirectiveStep::Call(DirectiveToolCall::Ask { question: question.into(), options })
         };
         for (text, expected) in [
             ("run: echo a: b", run("echo a: b")),
             ("write a b.txt: x: y", write("a b.txt", "x: y")),
             ("write a:b: x", write("a:b", "x")),
-            ("read a b ", Step::Call(Wish::Read { path: "a b".into() })),
+            ("read a b ", DirectiveStep::Call(DirectiveToolCall::Read { path: "a b".into() })),
             ("ask: Tea or coffee? | Tea | Coffee", ask("Tea or coffee?", ["Tea", "Coffee"])),
             ("ask: Sure?", ask("Sure?", ["Yes", "No"])),
-            ("think: hm", Step::Think("hm".into())),
-            ("say: a b", Step::Say { text: "a b".into(), pace: Pace::AtOnce }),
-            ("slow 5: a b", Step::Say { text: "a b".into(), pace: Pace::Slow(5) }),
+            ("think: hm", DirectiveStep::Think("hm".into())),
+            ("say: a b", DirectiveStep::Say { text: "a b".into(), pace: TextPace::AtOnce }),
+            ("slow 5: a b", DirectiveStep::Say { text: "a b".into(), pace: TextPace::Slow(5) }),
         ] {
-            assert_eq!(parse(text), Directions { troubles: vec![], steps: vec![expected] }, "{text:?}");
+            assert_eq!(parse(text), PromptDirectives { troubles: vec![], steps: vec![expected] }, "{text:?}");
         }
     }
 
@@ -148,18 +150,21 @@ mod tests {
 
     #[test]
     fn a_thought_goes_before_whatever_follows() {
-        let think = Step::Think("hm".into());
+        let think = DirectiveStep::Think("hm".into());
         assert_eq!(parse("think: hm\nrun: cat <<E\nx\nE").steps, [think.clone(), run("cat <<E\nx\nE")]);
-        assert_eq!(parse("think: hm\nwhat now?").steps, [think, Step::Chat("what now?".into())]);
+        assert_eq!(parse("think: hm\nwhat now?").steps, [think, DirectiveStep::Chat("what now?".into())]);
     }
 
     #[test]
     fn trouble_comes_first() {
         let directions = parse("stall 5\nfail 529 2 times\nrun: a");
-        assert_eq!(directions.troubles, [Trouble::Stall(5), Trouble::Fail { status: 529, times: 2 }]);
+        assert_eq!(
+            directions.troubles,
+            [FaultDirective::Stall(5), FaultDirective::Fail { status: 529, times: 2 }]
+        );
         assert_eq!(directions.steps, [run("a")]);
         let only = parse("hang");
-        assert_eq!((only.troubles, only.steps), (vec![Trouble::Hang], vec![]));
+        assert_eq!((only.troubles, only.steps), (vec![FaultDirective::Hang], vec![]));
     }
 
     #[test]
@@ -167,7 +172,7 @@ mod tests {
         for text in
             ["", " \n", "hello", "run", "run:", "slow x: y", "slow 0: y", "write f", "fail me", "reading"]
         {
-            assert_eq!(parse(text), Directions { troubles: vec![], steps: vec![] }, "{text:?}");
+            assert_eq!(parse(text), PromptDirectives { troubles: vec![], steps: vec![] }, "{text:?}");
         }
     }
 }

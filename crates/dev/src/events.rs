@@ -1,18 +1,18 @@
 //! A reply as the events of a stream, in the order and the shapes of the Messages API.
 
-use crate::reply::{Block, PAUSE, Pace, Reply};
+use crate::reply::{PAUSE, ReplyBlock, ScriptedReply, TextPace};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Event {
+pub(crate) struct PacedSseEvent {
     pub(crate) data: Value,
     pub(crate) pause: Duration,
 }
 
-impl Event {
-    pub(crate) fn new(data: Value) -> Event {
-        Event { data, pause: Duration::ZERO }
+impl PacedSseEvent {
+    pub(crate) fn new(data: Value) -> PacedSseEvent {
+        PacedSseEvent { data, pause: Duration::ZERO }
     }
 
     /// With its name, which is the type of its data, where it has one.
@@ -22,60 +22,60 @@ impl Event {
     }
 }
 
-pub(crate) fn events(reply: &Reply) -> Vec<Event> {
+pub(crate) fn events(reply: &ScriptedReply) -> Vec<PacedSseEvent> {
     let mut start = reply.whole();
     start["content"] = json!([]);
     start["stop_reason"] = Value::Null;
     start["usage"] = reply.usage(1);
-    let mut events = vec![Event::new(json!({ "type": "message_start", "message": start }))];
+    let mut events = vec![PacedSseEvent::new(json!({ "type": "message_start", "message": start }))];
     for (index, block) in reply.blocks.iter().enumerate() {
-        events.push(Event::new(
+        events.push(PacedSseEvent::new(
             json!({ "type": "content_block_start", "index": index, "content_block": opening(reply, index, block) }),
         ));
         if index == 0 {
-            events.push(Event::new(json!({ "type": "ping" })));
+            events.push(PacedSseEvent::new(json!({ "type": "ping" })));
         }
-        events.extend(deltas(reply, index, block).into_iter().map(|(delta, pause)| Event {
+        events.extend(deltas(reply, index, block).into_iter().map(|(delta, pause)| PacedSseEvent {
             data: json!({ "type": "content_block_delta", "index": index, "delta": delta }),
             pause,
         }));
-        events.push(Event::new(json!({ "type": "content_block_stop", "index": index })));
+        events.push(PacedSseEvent::new(json!({ "type": "content_block_stop", "index": index })));
     }
     let end = json!({ "stop_reason": reply.stop_reason(), "stop_sequence": null });
     let usage = reply.usage(reply.output_tokens());
-    events.push(Event::new(json!({ "type": "message_delta", "delta": end, "usage": usage })));
-    events.push(Event::new(json!({ "type": "message_stop" })));
+    events.push(PacedSseEvent::new(json!({ "type": "message_delta", "delta": end, "usage": usage })));
+    events.push(PacedSseEvent::new(json!({ "type": "message_stop" })));
     events
 }
 
-pub(crate) fn overloaded() -> Event {
+pub(crate) fn overloaded() -> PacedSseEvent {
     let error = json!({ "type": "overloaded_error", "message": "Overloaded" });
-    Event::new(json!({ "type": "error", "error": error }))
+    PacedSseEvent::new(json!({ "type": "error", "error": error }))
 }
 
-fn opening(reply: &Reply, index: usize, block: &Block) -> Value {
+fn opening(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Value {
     match block {
-        Block::Text { .. } => json!({ "type": "text", "text": "" }),
-        Block::Thinking(_) => json!({ "type": "thinking", "thinking": "", "signature": "" }),
-        Block::Call { name, .. } => {
+        ReplyBlock::Text { .. } => json!({ "type": "text", "text": "" }),
+        ReplyBlock::Thinking(_) => json!({ "type": "thinking", "thinking": "", "signature": "" }),
+        ReplyBlock::Call { name, .. } => {
             json!({ "type": "tool_use", "id": reply.call_id(index), "name": name, "input": {} })
         }
     }
 }
 
-fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> {
+fn deltas(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Vec<(Value, Duration)> {
     match block {
-        Block::Text { text, pace } => {
+        ReplyBlock::Text { text, pace } => {
             let delta = |(piece, pause)| (json!({ "type": "text_delta", "text": piece }), pause);
             paced(text, *pace).into_iter().map(delta).collect()
         }
-        Block::Thinking(text) => {
+        ReplyBlock::Thinking(text) => {
             let thoughts =
                 at_once(text).into_iter().map(|piece| json!({ "type": "thinking_delta", "thinking": piece }));
             let signature = json!({ "type": "signature_delta", "signature": reply.signature(index) });
             thoughts.chain([signature]).map(|delta| (delta, Duration::ZERO)).collect()
         }
-        Block::Call { input, .. } => {
+        ReplyBlock::Call { input, .. } => {
             let text = input.to_string();
             // The API begins with an empty piece.
             let parts = [vec![""], at_once(&text)].concat();
@@ -86,10 +86,10 @@ fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> 
 }
 
 /// A text in the pieces that it comes in, and how long each is waited for.
-pub(crate) fn paced(text: &str, pace: Pace) -> Vec<(&str, Duration)> {
+pub(crate) fn paced(text: &str, pace: TextPace) -> Vec<(&str, Duration)> {
     let (pieces, pause) = match pace {
-        Pace::AtOnce => (at_once(text), Duration::ZERO),
-        Pace::Slow(number) => (pieces(text, number), PAUSE),
+        TextPace::AtOnce => (at_once(text), Duration::ZERO),
+        TextPace::Slow(number) => (pieces(text, number), PAUSE),
     };
     pieces.into_iter().map(|piece| (piece, pause)).collect()
 }
@@ -110,12 +110,12 @@ fn pieces(text: &str, number: usize) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::Conversation;
+    use crate::conversation::MessagesRequest;
 
-    fn reply(blocks: Vec<Block>) -> Reply {
+    fn reply(blocks: Vec<ReplyBlock>) -> ScriptedReply {
         let body = json!({ "messages": [{ "role": "user", "content": "x" }] });
-        let id = Conversation::read(&body).expect("a conversation").id();
-        Reply { id, again: 0, model: "m".into(), blocks, input_tokens: 7 }
+        let id = MessagesRequest::read(&body).expect("a conversation").id();
+        ScriptedReply { id, repeat_count: 0, model: "m".into(), blocks, input_tokens: 7 }
     }
 
     #[test]
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_stream_has_the_events_of_the_api_in_their_order() {
-        let call = Block::Call { name: "Bash".into(), input: json!({"a": 1}) };
-        let reply = reply(vec![Block::Thinking("hm so".into()), Block::text("hello"), call]);
+        let call = ReplyBlock::Call { name: "Bash".into(), input: json!({"a": 1}) };
+        let reply = reply(vec![ReplyBlock::Thinking("hm so".into()), ReplyBlock::text("hello"), call]);
         let names: Vec<String> = events(&reply)
             .iter()
             .map(|event| {
@@ -162,12 +162,15 @@ mod tests {
 
     #[test]
     fn a_frame_is_a_name_and_a_line_of_data() {
-        assert_eq!(Event::new(json!({"type": "ping"})).text(), "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+        assert_eq!(
+            PacedSseEvent::new(json!({"type": "ping"})).text(),
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+        );
     }
 
     #[test]
     fn slow_texts_pause_before_each_piece() {
-        let reply = reply(vec![Block::Text { text: "abcdef".into(), pace: Pace::Slow(3) }]);
+        let reply = reply(vec![ReplyBlock::Text { text: "abcdef".into(), pace: TextPace::Slow(3) }]);
         let pauses: Vec<Duration> =
             events(&reply).into_iter().map(|event| event.pause).filter(|pause| !pause.is_zero()).collect();
         assert_eq!(pauses, [PAUSE; 3]);

@@ -1,91 +1,94 @@
 //! Answers without a script: what follows from the conversation alone.
 
 use crate::{
-    conversation::{Conversation, Outcome, Prompt},
-    directive::{self, Step},
-    reply::{Block, Pace},
+    conversation::{LatestPrompt, MessagesRequest, RequestToolResult},
+    directive::{self, DirectiveStep},
+    reply::{ReplyBlock, TextPace},
     side, tools,
 };
 
 /// What to say, and in a word why.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Said {
-    pub(crate) blocks: Vec<Block>,
+pub(crate) struct ReplyDraft {
+    pub(crate) blocks: Vec<ReplyBlock>,
     pub(crate) why: String,
 }
 
-impl Said {
-    pub(crate) fn text(why: &str, text: impl Into<String>) -> Said {
-        Said { blocks: vec![Block::text(text)], why: why.into() }
+impl ReplyDraft {
+    pub(crate) fn text(why: &str, text: impl Into<String>) -> ReplyDraft {
+        ReplyDraft { blocks: vec![ReplyBlock::text(text)], why: why.into() }
     }
 }
 
-pub(crate) fn answer(conversation: &Conversation) -> Said {
+pub(crate) fn reply_to_conversation(conversation: &MessagesRequest) -> ReplyDraft {
     let Some(prompt) = conversation.prompt() else {
-        return Said::text("nothing was asked", "Nothing was asked of me.");
+        return ReplyDraft::text("nothing was asked", "Nothing was asked of me.");
     };
     if conversation.is_notice() {
-        return Said::text("notice", "I have taken note of it.");
+        return ReplyDraft::text("notice", "I have taken note of it.");
     }
     if side::asks_for_summary(&prompt.text) {
-        return Said::text("summary", side::summary(conversation));
+        return ReplyDraft::text("summary", side::summary(conversation));
     }
     let steps = directive::parse(&prompt.text).steps;
     if steps.is_empty() {
-        return talk(&prompt, conversation);
+        return small_talk(&prompt, conversation);
     }
     perform(steps, &prompt, conversation)
 }
 
-fn talk(prompt: &Prompt, conversation: &Conversation) -> Said {
+fn small_talk(prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDraft {
     if prompt.outcomes.is_empty() {
-        return Said::text("chat", chat(&prompt.text, conversation));
+        return ReplyDraft::text("chat", chat(&prompt.text, conversation));
     }
-    Said { blocks: joined(prompt.outcomes.iter().map(told).collect()), why: "tool result".into() }
+    ReplyDraft {
+        blocks: joined(prompt.outcomes.iter().map(describe_result).collect()),
+        why: "tool result".into(),
+    }
 }
 
 /// Each call takes an answer of its own, so the number of results tells where we are. The last answer tells what came
 /// out, and says what stands after the last call.
-fn perform(steps: Vec<Step>, prompt: &Prompt, conversation: &Conversation) -> Said {
+fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDraft {
     let mut blocks = Vec::new();
     let mut called = 0;
     for step in steps {
         match step {
-            Step::Think(text) => blocks.push(Block::Thinking(text)),
-            Step::Say { text, pace } => blocks.push(Block::Text { text, pace }),
-            Step::Chat(text) => blocks.push(Block::text(chat(&text, conversation))),
-            Step::Call(wish) => match tools::call(&wish, conversation) {
-                Err(instead) => blocks.push(Block::text(instead)),
+            DirectiveStep::Think(text) => blocks.push(ReplyBlock::Thinking(text)),
+            DirectiveStep::Say { text, pace } => blocks.push(ReplyBlock::Text { text, pace }),
+            DirectiveStep::Chat(text) => blocks.push(ReplyBlock::text(chat(&text, conversation))),
+            DirectiveStep::Call(wish) => match tools::call(&wish, conversation) {
+                Err(instead) => blocks.push(ReplyBlock::text(instead)),
                 Ok(_) if called < prompt.outcomes.len() => {
                     called += 1;
                     blocks.clear();
                 }
                 Ok((name, input)) => {
                     let why = format!("call of {name}");
-                    blocks.push(Block::Call { name, input });
-                    return Said { blocks, why };
+                    blocks.push(ReplyBlock::Call { name, input });
+                    return ReplyDraft { blocks, why };
                 }
             },
         }
     }
-    let came_out: Vec<Block> = prompt.outcomes.iter().map(told).collect();
+    let came_out: Vec<ReplyBlock> = prompt.outcomes.iter().map(describe_result).collect();
     let why = if came_out.is_empty() { "say" } else { "tool result" };
     let mut blocks = joined([came_out, blocks].concat());
     // A model that only thought would have ended its turn without a word.
-    if blocks.iter().all(|block| matches!(block, Block::Thinking(_))) {
-        blocks.push(Block::text("I have thought about it."));
+    if blocks.iter().all(|block| matches!(block, ReplyBlock::Thinking(_))) {
+        blocks.push(ReplyBlock::text("I have thought about it."));
     }
-    Said { blocks, why: why.into() }
+    ReplyDraft { blocks, why: why.into() }
 }
 
 /// Texts that follow each other are one: clients show the last block as the result, and it should have all of it.
-fn joined(blocks: Vec<Block>) -> Vec<Block> {
-    let mut whole: Vec<Block> = Vec::new();
+fn joined(blocks: Vec<ReplyBlock>) -> Vec<ReplyBlock> {
+    let mut whole: Vec<ReplyBlock> = Vec::new();
     for block in blocks {
         match (whole.last_mut(), block) {
             (
-                Some(Block::Text { text, pace: Pace::AtOnce }),
-                Block::Text { text: more, pace: Pace::AtOnce },
+                Some(ReplyBlock::Text { text, pace: TextPace::AtOnce }),
+                ReplyBlock::Text { text: more, pace: TextPace::AtOnce },
             ) => *text = format!("{text}\n{more}"),
             (_, block) => whole.push(block),
         }
@@ -93,9 +96,9 @@ fn joined(blocks: Vec<Block>) -> Vec<Block> {
     whole
 }
 
-fn told(outcome: &Outcome) -> Block {
+fn describe_result(outcome: &RequestToolResult) -> ReplyBlock {
     let first = outcome.text.lines().map(str::trim).find(|line| !line.is_empty());
-    Block::text(match (first, outcome.failed) {
+    ReplyBlock::text(match (first, outcome.failed) {
         (Some(line), false) => format!("The output begins with: {line}"),
         (Some(line), true) => format!("It failed: {line}"),
         (None, false) => "There was no output.".into(),
@@ -103,8 +106,8 @@ fn told(outcome: &Outcome) -> Block {
     })
 }
 
-fn chat(text: &str, conversation: &Conversation) -> String {
-    let seen = match conversation.prompts() {
+fn chat(text: &str, conversation: &MessagesRequest) -> String {
+    let seen = match conversation.prompt_count() {
         1 => "1 user message".to_owned(),
         many => format!("{many} user messages"),
     };
@@ -116,14 +119,14 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn said(messages: Value, tools: &[&str]) -> Said {
+    fn said(messages: Value, tools: &[&str]) -> ReplyDraft {
         let tools: Vec<Value> = tools.iter().map(|name| json!({ "name": name })).collect();
         let body = json!({ "messages": messages, "tools": tools });
-        answer(&Conversation::read(&body).expect("a conversation"))
+        reply_to_conversation(&MessagesRequest::read(&body).expect("a conversation"))
     }
 
-    fn call(name: &str, input: Value) -> Block {
-        Block::Call { name: name.into(), input }
+    fn call(name: &str, input: Value) -> ReplyBlock {
+        ReplyBlock::Call { name: name.into(), input }
     }
 
     fn result(text: &str) -> [Value; 2] {
@@ -137,7 +140,7 @@ mod tests {
     fn talk_is_repeated_with_the_number_of_messages() {
         let one = json!([{"role": "user", "content": "hello"}]);
         let text = r#"You said: "hello". I can see 1 user message of this conversation."#;
-        assert_eq!(said(one, &["Bash"]), Said::text("chat", text));
+        assert_eq!(said(one, &["Bash"]), ReplyDraft::text("chat", text));
     }
 
     #[test]
@@ -146,7 +149,7 @@ mod tests {
         let of_claude = call("Bash", json!({"command": "ls", "description": "What the prompt asks for"}));
         assert_eq!(said(run.clone(), &["Bash", "run"]).blocks, [of_claude]);
         assert_eq!(said(run.clone(), &["run"]).blocks, [call("run", json!({"command": "ls"}))]);
-        let none = Block::text("I would call Bash or run, but it is not offered.");
+        let none = ReplyBlock::text("I would call Bash or run, but it is not offered.");
         assert_eq!(said(run, &[]).blocks, [none]);
     }
 
@@ -156,11 +159,11 @@ mod tests {
         let mut messages = vec![prompt];
         let of = |command: &str| call("run", json!({ "command": command }));
         let first = said(json!(messages), &["run"]).blocks;
-        assert_eq!(first, [Block::Thinking("hm".into()), of("a")]);
+        assert_eq!(first, [ReplyBlock::Thinking("hm".into()), of("a")]);
         messages.extend(result("one\ntwo"));
-        assert_eq!(said(json!(messages), &["run"]).blocks, [Block::text("now"), of("b")]);
+        assert_eq!(said(json!(messages), &["run"]).blocks, [ReplyBlock::text("now"), of("b")]);
         messages.extend(result(""));
-        let last = Block::text("The output begins with: one\nThere was no output.\ndone");
+        let last = ReplyBlock::text("The output begins with: one\nThere was no output.\ndone");
         assert_eq!(said(json!(messages), &["run"]).blocks, [last]);
     }
 
@@ -170,6 +173,6 @@ mod tests {
             "Your task is to create a detailed summary of the conversation so far, in <summary> tags.";
         let said = said(json!([{"role": "user", "content": asked}]), &["Bash"]);
         assert_eq!(said.why, "summary");
-        assert!(matches!(&said.blocks[..], [Block::Text { text, .. }] if text.starts_with("<summary>")));
+        assert!(matches!(&said.blocks[..], [ReplyBlock::Text { text, .. }] if text.starts_with("<summary>")));
     }
 }

@@ -17,5 +17,5 @@ mod side;
 mod tools;
 mod trouble;
 
-pub use script::{BadScript, Script};
-pub use server::{Failure, Listen, Options, Server};
+pub use script::{ModelScript, ModelScriptError};
+pub use server::{ListenAddress, ModelServer, ModelServerError, ModelServerOptions};

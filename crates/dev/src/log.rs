@@ -11,16 +11,16 @@ use std::{
 };
 
 /// So many are kept for those who ask over HTTP; the file has all.
-const KEPT: usize = 1000;
+const MAX_LINES_KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct RequestLog {
     file: Option<File>,
     lines: VecDeque<(u64, String)>,
     last: u64,
 }
 
-pub(crate) struct Entry<'a> {
+pub(crate) struct RequestLogEntry<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
     pub(crate) headers: &'a HeaderMap,
@@ -30,15 +30,15 @@ pub(crate) struct Entry<'a> {
     pub(crate) usage: Option<Value>,
 }
 
-impl Log {
+impl RequestLog {
     /// Only for its owner: keys are among the headers.
-    pub(crate) fn open(path: Option<&Path>) -> io::Result<Log> {
+    pub(crate) fn open(path: Option<&Path>) -> io::Result<RequestLog> {
         let open = |path| File::options().create(true).append(true).mode(0o600).open(path);
-        Ok(Log { file: path.map(open).transpose()?, ..Log::default() })
+        Ok(RequestLog { file: path.map(open).transpose()?, ..RequestLog::default() })
     }
 
     /// Writes it down; answers its number.
-    pub(crate) fn write(&mut self, entry: &Entry<'_>) -> io::Result<u64> {
+    pub(crate) fn write(&mut self, entry: &RequestLogEntry<'_>) -> io::Result<u64> {
         let number = self.last + 1;
         let line = json!({
             "n": number,
@@ -57,7 +57,7 @@ impl Log {
         }
         self.last = number;
         self.lines.push_back((number, line));
-        if self.lines.len() > KEPT {
+        if self.lines.len() > MAX_LINES_KEPT {
             self.lines.pop_front();
         }
         Ok(number)

@@ -1,10 +1,10 @@
 //! Does what was decided, in HTTP.
 
 use crate::{
-    decide::{Answer, Api, Ending, What},
-    events::{Event, events, overloaded},
+    decide::{ResponseFormat, ScriptedResponse, ScriptedResponseBody, StreamEnding},
+    events::{PacedSseEvent, events, overloaded},
     openai, problem,
-    reply::Reply,
+    reply::ScriptedReply,
 };
 use axum::{
     body::{Body, Bytes},
@@ -18,25 +18,25 @@ use std::{io, time::Duration};
 
 const JSON: &str = "application/json";
 
-pub(crate) async fn perform(answer: Answer, request_id: &str) -> Response {
+pub(crate) async fn respond(answer: ScriptedResponse, request_id: &str) -> Response {
     if !answer.stall.is_zero() {
         tokio::time::sleep(answer.stall).await;
     }
     let api = answer.api;
-    let mut response = match answer.what {
-        What::Whole(reply) => whole(text_of(&reply, api)),
-        What::Json(value) => whole(value.to_string()),
-        What::Stream(reply, ending) => stream_of(&reply, ending, api),
-        What::Torn(reply) => torn(&text_of(&reply, api)),
-        What::Fail { status, message, retry_after } => {
+    let mut response = match answer.body {
+        ScriptedResponseBody::Whole(reply) => whole(text_of(&reply, api)),
+        ScriptedResponseBody::Json(value) => whole(value.to_string()),
+        ScriptedResponseBody::Stream(reply, ending) => stream_of(&reply, ending, api),
+        ScriptedResponseBody::Truncated(reply) => truncated_response(&text_of(&reply, api)),
+        ScriptedResponseBody::Fail { status, message, retry_after } => {
             let body = match api {
-                Api::Messages => problem::body(status, &message, request_id),
-                Api::Completions { .. } => openai::problem(status, &message),
+                ResponseFormat::Messages => problem::body(status, &message, request_id),
+                ResponseFormat::Completions { .. } => openai::problem(status, &message),
             };
             fail(status, body.to_string(), retry_after)
         }
         // Whoever asked goes away one day, and this with them.
-        What::Hang => std::future::pending().await,
+        ScriptedResponseBody::Hang => std::future::pending().await,
     };
     if let Ok(value) = HeaderValue::from_str(request_id) {
         response.headers_mut().insert(HeaderName::from_static("request-id"), value);
@@ -48,10 +48,10 @@ fn whole(text: String) -> Response {
     ([(CONTENT_TYPE, JSON)], text).into_response()
 }
 
-fn text_of(reply: &Reply, api: Api) -> String {
+fn text_of(reply: &ScriptedReply, api: ResponseFormat) -> String {
     match api {
-        Api::Messages => reply.whole().to_string(),
-        Api::Completions { .. } => openai::whole(reply).to_string(),
+        ResponseFormat::Messages => reply.whole().to_string(),
+        ResponseFormat::Completions { .. } => openai::whole(reply).to_string(),
     }
 }
 
@@ -64,23 +64,24 @@ fn fail(status: u16, body: String, retry_after: u64) -> Response {
     response
 }
 
-fn stream_of(reply: &Reply, ending: Ending, api: Api) -> Response {
+fn stream_of(reply: &ScriptedReply, ending: StreamEnding, api: ResponseFormat) -> Response {
     let (mut events, overloaded, done) = match api {
-        Api::Messages => (events(reply), overloaded(), None),
-        Api::Completions { counted } => {
+        ResponseFormat::Messages => (events(reply), overloaded(), None),
+        ResponseFormat::Completions { counted } => {
             (openai::chunks(reply, counted), openai::overloaded(), Some("data: [DONE]\n\n"))
         }
     };
-    if ending == Ending::Overloaded {
+    if ending == StreamEnding::Overloaded {
         events.truncate(events.len() / 2);
         events.push(overloaded);
     }
     let mut frames: Vec<(String, Duration)> = events.iter().map(frame).collect();
-    frames
-        .extend(done.filter(|_| ending != Ending::Overloaded).map(|done| (done.to_owned(), Duration::ZERO)));
+    frames.extend(
+        done.filter(|_| ending != StreamEnding::Overloaded).map(|done| (done.to_owned(), Duration::ZERO)),
+    );
     let cut = match ending {
-        Ending::Properly | Ending::Overloaded => None,
-        Ending::Cut(after) => {
+        StreamEnding::Properly | StreamEnding::Overloaded => None,
+        StreamEnding::Cut(after) => {
             frames.truncate(after);
             Some(dropped())
         }
@@ -91,7 +92,7 @@ fn stream_of(reply: &Reply, ending: Ending, api: Api) -> Response {
     (headers, body).into_response()
 }
 
-fn frame(event: &Event) -> (String, Duration) {
+fn frame(event: &PacedSseEvent) -> (String, Duration) {
     (event.text(), event.pause)
 }
 
@@ -103,7 +104,7 @@ async fn paced((text, pause): (String, Duration)) -> io::Result<Bytes> {
 }
 
 /// Half an answer that was not streamed.
-fn torn(text: &str) -> Response {
+fn truncated_response(text: &str) -> Response {
     let half = Bytes::copy_from_slice(&text.as_bytes()[..text.len() / 2]);
     let body = Body::from_stream(stream::iter([Ok(half), Err(dropped())]).then(after_a_flush_if_last));
     ([(CONTENT_TYPE, JSON)], body).into_response()

@@ -1,29 +1,29 @@
 //! What a model says in one answer, before it is put into the shapes of the API.
 
-use crate::conversation::Id;
+use crate::conversation::ConversationId;
 use serde_json::{Value, json};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Reply {
-    pub(crate) id: Id,
+pub(crate) struct ScriptedReply {
+    pub(crate) id: ConversationId,
     /// How often the same conversation was answered before.
-    pub(crate) again: u32,
+    pub(crate) repeat_count: u32,
     pub(crate) model: String,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<ReplyBlock>,
     pub(crate) input_tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Block {
-    Text { text: String, pace: Pace },
+pub(crate) enum ReplyBlock {
+    Text { text: String, pace: TextPace },
     Thinking(String),
     Call { name: String, input: Value },
 }
 
 /// How a text comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum TextPace {
     AtOnce,
     /// So many pieces, with a pause before each.
     Slow(usize),
@@ -31,41 +31,41 @@ pub(crate) enum Pace {
 
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
-impl Block {
-    pub(crate) fn text(text: impl Into<String>) -> Block {
-        Block::Text { text: text.into(), pace: Pace::AtOnce }
+impl ReplyBlock {
+    pub(crate) fn text(text: impl Into<String>) -> ReplyBlock {
+        ReplyBlock::Text { text: text.into(), pace: TextPace::AtOnce }
     }
 
     fn characters(&self) -> usize {
         match self {
-            Block::Text { text, .. } | Block::Thinking(text) => text.chars().count(),
-            Block::Call { name, input } => name.chars().count() + input.to_string().chars().count(),
+            ReplyBlock::Text { text, .. } | ReplyBlock::Thinking(text) => text.chars().count(),
+            ReplyBlock::Call { name, input } => name.chars().count() + input.to_string().chars().count(),
         }
     }
 }
 
-impl Reply {
+impl ScriptedReply {
     pub(crate) fn message_id(&self) -> String {
-        let again = if self.again > 0 { self.again.to_string() } else { String::new() };
-        format!("msg_01{}", self.id.with(&format!("message{again}")).as_str())
+        let again = if self.repeat_count > 0 { self.repeat_count.to_string() } else { String::new() };
+        format!("msg_01{}", self.id.derive(&format!("message{again}")).as_str())
     }
 
     /// The id of the call at a place of the answer: no other answer of the conversation has it.
     pub(crate) fn call_id(&self, index: usize) -> String {
-        format!("toolu_01{}", self.id.with(&index.to_string()).as_str())
+        format!("toolu_01{}", self.id.derive(&index.to_string()).as_str())
     }
 
     pub(crate) fn signature(&self, index: usize) -> String {
-        format!("signature-{}", self.id.with(&format!("signature {index}")).as_str())
+        format!("signature-{}", self.id.derive(&format!("signature {index}")).as_str())
     }
 
     pub(crate) fn stop_reason(&self) -> &'static str {
-        let calls = self.blocks.iter().any(|block| matches!(block, Block::Call { .. }));
+        let calls = self.blocks.iter().any(|block| matches!(block, ReplyBlock::Call { .. }));
         if calls { "tool_use" } else { "end_turn" }
     }
 
     pub(crate) fn output_tokens(&self) -> u64 {
-        tokens(self.blocks.iter().map(Block::characters).sum())
+        tokens(self.blocks.iter().map(ReplyBlock::characters).sum())
     }
 
     /// The whole message, as it is answered without streaming.
@@ -84,13 +84,13 @@ impl Reply {
         })
     }
 
-    fn block(&self, index: usize, block: &Block) -> Value {
+    fn block(&self, index: usize, block: &ReplyBlock) -> Value {
         match block {
-            Block::Text { text, .. } => json!({ "type": "text", "text": text }),
-            Block::Thinking(text) => {
+            ReplyBlock::Text { text, .. } => json!({ "type": "text", "text": text }),
+            ReplyBlock::Thinking(text) => {
                 json!({ "type": "thinking", "thinking": text, "signature": self.signature(index) })
             }
-            Block::Call { name, input } => {
+            ReplyBlock::Call { name, input } => {
                 json!({ "type": "tool_use", "id": self.call_id(index), "name": name, "input": input })
             }
         }

@@ -2,35 +2,35 @@
 //! followed.
 
 use crate::{
-    conversation::Conversation,
+    conversation::MessagesRequest,
     problem,
-    reply::{Block, Pace},
-    trouble::{End, Lot},
+    reply::{ReplyBlock, TextPace},
+    trouble::{AttemptFaults, TerminalFault},
 };
 use serde::{Deserialize, de::Error as _};
 use serde_json::{Value, error::Category};
 
 #[derive(Debug, Clone, Default)]
-pub struct Script {
-    rules: Vec<Rule>,
+pub struct ModelScript {
+    rules: Vec<ScriptRule>,
 }
 
 /// Why a script is refused: which rule, and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {why}")]
-pub struct BadScript {
+pub struct ModelScriptError {
     place: String,
     why: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+struct ScriptRule {
     #[serde(default)]
-    when: When,
+    when: ScriptCondition,
     /// How often it may be used; left out, always.
     times: Option<u32>,
-    reply: Option<Vec<Piece>>,
+    reply: Option<Vec<ScriptBlock>>,
     fail: Option<u16>,
     /// Seconds, with `fail`.
     retry_after: Option<u64>,
@@ -48,7 +48,7 @@ struct Rule {
 /// All that is given must hold.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct When {
+struct ScriptCondition {
     /// In the prompt, or in what the tools answered if that came last.
     contains: Option<String>,
     /// The number of the answer in its conversation, from 1.
@@ -61,7 +61,7 @@ struct When {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum Piece {
+enum ScriptBlock {
     Text { text: String, pieces: Option<usize> },
     Thinking { thinking: String },
     ToolUse { name: String, input: Value },
@@ -69,46 +69,50 @@ enum Piece {
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speaker {
+pub(crate) enum RequesterRole {
     Agent,
     Subagent,
 }
 
 /// A rule that was used.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Taken {
+pub(crate) struct MatchedRule {
     pub(crate) number: usize,
     /// None if the conversation is to be followed.
-    pub(crate) blocks: Option<Vec<Block>>,
-    pub(crate) lot: Lot,
+    pub(crate) blocks: Option<Vec<ReplyBlock>>,
+    pub(crate) faults: AttemptFaults,
 }
 
-impl Script {
+impl ModelScript {
     /// A JSON list of rules, or a rule per line.
-    pub fn parse(text: &str) -> Result<Script, BadScript> {
+    pub fn parse(text: &str) -> Result<ModelScript, ModelScriptError> {
         let values = if text.trim_start().starts_with('[') {
             serde_json::from_str::<Vec<Value>>(text).map_err(at("the list of rules".into()))?
         } else {
             lines(text)?
         };
         let rules = values.into_iter().zip(1..).map(|(value, number)| rule(value).map_err(at(place(number))));
-        Ok(Script { rules: rules.collect::<Result<_, _>>()? })
+        Ok(ModelScript { rules: rules.collect::<Result<_, _>>()? })
     }
 
     pub fn rules(&self) -> usize {
         self.rules.len()
     }
 
-    pub(crate) fn take(&mut self, conversation: &Conversation, speaker: Speaker) -> Option<Taken> {
+    pub(crate) fn match_rule(
+        &mut self,
+        conversation: &MessagesRequest,
+        speaker: RequesterRole,
+    ) -> Option<MatchedRule> {
         let found = self.rules.iter_mut().zip(1..).find(|(rule, _)| rule.matches(conversation, speaker));
         let (rule, number) = found?;
         rule.used += 1;
-        let blocks = rule.reply.as_ref().map(|pieces| pieces.iter().map(Piece::block).collect());
-        Some(Taken { number, blocks, lot: rule.lot() })
+        let blocks = rule.reply.as_ref().map(|pieces| pieces.iter().map(ScriptBlock::block).collect());
+        Some(MatchedRule { number, blocks, faults: rule.faults() })
     }
 }
 
-fn lines(text: &str) -> Result<Vec<Value>, BadScript> {
+fn lines(text: &str) -> Result<Vec<Value>, ModelScriptError> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines.zip(1..).map(|(line, number)| serde_json::from_str(line).map_err(at(place(number)))).collect()
 }
@@ -117,8 +121,8 @@ fn place(number: usize) -> String {
     format!("rule {number}")
 }
 
-fn at(place: String) -> impl FnOnce(serde_json::Error) -> BadScript {
-    move |error| BadScript { place, why: in_words(&error) }
+fn at(place: String) -> impl FnOnce(serde_json::Error) -> ModelScriptError {
+    move |error| ModelScriptError { place, why: in_words(&error) }
 }
 
 /// What a parser calls wrong, as people call it.
@@ -142,8 +146,8 @@ fn in_words(error: &serde_json::Error) -> String {
     }
 }
 
-fn rule(value: Value) -> Result<Rule, serde_json::Error> {
-    let rule: Rule = serde_json::from_value(value)?;
+fn rule(value: Value) -> Result<ScriptRule, serde_json::Error> {
+    let rule: ScriptRule = serde_json::from_value(value)?;
     let ends = [rule.fail.is_some(), rule.cut.is_some(), rule.hang, rule.overloaded_midstream];
     let ends = ends.into_iter().filter(|given| *given).count();
     let wrong = serde_json::Error::custom::<&str>;
@@ -172,35 +176,39 @@ fn rule(value: Value) -> Result<Rule, serde_json::Error> {
     Ok(rule)
 }
 
-impl Rule {
-    fn matches(&self, conversation: &Conversation, speaker: Speaker) -> bool {
-        let When { contains, turn, model, subagent } = &self.when;
+impl ScriptRule {
+    fn matches(&self, conversation: &MessagesRequest, speaker: RequesterRole) -> bool {
+        let ScriptCondition { contains, turn, model, subagent } = &self.when;
         self.times.is_none_or(|times| self.used < times)
-            && *subagent == (speaker == Speaker::Subagent)
-            && contains.as_ref().is_none_or(|text| conversation.newest().contains(text))
-            && turn.is_none_or(|turn| conversation.turn() == turn)
+            && *subagent == (speaker == RequesterRole::Subagent)
+            && contains.as_ref().is_none_or(|text| conversation.newest_text().contains(text))
+            && turn.is_none_or(|turn| conversation.answer_number() == turn)
             && model.as_ref().is_none_or(|model| conversation.model == *model)
     }
 
-    fn lot(&self) -> Lot {
+    fn faults(&self) -> AttemptFaults {
         let end = match (self.fail, self.cut) {
-            (Some(status), _) => Some(End::Fail { status, retry_after: self.retry_after.unwrap_or(1) }),
-            (None, Some(events)) => Some(End::Cut(events)),
-            (None, None) if self.hang => Some(End::Hang),
-            (None, None) => self.overloaded_midstream.then_some(End::OverloadedMidstream),
+            (Some(status), _) => {
+                Some(TerminalFault::Fail { status, retry_after: self.retry_after.unwrap_or(1) })
+            }
+            (None, Some(events)) => Some(TerminalFault::Cut(events)),
+            (None, None) if self.hang => Some(TerminalFault::Hang),
+            (None, None) => self.overloaded_midstream.then_some(TerminalFault::OverloadedMidstream),
         };
-        Lot { stall: self.stall.unwrap_or(0), usage: self.usage, end }
+        AttemptFaults { stall: self.stall.unwrap_or(0), usage: self.usage, end }
     }
 }
 
-impl Piece {
-    fn block(&self) -> Block {
+impl ScriptBlock {
+    fn block(&self) -> ReplyBlock {
         match self {
-            Piece::Text { text, pieces } => {
-                Block::Text { text: text.clone(), pace: pieces.map_or(Pace::AtOnce, Pace::Slow) }
+            ScriptBlock::Text { text, pieces } => {
+                ReplyBlock::Text { text: text.clone(), pace: pieces.map_or(TextPace::AtOnce, TextPace::Slow) }
             }
-            Piece::Thinking { thinking } => Block::Thinking(thinking.clone()),
-            Piece::ToolUse { name, input } => Block::Call { name: name.clone(), input: input.clone() },
+            ScriptBlock::Thinking { thinking } => ReplyBlock::Thinking(thinking.clone()),
+            ScriptBlock::ToolUse { name, input } => {
+                ReplyBlock::Call { name: name.clone(), input: input.clone() }
+            }
         }
     }
 }
@@ -210,14 +218,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn request(prompt: &str, model: &str) -> Conversation {
+    fn request(prompt: &str, model: &str) -> MessagesRequest {
         let body = json!({ "model": model, "messages": [{ "role": "user", "content": prompt }] });
-        Conversation::read(&body).expect("a conversation")
+        MessagesRequest::read(&body).expect("a conversation")
     }
 
     #[test]
     fn the_first_rule_that_matches_and_is_not_used_up_wins() {
-        let mut script = Script::parse(
+        let mut script = ModelScript::parse(
             r#"{"when": {"contains": "tea"}, "times": 1, "fail": 529, "retry_after": 0}
                {"when": {"contains": "tea", "model": "m"}, "reply": [{"type": "text", "text": "for m"}]}
 
@@ -225,8 +233,9 @@ mod tests {
         )
         .expect("a script");
         assert_eq!(script.rules(), 3);
-        let mut taken =
-            |prompt, model| script.take(&request(prompt, model), Speaker::Agent).map(|taken| taken.number);
+        let mut taken = |prompt, model| {
+            script.match_rule(&request(prompt, model), RequesterRole::Agent).map(|taken| taken.number)
+        };
         let took = [taken("tea", "m"), taken("tea", "m"), taken("tea", "n"), taken("x", "m")];
         assert_eq!(took, [Some(1), Some(2), Some(3), Some(3)]);
     }
@@ -234,28 +243,28 @@ mod tests {
     #[test]
     fn subagents_get_only_what_is_meant_for_them() {
         let script = r#"[{"when": {"turn": 1}, "fail": 500}, {"when": {"subagent": true}, "fail": 429}]"#;
-        let mut script = Script::parse(script).expect("a script");
-        let mut taken = |speaker| script.take(&request("x", "m"), speaker).map(|taken| taken.number);
-        assert_eq!((taken(Speaker::Agent), taken(Speaker::Subagent)), (Some(1), Some(2)));
+        let mut script = ModelScript::parse(script).expect("a script");
+        let mut taken = |speaker| script.match_rule(&request("x", "m"), speaker).map(|taken| taken.number);
+        assert_eq!((taken(RequesterRole::Agent), taken(RequesterRole::Subagent)), (Some(1), Some(2)));
     }
 
     #[test]
     fn a_rule_says_what_comes() {
-        let mut script = Script::parse(
+        let mut script = ModelScript::parse(
             r#"[{"stall": 5, "usage": 7, "reply": [
                 {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a", "pieces": 4},
                 {"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}]}]"#,
         )
         .expect("a script");
         let blocks = vec![
-            Block::Thinking("hm".into()),
-            Block::Text { text: "a".into(), pace: Pace::Slow(4) },
-            Block::Call { name: "Bash".into(), input: json!({"command": "ls"}) },
+            ReplyBlock::Thinking("hm".into()),
+            ReplyBlock::Text { text: "a".into(), pace: TextPace::Slow(4) },
+            ReplyBlock::Call { name: "Bash".into(), input: json!({"command": "ls"}) },
         ];
-        let lot = Lot { stall: 5, usage: Some(7), end: None };
+        let lot = AttemptFaults { stall: 5, usage: Some(7), end: None };
         assert_eq!(
-            script.take(&request("x", "m"), Speaker::Agent),
-            Some(Taken { number: 1, blocks: Some(blocks), lot })
+            script.match_rule(&request("x", "m"), RequesterRole::Agent),
+            Some(MatchedRule { number: 1, blocks: Some(blocks), faults: lot })
         );
     }
 
@@ -283,7 +292,8 @@ mod tests {
             ("[{]", "the list of rules: it is not JSON from line 1, column 3 on"),
             ("nonsense", "rule 1: it is not JSON from line 1, column"),
         ] {
-            let error = Script::parse(text).map(|script| script.rules()).expect_err("refused").to_string();
+            let error =
+                ModelScript::parse(text).map(|script| script.rules()).expect_err("refused").to_string();
             assert!(error.starts_with(expected), "{text}: {error}");
         }
     }

@@ -1,11 +1,11 @@
 //! The server: takes a request, has it decided, writes it down, and has it answered.
 
 use crate::{
-    decide::{Answer, Asked, Director},
-    log::{Entry, Log},
-    perform::perform,
+    decide::{ModelHttpRequest, ScriptedModel, ScriptedResponse},
+    log::{RequestLog, RequestLogEntry},
+    perform::respond,
     problem,
-    script::Script,
+    script::ModelScript,
 };
 use axum::{
     Router,
@@ -33,15 +33,15 @@ use tokio::{
 const LARGEST_BODY: usize = 32 << 20;
 
 #[derive(Debug, Clone)]
-pub enum Listen {
+pub enum ListenAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
 #[derive(Debug)]
-pub struct Options {
-    pub listen: Listen,
-    pub script: Script,
+pub struct ModelServerOptions {
+    pub listen: ListenAddress,
+    pub script: ModelScript,
     pub log: Option<PathBuf>,
     /// What a request and its answer may have in tokens; without it, anything.
     pub window: Option<u64>,
@@ -49,9 +49,9 @@ pub struct Options {
 
 /// A reason not to start.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ModelServerError {
     #[error("{0} is not on this machine: anybody who can reach it would read what others asked")]
-    NotHere(SocketAddr),
+    NotLoopback(SocketAddr),
     #[error("cannot listen on {place}")]
     Listen { place: String, source: io::Error },
     #[error("cannot write to the log {path:?}")]
@@ -60,21 +60,23 @@ pub enum Failure {
 
 /// A server that listens; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct ModelServer {
     address: String,
     task: JoinHandle<io::Result<()>>,
     socket: Option<PathBuf>,
 }
 
-impl Server {
-    pub async fn start(options: Options) -> Result<Server, Failure> {
-        let log = Log::open(options.log.as_deref());
-        let log = log.map_err(|source| Failure::Log { path: options.log.unwrap_or_default(), source })?;
-        let director = Director::new(options.script, options.window);
-        let router = router(Arc::new(Stage { director: Mutex::new(director), log: Mutex::new(log) }));
+impl ModelServer {
+    pub async fn start(options: ModelServerOptions) -> Result<ModelServer, ModelServerError> {
+        let log = RequestLog::open(options.log.as_deref());
+        let log =
+            log.map_err(|source| ModelServerError::Log { path: options.log.unwrap_or_default(), source })?;
+        let director = ScriptedModel::new(options.script, options.window);
+        let router =
+            router(Arc::new(ModelServerState { director: Mutex::new(director), log: Mutex::new(log) }));
         match options.listen {
-            Listen::Tcp(address) => tcp(address, router).await,
-            Listen::Unix(path) => unix(path, router),
+            ListenAddress::Tcp(address) => tcp(address, router).await,
+            ListenAddress::Unix(path) => unix(path, router),
         }
     }
 
@@ -84,7 +86,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ModelServer {
     fn drop(&mut self) {
         self.task.abort();
         if let Some(path) = &self.socket {
@@ -93,37 +95,37 @@ impl Drop for Server {
     }
 }
 
-async fn tcp(address: SocketAddr, router: Router) -> Result<Server, Failure> {
+async fn tcp(address: SocketAddr, router: Router) -> Result<ModelServer, ModelServerError> {
     if !address.ip().is_loopback() {
-        return Err(Failure::NotHere(address));
+        return Err(ModelServerError::NotLoopback(address));
     }
-    let failed = |source| Failure::Listen { place: address.to_string(), source };
+    let failed = |source| ModelServerError::Listen { place: address.to_string(), source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = format!("http://{}", listener.local_addr().map_err(failed)?);
     let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     let task = tokio::spawn(async move { axum::serve(listener, router).await });
-    Ok(Server { address, task, socket: None })
+    Ok(ModelServer { address, task, socket: None })
 }
 
-fn unix(path: PathBuf, router: Router) -> Result<Server, Failure> {
-    let failed = |source| Failure::Listen { place: path.display().to_string(), source };
-    forget_dead(&path).and_then(|()| UnixListener::bind(&path)).map_err(failed).map(|listener| {
+fn unix(path: PathBuf, router: Router) -> Result<ModelServer, ModelServerError> {
+    let failed = |source| ModelServerError::Listen { place: path.display().to_string(), source };
+    remove_stale_socket(&path).and_then(|()| UnixListener::bind(&path)).map_err(failed).map(|listener| {
         let task = tokio::spawn(async move { axum::serve(listener, router).await });
-        Server { address: format!("unix:{}", path.display()), task, socket: Some(path) }
+        ModelServer { address: format!("unix:{}", path.display()), task, socket: Some(path) }
     })
 }
 
 /// A server that was killed leaves its socket behind. One that is alive keeps it.
-fn forget_dead(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match std::os::unix::net::UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-struct Stage {
-    director: Mutex<Director>,
-    log: Mutex<Log>,
+struct ModelServerState {
+    director: Mutex<ScriptedModel>,
+    log: Mutex<RequestLog>,
 }
 
 /// Both are whole between any two calls, so a panic elsewhere does not spoil them.
@@ -131,31 +133,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn router(stage: Arc<Stage>) -> Router {
-    let router = Router::new().route("/_log", get(logged)).route("/_script", post(rewritten));
-    router.fallback(asked).with_state(stage)
+fn router(stage: Arc<ModelServerState>) -> Router {
+    let router = Router::new().route("/_log", get(logged)).route("/_script", post(replace_script));
+    router.fallback(handle_request).with_state(stage)
 }
 
-async fn asked(State(stage): State<Arc<Stage>>, request: Request) -> Response {
+async fn handle_request(State(stage): State<Arc<ModelServerState>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let (path, method, headers) = (parts.uri.path(), &parts.method, &parts.headers);
     let (body, answer) = match to_bytes(body, LARGEST_BODY).await {
         Ok(bytes) => {
             let body = read(&bytes);
-            let answer = lock(&stage.director).decide(&Asked { method, path, headers, body: &body });
+            let answer =
+                lock(&stage.director).decide(&ModelHttpRequest { method, path, headers, body: &body });
             (body, answer)
         }
-        Err(error) => (Value::Null, Answer::fail("too large", 413, error.to_string())),
+        Err(error) => (Value::Null, ScriptedResponse::fail("too large", 413, error.to_string())),
     };
     let path = parts.uri.path_and_query().map_or(path, |whole| whole.as_str());
     let usage = answer.usage();
-    let written =
-        lock(&stage.log).write(&Entry { method, path, headers, body: &body, answered: &answer.why, usage });
+    let written = lock(&stage.log).write(&RequestLogEntry {
+        method,
+        path,
+        headers,
+        body: &body,
+        answered: &answer.why,
+        usage,
+    });
     match written {
-        Ok(number) => perform(answer, &format!("req_{number:022}")).await,
+        Ok(number) => respond(answer, &format!("req_{number:022}")).await,
         Err(error) => {
-            let answer = Answer::fail("log", 500, format!("cannot write the log: {error}"));
-            perform(answer, "req_unwritten").await
+            let answer = ScriptedResponse::fail("log", 500, format!("cannot write the log: {error}"));
+            respond(answer, "req_unwritten").await
         }
     }
 }
@@ -170,17 +179,20 @@ fn read(bytes: &Bytes) -> Value {
 }
 
 #[derive(Deserialize)]
-struct After {
+struct RequestLogQuery {
     #[serde(default)]
     after: u64,
 }
 
-async fn logged(State(stage): State<Arc<Stage>>, Query(After { after }): Query<After>) -> Response {
+async fn logged(
+    State(stage): State<Arc<ModelServerState>>,
+    Query(RequestLogQuery { after }): Query<RequestLogQuery>,
+) -> Response {
     ([(CONTENT_TYPE, "application/x-ndjson")], lock(&stage.log).after(after)).into_response()
 }
 
-async fn rewritten(State(stage): State<Arc<Stage>>, text: String) -> Response {
-    let (status, answer) = match Script::parse(&text) {
+async fn replace_script(State(stage): State<Arc<ModelServerState>>, text: String) -> Response {
+    let (status, answer) = match ModelScript::parse(&text) {
         Ok(script) => {
             let answer = json!({ "rules": script.rules() });
             lock(&stage.director).script = script;

@@ -1,30 +1,31 @@
 //! Requests that Claude Code makes beside the conversation: a title for the session, a check of the key, a summary
 //! before the context is full. They get an answer that does no harm.
 
-use crate::conversation::Conversation;
+use crate::conversation::MessagesRequest;
 use serde_json::{Map, Value, json};
 
 /// Tokens that are too few for an answer in a conversation.
-const FEW: u64 = 1024;
+const MAX_HELPER_TOKENS: u64 = 1024;
 
 /// A helper's request has no tools, and a form for its answer, a mark around what it is about, or next to no room.
-pub(crate) fn is_helper(conversation: &Conversation) -> bool {
+pub(crate) fn is_helper(conversation: &MessagesRequest) -> bool {
     let has_form = schema(conversation).is_some();
-    let is_marked = conversation.newest().starts_with("<session>");
-    let has_no_room = conversation.max_tokens.is_some_and(|most| most <= FEW) && is_of_claude(conversation);
+    let is_marked = conversation.newest_text().starts_with("<session>");
+    let has_no_room =
+        conversation.max_tokens.is_some_and(|most| most <= MAX_HELPER_TOKENS) && is_of_claude(conversation);
     conversation.tools.is_empty() && (has_form || is_marked || has_no_room)
 }
 
 /// Others may ask for little and mean it.
-fn is_of_claude(conversation: &Conversation) -> bool {
+fn is_of_claude(conversation: &MessagesRequest) -> bool {
     conversation.metadata["user_id"].is_string()
 }
 
-fn schema(conversation: &Conversation) -> Option<&Value> {
+fn schema(conversation: &MessagesRequest) -> Option<&Value> {
     conversation.output_config.pointer("/format/schema")
 }
 
-pub(crate) fn help(conversation: &Conversation) -> String {
+pub(crate) fn helper_answer(conversation: &MessagesRequest) -> String {
     match schema(conversation) {
         Some(schema) => sample(schema, 0).to_string(),
         None => "A scripted session".into(),
@@ -56,10 +57,10 @@ pub(crate) fn asks_for_summary(prompt: &str) -> bool {
 }
 
 /// Names the conversation: what follows is told from one that begins with the same words.
-pub(crate) fn summary(conversation: &Conversation) -> String {
+pub(crate) fn summary(conversation: &MessagesRequest) -> String {
     // The request for the summary is itself a message.
-    let seen = conversation.prompts().saturating_sub(1);
-    let name = conversation.id().named();
+    let seen = conversation.prompt_count().saturating_sub(1);
+    let name = conversation.id().marker();
     format!("<summary>\nOf {name}: {seen} user messages were seen before this summary.\n</summary>")
 }
 
@@ -67,8 +68,8 @@ pub(crate) fn summary(conversation: &Conversation) -> String {
 mod tests {
     use super::*;
 
-    fn read(body: Value) -> Conversation {
-        Conversation::read(&body).expect("a conversation")
+    fn read(body: Value) -> MessagesRequest {
+        MessagesRequest::read(&body).expect("a conversation")
     }
 
     #[test]
@@ -81,7 +82,7 @@ mod tests {
             "output_config": {"format": {"type": "json_schema", "schema": schema}},
         }));
         assert!(is_helper(&request));
-        assert_eq!(help(&request), r#"{"title":"A scripted session"}"#);
+        assert_eq!(helper_answer(&request), r#"{"title":"A scripted session"}"#);
     }
 
     #[test]

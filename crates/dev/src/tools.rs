@@ -1,23 +1,26 @@
 //! What a directive calls: Claude Code's tools where they are offered, else those of the built-in agent.
 
-use crate::{conversation::Conversation, directive::Wish};
+use crate::{conversation::MessagesRequest, directive::DirectiveToolCall};
 use serde_json::{Value, json};
 
 /// The tool and its input for a wish, or words that say why there is none.
-pub(crate) fn call(wish: &Wish, conversation: &Conversation) -> Result<(String, Value), String> {
+pub(crate) fn call(
+    wish: &DirectiveToolCall,
+    conversation: &MessagesRequest,
+) -> Result<(String, Value), String> {
     let choices: Vec<(&str, Value)> = match wish {
-        Wish::Run { command } => vec![
+        DirectiveToolCall::Run { command } => vec![
             ("Bash", json!({ "command": command, "description": "What the prompt asks for" })),
             ("run", json!({ "command": command })),
         ],
-        Wish::Write { path, text } => vec![
+        DirectiveToolCall::Write { path, text } => vec![
             ("Write", json!({ "file_path": path, "content": text })),
             ("write", json!({ "path": path, "text": text })),
         ],
-        Wish::Read { path } => {
+        DirectiveToolCall::Read { path } => {
             vec![("Read", json!({ "file_path": path })), ("read", json!({ "path": path }))]
         }
-        Wish::Ask { question, options } => vec![("AskUserQuestion", asking(question, options))],
+        DirectiveToolCall::Ask { question, options } => vec![("AskUserQuestion", asking(question, options))],
     };
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
     let missing = format!("I would call {}, but it is not offered.", names.join(" or "));

@@ -1,27 +1,28 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
 use crate::{
-    Command, Driver, Ear, Heard, Launch, Memory, Report, Say, own_folder, stream_json,
-    usage::{self, Lines},
+    AgentDriver, AgentEvent, AgentInput, AgentLaunch, ConversationSource, LaunchCommand, TurnTracker,
+    UsageReport, session_folder, stream_json,
+    usage::{self, AnswerLineKind},
 };
-use ash_model::Options;
+use ash_model::SessionOptions;
 use serde_json::Value;
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
 
-pub struct Builtin;
+pub struct BuiltinDriver;
 
-impl Driver for Builtin {
-    fn launch(&self, launch: &Launch) -> Command {
+impl AgentDriver for BuiltinDriver {
+    fn launch(&self, launch: &AgentLaunch) -> LaunchCommand {
         let mut argv = vec![launch.exe.display().to_string(), "builtin-agent".to_owned()];
         let mut flag = |name: &str, value: String| argv.extend([name.to_owned(), value]);
         match launch.memory {
-            Memory::Fresh { id } => flag("--session-id", id.to_string()),
-            Memory::Own { id } => {
+            ConversationSource::Fresh { id } => flag("--session-id", id.to_string()),
+            ConversationSource::Resume { id } => {
                 flag("--session-id", id.to_string());
                 flag("--resume", id.to_string());
             }
-            Memory::Fork { from, id } => {
+            ConversationSource::Fork { from, id } => {
                 flag("--session-id", id.to_string());
                 flag("--resume", from.to_string());
             }
@@ -70,14 +71,14 @@ impl Driver for Builtin {
         if let Some(version) = own.and_then(|own| own.api_version.as_ref()) {
             flag("--api-version", version.clone());
         }
-        Command { argv, env: BTreeMap::new() }
+        LaunchCommand { argv, env: BTreeMap::new() }
     }
 
-    fn tell(&self, say: &Say) -> Vec<u8> {
+    fn tell(&self, say: &AgentInput) -> Vec<u8> {
         stream_json::tell(say)
     }
 
-    fn lacks(&self, options: &Options) -> Vec<&'static str> {
+    fn unsupported_options(&self, options: &SessionOptions) -> Vec<&'static str> {
         // Inside its walls it does what it likes, and asks nobody. Whoever counts on being asked must hear that.
         let asks = options
             .permission_mode
@@ -86,7 +87,7 @@ impl Driver for Builtin {
         asks.then_some("permissionMode").into_iter().collect()
     }
 
-    fn ignores(&self, options: &Options) -> Vec<&'static str> {
+    fn ignores(&self, options: &SessionOptions) -> Vec<&'static str> {
         let given = [
             ("mcpServers", options.mcp_servers.is_some()),
             ("subagents", options.subagents.is_some()),
@@ -96,30 +97,30 @@ impl Driver for Builtin {
         given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
 
-    fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
+    fn parse_line(&self, _ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent> {
         let mut heard = stream_json::hear(line);
         let steered = match &heard[..] {
-            [Heard::Message { line }] => steered(line),
+            [AgentEvent::Message { line }] => steered(line),
             _ => None,
         };
         heard.extend(steered);
         heard
     }
 
-    fn used(&self, line: &[u8]) -> Option<Report> {
-        usage::used(line, Lines::Whole)
+    fn reported_usage(&self, line: &[u8]) -> Option<UsageReport> {
+        usage::used(line, AnswerLineKind::Whole)
     }
 
-    fn keeps(&self, _cwd: &Path, id: Uuid) -> Vec<String> {
-        vec![format!(".ash/agent/{id}.jsonl"), own_folder(id)]
+    fn memory_paths(&self, _cwd: &Path, id: Uuid) -> Vec<String> {
+        vec![format!(".ash/agent/{id}.jsonl"), session_folder(id)]
     }
 }
 
-fn steered(line: &str) -> Option<Heard> {
+fn steered(line: &str) -> Option<AgentEvent> {
     let value: Value = line.contains("\"steered\"").then(|| serde_json::from_str(line).ok())??;
     let told = value["type"] == "system" && value["subtype"] == "steered";
     let turn = serde_json::from_value(value["uuid"].clone()).ok()?;
-    told.then_some(Heard::Steered { turn })
+    told.then_some(AgentEvent::Steered { turn })
 }
 
 /// Tools are known by their names in Claude Code, too.
@@ -139,17 +140,19 @@ fn ours(tool: &str) -> &str {
 mod tests {
     use super::*;
     use crate::testing::launch;
-    use ash_model::{Dialect, OwnProvider};
+    use ash_model::{ByokEndpoint, ModelApiDialect};
 
-    fn argv(memory: Memory) -> String {
-        Builtin.launch(&launch(memory)).argv.join(" ")
+    fn argv(memory: ConversationSource) -> String {
+        BuiltinDriver.launch(&launch(memory)).argv.join(" ")
     }
 
     #[test]
     fn a_model_is_called_through_the_socket_and_no_key_is_inside() {
-        let launch =
-            Launch { provider: Some(Dialect::Anthropic), ..launch(Memory::Fresh { id: Uuid::nil() }) };
-        let Command { argv, env } = Builtin.launch(&launch);
+        let launch = AgentLaunch {
+            provider: Some(ModelApiDialect::Anthropic),
+            ..launch(ConversationSource::Fresh { id: Uuid::nil() })
+        };
+        let LaunchCommand { argv, env } = BuiltinDriver.launch(&launch);
         let said = argv.join(" ");
         assert!(
             said.ends_with("--model m --provider anthropic --model-socket /run/ash/model.sock"),
@@ -160,16 +163,16 @@ mod tests {
 
     #[test]
     fn a_deployment_has_a_name_and_a_version_and_no_key_is_inside() {
-        let own = OwnProvider {
-            r#type: Dialect::Azure,
+        let own = ByokEndpoint {
+            r#type: ModelApiDialect::Azure,
             base_url: "https://ours.example".into(),
             deployment_id: Some("d".into()),
             api_version: Some("v".into()),
         };
-        let mut launch = launch(Memory::Fresh { id: Uuid::nil() });
+        let mut launch = launch(ConversationSource::Fresh { id: Uuid::nil() });
         (launch.provider, launch.options.own_provider, launch.options.model) =
             (Some(own.r#type), Some(own), None);
-        let Command { argv, env } = Builtin.launch(&launch);
+        let LaunchCommand { argv, env } = BuiltinDriver.launch(&launch);
         let said = argv.join(" ");
         assert!(
             said.ends_with("--model d --provider azure --model-socket /run/ash/model.sock --api-version v"),
@@ -183,11 +186,11 @@ mod tests {
     fn a_fork_starts_from_its_parents_conversation_under_its_own_id() {
         let (from, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
         assert_eq!(
-            argv(Memory::Fork { from, id }),
+            argv(ConversationSource::Fork { from, id }),
             format!("/.ash/ash builtin-agent --session-id {id} --resume {from} --model m")
         );
         assert_eq!(
-            argv(Memory::Fresh { id }),
+            argv(ConversationSource::Fresh { id }),
             format!("/.ash/ash builtin-agent --session-id {id} --model m")
         );
     }

@@ -15,34 +15,35 @@ mod window;
 pub use version::{ClaudeVersion, OLDEST_CLAUDE};
 
 use crate::{
-    Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Report, Say,
-    Spoken, Survey,
-    ear::{Announces, Answer, MOST_TASKS},
-    head, own_folder, stream_json,
-    usage::{self, Lines},
+    AgentDriver, AgentEvent, AgentInput, AgentLaunch, ConversationSource, ExpectedMessage, HomeEntry,
+    LaunchCommand, LoggedMessage, MendedTranscript, MessageFingerprint, TranscriptIdentity, TranscriptSurvey,
+    TurnTracker, UsageReport,
+    ear::{MAX_TASKS, TurnAnswer, TurnEndSignals},
+    head, session_folder, stream_json,
+    usage::{self, AnswerLineKind},
 };
-use ash_model::{InnerPath, Options, Provider, Root, Setting, TurnId};
-use content::Content;
+use ash_model::{LiveSetting, ModelProvider, SandboxPath, SandboxRoot, SessionOptions, TurnId};
+use content::ContentOutline;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
 use uuid::Uuid;
 
-pub struct Claude;
+pub struct ClaudeDriver;
 
 /// Not a key: what is said to the socket gets the real one outside.
-const PLACEHOLDER: &str = "kept-outside-the-sandbox";
+const PLACEHOLDER_KEY: &str = "kept-outside-the-sandbox";
 /// Of a task, in bytes.
-const LONGEST_ID: usize = 256;
+const MAX_ID_BYTES: usize = 256;
 /// Its own words for models, each of which becomes a name only when it asks.
 const ALIASES: [&str; 7] = ["default", "best", "fable", "haiku", "opus", "opusplan", "sonnet"];
 /// What belongs to one conversation alone, wherever its configuration is.
-const MEMORY: [&str; 4] = ["projects", "tasks", "file-history", "session-env"];
+const MEMORY_FOLDERS: [&str; 4] = ["projects", "tasks", "file-history", "session-env"];
 /// It looks for skills in `.claude/skills` of folders that it is given: here are some that lead to others.
 const SKILLS: &str = ".ash/skills";
 
-impl Driver for Claude {
-    fn launch(&self, launch: &Launch) -> Command {
+impl AgentDriver for ClaudeDriver {
+    fn launch(&self, launch: &AgentLaunch) -> LaunchCommand {
         let mut argv = vec![launch.program.display().to_string(), "-p".to_owned()];
         let mut flag = |name: &str, value: &str| argv.extend([name.to_owned(), value.to_owned()]);
         flag("--input-format", "stream-json");
@@ -51,9 +52,9 @@ impl Driver for Claude {
         // A call that needs leave is put to us, and waits for the answer.
         flag("--permission-prompt-tool", "stdio");
         match launch.memory {
-            Memory::Fresh { id } => flag("--session-id", &id.to_string()),
-            Memory::Own { id } => flag("--resume", &id.to_string()),
-            Memory::Fork { from, id } => {
+            ConversationSource::Fresh { id } => flag("--session-id", &id.to_string()),
+            ConversationSource::Resume { id } => flag("--resume", &id.to_string()),
+            ConversationSource::Fork { from, id } => {
                 flag("--resume", &from.to_string());
                 flag("--session-id", &id.to_string());
             }
@@ -68,7 +69,7 @@ impl Driver for Claude {
         let instructed =
             launch.options.append_system_prompt.is_some() || launch.options.system_prompt.is_some();
         // A program that tells no version is taken for the newest.
-        let snapshots = launch.claude.is_none_or(|version| version >= version::FIRST_PROMPT_SNAPSHOT);
+        let snapshots = launch.claude_version.is_none_or(|version| version >= version::FIRST_PROMPT_SNAPSHOT);
         if instructed && snapshots {
             // Otherwise it goes on with what it was told first, whatever is said later.
             flag("--system-prompt-snapshot", "off");
@@ -106,69 +107,70 @@ impl Driver for Claude {
         if launch.options.streaming != Some(false) {
             switches.push("--include-partial-messages");
         }
-        if matches!(launch.memory, Memory::Fork { .. }) {
+        if matches!(launch.memory, ConversationSource::Fork { .. }) {
             switches.push("--fork-session");
         }
         argv.extend(switches.into_iter().map(str::to_owned));
-        Command { argv, env: environment(launch) }
+        LaunchCommand { argv, env: environment(launch) }
     }
 
-    fn tell(&self, say: &Say) -> Vec<u8> {
+    fn tell(&self, say: &AgentInput) -> Vec<u8> {
         match say {
             // The same id again is the same message: what it has answered it does not answer twice.
-            Say::Prompt { turn, head, content, ask: _, attempt: _ } => stream_json::line(&json!({
+            AgentInput::Prompt { turn, head, content, ask: _, attempt: _ } => stream_json::line(&json!({
                 "type": "user", "uuid": turn,
                 "message": { "role": "user", "content": with_head(head.as_deref(), content) },
             })),
-            Say::Set { setting: Setting::PermissionMode(mode), input } => {
-                let setting = Setting::PermissionMode(permission_mode(Some(mode)).to_owned());
-                stream_json::tell(&Say::Set { setting, input: *input })
+            AgentInput::SetLiveSetting { setting: LiveSetting::PermissionMode(mode), input } => {
+                let setting = LiveSetting::PermissionMode(permission_mode(Some(mode)).to_owned());
+                stream_json::tell(&AgentInput::SetLiveSetting { setting, input: *input })
             }
             // It takes it up between two calls, or right after the turn.
-            Say::Steer { turn, into: _, content } => stream_json::line(&json!({
+            AgentInput::Steer { turn, into: _, content } => stream_json::line(&json!({
                 "type": "user", "uuid": turn, "message": { "role": "user", "content": content },
             })),
-            Say::Hello { .. } | Say::Interrupt { .. } | Say::Answer { .. } | Say::Set { .. } => {
-                stream_json::tell(say)
-            }
+            AgentInput::Hello { .. }
+            | AgentInput::Interrupt { .. }
+            | AgentInput::Answer { .. }
+            | AgentInput::SetLiveSetting { .. } => stream_json::tell(say),
         }
     }
 
-    fn used(&self, line: &[u8]) -> Option<Report> {
-        usage::used(line, Lines::Blocks)
+    fn reported_usage(&self, line: &[u8]) -> Option<UsageReport> {
+        usage::used(line, AnswerLineKind::Blocks)
     }
 
     fn takes_settings(&self) -> bool {
         true
     }
 
-    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+    fn model<'o>(&self, options: &'o SessionOptions) -> Option<&'o str> {
         let model = options.model.as_deref()?;
         let name = model.trim().to_lowercase();
         (!ALIASES.contains(&name.strip_suffix("[1m]").unwrap_or(&name))).then_some(model)
     }
 
-    fn lacks(&self, options: &Options) -> Vec<&'static str> {
+    fn unsupported_options(&self, options: &SessionOptions) -> Vec<&'static str> {
         // Without a model it is nothing.
-        let offline = options.provider == Some(Provider::Offline);
+        let offline = options.provider == Some(ModelProvider::Offline);
         offline.then_some("provider").into_iter().collect()
     }
 
-    fn furniture(&self, options: &Options) -> Vec<Furniture> {
+    fn home_entries(&self, options: &SessionOptions) -> Vec<HomeEntry> {
         let mut furniture = Vec::new();
-        if let Some((Root::Home, dir)) = options.config_dir.as_ref().map(InnerPath::root)
+        if let Some((SandboxRoot::Home, dir)) = options.config_dir.as_ref().map(SandboxPath::root)
             && dir != ".claude"
         {
             // Its memory stays where it is, so that it is found whatever is configured next.
             let up = "../".repeat(dir.split('/').count());
-            for name in MEMORY {
-                furniture.push(Furniture::Folder(format!(".claude/{name}")));
-                furniture.push(Furniture::Link(format!("{dir}/{name}"), format!("{up}.claude/{name}")));
+            for name in MEMORY_FOLDERS {
+                furniture.push(HomeEntry::Folder(format!(".claude/{name}")));
+                furniture.push(HomeEntry::Link(format!("{dir}/{name}"), format!("{up}.claude/{name}")));
             }
         }
         for (number, dir) in options.skill_directories.iter().flatten().enumerate() {
             let link = format!("{SKILLS}/{number}/.claude/skills");
-            furniture.push(Furniture::Link(link, dir.as_str().to_owned()));
+            furniture.push(HomeEntry::Link(link, dir.as_str().to_owned()));
         }
         furniture
     }
@@ -177,12 +179,12 @@ impl Driver for Claude {
         Some(transcript::place(cwd, id))
     }
 
-    fn keeps(&self, cwd: &Path, id: Uuid) -> Vec<String> {
+    fn memory_paths(&self, cwd: &Path, id: Uuid) -> Vec<String> {
         let transcript = transcript::place(cwd, id);
         let beside = transcript.trim_end_matches(".jsonl").to_owned();
         let others = ["tasks", "file-history", "session-env"];
         let others = others.map(|dir| format!(".claude/{dir}/{id}"));
-        [transcript, beside].into_iter().chain(others).chain([own_folder(id)]).collect()
+        [transcript, beside].into_iter().chain(others).chain([session_folder(id)]).collect()
     }
 
     /// It keeps plans as files under names that it makes up, and shows the whole plan when it wants to leave plan mode.
@@ -190,11 +192,11 @@ impl Driver for Claude {
         if tool == "ExitPlanMode" { input.get("plan")?.as_str() } else { None }
     }
 
-    fn spoken(&self, line: &str) -> Option<Spoken> {
+    fn message_fingerprint(&self, line: &str) -> Option<MessageFingerprint> {
         spoken(line)
     }
 
-    fn background(&self, line: &str) -> Option<(String, Option<String>)> {
+    fn background_task(&self, line: &str) -> Option<(String, Option<String>)> {
         // Most lines are not about it.
         let value: Value = line.contains("task_").then(|| serde_json::from_str(line).ok())??;
         let id = text(&value, "task_id").to_owned();
@@ -205,19 +207,28 @@ impl Driver for Claude {
         }
     }
 
-    fn survey(&self, lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[Expected]) -> Survey {
+    fn survey(
+        &self,
+        lines: &mut dyn Iterator<Item = Vec<u8>>,
+        expected: &[ExpectedMessage],
+    ) -> TranscriptSurvey {
         transcript::survey(lines, expected)
     }
 
-    fn mend(&self, lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], native: &Native) -> Mended {
+    fn mend(
+        &self,
+        lines: &mut dyn Iterator<Item = Vec<u8>>,
+        log: &[LoggedMessage],
+        native: &TranscriptIdentity,
+    ) -> MendedTranscript {
         mend::mend(lines, log, native)
     }
 
-    fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
+    fn parse_line(&self, ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent> {
         let mut heard = stream_json::hear(line);
         // Whether a turn is over is ours to say.
-        heard.retain(|heard| !matches!(heard, Heard::Rested { .. }));
-        let [Heard::Message { line }] = &heard[..] else { return heard };
+        heard.retain(|heard| !matches!(heard, AgentEvent::TurnEnded { .. }));
+        let [AgentEvent::Message { line }] = &heard[..] else { return heard };
         let Ok(value) = serde_json::from_str::<Value>(line) else { return heard };
         match (text(&value, "type"), text(&value, "subtype")) {
             ("command_lifecycle", _) if text(&value, "state") == "started" => {
@@ -231,21 +242,21 @@ impl Driver for Claude {
                 }
                 // A message it knows already changes nothing: it was at rest, and will not say so again.
                 let over = match (ear.completed, ear.busy) {
-                    (true, false) => ear.rest(),
-                    (true, true) => ear.rest_unattended(),
+                    (true, false) => ear.end_turn_if_idle(),
+                    (true, true) => ear.end_turn_without_idle(),
                     (false, _) => None,
                 };
                 heard.into_iter().chain(over).collect()
             }
             ("result", _) => {
                 note_result(ear, &value);
-                ear.paused = true;
+                ear.has_given_result = true;
                 // Over before anybody looked.
-                ear.stirred &= ear.turn.is_some();
-                let over = match (ear.announces, ear.own) {
-                    (Announces::Results, _) => ear.rest(),
-                    (Announces::Everything | Announces::Idle, true) => ear.rest_unattended(),
-                    (Announces::Everything | Announces::Idle, false) => None,
+                ear.self_start_seen &= ear.turn.is_some();
+                let over = match (ear.announces, ear.self_started) {
+                    (TurnEndSignals::Results, _) => ear.end_turn_if_idle(),
+                    (TurnEndSignals::Everything | TurnEndSignals::Idle, true) => ear.end_turn_without_idle(),
+                    (TurnEndSignals::Everything | TurnEndSignals::Idle, false) => None,
                 };
                 heard.into_iter().chain(over).collect()
             }
@@ -268,28 +279,28 @@ impl Driver for Claude {
             ("system", "init") => {
                 ear.compacting = false;
                 ear.announces = announces(&value);
-                (ear.busy, ear.paused) = (true, false);
-                let asked = ear.taken_up.as_ref().is_some_and(|(_, answer)| answer.is_none());
-                ear.stirred = ear.turn.is_none() && !asked;
+                (ear.busy, ear.has_given_result) = (true, false);
+                let asked = ear.early_message.as_ref().is_some_and(|(_, answer)| answer.is_none());
+                ear.self_start_seen = ear.turn.is_none() && !asked;
                 heard
             }
             // What a helper in the background says does not keep the agent busy.
             ("assistant", _) if value.get("parent_tool_use_id").is_some_and(|of| !of.is_null()) => heard,
             ("assistant", _) => {
-                (ear.busy, ear.paused) = (true, false);
+                (ear.busy, ear.has_given_result) = (true, false);
                 heard
             }
             // Says nothing that the messages do not say, and several times a turn.
             ("system", "session_state_changed") => {
                 ear.busy = text(&value, "state") != "idle";
-                ear.stirred &= ear.busy;
+                ear.self_start_seen &= ear.busy;
                 if ear.busy {
                     return Vec::new();
                 }
                 ear.unattended.clear();
                 // Nothing came of it, and nothing will.
-                ear.taken_up.take_if(|(_, answer)| answer.is_none());
-                ear.rest().into_iter().collect()
+                ear.early_message.take_if(|(_, answer)| answer.is_none());
+                ear.end_turn_if_idle().into_iter().collect()
             }
             _ => heard,
         }
@@ -298,9 +309,9 @@ impl Driver for Claude {
 
 /// Every message that it says it also writes down, under the same id. Not those of its subagents, which have
 /// transcripts of their own, and not what it says in somebody's name.
-fn spoken(line: &str) -> Option<Spoken> {
+fn spoken(line: &str) -> Option<MessageFingerprint> {
     #[derive(Deserialize)]
-    struct Line<'l> {
+    struct ClaudeLine<'l> {
         #[serde(borrow, rename = "type")]
         kind: Option<std::borrow::Cow<'l, str>>,
         uuid: Option<Uuid>,
@@ -310,15 +321,15 @@ fn spoken(line: &str) -> Option<Spoken> {
         #[serde(rename = "isSynthetic", default)]
         is_synthetic: bool,
         local_command_source: Option<serde::de::IgnoredAny>,
-        message: Option<Message>,
+        message: Option<ClaudeLineMessage>,
     }
     #[derive(Deserialize)]
-    struct Message {
+    struct ClaudeLineMessage {
         model: Option<String>,
         #[serde(default)]
-        content: Content,
+        content: ContentOutline,
     }
-    let line: Line<'_> = serde_json::from_str(line).ok()?;
+    let line: ClaudeLine<'_> = serde_json::from_str(line).ok()?;
     let message = line.message?;
     let own = matches!(line.kind.as_deref(), Some("assistant" | "user"))
         && line.parent_tool_use_id.is_none()
@@ -326,8 +337,8 @@ fn spoken(line: &str) -> Option<Spoken> {
         && !line.is_synthetic
         && line.local_command_source.is_none()
         && message.model.as_deref() != Some("<synthetic>");
-    let Content { binds, digest, .. } = message.content;
-    line.uuid.filter(|_| own).map(|id| Spoken { id, binds, digest })
+    let ContentOutline { has_call_or_result: binds, digest, .. } = message.content;
+    line.uuid.filter(|_| own).map(|id| MessageFingerprint { id, has_call_or_result: binds, digest })
 }
 
 /// What we have to say comes as a block of its own, marked as what it is.
@@ -350,7 +361,7 @@ fn permission_mode(asked: Option<&str>) -> &str {
 }
 
 /// Otherwise it deletes transcripts after 30 days, ours too.
-fn settings(options: &Options) -> String {
+fn settings(options: &SessionOptions) -> String {
     let mut settings = json!({ "cleanupPeriodDays": 36500 });
     if let Some(skills) = &options.disabled_skills {
         let off = skills.iter().map(|skill| (skill.clone(), json!("off")));
@@ -361,8 +372,8 @@ fn settings(options: &Options) -> String {
 
 /// It keeps its memory by the name of the folder it works in. That stays the same if it works elsewhere from now on, or
 /// is configured elsewhere; it takes the name only together with the place of its configuration.
-fn places(launch: &Launch) -> Vec<(String, String)> {
-    let Options { config_dir, working_directory, .. } = &launch.options;
+fn places(launch: &AgentLaunch) -> Vec<(String, String)> {
+    let SessionOptions { config_dir, working_directory, .. } = &launch.options;
     if config_dir.is_none() && working_directory.is_none() {
         return Vec::new();
     }
@@ -373,12 +384,12 @@ fn places(launch: &Launch) -> Vec<(String, String)> {
     ]
 }
 
-fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
+fn environment(launch: &AgentLaunch) -> std::collections::BTreeMap<String, String> {
     let socket = launch.model_socket.display().to_string();
     [
         ("ANTHROPIC_UNIX_SOCKET", socket.as_str()),
         ("ANTHROPIC_BASE_URL", "http://localhost"),
-        ("ANTHROPIC_API_KEY", PLACEHOLDER),
+        ("ANTHROPIC_API_KEY", PLACEHOLDER_KEY),
         // What it has said is in its transcript before we hear it.
         ("CLAUDE_CODE_EAGER_FLUSH", "1"),
         ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "1"),
@@ -396,8 +407,8 @@ fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
 }
 
 /// A call that was cut off is shown to the model as one whose outcome is unknown, and is not made again.
-fn interrupted(launch: &Launch) -> &'static [(&'static str, &'static str)] {
-    match launch.cut {
+fn interrupted(launch: &AgentLaunch) -> &'static [(&'static str, &'static str)] {
+    match launch.continues_cut_turn {
         true => {
             &[("CLAUDE_CODE_RESUME_INTERRUPTED_TURN", "1"), ("CLAUDE_CODE_RESUME_SHOWS_CUT_OFF_CALLS", "1")]
         }
@@ -410,17 +421,17 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
 }
 
 /// Every `init` tells the version. A program that tells none is taken for the newest.
-fn announces(init: &Value) -> Announces {
+fn announces(init: &Value) -> TurnEndSignals {
     let names_messages = init.get("user_message_uuids").is_some();
     match text(init, "claude_code_version").parse::<ClaudeVersion>() {
-        Ok(version) if version < version::FIRST_IDLE => Announces::Results,
-        Ok(_) if !names_messages => Announces::Idle,
-        Ok(_) | Err(_) => Announces::Everything,
+        Ok(version) if version < version::FIRST_IDLE => TurnEndSignals::Results,
+        Ok(_) if !names_messages => TurnEndSignals::Idle,
+        Ok(_) | Err(_) => TurnEndSignals::Everything,
     }
 }
 
 /// One that was cut off is completed as soon as it is told again, and goes on as another.
-fn note_command(ear: &mut Ear, value: &Value) -> bool {
+fn note_command(ear: &mut TurnTracker, value: &Value) -> bool {
     let over = matches!(text(value, "state"), "completed" | "cancelled");
     if over && ear.turn.is_some_and(|turn| turn.0.to_string() == text(value, "command_uuid")) {
         ear.completed = true;
@@ -429,14 +440,14 @@ fn note_command(ear: &mut Ear, value: &Value) -> bool {
 }
 
 /// The answer to our message, not to what a background task had to say.
-fn note_result(ear: &mut Ear, value: &Value) {
+fn note_result(ear: &mut TurnTracker, value: &Value) {
     let continued = value.get("resume_reason").is_some_and(|reason| !reason.is_null());
-    let Some((how, answer, usage, problem)) = stream_json::finished(value) else { return };
-    let answer = Answer { how, text: answer, usage, problem };
+    let Some((how, answer, usage, problem)) = stream_json::parse_result(value) else { return };
+    let answer = TurnAnswer { outcome: how, text: answer, usage, problem };
     let named = |name: &str| value.get(name).into_iter().flat_map(names);
     let named: Vec<String> = named("user_message_uuid").chain(named("user_message_uuids")).collect();
     let is_of = |turn: TurnId| named.contains(&turn.0.to_string());
-    if let Some((_, early)) = ear.taken_up.as_mut().filter(|(turn, _)| is_of(*turn)) {
+    if let Some((_, early)) = ear.early_message.as_mut().filter(|(turn, _)| is_of(*turn)) {
         *early = Some(answer.clone());
     }
     let Some(turn) = ear.turn else {
@@ -448,11 +459,11 @@ fn note_result(ear: &mut Ear, value: &Value) {
     // What a background task had to say names its origin.
     let of_message = value.get("origin").is_none_or(Value::is_null);
     let ours = match ear.announces {
-        Announces::Everything => is_of(turn),
-        Announces::Idle | Announces::Results => is_of(turn) || (named.is_empty() && of_message),
+        TurnEndSignals::Everything => is_of(turn),
+        TurnEndSignals::Idle | TurnEndSignals::Results => is_of(turn) || (named.is_empty() && of_message),
     };
     let aborted = text(value, "terminal_reason").starts_with("aborted");
-    if ours || aborted || continued || ear.own {
+    if ours || aborted || continued || ear.self_started {
         ear.answer = Some(answer);
     }
 }
@@ -466,14 +477,14 @@ fn names(value: &Value) -> Vec<String> {
 }
 
 /// Agents at work in the background hold a turn; shell commands do not.
-fn note_task(ear: &mut Ear, value: &Value, open: bool) {
+fn note_task(ear: &mut TurnTracker, value: &Value, open: bool) {
     let id = text(value, "task_id").to_owned();
     if !open {
         ear.tasks.remove(&id);
         ear.unattended.remove(&id);
     } else if text(value, "task_type").contains("agent")
-        && id.len() <= LONGEST_ID
-        && ear.tasks.len() < MOST_TASKS
+        && id.len() <= MAX_ID_BYTES
+        && ear.tasks.len() < MAX_TASKS
     {
         ear.tasks.insert(id);
     }

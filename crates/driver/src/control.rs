@@ -1,8 +1,8 @@
 //! The control lines of the newline-JSON dialect, beside the conversation: leave to make a call, and settings that
 //! change while the agent runs.
 
-use crate::Heard;
-use ash_model::{Setting, Verdict, tool_name};
+use crate::AgentEvent;
+use ash_model::{LiveSetting, PermissionVerdict, tool_name};
 use serde_json::{Value, json};
 
 /// The call by which Claude Code puts a question to a person.
@@ -10,14 +10,14 @@ const QUESTION: &str = "AskUserQuestion";
 const SETTING: &str = "set-";
 
 /// What the agent asks of us. All that we offered to decide is whether a call is made.
-pub(crate) fn asked(value: &Value) -> Option<Heard> {
+pub(crate) fn permission_request(value: &Value) -> Option<AgentEvent> {
     let request = value.get("request")?;
     if request.get("subtype")?.as_str()? != "can_use_tool" {
         return None;
     }
     let text = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
     let tool = tool_name(request.get("tool_name")?.as_str()?)?;
-    Some(Heard::Asked {
+    Some(AgentEvent::PermissionRequested {
         request: value.get("request_id")?.as_str()?.to_owned(),
         question: tool == QUESTION,
         tool,
@@ -31,15 +31,15 @@ pub(crate) fn asked(value: &Value) -> Option<Heard> {
     })
 }
 
-pub(crate) fn withdrawn(value: &Value) -> Option<Heard> {
+pub(crate) fn withdrawn(value: &Value) -> Option<AgentEvent> {
     let request = value.get("request_id")?.as_str()?.to_owned();
-    Some(Heard::Withdrawn { request })
+    Some(AgentEvent::PermissionWithdrawn { request })
 }
 
 /// `input` is what the call was to be made with: the agent wants it back, changed or not.
-pub(crate) fn answer(request: &str, input: &Value, verdict: &Verdict) -> Value {
+pub(crate) fn answer(request: &str, input: &Value, verdict: &PermissionVerdict) -> Value {
     let decided = match verdict {
-        Verdict::Allow { updated_input, answers, updated_permissions } => {
+        PermissionVerdict::Allow { updated_input, answers, updated_permissions } => {
             let mut input = updated_input.as_ref().unwrap_or(input).clone();
             if let (false, Some(input)) = (answers.is_empty(), input.as_object_mut()) {
                 input.insert("answers".to_owned(), json!(answers));
@@ -50,40 +50,40 @@ pub(crate) fn answer(request: &str, input: &Value, verdict: &Verdict) -> Value {
             }
             decided
         }
-        Verdict::Deny { message } => json!({ "behavior": "deny", "message": message }),
+        PermissionVerdict::Deny { message } => json!({ "behavior": "deny", "message": message }),
     };
     let response = json!({ "subtype": "success", "request_id": request, "response": decided });
     json!({ "type": "control_response", "response": response })
 }
 
 /// The number of the input is the name of the request, so that the answer can be told from that to another.
-pub(crate) fn set(setting: &Setting, input: u64) -> Value {
+pub(crate) fn set(setting: &LiveSetting, input: u64) -> Value {
     let request = match setting {
-        Setting::Model(model) => json!({ "subtype": "set_model", "model": model }),
-        Setting::PermissionMode(mode) => json!({ "subtype": "set_permission_mode", "mode": mode }),
+        LiveSetting::Model(model) => json!({ "subtype": "set_model", "model": model }),
+        LiveSetting::PermissionMode(mode) => json!({ "subtype": "set_permission_mode", "mode": mode }),
     };
     json!({ "type": "control_request", "request_id": format!("{SETTING}{input}"), "request": request })
 }
 
 /// Whether the agent goes on as it was told.
-pub(crate) fn was_set(response: &Value) -> Option<Heard> {
+pub(crate) fn setting_answer(response: &Value) -> Option<AgentEvent> {
     let input = response.get("request_id")?.as_str()?.strip_prefix(SETTING)?.parse().ok()?;
     let refused = (response.get("subtype").and_then(Value::as_str) != Some("success")).then(|| {
         response.get("error").and_then(Value::as_str).unwrap_or("the agent did not say why").to_owned()
     });
-    Some(Heard::Set { input, refused })
+    Some(AgentEvent::SettingAnswered { input, refused })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Say, stream_json};
+    use crate::{AgentInput, stream_json};
 
-    fn hear(line: Value) -> Vec<Heard> {
+    fn hear(line: Value) -> Vec<AgentEvent> {
         stream_json::hear(line.to_string().as_bytes())
     }
 
-    fn tell(say: &Say) -> Value {
+    fn tell(say: &AgentInput) -> Value {
         serde_json::from_slice(&stream_json::tell(say)).expect("a line of JSON")
     }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_call_that_waits_for_leave_is_heard_with_everything_it_says() {
-        let asked = |tool: &str, question| Heard::Asked {
+        let asked = |tool: &str, question| AgentEvent::PermissionRequested {
             request: "r".into(),
             tool: tool.into(),
             input: json!({"command": "ls"}),
@@ -105,13 +105,13 @@ mod tests {
         assert_eq!(hear(ask("Bash")), [asked("Bash", false)]);
         assert_eq!(hear(ask(QUESTION)), [asked(QUESTION, true)]);
         let cancelled = json!({"type": "control_cancel_request", "request_id": "r"});
-        assert_eq!(hear(cancelled), [Heard::Withdrawn { request: "r".into() }]);
+        assert_eq!(hear(cancelled), [AgentEvent::PermissionWithdrawn { request: "r".into() }]);
     }
 
     #[test]
     fn a_tools_name_is_letters_digits_dashes_and_underscores() {
         let name = |given: &str| match hear(ask(given)).pop() {
-            Some(Heard::Asked { tool, .. }) => Some(tool),
+            Some(AgentEvent::PermissionRequested { tool, .. }) => Some(tool),
             _ => None,
         };
         assert_eq!(name("mcp__git-hub__list_9").as_deref(), Some("mcp__git-hub__list_9"));
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn an_answer_gives_the_input_back_as_somebody_wants_it() {
         let said = |verdict| {
-            let say = Say::Answer { request: "r".into(), input: json!({"command": "ls"}), verdict };
+            let say = AgentInput::Answer { request: "r".into(), input: json!({"command": "ls"}), verdict };
             let line = tell(&say);
             assert_eq!(
                 (&line["type"], &line["response"]["request_id"]),
@@ -147,19 +147,25 @@ mod tests {
             line["response"]["response"].clone()
         };
         let answers = || [("Which?".to_owned(), "A".to_owned())].into();
-        assert_eq!(said(Verdict::allow()), json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
-        let other = Verdict::Allow {
+        assert_eq!(
+            said(PermissionVerdict::allow()),
+            json!({"behavior": "allow", "updatedInput": {"command": "ls"}})
+        );
+        let other = PermissionVerdict::Allow {
             updated_input: Some(json!({"command": "pwd"})),
             answers: Default::default(),
             updated_permissions: Vec::new(),
         };
         assert_eq!(said(other), json!({"behavior": "allow", "updatedInput": {"command": "pwd"}}));
-        let chosen =
-            Verdict::Allow { updated_input: None, answers: answers(), updated_permissions: Vec::new() };
+        let chosen = PermissionVerdict::Allow {
+            updated_input: None,
+            answers: answers(),
+            updated_permissions: Vec::new(),
+        };
         let whole = json!({"command": "ls", "answers": {"Which?": "A"}});
         assert_eq!(said(chosen), json!({"behavior": "allow", "updatedInput": whole}));
         let rules = vec![json!({"type": "addRules", "behavior": "allow"})];
-        let always = Verdict::Allow {
+        let always = PermissionVerdict::Allow {
             updated_input: None,
             answers: Default::default(),
             updated_permissions: rules.clone(),
@@ -167,25 +173,28 @@ mod tests {
         let expected =
             json!({"behavior": "allow", "updatedInput": {"command": "ls"}, "updatedPermissions": rules});
         assert_eq!(said(always), expected);
-        assert_eq!(said(Verdict::deny("no")), json!({"behavior": "deny", "message": "no"}));
+        assert_eq!(said(PermissionVerdict::deny("no")), json!({"behavior": "deny", "message": "no"}));
     }
 
     #[test]
     fn a_setting_is_told_under_its_number_and_its_answer_is_known_by_it() {
-        let model = tell(&Say::Set { setting: Setting::Model("m".into()), input: 4 });
+        let model = tell(&AgentInput::SetLiveSetting { setting: LiveSetting::Model("m".into()), input: 4 });
         assert_eq!(model["request"], json!({"subtype": "set_model", "model": "m"}));
-        let mode = tell(&Say::Set { setting: Setting::PermissionMode("default".into()), input: 5 });
+        let mode = tell(&AgentInput::SetLiveSetting {
+            setting: LiveSetting::PermissionMode("default".into()),
+            input: 5,
+        });
         assert_eq!(mode["request"], json!({"subtype": "set_permission_mode", "mode": "default"}));
         let answer = |response: Value| hear(json!({"type": "control_response", "response": response}));
         assert_eq!(
             answer(
                 json!({"subtype": "success", "request_id": model["request_id"], "response": {"model": "m"}})
             ),
-            [Heard::Set { input: 4, refused: None }]
+            [AgentEvent::SettingAnswered { input: 4, refused: None }]
         );
         assert_eq!(
             answer(json!({"subtype": "error", "request_id": mode["request_id"], "error": "no"})),
-            [Heard::Set { input: 5, refused: Some("no".into()) }]
+            [AgentEvent::SettingAnswered { input: 5, refused: Some("no".into()) }]
         );
         assert_eq!(answer(json!({"subtype": "success", "request_id": "interrupt-1"})), []);
     }

@@ -12,13 +12,14 @@ mod head;
 mod stream_json;
 mod usage;
 
-pub use builtin::Builtin;
-pub use claude::{Claude, ClaudeVersion, OLDEST_CLAUDE};
-pub use ear::Ear;
-pub use usage::Report;
+pub use builtin::BuiltinDriver;
+pub use claude::{ClaudeDriver, ClaudeVersion, OLDEST_CLAUDE};
+pub use ear::TurnTracker;
+pub use usage::UsageReport;
 
 use ash_model::{
-    Ask, Dialect, InnerPath, Options, Outcome, Problem, Root, Runtime, Setting, TurnId, Usage, Verdict,
+    AgentRuntime, LiveSetting, MessageOptions, ModelApiDialect, PermissionVerdict, Problem, SandboxPath,
+    SandboxRoot, SessionOptions, TokenUsage, TurnId, TurnOutcome,
 };
 use std::{
     collections::BTreeMap,
@@ -28,7 +29,7 @@ use uuid::Uuid;
 
 /// What the agent's process needs to know when it starts.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub struct AgentLaunch {
     pub workspace: PathBuf,
     pub home: PathBuf,
     /// Our own program as the sandbox sees it.
@@ -36,36 +37,36 @@ pub struct Launch {
     /// The agent's own program, as the sandbox sees it, where it is not ours.
     pub program: PathBuf,
     /// What that program says of its version, where it is Claude Code.
-    pub claude: Option<ClaudeVersion>,
+    pub claude_version: Option<ClaudeVersion>,
     /// Where model calls go, in HTTP; whoever listens there has the key.
     pub model_socket: PathBuf,
     /// The file with `mcpServers` and their secrets, where there are any.
     pub mcp_config: PathBuf,
     /// What whoever answers speaks, where the agent is ours; none: nobody answers.
-    pub provider: Option<Dialect>,
-    pub memory: Memory,
+    pub provider: Option<ModelApiDialect>,
+    pub memory: ConversationSource,
     /// A turn was cut off, and goes on.
-    pub cut: bool,
-    pub options: Options,
+    pub continues_cut_turn: bool,
+    pub options: SessionOptions,
 }
 
-impl Launch {
+impl AgentLaunch {
     /// Where a path of the sandbox is for the agent.
-    pub(crate) fn at(&self, path: &InnerPath) -> PathBuf {
+    pub(crate) fn at(&self, path: &SandboxPath) -> PathBuf {
         match path.root() {
-            (Root::Workspace, rest) => self.workspace.join(rest),
-            (Root::Home, rest) => self.home.join(rest),
+            (SandboxRoot::Workspace, rest) => self.workspace.join(rest),
+            (SandboxRoot::Home, rest) => self.home.join(rest),
         }
     }
 }
 
 /// Which conversation the agent takes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
+pub enum ConversationSource {
     Fresh {
         id: Uuid,
     },
-    Own {
+    Resume {
         id: Uuid,
     },
     /// The first start of a fork: another's conversation under an own id.
@@ -76,14 +77,14 @@ pub enum Memory {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct LaunchCommand {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
 }
 
 /// What we tell an agent.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Say {
+pub enum AgentInput {
     Hello {
         system_prompt: Option<String>,
         /// What is said after the agent's own.
@@ -94,7 +95,7 @@ pub enum Say {
         /// What we have to say ourselves before it.
         head: Option<String>,
         content: serde_json::Value,
-        ask: Ask,
+        ask: MessageOptions,
         attempt: u32,
     },
     Interrupt {
@@ -110,21 +111,21 @@ pub enum Say {
     Answer {
         request: String,
         input: serde_json::Value,
-        verdict: Verdict,
+        verdict: PermissionVerdict,
     },
     /// `input` is the number that it is said under.
-    Set {
-        setting: Setting,
+    SetLiveSetting {
+        setting: LiveSetting,
         input: u64,
     },
 }
 
 /// What an agent's line means.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
+pub enum AgentEvent {
     /// It answers; `None`: it began without a conversation.
     Ready {
-        resumed: Option<Remembered>,
+        resumed: Option<ResumedConversation>,
     },
     /// A piece of a message that will follow whole.
     Delta {
@@ -134,7 +135,7 @@ pub enum Heard {
         line: String,
     },
     /// It waits until somebody lets it make a call, or answers a question.
-    Asked {
+    PermissionRequested {
         request: String,
         tool: String,
         input: serde_json::Value,
@@ -147,54 +148,54 @@ pub enum Heard {
         turn: TurnId,
     },
     /// It does not wait for that any more.
-    Withdrawn {
+    PermissionWithdrawn {
         request: String,
     },
     /// It goes on with what was set by this input, or says why not.
-    Set {
+    SettingAnswered {
         input: u64,
         refused: Option<String>,
     },
     /// Nothing more comes for this turn.
-    Rested {
+    TurnEnded {
         turn: TurnId,
-        how: Outcome,
+        how: TurnOutcome,
         text: String,
-        usage: Usage,
+        usage: TokenUsage,
         problem: Option<Problem>,
     },
 }
 
 /// What the agent says it found of an earlier conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Remembered {
-    pub found: bool,
+pub struct ResumedConversation {
+    pub is_found: bool,
     pub turns: u64,
     /// Entries of its transcript that it could not read.
     pub damaged: u64,
 }
 
-impl Remembered {
+impl ResumedConversation {
     /// It is not there, or nothing of it could be read.
     pub fn is_nothing(&self) -> bool {
-        !self.found || (self.turns == 0 && self.damaged > 0)
+        !self.is_found || (self.turns == 0 && self.damaged > 0)
     }
 }
 
 /// Where in the home a session has its plan and its documents, by its conversation's own id: what one conversation
 /// made goes back with it, and forks with it.
-pub fn own_folder(id: Uuid) -> String {
+pub fn session_folder(id: Uuid) -> String {
     format!(".ash/session/{id}")
 }
 
-pub trait Driver: Send + Sync {
-    fn launch(&self, launch: &Launch) -> Command;
+pub trait AgentDriver: Send + Sync {
+    fn launch(&self, launch: &AgentLaunch) -> LaunchCommand;
     /// The lines that say it, each with its newline.
-    fn tell(&self, say: &Say) -> Vec<u8>;
-    fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard>;
+    fn tell(&self, say: &AgentInput) -> Vec<u8>;
+    fn parse_line(&self, ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent>;
 
     /// What the line says about what the model's answers used.
-    fn used(&self, line: &[u8]) -> Option<Report>;
+    fn reported_usage(&self, line: &[u8]) -> Option<UsageReport>;
 
     /// Whether a live agent can be told to go on with another model or permission mode.
     fn takes_settings(&self) -> bool {
@@ -202,20 +203,20 @@ pub trait Driver: Send + Sync {
     }
 
     /// The model that a service will be asked for, where that is known before the first answer.
-    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+    fn model<'o>(&self, options: &'o SessionOptions) -> Option<&'o str> {
         options.model.as_deref()
     }
 
     /// Which of these options it refuses because it cannot hold to them, by the names that callers know.
-    fn lacks(&self, options: &Options) -> Vec<&'static str>;
+    fn unsupported_options(&self, options: &SessionOptions) -> Vec<&'static str>;
 
     /// Which of these have no effect on it. They are taken all the same: clients of the Ash API send them to every agent.
-    fn ignores(&self, _options: &Options) -> Vec<&'static str> {
+    fn ignores(&self, _options: &SessionOptions) -> Vec<&'static str> {
         Vec::new()
     }
 
     /// What has to be in its home before it starts.
-    fn furniture(&self, _options: &Options) -> Vec<Furniture> {
+    fn home_entries(&self, _options: &SessionOptions) -> Vec<HomeEntry> {
         Vec::new()
     }
 
@@ -226,7 +227,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// Where in its home the agent keeps what belongs to one conversation alone: files, and folders of them.
-    fn keeps(&self, cwd: &Path, id: Uuid) -> Vec<String>;
+    fn memory_paths(&self, cwd: &Path, id: Uuid) -> Vec<String>;
 
     /// The plan that is in a call that the agent asked leave for.
     fn plan<'i>(&self, _tool: &str, _input: &'i serde_json::Value) -> Option<&'i str> {
@@ -234,7 +235,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// What this line says, if the agent keeps it as a message of its conversation.
-    fn spoken(&self, _line: &str) -> Option<Spoken> {
+    fn message_fingerprint(&self, _line: &str) -> Option<MessageFingerprint> {
         None
     }
 
@@ -244,41 +245,50 @@ pub trait Driver: Send + Sync {
         stream_json::calls(line)
     }
 
-    fn background(&self, _line: &str) -> Option<(String, Option<String>)> {
+    fn background_task(&self, _line: &str) -> Option<(String, Option<String>)> {
         None
     }
 
     /// What it will know of these messages, by the lines of its transcript.
-    fn survey(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _expected: &[Expected]) -> Survey {
-        Survey::default()
+    fn survey(
+        &self,
+        _lines: &mut dyn Iterator<Item = Vec<u8>>,
+        _expected: &[ExpectedMessage],
+    ) -> TranscriptSurvey {
+        TranscriptSurvey::default()
     }
 
     /// The transcript as it should be, from what can be read of it and from our own log.
-    fn mend(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _log: &[Logged], _native: &Native) -> Mended {
-        Mended::default()
+    fn mend(
+        &self,
+        _lines: &mut dyn Iterator<Item = Vec<u8>>,
+        _log: &[LoggedMessage],
+        _native: &TranscriptIdentity,
+    ) -> MendedTranscript {
+        MendedTranscript::default()
     }
 }
 
 /// By its path in the agent's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Furniture {
+pub enum HomeEntry {
     Folder(String),
     /// A link, and what it says.
     Link(String, String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spoken {
+pub struct MessageFingerprint {
     pub id: Uuid,
     /// A call or its outcome: what was done is not done again.
-    pub binds: bool,
+    pub has_call_or_result: bool,
     /// Of its words, as the agent should have them.
     pub digest: u64,
 }
 
 /// A message that our log says the agent knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedMessage {
     pub id: Uuid,
     pub prompt: bool,
     /// Of its words, where they are kept as they were said: a prompt may have got a head.
@@ -287,27 +297,27 @@ pub struct Expected {
 
 /// What was found of a conversation by looking at the agent's transcript.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Survey {
-    pub remembered: Remembered,
+pub struct TranscriptSurvey {
+    pub resumed: ResumedConversation,
     /// Which of the expected messages it will not know.
     pub missing: Vec<usize>,
     /// Nothing is to be mended.
-    pub sound: bool,
+    pub is_sound: bool,
     /// Which prompts it will know, those in the middle of turns included.
     pub prompts: Vec<Uuid>,
 }
 
 /// A message of our log, with its words if they are needed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Logged {
+pub struct LoggedMessage {
     pub id: Uuid,
     /// RFC 3339.
     pub at: String,
-    pub words: Option<Words>,
+    pub words: Option<LoggedContent>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Words {
+pub enum LoggedContent {
     Prompt(serde_json::Value),
     /// The agent's own line.
     Line(String),
@@ -315,13 +325,13 @@ pub enum Words {
 
 /// Whose transcript it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Native {
+pub struct TranscriptIdentity {
     pub id: Uuid,
     pub cwd: PathBuf,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mended {
+pub struct MendedTranscript {
     pub lines: Vec<Vec<u8>>,
     /// Nothing of what was there could be used: it is all from our log.
     pub rebuilt: bool,
@@ -329,31 +339,31 @@ pub struct Mended {
     pub lost: Vec<String>,
 }
 
-pub fn driver(runtime: Runtime) -> Box<dyn Driver> {
+pub fn driver(runtime: AgentRuntime) -> Box<dyn AgentDriver> {
     match runtime {
-        Runtime::Builtin => Box::new(Builtin),
-        Runtime::Claude => Box::new(Claude),
+        AgentRuntime::Builtin => Box::new(BuiltinDriver),
+        AgentRuntime::Claude => Box::new(ClaudeDriver),
     }
 }
 
 #[cfg(test)]
 mod testing {
-    use crate::{Launch, Memory};
-    use ash_model::Options;
+    use crate::{AgentLaunch, ConversationSource};
+    use ash_model::SessionOptions;
 
-    pub(crate) fn launch(memory: Memory) -> Launch {
-        Launch {
+    pub(crate) fn launch(memory: ConversationSource) -> AgentLaunch {
+        AgentLaunch {
             workspace: "/workspace".into(),
             home: "/home/agent".into(),
             exe: "/.ash/ash".into(),
             program: "/opt/claude/claude".into(),
-            claude: None,
+            claude_version: None,
             model_socket: "/run/ash/model.sock".into(),
             mcp_config: "/run/ash/mcp-1.json".into(),
             provider: None,
             memory,
-            cut: false,
-            options: Options { model: Some("m".into()), ..Options::default() },
+            continues_cut_turn: false,
+            options: SessionOptions { model: Some("m".into()), ..SessionOptions::default() },
         }
     }
 }

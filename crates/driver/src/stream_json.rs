@@ -1,17 +1,17 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
 
-use crate::{Heard, Remembered, Say, control, head};
-use ash_model::{Outcome, Problem, Usage, shown_tool_name};
+use crate::{AgentEvent, AgentInput, ResumedConversation, control, head};
+use ash_model::{Problem, TokenUsage, TurnOutcome, shown_tool_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Long enough to see what came, short enough to keep.
-const GARBLED: usize = 2048;
+const MAX_GARBLED_BYTES: usize = 2048;
 
-pub(crate) fn tell(say: &Say) -> Vec<u8> {
+pub(crate) fn tell(say: &AgentInput) -> Vec<u8> {
     let line = match say {
         // Not on the command line: it may be larger than an argument, and it is nobody's business.
-        Say::Hello { system_prompt, append_system_prompt } => {
+        AgentInput::Hello { system_prompt, append_system_prompt } => {
             let mut hello = request("hello", "initialize");
             if let Some(prompt) = system_prompt {
                 hello["request"]["systemPrompt"] = json!(prompt);
@@ -21,23 +21,23 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
             }
             hello
         }
-        Say::Prompt { turn, head, content, ask: _, attempt } => {
+        AgentInput::Prompt { turn, head, content, ask: _, attempt } => {
             let mut line = json!({
                 "type": "user", "uuid": turn, "continue": *attempt > 1,
                 "message": { "role": "user", "content": content },
             });
             if let Some(head) = head {
                 // It puts its own marks around it.
-                line["head"] = json!(head::harmless(head));
+                line["head"] = json!(head::without_marks(head));
             }
             line
         }
-        Say::Steer { turn, into, content } => json!({
+        AgentInput::Steer { turn, into, content } => json!({
             "type": "user", "uuid": turn, "steer": into, "message": { "role": "user", "content": content },
         }),
-        Say::Interrupt { turn } => request(&format!("interrupt-{turn}"), "interrupt"),
-        Say::Answer { request, input, verdict } => control::answer(request, input, verdict),
-        Say::Set { setting, input } => control::set(setting, *input),
+        AgentInput::Interrupt { turn } => request(&format!("interrupt-{turn}"), "interrupt"),
+        AgentInput::Answer { request, input, verdict } => control::answer(request, input, verdict),
+        AgentInput::SetLiveSetting { setting, input } => control::set(setting, *input),
     };
     self::line(&line)
 }
@@ -52,22 +52,22 @@ fn request(id: &str, subtype: &str) -> Value {
     json!({ "type": "control_request", "request_id": id, "request": { "subtype": subtype } })
 }
 
-pub(crate) fn hear(line: &[u8]) -> Vec<Heard> {
+pub(crate) fn hear(line: &[u8]) -> Vec<AgentEvent> {
     let Some(text) = one_line(line) else { return vec![garbled(line)] };
     let Ok(value) = serde_json::from_str::<Value>(&text) else { return vec![garbled(line)] };
     match value.get("type").and_then(Value::as_str) {
         Some("control_response") => {
-            ready(&value).or_else(|| control::was_set(&value["response"])).into_iter().collect()
+            ready(&value).or_else(|| control::setting_answer(&value["response"])).into_iter().collect()
         }
-        Some("control_request") => control::asked(&value).into_iter().collect(),
+        Some("control_request") => control::permission_request(&value).into_iter().collect(),
         Some("control_cancel_request") => control::withdrawn(&value).into_iter().collect(),
         Some("keep_alive") => Vec::new(),
-        Some("stream_event") => vec![Heard::Delta { line: text }],
+        Some("stream_event") => vec![AgentEvent::Delta { line: text }],
         Some("result") => {
-            let rested = rested(&value);
-            [Heard::Message { line: text }].into_iter().chain(rested).collect()
+            let rested = turn_ended(&value);
+            [AgentEvent::Message { line: text }].into_iter().chain(rested).collect()
         }
-        Some(_) => vec![Heard::Message { line: text }],
+        Some(_) => vec![AgentEvent::Message { line: text }],
         None => vec![garbled(line)],
     }
 }
@@ -82,14 +82,14 @@ fn one_line(line: &[u8]) -> Option<String> {
 }
 
 /// Kept, so that nothing is lost in silence, but as what it is.
-fn garbled(line: &[u8]) -> Heard {
-    let shown = String::from_utf8_lossy(&line[..line.len().min(GARBLED)]);
+fn garbled(line: &[u8]) -> AgentEvent {
+    let shown = String::from_utf8_lossy(&line[..line.len().min(MAX_GARBLED_BYTES)]);
     let line = json!({ "type": "system", "subtype": "garbled", "bytes": line.len(), "text": shown });
-    Heard::Message { line: line.to_string() }
+    AgentEvent::Message { line: line.to_string() }
 }
 
 /// An id, in bytes.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
     if !line.contains("\"tool_") {
@@ -97,7 +97,7 @@ pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
     }
     let Ok(value) = serde_json::from_str::<Value>(line) else { return Vec::new() };
     let text = |block: &Value, name: &str| block.get(name).and_then(Value::as_str).map(str::to_owned);
-    let id = |block: &Value, name: &str| text(block, name).filter(|id| id.len() <= LONGEST_NAME);
+    let id = |block: &Value, name: &str| text(block, name).filter(|id| id.len() <= MAX_NAME_BYTES);
     let blocks = value["message"]["content"].as_array().into_iter().flatten();
     let calls = blocks.filter_map(|block| match block["type"].as_str() {
         Some("tool_use") => Some((id(block, "id")?, Some(shown_tool_name(&text(block, "name")?)))),
@@ -107,23 +107,23 @@ pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
     calls.collect()
 }
 
-fn ready(value: &Value) -> Option<Heard> {
+fn ready(value: &Value) -> Option<AgentEvent> {
     let response = value.get("response")?;
     if response.get("request_id")?.as_str()? != "hello" {
         return None;
     }
     let resumed = response.get("response").and_then(|r| r.get("resumed")).filter(|r| !r.is_null());
     let number = |r: &Value, name: &str| r.get(name).and_then(Value::as_u64).unwrap_or(0);
-    let resumed = resumed.map(|r| Remembered {
-        found: r.get("found").and_then(Value::as_bool).unwrap_or(false),
+    let resumed = resumed.map(|r| ResumedConversation {
+        is_found: r.get("found").and_then(Value::as_bool).unwrap_or(false),
         turns: number(r, "turns"),
         damaged: number(r, "damaged"),
     });
-    Some(Heard::Ready { resumed })
+    Some(AgentEvent::Ready { resumed })
 }
 
 #[derive(Deserialize)]
-struct Finished {
+struct ResultLine {
     #[serde(default)]
     is_error: bool,
     #[serde(default)]
@@ -133,33 +133,33 @@ struct Finished {
     #[serde(default)]
     result: String,
     #[serde(default)]
-    usage: Tokens,
+    usage: ResultTokens,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Tokens {
+struct ResultTokens {
     input_tokens: u64,
     output_tokens: u64,
     cache_creation_input_tokens: u64,
     cache_read_input_tokens: u64,
 }
 
-fn rested(value: &Value) -> Option<Heard> {
+fn turn_ended(value: &Value) -> Option<AgentEvent> {
     let turn = serde_json::from_value(value.get("user_message_uuid")?.clone()).ok()?;
-    let (how, text, usage, problem) = finished(value)?;
-    Some(Heard::Rested { turn, how, text, usage, problem })
+    let (how, text, usage, problem) = parse_result(value)?;
+    Some(AgentEvent::TurnEnded { turn, how, text, usage, problem })
 }
 
 /// How a result says that the turn ended.
-pub(crate) fn finished(value: &Value) -> Option<(Outcome, String, Usage, Option<Problem>)> {
-    let result = Finished::deserialize(value).ok()?;
+pub(crate) fn parse_result(value: &Value) -> Option<(TurnOutcome, String, TokenUsage, Option<Problem>)> {
+    let result = ResultLine::deserialize(value).ok()?;
     let how = match (result.is_error, result.terminal_reason.starts_with("aborted")) {
-        (_, true) => Outcome::Interrupted,
-        (true, false) => Outcome::Failed,
-        (false, false) => Outcome::Done,
+        (_, true) => TurnOutcome::Interrupted,
+        (true, false) => TurnOutcome::Failed,
+        (false, false) => TurnOutcome::Done,
     };
-    let problem = (how == Outcome::Failed).then(|| {
+    let problem = (how == TurnOutcome::Failed).then(|| {
         let what = if result.result.is_empty() { &result.subtype } else { &result.result };
         // Its own words say who refused, and what to do.
         match result.terminal_reason.as_str() {
@@ -168,7 +168,7 @@ pub(crate) fn finished(value: &Value) -> Option<(Outcome, String, Usage, Option<
             _ => Problem::new("agent_error", format!("The agent gave up: {what}")),
         }
     });
-    let usage = Usage {
+    let usage = TokenUsage {
         input_tokens: result.usage.input_tokens,
         output_tokens: result.usage.output_tokens,
         cache_creation_tokens: result.usage.cache_creation_input_tokens,
@@ -186,7 +186,7 @@ mod tests {
     fn a_line_that_is_no_message_is_kept_as_garbled() {
         for line in [&b"\xff\xfe"[..], b"not json", b"{\"a\":", b"[]", b"{}", b"\"x\""] {
             let heard = hear(line);
-            let [Heard::Message { line }] = heard.as_slice() else { panic!("{heard:?}") };
+            let [AgentEvent::Message { line }] = heard.as_slice() else { panic!("{heard:?}") };
             assert!(line.contains("garbled"), "{line}");
         }
     }
@@ -195,15 +195,16 @@ mod tests {
     fn a_result_is_a_message_and_the_end_of_its_turn() {
         let turn = TurnId(uuid::Uuid::from_u128(9));
         let line = json!({"type": "result", "user_message_uuid": turn, "result": "ok", "usage": {"input_tokens": 3}}).to_string();
-        let usage = Usage { input_tokens: 3, ..Usage::default() };
-        let rested = Heard::Rested { turn, how: Outcome::Done, text: "ok".into(), usage, problem: None };
-        assert_eq!(hear(line.as_bytes()), vec![Heard::Message { line }, rested]);
+        let usage = TokenUsage { input_tokens: 3, ..TokenUsage::default() };
+        let rested =
+            AgentEvent::TurnEnded { turn, how: TurnOutcome::Done, text: "ok".into(), usage, problem: None };
+        assert_eq!(hear(line.as_bytes()), vec![AgentEvent::Message { line }, rested]);
     }
 
     #[test]
     fn a_result_without_a_turn_ends_nothing() {
         let heard = hear(br#"{"type":"result","result":"x"}"#);
-        assert!(matches!(heard.as_slice(), [Heard::Message { .. }]), "{heard:?}");
+        assert!(matches!(heard.as_slice(), [AgentEvent::Message { .. }]), "{heard:?}");
     }
 
     #[test]
@@ -222,13 +223,13 @@ mod tests {
     #[test]
     fn a_message_never_holds_a_line_break() {
         let heard = hear(b"{\"type\":\"assistant\",\r\"x\":1}");
-        let [Heard::Message { line }] = heard.as_slice() else { panic!("{heard:?}") };
+        let [AgentEvent::Message { line }] = heard.as_slice() else { panic!("{heard:?}") };
         assert!(!line.contains(['\r', '\n']));
     }
 
     #[test]
     fn the_same_prompt_is_told_in_the_same_bytes() {
-        let say = Say::Prompt {
+        let say = AgentInput::Prompt {
             turn: TurnId(uuid::Uuid::from_u128(1)),
             head: None,
             content: json!("hi"),

@@ -4,36 +4,36 @@
 //! is in the stream of pieces, and that of helpers nowhere but in the sum that comes with each result. An answer that
 //! was cut off is in no sum.
 
-use ash_model::{End, Usage};
+use ash_model::{ModelStopReason, TokenUsage};
 use serde_json::Value;
 
 /// An id or a model's name, in bytes.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 /// Of more models than this in one sum we do not know.
-const MOST_MODELS: usize = 32;
+const MAX_MODELS: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum UsageReport {
     /// An answer, as far as it is known. The same again, or less, is no news.
-    Answer { id: String, model: String, helper: bool, usage: Usage, end: Option<End> },
+    Answer { id: String, model: String, helper: bool, usage: TokenUsage, end: Option<ModelStopReason> },
     /// An answer that passed the shim, whoever in the sandbox asked for it.
-    Routed { id: String, model: String, usage: Usage },
+    Routed { id: String, model: String, usage: TokenUsage },
     /// More of the agent's own answer that is under way.
-    More { usage: Usage, end: Option<End> },
+    More { usage: TokenUsage, end: Option<ModelStopReason> },
     /// What a result says its turn used, of an agent that makes no sums. It counts if nothing else told of the turn.
-    Turn { model: String, usage: Usage },
+    Turn { model: String, usage: TokenUsage },
     /// The agent's own sum since its last one, by model. The answer under way, if there is one, is over, or was cut off.
-    Sum { models: Vec<(String, Usage)>, torn: bool },
+    Sum { models: Vec<(String, TokenUsage)>, torn: bool },
 }
 
 /// Whether a line with an answer says all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lines {
+pub(crate) enum AnswerLineKind {
     Whole,
     Blocks,
 }
 
-pub(crate) fn used(line: &[u8], lines: Lines) -> Option<Report> {
+pub(crate) fn used(line: &[u8], lines: AnswerLineKind) -> Option<UsageReport> {
     // Most lines are pieces of a text, which are not about it.
     let line = std::str::from_utf8(line).ok()?;
     if !line.contains("\"usage\"") && !line.contains("\"tool_result\"") {
@@ -43,63 +43,64 @@ pub(crate) fn used(line: &[u8], lines: Lines) -> Option<Report> {
     let helper = value.get("parent_tool_use_id").is_some_and(|of| !of.is_null());
     match (value["type"].as_str()?, value["subtype"].as_str()) {
         ("assistant", _) => {
-            let end = (lines == Lines::Whole).then(|| if calls(&value) { End::Calls } else { End::Said });
+            let end = (lines == AnswerLineKind::Whole)
+                .then(|| if calls(&value) { ModelStopReason::ToolCalls } else { ModelStopReason::Complete });
             answer(&value["message"], helper, end)
         }
         // What a tool came to: the answer that called it is over.
-        ("user", _) if lines == Lines::Blocks && !helper => {
-            Some(Report::More { usage: Usage::default(), end: Some(End::Calls) })
+        ("user", _) if lines == AnswerLineKind::Blocks && !helper => {
+            Some(UsageReport::More { usage: TokenUsage::default(), end: Some(ModelStopReason::ToolCalls) })
         }
         ("stream_event", _) => piece(&value["event"], helper),
         ("result", _) => sum(&value),
-        ("system", Some("compact_boundary")) => beside(&value),
+        ("system", Some("compact_boundary")) => compaction_usage(&value),
         _ => None,
     }
 }
 
-fn answer(message: &Value, helper: bool, end: Option<End>) -> Option<Report> {
+fn answer(message: &Value, helper: bool, end: Option<ModelStopReason>) -> Option<UsageReport> {
     let (id, model) = (name(&message["id"])?, name(&message["model"])?);
     let usage = tokens(message.get("usage")?);
     // What it says in the name of a model, when that did not answer.
-    (model != "<synthetic>").then_some(Report::Answer { id, model, helper, usage, end })
+    (model != "<synthetic>").then_some(UsageReport::Answer { id, model, helper, usage, end })
 }
 
-fn piece(event: &Value, helper: bool) -> Option<Report> {
+fn piece(event: &Value, helper: bool) -> Option<UsageReport> {
     match event["type"].as_str()? {
         "message_start" => answer(&event["message"], helper, None),
         "message_delta" if !helper => {
             let end = event["delta"]["stop_reason"].as_str().map(|reason| match reason {
-                "tool_use" => End::Calls,
-                _ => End::Said,
+                "tool_use" => ModelStopReason::ToolCalls,
+                _ => ModelStopReason::Complete,
             });
-            Some(Report::More { usage: tokens(&event["usage"]), end })
+            Some(UsageReport::More { usage: tokens(&event["usage"]), end })
         }
         _ => None,
     }
 }
 
-fn sum(result: &Value) -> Option<Report> {
+fn sum(result: &Value) -> Option<UsageReport> {
     let Some(models) = result["model_usage_since_last_result"].as_object() else { return of_turn(result) };
-    let models = models.iter().take(MOST_MODELS).filter(|(name, _)| name.len() <= LONGEST_NAME);
+    let models = models.iter().take(MAX_MODELS).filter(|(name, _)| name.len() <= MAX_NAME_BYTES);
     let aborted = result["terminal_reason"].as_str().is_some_and(|reason| reason.starts_with("aborted"));
     let torn = aborted || result["is_error"] == true;
-    Some(Report::Sum { models: models.map(|(name, used)| (name.clone(), summed(used))).collect(), torn })
+    Some(UsageReport::Sum { models: models.map(|(name, used)| (name.clone(), summed(used))).collect(), torn })
 }
 
-fn of_turn(result: &Value) -> Option<Report> {
+fn of_turn(result: &Value) -> Option<UsageReport> {
     let usage = tokens(result.get("usage")?);
     // Which model it was is certain if there was one alone.
     let models = result["modelUsage"].as_object().filter(|models| models.len() == 1);
-    let model = models.and_then(|models| models.keys().next()).filter(|name| name.len() <= LONGEST_NAME);
+    let model = models.and_then(|models| models.keys().next()).filter(|name| name.len() <= MAX_NAME_BYTES);
     let model = model.cloned().unwrap_or_default();
-    (!usage.is_nothing()).then_some(Report::Turn { model, usage })
+    (!usage.is_zero()).then_some(UsageReport::Turn { model, usage })
 }
 
 /// A request beside the conversation: what was said so far was put into fewer words.
-fn beside(line: &Value) -> Option<Report> {
+fn compaction_usage(line: &Value) -> Option<UsageReport> {
     let (id, usage) = (name(&line["uuid"])?, tokens(line.get("usage")?));
     let model = name(&line["model"]).unwrap_or_default();
-    Some(Report::Answer { id, model, helper: true, usage, end: Some(End::Said) })
+    Some(UsageReport::Answer { id, model, helper: true, usage, end: Some(ModelStopReason::Complete) })
 }
 
 fn calls(line: &Value) -> bool {
@@ -108,29 +109,29 @@ fn calls(line: &Value) -> bool {
 }
 
 fn name(value: &Value) -> Option<String> {
-    value.as_str().filter(|text| text.len() <= LONGEST_NAME).map(str::to_owned)
+    value.as_str().filter(|text| text.len() <= MAX_NAME_BYTES).map(str::to_owned)
 }
 
-fn tokens(usage: &Value) -> Usage {
+fn tokens(usage: &Value) -> TokenUsage {
     let number = |name: &str| usage[name].as_u64().unwrap_or(0);
-    let usage = Usage {
+    let usage = TokenUsage {
         input_tokens: number("input_tokens"),
         output_tokens: number("output_tokens"),
         cache_creation_tokens: number("cache_creation_input_tokens"),
         cache_read_tokens: number("cache_read_input_tokens"),
     };
-    usage.believed()
+    usage.clamped()
 }
 
-fn summed(used: &Value) -> Usage {
+fn summed(used: &Value) -> TokenUsage {
     let number = |name: &str| used[name].as_u64().unwrap_or(0);
-    let usage = Usage {
+    let usage = TokenUsage {
         input_tokens: number("inputTokens"),
         output_tokens: number("outputTokens"),
         cache_creation_tokens: number("cacheCreationInputTokens"),
         cache_read_tokens: number("cacheReadInputTokens"),
     };
-    usage.believed()
+    usage.clamped()
 }
 
 #[cfg(test)]
@@ -138,12 +139,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn heard(line: Value, lines: Lines) -> Option<Report> {
+    fn heard(line: Value, lines: AnswerLineKind) -> Option<UsageReport> {
         used(line.to_string().as_bytes(), lines)
     }
 
-    fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
-        Usage { input_tokens, output_tokens, ..Usage::default() }
+    fn usage(input_tokens: u64, output_tokens: u64) -> TokenUsage {
+        TokenUsage { input_tokens, output_tokens, ..TokenUsage::default() }
     }
 
     #[test]
@@ -152,34 +153,37 @@ mod tests {
             "usage": {"input_tokens": 7, "output_tokens": 1}});
         let first = |helper, end| {
             let (id, model) = ("msg_1".to_owned(), "m".to_owned());
-            Some(Report::Answer { id, model, helper, usage: usage(7, 1), end })
+            Some(UsageReport::Answer { id, model, helper, usage: usage(7, 1), end })
         };
         let line = |of: Value| json!({"type": "assistant", "parent_tool_use_id": of, "message": message});
-        assert_eq!(heard(line(Value::Null), Lines::Blocks), first(false, None));
-        assert_eq!(heard(line(json!("toolu_1")), Lines::Blocks), first(true, None));
-        assert_eq!(heard(line(Value::Null), Lines::Whole), first(false, Some(End::Calls)));
+        assert_eq!(heard(line(Value::Null), AnswerLineKind::Blocks), first(false, None));
+        assert_eq!(heard(line(json!("toolu_1")), AnswerLineKind::Blocks), first(true, None));
+        assert_eq!(
+            heard(line(Value::Null), AnswerLineKind::Whole),
+            first(false, Some(ModelStopReason::ToolCalls))
+        );
         let event = |event: Value| json!({"type": "stream_event", "event": event});
         let start = event(json!({"type": "message_start", "message": message}));
-        assert_eq!(heard(start, Lines::Blocks), first(false, None));
+        assert_eq!(heard(start, AnswerLineKind::Blocks), first(false, None));
         let delta = |reason: Value| {
             let delta = json!({"stop_reason": reason});
             heard(
                 event(json!({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 9}})),
-                Lines::Blocks,
+                AnswerLineKind::Blocks,
             )
         };
-        let more = |end| Some(Report::More { usage: usage(0, 9), end });
-        assert_eq!(delta(json!("tool_use")), more(Some(End::Calls)));
-        assert_eq!(delta(json!("end_turn")), more(Some(End::Said)));
+        let more = |end| Some(UsageReport::More { usage: usage(0, 9), end });
+        assert_eq!(delta(json!("tool_use")), more(Some(ModelStopReason::ToolCalls)));
+        assert_eq!(delta(json!("end_turn")), more(Some(ModelStopReason::Complete)));
         assert_eq!(delta(Value::Null), more(None));
         let result = |reason: &str| {
             json!({"type": "result", "terminal_reason": reason, "usage": {"input_tokens": 3},
                 "modelUsage": {"m": {"inputTokens": 1000}},
                 "model_usage_since_last_result": {"m": {"inputTokens": 7, "outputTokens": 9, "costUSD": 0.1}}})
         };
-        let sum = |torn| Some(Report::Sum { models: vec![("m".to_owned(), usage(7, 9))], torn });
-        assert_eq!(heard(result("completed"), Lines::Blocks), sum(false));
-        assert_eq!(heard(result("aborted_streaming"), Lines::Blocks), sum(true));
+        let sum = |torn| Some(UsageReport::Sum { models: vec![("m".to_owned(), usage(7, 9))], torn });
+        assert_eq!(heard(result("completed"), AnswerLineKind::Blocks), sum(false));
+        assert_eq!(heard(result("aborted_streaming"), AnswerLineKind::Blocks), sum(true));
     }
 
     #[test]
@@ -187,30 +191,36 @@ mod tests {
         let told = |models: Value| {
             heard(
                 json!({"type": "result", "usage": {"input_tokens": 3, "output_tokens": 4}, "modelUsage": models}),
-                Lines::Blocks,
+                AnswerLineKind::Blocks,
             )
         };
-        let turn = |model: &str| Some(Report::Turn { model: model.to_owned(), usage: usage(3, 4) });
+        let turn = |model: &str| Some(UsageReport::Turn { model: model.to_owned(), usage: usage(3, 4) });
         assert_eq!(told(json!({"m": {}})), turn("m"));
         assert_eq!(told(json!({"m": {}, "n": {}})), turn(""));
         assert_eq!(told(Value::Null), turn(""));
         let nothing = json!({"type": "result", "usage": {"input_tokens": 0}});
-        assert_eq!(heard(nothing, Lines::Whole), None);
+        assert_eq!(heard(nothing, AnswerLineKind::Whole), None);
     }
 
     #[test]
     fn what_is_said_beside_the_conversation_counts_once_too() {
         let line = json!({"type": "system", "subtype": "compact_boundary", "uuid": "u",
             "usage": {"input_tokens": 7, "output_tokens": 1}});
-        let report = heard(line, Lines::Whole);
+        let report = heard(line, AnswerLineKind::Whole);
         let (id, model) = ("u".to_owned(), String::new());
         assert_eq!(
             report,
-            Some(Report::Answer { id, model, helper: true, usage: usage(7, 1), end: Some(End::Said) })
+            Some(UsageReport::Answer {
+                id,
+                model,
+                helper: true,
+                usage: usage(7, 1),
+                end: Some(ModelStopReason::Complete)
+            })
         );
         let without =
             json!({"type": "system", "subtype": "compact_boundary", "uuid": "u", "x": {"usage": 1}});
-        assert_eq!(heard(without, Lines::Whole), None);
+        assert_eq!(heard(without, AnswerLineKind::Whole), None);
     }
 
     #[test]
@@ -223,11 +233,13 @@ mod tests {
             json!({"type": "result", "usage": [1], "model_usage_since_last_result": [1]}),
             json!(["usage"]),
         ] {
-            assert_eq!(heard(line.clone(), Lines::Blocks), None, "{line}");
+            assert_eq!(heard(line.clone(), AnswerLineKind::Blocks), None, "{line}");
         }
         let wild = json!({"type": "assistant", "message": {"id": "i", "model": "m",
             "usage": {"input_tokens": u64::MAX, "output_tokens": -1, "cache_read_input_tokens": "x"}}});
-        let Some(Report::Answer { usage, .. }) = heard(wild, Lines::Whole) else { panic!("an answer") };
-        assert_eq!(usage, Usage { input_tokens: u64::MAX, ..Usage::default() }.believed());
+        let Some(UsageReport::Answer { usage, .. }) = heard(wild, AnswerLineKind::Whole) else {
+            panic!("an answer")
+        };
+        assert_eq!(usage, TokenUsage { input_tokens: u64::MAX, ..TokenUsage::default() }.clamped());
     }
 }

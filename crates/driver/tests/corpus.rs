@@ -1,8 +1,11 @@
 //! Damaged transcripts of Claude Code (`tests/corpus/claude`): each is mended as far as it can be, and what is lost is
 //! said. Then damage at random: whatever is missing afterwards is named.
 
-use ash_driver::{Driver, Expected, Logged, Mended, Native, Survey, Words, driver};
-use ash_model::Runtime;
+use ash_driver::{
+    AgentDriver, ExpectedMessage, LoggedContent, LoggedMessage, MendedTranscript, TranscriptIdentity,
+    TranscriptSurvey, driver,
+};
+use ash_model::AgentRuntime;
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -34,20 +37,23 @@ fn log() -> Vec<Said> {
     text.lines().map(|line| serde_json::from_str(line).expect("a message")).collect()
 }
 
-fn native() -> Native {
-    Native { id: Uuid::from_u128(0xaa), cwd: "/workspace".into() }
+fn native() -> TranscriptIdentity {
+    TranscriptIdentity { id: Uuid::from_u128(0xaa), cwd: "/workspace".into() }
 }
 
-fn claude() -> Box<dyn Driver> {
-    driver(Runtime::Claude)
+fn claude() -> Box<dyn AgentDriver> {
+    driver(AgentRuntime::Claude)
 }
 
-fn expected(log: &[Said]) -> Vec<Expected> {
+fn expected(log: &[Said]) -> Vec<ExpectedMessage> {
     log.iter()
-        .map(|said| Expected {
+        .map(|said| ExpectedMessage {
             id: said.id,
             prompt: said.prompt.is_some(),
-            digest: said.line.as_ref().map(|line| claude().spoken(line).expect("a message").digest),
+            digest: said
+                .line
+                .as_ref()
+                .map(|line| claude().message_fingerprint(line).expect("a message").digest),
         })
         .collect()
 }
@@ -56,19 +62,19 @@ fn lines(transcript: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     transcript.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec)
 }
 
-fn survey(transcript: &[u8], log: &[Said]) -> Survey {
+fn survey(transcript: &[u8], log: &[Said]) -> TranscriptSurvey {
     claude().survey(&mut lines(transcript), &expected(log))
 }
 
-fn mend(transcript: &[u8], log: &[Said], missing: &[usize]) -> Mended {
-    let logged: Vec<Logged> = log
+fn mend(transcript: &[u8], log: &[Said], missing: &[usize]) -> MendedTranscript {
+    let logged: Vec<LoggedMessage> = log
         .iter()
         .enumerate()
         .map(|(number, said)| {
-            let prompt = said.prompt.clone().map(Words::Prompt);
-            let words = prompt.or_else(|| said.line.clone().map(Words::Line));
+            let prompt = said.prompt.clone().map(LoggedContent::Prompt);
+            let words = prompt.or_else(|| said.line.clone().map(LoggedContent::Line));
             let words = words.filter(|_| missing.contains(&number));
-            Logged { id: said.id, at: "2026-11-16T00:00:00.000Z".into(), words }
+            LoggedMessage { id: said.id, at: "2026-11-16T00:00:00.000Z".into(), words }
         })
         .collect();
     claude().mend(&mut lines(transcript), &logged, &native())
@@ -77,7 +83,7 @@ fn mend(transcript: &[u8], log: &[Said], missing: &[usize]) -> Mended {
 /// What a resume would make of it.
 fn resume(transcript: &[u8], log: &[Said]) -> (&'static str, Vec<String>, Vec<u8>) {
     let found = survey(transcript, log);
-    if found.sound && found.remembered.found {
+    if found.is_sound && found.resumed.is_found {
         return ("native", Vec::new(), transcript.to_vec());
     }
     let mended = mend(transcript, log, &found.missing);
@@ -102,7 +108,7 @@ fn each_ends_where_it_should_and_says_what_is_lost() {
             wrong.push(format!("{name}: {tier}, {lost:?}"));
         }
         let after = survey(&mended, &log);
-        assert!(after.sound && after.missing.is_empty(), "{name} is not whole: {after:?}");
+        assert!(after.is_sound && after.missing.is_empty(), "{name} is not whole: {after:?}");
         assert_eq!(resume(&mended, &log).0, "native", "{name}: once is enough");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -222,7 +228,7 @@ fn whatever_is_damaged_nothing_is_lost_in_silence() {
         }
         let (tier, lost, mended) = resume(&bytes, &log);
         let after = survey(&mended, &log);
-        if !after.sound || !after.missing.is_empty() {
+        if !after.is_sound || !after.missing.is_empty() {
             let again = mend(&mended, &log, &after.missing).repairs;
             panic!("seed {seed}, {tier}: {after:?}, still to mend: {again:?}");
         }

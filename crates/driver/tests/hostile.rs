@@ -1,8 +1,11 @@
 //! Transcripts that somebody wrote to hurt us. Whoever is in the sandbox writes what we read before a start, so what
 //! it costs must stay in proportion to its size: in time, compared with reading the same lines once, and in memory.
 
-use ash_driver::{Driver, Expected, Logged, Mended, Native, Survey, Words, driver};
-use ash_model::Runtime;
+use ash_driver::{
+    AgentDriver, ExpectedMessage, LoggedContent, LoggedMessage, MendedTranscript, TranscriptIdentity,
+    TranscriptSurvey, driver,
+};
+use ash_model::AgentRuntime;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::{
@@ -62,8 +65,8 @@ fn id(number: usize) -> Uuid {
     Uuid::from_u128(number as u128 + 1)
 }
 
-fn claude() -> Box<dyn Driver> {
-    driver(Runtime::Claude)
+fn claude() -> Box<dyn AgentDriver> {
+    driver(AgentRuntime::Claude)
 }
 
 fn lines(transcript: &[u8]) -> impl Iterator<Item = Vec<u8>> {
@@ -71,11 +74,11 @@ fn lines(transcript: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// Three messages that the transcript should have.
-fn log() -> Vec<Logged> {
-    let said = |number: usize| Logged {
+fn log() -> Vec<LoggedMessage> {
+    let said = |number: usize| LoggedMessage {
         id: Uuid::from_u128(u128::MAX - number as u128),
         at: "2026-11-16T00:00:00.000Z".into(),
-        words: Some(Words::Prompt(json!("hello"))),
+        words: Some(LoggedContent::Prompt(json!("hello"))),
     };
     (0..3).map(said).collect()
 }
@@ -87,14 +90,14 @@ fn read_plainly(transcript: &[u8]) -> usize {
     lines(transcript).map(|line| usize::from(readable(&line)) + nuls(&line)).sum()
 }
 
-fn survey(transcript: &[u8], log: &[Logged]) -> Survey {
-    let expected: Vec<Expected> =
-        log.iter().map(|said| Expected { id: said.id, prompt: true, digest: None }).collect();
+fn survey(transcript: &[u8], log: &[LoggedMessage]) -> TranscriptSurvey {
+    let expected: Vec<ExpectedMessage> =
+        log.iter().map(|said| ExpectedMessage { id: said.id, prompt: true, digest: None }).collect();
     claude().survey(&mut lines(transcript), &expected)
 }
 
-fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged]) -> Mended {
-    claude().mend(lines, log, &Native { id: Uuid::from_u128(0xaa), cwd: "/workspace".into() })
+fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[LoggedMessage]) -> MendedTranscript {
+    claude().mend(lines, log, &TranscriptIdentity { id: Uuid::from_u128(0xaa), cwd: "/workspace".into() })
 }
 
 /// At most so often the time of one plain reading, and so many bytes.
@@ -104,7 +107,7 @@ struct Most {
 }
 
 /// Looks at it and mends it, as before every start.
-fn costs_at_most(most: Most, transcript: &[u8]) -> Mended {
+fn costs_at_most(most: Most, transcript: &[u8]) -> MendedTranscript {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (found, plain) = time(|| read_plainly(transcript));
     std::hint::black_box(found);

@@ -57,7 +57,7 @@ mod armed {
     static PASSES: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
 
     pub(super) fn reach(name: &str) {
-        let Some(held) = Held::at(name) else { return };
+        let Some(held) = PausedFailPoint::at(name) else { return };
         while held.is_held() {
             std::thread::sleep(INTERVAL);
         }
@@ -65,7 +65,7 @@ mod armed {
     }
 
     pub(super) async fn reach_async(name: &str) {
-        let Some(held) = Held::at(name) else { return };
+        let Some(held) = PausedFailPoint::at(name) else { return };
         std::future::poll_fn(|context| {
             if !held.is_held() {
                 return Poll::Ready(());
@@ -83,14 +83,14 @@ mod armed {
     }
 
     /// A point that a test holds.
-    struct Held {
+    struct PausedFailPoint {
         armed: PathBuf,
         reached: PathBuf,
     }
 
-    impl Held {
+    impl PausedFailPoint {
         /// `None` if the process may pass. Does not return if it must end here.
-        fn at(name: &str) -> Option<Held> {
+        fn at(name: &str) -> Option<PausedFailPoint> {
             let directory = DIRECTORY.as_ref()?;
             let armed = directory.join(name);
             let order = std::fs::read_to_string(&armed).ok();
@@ -110,7 +110,7 @@ mod armed {
                 "pause" => {
                     let reached = directory.join(format!("{name}.reached"));
                     std::fs::write(&reached, "").expect("a test's directory is writable");
-                    Some(Held { armed, reached })
+                    Some(PausedFailPoint { armed, reached })
                 }
                 other => panic!("fail point {name}: {other:?} is neither abort nor pause"),
             }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Whole numbers all of them. `None`: whoever is asked next decides. 0: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Bounds {
+pub struct ResourceLimits {
     /// Of all processes together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
@@ -33,7 +33,7 @@ pub struct Bounds {
 }
 
 /// With less than this nothing would start at all.
-const LEAST: [(&str, u64); Bounds::COUNT] = [
+const MIN_LIMITS: [(&str, u64); ResourceLimits::COUNT] = [
     ("memoryMb", 16),
     ("cpuPercent", 1),
     ("maxProcesses", 8),
@@ -45,11 +45,11 @@ const LEAST: [(&str, u64); Bounds::COUNT] = [
 ];
 
 /// More is a mistake, and must not overflow when it is counted in bytes.
-const MOST: u64 = 1 << 40;
+const MAX_LIMIT: u64 = 1 << 40;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadBounds {
-    #[error("{name} must be 0 (no limit) or {least} to {MOST}")]
+pub enum BadResourceLimits {
+    #[error("{name} must be 0 (no limit) or {least} to {MAX_LIMIT}")]
     Range { name: &'static str, least: u64 },
     #[error("{name} may be at most {most} on this server")]
     TooHigh { name: &'static str, most: u64 },
@@ -64,24 +64,24 @@ fn shortened(text: &str) -> String {
 }
 
 fn names() -> String {
-    Bounds::NAMES.join(", ")
+    ResourceLimits::NAMES.join(", ")
 }
 
-impl Bounds {
+impl ResourceLimits {
     const COUNT: usize = 8;
 
     /// As they are in JSON.
-    pub const NAMES: [&str; Bounds::COUNT] = {
-        let mut names = [""; Bounds::COUNT];
+    pub const NAMES: [&str; ResourceLimits::COUNT] = {
+        let mut names = [""; ResourceLimits::COUNT];
         let mut at = 0;
-        while at < Bounds::COUNT {
-            names[at] = LEAST[at].0;
+        while at < ResourceLimits::COUNT {
+            names[at] = MIN_LIMITS[at].0;
             at += 1;
         }
         names
     };
 
-    fn all(&self) -> [Option<u64>; Bounds::COUNT] {
+    fn all(&self) -> [Option<u64>; ResourceLimits::COUNT] {
         [
             self.memory_mb,
             self.cpu_percent,
@@ -94,7 +94,7 @@ impl Bounds {
         ]
     }
 
-    fn of(all: [Option<u64>; Bounds::COUNT]) -> Bounds {
+    fn of(all: [Option<u64>; ResourceLimits::COUNT]) -> ResourceLimits {
         let [
             memory_mb,
             cpu_percent,
@@ -105,7 +105,7 @@ impl Bounds {
             turn_seconds,
             output_kb_per_second,
         ] = all;
-        Bounds {
+        ResourceLimits {
             memory_mb,
             cpu_percent,
             max_processes,
@@ -117,21 +117,25 @@ impl Bounds {
         }
     }
 
-    fn with(self, other: Bounds, of: impl Fn(Option<u64>, Option<u64>) -> Option<u64>) -> Bounds {
+    fn with(
+        self,
+        other: ResourceLimits,
+        of: impl Fn(Option<u64>, Option<u64>) -> Option<u64>,
+    ) -> ResourceLimits {
         let mut all = self.all();
         all.iter_mut().zip(other.all()).for_each(|(own, other)| *own = of(*own, other));
-        Bounds::of(all)
+        ResourceLimits::of(all)
     }
 
     /// What this says, and otherwise what the other does.
     #[must_use]
-    pub fn over(self, other: Bounds) -> Bounds {
+    pub fn with_fallback(self, other: ResourceLimits) -> ResourceLimits {
         self.with(other, Option::or)
     }
 
     /// Whatever was wanted, no more than this.
     #[must_use]
-    pub fn at_most(self, most: Bounds) -> Bounds {
+    pub fn capped_by(self, most: ResourceLimits) -> ResourceLimits {
         let limited = |number: Option<u64>| number.filter(|number| *number > 0);
         self.with(most, |own, most| match (limited(own), limited(most)) {
             (Some(own), Some(most)) => Some(own.min(most)),
@@ -143,44 +147,45 @@ impl Bounds {
     /// What this says, cut to what a server that allows `most` takes: the result is `within` it. What this leaves to
     /// others stays open.
     #[must_use]
-    pub fn cut_to(self, most: Bounds) -> Bounds {
-        self.with(self.at_most(most), |own, cut| own.map(|own| cut.unwrap_or(own)))
+    pub fn cut_to(self, most: ResourceLimits) -> ResourceLimits {
+        self.with(self.capped_by(most), |own, cut| own.map(|own| cut.unwrap_or(own)))
     }
 
-    fn check(&self) -> Result<(), BadBounds> {
+    fn check(&self) -> Result<(), BadResourceLimits> {
         let wrong = |given: Option<u64>, least: u64| {
-            given.is_some_and(|number| number != 0 && !(least..=MOST).contains(&number))
+            given.is_some_and(|number| number != 0 && !(least..=MAX_LIMIT).contains(&number))
         };
-        let found = LEAST.into_iter().zip(self.all()).find(|((_, least), given)| wrong(*given, *least));
-        found.map_or(Ok(()), |((name, least), _)| Err(BadBounds::Range { name, least }))
+        let found = MIN_LIMITS.into_iter().zip(self.all()).find(|((_, least), given)| wrong(*given, *least));
+        found.map_or(Ok(()), |((name, least), _)| Err(BadResourceLimits::Range { name, least }))
     }
 
     /// Whether a server that allows `most` takes what somebody asks for.
-    pub fn within(&self, most: Bounds) -> Result<(), BadBounds> {
+    pub fn check_within(&self, most: ResourceLimits) -> Result<(), BadResourceLimits> {
         let most = most.all().map(|most| most.filter(|most| *most > 0));
         let too_high = |(given, most): &(Option<u64>, Option<u64>)| {
             most.is_some_and(|most| given.is_some_and(|given| given == 0 || given > most))
         };
-        let found = LEAST.into_iter().zip(self.all().into_iter().zip(most)).find(|(_, pair)| too_high(pair));
+        let found =
+            MIN_LIMITS.into_iter().zip(self.all().into_iter().zip(most)).find(|(_, pair)| too_high(pair));
         found.map_or(Ok(()), |((name, _), (_, most))| {
-            Err(BadBounds::TooHigh { name, most: most.unwrap_or(MOST) })
+            Err(BadResourceLimits::TooHigh { name, most: most.unwrap_or(MAX_LIMIT) })
         })
     }
 
     /// By the name that it has in JSON.
-    pub fn set(&mut self, name: &str, number: Option<u64>) -> Result<(), BadBounds> {
-        let place = LEAST.iter().position(|(known, _)| *known == name);
+    pub fn set(&mut self, name: &str, number: Option<u64>) -> Result<(), BadResourceLimits> {
+        let place = MIN_LIMITS.iter().position(|(known, _)| *known == name);
         let mut all = self.all();
-        all[place.ok_or_else(|| BadBounds::Unknown(shortened(name)))?] = number;
-        *self = Bounds::of(all);
+        all[place.ok_or_else(|| BadResourceLimits::Unknown(shortened(name)))?] = number;
+        *self = ResourceLimits::of(all);
         self.check()
     }
 
     /// `memoryMb=2048,diskMb=10240`, as in a setting.
-    pub fn parse(text: &str) -> Result<Bounds, BadBounds> {
-        let mut bounds = Bounds::default();
+    pub fn parse(text: &str) -> Result<ResourceLimits, BadResourceLimits> {
+        let mut bounds = ResourceLimits::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let wrong = || BadBounds::NotANumber(shortened(part));
+            let wrong = || BadResourceLimits::NotANumber(shortened(part));
             let (name, number) = part.split_once('=').ok_or_else(wrong)?;
             bounds.set(name.trim(), Some(number.trim().parse().map_err(|_| wrong())?))?;
         }
@@ -190,7 +195,7 @@ impl Bounds {
 
 /// What a workspace has taken of the machine so far, and of the disk now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Resources {
+pub struct ResourceUsage {
     pub cpu_ms: u64,
     /// The most that one of its sandboxes ever had.
     pub peak_memory: u64,
@@ -202,8 +207,8 @@ pub struct Resources {
 mod tests {
     use super::*;
 
-    fn bounds(text: &str) -> Bounds {
-        Bounds::parse(text).expect("bounds")
+    fn bounds(text: &str) -> ResourceLimits {
+        ResourceLimits::parse(text).expect("bounds")
     }
 
     #[test]
@@ -211,14 +216,14 @@ mod tests {
         let server = bounds("memoryMb=2048,maxProcesses=512");
         let agent = bounds("memoryMb=4096,diskMb=100");
         let session = bounds("diskMb=0");
-        let merged = session.over(agent).over(server);
+        let merged = session.with_fallback(agent).with_fallback(server);
         assert_eq!(merged, bounds("memoryMb=4096,maxProcesses=512,diskMb=0"));
         let most = bounds("memoryMb=3000,diskMb=500,turnSeconds=60");
         assert_eq!(
-            merged.at_most(most),
-            Bounds { turn_seconds: Some(60), ..bounds("memoryMb=3000,maxProcesses=512,diskMb=500") }
+            merged.capped_by(most),
+            ResourceLimits { turn_seconds: Some(60), ..bounds("memoryMb=3000,maxProcesses=512,diskMb=500") }
         );
-        assert_eq!(bounds("diskMb=0").at_most(Bounds::default()).disk_mb, None);
+        assert_eq!(bounds("diskMb=0").capped_by(ResourceLimits::default()).disk_mb, None);
     }
 
     #[test]
@@ -227,22 +232,24 @@ mod tests {
         let given = bounds("memoryMb=2048,maxProcesses=101,diskMb=0,turnSeconds=0,maxFiles=70");
         let cut = given.cut_to(most);
         assert_eq!(cut, bounds("memoryMb=2048,maxProcesses=100,diskMb=500,turnSeconds=0,maxFiles=70"));
-        assert_eq!((cut.within(most), cut.cut_to(most)), (Ok(()), cut));
-        assert_eq!(Bounds::default().cut_to(most), Bounds::default());
+        assert_eq!((cut.check_within(most), cut.cut_to(most)), (Ok(()), cut));
+        assert_eq!(ResourceLimits::default().cut_to(most), ResourceLimits::default());
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        let said = |text: &str| Bounds::parse(text).expect_err(text).to_string();
-        assert_eq!(said("memoryMb=1"), format!("memoryMb must be 0 (no limit) or 16 to {MOST}"));
+        let said = |text: &str| ResourceLimits::parse(text).expect_err(text).to_string();
+        assert_eq!(said("memoryMb=1"), format!("memoryMb must be 0 (no limit) or 16 to {MAX_LIMIT}"));
         assert!(said("memory=64").contains("there are: memoryMb, cpuPercent"));
         assert!(said("memoryMb").contains("NAME=NUMBER") && said("diskMb=-1").contains("NAME=NUMBER"));
         let most = bounds("diskMb=500,memoryMb=0");
         assert_eq!(
-            bounds("memoryMb=9999,diskMb=501").within(most).expect_err("more").to_string(),
+            bounds("memoryMb=9999,diskMb=501").check_within(most).expect_err("more").to_string(),
             "diskMb may be at most 500 on this server"
         );
-        assert!(bounds("diskMb=0").within(most).is_err() && bounds("diskMb=500").within(most).is_ok());
+        assert!(
+            bounds("diskMb=0").check_within(most).is_err() && bounds("diskMb=500").check_within(most).is_ok()
+        );
     }
 
     #[test]
@@ -252,7 +259,7 @@ mod tests {
         );
         let stored = r#"{"memoryMb":64,"cpuPercent":50,"maxProcesses":32,"maxOpenFiles":256,"diskMb":10,"maxFiles":100,"turnSeconds":5,"outputKbPerSecond":7}"#;
         assert_eq!(serde_json::to_string(&all).expect("json"), stored);
-        assert_eq!(serde_json::from_str::<Bounds>(stored).expect("read"), all);
-        assert_eq!(serde_json::from_str::<Bounds>("{}").expect("read"), Bounds::default());
+        assert_eq!(serde_json::from_str::<ResourceLimits>(stored).expect("read"), all);
+        assert_eq!(serde_json::from_str::<ResourceLimits>("{}").expect("read"), ResourceLimits::default());
     }
 }

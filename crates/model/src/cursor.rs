@@ -3,33 +3,33 @@
 //! `42` is event 42, seen whole. `41.7` is the seventh delta after event 41. One item may be shown as several
 //! frames; `42-1` says that the first frame of event 42 was seen and the rest was not.
 
-use crate::Seq;
+use crate::EventSeq;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Cursor {
-    pub seq: Seq,
+pub struct LogCursor {
+    pub seq: EventSeq,
     /// 0: the event itself; n: the n-th delta after it.
     pub delta: u64,
     /// `None`: seen whole; `Some(n)`: only its first n frames were seen.
     pub frames: Option<u32>,
 }
 
-impl Cursor {
-    pub const START: Cursor = Cursor { seq: 0, delta: 0, frames: None };
+impl LogCursor {
+    pub const START: LogCursor = LogCursor { seq: 0, delta: 0, frames: None };
 
-    pub fn event(seq: Seq) -> Cursor {
-        Cursor { seq, delta: 0, frames: None }
+    pub fn event(seq: EventSeq) -> LogCursor {
+        LogCursor { seq, delta: 0, frames: None }
     }
 
-    pub fn delta(seq: Seq, delta: u64) -> Cursor {
-        Cursor { seq, delta, frames: None }
+    pub fn delta(seq: EventSeq, delta: u64) -> LogCursor {
+        LogCursor { seq, delta, frames: None }
     }
 
-    pub fn partly(self, frames: u32) -> Cursor {
-        Cursor { frames: Some(frames), ..self }
+    pub fn partly(self, frames: u32) -> LogCursor {
+        LogCursor { frames: Some(frames), ..self }
     }
 
-    pub fn parse(text: &str) -> Option<Cursor> {
+    pub fn parse(text: &str) -> Option<LogCursor> {
         let (place, frames) = match text.split_once('-') {
             Some((place, frames)) => (place, Some(number(frames)?.try_into().ok()?)),
             None => (text, None),
@@ -38,7 +38,7 @@ impl Cursor {
             Some((seq, delta)) => (number(seq)?, number(delta)?),
             None => (number(place)?, 0),
         };
-        Some(Cursor { seq, delta, frames })
+        Some(LogCursor { seq, delta, frames })
     }
 }
 
@@ -48,7 +48,7 @@ fn number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-impl std::fmt::Display for Cursor {
+impl std::fmt::Display for LogCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.seq)?;
         if self.delta > 0 {
@@ -63,19 +63,19 @@ impl std::fmt::Display for Cursor {
 
 #[cfg(test)]
 mod tests {
-    use super::Cursor;
+    use super::LogCursor;
 
     #[test]
     fn a_cursor_survives_its_text() {
         for text in ["0", "42", "41.7", "42-1", "41.7-2"] {
-            assert_eq!(Cursor::parse(text).expect(text).to_string(), text);
+            assert_eq!(LogCursor::parse(text).expect(text).to_string(), text);
         }
     }
 
     #[test]
     fn what_is_no_cursor_is_refused() {
         for text in ["", "x", "-1", "+1", "1.", ".1", "1.2.3", "1-", "1--1", "99999999999999999999", " 1"] {
-            assert_eq!(Cursor::parse(text), None, "{text:?}");
+            assert_eq!(LogCursor::parse(text), None, "{text:?}");
         }
     }
 }

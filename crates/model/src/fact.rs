@@ -2,15 +2,16 @@
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, AnsweredBy, Asked, Call, Epoch, Incarnation, Lock, Metadata, Options, PermissionId, Receipt,
-    Seq, SessionId, Setting, Taking, Tier, Timestamp, TurnId, Used, Verdict, kind::Problem, usage::Reached,
+    AgentName, Epoch, EventSeq, Incarnation, LiveSetting, LockAcquisition, PermissionId, PermissionRequest,
+    PermissionVerdict, Receipt, SessionId, SessionLock, SessionMetadata, SessionOptions, Tier, Timestamp,
+    ToolCallRecord, TurnId, UsageIncrement, VerdictSource, kind::Problem, usage::LimitReached,
 };
 use serde::{Deserialize, Serialize};
 
 /// A fact with its place in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub turn: Option<TurnId>,
     pub at: Timestamp,
     pub fact: Fact,
@@ -18,7 +19,7 @@ pub struct Event {
 
 /// A fact that has no place in the log yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Note {
+pub struct NewEvent {
     pub turn: Option<TurnId>,
     pub at: Timestamp,
     pub fact: Fact,
@@ -26,9 +27,9 @@ pub struct Note {
 
 /// A piece of a message that is still being written: the n-th after event `seq`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Delta {
-    pub seq: Seq,
-    pub n: u64,
+pub struct MessageDelta {
+    pub seq: EventSeq,
+    pub index: u64,
     pub turn: Option<TurnId>,
     /// The agent's line, verbatim.
     pub line: String,
@@ -40,7 +41,7 @@ pub enum Fact {
     Created {
         agent: AgentName,
         version: u32,
-        options: Options,
+        options: SessionOptions,
     },
     /// Made from another session: its files, and its conversation, which the agent keeps under id `memory` and
     /// which is `told` turns long.
@@ -49,7 +50,8 @@ pub enum Fact {
         parent: Option<SessionId>,
         checkpoint: Option<u64>,
         memory: uuid::Uuid,
-        told: u64,
+        #[serde(rename = "told")]
+        turns_delivered: u64,
         /// Messages of the shared log that had not been told to the agent: they are the parent's alone.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting: Vec<TurnId>,
@@ -58,7 +60,8 @@ pub enum Fact {
     Queued {
         turn: TurnId,
         content: serde_json::Value,
-        ask: Ask,
+        #[serde(rename = "ask")]
+        options: MessageOptions,
         /// The number of the lock that its sender held.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lock: Option<u64>,
@@ -90,14 +93,15 @@ pub enum Fact {
     Continued {
         turn: TurnId,
         attempt: u32,
-        discard_after: Seq,
+        discard_after: EventSeq,
         input: u64,
         /// Which calls it had made before, and what became of them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        calls: Vec<Call>,
+        calls: Vec<ToolCallRecord>,
     },
     /// The agent began to work by itself: something in the background came to its end. A turn without a prompt.
-    Stirred {
+    #[serde(rename = "stirred")]
+    SelfStarted {
         turn: TurnId,
     },
     /// The agent's own line, verbatim.
@@ -111,30 +115,32 @@ pub enum Fact {
         input: u64,
     },
     /// The agent waits for leave to call a tool, or for the answer to a question.
-    Asked(Asked),
+    #[serde(rename = "asked")]
+    PermissionRequested(PermissionRequest),
     /// Nobody needs to answer any more. What the agent is told, if anything, is input number `input`.
     Answered {
         id: PermissionId,
         turn: Option<TurnId>,
-        verdict: Option<Verdict>,
-        by: AnsweredBy,
+        verdict: Option<PermissionVerdict>,
+        by: VerdictSource,
         input: Option<u64>,
     },
     /// Somebody wants the agent to go on with another setting; told to it as input number `input`.
     Setting {
-        setting: Setting,
+        setting: LiveSetting,
         input: u64,
     },
     /// The agent rests: nothing more comes for this turn. Its files are not safe yet.
     Rested {
         turn: TurnId,
-        how: Outcome,
+        #[serde(rename = "how")]
+        outcome: TurnOutcome,
         text: String,
-        usage: Usage,
+        usage: TokenUsage,
         problem: Option<Problem>,
     },
     /// Workspace and agent state are on disk as checkpoint `number`.
-    Saved(Saved),
+    Saved(SavedCheckpoint),
     SaveFailed {
         turn: Option<TurnId>,
         error: String,
@@ -142,7 +148,8 @@ pub enum Fact {
     /// The turn is over, exactly once.
     Finished {
         turn: TurnId,
-        how: Outcome,
+        #[serde(rename = "how")]
+        outcome: TurnOutcome,
         checkpoint: Option<u64>,
         problem: Option<Problem>,
     },
@@ -157,7 +164,8 @@ pub enum Fact {
         /// What a turn that was cut off had said and done up to this event is in the agent's memory: it goes on
         /// from there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        kept: Option<Seq>,
+        #[serde(rename = "kept")]
+        resumed_after: Option<EventSeq>,
         /// Options changed while the agent was started, and it may not know of them: it starts again before its next
         /// turn.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -187,9 +195,10 @@ pub enum Fact {
     },
     /// Conversation, agent and files went to checkpoint `to` together. Nothing is deleted: what happened since
     /// stays in the log, and a later one may go there again.
-    Rewound(Rewound),
+    Rewound(SessionRewind),
     /// Another session of the workspace took the files of all of them back.
-    TakenBack(TakenBack),
+    #[serde(rename = "taken_back")]
+    WorkspaceRewound(WorkspaceRewind),
     /// Nobody has used it for so long. In `left_ms` its sandbox is let go of; none: now, or it has just come to rest.
     Idle {
         ms: u64,
@@ -201,31 +210,32 @@ pub enum Fact {
     },
     /// Its options are these from now on. Those that an agent is told when it starts count from its next start on.
     Configured {
-        options: Options,
+        options: SessionOptions,
         /// An agent that runs was started with others.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restart: bool,
     },
     /// What callers note on it is this from now on.
     Labelled {
-        metadata: Metadata,
+        metadata: SessionMetadata,
     },
     /// Whoever has the lock's token may write to it, and nobody else.
     Locked {
-        how: Taking,
+        #[serde(rename = "how")]
+        acquisition: LockAcquisition,
         #[serde(flatten)]
-        lock: Lock,
+        lock: SessionLock,
     },
     /// Its holder gave it up.
     Unlocked {
         number: u64,
     },
     /// A model's answer was heard of, or more of it.
-    Used(Used),
+    Used(UsageIncrement),
     /// No more may be used. What is under way is asked to stop.
-    BudgetReached(Reached),
+    BudgetReached(LimitReached),
     /// Another witness knew more of this session than the database: its log up to `seq` was taken from there.
-    Adopted(Adopted),
+    Adopted(AdoptedHistory),
     /// An event that no witness has any more. It keeps its number, so that the log has no gap.
     Missing,
     Ended,
@@ -243,10 +253,10 @@ impl Fact {
             Fact::Steered { .. } => "steered",
             Fact::Started { .. } => "started",
             Fact::Continued { .. } => "continued",
-            Fact::Stirred { .. } => "stirred",
+            Fact::SelfStarted { .. } => "stirred",
             Fact::Said { .. } => "said",
             Fact::Interrupting { .. } => "interrupting",
-            Fact::Asked(_) => "asked",
+            Fact::PermissionRequested(_) => "asked",
             Fact::Answered { .. } => "answered",
             Fact::Setting { .. } => "setting",
             Fact::Rested { .. } => "rested",
@@ -263,7 +273,7 @@ impl Fact {
             Fact::Stopped => "stopped",
             Fact::Failed { .. } => "failed",
             Fact::Rewound(_) => "rewound",
-            Fact::TakenBack(_) => "taken_back",
+            Fact::WorkspaceRewound(_) => "taken_back",
             Fact::Idle { .. } => "idle",
             Fact::Configured { .. } => "configured",
             Fact::Labelled { .. } => "labelled",
@@ -293,9 +303,9 @@ impl Fact {
             *parent = None;
         }
         if let Fact::Saved(saved) = &mut self {
-            saved.beside.iter_mut().for_each(|turn| turn.session = None);
+            saved.concurrent_turns.iter_mut().for_each(|turn| turn.session = None);
         }
-        if let Fact::TakenBack(back) = &mut self {
+        if let Fact::WorkspaceRewound(back) = &mut self {
             back.by = None;
         }
         if let Fact::Adopted(adopted) = &mut self {
@@ -315,7 +325,7 @@ impl Fact {
 /// What one message asks for beyond its content.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Ask {
+pub struct MessageOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -337,7 +347,7 @@ pub struct Ask {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum TurnOutcome {
     Done,
     Failed,
     Interrupted,
@@ -346,7 +356,7 @@ pub enum Outcome {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Usage {
+pub struct TokenUsage {
     pub input_tokens: u64,
     pub output_tokens: u64,
     pub cache_creation_tokens: u64,
@@ -356,7 +366,7 @@ pub struct Usage {
 /// How still the sandbox was while its files were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Consistency {
+pub enum CaptureConsistency {
     /// No process of the sandbox ran (cgroup freezer), or there was none.
     Frozen,
     /// Every process was stopped by a signal.
@@ -367,11 +377,11 @@ pub enum Consistency {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Saved {
+pub struct SavedCheckpoint {
     pub number: u64,
     pub turn: Option<TurnId>,
     pub tree: String,
-    pub consistency: Consistency,
+    pub consistency: CaptureConsistency,
     pub files: u64,
     pub bytes: u64,
     /// What was left out on purpose, as paths.
@@ -380,7 +390,7 @@ pub struct Saved {
     /// What a checkpoint cannot hold or could not read, by name as far as there is room for it: a restore brings none of
     /// it back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unsaved: Vec<Unsaved>,
+    pub unsaved: Vec<UnsavedPath>,
     /// How many more there are than `unsaved` names.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unsaved_more: u64,
@@ -392,27 +402,30 @@ pub struct Saved {
     pub mid_turn: bool,
     /// Turns of others that were under way in the same workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Beside>,
+    #[serde(rename = "beside")]
+    pub concurrent_turns: Vec<ConcurrentTurn>,
     /// The files of a shared workspace, gone back to those of this checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub back: Option<u64>,
+    #[serde(rename = "back")]
+    pub rewound_to: Option<u64>,
 }
 
 /// The history of a session was taken from a witness that knew more than the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Adopted {
+pub struct AdoptedHistory {
     pub epoch: Epoch,
     /// The last event that the witness knew.
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub checkpoint: Option<u64>,
-    pub witness: Witness,
+    pub witness: HistorySource,
     /// What the database had instead, if it was no beginning of this: it is a session of its own now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<SessionId>,
     /// Up to where these events have what the agent's process said, if the witness knew it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heard: Option<JournalPosition>,
+    #[serde(rename = "heard")]
+    pub journal_position: Option<JournalPosition>,
 }
 
 /// How far a session has heard what its process in a sandbox said.
@@ -428,7 +441,7 @@ pub struct JournalPosition {
 /// Who knew more of a session than the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Witness {
+pub enum HistorySource {
     /// Packs of this machine's repository.
     Packs,
     /// The object store.
@@ -437,7 +450,7 @@ pub enum Witness {
 
 /// Something that is in a tree and in no checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unsaved {
+pub struct UnsavedPath {
     /// With its root: `workspace/pipe`.
     pub path: String,
     /// What it is, or why it could not be read, in words.
@@ -450,7 +463,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// A turn of another session of the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beside {
+pub struct ConcurrentTurn {
     /// None: it was purged since.
     pub session: Option<SessionId>,
     pub turn: TurnId,
@@ -458,7 +471,7 @@ pub struct Beside {
 
 /// Another session of the workspace took everybody's files back to checkpoint `to`: they are `checkpoint` now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenBack {
+pub struct WorkspaceRewind {
     /// None: it was purged since.
     pub by: Option<SessionId>,
     pub checkpoint: u64,
@@ -467,21 +480,23 @@ pub struct TakenBack {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Rewound {
+pub struct SessionRewind {
     pub to: u64,
     /// The checkpoint that holds what was there before: the way back.
     pub from: Option<u64>,
     /// The last event that counts; those between it and this one do not.
-    pub seq: Seq,
-    pub then: Then,
+    pub seq: EventSeq,
+    #[serde(rename = "then")]
+    pub conversation: ConversationPoint,
 }
 
 /// A session's conversation as it was at a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Then {
+pub struct ConversationPoint {
     /// Turns that the agent was told.
-    pub told: u64,
+    #[serde(rename = "told")]
+    pub turns_delivered: u64,
     pub turns: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
@@ -557,7 +572,12 @@ mod tests {
     fn every_fact_comes_back_as_it_was() {
         let turn = TurnId(uuid::Uuid::from_u128(7));
         let facts = [
-            Fact::Queued { turn, content: serde_json::json!("hi"), ask: Ask::default(), lock: None },
+            Fact::Queued {
+                turn,
+                content: serde_json::json!("hi"),
+                options: MessageOptions::default(),
+                lock: None,
+            },
             Fact::Said { line: r#"{"type":"assistant", "x":1}"#.into() },
             Fact::Cut { turn, death: Death::OutOfMemory },
             Fact::Paused,

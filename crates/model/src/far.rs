@@ -2,8 +2,9 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Beside, Bounds, Consistency, Epoch, Image, Metadata, Needs, Options, OwnerId, Provider,
-    Runtime, Seq, SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
+    AgentName, AgentRuntime, CaptureConsistency, ConcurrentTurn, Epoch, EventSeq, Image, ModelProvider,
+    OwnerId, ResourceLimits, SandboxRequirements, SessionId, SessionMetadata, SessionOptions, SessionStatus,
+    Slug, TenantId, Timestamp, TurnId, WorkspaceId, luggage::EventLine,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use uuid::Uuid;
 /// A version of an agent, and what the agent is like otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct FarAgent {
+pub struct AgentDefinition {
     pub id: Uuid,
     pub tenant: TenantId,
     pub name: AgentName,
@@ -19,15 +20,15 @@ pub struct FarAgent {
     /// How often it was changed: of two the higher one is right.
     pub changes: u64,
     pub tree: String,
-    pub runtime: Runtime,
+    pub runtime: AgentRuntime,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub provider: Option<Provider>,
+    pub provider: Option<ModelProvider>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Bounds>,
-    #[serde(default, skip_serializing_if = "Needs::is_nothing")]
-    pub needs: Needs,
+    pub limits: Option<ResourceLimits>,
+    #[serde(default, skip_serializing_if = "SandboxRequirements::is_empty")]
+    pub needs: SandboxRequirements,
     pub origin: String,
     pub config: String,
     /// Sealed with the server's own key, which is not there.
@@ -42,7 +43,7 @@ pub struct FarAgent {
 /// A session up to an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Manifest {
+pub struct SessionManifest {
     pub tenant: TenantId,
     pub session: SessionId,
     pub workspace: WorkspaceId,
@@ -55,12 +56,12 @@ pub struct Manifest {
     /// Of two that tell different things the one with the higher epoch is right.
     pub epoch: Epoch,
     /// The last event that it tells of.
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub agent: AgentName,
     pub version: u32,
-    pub runtime: Runtime,
+    pub runtime: AgentRuntime,
     pub native_id: Uuid,
-    pub options: Options,
+    pub options: SessionOptions,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
     /// What the options hold masks for, sealed like the environment.
@@ -70,16 +71,17 @@ pub struct Manifest {
     pub parent: Option<SessionId>,
     /// A fork has its parent's events up to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base: Option<Seq>,
+    pub base: Option<EventSeq>,
     /// Whose it is, of the tenant's people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerId>,
-    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
-    pub metadata: Metadata,
+    #[serde(default, skip_serializing_if = "SessionMetadata::is_empty")]
+    pub metadata: SessionMetadata,
     /// The checkpoints that a fork began with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub first: Vec<FarCheckpoint>,
-    pub status: Status,
+    #[serde(rename = "first")]
+    pub initial_checkpoints: Vec<ManifestCheckpoint>,
+    pub status: SessionStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,25 +91,27 @@ pub struct Manifest {
     pub last_active_at: Timestamp,
     /// What it was made for; none: only the log went on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<FarCheckpoint>,
+    pub checkpoint: Option<ManifestCheckpoint>,
     /// The snapshot from which on back the packs have the events up to `covers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chain: Option<String>,
-    pub covers: Seq,
+    #[serde(rename = "chain")]
+    pub log_snapshot: Option<String>,
+    #[serde(rename = "covers")]
+    pub packed_through: EventSeq,
     /// Those after it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Line>,
+    pub events: Vec<EventLine>,
 }
 
 /// A session that was purged: no witness brings it back up to here. It stands in the place of its last manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tombstone {
+pub struct SessionTombstone {
     pub tenant: TenantId,
     pub session: SessionId,
     /// A session that is made again under this id begins with the next one.
     pub epoch: Epoch,
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub purged_at: Timestamp,
 }
 
@@ -121,20 +125,20 @@ pub struct TombstoneLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<String>,
     pub epoch: Epoch,
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub purged_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct FarCheckpoint {
+pub struct ManifestCheckpoint {
     pub number: u64,
     pub turn: Option<TurnId>,
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub tree: String,
     /// Of its own pack, in bytes.
     pub size: u64,
-    pub consistency: Consistency,
+    pub consistency: CaptureConsistency,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salvage: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -146,9 +150,11 @@ pub struct FarCheckpoint {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsettled: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Beside>,
+    #[serde(rename = "beside")]
+    pub concurrent_turns: Vec<ConcurrentTurn>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub back: Option<u64>,
+    #[serde(rename = "back")]
+    pub rewound_to: Option<u64>,
     pub at: Timestamp,
 }
 
@@ -159,13 +165,13 @@ mod tests {
     #[test]
     fn what_is_kept_far_away_is_written_and_read_as_in_the_first_version() {
         let agent = r#"{"id":"00000000-0000-0000-0000-000000000001","tenant":"default","name":"a","version":2,"changes":5,"tree":"t0","runtime":"builtin","origin":"/a","config":"{}","createdAt":"2025-11-15T22:00:00.007Z","updatedAt":"2025-11-15T22:00:01.007Z"}"#;
-        let read: FarAgent = serde_json::from_str(agent).expect("an agent");
+        let read: AgentDefinition = serde_json::from_str(agent).expect("an agent");
         assert_eq!(serde_json::to_string(&read).expect("plain"), agent);
         let least = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"status":"paused","turns":1,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","covers":0}"#;
-        let read: Manifest = serde_json::from_str(least).expect("a manifest");
+        let read: SessionManifest = serde_json::from_str(least).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), least);
         let most = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"claude","nativeId":"00000000-0000-0000-0000-000000000002","options":{"model":"m"},"env":"sealed","secrets":"sealed too","parent":"s0","base":7,"first":[{"number":1,"turn":null,"seq":7,"tree":"t1","size":9,"consistency":"frozen","files":1,"bytes":2,"at":"2025-11-15T22:00:00.007Z"}],"status":"active","title":"t","lastText":"l","turns":2,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","checkpoint":{"number":3,"turn":"00000000-0000-0000-0000-000000000003","seq":19,"tree":"t2","size":9,"consistency":"live","salvage":true,"midTurn":true,"files":1,"bytes":2,"skipped":1,"unsettled":0,"at":"2025-11-15T22:00:00.007Z"},"chain":"t2","covers":17,"events":[{"seq":18,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{}"}]}"#;
-        let read: Manifest = serde_json::from_str(most).expect("a manifest");
+        let read: SessionManifest = serde_json::from_str(most).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), most);
     }
 
@@ -173,9 +179,9 @@ mod tests {
     fn a_tombstone_is_written_and_read_as_in_the_first_version() {
         let text =
             r#"{"tenant":"default","session":"s1","epoch":3,"seq":20,"purgedAt":"2025-11-15T22:00:00.007Z"}"#;
-        let read: Tombstone = serde_json::from_str(text).expect("a tombstone");
+        let read: SessionTombstone = serde_json::from_str(text).expect("a tombstone");
         assert_eq!(serde_json::to_string(&read).expect("plain"), text);
-        assert!(serde_json::from_str::<Manifest>(text).is_err(), "a tombstone is no manifest");
+        assert!(serde_json::from_str::<SessionManifest>(text).is_err(), "a tombstone is no manifest");
         for line in [
             r#"{"hash":"0a","epoch":3,"seq":20,"purgedAt":"2025-11-15T22:00:00.007Z"}"#,
             r#"{"hash":"0a","diverged":"0b","epoch":3,"seq":20,"purgedAt":"2025-11-15T22:00:00.007Z"}"#,
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn an_owner_and_metadata_are_kept_far_away_as_in_the_first_version() {
         let owned = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{"ttl":60},"owner":"alice@example.com","metadata":{"ticket":"42"},"status":"paused","turns":1,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","covers":0}"#;
-        let read: Manifest = serde_json::from_str(owned).expect("a manifest");
+        let read: SessionManifest = serde_json::from_str(owned).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), owned);
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub type Seq = u64;
+pub type EventSeq = u64;
 
 /// A name was refused; the text says which rule it broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -183,7 +183,7 @@ uuid_id!(
 /// A session's number inside this database. Whoever holds one has passed the tenant check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct SessionNo(pub i64);
+pub struct SessionRowId(pub i64);
 
 /// Which hold on a workspace a write belongs to; an older one writes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Thresholds are parts of the context window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct InfiniteSessions {
+pub struct CompactionOptions {
     pub enabled: bool,
     /// From here on it is summed up beside the turns.
     pub background_compaction_threshold: f64,
@@ -16,24 +16,24 @@ pub struct InfiniteSessions {
     pub context_window: Option<u64>,
 }
 
-impl InfiniteSessions {
+impl CompactionOptions {
     pub const BACKGROUND: f64 = 0.80;
     pub const EXHAUSTION: f64 = 0.95;
     /// What a session without a word about it assumes of a model.
-    pub const USUAL_WINDOW: u64 = 200_000;
+    pub const DEFAULT_WINDOW: u64 = 200_000;
     /// Tools and instructions alone take half of less.
-    pub const SMALLEST_WINDOW: u64 = 4_000;
-    pub const LARGEST_WINDOW: u64 = 10_000_000;
+    pub const MIN_WINDOW: u64 = 4_000;
+    pub const MAX_WINDOW: u64 = 10_000_000;
     /// Those that Claude Code can be told of.
     pub const WINDOWS_OF_CLAUDE: std::ops::RangeInclusive<u64> = 100_000..=1_000_000;
 }
 
-impl Default for InfiniteSessions {
-    fn default() -> InfiniteSessions {
-        InfiniteSessions {
+impl Default for CompactionOptions {
+    fn default() -> CompactionOptions {
+        CompactionOptions {
             enabled: true,
-            background_compaction_threshold: InfiniteSessions::BACKGROUND,
-            buffer_exhaustion_threshold: InfiniteSessions::EXHAUSTION,
+            background_compaction_threshold: CompactionOptions::BACKGROUND,
+            buffer_exhaustion_threshold: CompactionOptions::EXHAUSTION,
             context_window: None,
         }
     }
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn it_is_stored_as_in_the_first_version() {
-        let set = InfiniteSessions { context_window: Some(8_000), ..InfiniteSessions::default() };
+        let set = CompactionOptions { context_window: Some(8_000), ..CompactionOptions::default() };
         let stored = r#"{"enabled":true,"backgroundCompactionThreshold":0.8,"bufferExhaustionThreshold":0.95,"contextWindow":8000}"#;
         assert_eq!(serde_json::to_string(&set).expect("json"), stored);
-        assert_eq!(serde_json::from_str::<InfiniteSessions>(stored).expect("read"), set);
+        assert_eq!(serde_json::from_str::<CompactionOptions>(stored).expect("read"), set);
         assert_eq!(
-            serde_json::from_str::<InfiniteSessions>("{}").expect("read"),
-            InfiniteSessions::default()
+            serde_json::from_str::<CompactionOptions>("{}").expect("read"),
+            CompactionOptions::default()
         );
     }
 }

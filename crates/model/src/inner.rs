@@ -4,47 +4,49 @@ use serde::{Deserialize, Serialize};
 
 const WORKSPACE: &str = "/workspace";
 const HOME: &str = "/home/agent";
-const LONGEST: usize = 1024;
+const MAX_PATH_BYTES: usize = 1024;
 
 /// Absolute, beneath the workspace or the agent's home, and plain: no `..` in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct InnerPath(String);
+pub struct SandboxPath(String);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Root {
+pub enum SandboxRoot {
     Workspace,
     Home,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must be a path beneath {WORKSPACE} or {HOME} (or ~), or one relative to the workspace; without \"..\", at most {LONGEST} bytes"
+    "must be a path beneath {WORKSPACE} or {HOME} (or ~), or one relative to the workspace; without \"..\", at most {MAX_PATH_BYTES} bytes"
 )]
-pub struct BadInnerPath;
+pub struct BadSandboxPath;
 
-impl InnerPath {
-    pub fn parse(text: &str) -> Result<InnerPath, BadInnerPath> {
-        if text.is_empty() || text.len() > LONGEST || text.chars().any(char::is_control) {
-            return Err(BadInnerPath);
+impl SandboxPath {
+    pub fn parse(text: &str) -> Result<SandboxPath, BadSandboxPath> {
+        if text.is_empty() || text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control) {
+            return Err(BadSandboxPath);
         }
         let absolute = match text.strip_prefix('~') {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{HOME}{rest}"),
-            Some(_) => return Err(BadInnerPath),
+            Some(_) => return Err(BadSandboxPath),
             None if text.starts_with('/') => text.to_owned(),
             None => format!("{WORKSPACE}/{text}"),
         };
         let names: Vec<&str> = absolute.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
-        let path = InnerPath(format!("/{}", names.join("/")));
+        let path = SandboxPath(format!("/{}", names.join("/")));
         let plain = names.iter().all(|name| *name != ".." && name.len() <= 255);
-        if plain && path.split().is_some() { Ok(path) } else { Err(BadInnerPath) }
+        if plain && path.split().is_some() { Ok(path) } else { Err(BadSandboxPath) }
     }
 
-    fn split(&self) -> Option<(Root, &str)> {
-        [(Root::Workspace, WORKSPACE), (Root::Home, HOME)].into_iter().find_map(|(root, prefix)| {
-            let rest = self.0.strip_prefix(prefix)?;
-            (rest.is_empty() || rest.starts_with('/')).then(|| (root, rest.trim_start_matches('/')))
-        })
+    fn split(&self) -> Option<(SandboxRoot, &str)> {
+        [(SandboxRoot::Workspace, WORKSPACE), (SandboxRoot::Home, HOME)].into_iter().find_map(
+            |(root, prefix)| {
+                let rest = self.0.strip_prefix(prefix)?;
+                (rest.is_empty() || rest.starts_with('/')).then(|| (root, rest.trim_start_matches('/')))
+            },
+        )
     }
 
     pub fn as_str(&self) -> &str {
@@ -52,21 +54,21 @@ impl InnerPath {
     }
 
     /// What it is beneath, and the rest, which is empty for the root itself.
-    pub fn root(&self) -> (Root, &str) {
+    pub fn root(&self) -> (SandboxRoot, &str) {
         self.split().expect("checked when it was made")
     }
 }
 
-impl TryFrom<String> for InnerPath {
-    type Error = BadInnerPath;
+impl TryFrom<String> for SandboxPath {
+    type Error = BadSandboxPath;
 
-    fn try_from(text: String) -> Result<InnerPath, BadInnerPath> {
-        InnerPath::parse(&text)
+    fn try_from(text: String) -> Result<SandboxPath, BadSandboxPath> {
+        SandboxPath::parse(&text)
     }
 }
 
-impl From<InnerPath> for String {
-    fn from(path: InnerPath) -> String {
+impl From<SandboxPath> for String {
+    fn from(path: SandboxPath) -> String {
         path.0
     }
 }
@@ -78,21 +80,21 @@ mod tests {
     #[test]
     fn it_stays_beneath_its_root() {
         for (text, path, root, rest) in [
-            ("src", "/workspace/src", Root::Workspace, "src"),
-            ("./src//lib/", "/workspace/src/lib", Root::Workspace, "src/lib"),
-            (".", "/workspace", Root::Workspace, ""),
-            ("/workspace", "/workspace", Root::Workspace, ""),
-            ("~/.config", "/home/agent/.config", Root::Home, ".config"),
-            ("/home/agent", "/home/agent", Root::Home, ""),
+            ("src", "/workspace/src", SandboxRoot::Workspace, "src"),
+            ("./src//lib/", "/workspace/src/lib", SandboxRoot::Workspace, "src/lib"),
+            (".", "/workspace", SandboxRoot::Workspace, ""),
+            ("/workspace", "/workspace", SandboxRoot::Workspace, ""),
+            ("~/.config", "/home/agent/.config", SandboxRoot::Home, ".config"),
+            ("/home/agent", "/home/agent", SandboxRoot::Home, ""),
         ] {
-            let parsed = InnerPath::parse(text).expect(text);
+            let parsed = SandboxPath::parse(text).expect(text);
             assert_eq!((parsed.as_str(), parsed.root()), (path, (root, rest)));
         }
         let long = "x/".repeat(600);
         for bad in
             ["", "..", "a/../b", "/etc", "/workspaces", "/home/agent2", "~root/x", "/", "a\0b", "a\nb", &long]
         {
-            assert_eq!(InnerPath::parse(bad), Err(BadInnerPath), "{bad:?}");
+            assert_eq!(SandboxPath::parse(bad), Err(BadSandboxPath), "{bad:?}");
         }
     }
 }

@@ -22,36 +22,46 @@ mod time;
 mod tool;
 mod usage;
 
-pub use bounds::{BadBounds, Bounds, Resources};
-pub use cursor::Cursor;
+pub use bounds::{BadResourceLimits, ResourceLimits, ResourceUsage};
+pub use cursor::LogCursor;
 pub use fact::{
-    Adopted, Ask, Beside, Consistency, Death, Delta, Event, Fact, JournalPosition, Note, Outcome, Rewound,
-    Saved, TakenBack, Then, Unsaved, Usage, Witness,
+    AdoptedHistory, CaptureConsistency, ConcurrentTurn, ConversationPoint, Death, Event, Fact, HistorySource,
+    JournalPosition, MessageDelta, MessageOptions, NewEvent, SavedCheckpoint, SessionRewind, TokenUsage,
+    TurnOutcome, UnsavedPath, WorkspaceRewind,
 };
 pub use ids::{
-    AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
-    TenantId, TurnId, WorkspaceId,
+    AgentName, BadName, Epoch, EventSeq, Image, Incarnation, OwnerId, PermissionId, SessionId, SessionRowId,
+    Slug, TenantId, TurnId, WorkspaceId,
 };
-pub use infinite::InfiniteSessions;
-pub use inner::{BadInnerPath, InnerPath, Root};
-pub use kind::{Kind, Problem};
-pub use lock::{Lock, Taking};
-pub use metadata::{BadMetadata, Metadata, Oversize};
-pub use needs::Needs;
-pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
-pub use price::{GivenPrice, Price, Prices};
-pub use quotas::{BadQuotas, Quota, QuotaReached, Quotas};
-pub use receipt::{AdoptedUpTo, Compared, ComparedBy, From, Path, Receipt, RemoteComparison, Source, Tier};
-pub use time::{Timestamp, duration};
+pub use infinite::CompactionOptions;
+pub use inner::{BadSandboxPath, SandboxPath, SandboxRoot};
+pub use kind::{FailureKind, Problem};
+pub use lock::{LockAcquisition, SessionLock};
+pub use metadata::{BadMetadata, SessionMetadata, SizeLimitExceeded};
+pub use needs::SandboxRequirements;
+pub use permission::{
+    LiveSetting, PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, ToolCallOutcome,
+    ToolCallRecord, VerdictSource,
+};
+pub use price::{GivenPrice, ModelPrices, TokenPrice};
+pub use quotas::{BadQuotas, QuotaKind, QuotaReached, Quotas};
+pub use receipt::{
+    AdoptionPoint, ComparisonMethod, Receipt, RemoteComparison, ResumeComparison, ResumePath, ResumeSource,
+    Tier, TreeOrigin,
+};
+pub use time::{Timestamp, parse_duration};
 pub use tool::{shown_tool_name, tool_name};
-pub use usage::{BudgetOf, End, Limits, Reached, Spent, Used, Which, usd};
+pub use usage::{
+    BudgetLimits, BudgetScope, LimitKind, LimitReached, ModelStopReason, UsageIncrement, UsageTotal,
+    nano_to_usd,
+};
 
 use serde::{Deserialize, Serialize};
 
 /// Where a session stands. `ended` is the only one nothing comes back from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum SessionStatus {
     Starting,
     Active,
     Paused,
@@ -60,27 +70,33 @@ pub enum Status {
     Ended,
 }
 
-impl Status {
-    pub const ALL: [Status; 6] =
-        [Status::Starting, Status::Active, Status::Paused, Status::Stopped, Status::Error, Status::Ended];
+impl SessionStatus {
+    pub const ALL: [SessionStatus; 6] = [
+        SessionStatus::Starting,
+        SessionStatus::Active,
+        SessionStatus::Paused,
+        SessionStatus::Stopped,
+        SessionStatus::Error,
+        SessionStatus::Ended,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Status::Starting => "starting",
-            Status::Active => "active",
-            Status::Paused => "paused",
-            Status::Stopped => "stopped",
-            Status::Error => "error",
-            Status::Ended => "ended",
+            SessionStatus::Starting => "starting",
+            SessionStatus::Active => "active",
+            SessionStatus::Paused => "paused",
+            SessionStatus::Stopped => "stopped",
+            SessionStatus::Error => "error",
+            SessionStatus::Ended => "ended",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Status> {
-        Status::ALL.into_iter().find(|status| status.as_str() == text)
+    pub fn parse(text: &str) -> Option<SessionStatus> {
+        SessionStatus::ALL.into_iter().find(|status| status.as_str() == text)
     }
 }
 
-impl std::fmt::Display for Status {
+impl std::fmt::Display for SessionStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
     }
@@ -89,23 +105,23 @@ impl std::fmt::Display for Status {
 /// Which agent program a version runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Runtime {
+pub enum AgentRuntime {
     Builtin,
     Claude,
 }
 
-impl Runtime {
+impl AgentRuntime {
     pub fn as_str(self) -> &'static str {
         match self {
-            Runtime::Builtin => "builtin",
-            Runtime::Claude => "claude",
+            AgentRuntime::Builtin => "builtin",
+            AgentRuntime::Claude => "claude",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Runtime> {
+    pub fn parse(text: &str) -> Option<AgentRuntime> {
         match text {
-            "builtin" => Some(Runtime::Builtin),
-            "claude" => Some(Runtime::Claude),
+            "builtin" => Some(AgentRuntime::Builtin),
+            "claude" => Some(AgentRuntime::Claude),
             _ => None,
         }
     }
@@ -114,24 +130,24 @@ impl Runtime {
 /// Who answers the built-in agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Provider {
+pub enum ModelProvider {
     /// Nobody: it follows commands.
     Offline,
     Anthropic,
 }
 
-impl Provider {
+impl ModelProvider {
     pub fn as_str(self) -> &'static str {
         match self {
-            Provider::Offline => "offline",
-            Provider::Anthropic => "anthropic",
+            ModelProvider::Offline => "offline",
+            ModelProvider::Anthropic => "anthropic",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Provider> {
+    pub fn parse(text: &str) -> Option<ModelProvider> {
         match text {
-            "offline" => Some(Provider::Offline),
-            "anthropic" => Some(Provider::Anthropic),
+            "offline" => Some(ModelProvider::Offline),
+            "anthropic" => Some(ModelProvider::Anthropic),
             _ => None,
         }
     }
@@ -140,7 +156,7 @@ impl Provider {
 /// What a service for models speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dialect {
+pub enum ModelApiDialect {
     Anthropic,
     /// Chat completions, which many services speak.
     Openai,
@@ -148,27 +164,28 @@ pub enum Dialect {
     Azure,
 }
 
-impl Dialect {
-    pub const ALL: [Dialect; 3] = [Dialect::Anthropic, Dialect::Openai, Dialect::Azure];
+impl ModelApiDialect {
+    pub const ALL: [ModelApiDialect; 3] =
+        [ModelApiDialect::Anthropic, ModelApiDialect::Openai, ModelApiDialect::Azure];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Dialect::Anthropic => "anthropic",
-            Dialect::Openai => "openai",
-            Dialect::Azure => "azure",
+            ModelApiDialect::Anthropic => "anthropic",
+            ModelApiDialect::Openai => "openai",
+            ModelApiDialect::Azure => "azure",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Dialect> {
-        Dialect::ALL.into_iter().find(|dialect| dialect.as_str() == text)
+    pub fn parse(text: &str) -> Option<ModelApiDialect> {
+        ModelApiDialect::ALL.into_iter().find(|dialect| dialect.as_str() == text)
     }
 }
 
 /// A way to a model that a client brings with a key of its own. The key is not in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OwnProvider {
-    pub r#type: Dialect,
+pub struct ByokEndpoint {
+    pub r#type: ModelApiDialect,
     pub base_url: String,
     /// At Azure, which answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,15 +197,15 @@ pub struct OwnProvider {
 /// What a caller may set on a session. Stored with it, re-applied on every start. Holds no secret.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Options {
+pub struct SessionOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// None: the agent's own, else whoever the server has a key for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<Provider>,
+    pub provider: Option<ModelProvider>,
     /// Whoever comes back has to bring the key again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub own_provider: Option<OwnProvider>,
+    pub own_provider: Option<ByokEndpoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,22 +235,22 @@ pub struct Options {
     pub initial_agent: Option<String>,
     /// Where the agent begins; without it, in the workspace itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub working_directory: Option<InnerPath>,
+    pub working_directory: Option<SandboxPath>,
     /// Where the agent looks for what is its user's: instructions, skills, settings.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub config_dir: Option<InnerPath>,
+    pub config_dir: Option<SandboxPath>,
     /// Folders of skills, besides those that the agent finds by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub skill_directories: Option<Vec<InnerPath>>,
+    pub skill_directories: Option<Vec<SandboxPath>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_skills: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub infinite_sessions: Option<InfiniteSessions>,
+    pub infinite_sessions: Option<CompactionOptions>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_interrupted: Option<OnInterrupted>,
+    pub on_interrupted: Option<InterruptedTurnPolicy>,
     /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_busy: Option<OnBusy>,
+    pub on_busy: Option<BusyPolicy>,
     /// Whether the agent is told, when it comes back, how long it slept and what happened meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_report: Option<bool>,
@@ -241,7 +258,7 @@ pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_timeout: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_permission_timeout: Option<OnPermissionTimeout>,
+    pub on_permission_timeout: Option<PermissionTimeoutPolicy>,
     /// Seconds that work in the background holds a turn whose answer is there; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<u64>,
@@ -266,10 +283,10 @@ pub struct Options {
     pub max_tokens: Option<u64>,
     /// What each of its turns may use, unless a message says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn_limits: Option<Limits>,
+    pub turn_limits: Option<BudgetLimits>,
     /// How much of the machine its sandbox may take; without it, as its agent says, or the server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Bounds>,
+    pub limits: Option<ResourceLimits>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
@@ -297,7 +314,7 @@ impl Durability {
 /// What becomes of a message that comes while a turn is not over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnBusy {
+pub enum BusyPolicy {
     /// It waits for those before it.
     #[default]
     Queue,
@@ -313,7 +330,7 @@ pub enum OnBusy {
 /// What to do at start with a turn that a crash cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnInterrupted {
+pub enum InterruptedTurnPolicy {
     Continue,
     Ask,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Who may write to a session, as long as it lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lock {
+pub struct SessionLock {
     /// Higher than that of every lock before it.
     pub number: u64,
     /// Of its token, which nobody but its holder knows.
@@ -22,7 +22,7 @@ pub struct Lock {
     pub in_use: bool,
 }
 
-impl Lock {
+impl SessionLock {
     pub fn is_held(&self, now: Timestamp) -> bool {
         self.in_use || self.until > now
     }
@@ -30,7 +30,7 @@ impl Lock {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Taking {
+pub enum LockAcquisition {
     /// Nobody had it.
     Free,
     /// By its holder, who goes on.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Needs {
+pub struct SandboxRequirements {
     /// It has an `install.sh`, which may take so long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub install_seconds: Option<u64>,
@@ -20,13 +20,13 @@ pub struct Needs {
     pub prewarm: Option<u32>,
 }
 
-impl Needs {
+impl SandboxRequirements {
     /// How long scripts may take if nobody says so: an installation fetches and compiles, a start waits for somebody.
     pub const INSTALL_SECONDS: u64 = 600;
     pub const STARTUP_SECONDS: u64 = 60;
 
-    pub fn is_nothing(&self) -> bool {
-        *self == Needs::default()
+    pub fn is_empty(&self) -> bool {
+        *self == SandboxRequirements::default()
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn it_is_stored_as_in_the_first_version() {
-        let all = Needs {
+        let all = SandboxRequirements {
             install_seconds: Some(600),
             startup_seconds: Some(60),
             user_namespaces: true,
@@ -44,8 +44,8 @@ mod tests {
         };
         let stored = r#"{"installSeconds":600,"startupSeconds":60,"userNamespaces":true,"prewarm":2}"#;
         assert_eq!(serde_json::to_string(&all).expect("json"), stored);
-        assert_eq!(serde_json::from_str::<Needs>(stored).expect("read"), all);
-        assert_eq!(serde_json::to_string(&Needs::default()).expect("json"), "{}");
-        assert!(serde_json::from_str::<Needs>("{}").expect("read").is_nothing());
+        assert_eq!(serde_json::from_str::<SandboxRequirements>(stored).expect("read"), all);
+        assert_eq!(serde_json::to_string(&SandboxRequirements::default()).expect("json"), "{}");
+        assert!(serde_json::from_str::<SandboxRequirements>("{}").expect("read").is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The agent wants to call a tool and waits until somebody lets it, or not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Asked {
+pub struct PermissionRequest {
     pub id: PermissionId,
     /// None: it works on something of its own.
     pub turn: Option<TurnId>,
@@ -27,21 +27,22 @@ pub struct Asked {
     pub question: bool,
     /// After this nobody is waited for.
     pub expires_at: Timestamp,
-    pub on_timeout: OnPermissionTimeout,
+    pub on_timeout: PermissionTimeoutPolicy,
 }
 
 /// A call that a turn had made before it was cut off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
+pub struct ToolCallRecord {
     pub id: String,
     pub tool: String,
-    pub how: How,
+    #[serde(rename = "how")]
+    pub outcome: ToolCallOutcome,
 }
 
 /// What became of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum ToolCallOutcome {
     /// It waited for leave.
     NotStarted,
     /// It may have been made, or not, or in part: the agent is told so, and does not make it again.
@@ -53,7 +54,7 @@ pub enum How {
 /// What happens to a request that nobody answers in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnPermissionTimeout {
+pub enum PermissionTimeoutPolicy {
     #[default]
     Deny,
     Allow,
@@ -63,7 +64,7 @@ pub enum OnPermissionTimeout {
 /// What the agent is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "behavior", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum Verdict {
+pub enum PermissionVerdict {
     Allow {
         /// The call is made with this instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,19 +81,23 @@ pub enum Verdict {
     },
 }
 
-impl Verdict {
-    pub fn allow() -> Verdict {
-        Verdict::Allow { updated_input: None, answers: BTreeMap::new(), updated_permissions: Vec::new() }
+impl PermissionVerdict {
+    pub fn allow() -> PermissionVerdict {
+        PermissionVerdict::Allow {
+            updated_input: None,
+            answers: BTreeMap::new(),
+            updated_permissions: Vec::new(),
+        }
     }
 
-    pub fn deny(message: &str) -> Verdict {
-        Verdict::Deny { message: message.to_owned() }
+    pub fn deny(message: &str) -> PermissionVerdict {
+        PermissionVerdict::Deny { message: message.to_owned() }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AnsweredBy {
+pub enum VerdictSource {
     Client,
     /// Nobody answered in time.
     Policy,
@@ -103,7 +108,7 @@ pub enum AnsweredBy {
 /// What a live agent goes on with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Setting {
+pub enum LiveSetting {
     Model(String),
     PermissionMode(String),
 }

@@ -1,6 +1,6 @@
 //! What models cost. One table for every agent program: what a program says about costs itself is its own guess.
 
-use crate::Usage;
+use crate::TokenUsage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,18 +32,18 @@ const LIST: [(&str, [f64; 4]); 20] = [
 
 /// Of one token, in billionths of a dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Price {
+pub struct TokenPrice {
     input: u64,
     output: u64,
     cache_write: u64,
     cache_read: u64,
 }
 
-impl Price {
-    fn new([input, output, cache_write, cache_read]: [f64; 4]) -> Price {
+impl TokenPrice {
+    fn new([input, output, cache_write, cache_read]: [f64; 4]) -> TokenPrice {
         // A dollar for a million tokens is a thousand billionths for one.
         let of_one = |dollars: f64| (dollars * 1000.0).round() as u64;
-        Price {
+        TokenPrice {
             input: of_one(input),
             output: of_one(output),
             cache_write: of_one(cache_write),
@@ -52,7 +52,7 @@ impl Price {
     }
 
     /// In billionths of a dollar.
-    pub fn of(&self, usage: &Usage) -> u64 {
+    pub fn cost_of(&self, usage: &TokenUsage) -> u64 {
         let parts = [
             (usage.input_tokens, self.input),
             (usage.output_tokens, self.output),
@@ -76,19 +76,19 @@ pub struct GivenPrice {
 
 /// By the beginning of a model's name; the longest that fits counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prices(BTreeMap<String, Price>);
+pub struct ModelPrices(BTreeMap<String, TokenPrice>);
 
-impl Default for Prices {
-    fn default() -> Prices {
-        Prices(LIST.into_iter().map(|(name, price)| (name.to_owned(), Price::new(price))).collect())
+impl Default for ModelPrices {
+    fn default() -> ModelPrices {
+        ModelPrices(LIST.into_iter().map(|(name, price)| (name.to_owned(), TokenPrice::new(price))).collect())
     }
 }
 
-impl Prices {
+impl ModelPrices {
     /// The list, with what an operator adds to it or has otherwise:
     /// `{"some-model": {"input": 3, "output": 15, "cacheWrite": 3.75, "cacheRead": 0.3}}`.
-    pub fn with(given: BTreeMap<String, GivenPrice>) -> Result<Prices, String> {
-        let mut prices = Prices::default();
+    pub fn with_overrides(given: BTreeMap<String, GivenPrice>) -> Result<ModelPrices, String> {
+        let mut prices = ModelPrices::default();
         for (model, GivenPrice { input, output, cache_write, cache_read }) in given {
             let price = [input, output, cache_write.unwrap_or(input), cache_read.unwrap_or(input)];
             // More would not fit into a sum.
@@ -97,12 +97,12 @@ impl Prices {
                     "the price of {model:?} must be 0 to 1000000 dollars for a million tokens"
                 ));
             }
-            prices.0.insert(model, Price::new(price));
+            prices.0.insert(model, TokenPrice::new(price));
         }
         Ok(prices)
     }
 
-    pub fn of(&self, model: &str) -> Option<&Price> {
+    pub fn price_of(&self, model: &str) -> Option<&TokenPrice> {
         // Some services put themselves before a name: `us.anthropic.claude-…`, `anthropic/claude-…`.
         let starts = [Some(model), model.rsplit_once('/').map(|(_, name)| name), after_vendor(model)];
         starts.into_iter().flatten().find_map(|name| {
@@ -131,34 +131,40 @@ mod tests {
 
     #[test]
     fn a_price_is_found_by_the_beginning_of_a_name_and_never_of_another_version() {
-        let prices = Prices::default();
-        let same = |one: &str, other: &str| assert_eq!(prices.of(one), prices.of(other), "{one}");
+        let prices = ModelPrices::default();
+        let same = |one: &str, other: &str| assert_eq!(prices.price_of(one), prices.price_of(other), "{one}");
         same("claude-opus-5-20260101", "claude-opus-5");
         same("claude-opus-5-5[1m]", "claude-opus-5-5");
         same("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5");
         same("anthropic/claude-haiku-5-5", "claude-haiku-5-5");
-        assert_ne!(prices.of("claude-opus-5-5"), prices.of("claude-opus-5"));
+        assert_ne!(prices.price_of("claude-opus-5-5"), prices.price_of("claude-opus-5"));
         for unknown in ["claude-opus-5-9", "claude-opus-55", "gpt-6", "", "claude-"] {
-            assert_eq!(prices.of(unknown), None, "{unknown}");
+            assert_eq!(prices.price_of(unknown), None, "{unknown}");
         }
     }
 
     #[test]
     fn costs_are_exact() {
-        let usage = Usage {
+        let usage = TokenUsage {
             input_tokens: 1001,
             output_tokens: 101,
             cache_creation_tokens: 11,
             cache_read_tokens: 21,
         };
         // As Claude Code itself says.
-        assert_eq!(Prices::default().of("claude-opus-5-5").map(|price| price.of(&usage)), Some(6_083_200));
-        let most = Usage { input_tokens: u64::MAX, ..usage };
-        assert_eq!(Prices::default().of("claude-opus-5-5").map(|price| price.of(&most)), Some(u64::MAX));
+        assert_eq!(
+            ModelPrices::default().price_of("claude-opus-5-5").map(|price| price.cost_of(&usage)),
+            Some(6_083_200)
+        );
+        let most = TokenUsage { input_tokens: u64::MAX, ..usage };
+        assert_eq!(
+            ModelPrices::default().price_of("claude-opus-5-5").map(|price| price.cost_of(&most)),
+            Some(u64::MAX)
+        );
     }
 
-    fn given(json: &str) -> Result<Prices, String> {
-        Prices::with(serde_json::from_str(json).expect("prices"))
+    fn given(json: &str) -> Result<ModelPrices, String> {
+        ModelPrices::with_overrides(serde_json::from_str(json).expect("prices"))
     }
 
     #[test]
@@ -167,10 +173,10 @@ mod tests {
             r#"{"gpt-6": {"input": 2, "output": 8}, "claude-opus-5-5": {"input": 1, "output": 1, "cacheWrite": 1, "cacheRead": 0}}"#,
         )
         .expect("as it should be");
-        let of = |model: &str, usage: Usage| prices.of(model).map(|price| price.of(&usage));
-        let read = Usage { cache_read_tokens: 10, ..Usage::default() };
+        let of = |model: &str, usage: TokenUsage| prices.price_of(model).map(|price| price.cost_of(&usage));
+        let read = TokenUsage { cache_read_tokens: 10, ..TokenUsage::default() };
         assert_eq!((of("gpt-6-mini", read), of("claude-opus-5-5", read)), (Some(20_000), Some(0)));
-        assert_eq!(prices.of("claude-opus-5"), Prices::default().of("claude-opus-5"));
+        assert_eq!(prices.price_of("claude-opus-5"), ModelPrices::default().price_of("claude-opus-5"));
         for bad in [r#"{"m": {"input": -1, "output": 1}}"#, r#"{"": {"input": 1, "output": 1}}"#] {
             assert!(given(bad).is_err(), "{bad}");
         }

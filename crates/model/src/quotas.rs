@@ -2,7 +2,7 @@
 
 /// Which of them: their names in `ASH_QUOTAS` and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quota {
+pub enum QuotaKind {
     SessionMessages,
     SessionQueuedKb,
     TenantMessages,
@@ -18,26 +18,26 @@ pub enum Quota {
     MetadataKb,
 }
 
-impl Quota {
+impl QuotaKind {
     /// With what each is if the operator sets nothing.
-    const ALL: [(Quota, &'static str, u64); Quotas::COUNT] = [
-        (Quota::SessionMessages, "sessionMessages", 1000),
-        (Quota::SessionQueuedKb, "sessionQueuedKb", 65_536),
-        (Quota::TenantMessages, "tenantMessages", 20_000),
-        (Quota::TenantQueuedKb, "tenantQueuedKb", 524_288),
-        (Quota::Keys, "keys", 1000),
-        (Quota::Agents, "agents", 1000),
-        (Quota::KeptAgents, "keptAgents", 10_000),
-        (Quota::AgentVersions, "agentVersions", 10_000),
-        (Quota::Prewarmed, "prewarmed", 16),
-        (Quota::PrewarmedTotal, "prewarmedTotal", 64),
-        (Quota::LabelBytes, "labelBytes", 1024),
-        (Quota::ConfigKb, "configKb", 4096),
-        (Quota::MetadataKb, "metadataKb", 64),
+    const ALL: [(QuotaKind, &'static str, u64); Quotas::COUNT] = [
+        (QuotaKind::SessionMessages, "sessionMessages", 1000),
+        (QuotaKind::SessionQueuedKb, "sessionQueuedKb", 65_536),
+        (QuotaKind::TenantMessages, "tenantMessages", 20_000),
+        (QuotaKind::TenantQueuedKb, "tenantQueuedKb", 524_288),
+        (QuotaKind::Keys, "keys", 1000),
+        (QuotaKind::Agents, "agents", 1000),
+        (QuotaKind::KeptAgents, "keptAgents", 10_000),
+        (QuotaKind::AgentVersions, "agentVersions", 10_000),
+        (QuotaKind::Prewarmed, "prewarmed", 16),
+        (QuotaKind::PrewarmedTotal, "prewarmedTotal", 64),
+        (QuotaKind::LabelBytes, "labelBytes", 1024),
+        (QuotaKind::ConfigKb, "configKb", 4096),
+        (QuotaKind::MetadataKb, "metadataKb", 64),
     ];
 
     pub fn as_str(self) -> &'static str {
-        Quota::ALL[self as usize].1
+        QuotaKind::ALL[self as usize].1
     }
 }
 
@@ -50,7 +50,7 @@ const MAX_QUOTA: u64 = 1 << 40;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuotas {
-    #[error("there is no quota {0:?}; there are: {names}", names = Quota::ALL.map(|(_, name, _)| name).join(", "))]
+    #[error("there is no quota {0:?}; there are: {names}", names = QuotaKind::ALL.map(|(_, name, _)| name).join(", "))]
     Unknown(String),
     #[error("{0:?} is not NAME=NUMBER, as keys=1000; 0 is no limit, and {MAX_QUOTA} the most")]
     NotANumber(String),
@@ -63,34 +63,36 @@ pub enum BadQuotas {
     name = .quota.as_str(), remedy = .quota.remedy()
 )]
 pub struct QuotaReached {
-    pub quota: Quota,
+    pub quota: QuotaKind,
     pub limit: u64,
     pub used: u64,
     pub wanted: u64,
 }
 
-impl Quota {
+impl QuotaKind {
     fn remedy(self) -> &'static str {
         match self {
-            Quota::SessionMessages | Quota::SessionQueuedKb => {
+            QuotaKind::SessionMessages | QuotaKind::SessionQueuedKb => {
                 "Wait until messages of the session are answered, or withdraw some"
             }
-            Quota::TenantMessages | Quota::TenantQueuedKb => {
+            QuotaKind::TenantMessages | QuotaKind::TenantQueuedKb => {
                 "Wait until messages of the tenant's sessions are answered, or withdraw some"
             }
-            Quota::Keys => "Delete a key",
-            Quota::Agents => "Delete an agent",
-            Quota::KeptAgents => "Deploy it under the name of an agent that was deleted",
-            Quota::AgentVersions => "Deploy it under another name",
-            Quota::Prewarmed | Quota::PrewarmedTotal => "Ask for fewer with sandbox.prewarm in ash.toml",
-            Quota::LabelBytes | Quota::ConfigKb | Quota::MetadataKb => "Send less",
+            QuotaKind::Keys => "Delete a key",
+            QuotaKind::Agents => "Delete an agent",
+            QuotaKind::KeptAgents => "Deploy it under the name of an agent that was deleted",
+            QuotaKind::AgentVersions => "Deploy it under another name",
+            QuotaKind::Prewarmed | QuotaKind::PrewarmedTotal => {
+                "Ask for fewer with sandbox.prewarm in ash.toml"
+            }
+            QuotaKind::LabelBytes | QuotaKind::ConfigKb | QuotaKind::MetadataKb => "Send less",
         }
     }
 }
 
 impl Default for Quotas {
     fn default() -> Quotas {
-        Quotas(Quota::ALL.map(|(_, _, usual)| usual))
+        Quotas(QuotaKind::ALL.map(|(_, _, usual)| usual))
     }
 }
 
@@ -98,12 +100,12 @@ impl Quotas {
     const COUNT: usize = 13;
 
     /// `None`: no limit.
-    pub fn get(&self, quota: Quota) -> Option<u64> {
+    pub fn get(&self, quota: QuotaKind) -> Option<u64> {
         Some(self.0[quota as usize]).filter(|limit| *limit > 0)
     }
 
     /// Whether there is room for `wanted` more where `used` is taken.
-    pub fn admit(&self, quota: Quota, used: u64, wanted: u64) -> Result<(), QuotaReached> {
+    pub fn admit(&self, quota: QuotaKind, used: u64, wanted: u64) -> Result<(), QuotaReached> {
         match self.get(quota) {
             Some(limit) if used.saturating_add(wanted) > limit => {
                 Err(QuotaReached { quota, limit, used, wanted })
@@ -113,7 +115,7 @@ impl Quotas {
     }
 
     /// The same of bytes, where the quota is in KiB.
-    pub fn admit_bytes(&self, quota: Quota, used: u64, wanted: u64) -> Result<(), QuotaReached> {
+    pub fn admit_bytes(&self, quota: QuotaKind, used: u64, wanted: u64) -> Result<(), QuotaReached> {
         match self.get(quota) {
             Some(limit) if used.saturating_add(wanted) > limit << 10 => {
                 Err(QuotaReached { quota, limit, used: used.div_ceil(1024), wanted: wanted.div_ceil(1024) })
@@ -129,7 +131,7 @@ impl Quotas {
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let wrong = || BadQuotas::NotANumber(shortened(part));
             let (name, number) = part.split_once('=').ok_or_else(wrong)?;
-            let known = Quota::ALL.iter().find(|(_, known, _)| *known == name.trim());
+            let known = QuotaKind::ALL.iter().find(|(_, known, _)| *known == name.trim());
             let (quota, ..) = known.ok_or_else(|| BadQuotas::Unknown(shortened(name)))?;
             let number = number.trim().parse().ok().filter(|number| *number <= MAX_QUOTA);
             quotas.0[*quota as usize] = number.ok_or_else(wrong)?;
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn each_quota_is_where_its_number_says() {
-        for (place, (quota, name, _)) in Quota::ALL.into_iter().enumerate() {
+        for (place, (quota, name, _)) in QuotaKind::ALL.into_iter().enumerate() {
             assert_eq!((quota as usize, quota.as_str()), (place, name));
         }
     }
@@ -152,18 +154,21 @@ mod tests {
     #[test]
     fn an_operator_sets_some_and_the_rest_is_as_usual() {
         let quotas = Quotas::parse("keys=2, agents=0").expect("quotas");
-        assert_eq!(quotas.get(Quota::Keys), Some(2));
-        assert_eq!(quotas.get(Quota::Agents), None);
-        assert_eq!(quotas.get(Quota::ConfigKb), Quotas::default().get(Quota::ConfigKb));
-        assert!(quotas.admit(Quota::Keys, 1, 1).is_ok() && quotas.admit(Quota::Agents, 9, u64::MAX).is_ok());
-        let reached = quotas.admit(Quota::Keys, 2, 1).expect_err("full");
+        assert_eq!(quotas.get(QuotaKind::Keys), Some(2));
+        assert_eq!(quotas.get(QuotaKind::Agents), None);
+        assert_eq!(quotas.get(QuotaKind::ConfigKb), Quotas::default().get(QuotaKind::ConfigKb));
+        assert!(
+            quotas.admit(QuotaKind::Keys, 1, 1).is_ok()
+                && quotas.admit(QuotaKind::Agents, 9, u64::MAX).is_ok()
+        );
+        let reached = quotas.admit(QuotaKind::Keys, 2, 1).expect_err("full");
         assert_eq!((reached.quota.as_str(), reached.limit, reached.used), ("keys", 2, 2));
     }
 
     /// Without them a tenant of a server whose operator sets nothing could make it keep anything.
     #[test]
     fn every_quota_has_a_limit_if_the_operator_sets_nothing() {
-        let usual = Quota::ALL.map(|(quota, name, _)| (name, Quotas::default().get(quota)));
+        let usual = QuotaKind::ALL.map(|(quota, name, _)| (name, Quotas::default().get(quota)));
         let expected = [
             ("sessionMessages", 1000),
             ("sessionQueuedKb", 64 << 10),

@@ -1,18 +1,18 @@
 //! What a resume restored, from where, how it was checked, and what is missing.
 
-use crate::{Epoch, Seq};
+use crate::{Epoch, EventSeq};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Path {
+pub enum ResumePath {
     Warm,
     Cold,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum ResumeSource {
     Local,
     Cloud,
     Fresh,
@@ -20,7 +20,7 @@ pub enum Source {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum From {
+pub enum TreeOrigin {
     Live,
     Checkpoint,
 }
@@ -39,9 +39,9 @@ pub enum Tier {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    pub path: Path,
-    pub source: Source,
-    pub from: From,
+    pub path: ResumePath,
+    pub source: ResumeSource,
+    pub from: TreeOrigin,
     pub tier: Tier,
     pub checkpoint: Option<u64>,
     /// True only if what was loaded was compared with what was saved and nothing was missing. A warm resume loads nothing.
@@ -50,7 +50,7 @@ pub struct Receipt {
     pub lost: Vec<String>,
     /// What was looked at on both sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compared: Option<Box<Compared>>,
+    pub compared: Option<Box<ResumeComparison>>,
     /// What of the agent's memory had to be mended, and how.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repaired: Vec<String>,
@@ -59,21 +59,21 @@ pub struct Receipt {
     pub salvage: Option<u64>,
     /// The database knew less of the session than another witness, whose history it goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub adopted: Option<AdoptedUpTo>,
+    pub adopted: Option<AdoptionPoint>,
 }
 
 /// Up to where a history was taken from another witness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AdoptedUpTo {
+pub struct AdoptionPoint {
     pub epoch: Epoch,
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub checkpoint: Option<u64>,
 }
 
 /// How files were compared with a checkpoint's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ComparedBy {
+pub enum ComparisonMethod {
     /// By what the file system says of each file, beside what it said at the last capture. Files that look changed were
     /// read.
     Metadata,
@@ -84,7 +84,7 @@ pub enum ComparedBy {
 /// How much of what was saved was compared with what came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Compared {
+pub struct ResumeComparison {
     /// Events of the log that the newest checkpoint holds, to the byte.
     pub events: u64,
     /// Messages of the conversation that the agent should have in its memory.
@@ -95,7 +95,7 @@ pub struct Compared {
     pub tree: Option<String>,
     /// How the files that came back were compared with that tree; none: others were at work in them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub by: Option<ComparedBy>,
+    pub by: Option<ComparisonMethod>,
     pub agent_version: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,

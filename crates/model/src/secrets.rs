@@ -15,7 +15,7 @@ const FIELDS: [&str; 2] = ["headers", "env"];
 pub struct BadSecrets(String);
 
 /// Puts [`MASK`] in the place of every secret and answers what was there. Numbers and booleans count as their text.
-pub fn take_secrets(servers: &mut Map<String, Value>) -> Result<BTreeMap<String, String>, BadSecrets> {
+pub fn extract_secrets(servers: &mut Map<String, Value>) -> Result<BTreeMap<String, String>, BadSecrets> {
     let mut secrets = BTreeMap::new();
     for (name, server) in servers {
         for field in FIELDS {
@@ -36,7 +36,7 @@ pub fn take_secrets(servers: &mut Map<String, Value>) -> Result<BTreeMap<String,
 }
 
 /// Shown to clients: also what was stored before secrets were kept apart.
-pub fn masked(servers: &Value) -> Value {
+pub fn mask_secrets(servers: &Value) -> Value {
     let mut shown = servers.clone();
     for server in shown.as_object_mut().into_iter().flat_map(Map::values_mut) {
         for field in FIELDS {
@@ -52,7 +52,7 @@ pub fn masked(servers: &Value) -> Value {
 
 /// The servers as their agent needs them. A secret that is not known is left out: a server that gets the mask would
 /// report a wrong key, and the reader would look for the mistake there. Answers the pointers of those.
-pub fn with_secrets(servers: &Value, secrets: &BTreeMap<String, String>) -> (Value, Vec<String>) {
+pub fn fill_secrets(servers: &Value, secrets: &BTreeMap<String, String>) -> (Value, Vec<String>) {
     let (mut filled, mut missing) = (servers.clone(), Vec::new());
     for (name, server) in filled.as_object_mut().into_iter().flatten() {
         for field in FIELDS {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn secrets_leave_the_servers_by_path_and_come_back() {
         let mut hidden = servers();
-        let secrets = take_secrets(&mut hidden).expect("strings");
+        let secrets = extract_secrets(&mut hidden).expect("strings");
         let expected = [
             ("/mcpServers/a~1b/headers/Authorization", "Bearer t"),
             ("/mcpServers/a~1b/headers/X", "5"),
@@ -107,25 +107,25 @@ mod tests {
         let hidden = Value::Object(hidden);
         assert_eq!(hidden["a/b"]["headers"], json!({ "Authorization": "***", "X": "***" }));
         assert_eq!(hidden["c"], json!({ "command": "x", "args": ["y"], "env": { "K~": "***" } }));
-        let (filled, missing) = with_secrets(&hidden, &secrets);
+        let (filled, missing) = fill_secrets(&hidden, &secrets);
         assert_eq!(filled["a/b"]["headers"], json!({ "Authorization": "Bearer t", "X": "5" }));
         assert_eq!((&filled["c"]["env"], missing.as_slice()), (&json!({ "K~": "v" }), [].as_slice()));
-        let (without, missing) = with_secrets(&hidden, &BTreeMap::new());
+        let (without, missing) = fill_secrets(&hidden, &BTreeMap::new());
         assert_eq!((&without["c"]["env"], missing.len()), (&json!({}), 3));
     }
 
     #[test]
     fn what_was_stored_in_the_clear_is_shown_masked_and_still_works() {
         let plain = Value::Object(servers());
-        assert_eq!(masked(&plain)["c"]["env"], json!({ "K~": "***" }));
-        assert_eq!(with_secrets(&plain, &BTreeMap::new()), (plain.clone(), Vec::new()));
+        assert_eq!(mask_secrets(&plain)["c"]["env"], json!({ "K~": "***" }));
+        assert_eq!(fill_secrets(&plain, &BTreeMap::new()), (plain.clone(), Vec::new()));
     }
 
     #[test]
     fn what_is_no_object_of_strings_is_refused_by_name() {
         for field in [json!("x"), json!(["x"]), json!({ "a": ["x"] }), json!({ "a": null })] {
             let mut odd = json!({ "s": { "env": field } }).as_object().expect("an object").clone();
-            let error = take_secrets(&mut odd).expect_err("refused");
+            let error = extract_secrets(&mut odd).expect_err("refused");
             assert_eq!(error.to_string(), "mcpServers.s.env must be an object of strings");
         }
     }

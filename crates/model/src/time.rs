@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 }
 
 /// As people write it: a number and a unit. Without one, 7 days and 7 seconds would look alike.
-pub fn duration(text: &str) -> Result<Duration, &'static str> {
+pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match &text[digits.len()..] {
         "s" => 1,
@@ -52,11 +52,11 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Timestamp, duration};
+    use super::{Timestamp, parse_duration};
 
     #[test]
     fn durations_are_a_number_and_a_unit() {
-        let seconds = |text| duration(text).ok().map(|duration| duration.as_secs());
+        let seconds = |text| parse_duration(text).ok().map(|duration| duration.as_secs());
         let said = ["90s", "30m", "24h", "7d", "5", "0", "h", "1w", "-1s", "+1s", ""].map(seconds);
         let expected =
             [Some(90), Some(1800), Some(86_400), Some(604_800), None, None, None, None, None, None, None];

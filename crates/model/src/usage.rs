@@ -1,45 +1,45 @@
 //! What answers of a model used, as the shim reads it from them and as an agent's own lines say, and how much may be used.
 //! What it costs is in `price.rs`.
 
-use crate::{Ask, Options, Problem, TurnId, Usage};
+use crate::{MessageOptions, Problem, SessionOptions, TokenUsage, TurnId};
 use serde::{Deserialize, Serialize};
 
 /// Whoever says the numbers is in a sandbox: no answer has more tokens than this.
-const MOST_TOKENS: u64 = 1_000_000_000;
+const MAX_TOKENS_PER_ANSWER: u64 = 1_000_000_000;
 
-impl Usage {
+impl TokenUsage {
     /// As somebody says who may say anything.
-    pub fn believed(self) -> Usage {
-        self.with(Usage::default(), |said, _| said.min(MOST_TOKENS))
+    pub fn clamped(self) -> TokenUsage {
+        self.with(TokenUsage::default(), |said, _| said.min(MAX_TOKENS_PER_ANSWER))
     }
 
     /// Of every kind.
     pub fn tokens(&self) -> u64 {
-        let Usage { input_tokens, output_tokens, cache_creation_tokens, cache_read_tokens } = *self;
+        let TokenUsage { input_tokens, output_tokens, cache_creation_tokens, cache_read_tokens } = *self;
         [output_tokens, cache_creation_tokens, cache_read_tokens]
             .into_iter()
             .fold(input_tokens, u64::saturating_add)
     }
 
-    pub fn is_nothing(&self) -> bool {
-        *self == Usage::default()
+    pub fn is_zero(&self) -> bool {
+        *self == TokenUsage::default()
     }
 
-    pub fn plus(self, other: Usage) -> Usage {
+    pub fn saturating_add(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::saturating_add)
     }
 
     /// What there is beyond the other.
-    pub fn beyond(self, other: Usage) -> Usage {
+    pub fn saturating_sub(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::saturating_sub)
     }
 
-    pub fn at_most(self, other: Usage) -> Usage {
+    pub fn at_most(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::min)
     }
 
-    fn with(self, other: Usage, of: impl Fn(u64, u64) -> u64) -> Usage {
-        Usage {
+    fn with(self, other: TokenUsage, of: impl Fn(u64, u64) -> u64) -> TokenUsage {
+        TokenUsage {
             input_tokens: of(self.input_tokens, other.input_tokens),
             output_tokens: of(self.output_tokens, other.output_tokens),
             cache_creation_tokens: of(self.cache_creation_tokens, other.cache_creation_tokens),
@@ -52,7 +52,7 @@ impl Usage {
 /// twice, and nothing is taken back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Used {
+pub struct UsageIncrement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
     /// Which attempt of the turn; 0 without a turn.
@@ -73,31 +73,34 @@ pub struct Used {
     pub first: bool,
     /// The answer is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end: Option<End>,
-    pub usage: Usage,
+    pub end: Option<ModelStopReason>,
+    pub usage: TokenUsage,
     /// In billionths of a dollar, by the prices of that time. None: nobody knows the model's price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nano_usd: Option<u64>,
     /// The agent's own sum since its last one: so much of what was counted is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirms: Option<Usage>,
+    pub confirms: Option<TokenUsage>,
 }
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum ModelStopReason {
     /// It calls tools: the agent goes on.
-    Calls,
-    Said,
+    #[serde(rename = "calls")]
+    ToolCalls,
+    #[serde(rename = "said")]
+    Complete,
     /// It was cut off.
-    Torn,
+    #[serde(rename = "torn")]
+    CutOff,
 }
 
 /// What was used, all in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spent {
-    pub usage: Usage,
+pub struct UsageTotal {
+    pub usage: TokenUsage,
     pub nano_usd: u64,
     /// Some of it has no price.
     pub unpriced: bool,
@@ -105,17 +108,17 @@ pub struct Spent {
     pub rounds: u64,
 }
 
-impl Spent {
-    pub fn add(&mut self, used: &Used) {
-        self.usage = self.usage.plus(used.usage);
+impl UsageTotal {
+    pub fn add(&mut self, used: &UsageIncrement) {
+        self.usage = self.usage.saturating_add(used.usage);
         self.nano_usd = self.nano_usd.saturating_add(used.nano_usd.unwrap_or(0));
-        self.unpriced |= used.nano_usd.is_none() && !used.usage.is_nothing();
+        self.unpriced |= used.nano_usd.is_none() && !used.usage.is_zero();
         self.rounds += u64::from(used.first && !used.helper);
     }
 
-    pub fn beyond(self, other: Spent) -> Spent {
-        Spent {
-            usage: self.usage.beyond(other.usage),
+    pub fn saturating_sub(self, other: UsageTotal) -> UsageTotal {
+        UsageTotal {
+            usage: self.usage.saturating_sub(other.usage),
             nano_usd: self.nano_usd.saturating_sub(other.nano_usd),
             unpriced: self.unpriced,
             rounds: self.rounds.saturating_sub(other.rounds),
@@ -126,7 +129,7 @@ impl Spent {
 /// How much may be used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct Limits {
+pub struct BudgetLimits {
     /// Answers of the agent's own loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
@@ -137,23 +140,23 @@ pub struct Limits {
     pub max_tokens: Option<u64>,
 }
 
-impl Limits {
-    pub fn of_session(options: &Options) -> Limits {
-        let Options { max_turns, max_budget_usd, max_tokens, .. } = options;
-        Limits { max_turns: *max_turns, max_budget_usd: *max_budget_usd, max_tokens: *max_tokens }
+impl BudgetLimits {
+    pub fn of_session(options: &SessionOptions) -> BudgetLimits {
+        let SessionOptions { max_turns, max_budget_usd, max_tokens, .. } = options;
+        BudgetLimits { max_turns: *max_turns, max_budget_usd: *max_budget_usd, max_tokens: *max_tokens }
     }
 
     /// What a message asks for, and otherwise what is usual for its session.
-    pub fn of_turn(ask: &Ask, usual: Limits) -> Limits {
-        Limits {
+    pub fn of_turn(ask: &MessageOptions, usual: BudgetLimits) -> BudgetLimits {
+        BudgetLimits {
             max_turns: ask.max_turns.or(usual.max_turns),
             max_budget_usd: ask.max_budget_usd.or(usual.max_budget_usd),
             max_tokens: ask.max_tokens.or(usual.max_tokens),
         }
     }
 
-    pub fn over(self, before: Limits) -> Limits {
-        Limits {
+    pub fn with_fallback(self, before: BudgetLimits) -> BudgetLimits {
+        BudgetLimits {
             max_turns: self.max_turns.or(before.max_turns),
             max_budget_usd: self.max_budget_usd.or(before.max_budget_usd),
             max_tokens: self.max_tokens.or(before.max_tokens),
@@ -161,21 +164,21 @@ impl Limits {
     }
 
     /// None: any number. A limit is not reached before anything was used.
-    pub fn tokens_left(&self, spent: &Spent) -> Option<u64> {
+    pub fn tokens_left(&self, spent: &UsageTotal) -> Option<u64> {
         left(self.max_tokens?, spent.usage.tokens())
     }
 
     /// The same in billionths of a dollar.
-    pub fn nano_usd_left(&self, spent: &Spent) -> Option<u64> {
+    pub fn nano_usd_left(&self, spent: &UsageTotal) -> Option<u64> {
         left(nano(self.max_budget_usd?), spent.nano_usd)
     }
 
     /// The first of them that is used up: (which, how much that is, how much was used).
-    pub fn used_up(&self, spent: &Spent) -> Option<(Which, u64, u64)> {
+    pub fn first_reached(&self, spent: &UsageTotal) -> Option<(LimitKind, u64, u64)> {
         let limits = [
-            (Which::MaxTurns, self.max_turns.map(u64::from), spent.rounds),
-            (Which::MaxBudgetUsd, self.max_budget_usd.map(nano), spent.nano_usd),
-            (Which::MaxTokens, self.max_tokens, spent.usage.tokens()),
+            (LimitKind::MaxTurns, self.max_turns.map(u64::from), spent.rounds),
+            (LimitKind::MaxBudgetUsd, self.max_budget_usd.map(nano), spent.nano_usd),
+            (LimitKind::MaxTokens, self.max_tokens, spent.usage.tokens()),
         ];
         let limits = limits.into_iter().filter_map(|(which, limit, used)| Some((which, limit?, used)));
         limits.into_iter().find(|(_, limit, used)| *used > 0 && used >= limit)
@@ -194,7 +197,7 @@ fn nano(usd: f64) -> u64 {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Which {
+pub enum LimitKind {
     MaxTurns,
     MaxBudgetUsd,
     MaxTokens,
@@ -205,15 +208,15 @@ pub enum Which {
     MaxFiles,
 }
 
-impl Which {
+impl LimitKind {
     pub fn as_str(self) -> &'static str {
         match self {
-            Which::MaxTurns => "maxTurns",
-            Which::MaxBudgetUsd | Which::Price => "maxBudgetUsd",
-            Which::MaxTokens => "maxTokens",
-            Which::TurnSeconds => "turnSeconds",
-            Which::DiskMb => "diskMb",
-            Which::MaxFiles => "maxFiles",
+            LimitKind::MaxTurns => "maxTurns",
+            LimitKind::MaxBudgetUsd | LimitKind::Price => "maxBudgetUsd",
+            LimitKind::MaxTokens => "maxTokens",
+            LimitKind::TurnSeconds => "turnSeconds",
+            LimitKind::DiskMb => "diskMb",
+            LimitKind::MaxFiles => "maxFiles",
         }
     }
 }
@@ -221,7 +224,7 @@ impl Which {
 /// Whose budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum BudgetOf {
+pub enum BudgetScope {
     Session,
     Turn,
 }
@@ -229,50 +232,54 @@ pub enum BudgetOf {
 /// A limit is used up. Of dollars both numbers are billionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Reached {
+pub struct LimitReached {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    pub of: BudgetOf,
-    pub which: Which,
+    #[serde(rename = "of")]
+    pub scope: BudgetScope,
+    #[serde(rename = "which")]
+    pub kind: LimitKind,
     pub limit: u64,
     pub used: u64,
 }
 
-impl Reached {
+impl LimitReached {
     /// As people count.
-    pub fn shown(&self, number: u64) -> serde_json::Value {
-        match self.which {
-            Which::MaxBudgetUsd | Which::Price => serde_json::json!(usd(number)),
-            Which::MaxTurns | Which::MaxTokens | Which::TurnSeconds | Which::DiskMb | Which::MaxFiles => {
-                number.into()
-            }
+    pub fn display_value(&self, number: u64) -> serde_json::Value {
+        match self.kind {
+            LimitKind::MaxBudgetUsd | LimitKind::Price => serde_json::json!(nano_to_usd(number)),
+            LimitKind::MaxTurns
+            | LimitKind::MaxTokens
+            | LimitKind::TurnSeconds
+            | LimitKind::DiskMb
+            | LimitKind::MaxFiles => number.into(),
         }
     }
 
     pub fn problem(&self) -> Problem {
-        match self.which {
-            Which::Price => Problem::new(
+        match self.kind {
+            LimitKind::Price => Problem::new(
                 "unpriced_model",
                 "The turn was stopped: there is a limit in dollars, and nobody knows what its model costs. Give the model a price with ASH_PRICES, or limit maxTokens instead.",
             ),
-            Which::MaxTurns | Which::MaxBudgetUsd | Which::MaxTokens => {
+            LimitKind::MaxTurns | LimitKind::MaxBudgetUsd | LimitKind::MaxTokens => {
                 Problem::new("budget_reached", self.to_string())
             }
-            Which::TurnSeconds => Problem::new(
+            LimitKind::TurnSeconds => Problem::new(
                 "turn_timeout",
                 format!(
                     "The turn was stopped: it may run for {} s. Send a message to go on, or raise limits.turnSeconds with PATCH …/config",
                     self.limit
                 ),
             ),
-            Which::DiskMb => Problem::new(
+            LimitKind::DiskMb => Problem::new(
                 "disk_limit",
                 format!(
                     "The sandbox was ended: its files take {} MB of the disk, and may take {}. Remove some with DELETE …/files/PATH, or raise limits.diskMb with PATCH …/config, and send a message to go on",
                     self.used, self.limit
                 ),
             ),
-            Which::MaxFiles => Problem::new(
+            LimitKind::MaxFiles => Problem::new(
                 "disk_limit",
                 format!(
                     "The sandbox was ended: it has {} files, and may have {}. Remove some with DELETE …/files/PATH, or raise limits.maxFiles with PATCH …/config, and send a message to go on",
@@ -283,15 +290,16 @@ impl Reached {
     }
 }
 
-impl std::fmt::Display for Reached {
+impl std::fmt::Display for LimitReached {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (name, limit, used) = (self.which.as_str(), self.shown(self.limit), self.shown(self.used));
-        match self.of {
-            BudgetOf::Session => write!(
+        let (name, limit, used) =
+            (self.kind.as_str(), self.display_value(self.limit), self.display_value(self.used));
+        match self.scope {
+            BudgetScope::Session => write!(
                 f,
                 "The session's budget is used up: {name} is {limit}, and {used} were used. Raise it with PATCH …/config or POST …/resume {{\"{name}\": …}}, and the session goes on"
             ),
-            BudgetOf::Turn => write!(
+            BudgetScope::Turn => write!(
                 f,
                 "The turn was stopped: its {name} is {limit}, and {used} were used. Send a message with a higher one to go on"
             ),
@@ -299,7 +307,7 @@ impl std::fmt::Display for Reached {
     }
 }
 
-pub fn usd(nano: u64) -> f64 {
+pub fn nano_to_usd(nano: u64) -> f64 {
     nano as f64 / 1e9
 }
 
@@ -307,36 +315,36 @@ pub fn usd(nano: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn tokens(input_tokens: u64) -> Usage {
-        Usage { input_tokens, ..Usage::default() }
+    fn tokens(input_tokens: u64) -> TokenUsage {
+        TokenUsage { input_tokens, ..TokenUsage::default() }
     }
 
     #[test]
     fn nothing_that_is_said_is_too_much_to_be_added() {
-        let most = Usage {
+        let most = TokenUsage {
             input_tokens: u64::MAX,
             output_tokens: u64::MAX,
             cache_creation_tokens: 1,
             cache_read_tokens: 1,
         };
         assert_eq!(most.tokens(), u64::MAX);
-        assert_eq!(most.plus(most).input_tokens, u64::MAX);
-        assert_eq!(most.believed().input_tokens, MOST_TOKENS);
-        assert_eq!(tokens(3).beyond(tokens(5)), tokens(0));
+        assert_eq!(most.saturating_add(most).input_tokens, u64::MAX);
+        assert_eq!(most.clamped().input_tokens, MAX_TOKENS_PER_ANSWER);
+        assert_eq!(tokens(3).saturating_sub(tokens(5)), tokens(0));
     }
 
     #[test]
     fn a_limit_is_reached_when_it_is_used_up_and_not_before_anything_was() {
-        let limits = Limits { max_turns: Some(2), max_budget_usd: Some(0.5), max_tokens: Some(100) };
+        let limits = BudgetLimits { max_turns: Some(2), max_budget_usd: Some(0.5), max_tokens: Some(100) };
         let spent =
-            |rounds, nano_usd, input| Spent { rounds, nano_usd, usage: tokens(input), unpriced: false };
-        assert_eq!(limits.used_up(&spent(1, 499_999_999, 99)), None);
-        assert_eq!(limits.used_up(&spent(2, 0, 0)), Some((Which::MaxTurns, 2, 2)));
+            |rounds, nano_usd, input| UsageTotal { rounds, nano_usd, usage: tokens(input), unpriced: false };
+        assert_eq!(limits.first_reached(&spent(1, 499_999_999, 99)), None);
+        assert_eq!(limits.first_reached(&spent(2, 0, 0)), Some((LimitKind::MaxTurns, 2, 2)));
         let half = 500_000_000;
-        assert_eq!(limits.used_up(&spent(1, half, 0)), Some((Which::MaxBudgetUsd, half, half)));
-        assert_eq!(limits.used_up(&spent(1, 0, 101)), Some((Which::MaxTokens, 100, 101)));
-        let nothing = Limits { max_budget_usd: Some(0.0), ..Limits::default() };
-        assert_eq!(nothing.used_up(&spent(0, 0, 0)), None);
-        assert!(nothing.used_up(&spent(1, 1, 1)).is_some());
+        assert_eq!(limits.first_reached(&spent(1, half, 0)), Some((LimitKind::MaxBudgetUsd, half, half)));
+        assert_eq!(limits.first_reached(&spent(1, 0, 101)), Some((LimitKind::MaxTokens, 100, 101)));
+        let nothing = BudgetLimits { max_budget_usd: Some(0.0), ..BudgetLimits::default() };
+        assert_eq!(nothing.first_reached(&spent(0, 0, 0)), None);
+        assert!(nothing.first_reached(&spent(1, 1, 1)).is_some());
     }
 }

@@ -12,7 +12,10 @@ use std::{
 };
 
 use ash_model::{Epoch, Incarnation};
-use ash_sandbox::{Backend, Bubblewrap, Egress, Limits, Records, Spec, Start, UserNamespaces, What, reap};
+use ash_sandbox::{
+    BubblewrapBackend, EgressPolicy, JournalPayload, ProcessSpec, RecordStream, SandboxBackend,
+    SandboxLimits, SandboxSpec, UserNamespacePolicy, reap,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -34,7 +37,7 @@ fn main() {
 
 #[tokio::main]
 async fn measure(n: usize, program: PathBuf) {
-    let walls = Bubblewrap::probe(program).await.expect("walls");
+    let walls = BubblewrapBackend::probe(program).await.expect("walls");
     let (mut times, mut running) = (Vec::new(), Vec::new());
     let mut weights = BTreeMap::<String, Vec<u64>>::new();
     for _ in 0..n {
@@ -64,9 +67,13 @@ async fn measure(n: usize, program: PathBuf) {
     let mut weights = BTreeMap::new();
     let upstream = serve().await;
     for (_, _, remote, records) in &mut running {
-        let policy =
-            Egress { upstream: upstream.clone(), headers: BTreeMap::new(), public: false, dialect: None };
-        remote.egress(Some(policy)).await.expect("sent");
+        let policy = EgressPolicy {
+            upstream: upstream.clone(),
+            headers: BTreeMap::new(),
+            public: false,
+            dialect: None,
+        };
+        remote.set_egress(Some(policy)).await.expect("sent");
         remote.start(caller()).await.expect("sent");
         line(records).await;
     }
@@ -90,9 +97,9 @@ fn print(weights: BTreeMap<String, Vec<u64>>) {
     }
 }
 
-async fn line(records: &mut Records) {
+async fn line(records: &mut RecordStream) {
     while let Some(record) = records.next().await {
-        if let What::Line(_) = record.what {
+        if let JournalPayload::StdoutLine(_) = record.payload {
             return;
         }
     }
@@ -112,21 +119,21 @@ async fn serve() -> String {
     format!("http://{address}")
 }
 
-fn caller() -> Start {
+fn caller() -> ProcessSpec {
     let curl = "/usr/bin/curl -s --unix-socket /run/ash/model.sock http://localhost/v1";
-    Start { process: 2, argv: curl.split(' ').map(str::to_owned).collect(), ..agent() }
+    ProcessSpec { process: 2, argv: curl.split(' ').map(str::to_owned).collect(), ..agent() }
 }
 
-fn spec(base: &Path) -> Spec {
+fn spec(base: &Path) -> SandboxSpec {
     let uid = rustix::process::geteuid().is_root().then_some(60_001);
     let [run_dir, workspace, home] = ["run", "workspace", "home"].map(|name| base.join(name));
     for dir in [&run_dir, &workspace, &home] {
         fs::create_dir(dir).expect("created");
         chown(dir, uid, uid).expect("chown");
     }
-    let (incarnation, limits) = (Incarnation::fresh(), Limits::default());
+    let (incarnation, limits) = (Incarnation::fresh(), SandboxLimits::default());
     let orphan_ttl = Duration::from_secs(10);
-    Spec {
+    SandboxSpec {
         incarnation,
         epoch: Epoch(1),
         run_dir,
@@ -136,14 +143,14 @@ fn spec(base: &Path) -> Spec {
         limits,
         readonly: vec![],
         image: None,
-        user_namespaces: UserNamespaces::Refused,
+        user_namespaces: UserNamespacePolicy::Refused,
         orphan_ttl,
     }
 }
 
-fn agent() -> Start {
+fn agent() -> ProcessSpec {
     let argv = vec!["/bin/sh".into(), "-c".into(), "echo ready; read x".into()];
-    Start { process: 1, argv, env: BTreeMap::new(), cwd: "/workspace".into(), raw: false, stdin: true }
+    ProcessSpec { process: 1, argv, env: BTreeMap::new(), cwd: "/workspace".into(), raw: false, stdin: true }
 }
 
 fn weigh(run_dir: &Path) -> Vec<(String, u64)> {

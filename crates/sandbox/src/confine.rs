@@ -30,21 +30,21 @@ pub(crate) const MASKED: [&str; 9] = [
 
 /// A directory at the root of the host, as the sandbox gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Root {
+pub(crate) enum HostRootEntry {
     Link { at: PathBuf, to: PathBuf },
     Dir(PathBuf),
 }
 
 /// A source on the host, or on the private stage, and where it appears.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bind {
+pub(crate) struct BindMount {
     pub(crate) from: PathBuf,
     pub(crate) at: PathBuf,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Policy {
-    pub(crate) roots: Vec<Root>,
+pub(crate) struct BubblewrapPolicy {
+    pub(crate) roots: Vec<HostRootEntry>,
     /// Parts of the host's /etc that hold no names and no secrets.
     pub(crate) host_etc: Vec<PathBuf>,
     /// Files of /proc that tell of the machine and of others on it.
@@ -56,16 +56,16 @@ pub(crate) struct Policy {
     pub(crate) exe: PathBuf,
     /// Holds the socket that is the only way out.
     pub(crate) egress: PathBuf,
-    pub(crate) readonly: Vec<Bind>,
+    pub(crate) readonly: Vec<BindMount>,
     pub(crate) tmp_bytes: u64,
     pub(crate) status_fd: i32,
     /// What `ash confine` is told.
     pub(crate) orders: String,
 }
 
-struct Line(Vec<OsString>);
+struct BubblewrapArgs(Vec<OsString>);
 
-impl Line {
+impl BubblewrapArgs {
     fn words<const N: usize>(&mut self, words: [&str; N]) {
         self.0.extend(words.map(OsString::from));
     }
@@ -81,8 +81,8 @@ impl Line {
 }
 
 /// The arguments after `bwrap`.
-pub(crate) fn argv(policy: &Policy) -> Vec<OsString> {
-    let mut line = Line(Vec::new());
+pub(crate) fn argv(policy: &BubblewrapPolicy) -> Vec<OsString> {
+    let mut line = BubblewrapArgs(Vec::new());
     namespaces(&mut line, policy.status_fd);
     system(&mut line, policy);
     scratch(&mut line, policy.tmp_bytes);
@@ -99,18 +99,18 @@ pub(crate) fn argv(policy: &Policy) -> Vec<OsString> {
     line.0
 }
 
-fn namespaces(line: &mut Line, status_fd: i32) {
+fn namespaces(line: &mut BubblewrapArgs, status_fd: i32) {
     line.words(["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]);
     // Started as root, bubblewrap would leave capabilities inside that undo a read-only bind.
     line.words(["--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "ash", "--clearenv"]);
     line.words(["--json-status-fd", &status_fd.to_string()]);
 }
 
-fn system(line: &mut Line, policy: &Policy) {
+fn system(line: &mut BubblewrapArgs, policy: &BubblewrapPolicy) {
     for root in &policy.roots {
         match root {
-            Root::Link { at, to } => line.bind("--symlink", to, at),
-            Root::Dir(dir) => line.bind("--ro-bind", dir, dir),
+            HostRootEntry::Link { at, to } => line.bind("--symlink", to, at),
+            HostRootEntry::Dir(dir) => line.bind("--ro-bind", dir, dir),
         }
     }
     line.bind("--ro-bind", &policy.etc, "/etc".as_ref());
@@ -124,7 +124,7 @@ fn system(line: &mut Line, policy: &Policy) {
     }
 }
 
-fn scratch(line: &mut Line, tmp_bytes: u64) {
+fn scratch(line: &mut BubblewrapArgs, tmp_bytes: u64) {
     line.tmpfs(tmp_bytes, "/tmp");
     line.tmpfs(SHM_BYTES, "/dev/shm");
     line.words(["--perms", "0755", "--dir", "/run", "--perms", "0755", "--dir", "/var"]);
@@ -137,11 +137,11 @@ mod tests {
 
     #[test]
     fn the_walls_are_exactly_these() {
-        let policy = Policy {
+        let policy = BubblewrapPolicy {
             roots: vec![
-                Root::Dir("/usr".into()),
-                Root::Link { at: "/bin".into(), to: "usr/bin".into() },
-                Root::Dir("/lib64".into()),
+                HostRootEntry::Dir("/usr".into()),
+                HostRootEntry::Link { at: "/bin".into(), to: "usr/bin".into() },
+                HostRootEntry::Dir("/lib64".into()),
             ],
             host_etc: vec!["/etc/alternatives".into(), "/etc/ssl".into()],
             masked: vec!["/proc/keys".into()],
@@ -150,7 +150,7 @@ mod tests {
             home: "/mnt/home".into(),
             exe: "/mnt/ash".into(),
             egress: "/mnt/egress".into(),
-            readonly: vec![Bind { from: "/mnt/readonly.0".into(), at: "/opt/tools".into() }],
+            readonly: vec![BindMount { from: "/mnt/readonly.0".into(), at: "/opt/tools".into() }],
             tmp_bytes: 1 << 30,
             status_fd: 8,
             orders: "{}".into(),

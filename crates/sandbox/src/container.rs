@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    Limits,
+    SandboxLimits,
     confine::{EXE, HOME, MASKED, SHM_BYTES, WORKSPACE},
     egress,
-    engine::Engine,
+    engine::DockerEngine,
     limits::Cgroup,
 };
 
@@ -34,29 +34,29 @@ pub(crate) const RUN_DIR: &str = "ash.run_dir";
 
 /// What a plan says of the container to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Wanted {
-    pub(crate) engine: Engine,
+pub(crate) struct ContainerRequest {
+    pub(crate) engine: DockerEngine,
     pub(crate) image: String,
 }
 
 /// One that was made, or is about to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Container {
-    pub(crate) engine: Engine,
+pub(crate) struct DockerContainer {
+    pub(crate) engine: DockerEngine,
     pub(crate) name: String,
     /// The engine's: they can be frozen and read, and are not ours to remove.
     pub(crate) groups: Option<Cgroup>,
 }
 
-impl Container {
-    pub(crate) fn of(wanted: &Wanted, incarnation: Incarnation) -> Self {
+impl DockerContainer {
+    pub(crate) fn of(wanted: &ContainerRequest, incarnation: Incarnation) -> Self {
         Self { engine: wanted.engine.clone(), name: format!("ash-{incarnation}"), groups: None }
     }
 }
 
 /// Our own program, with what it takes to start it where none of that is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct ExecutableBundle {
     pub(crate) exe: PathBuf,
     /// None: it is linked statically.
     pub(crate) loader: Option<PathBuf>,
@@ -89,7 +89,7 @@ fn in_libraries(file: &Path) -> String {
     format!("{LIBRARIES}/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
 
-impl Program {
+impl ExecutableBundle {
     /// The words that go before the program's own inside.
     pub(crate) fn prefix(&self) -> Vec<String> {
         match &self.loader {
@@ -100,7 +100,7 @@ impl Program {
 }
 
 #[derive(Debug)]
-pub(crate) struct Policy<'a> {
+pub(crate) struct ContainerPolicy<'a> {
     pub(crate) image: &'a str,
     pub(crate) incarnation: Incarnation,
     pub(crate) run_dir: &'a Path,
@@ -109,14 +109,14 @@ pub(crate) struct Policy<'a> {
     pub(crate) etc: &'a Path,
     pub(crate) workspace: &'a Path,
     pub(crate) home: &'a Path,
-    pub(crate) program: &'a Program,
+    pub(crate) program: &'a ExecutableBundle,
     pub(crate) readonly: &'a [PathBuf],
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a SandboxLimits,
     /// What `ash confine` is told.
     pub(crate) orders: String,
 }
 
-pub(crate) fn config(policy: &Policy<'_>) -> Value {
+pub(crate) fn config(policy: &ContainerPolicy<'_>) -> Value {
     let mut entry = policy.program.prefix();
     entry.extend([EXE.to_owned(), "confine".to_owned(), policy.orders.clone()]);
     let (uid, gid) = policy.user;
@@ -136,7 +136,7 @@ pub(crate) fn config(policy: &Policy<'_>) -> Value {
     })
 }
 
-fn host(policy: &Policy<'_>) -> Value {
+fn host(policy: &ContainerPolicy<'_>) -> Value {
     let limits = policy.limits;
     json!({
         "Mounts": mounts(policy),
@@ -165,7 +165,7 @@ fn host(policy: &Policy<'_>) -> Value {
 }
 
 /// Owned by the agent: engines give such a place the mode that it has in the image, if it is there.
-fn scratch(policy: &Policy<'_>) -> Value {
+fn scratch(policy: &ContainerPolicy<'_>) -> Value {
     let (uid, gid) = policy.user;
     let tmp = policy.limits.tmp_bytes;
     let mut places =
@@ -176,7 +176,7 @@ fn scratch(policy: &Policy<'_>) -> Value {
     places
 }
 
-fn mounts(policy: &Policy<'_>) -> Vec<Value> {
+fn mounts(policy: &ContainerPolicy<'_>) -> Vec<Value> {
     let bind = |from: &Path, at: &str, readonly: bool| json!({ "Type": "bind", "Source": from, "Target": at, "ReadOnly": readonly });
     let mut mounts = vec![
         bind(policy.workspace, WORKSPACE, false),
@@ -217,12 +217,12 @@ mod tests {
 
     #[test]
     fn the_container_is_exactly_this() {
-        let program = Program {
+        let program = ExecutableBundle {
             exe: "/usr/bin/ash".into(),
             loader: Some("/lib64/ld-linux-x86-64.so.2".into()),
             libraries: vec!["/lib/x86_64-linux-gnu/libc.so.6".into()],
         };
-        let policy = Policy {
+        let policy = ContainerPolicy {
             image: "ash-agent",
             incarnation: Incarnation(uuid::Uuid::nil()),
             run_dir: "/data/run".as_ref(),
@@ -232,7 +232,7 @@ mod tests {
             home: "/data/home".as_ref(),
             program: &program,
             readonly: &["/opt/tools".into(), "/root/.local/claude".into()],
-            limits: &Limits::default(),
+            limits: &SandboxLimits::default(),
             orders: "{}".into(),
         };
         insta::assert_snapshot!(serde_json::to_string_pretty(&config(&policy)).expect("a document"));

@@ -17,33 +17,33 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Required, UserNamespaces, Walls, frame::Start, limits::Rlimits};
+use crate::{BackendKind, RequiredWalls, UserNamespacePolicy, frame::ProcessSpec, limits::Rlimits};
 
-const LONGEST: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// The start's description and its three pipes.
-const MOST_FDS: usize = 4;
+const MAX_FDS: usize = 4;
 /// Arguments and environment of one process; the kernel itself allows about 2 MiB.
-const LONGEST_START: u64 = 8 << 20;
+const MAX_START_BYTES: u64 = 8 << 20;
 
 /// What `ash confine` gets as its one argument.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Orders {
-    pub(crate) control: Control,
-    pub(crate) walls: Walls,
+pub(crate) struct ConfineConfig {
+    pub(crate) control: InitControlSocket,
+    pub(crate) walls: BackendKind,
     pub(crate) rlimits: Rlimits,
     /// Where it may write besides the scratch places.
     pub(crate) writable: Vec<PathBuf>,
     /// What goes before our own program to start it, where the image lacks its libraries.
     pub(crate) prefix: Vec<String>,
-    pub(crate) user_namespaces: UserNamespaces,
+    pub(crate) user_namespaces: UserNamespacePolicy,
     /// Without these nothing is started.
-    pub(crate) required: Required,
+    pub(crate) required: RequiredWalls,
 }
 
 /// The init's end of the socket to the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Control {
+pub(crate) enum InitControlSocket {
     Inherited(i32),
     /// To be connected to: an engine hands no descriptors on.
     Listening(PathBuf),
@@ -51,7 +51,7 @@ pub(crate) enum Control {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum InitCommand {
     /// Comes with four descriptors: what to start, stdin, stdout, stderr.
     Start,
     Signal {
@@ -64,7 +64,7 @@ pub(crate) enum Order {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Report {
+pub(crate) enum InitReport {
     Ready,
     Started {
         process: u16,
@@ -87,7 +87,7 @@ pub(crate) enum Report {
 
 pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let text = serde_json::to_vec(message).map_err(io::Error::other)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut extra = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !extra.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors"));
@@ -98,8 +98,8 @@ pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedF
 
 /// `Ok(None)`: the other side is gone. A message that is too long or unknown is an error of kind `InvalidData`.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut text = [0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut text = [0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut extra = RecvAncillaryBuffer::new(&mut space);
     let got =
         rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut extra, RecvFlags::CMSG_CLOEXEC)?;
@@ -120,15 +120,15 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Opti
 }
 
 /// A start goes as a file: arguments and environment may be larger than a datagram.
-pub(crate) fn seal(start: &Start) -> io::Result<OwnedFd> {
+pub(crate) fn seal(start: &ProcessSpec) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(rustix::fs::memfd_create("start", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(start).map_err(io::Error::other)?)?;
     file.rewind()?;
     Ok(file.into())
 }
 
-pub(crate) fn unseal(file: OwnedFd) -> io::Result<Start> {
+pub(crate) fn unseal(file: OwnedFd) -> io::Result<ProcessSpec> {
     let mut text = Vec::new();
-    std::fs::File::from(file).take(LONGEST_START).read_to_end(&mut text)?;
+    std::fs::File::from(file).take(MAX_START_BYTES).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(|_| io::ErrorKind::InvalidData.into())
 }

@@ -28,14 +28,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ash_model::Dialect;
+use ash_model::ModelApiDialect;
 use rustix::fs::Mode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::{Semaphore, watch};
 
-pub use self::account::Allowance;
-use self::{account::Account, rate::Rate, reading::Till, route::Route};
+pub use self::account::UsageAllowance;
+use self::{account::UsageAccount, rate::RequestRateLimiter, reading::UsageRecorder, route::EgressRoute};
 use crate::{
     Error,
     journal::{self, Journal},
@@ -46,9 +46,9 @@ use crate::{
 pub(crate) const DIR: &str = "egress";
 const SOCKET: &str = "model.sock";
 /// Whose socket is there from the start.
-const FIRST: u16 = 1;
+const FIRST_PROCESS: u16 = 1;
 /// How long the end of a sandbox waits for what its last calls used.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LAST_USAGE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Where the directory is behind walls.
 pub(crate) const INSIDE: &str = "/run/ash";
 
@@ -58,31 +58,31 @@ pub(crate) fn socket_in(dir: &Path) -> PathBuf {
 
 pub(crate) fn socket_name(process: u16) -> String {
     match process {
-        FIRST => SOCKET.to_owned(),
+        FIRST_PROCESS => SOCKET.to_owned(),
         other => format!("model.{other}.sock"),
     }
 }
 
 /// Where a sandbox's model calls go, and what is added to them.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Egress {
+pub struct EgressPolicy {
     /// `https://host/path`, `http://…` on this machine only, or `unix:/path`.
     pub upstream: String,
     /// They win over what comes from inside.
-    #[serde(serialize_with = "reveal", deserialize_with = "conceal")]
+    #[serde(serialize_with = "serialize_headers", deserialize_with = "deserialize_headers")]
     pub headers: BTreeMap<String, SecretString>,
     /// It must be somewhere on the Internet, whatever its name says: somebody else than the operator chose it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
     /// Whose endpoints an agent may call. A server that is older than this names none: then those of every dialect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dialect: Option<Dialect>,
+    pub dialect: Option<ModelApiDialect>,
 }
 
-impl Egress {
+impl EgressPolicy {
     /// Whether a shim would take it.
     pub fn check(&self) -> Result<(), Error> {
-        Route::new(self).map(drop).map_err(|why| Error::Egress { why })
+        EgressRoute::new(self).map(drop).map_err(|why| Error::InvalidEgress { why })
     }
 }
 
@@ -102,7 +102,7 @@ pub fn is_beneath(url: &str, allowed: &str) -> bool {
     url.origin() == allowed.origin() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-impl fmt::Debug for Egress {
+impl fmt::Debug for EgressPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Names only: the values are keys.
         let names: Vec<_> = self.headers.keys().collect();
@@ -110,7 +110,7 @@ impl fmt::Debug for Egress {
     }
 }
 
-impl PartialEq for Egress {
+impl PartialEq for EgressPolicy {
     fn eq(&self, other: &Self) -> bool {
         let plain = |headers: &BTreeMap<String, SecretString>| {
             headers.iter().map(|(n, v)| (n.clone(), v.expose_secret().to_owned())).collect::<Vec<_>>()
@@ -122,26 +122,31 @@ impl PartialEq for Egress {
     }
 }
 
-impl Eq for Egress {}
+impl Eq for EgressPolicy {}
 
-fn reveal<S: Serializer>(headers: &BTreeMap<String, SecretString>, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_headers<S: Serializer>(
+    headers: &BTreeMap<String, SecretString>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     to.collect_map(headers.iter().map(|(name, value)| (name, value.expose_secret())))
 }
 
-fn conceal<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, SecretString>, D::Error> {
+fn deserialize_headers<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<BTreeMap<String, SecretString>, D::Error> {
     let plain = BTreeMap::<String, String>::deserialize(from)?;
     Ok(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
 }
 
 /// The shim's end: a socket for each session that is at work in the sandbox.
 #[derive(Debug)]
-pub(crate) struct Doors {
+pub(crate) struct EgressSockets {
     dir: PathBuf,
     uid: Option<u32>,
-    route: watch::Sender<Option<Arc<Route>>>,
-    rate: Arc<Mutex<Rate>>,
+    route: watch::Sender<Option<Arc<EgressRoute>>>,
+    rate: Arc<Mutex<RequestRateLimiter>>,
     places: Arc<Semaphore>,
-    doors: BTreeMap<u16, Door>,
+    doors: BTreeMap<u16, EgressSocket>,
     /// Rings when there is something for the journal.
     bell: UnixStream,
     ring: Arc<UnixStream>,
@@ -150,12 +155,12 @@ pub(crate) struct Doors {
 /// Until somebody inside knocks it is one descriptor more to poll; then a thread of its own takes over, and the shim's
 /// loop hears of nothing but records.
 #[derive(Debug)]
-struct Door {
+struct EgressSocket {
     waiting: Option<UnixListener>,
-    account: Arc<Mutex<Account>>,
+    account: Arc<Mutex<UsageAccount>>,
 }
 
-impl Doors {
+impl EgressSockets {
     /// `uid` is the sandbox's, if it is not ours.
     pub(crate) fn make(run_dir: &File, uid: Option<u32>) -> io::Result<Self> {
         match rustix::fs::mkdirat(run_dir, DIR, Mode::from_raw_mode(0o755)) {
@@ -174,7 +179,7 @@ impl Doors {
         let (doors, ring) = (BTreeMap::new(), Arc::new(ring));
         let mut doors = Self { dir, uid, route, rate, places, doors, bell, ring };
         // Servers that are older than the others know of this one alone.
-        doors.add(FIRST)?;
+        doors.add(FIRST_PROCESS)?;
         Ok(doors)
     }
 
@@ -189,7 +194,7 @@ impl Doors {
         // To connect one must be able to write it: its user can, and no other.
         fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
         self.uid.map_or(Ok(()), |uid| chown(&socket, Some(uid), Some(uid)))?;
-        self.doors.insert(process, Door { waiting: Some(listener), account: Arc::default() });
+        self.doors.insert(process, EgressSocket { waiting: Some(listener), account: Arc::default() });
         Ok(())
     }
 
@@ -198,12 +203,12 @@ impl Doors {
     }
 
     /// Somebody knocked.
-    pub(crate) fn open(&mut self, process: u16) {
+    pub(crate) fn start_proxy(&mut self, process: u16) {
         let Some(door) = self.doors.get_mut(&process) else { return };
         let Some(listener) = door.waiting.take() else { return };
-        let till = Till::new(door.account.clone(), self.ring.clone());
+        let till = UsageRecorder::new(door.account.clone(), self.ring.clone());
         let (routes, places) = (self.route.subscribe(), self.places.clone());
-        let way = proxy::Way { routes, rate: self.rate.clone(), places, till };
+        let way = proxy::ProxyContext { routes, rate: self.rate.clone(), places, till };
         let begun = listener.try_clone().and_then(|theirs| proxy::begin(theirs, way));
         if begun.is_err() {
             // No thread to be had: this one is turned away, the next may have more luck.
@@ -213,14 +218,14 @@ impl Doors {
     }
 
     /// The next request goes by this. None also cuts what is under way.
-    pub(crate) fn set(&self, policy: Option<&Egress>) {
+    pub(crate) fn set_policy(&self, policy: Option<&EgressPolicy>) {
         // The server checks before it sends. A newer one may know of more than we do, and then there is no way.
-        let route = policy.and_then(|policy| Route::new(policy).ok());
+        let route = policy.and_then(|policy| EgressRoute::new(policy).ok());
         self.route.send_replace(route.map(Arc::new));
     }
 
     /// What the session of this process may still use. The first time it gets its socket.
-    pub(crate) fn allow(&mut self, process: u16, allowance: Option<Allowance>) -> io::Result<()> {
+    pub(crate) fn allow(&mut self, process: u16, allowance: Option<UsageAllowance>) -> io::Result<()> {
         if !self.doors.contains_key(&process) && allowance.is_some() {
             self.add(process)?;
         }
@@ -235,7 +240,7 @@ impl Doors {
         &self.bell
     }
 
-    pub(crate) fn silence(&self) {
+    pub(crate) fn drain_bell(&self) {
         let mut buffer = [0; 256];
         while io::Read::read(&mut &self.bell, &mut buffer).is_ok_and(|read| read > 0) {}
     }
@@ -252,9 +257,9 @@ impl Doors {
     }
 
     /// Everybody inside is dead: what their calls used is known in a moment, and belongs before their end.
-    pub(crate) fn hush(&self) {
+    pub(crate) fn wait_for_last_usage(&self) {
         self.route.send_replace(None);
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + LAST_USAGE_TIMEOUT;
         let busy = || self.doors.values().any(|door| door.account().has_readings());
         while busy() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -262,8 +267,8 @@ impl Doors {
     }
 }
 
-impl Door {
-    fn account(&self) -> MutexGuard<'_, Account> {
+impl EgressSocket {
+    fn account(&self) -> MutexGuard<'_, UsageAccount> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

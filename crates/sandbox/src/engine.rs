@@ -14,22 +14,22 @@ use serde_json::Value;
 
 const DEFAULT: &str = "/var/run/docker.sock";
 /// An engine under load takes seconds to start a container, and a shim has 20 for all of it.
-const PATIENCE: Duration = Duration::from_secs(12);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(12);
 /// An engine that is well answers this in milliseconds, under load too.
-const PING_PATIENCE: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
-const LONGEST: u64 = 16 << 20;
+const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 /// Of what a container has said, the end is what matters.
-const MOST_WORDS: usize = 4096;
+const MAX_LOG_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Engine {
+pub(crate) struct DockerEngine {
     pub(crate) socket: PathBuf,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(crate) struct State {
+pub(crate) struct ContainerState {
     pub(crate) running: bool,
     pub(crate) pid: u32,
     pub(crate) exit_code: i32,
@@ -39,7 +39,7 @@ pub(crate) struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Listed {
+pub(crate) struct ListedContainer {
     pub(crate) id: String,
     pub(crate) state: String,
     #[serde(default)]
@@ -48,17 +48,17 @@ pub(crate) struct Listed {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(crate) struct Info {
+pub(crate) struct EngineInfo {
     pub(crate) server_version: String,
     pub(crate) security_options: Option<Vec<String>>,
 }
 
-struct Answer {
+struct EngineResponse {
     status: u16,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl EngineResponse {
     fn read<T: DeserializeOwned>(&self) -> io::Result<T> {
         serde_json::from_slice(&self.body).map_err(|e| io::Error::other(format!("the engine said: {e}")))
     }
@@ -72,7 +72,7 @@ impl Answer {
     }
 }
 
-impl Engine {
+impl DockerEngine {
     /// `host` as in DOCKER_HOST. Only what is on this machine: directories are shared with it.
     pub(crate) fn at(host: Option<&str>) -> Result<Self, String> {
         let socket = match host.filter(|host| !host.is_empty()) {
@@ -85,8 +85,8 @@ impl Engine {
         Ok(Self { socket: socket.into() })
     }
 
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<Answer> {
-        self.ask_within(PATIENCE, (method, path), body)
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<EngineResponse> {
+        self.ask_within(REQUEST_TIMEOUT, (method, path), body)
     }
 
     fn ask_within(
@@ -94,7 +94,7 @@ impl Engine {
         patience: Duration,
         (method, path): (&str, &str),
         body: Option<&Value>,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<EngineResponse> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
@@ -106,7 +106,7 @@ impl Engine {
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())?;
         let mut bytes = Vec::new();
-        stream.take(LONGEST).read_to_end(&mut bytes).map_err(|e| match e.kind() {
+        stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut bytes).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => {
                 io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")
             }
@@ -115,19 +115,19 @@ impl Engine {
         answer(&bytes).ok_or_else(|| io::Error::other("the engine's answer makes no sense"))
     }
 
-    fn done(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<Answer> {
+    fn request_checked(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<EngineResponse> {
         let answer = self.ask(method, path, body)?;
         if (200..400).contains(&answer.status) { Ok(answer) } else { Err(answer.why()) }
     }
 
     /// Whether it answers at all: asked before anything that may take long.
     pub(crate) fn ping(&self) -> io::Result<()> {
-        let answer = self.ask_within(PING_PATIENCE, ("GET", "/_ping"), None)?;
+        let answer = self.ask_within(PING_TIMEOUT, ("GET", "/_ping"), None)?;
         if answer.status == 200 { Ok(()) } else { Err(answer.why()) }
     }
 
-    pub(crate) fn info(&self) -> io::Result<Info> {
-        self.done("GET", "/info", None)?.read()
+    pub(crate) fn info(&self) -> io::Result<EngineInfo> {
+        self.request_checked("GET", "/info", None)?.read()
     }
 
     pub(crate) fn has_image(&self, image: &str) -> io::Result<bool> {
@@ -143,18 +143,18 @@ impl Engine {
     pub(crate) fn volumes(&self, image: &str) -> io::Result<Vec<String>> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Inspected {
-            config: Option<Config>,
+        struct InspectedImage {
+            config: Option<InspectedImageConfig>,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Config {
+        struct InspectedImageConfig {
             volumes: Option<std::collections::BTreeMap<String, Value>>,
         }
         let answer = self.ask("GET", &format!("/images/{image}/json"), None)?;
         match answer.status {
             200 => {
-                let config = answer.read::<Inspected>()?.config;
+                let config = answer.read::<InspectedImage>()?.config;
                 Ok(config.and_then(|config| config.volumes).into_iter().flatten().map(|(at, _)| at).collect())
             }
             404 => Ok(Vec::new()),
@@ -163,23 +163,23 @@ impl Engine {
     }
 
     pub(crate) fn create(&self, name: &str, container: &Value) -> io::Result<()> {
-        self.done("POST", &format!("/containers/create?name={name}"), Some(container)).map(drop)
+        self.request_checked("POST", &format!("/containers/create?name={name}"), Some(container)).map(drop)
     }
 
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
-        self.done("POST", &format!("/containers/{name}/start"), None).map(drop)
+        self.request_checked("POST", &format!("/containers/{name}/start"), None).map(drop)
     }
 
     /// None: there is no such container.
-    pub(crate) fn state(&self, name: &str) -> io::Result<Option<State>> {
-        self.state_within(PATIENCE, name)
+    pub(crate) fn state(&self, name: &str) -> io::Result<Option<ContainerState>> {
+        self.state_within(REQUEST_TIMEOUT, name)
     }
 
-    pub(crate) fn state_within(&self, patience: Duration, name: &str) -> io::Result<Option<State>> {
+    pub(crate) fn state_within(&self, patience: Duration, name: &str) -> io::Result<Option<ContainerState>> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Inspected {
-            state: State,
+            state: ContainerState,
         }
         let answer = self.ask_within(patience, ("GET", &format!("/containers/{name}/json")), None)?;
         match answer.status {
@@ -189,10 +189,10 @@ impl Engine {
         }
     }
 
-    pub(crate) fn last_words(&self, name: &str) -> String {
-        let said = self.done("GET", &format!("/containers/{name}/logs?stderr=1&tail=20"), None);
+    pub(crate) fn last_output(&self, name: &str) -> String {
+        let said = self.request_checked("GET", &format!("/containers/{name}/logs?stderr=1&tail=20"), None);
         let text = said.map(|answer| unwrapped(&answer.body)).unwrap_or_default();
-        String::from_utf8_lossy(&text[text.len().saturating_sub(MOST_WORDS)..]).trim().to_owned()
+        String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_LOG_BYTES)..]).trim().to_owned()
     }
 
     /// Removes a container, running or not. Returns when it is gone, also when another caller removes it at the same time.
@@ -208,7 +208,7 @@ impl Engine {
 
     /// The engine answers 409 while another removal of the same container is in progress.
     fn is_gone_soon(&self, name: &str) -> io::Result<bool> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
         while self.state(name)?.is_some() {
             if Instant::now() > deadline {
                 return Ok(false);
@@ -218,17 +218,17 @@ impl Engine {
         Ok(true)
     }
 
-    pub(crate) fn list(&self, label: &str) -> io::Result<Vec<Listed>> {
+    pub(crate) fn list(&self, label: &str) -> io::Result<Vec<ListedContainer>> {
         let filters = escaped(&serde_json::json!({ "label": [label] }).to_string());
-        self.done("GET", &format!("/containers/json?all=1&filters={filters}"), None)?.read()
+        self.request_checked("GET", &format!("/containers/json?all=1&filters={filters}"), None)?.read()
     }
 }
 
-fn answer(bytes: &[u8]) -> Option<Answer> {
+fn answer(bytes: &[u8]) -> Option<EngineResponse> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let line = bytes[..end].split(|byte| *byte == b'\r').next()?;
     let status = std::str::from_utf8(line).ok()?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: bytes[end + 4..].to_vec() })
+    Some(EngineResponse { status, body: bytes[end + 4..].to_vec() })
 }
 
 /// Output of a container comes in pieces, each behind eight bytes of which the last four are its length.
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn only_an_engine_on_this_machine_will_do() {
-        let socket = |host| Engine::at(host).map(|engine| engine.socket.display().to_string());
+        let socket = |host| DockerEngine::at(host).map(|engine| engine.socket.display().to_string());
         assert_eq!(socket(None), Ok(DEFAULT.to_owned()));
         assert_eq!(socket(Some("")), Ok(DEFAULT.to_owned()));
         assert_eq!(socket(Some("unix:///run/d.sock")), Ok("/run/d.sock".to_owned()));

@@ -3,19 +3,22 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use ash_model::{Consistency, Epoch, Incarnation};
+use ash_model::{CaptureConsistency, Epoch, Incarnation};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Allowance, Caps, Egress, Limits, Required, UserNamespaces, Walls, container::Wanted};
+use crate::{
+    BackendKind, EgressPolicy, RequiredWalls, SandboxLimits, ShimLimits, UsageAllowance, UserNamespacePolicy,
+    container::ContainerRequest,
+};
 
 pub(crate) const VERSION: u32 = 1;
 /// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
-pub(crate) const LONGEST: usize = 64 << 20;
+pub(crate) const MAX_FRAME_BYTES: usize = 64 << 20;
 const HEADER: usize = 5;
 
 /// A process to start inside.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
+pub struct ProcessSpec {
     /// Names the process in every later frame and record; chosen by the caller, free again after its exit.
     pub process: u16,
     pub argv: Vec<String>,
@@ -28,7 +31,7 @@ pub struct Start {
     pub stdin: bool,
 }
 
-impl fmt::Debug for Start {
+impl fmt::Debug for ProcessSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Names only: values are where callers put their secrets.
         f.debug_struct("Start")
@@ -44,32 +47,32 @@ impl fmt::Debug for Start {
 
 /// Everything a shim needs to know to build its walls. Sent once, right after it was spawned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct ShimPlan {
     pub(crate) version: u32,
     pub(crate) incarnation: Incarnation,
     pub(crate) epoch: Epoch,
-    pub(crate) walls: Walls,
+    pub(crate) walls: BackendKind,
     pub(crate) bwrap: PathBuf,
     pub(crate) exe: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) workspace: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) uid: Option<u32>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: SandboxLimits,
     pub(crate) readonly: Vec<PathBuf>,
     /// The /etc that all sandboxes of a server share. A server that has none, or is older than the program it
     /// starts, names none: then one is made in `run_dir`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) etc: Option<PathBuf>,
     pub(crate) orphan_ttl_ms: u64,
-    pub(crate) caps: Caps,
+    pub(crate) caps: ShimLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) container: Option<Wanted>,
-    #[serde(default, skip_serializing_if = "UserNamespaces::are_refused")]
-    pub(crate) user_namespaces: UserNamespaces,
+    pub(crate) container: Option<ContainerRequest>,
+    #[serde(default, skip_serializing_if = "UserNamespacePolicy::are_refused")]
+    pub(crate) user_namespaces: UserNamespacePolicy,
     /// Without these there is no sandbox.
-    #[serde(default, skip_serializing_if = "Required::is_nothing")]
-    pub(crate) required: Required,
+    #[serde(default, skip_serializing_if = "RequiredWalls::is_nothing")]
+    pub(crate) required: RequiredWalls,
 }
 
 /// A process as the host knows it; the start time tells it from a later one with the same number.
@@ -81,7 +84,7 @@ pub struct HostProcess {
 
 /// How a shim introduces itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct ShimHello {
     pub version: u32,
     pub incarnation: Incarnation,
     /// The number of the last input it took; what has a lower or the same one must not be sent again.
@@ -103,15 +106,15 @@ pub struct Hello {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage: bool,
     /// Walls without which it would not have been built. One that is older than this says nothing of it.
-    #[serde(default, skip_serializing_if = "Required::is_nothing")]
-    pub required: Required,
-    #[serde(default, skip_serializing_if = "UserNamespaces::are_refused")]
-    pub user_namespaces: UserNamespaces,
+    #[serde(default, skip_serializing_if = "RequiredWalls::is_nothing")]
+    pub required: RequiredWalls,
+    #[serde(default, skip_serializing_if = "UserNamespacePolicy::are_refused")]
+    pub user_namespaces: UserNamespacePolicy,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FromClient {
-    Build(Box<Plan>),
+pub(crate) enum ClientFrame {
+    Build(Box<ShimPlan>),
     Attach {
         version: u32,
         epoch: Epoch,
@@ -119,7 +122,7 @@ pub(crate) enum FromClient {
     Follow {
         offset: u64,
     },
-    Start(Start),
+    Start(ProcessSpec),
     In {
         process: u16,
         number: u64,
@@ -139,19 +142,19 @@ pub(crate) enum FromClient {
     },
     End,
     Ping,
-    Egress(Option<Egress>),
+    Egress(Option<EgressPolicy>),
     /// What the session of this process may still use. None: it has left.
     Allow {
         process: u16,
-        allowance: Option<Allowance>,
+        allowance: Option<UsageAllowance>,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FromShim {
-    Hello(Hello),
+pub(crate) enum ShimFrame {
+    Hello(ShimHello),
     Data(Vec<u8>),
-    Frozen(Consistency),
+    Frozen(CaptureConsistency),
     Thawed { held: bool },
     Refused { why: String },
     Pong,
@@ -160,44 +163,44 @@ pub(crate) enum FromShim {
 /// The peer said something this version does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("frame of kind {kind} and {bytes} bytes makes no sense")]
-pub struct Malformed {
+pub struct MalformedFrame {
     kind: u8,
     bytes: usize,
 }
 
 #[derive(Serialize, Deserialize)]
-struct AttachBody {
+struct AttachFrameBody {
     version: u32,
     epoch: Epoch,
 }
 #[derive(Serialize, Deserialize)]
-struct OffsetBody {
+struct OffsetFrameBody {
     offset: u64,
 }
 #[derive(Serialize, Deserialize)]
-struct ProcessBody {
+struct ProcessFrameBody {
     process: u16,
 }
 #[derive(Serialize, Deserialize)]
-struct AllowBody {
+struct AllowanceFrameBody {
     process: u16,
-    allowance: Option<Allowance>,
+    allowance: Option<UsageAllowance>,
 }
 #[derive(Serialize, Deserialize)]
-struct SignalBody {
+struct SignalFrameBody {
     process: u16,
     signal: i32,
 }
 #[derive(Serialize, Deserialize)]
-struct FrozenBody {
-    consistency: Consistency,
+struct FrozenFrameBody {
+    consistency: CaptureConsistency,
 }
 #[derive(Serialize, Deserialize)]
-struct ThawedBody {
+struct ThawedFrameBody {
     held: bool,
 }
 #[derive(Serialize, Deserialize)]
-struct RefusedBody {
+struct RefusedFrameBody {
     why: String,
 }
 
@@ -214,22 +217,22 @@ fn framed(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn parse<T: DeserializeOwned>(kind: u8, payload: &[u8]) -> Result<T, Malformed> {
-    serde_json::from_slice(payload).map_err(|_| Malformed { kind, bytes: payload.len() })
+fn parse<T: DeserializeOwned>(kind: u8, payload: &[u8]) -> Result<T, MalformedFrame> {
+    serde_json::from_slice(payload).map_err(|_| MalformedFrame { kind, bytes: payload.len() })
 }
 
-fn empty(kind: u8, payload: &[u8]) -> Result<(), Malformed> {
-    if payload.is_empty() { Ok(()) } else { Err(Malformed { kind, bytes: payload.len() }) }
+fn empty(kind: u8, payload: &[u8]) -> Result<(), MalformedFrame> {
+    if payload.is_empty() { Ok(()) } else { Err(MalformedFrame { kind, bytes: payload.len() }) }
 }
 
-impl FromClient {
+impl ClientFrame {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Build(plan) => framed(1, &json(plan)),
             Self::Attach { version, epoch } => {
-                framed(2, &json(&AttachBody { version: *version, epoch: *epoch }))
+                framed(2, &json(&AttachFrameBody { version: *version, epoch: *epoch }))
             }
-            Self::Follow { offset } => framed(3, &json(&OffsetBody { offset: *offset })),
+            Self::Follow { offset } => framed(3, &json(&OffsetFrameBody { offset: *offset })),
             Self::Start(start) => framed(4, &json(start)),
             Self::In { process, number, bytes } => {
                 let mut payload = Vec::with_capacity(10 + bytes.len());
@@ -238,29 +241,29 @@ impl FromClient {
                 payload.extend_from_slice(bytes);
                 framed(5, &payload)
             }
-            Self::CloseIn { process } => framed(6, &json(&ProcessBody { process: *process })),
-            Self::Ack { offset } => framed(7, &json(&OffsetBody { offset: *offset })),
+            Self::CloseIn { process } => framed(6, &json(&ProcessFrameBody { process: *process })),
+            Self::Ack { offset } => framed(7, &json(&OffsetFrameBody { offset: *offset })),
             Self::Freeze => framed(8, b""),
             Self::Thaw => framed(9, b""),
             Self::Signal { process, signal } => {
-                framed(10, &json(&SignalBody { process: *process, signal: *signal }))
+                framed(10, &json(&SignalFrameBody { process: *process, signal: *signal }))
             }
             Self::End => framed(11, b""),
             Self::Ping => framed(12, b""),
             Self::Egress(policy) => framed(13, &json(policy)),
             Self::Allow { process, allowance } => {
-                framed(14, &json(&AllowBody { process: *process, allowance: allowance.clone() }))
+                framed(14, &json(&AllowanceFrameBody { process: *process, allowance: allowance.clone() }))
             }
         }
     }
 
-    pub(crate) fn decode(kind: u8, payload: &[u8]) -> Result<Self, Malformed> {
-        let malformed = || Malformed { kind, bytes: payload.len() };
+    pub(crate) fn decode(kind: u8, payload: &[u8]) -> Result<Self, MalformedFrame> {
+        let malformed = || MalformedFrame { kind, bytes: payload.len() };
         Ok(match kind {
             1 => Self::Build(Box::new(parse(kind, payload)?)),
-            2 => parse::<AttachBody>(kind, payload)
+            2 => parse::<AttachFrameBody>(kind, payload)
                 .map(|b| Self::Attach { version: b.version, epoch: b.epoch })?,
-            3 => Self::Follow { offset: parse::<OffsetBody>(kind, payload)?.offset },
+            3 => Self::Follow { offset: parse::<OffsetFrameBody>(kind, payload)?.offset },
             4 => Self::Start(parse(kind, payload)?),
             5 => {
                 let (process, rest) = payload.split_first_chunk().ok_or_else(malformed)?;
@@ -271,64 +274,64 @@ impl FromClient {
                     bytes: bytes.to_vec(),
                 }
             }
-            6 => Self::CloseIn { process: parse::<ProcessBody>(kind, payload)?.process },
-            7 => Self::Ack { offset: parse::<OffsetBody>(kind, payload)?.offset },
+            6 => Self::CloseIn { process: parse::<ProcessFrameBody>(kind, payload)?.process },
+            7 => Self::Ack { offset: parse::<OffsetFrameBody>(kind, payload)?.offset },
             8 => empty(kind, payload).map(|()| Self::Freeze)?,
             9 => empty(kind, payload).map(|()| Self::Thaw)?,
-            10 => parse::<SignalBody>(kind, payload)
+            10 => parse::<SignalFrameBody>(kind, payload)
                 .map(|b| Self::Signal { process: b.process, signal: b.signal })?,
             11 => empty(kind, payload).map(|()| Self::End)?,
             12 => empty(kind, payload).map(|()| Self::Ping)?,
             13 => Self::Egress(parse(kind, payload)?),
-            14 => parse::<AllowBody>(kind, payload)
+            14 => parse::<AllowanceFrameBody>(kind, payload)
                 .map(|b| Self::Allow { process: b.process, allowance: b.allowance })?,
             _ => return Err(malformed()),
         })
     }
 }
 
-impl FromShim {
+impl ShimFrame {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello(hello) => framed(65, &json(hello)),
             Self::Data(bytes) => framed(66, bytes),
-            Self::Frozen(consistency) => framed(67, &json(&FrozenBody { consistency: *consistency })),
-            Self::Thawed { held } => framed(68, &json(&ThawedBody { held: *held })),
-            Self::Refused { why } => framed(69, &json(&RefusedBody { why: why.clone() })),
+            Self::Frozen(consistency) => framed(67, &json(&FrozenFrameBody { consistency: *consistency })),
+            Self::Thawed { held } => framed(68, &json(&ThawedFrameBody { held: *held })),
+            Self::Refused { why } => framed(69, &json(&RefusedFrameBody { why: why.clone() })),
             Self::Pong => framed(70, b""),
         }
     }
 
-    pub(crate) fn decode(kind: u8, payload: Vec<u8>) -> Result<Self, Malformed> {
+    pub(crate) fn decode(kind: u8, payload: Vec<u8>) -> Result<Self, MalformedFrame> {
         Ok(match kind {
             65 => Self::Hello(parse(kind, &payload)?),
             66 => Self::Data(payload),
-            67 => Self::Frozen(parse::<FrozenBody>(kind, &payload)?.consistency),
-            68 => Self::Thawed { held: parse::<ThawedBody>(kind, &payload)?.held },
-            69 => Self::Refused { why: parse::<RefusedBody>(kind, &payload)?.why },
+            67 => Self::Frozen(parse::<FrozenFrameBody>(kind, &payload)?.consistency),
+            68 => Self::Thawed { held: parse::<ThawedFrameBody>(kind, &payload)?.held },
+            69 => Self::Refused { why: parse::<RefusedFrameBody>(kind, &payload)?.why },
             70 => empty(kind, &payload).map(|()| Self::Pong)?,
-            _ => return Err(Malformed { kind, bytes: payload.len() }),
+            _ => return Err(MalformedFrame { kind, bytes: payload.len() }),
         })
     }
 }
 
 /// Cuts a stream of bytes into frames.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
+pub(crate) struct FrameDecoder {
     bytes: Vec<u8>,
 }
 
-impl Frames {
+impl FrameDecoder {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(crate) fn next(&mut self) -> Result<Option<(u8, Vec<u8>)>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u8, Vec<u8>)>, MalformedFrame> {
         let Some((header, rest)) = self.bytes.split_first_chunk::<HEADER>() else { return Ok(None) };
         let (length, kind) =
             (u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize, header[4]);
-        if length > LONGEST {
-            return Err(Malformed { kind, bytes: length });
+        if length > MAX_FRAME_BYTES {
+            return Err(MalformedFrame { kind, bytes: length });
         }
         if rest.len() < length {
             return Ok(None);
@@ -346,10 +349,10 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Engine;
+    use crate::engine::DockerEngine;
 
-    fn start() -> Start {
-        Start {
+    fn start() -> ProcessSpec {
+        ProcessSpec {
             process: 3,
             argv: vec!["cat".into(), "-u".into()],
             env: BTreeMap::from([("TOKEN".to_owned(), "sesame".to_owned())]),
@@ -359,63 +362,68 @@ mod tests {
         }
     }
 
-    fn plan() -> Plan {
-        Plan {
+    fn plan() -> ShimPlan {
+        ShimPlan {
             version: 1,
             incarnation: Incarnation(uuid::Uuid::nil()),
             epoch: Epoch(7),
-            walls: Walls::Bubblewrap,
+            walls: BackendKind::Bubblewrap,
             bwrap: "/usr/bin/bwrap".into(),
             exe: "/usr/bin/ash".into(),
             run_dir: "/data/run".into(),
             workspace: "/data/workspace".into(),
             home: "/data/home".into(),
             uid: Some(60001),
-            limits: Limits::default(),
+            limits: SandboxLimits::default(),
             readonly: vec!["/opt/tools".into()],
             etc: None,
             orphan_ttl_ms: 3_600_000,
-            caps: Caps::default(),
+            caps: ShimLimits::default(),
             container: None,
-            user_namespaces: UserNamespaces::Refused,
-            required: Required::default(),
+            user_namespaces: UserNamespacePolicy::Refused,
+            required: RequiredWalls::default(),
         }
     }
 
-    fn egress() -> Egress {
+    fn egress() -> EgressPolicy {
         let headers = BTreeMap::from([("x-api-key".to_owned(), "sesame".into())]);
-        Egress { upstream: "https://api.anthropic.com".to_owned(), headers, public: false, dialect: None }
+        EgressPolicy {
+            upstream: "https://api.anthropic.com".to_owned(),
+            headers,
+            public: false,
+            dialect: None,
+        }
     }
 
-    fn allowance() -> Allowance {
+    fn allowance() -> UsageAllowance {
         let prices = serde_json::from_str(r#"{"m":{"input":1,"output":2,"cache_write":3,"cache_read":4}}"#);
         let prices = Some(prices.expect("prices"));
-        Allowance { position: 4096, tokens: Some(1000), nano_usd: Some(5_000_000), prices }
+        UsageAllowance { position: 4096, tokens: Some(1000), nano_usd: Some(5_000_000), prices }
     }
 
-    fn every_client_frame() -> Vec<FromClient> {
+    fn every_client_frame() -> Vec<ClientFrame> {
         vec![
-            FromClient::Build(Box::new(plan())),
-            FromClient::Attach { version: 1, epoch: Epoch(7) },
-            FromClient::Follow { offset: 4096 },
-            FromClient::Start(start()),
-            FromClient::In { process: 3, number: 9, bytes: b"hi\n".to_vec() },
-            FromClient::CloseIn { process: 3 },
-            FromClient::Ack { offset: 128 },
-            FromClient::Freeze,
-            FromClient::Thaw,
-            FromClient::Signal { process: 3, signal: 15 },
-            FromClient::End,
-            FromClient::Ping,
-            FromClient::Egress(Some(egress())),
-            FromClient::Egress(None),
-            FromClient::Allow { process: 1, allowance: Some(allowance()) },
-            FromClient::Allow { process: 2, allowance: None },
+            ClientFrame::Build(Box::new(plan())),
+            ClientFrame::Attach { version: 1, epoch: Epoch(7) },
+            ClientFrame::Follow { offset: 4096 },
+            ClientFrame::Start(start()),
+            ClientFrame::In { process: 3, number: 9, bytes: b"hi\n".to_vec() },
+            ClientFrame::CloseIn { process: 3 },
+            ClientFrame::Ack { offset: 128 },
+            ClientFrame::Freeze,
+            ClientFrame::Thaw,
+            ClientFrame::Signal { process: 3, signal: 15 },
+            ClientFrame::End,
+            ClientFrame::Ping,
+            ClientFrame::Egress(Some(egress())),
+            ClientFrame::Egress(None),
+            ClientFrame::Allow { process: 1, allowance: Some(allowance()) },
+            ClientFrame::Allow { process: 2, allowance: None },
         ]
     }
 
-    fn hello() -> Hello {
-        Hello {
+    fn hello() -> ShimHello {
+        ShimHello {
             version: 1,
             incarnation: Incarnation(uuid::Uuid::nil()),
             last_in: 9,
@@ -426,19 +434,19 @@ mod tests {
             init: Some(HostProcess { pid: 42, starttime: 4711 }),
             egress: false,
             usage: false,
-            required: Required::default(),
-            user_namespaces: UserNamespaces::Refused,
+            required: RequiredWalls::default(),
+            user_namespaces: UserNamespacePolicy::Refused,
         }
     }
 
-    fn every_shim_frame() -> Vec<FromShim> {
+    fn every_shim_frame() -> Vec<ShimFrame> {
         vec![
-            FromShim::Hello(hello()),
-            FromShim::Data(vec![0, 255]),
-            FromShim::Frozen(Consistency::Frozen),
-            FromShim::Thawed { held: true },
-            FromShim::Refused { why: "no".into() },
-            FromShim::Pong,
+            ShimFrame::Hello(hello()),
+            ShimFrame::Data(vec![0, 255]),
+            ShimFrame::Frozen(CaptureConsistency::Frozen),
+            ShimFrame::Thawed { held: true },
+            ShimFrame::Refused { why: "no".into() },
+            ShimFrame::Pong,
         ]
     }
 
@@ -450,90 +458,91 @@ mod tests {
     fn the_bytes_of_every_frame_are_those_of_version_one() {
         insta::assert_snapshot!(
             "frames_from_client",
-            readable(every_client_frame().iter().map(FromClient::encode))
+            readable(every_client_frame().iter().map(ClientFrame::encode))
         );
         insta::assert_snapshot!(
             "frames_from_shim",
-            readable(every_shim_frame().iter().map(FromShim::encode))
+            readable(every_shim_frame().iter().map(ShimFrame::encode))
         );
     }
 
     #[test]
     fn a_plan_may_name_the_etc_of_all() {
-        let build = FromClient::Build(Box::new(Plan { etc: Some("/data/etc".into()), ..plan() }));
+        let build = ClientFrame::Build(Box::new(ShimPlan { etc: Some("/data/etc".into()), ..plan() }));
         let bytes = build.encode();
         insta::assert_snapshot!("plan_with_etc", bytes.escape_ascii());
-        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
+        assert_eq!(ClientFrame::decode(bytes[4], &bytes[HEADER..]), Ok(build));
     }
 
     #[test]
     fn a_plan_may_want_a_container() {
-        let engine = Engine { socket: "/run/docker.sock".into() };
-        let container = Some(Wanted { engine, image: "ash-agent".to_owned() });
-        let build = FromClient::Build(Box::new(Plan { walls: Walls::Docker, container, ..plan() }));
+        let engine = DockerEngine { socket: "/run/docker.sock".into() };
+        let container = Some(ContainerRequest { engine, image: "ash-agent".to_owned() });
+        let build =
+            ClientFrame::Build(Box::new(ShimPlan { walls: BackendKind::Docker, container, ..plan() }));
         let bytes = build.encode();
         insta::assert_snapshot!("plan_with_container", bytes.escape_ascii());
-        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
+        assert_eq!(ClientFrame::decode(bytes[4], &bytes[HEADER..]), Ok(build));
     }
 
     #[test]
     fn a_plan_may_require_walls_and_allow_namespaces() {
-        let required = Required::parse("limits,landlock").expect("walls");
-        let user_namespaces = UserNamespaces::Allowed;
-        let build = FromClient::Build(Box::new(Plan { user_namespaces, required, ..plan() }));
+        let required = RequiredWalls::parse("limits,landlock").expect("walls");
+        let user_namespaces = UserNamespacePolicy::Allowed;
+        let build = ClientFrame::Build(Box::new(ShimPlan { user_namespaces, required, ..plan() }));
         let bytes = build.encode();
         insta::assert_snapshot!("plan_with_required", bytes.escape_ascii());
-        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
+        assert_eq!(ClientFrame::decode(bytes[4], &bytes[HEADER..]), Ok(build));
     }
 
     #[test]
     fn a_shim_may_say_that_it_has_a_way_out() {
-        let hello = FromShim::Hello(Hello { egress: true, ..hello() });
+        let hello = ShimFrame::Hello(ShimHello { egress: true, ..hello() });
         let bytes = hello.encode();
         insta::assert_snapshot!("hello_with_egress", bytes.escape_ascii());
-        assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
+        assert_eq!(ShimFrame::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
     }
 
     #[test]
     fn a_shim_may_say_what_its_walls_are_like() {
-        let required = Required::parse("uid").expect("a wall");
-        let user_namespaces = UserNamespaces::Allowed;
-        let hello = FromShim::Hello(Hello { required, user_namespaces, ..hello() });
+        let required = RequiredWalls::parse("uid").expect("a wall");
+        let user_namespaces = UserNamespacePolicy::Allowed;
+        let hello = ShimFrame::Hello(ShimHello { required, user_namespaces, ..hello() });
         let bytes = hello.encode();
         insta::assert_snapshot!("hello_with_required", bytes.escape_ascii());
-        assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
+        assert_eq!(ShimFrame::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
     }
 
     #[test]
     fn every_frame_is_read_back_as_it_was_written_even_byte_by_byte() {
-        let (mut frames, mut read) = (Frames::default(), Vec::new());
-        for byte in every_client_frame().iter().flat_map(FromClient::encode) {
+        let (mut frames, mut read) = (FrameDecoder::default(), Vec::new());
+        for byte in every_client_frame().iter().flat_map(ClientFrame::encode) {
             frames.push(&[byte]);
             while let Some((kind, payload)) = frames.next().expect("well-formed") {
-                read.push(FromClient::decode(kind, &payload).expect("known"));
+                read.push(ClientFrame::decode(kind, &payload).expect("known"));
             }
         }
         assert_eq!(read, every_client_frame());
         for frame in every_shim_frame() {
             let bytes = frame.encode();
-            assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(frame));
+            assert_eq!(ShimFrame::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(frame));
         }
     }
 
     #[test]
     fn a_frame_that_is_too_long_or_unknown_is_refused() {
-        let mut frames = Frames::default();
-        frames.push(&((LONGEST + 1) as u32).to_le_bytes());
+        let mut frames = FrameDecoder::default();
+        frames.push(&((MAX_FRAME_BYTES + 1) as u32).to_le_bytes());
         frames.push(&[5]);
         assert!(frames.next().is_err());
-        assert!(FromClient::decode(99, b"").is_err());
-        assert!(FromClient::decode(5, b"short").is_err());
-        assert!(FromClient::decode(8, b"more").is_err());
+        assert!(ClientFrame::decode(99, b"").is_err());
+        assert!(ClientFrame::decode(5, b"short").is_err());
+        assert!(ClientFrame::decode(8, b"more").is_err());
     }
 
     #[test]
     fn values_of_an_environment_and_keys_are_not_printed() {
-        let text = format!("{:?} {:?}", start(), FromClient::Egress(Some(egress())));
+        let text = format!("{:?} {:?}", start(), ClientFrame::Egress(Some(egress())));
         let names = text.contains("TOKEN") && text.contains("x-api-key");
         assert!(names && !text.contains("sesame"), "{text}");
     }

@@ -18,20 +18,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::image::Image;
+use self::image::ImageEnvironment;
 use crate::{
-    Walls,
-    control::{self, Control, Order, Orders, Report},
-    frame::Start,
+    BackendKind,
+    control::{self, ConfineConfig, InitCommand, InitControlSocket, InitReport},
+    frame::ProcessSpec,
     limits::{self, Rlimits},
     process,
 };
 
 /// Processes in uninterruptible sleep do not stop; after this the capture has to do without.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn main(args: &[OsString]) -> i32 {
-    let orders = args.first().and_then(|text| serde_json::from_slice::<Orders>(text.as_encoded_bytes()).ok());
+    let orders =
+        args.first().and_then(|text| serde_json::from_slice::<ConfineConfig>(text.as_encoded_bytes()).ok());
     let Some(orders) = orders else {
         eprintln!("ash confine: is started by the shim, not by hand");
         return 64;
@@ -45,20 +46,20 @@ pub(crate) fn main(args: &[OsString]) -> i32 {
     }
 }
 
-struct Init {
+struct SandboxInit {
     control: OwnedFd,
     children: OwnedFd,
-    walls: Walls,
+    walls: BackendKind,
     /// By pid: reaped strangers must not be taken for ours.
     running: BTreeMap<u32, u16>,
-    image: Image,
+    image: ImageEnvironment,
 }
 
-fn begin(orders: &Orders) -> io::Result<Init> {
-    process::go_first();
-    if orders.walls == Walls::Docker {
+fn begin(orders: &ConfineConfig) -> io::Result<SandboxInit> {
+    process::prefer_for_oom_kill();
+    if orders.walls == BackendKind::Docker {
         // An engine starts it, not a shim of ours that has stepped back already.
-        process::step_back();
+        process::lower_cpu_priority();
         mounts::refuse_beneath(&orders.writable)?;
     }
     // Before anything can run beside us: a dumpable init gives its control socket and memory to the agent.
@@ -71,26 +72,26 @@ fn begin(orders: &Orders) -> io::Result<Init> {
     let children = process::watch_children()?;
     limits::restrict(&Rlimits { processes: nproc(orders), ..orders.rlimits.clone() })?;
     match orders.walls {
-        Walls::Bubblewrap | Walls::Docker => {
+        BackendKind::Bubblewrap | BackendKind::Docker => {
             rustix::thread::set_no_new_privs(true)?;
             let enforced = landlock::apply(&orders.writable, orders.user_namespaces);
-            orders.required.met(enforced.map_err(io::Error::other)?).map_err(io::Error::other)?;
+            orders.required.check_inside(enforced.map_err(io::Error::other)?).map_err(io::Error::other)?;
             seccomp::apply(orders.user_namespaces).map_err(io::Error::other)?;
         }
-        Walls::None => {}
+        BackendKind::None => {}
     }
     let image = match orders.walls {
-        Walls::Docker => Image::new(orders.prefix.clone()),
-        Walls::Bubblewrap | Walls::None => Image::default(),
+        BackendKind::Docker => ImageEnvironment::new(orders.prefix.clone()),
+        BackendKind::Bubblewrap | BackendKind::None => ImageEnvironment::default(),
     };
-    Ok(Init { control, children, walls: orders.walls, running: BTreeMap::new(), image })
+    Ok(SandboxInit { control, children, walls: orders.walls, running: BTreeMap::new(), image })
 }
 
-fn connected(control: &Control) -> io::Result<OwnedFd> {
+fn connected(control: &InitControlSocket) -> io::Result<OwnedFd> {
     match control {
         // SAFETY: the shim left exactly this descriptor open for us, and nothing here has used it yet.
-        Control::Inherited(fd) => Ok(unsafe { OwnedFd::from_raw_fd(*fd) }),
-        Control::Listening(path) => {
+        InitControlSocket::Inherited(fd) => Ok(unsafe { OwnedFd::from_raw_fd(*fd) }),
+        InitControlSocket::Listening(path) => {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
             let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
             connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -100,16 +101,16 @@ fn connected(control: &Control) -> io::Result<OwnedFd> {
 }
 
 /// Only in a user namespace, where the kernel counts apart; elsewhere all processes of the user count.
-fn nproc(orders: &Orders) -> Option<u64> {
+fn nproc(orders: &ConfineConfig) -> Option<u64> {
     match orders.walls {
-        Walls::Bubblewrap => orders.rlimits.processes.filter(|_| process::kernel_at_least(5, 14)),
-        Walls::Docker | Walls::None => None,
+        BackendKind::Bubblewrap => orders.rlimits.processes.filter(|_| process::kernel_at_least(5, 14)),
+        BackendKind::Docker | BackendKind::None => None,
     }
 }
 
-impl Init {
+impl SandboxInit {
     fn run(&mut self) -> io::Result<()> {
-        self.report(&Report::Ready)?;
+        self.report(&InitReport::Ready)?;
         loop {
             let mut fds =
                 [process::wants(&self.control, libc::POLLIN), process::wants(&self.children, libc::POLLIN)];
@@ -127,7 +128,7 @@ impl Init {
 
     /// False: the shim is gone, and so must everything here be.
     fn obey(&mut self) -> bool {
-        let (order, fds) = match control::receive::<Order>(&self.control) {
+        let (order, fds) = match control::receive::<InitCommand>(&self.control) {
             Ok(Some(message)) => message,
             Err(e) if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Interrupted) => {
                 return true;
@@ -135,13 +136,13 @@ impl Init {
             Ok(None) | Err(_) => return false,
         };
         let report = match order {
-            Order::Start => self.start(fds),
-            Order::Signal { process, signal } => {
+            InitCommand::Start => self.start(fds),
+            InitCommand::Signal { process, signal } => {
                 self.signal(process, signal);
                 return true;
             }
-            Order::StopAll => Some(Report::Stopped { all: self.stop_all() }),
-            Order::ContinueAll => {
+            InitCommand::StopAll => Some(InitReport::Stopped { all: self.stop_all() }),
+            InitCommand::ContinueAll => {
                 self.signal_everything(libc::SIGCONT);
                 return true;
             }
@@ -149,20 +150,20 @@ impl Init {
         report.is_none_or(|report| self.report(&report).is_ok())
     }
 
-    fn report(&self, report: &Report) -> io::Result<()> {
+    fn report(&self, report: &InitReport) -> io::Result<()> {
         control::send(self.control.as_fd(), report, &[])
     }
 
-    fn start(&mut self, fds: Vec<OwnedFd>) -> Option<Report> {
+    fn start(&mut self, fds: Vec<OwnedFd>) -> Option<InitReport> {
         let [what, stdin, stdout, stderr] = <[OwnedFd; 4]>::try_from(fds).ok()?;
         let start = control::unseal(what).ok()?;
         let process = start.process;
-        Some(match spawn(&self.image.dressed(start), [stdin, stdout, stderr], self.walls) {
+        Some(match spawn(&self.image.with_image_environment(start), [stdin, stdout, stderr], self.walls) {
             Ok(pid) => {
                 self.running.insert(pid, process);
-                Report::Started { process, pid }
+                InitReport::Started { process, pid }
             }
-            Err(e) => Report::StartFailed { process, why: shortened(&e.to_string()) },
+            Err(e) => InitReport::StartFailed { process, why: shortened(&e.to_string()) },
         })
     }
 
@@ -175,18 +176,18 @@ impl Init {
 
     fn stop_all(&self) -> bool {
         match self.walls {
-            Walls::Bubblewrap | Walls::Docker => {
+            BackendKind::Bubblewrap | BackendKind::Docker => {
                 self.signal_everything(libc::SIGSTOP);
-                all_still(Instant::now() + STOP_PATIENCE)
+                wait_until_stopped(Instant::now() + STOP_TIMEOUT)
             }
-            Walls::None => false,
+            BackendKind::None => false,
         }
     }
 
     /// -1 is everything in the pid namespace except its init, atomically against fork. Without a namespace it
     /// would be everything the user owns.
     fn signal_everything(&self, signal: i32) {
-        if self.walls != Walls::None && std::process::id() == 1 {
+        if self.walls != BackendKind::None && std::process::id() == 1 {
             process::kill(-1, signal);
         }
     }
@@ -195,7 +196,7 @@ impl Init {
         while let Some((pid, status)) = process::reap_one() {
             if let Some(process) = self.running.remove(&pid) {
                 let status = ExitStatus::from_raw(status);
-                self.report(&Report::Exited { process, code: status.code(), signal: status.signal() })?;
+                self.report(&InitReport::Exited { process, code: status.code(), signal: status.signal() })?;
             }
         }
         Ok(())
@@ -204,13 +205,13 @@ impl Init {
     fn kill_all(&self) {
         match self.walls {
             // The end of pid 1 is the end of its namespace.
-            Walls::Bubblewrap | Walls::Docker => {}
-            Walls::None => process::kill_descendants(),
+            BackendKind::Bubblewrap | BackendKind::Docker => {}
+            BackendKind::None => process::kill_descendants(),
         }
     }
 }
 
-fn spawn(start: &Start, [stdin, stdout, stderr]: [OwnedFd; 3], walls: Walls) -> io::Result<u32> {
+fn spawn(start: &ProcessSpec, [stdin, stdout, stderr]: [OwnedFd; 3], walls: BackendKind) -> io::Result<u32> {
     let (program, args) = start.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(&start.env).current_dir(&start.cwd);
@@ -222,7 +223,7 @@ fn spawn(start: &Start, [stdin, stdout, stderr]: [OwnedFd; 3], walls: Walls) -> 
             process::unblock_signals()?;
             // CLOEXEC instead of close: std still needs its own pipe to report a failed exec.
             process::close_on_exec_from(3)?;
-            if walls == Walls::None {
+            if walls == BackendKind::None {
                 // No namespace ends with us, so each child has to.
                 process::die_with_parent()?;
             }
@@ -244,19 +245,19 @@ fn shortened(text: &str) -> String {
 }
 
 /// The state is that of the first thread, which may have ended before the others.
-fn moves(process: process::Seen) -> bool {
+fn is_running(process: process::ProcessStat) -> bool {
     let still = |state: char| matches!(state, 'T' | 't' | 'Z' | 'X');
     let others = || process::threads(process.pid as i32).into_iter();
     let ended = matches!(process.state, 'Z' | 'X');
     !still(process.state)
         || ended
-            && others().filter_map(|thread| process::look(thread as u32)).any(|thread| !still(thread.state))
+            && others().filter_map(|thread| process::stat(thread as u32)).any(|thread| !still(thread.state))
 }
 
 /// The signal is sent before it is acted on: wait until every process is seen stopped.
-fn all_still(deadline: Instant) -> bool {
+fn wait_until_stopped(deadline: Instant) -> bool {
     loop {
-        let moving = process::all().into_iter().filter(|p| p.pid != 1).any(moves);
+        let moving = process::all().into_iter().filter(|p| p.pid != 1).any(is_running);
         if !moving {
             return true;
         }

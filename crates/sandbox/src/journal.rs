@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ash_model::{Incarnation, Usage};
+use ash_model::{Incarnation, TokenUsage};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -18,32 +18,32 @@ use crate::Error;
 /// length, checksum, kind, padding, process
 const HEADER: usize = 12;
 /// A record holds at most one line; what claims to be longer is a torn or foreign length.
-const LONGEST: usize = 64 << 20;
+const MAX_RECORD_BYTES: usize = 64 << 20;
 /// Space is given back in steps: a system call per acknowledged line would cost more than it frees.
 const PUNCH_STEP: u64 = 1 << 20;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// One thing that happened in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct JournalRecord {
     /// Where the record ends: to go on after it, follow from here.
     pub offset: u64,
     pub process: u16,
-    pub what: What,
+    pub payload: JournalPayload,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum JournalPayload {
     /// A line of stdout, without its newline. Bytes: nothing says that it is UTF-8.
-    Line(Vec<u8>),
+    StdoutLine(Vec<u8>),
     /// What stdout held after its last newline when it was closed.
-    Tail(Vec<u8>),
+    StdoutTail(Vec<u8>),
     /// A line of stderr, cut at 16 KiB.
-    Err(Vec<u8>),
+    StderrLine(Vec<u8>),
     /// Stdout of a raw process, as it came.
-    Chunk(Vec<u8>),
+    StdoutChunk(Vec<u8>),
     /// Stderr of a raw process, as it came.
-    ErrChunk(Vec<u8>),
+    StderrChunk(Vec<u8>),
     /// `pid` is the number inside the sandbox.
     Started {
         pid: u32,
@@ -52,11 +52,11 @@ pub enum What {
         why: String,
     },
     /// The last record of a process.
-    Exit(Exit),
+    Exit(ProcessExit),
     /// A line grew past the cap; the process was killed, its exit follows.
-    TooLong,
+    LineTooLong,
     /// The sandbox is gone, with every process in it.
-    Gone {
+    SandboxGone {
         how: String,
         oom: bool,
     },
@@ -70,20 +70,20 @@ pub struct ModelUsage {
     /// The service's id of the answer, or one of ours where it gave none.
     pub message: String,
     pub model: String,
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Its end has not come: a later record of the same answer has more, unless it broke off here.
     pub torn: bool,
 }
 
 /// How a process ended. One that was killed has a signal and no code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct ProcessExit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
     pub oom: bool,
 }
 
-impl std::fmt::Display for Exit {
+impl std::fmt::Display for ProcessExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.code, self.signal) {
             (Some(code), _) => write!(f, "exit code {code}")?,
@@ -95,37 +95,37 @@ impl std::fmt::Display for Exit {
 }
 
 #[derive(Serialize, Deserialize)]
-struct StartedBody {
+struct StartedRecordBody {
     pid: u32,
 }
 #[derive(Serialize, Deserialize)]
-struct FailedBody {
+struct StartFailedRecordBody {
     why: String,
 }
 #[derive(Serialize, Deserialize)]
-struct GoneBody {
+struct SandboxGoneRecordBody {
     how: String,
     oom: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct UsageBody {
+struct UsageRecordBody {
     message: String,
     model: String,
-    usage: TokensBody,
+    usage: TokensRecordBody,
     torn: bool,
 }
 #[derive(Serialize, Deserialize)]
-struct TokensBody {
+struct TokensRecordBody {
     input_tokens: u64,
     output_tokens: u64,
     cache_creation_tokens: u64,
     cache_read_tokens: u64,
 }
 
-impl From<UsageBody> for ModelUsage {
-    fn from(UsageBody { message, model, usage, torn }: UsageBody) -> Self {
-        let usage = Usage {
+impl From<UsageRecordBody> for ModelUsage {
+    fn from(UsageRecordBody { message, model, usage, torn }: UsageRecordBody) -> Self {
+        let usage = TokenUsage {
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             cache_creation_tokens: usage.cache_creation_tokens,
@@ -180,56 +180,62 @@ pub(crate) fn too_long(batch: &mut Vec<u8>, process: u16) {
     push(batch, TOO_LONG, process, b"");
 }
 pub(crate) fn started(batch: &mut Vec<u8>, process: u16, pid: u32) {
-    push(batch, STARTED, process, &body(&StartedBody { pid }));
+    push(batch, STARTED, process, &body(&StartedRecordBody { pid }));
 }
 pub(crate) fn start_failed(batch: &mut Vec<u8>, process: u16, why: &str) {
-    push(batch, START_FAILED, process, &body(&FailedBody { why: why.to_owned() }));
+    push(batch, START_FAILED, process, &body(&StartFailedRecordBody { why: why.to_owned() }));
 }
-pub(crate) fn exit(batch: &mut Vec<u8>, process: u16, exit: Exit) {
+pub(crate) fn exit(batch: &mut Vec<u8>, process: u16, exit: ProcessExit) {
     push(batch, EXIT, process, &body(&exit));
 }
 pub(crate) fn gone(batch: &mut Vec<u8>, how: &str, oom: bool) {
-    push(batch, GONE, 0, &body(&GoneBody { how: how.to_owned(), oom }));
+    push(batch, GONE, 0, &body(&SandboxGoneRecordBody { how: how.to_owned(), oom }));
 }
 
 pub(crate) fn usage(batch: &mut Vec<u8>, process: u16, usage: &ModelUsage) {
-    let ModelUsage { message, model, usage: Usage { input_tokens, output_tokens, .. }, torn } = usage;
-    let tokens = TokensBody {
+    let ModelUsage { message, model, usage: TokenUsage { input_tokens, output_tokens, .. }, torn } = usage;
+    let tokens = TokensRecordBody {
         input_tokens: *input_tokens,
         output_tokens: *output_tokens,
         cache_creation_tokens: usage.usage.cache_creation_tokens,
         cache_read_tokens: usage.usage.cache_read_tokens,
     };
     let (message, model) = (message.clone(), model.clone());
-    push(batch, USAGE, process, &body(&UsageBody { message, model, usage: tokens, torn: *torn }));
+    push(batch, USAGE, process, &body(&UsageRecordBody { message, model, usage: tokens, torn: *torn }));
 }
 
 fn body(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("numbers, booleans and strings always serialize")
 }
 
-fn decode(kind: u8, payload: &[u8]) -> Option<What> {
+fn decode(kind: u8, payload: &[u8]) -> Option<JournalPayload> {
     Some(match kind {
-        LINE => What::Line(payload.to_vec()),
-        TAIL => What::Tail(payload.to_vec()),
-        ERR => What::Err(payload.to_vec()),
-        CHUNK => What::Chunk(payload.to_vec()),
-        ERR_CHUNK => What::ErrChunk(payload.to_vec()),
-        STARTED => What::Started { pid: serde_json::from_slice::<StartedBody>(payload).ok()?.pid },
-        START_FAILED => What::StartFailed { why: serde_json::from_slice::<FailedBody>(payload).ok()?.why },
-        EXIT => What::Exit(serde_json::from_slice(payload).ok()?),
-        TOO_LONG => What::TooLong,
-        GONE => {
-            serde_json::from_slice::<GoneBody>(payload).ok().map(|b| What::Gone { how: b.how, oom: b.oom })?
+        LINE => JournalPayload::StdoutLine(payload.to_vec()),
+        TAIL => JournalPayload::StdoutTail(payload.to_vec()),
+        ERR => JournalPayload::StderrLine(payload.to_vec()),
+        CHUNK => JournalPayload::StdoutChunk(payload.to_vec()),
+        ERR_CHUNK => JournalPayload::StderrChunk(payload.to_vec()),
+        STARTED => {
+            JournalPayload::Started { pid: serde_json::from_slice::<StartedRecordBody>(payload).ok()?.pid }
         }
-        USAGE => serde_json::from_slice::<UsageBody>(payload).ok().map(|body| What::Usage(body.into()))?,
+        START_FAILED => JournalPayload::StartFailed {
+            why: serde_json::from_slice::<StartFailedRecordBody>(payload).ok()?.why,
+        },
+        EXIT => JournalPayload::Exit(serde_json::from_slice(payload).ok()?),
+        TOO_LONG => JournalPayload::LineTooLong,
+        GONE => serde_json::from_slice::<SandboxGoneRecordBody>(payload)
+            .ok()
+            .map(|b| JournalPayload::SandboxGone { how: b.how, oom: b.oom })?,
+        USAGE => serde_json::from_slice::<UsageRecordBody>(payload)
+            .ok()
+            .map(|body| JournalPayload::Usage(body.into()))?,
         _ => return None,
     })
 }
 
 /// Cuts journal bytes into records, wherever the pieces they come in begin and end.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct JournalReader {
     bytes: Vec<u8>,
     used: usize,
     offset: u64,
@@ -237,9 +243,9 @@ pub(crate) struct Reader {
 
 /// The bytes are not a journal from here on.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Torn;
+pub(crate) struct TornJournal;
 
-impl Reader {
+impl JournalReader {
     pub(crate) fn at(offset: u64) -> Self {
         Self { bytes: Vec::new(), used: 0, offset }
     }
@@ -251,25 +257,29 @@ impl Reader {
     }
 
     /// `Ok(None)`: more bytes are needed.
-    pub(crate) fn next(&mut self) -> Result<Option<Record>, Torn> {
+    pub(crate) fn next(&mut self) -> Result<Option<JournalRecord>, TornJournal> {
         let rest = &self.bytes[self.used..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let sum = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-        if length > LONGEST {
-            return Err(Torn);
+        if length > MAX_RECORD_BYTES {
+            return Err(TornJournal);
         }
         let Some(payload) = rest.get(..length) else { return Ok(None) };
         let mut expected = crc32fast::Hasher::new();
         expected.update(&header[8..]);
         expected.update(payload);
         if expected.finalize() != sum {
-            return Err(Torn);
+            return Err(TornJournal);
         }
-        let what = decode(header[8], payload).ok_or(Torn)?;
+        let what = decode(header[8], payload).ok_or(TornJournal)?;
         self.used += HEADER + length;
         self.offset += (HEADER + length) as u64;
-        Ok(Some(Record { offset: self.offset, process: u16::from_le_bytes([header[10], header[11]]), what }))
+        Ok(Some(JournalRecord {
+            offset: self.offset,
+            process: u16::from_le_bytes([header[10], header[11]]),
+            payload: what,
+        }))
     }
 }
 
@@ -281,7 +291,7 @@ pub(crate) struct Journal {
     acked: u64,
     freed: u64,
     /// What the disk did not take yet. While there is any, nothing more is read from the processes.
-    owed: Vec<u8>,
+    unwritten: Vec<u8>,
     retry: Option<Instant>,
 }
 
@@ -294,7 +304,7 @@ impl Journal {
         // EXCL: an incarnation is new with every shim; an existing file would belong to somebody else.
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, name(incarnation), flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Self { file: file.into(), end: 0, acked: 0, freed: 0, owed: Vec::new(), retry: None })
+        Ok(Self { file: file.into(), end: 0, acked: 0, freed: 0, unwritten: Vec::new(), retry: None })
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -303,7 +313,7 @@ impl Journal {
 
     /// Where it will end when the disk has taken everything.
     pub(crate) fn tail(&self) -> u64 {
-        self.end + self.owed.len() as u64
+        self.end + self.unwritten.len() as u64
     }
 
     pub(crate) fn acked(&self) -> u64 {
@@ -316,12 +326,12 @@ impl Journal {
 
     /// Whether everything that was appended is on the file and acknowledged.
     pub(crate) fn settled(&self) -> bool {
-        self.owed.is_empty() && self.acked == self.end
+        self.unwritten.is_empty() && self.acked == self.end
     }
 
     /// Whether the disk refuses more.
     pub(crate) fn stuck(&self) -> bool {
-        !self.owed.is_empty()
+        !self.unwritten.is_empty()
     }
 
     pub(crate) fn retry_at(&self) -> Option<Instant> {
@@ -330,18 +340,18 @@ impl Journal {
 
     pub(crate) fn append(&mut self, batch: &[u8], now: Instant) {
         if self.stuck() {
-            self.owed.extend_from_slice(batch);
+            self.unwritten.extend_from_slice(batch);
             return;
         }
         let written = self.write(batch);
         if written < batch.len() {
-            self.owed = batch[written..].to_vec();
+            self.unwritten = batch[written..].to_vec();
             self.retry = Some(now + RETRY);
         }
     }
 
     pub(crate) fn retry(&mut self, now: Instant) {
-        let owed = std::mem::take(&mut self.owed);
+        let owed = std::mem::take(&mut self.unwritten);
         self.retry = None;
         self.append(&owed, now);
     }
@@ -386,7 +396,7 @@ impl Journal {
 }
 
 /// What a dead shim left in its journal after `offset`, cut at the last valid record.
-pub fn drain(run_dir: &Path, incarnation: Incarnation, offset: u64) -> Result<Vec<Record>, Error> {
+pub fn drain(run_dir: &Path, incarnation: Incarnation, offset: u64) -> Result<Vec<JournalRecord>, Error> {
     let path: PathBuf = run_dir.join(name(incarnation));
     let failed = |source| Error::File { what: "read journal", path: path.clone(), source };
     let file = match File::open(&path) {
@@ -395,7 +405,7 @@ pub fn drain(run_dir: &Path, incarnation: Incarnation, offset: u64) -> Result<Ve
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(failed(e)),
     };
-    let (mut reader, mut at, mut records) = (Reader::at(offset), offset, Vec::new());
+    let (mut reader, mut at, mut records) = (JournalReader::at(offset), offset, Vec::new());
     let mut buffer = vec![0; 256 << 10];
     loop {
         let read = file.read_at(&mut buffer, at).map_err(failed)?;
@@ -424,18 +434,18 @@ mod tests {
         err_chunk(&mut batch, 3, b"x");
         started(&mut batch, 1, 2);
         start_failed(&mut batch, 4, "No such file");
-        exit(&mut batch, 1, Exit { code: None, signal: Some(9), oom: true });
+        exit(&mut batch, 1, ProcessExit { code: None, signal: Some(9), oom: true });
         too_long(&mut batch, 5);
         gone(&mut batch, "signal 9", false);
         let tokens =
-            Usage { input_tokens: 7, output_tokens: 9, cache_creation_tokens: 1, cache_read_tokens: 2 };
+            TokenUsage { input_tokens: 7, output_tokens: 9, cache_creation_tokens: 1, cache_read_tokens: 2 };
         let answer = ModelUsage { message: "msg_1".into(), model: "m".into(), usage: tokens, torn: true };
         usage(&mut batch, 1, &answer);
         batch
     }
 
-    fn read(bytes: &[u8], step: usize) -> Vec<Record> {
-        let (mut reader, mut records) = (Reader::at(0), Vec::new());
+    fn read(bytes: &[u8], step: usize) -> Vec<JournalRecord> {
+        let (mut reader, mut records) = (JournalReader::at(0), Vec::new());
         for piece in bytes.chunks(step) {
             reader.push(piece);
             while let Ok(Some(record)) = reader.next() {
@@ -474,9 +484,9 @@ mod tests {
     fn a_flipped_bit_is_noticed() {
         let mut bytes = batch();
         bytes[HEADER + 2] ^= 1;
-        let mut reader = Reader::at(0);
+        let mut reader = JournalReader::at(0);
         reader.push(&bytes);
-        assert_eq!(reader.next(), Err(Torn));
+        assert_eq!(reader.next(), Err(TornJournal));
     }
 
     #[test]
@@ -489,7 +499,7 @@ mod tests {
         journal.append(&batch(), Instant::now());
         assert!(journal.stuck() && journal.retry_at().is_some() && journal.end() == 0);
         let mut exit_record = Vec::new();
-        exit(&mut exit_record, 1, Exit { code: Some(0), signal: None, oom: false });
+        exit(&mut exit_record, 1, ProcessExit { code: Some(0), signal: None, oom: false });
         journal.append(&exit_record, Instant::now());
         journal.file = disk;
         journal.retry(Instant::now());

@@ -34,26 +34,26 @@ use std::{
     time::Duration,
 };
 
-use ash_model::{Epoch, Image, Incarnation, Kind};
+use ash_model::{Epoch, FailureKind, Image, Incarnation};
 use serde::{Deserialize, Serialize};
 
-pub use docker::Docker;
-pub use egress::{Allowance, Egress, is_beneath, origin_of};
-pub use frame::{Hello, HostProcess, Start};
-pub use journal::{Exit, ModelUsage, Record, What, drain};
-pub use limits::Limits;
-pub use link::{Knocked, Link, Records, Remote, knock};
-pub use nameless::nameless_bytes;
+pub use docker::DockerBackend;
+pub use egress::{EgressPolicy, UsageAllowance, is_beneath, origin_of};
+pub use frame::{HostProcess, ProcessSpec, ShimHello};
+pub use journal::{JournalPayload, JournalRecord, ModelUsage, ProcessExit, drain};
+pub use limits::SandboxLimits;
+pub use link::{RecordStream, SandboxHandle, SandboxLink, ShimHandshake, knock};
+pub use nameless::unlinked_bytes;
 pub use private::write_private;
-pub use probe::{Groups, find as find_bubblewrap, groups, landlock_abi};
+pub use probe::{CgroupSupport, find_bubblewrap, groups, landlock_abi};
 pub use process::keep_memory_private;
 pub use reap::{processes, reap, remove_empty_groups};
-pub use required::{BadWall, Lack, Machine, Required, Wall};
-pub use spent::{Spent, scratch_files, spent};
+pub use required::{BadWallName, HostWallSupport, MissingWall, RequiredWalls, WallKind};
+pub use spent::{SandboxResourceUsage, resource_usage, scratch_files};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Walls {
+pub enum BackendKind {
     Bubblewrap,
     /// A container of a Docker engine.
     Docker,
@@ -65,21 +65,21 @@ pub enum Walls {
 /// what is theirs; but with it they reach parts of the kernel that nobody else inside does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum UserNamespaces {
+pub enum UserNamespacePolicy {
     #[default]
     Refused,
     Allowed,
 }
 
-impl UserNamespaces {
+impl UserNamespacePolicy {
     pub(crate) fn are_refused(&self) -> bool {
-        *self == UserNamespaces::Refused
+        *self == UserNamespacePolicy::Refused
     }
 }
 
 /// Where the patience of a shim ends. The defaults are the product's; tests make them small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Caps {
+pub struct ShimLimits {
     /// With more than this unacknowledged, processes are not read any more.
     pub unacked_bytes: u64,
     /// A longer line of stdout ends its process.
@@ -88,7 +88,7 @@ pub struct Caps {
     pub hold_ms: u64,
 }
 
-impl Default for Caps {
+impl Default for ShimLimits {
     fn default() -> Self {
         Self { unacked_bytes: 64 << 20, line_bytes: 32 << 20, hold_ms: 30_000 }
     }
@@ -96,7 +96,7 @@ impl Default for Caps {
 
 /// One sandbox to launch. All paths are absolute and exist.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct SandboxSpec {
     /// New for every launch.
     pub incarnation: Incarnation,
     pub epoch: Epoch,
@@ -107,19 +107,19 @@ pub struct Spec {
     pub home: PathBuf,
     /// The user the sandbox runs as. None: our own, who must then not be root.
     pub uid: Option<u32>,
-    pub limits: Limits,
+    pub limits: SandboxLimits,
     /// Directories that appear inside at the same path.
     pub readonly: Vec<PathBuf>,
     /// The image that the agent wants, where there are images.
     pub image: Option<Image>,
-    pub user_namespaces: UserNamespaces,
+    pub user_namespaces: UserNamespacePolicy,
     /// How long a shim waits for a server before it ends.
     pub orphan_ttl: Duration,
 }
 
 /// Where things are for the agent inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inside {
+pub struct SandboxLayout {
     pub workspace: PathBuf,
     pub home: PathBuf,
     pub exe: PathBuf,
@@ -129,7 +129,7 @@ pub struct Inside {
     pub private: PathBuf,
 }
 
-impl Inside {
+impl SandboxLayout {
     /// The socket of the session whose agent is this process: several may share a sandbox, and each pays for its own.
     pub fn model_socket_of(&self, process: u16) -> PathBuf {
         self.model_socket.with_file_name(egress::socket_name(process))
@@ -137,11 +137,11 @@ impl Inside {
 }
 
 #[async_trait::async_trait]
-pub trait Backend: Send + Sync {
-    fn inside(&self, spec: &Spec) -> Inside;
+pub trait SandboxBackend: Send + Sync {
+    fn layout(&self, spec: &SandboxSpec) -> SandboxLayout;
 
     /// Returns when the init inside has answered. If the walls cannot be built, the error says what they said.
-    async fn launch(&self, spec: &Spec) -> Result<Link, Error>;
+    async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink, Error>;
 
     /// Whether `launch` finds what it needs outside of this process: the engine, and the image that an agent names. Asked
     /// before a message is accepted, so that a message which cannot run is not queued.
@@ -150,26 +150,26 @@ pub trait Backend: Send + Sync {
 
 /// Sandboxes by bubblewrap, with Landlock and seccomp inside.
 #[derive(Debug, Clone)]
-pub struct Bubblewrap {
+pub struct BubblewrapBackend {
     exe: PathBuf,
     bwrap: PathBuf,
     etc: Option<PathBuf>,
-    caps: Caps,
-    required: Required,
+    caps: ShimLimits,
+    required: RequiredWalls,
 }
 
-impl Bubblewrap {
+impl BubblewrapBackend {
     /// Builds walls once, as sessions will, and takes them down again. `exe` is a program that calls
     /// [`shim_main`] and [`confine_main`] for its arguments `shim` and `confine`.
     pub async fn probe(exe: PathBuf) -> Result<Self, Error> {
-        Self::probe_with(exe, Required::default()).await
+        Self::probe_with(exe, RequiredWalls::default()).await
     }
 
     /// The same, for walls that are not built at all if they lack something of this.
-    pub async fn probe_with(exe: PathBuf, required: Required) -> Result<Self, Error> {
-        let bwrap = probe::find()?;
-        let walls = Self { exe, bwrap, etc: None, caps: Caps::default(), required };
-        probe::try_out(&walls).await?;
+    pub async fn probe_with(exe: PathBuf, required: RequiredWalls) -> Result<Self, Error> {
+        let bwrap = probe::find_bubblewrap()?;
+        let walls = Self { exe, bwrap, etc: None, caps: ShimLimits::default(), required };
+        probe::test_bubblewrap(&walls).await?;
         Ok(walls)
     }
 
@@ -181,15 +181,15 @@ impl Bubblewrap {
         }
     }
 
-    pub fn with_caps(self, caps: Caps) -> Self {
+    pub fn with_caps(self, caps: ShimLimits) -> Self {
         Self { caps, ..self }
     }
 }
 
 #[async_trait::async_trait]
-impl Backend for Bubblewrap {
-    fn inside(&self, _spec: &Spec) -> Inside {
-        Inside {
+impl SandboxBackend for BubblewrapBackend {
+    fn layout(&self, _spec: &SandboxSpec) -> SandboxLayout {
+        SandboxLayout {
             workspace: confine::WORKSPACE.into(),
             home: confine::HOME.into(),
             exe: confine::EXE.into(),
@@ -198,13 +198,14 @@ impl Backend for Bubblewrap {
         }
     }
 
-    async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
+    async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink, Error> {
         if spec.uid.is_none() && rustix::process::geteuid().is_root() {
             // Mapped to 1000 or not, it would still be root to every file it can see.
-            return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
+            return Err(Error::StartFailed { why: "started by root it needs a uid of its own".to_owned() });
         }
-        let plan = plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), (&self.caps, &self.required))?;
-        link::launch(frame::Plan { etc: self.etc.clone(), ..plan }).await
+        let plan =
+            plan(spec, BackendKind::Bubblewrap, (&self.exe, &self.bwrap), (&self.caps, &self.required))?;
+        link::launch(frame::ShimPlan { etc: self.etc.clone(), ..plan }).await
     }
 
     async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error> {
@@ -218,31 +219,31 @@ impl Backend for Bubblewrap {
 
 /// No walls at all: for machines that cannot build them, by the operator's explicit wish.
 #[derive(Debug, Clone)]
-pub struct Bare {
+pub struct UnconfinedBackend {
     exe: PathBuf,
-    caps: Caps,
-    required: Required,
+    caps: ShimLimits,
+    required: RequiredWalls,
 }
 
-impl Bare {
+impl UnconfinedBackend {
     pub fn new(exe: PathBuf) -> Self {
-        Self { exe, caps: Caps::default(), required: Required::default() }
+        Self { exe, caps: ShimLimits::default(), required: RequiredWalls::default() }
     }
 
     /// Processes that are not started at all if they lack something of this.
-    pub fn requiring(self, required: Required) -> Self {
+    pub fn requiring(self, required: RequiredWalls) -> Self {
         Self { required, ..self }
     }
 
-    pub fn with_caps(self, caps: Caps) -> Self {
+    pub fn with_caps(self, caps: ShimLimits) -> Self {
         Self { caps, ..self }
     }
 }
 
 #[async_trait::async_trait]
-impl Backend for Bare {
-    fn inside(&self, spec: &Spec) -> Inside {
-        Inside {
+impl SandboxBackend for UnconfinedBackend {
+    fn layout(&self, spec: &SandboxSpec) -> SandboxLayout {
+        SandboxLayout {
             workspace: spec.workspace.clone(),
             home: spec.home.clone(),
             exe: self.exe.clone(),
@@ -251,9 +252,9 @@ impl Backend for Bare {
         }
     }
 
-    async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
+    async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink, Error> {
         let paths = (self.exe.as_path(), Path::new(""));
-        link::launch(plan(spec, Walls::None, paths, (&self.caps, &self.required))?).await
+        link::launch(plan(spec, BackendKind::None, paths, (&self.caps, &self.required))?).await
     }
 
     async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error> {
@@ -266,28 +267,28 @@ fn needs_no_image(image: Option<&Image>) -> Result<(), Error> {
         None => Ok(()),
         Some(image) => {
             let why = format!("its agent wants the image {image}, which only ASH_SANDBOX=docker can give it");
-            Err(Error::Walls { why })
+            Err(Error::StartFailed { why })
         }
     }
 }
 
 fn plan(
-    spec: &Spec,
-    walls: Walls,
+    spec: &SandboxSpec,
+    walls: BackendKind,
     (exe, bwrap): (&Path, &Path),
-    (caps, required): (&Caps, &Required),
-) -> Result<frame::Plan, Error> {
+    (caps, required): (&ShimLimits, &RequiredWalls),
+) -> Result<frame::ShimPlan, Error> {
     let paths = [&spec.run_dir, &spec.workspace, &spec.home].into_iter().chain(&spec.readonly);
     for path in paths.map(PathBuf::as_path).chain([exe]) {
         if path.to_str().is_none() || !path.is_absolute() {
             return Err(Error::Path(path.to_owned()));
         }
     }
-    if walls != Walls::Docker {
+    if walls != BackendKind::Docker {
         needs_no_image(spec.image.as_ref())?;
     }
-    required.permits(spec, walls).map_err(|why| Error::Walls { why: why.to_owned() })?;
-    Ok(frame::Plan {
+    required.permits(spec, walls).map_err(|why| Error::StartFailed { why: why.to_owned() })?;
+    Ok(frame::ShimPlan {
         version: frame::VERSION,
         incarnation: spec.incarnation,
         epoch: spec.epoch,
@@ -326,35 +327,37 @@ pub enum Error {
     #[error("path {0:?} is not absolute or not UTF-8")]
     Path(PathBuf),
     #[error("the sandbox could not be started: {why}")]
-    Walls { why: String },
+    StartFailed { why: String },
     #[error("{why}. {remedy}")]
-    NoWalls { why: String, remedy: &'static str },
+    Unavailable { why: String, remedy: &'static str },
     #[error("the sandbox refused: {why}")]
     Refused { why: String },
     #[error("the sandbox's keeper said something we do not understand")]
-    Foreign(#[from] frame::Malformed),
+    UnknownFrame(#[from] frame::MalformedFrame),
     #[error("the sandbox is gone")]
     Gone,
     #[error("the sandbox did not {what} in time")]
-    Late { what: &'static str },
+    Timeout { what: &'static str },
     #[error("{bytes} bytes of input at once are too many")]
     TooLarge { bytes: usize },
     #[error("the way to a model cannot be used: {why}")]
-    Egress { why: String },
+    InvalidEgress { why: String },
     #[error("processes of a dead sandbox still run after 5 s")]
     StillRuns,
 }
 
 impl Error {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FailureKind {
         match self {
-            Error::File { .. } | Error::Path(_) | Error::Foreign(_) | Error::StillRuns => Kind::Internal,
-            Error::Walls { .. } | Error::NoWalls { .. } | Error::Gone | Error::Late { .. } => {
-                Kind::Unavailable
+            Error::File { .. } | Error::Path(_) | Error::UnknownFrame(_) | Error::StillRuns => {
+                FailureKind::Internal
             }
-            Error::Refused { .. } => Kind::Conflict,
-            Error::Egress { .. } => Kind::Invalid,
-            Error::TooLarge { .. } => Kind::TooLarge,
+            Error::StartFailed { .. } | Error::Unavailable { .. } | Error::Gone | Error::Timeout { .. } => {
+                FailureKind::Unavailable
+            }
+            Error::Refused { .. } => FailureKind::Conflict,
+            Error::InvalidEgress { .. } => FailureKind::Invalid,
+            Error::TooLarge { .. } => FailureKind::TooLarge,
         }
     }
 }
@@ -366,8 +369,8 @@ mod tests {
     #[tokio::test]
     async fn without_bubblewrap_nothing_can_be_launched() {
         let (exe, etc) = ("/bin/true".into(), None);
-        let (caps, required) = (Caps::default(), Required::default());
-        let mut walls = Bubblewrap { exe, bwrap: "/nowhere/bwrap".into(), etc, caps, required };
+        let (caps, required) = (ShimLimits::default(), RequiredWalls::default());
+        let mut walls = BubblewrapBackend { exe, bwrap: "/nowhere/bwrap".into(), etc, caps, required };
         let refused = walls.can_launch(None).await.expect_err("it is gone");
         assert!(refused.to_string().contains("bubblewrap is not installed"), "{refused}");
         walls.bwrap = "/bin/true".into();

@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 /// What one sandbox may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct SandboxLimits {
     /// All processes together. Needs control groups, so root; otherwise not enforced.
     pub memory_bytes: Option<u64>,
     pub processes: Option<u64>,
@@ -35,7 +35,7 @@ pub struct Limits {
     pub output_per_second: Option<u64>,
 }
 
-impl Default for Limits {
+impl Default for SandboxLimits {
     fn default() -> Self {
         Self {
             memory_bytes: Some(2048 * MIB),
@@ -52,7 +52,7 @@ impl Default for Limits {
 /// The rlimits of the calling process and all it will start.
 pub(crate) fn restrict(rlimits: &Rlimits) -> io::Result<()> {
     // A core dump would put a copy of the agent's memory, keys included, into the workspace.
-    leave_no_core()?;
+    disable_core_dumps()?;
     lower(Resource::Nofile, rlimits.open_files)?;
     let others = [(Resource::Nproc, rlimits.processes), (Resource::Fsize, rlimits.file_bytes)];
     others.into_iter().try_for_each(|(which, most)| most.map_or(Ok(()), |most| lower(which, most)))
@@ -68,14 +68,14 @@ pub(crate) struct Rlimits {
 }
 
 impl Rlimits {
-    pub(crate) fn of(limits: &Limits) -> Self {
-        let Limits { open_files, processes, file_bytes, .. } = *limits;
+    pub(crate) fn of(limits: &SandboxLimits) -> Self {
+        let SandboxLimits { open_files, processes, file_bytes, .. } = *limits;
         Self { open_files, processes, file_bytes }
     }
 }
 
 /// What the calling process and those that it starts have in memory, keys among it, is never written to a file.
-pub(crate) fn leave_no_core() -> io::Result<()> {
+pub(crate) fn disable_core_dumps() -> io::Result<()> {
     lower(Resource::Core, 0)
 }
 
@@ -99,12 +99,12 @@ pub(crate) struct Cgroup {
 
 /// Our own place in one hierarchy: the mount point, and the group we are in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hierarchy {
+struct CgroupHierarchy {
     mount: PathBuf,
     own: PathBuf,
 }
 
-impl Hierarchy {
+impl CgroupHierarchy {
     /// Beneath ourselves if that is possible, so that whoever limits us limits it too; else at the root.
     fn make(&self, name: &str, ready: impl Fn(&Path) -> io::Result<()>) -> Option<PathBuf> {
         let mine = self.mount.join(self.own.strip_prefix("/").unwrap_or(&self.own));
@@ -136,24 +136,24 @@ fn remove_dir(dir: &Path) {
 }
 
 /// What this process sees of control groups: long to print for the kernel, so asked for once.
-struct Seen {
+struct CgroupMounts {
     mounts: String,
     groups: String,
 }
 
-impl Seen {
+impl CgroupMounts {
     fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self { mounts: read("/proc/self/mounts"), groups: read("/proc/self/cgroup") }
     }
 
-    fn hierarchy(&self, controller: &str) -> Option<Hierarchy> {
+    fn hierarchy(&self, controller: &str) -> Option<CgroupHierarchy> {
         find(controller, &self.mounts, &self.groups)
     }
 }
 
 /// `controller` is empty for v2.
-fn find(controller: &str, mounts: &str, groups: &str) -> Option<Hierarchy> {
+fn find(controller: &str, mounts: &str, groups: &str) -> Option<CgroupHierarchy> {
     let mount = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (at, kind, options) = (words.next()?, words.next()?, words.next()?);
@@ -169,11 +169,11 @@ fn find(controller: &str, mounts: &str, groups: &str) -> Option<Hierarchy> {
         let (controllers, path) = (words.next()?, words.next()?);
         controllers.split(',').any(|name| name == controller).then(|| PathBuf::from(path))
     })?;
-    Some(Hierarchy { mount, own })
+    Some(CgroupHierarchy { mount, own })
 }
 
 /// Hybrid machines mount v2 beside v1 with no controllers in it.
-fn has_memory(unified: &Hierarchy) -> bool {
+fn has_memory(unified: &CgroupHierarchy) -> bool {
     fs::read_to_string(unified.mount.join("cgroup.controllers"))
         .is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
 }
@@ -193,11 +193,11 @@ fn number_after(dir: &Path, file: &str, word: &str) -> Option<u64> {
 
 impl Cgroup {
     /// None: not root, or nothing here can be used; the sandbox then runs without.
-    pub(crate) fn create(incarnation: Incarnation, limits: &Limits) -> Option<Self> {
+    pub(crate) fn create(incarnation: Incarnation, limits: &SandboxLimits) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        let (name, seen) = (incarnation.to_string(), Seen::now());
+        let (name, seen) = (incarnation.to_string(), CgroupMounts::now());
         let unified = seen.hierarchy("").filter(has_memory);
         let unified = unified.and_then(|h| h.make(&name, |dir| unified_limits(dir, limits)));
         if unified.is_some() {
@@ -216,10 +216,10 @@ impl Cgroup {
     }
 
     /// What there is under an incarnation's name, if nothing else is known of it.
-    pub(crate) fn found(incarnation: &str) -> Self {
-        let seen = Seen::now();
+    pub(crate) fn for_incarnation(incarnation: &str) -> Self {
+        let seen = CgroupMounts::now();
         let at = |controller: &str| {
-            let Hierarchy { mount, own } = seen.hierarchy(controller)?;
+            let CgroupHierarchy { mount, own } = seen.hierarchy(controller)?;
             let mine = mount.join(own.strip_prefix("/").unwrap_or(&own));
             [mine, mount].into_iter().map(|base| base.join("ash").join(incarnation)).find(|dir| dir.is_dir())
         };
@@ -235,9 +235,9 @@ impl Cgroup {
     /// The groups that a process is in, made by whomever.
     pub(crate) fn of(pid: u32) -> Self {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let seen = Seen { groups, ..Seen::now() };
+        let seen = CgroupMounts { groups, ..CgroupMounts::now() };
         let at = |controller: &str| {
-            let Hierarchy { mount, own } = seen.hierarchy(controller)?;
+            let CgroupHierarchy { mount, own } = seen.hierarchy(controller)?;
             Some(mount.join(own.strip_prefix("/").unwrap_or(&own))).filter(|dir| dir.is_dir())
         };
         match seen.hierarchy("").filter(has_memory) {
@@ -372,7 +372,7 @@ fn limit(dir: &Path, file: &str, value: Option<u64>) -> io::Result<()> {
     value.map_or(Ok(()), |value| put(dir, file, value))
 }
 
-fn memory_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
+fn memory_limits(dir: &Path, limits: &SandboxLimits) -> io::Result<()> {
     limit(dir, "memory.limit_in_bytes", limits.memory_bytes)?;
     // Kernels without swap accounting have no such file; then memory alone is limited.
     let _ = limit(dir, "memory.memsw.limit_in_bytes", limits.memory_bytes);
@@ -384,20 +384,20 @@ const PERIOD: u64 = 100_000;
 
 /// As much as one thread of anybody else on each processor, however many sandboxes there are: the server comes first.
 /// Priorities alone do not say so, since kernels put each terminal session, and so each agent, into a group of its own.
-fn weigh_together(dir: &Path) {
+fn set_shared_cpu_weight(dir: &Path) {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     // Best effort: without it they weigh as one.
     let _ = dir.parent().map(|ash| put(ash, "cpu.shares", (1024 * processors).min(1 << 18)));
 }
 
 fn cpu_limits(dir: &Path, millis: Option<u64>) -> io::Result<()> {
-    weigh_together(dir);
+    set_shared_cpu_weight(dir);
     let Some(millis) = millis else { return Ok(()) };
     put(dir, "cpu.cfs_period_us", PERIOD)?;
     put(dir, "cpu.cfs_quota_us", millis * PERIOD / 1000)
 }
 
-fn unified_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
+fn unified_limits(dir: &Path, limits: &SandboxLimits) -> io::Result<()> {
     // From the top down: a group has a controller only if its parent hands it on.
     let ash = dir.parent().ok_or(io::ErrorKind::NotFound)?;
     for group in [ash.parent().ok_or(io::ErrorKind::NotFound)?, ash] {
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn our_own_group_is_found_in_both_versions() {
-        let at = |mount: &str, own: &str| Some(Hierarchy { mount: mount.into(), own: own.into() });
+        let at = |mount: &str, own: &str| Some(CgroupHierarchy { mount: mount.into(), own: own.into() });
         assert_eq!(find("memory", MOUNTS, GROUPS), at("/sys/fs/cgroup/memory", "/box/1"));
         assert_eq!(find("cpuacct", MOUNTS, GROUPS), at("/sys/fs/cgroup/cpu,cpuacct", "/"));
         assert_eq!(find("", MOUNTS, GROUPS), at("/sys/fs/cgroup/unified", "/unit"));

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use ash_model::{Consistency, Epoch};
+use ash_model::{CaptureConsistency, Epoch};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -27,17 +27,20 @@ use tokio::{
 };
 
 use crate::{
-    Allowance, Egress, Error, Record, What, egress,
-    frame::{Frames, FromClient, FromShim, Hello, LONGEST, Malformed, Plan, Start, VERSION},
-    journal::Reader,
+    EgressPolicy, Error, JournalPayload, JournalRecord, UsageAllowance, egress,
+    frame::{
+        ClientFrame, FrameDecoder, MAX_FRAME_BYTES, MalformedFrame, ProcessSpec, ShimFrame, ShimHello,
+        ShimPlan, VERSION,
+    },
+    journal::JournalReader,
 };
 
 /// Longer than the shim itself waits for its walls, so that its explanation arrives.
-const BUILD_PATIENCE: Duration = Duration::from_secs(30);
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-const ORDERS: usize = 64;
+const BUILD_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const FRAME_QUEUE_LENGTH: usize = 64;
 /// Bounded, so that a slow store slows the agent down and not the machine.
-const RECORDS: usize = 256;
+const RECORD_QUEUE_LENGTH: usize = 256;
 const SOCKET: &str = "sock";
 
 /// A socket's path may be longer than the 108 bytes an address holds; through its directory it never is.
@@ -49,11 +52,11 @@ fn open_dir(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::File { what: "open", path: path.to_owned(), source })
 }
 
-pub(crate) async fn launch(plan: Plan) -> Result<Link, Error> {
+pub(crate) async fn launch(plan: ShimPlan) -> Result<SandboxLink, Error> {
     let run_dir = plan.run_dir.clone();
     let incarnation = plan.incarnation;
-    let result = tokio::time::timeout(BUILD_PATIENCE, build(plan)).await;
-    let result = result.unwrap_or(Err(Error::Late { what: "start" }));
+    let result = tokio::time::timeout(BUILD_TIMEOUT, build(plan)).await;
+    let result = result.unwrap_or(Err(Error::Timeout { what: "start" }));
     if result.is_err() {
         // Only our own traces: the caller may not have read an older journal yet.
         for name in [SOCKET.to_owned(), crate::journal::name(incarnation)] {
@@ -64,7 +67,7 @@ pub(crate) async fn launch(plan: Plan) -> Result<Link, Error> {
     result
 }
 
-async fn build(plan: Plan) -> Result<Link, Error> {
+async fn build(plan: ShimPlan) -> Result<SandboxLink, Error> {
     let dir = open_dir(&plan.run_dir)?;
     let failed = |what| {
         let path = plan.run_dir.join(SOCKET);
@@ -79,15 +82,15 @@ async fn build(plan: Plan) -> Result<Link, Error> {
     let shim = spawn(&plan, listener.into())?;
     // The listener exists already, so this cannot come too early: the backlog waits for the shim.
     let stream = connect(&path).map_err(failed("connect"))?;
-    let mut wire = Wire { stream, frames: Frames::default() };
-    wire.say(&FromClient::Build(Box::new(plan))).await?;
-    let hello = match wire.hear().await? {
-        Some(FromShim::Hello(hello)) => hello,
-        Some(FromShim::Refused { why }) => return Err(Error::Walls { why }),
+    let mut wire = FrameConnection { stream, frames: FrameDecoder::default() };
+    wire.send(&ClientFrame::Build(Box::new(plan))).await?;
+    let hello = match wire.receive().await? {
+        Some(ShimFrame::Hello(hello)) => hello,
+        Some(ShimFrame::Refused { why }) => return Err(Error::StartFailed { why }),
         Some(_) => return Err(Error::Gone),
-        None => return Err(Error::Walls { why: ended(shim).await }),
+        None => return Err(Error::StartFailed { why: ended(shim).await }),
     };
-    wire.follow(hello, 0, Routes::default()).await
+    wire.follow(hello, 0, RecordRoutes::default()).await
 }
 
 async fn ended(mut shim: tokio::process::Child) -> String {
@@ -99,7 +102,7 @@ async fn ended(mut shim: tokio::process::Child) -> String {
 
 /// No pre_exec and no uid here: with either, std forks instead of spawning, and the fork of a large server
 /// costs 60 ms. The shim arranges itself. Dropped, the child is still reaped by tokio.
-fn spawn(plan: &Plan, listener: OwnedFd) -> Result<tokio::process::Child, Error> {
+fn spawn(plan: &ShimPlan, listener: OwnedFd) -> Result<tokio::process::Child, Error> {
     let path = plan.run_dir.join("shim.log");
     let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
     let log = log.map_err(|source| Error::File { what: "open", path, source })?;
@@ -121,7 +124,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Connects to a shim that may have outlived us. `Ok(None)`: nobody is there.
-pub async fn knock(run_dir: &Path, epoch: Epoch) -> Result<Option<Knocked>, Error> {
+pub async fn knock(run_dir: &Path, epoch: Epoch) -> Result<Option<ShimHandshake>, Error> {
     let dir = match File::open(run_dir) {
         Ok(dir) => dir,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -134,36 +137,36 @@ pub async fn knock(run_dir: &Path, epoch: Epoch) -> Result<Option<Knocked>, Erro
         }
         Err(source) => return Err(Error::File { what: "connect", path: run_dir.join(SOCKET), source }),
     };
-    let mut wire = Wire { stream, frames: Frames::default() };
+    let mut wire = FrameConnection { stream, frames: FrameDecoder::default() };
     let answer = async {
-        wire.say(&FromClient::Attach { version: VERSION, epoch }).await?;
-        wire.hear().await
+        wire.send(&ClientFrame::Attach { version: VERSION, epoch }).await?;
+        wire.receive().await
     };
-    match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
-        Ok(Ok(Some(FromShim::Hello(hello)))) => Ok(Some(Knocked { hello, wire })),
-        Ok(Ok(Some(FromShim::Refused { why }))) => Err(Error::Refused { why }),
+    match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(Ok(Some(ShimFrame::Hello(hello)))) => Ok(Some(ShimHandshake { hello, wire })),
+        Ok(Ok(Some(ShimFrame::Refused { why }))) => Err(Error::Refused { why }),
         // It was about to end, and has.
         Ok(Ok(Some(_) | None) | Err(Error::Gone)) => Ok(None),
         Ok(Err(e)) => Err(e),
-        Err(_) => Err(Error::Late { what: "answer" }),
+        Err(_) => Err(Error::Timeout { what: "answer" }),
     }
 }
 
 /// A shim that answered, before anything is asked of it.
 #[derive(Debug)]
-pub struct Knocked {
-    pub hello: Hello,
-    wire: Wire,
+pub struct ShimHandshake {
+    pub hello: ShimHello,
+    wire: FrameConnection,
 }
 
-impl Knocked {
+impl ShimHandshake {
     /// Records come from `offset` on, which is one that a record of this incarnation ended at, or 0.
-    pub async fn follow(self, offset: u64) -> Result<Link, Error> {
+    pub async fn follow(self, offset: u64) -> Result<SandboxLink, Error> {
         if offset > self.hello.end {
             let why = format!("offset {offset} is past the journal's end at {}", self.hello.end);
             return Err(Error::Refused { why });
         }
-        self.wire.follow(self.hello, offset, Routes::default()).await
+        self.wire.follow(self.hello, offset, RecordRoutes::default()).await
     }
 
     /// The same for several who share it: each hears its own processes, and nobody the others.
@@ -171,45 +174,45 @@ impl Knocked {
         self,
         offset: u64,
         processes: Vec<Vec<RangeInclusive<u16>>>,
-    ) -> Result<(Hello, Remote, Vec<Records>), Error> {
-        let routes = Routes::default();
+    ) -> Result<(ShimHello, SandboxHandle, Vec<RecordStream>), Error> {
+        let routes = RecordRoutes::default();
         let records = processes.into_iter().map(|some| routes.add(some)).collect();
-        let Link { hello, remote, .. } = self.wire.follow(self.hello, offset, routes).await?;
+        let SandboxLink { hello, remote, .. } = self.wire.follow(self.hello, offset, routes).await?;
         Ok((hello, remote, records))
     }
 
     /// Ends the sandbox and returns when its shim is gone.
     pub async fn end(mut self) -> Result<(), Error> {
         let ended = async {
-            self.wire.say(&FromClient::End).await?;
-            while self.wire.hear().await?.is_some() {}
+            self.wire.send(&ClientFrame::End).await?;
+            while self.wire.receive().await?.is_some() {}
             Ok(())
         };
-        match tokio::time::timeout(ANSWER_PATIENCE, ended).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, ended).await {
             Ok(Ok(()) | Err(Error::Gone)) => Ok(()),
             Ok(Err(e)) => Err(e),
-            Err(_) => Err(Error::Late { what: "end" }),
+            Err(_) => Err(Error::Timeout { what: "end" }),
         }
     }
 }
 
 /// A connection on which one side speaks at a time.
 #[derive(Debug)]
-struct Wire {
+struct FrameConnection {
     stream: UnixStream,
-    frames: Frames,
+    frames: FrameDecoder,
 }
 
-impl Wire {
-    async fn say(&mut self, frame: &FromClient) -> Result<(), Error> {
+impl FrameConnection {
+    async fn send(&mut self, frame: &ClientFrame) -> Result<(), Error> {
         self.stream.write_all(&frame.encode()).await.map_err(|_| Error::Gone)
     }
 
-    async fn hear(&mut self) -> Result<Option<FromShim>, Error> {
+    async fn receive(&mut self) -> Result<Option<ShimFrame>, Error> {
         let mut buffer = vec![0; 16 << 10];
         loop {
             if let Some((kind, payload)) = self.frames.next()? {
-                return Ok(Some(FromShim::decode(kind, payload)?));
+                return Ok(Some(ShimFrame::decode(kind, payload)?));
             }
             match self.stream.read(&mut buffer).await {
                 Ok(0) | Err(_) => return Ok(None),
@@ -218,17 +221,22 @@ impl Wire {
         }
     }
 
-    async fn follow(mut self, hello: Hello, offset: u64, routes: Routes) -> Result<Link, Error> {
-        self.say(&FromClient::Follow { offset }).await?;
+    async fn follow(
+        mut self,
+        hello: ShimHello,
+        offset: u64,
+        routes: RecordRoutes,
+    ) -> Result<SandboxLink, Error> {
+        self.send(&ClientFrame::Follow { offset }).await?;
         let (reading, writing) = self.stream.into_split();
-        let (orders, to_write) = mpsc::channel(ORDERS);
-        let (to_reader, records) = mpsc::channel(RECORDS);
-        let waiting = Waiting::default();
+        let (orders, to_write) = mpsc::channel(FRAME_QUEUE_LENGTH);
+        let (to_reader, records) = mpsc::channel(RECORD_QUEUE_LENGTH);
+        let waiting = PendingShimAnswers::default();
         let writer = tokio::spawn(write(writing, to_write, waiting.clone()));
-        let reader = Listener {
+        let reader = ShimFrameReader {
             reading,
             frames: self.frames,
-            journal: Reader::at(offset),
+            journal: JournalReader::at(offset),
             records: to_reader,
             routes: routes.clone(),
             waiting: waiting.clone(),
@@ -241,94 +249,95 @@ impl Wire {
             writer.abort();
             waiting.close();
         });
-        let remote = Remote { orders, has_egress: hello.egress, has_usage: hello.usage, routes };
-        Ok(Link { hello, remote, records: Records::All(records) })
+        let remote = SandboxHandle { orders, has_egress: hello.egress, has_usage: hello.usage, routes };
+        Ok(SandboxLink { hello, remote, records: RecordStream::All(records) })
     }
 }
 
 /// A connection to a running sandbox.
 #[derive(Debug)]
-pub struct Link {
-    hello: Hello,
-    remote: Remote,
-    records: Records,
+pub struct SandboxLink {
+    hello: ShimHello,
+    remote: SandboxHandle,
+    records: RecordStream,
 }
 
-impl Link {
-    pub fn hello(&self) -> &Hello {
+impl SandboxLink {
+    pub fn hello(&self) -> &ShimHello {
         &self.hello
     }
 
-    pub fn split(self) -> (Remote, Records) {
+    pub fn split(self) -> (SandboxHandle, RecordStream) {
         (self.remote, self.records)
     }
 }
 
 /// What the sandbox says. Keep reading while orders are given: answers come behind the records.
 #[derive(Debug)]
-pub enum Records {
+pub enum RecordStream {
     /// Of everybody who is not listened to by somebody else.
-    All(mpsc::Receiver<Record>),
+    All(mpsc::Receiver<JournalRecord>),
     /// Of some processes. Not bounded here: who does not read holds nobody else up, and the shim stops listening when
     /// too much is not acknowledged.
-    Some(mpsc::UnboundedReceiver<Record>),
+    Selected(mpsc::UnboundedReceiver<JournalRecord>),
 }
 
-impl Records {
+impl RecordStream {
     /// None: the connection is closed. Safe to cancel.
-    pub async fn next(&mut self) -> Option<Record> {
+    pub async fn next(&mut self) -> Option<JournalRecord> {
         match self {
-            Records::All(records) => records.recv().await,
-            Records::Some(records) => records.recv().await,
+            RecordStream::All(records) => records.recv().await,
+            RecordStream::Selected(records) => records.recv().await,
         }
     }
 
     /// What is there already, without waiting: for taking many at once.
-    pub fn ready(&mut self) -> Option<Record> {
+    pub fn ready(&mut self) -> Option<JournalRecord> {
         match self {
-            Records::All(records) => records.try_recv().ok(),
-            Records::Some(records) => records.try_recv().ok(),
+            RecordStream::All(records) => records.try_recv().ok(),
+            RecordStream::Selected(records) => records.try_recv().ok(),
         }
     }
 }
 
 /// Which processes, and who listens to them.
-type Route = (Vec<RangeInclusive<u16>>, mpsc::UnboundedSender<Record>);
+type RecordRoute = (Vec<RangeInclusive<u16>>, mpsc::UnboundedSender<JournalRecord>);
 
 /// Several who share a sandbox. None: it is closed.
 #[derive(Debug, Clone)]
-struct Routes(Arc<Mutex<Option<Vec<Route>>>>);
+struct RecordRoutes(Arc<Mutex<Option<Vec<RecordRoute>>>>);
 
-impl Default for Routes {
+impl Default for RecordRoutes {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Some(Vec::new()))))
     }
 }
 
-impl Routes {
-    fn with<T>(&self, change: impl FnOnce(&mut Option<Vec<Route>>) -> T) -> T {
+impl RecordRoutes {
+    fn with<T>(&self, change: impl FnOnce(&mut Option<Vec<RecordRoute>>) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn add(&self, processes: Vec<RangeInclusive<u16>>) -> Records {
+    fn add(&self, processes: Vec<RangeInclusive<u16>>) -> RecordStream {
         let (sender, records) = mpsc::unbounded_channel();
         // If it is closed already, so is what is answered.
         self.with(|routes| {
             routes.iter_mut().for_each(|routes| routes.push((processes.clone(), sender.clone())))
         });
-        Records::Some(records)
+        RecordStream::Selected(records)
     }
 
     /// Hands the record over, unless it is for the one who hears everything else. That the sandbox is gone concerns all.
-    fn pass(&self, record: Record) -> Option<Record> {
+    fn route(&self, record: JournalRecord) -> Option<JournalRecord> {
         self.with(|routes| {
             let Some(routes) = routes else { return Some(record) };
             routes.retain(|(_, sender)| !sender.is_closed());
-            if matches!(record.what, What::Gone { .. }) {
+            if matches!(record.payload, JournalPayload::SandboxGone { .. }) {
                 routes.iter().for_each(|(_, sender)| drop(sender.send(record.clone())));
                 return Some(record);
             }
-            let meant = |(processes, _): &&Route| processes.iter().any(|some| some.contains(&record.process));
+            let meant =
+                |(processes, _): &&RecordRoute| processes.iter().any(|some| some.contains(&record.process));
             match routes.iter().find(meant) {
                 Some((_, sender)) => drop(sender.send(record)),
                 None => return Some(record),
@@ -348,31 +357,31 @@ impl Routes {
 }
 
 #[derive(Debug)]
-enum Answer {
-    Frozen(Consistency),
+enum ShimAnswer {
+    Frozen(CaptureConsistency),
     Thawed { held: bool },
 }
 
 /// Who waits for an answer, in the order of asking. None: nobody will answer any more.
 #[derive(Debug, Clone)]
-struct Waiting(Arc<Mutex<Option<VecDeque<oneshot::Sender<Answer>>>>>);
+struct PendingShimAnswers(Arc<Mutex<Option<VecDeque<oneshot::Sender<ShimAnswer>>>>>);
 
-impl Default for Waiting {
+impl Default for PendingShimAnswers {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Some(VecDeque::new()))))
     }
 }
 
-impl Waiting {
-    fn with<T>(&self, change: impl FnOnce(&mut Option<VecDeque<oneshot::Sender<Answer>>>) -> T) -> T {
+impl PendingShimAnswers {
+    fn with<T>(&self, change: impl FnOnce(&mut Option<VecDeque<oneshot::Sender<ShimAnswer>>>) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn add(&self, who: oneshot::Sender<Answer>) {
+    fn add(&self, who: oneshot::Sender<ShimAnswer>) {
         self.with(|waiting| waiting.as_mut().map(|queue| queue.push_back(who)));
     }
 
-    fn answer(&self, answer: Answer) {
+    fn answer(&self, answer: ShimAnswer) {
         if let Some(who) = self.with(|waiting| waiting.as_mut().and_then(VecDeque::pop_front)) {
             let _ = who.send(answer);
         }
@@ -384,13 +393,17 @@ impl Waiting {
 }
 
 #[derive(Debug)]
-struct Sending {
+struct OutgoingFrame {
     frame: Vec<u8>,
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<ShimAnswer>>,
 }
 
-async fn write(mut socket: OwnedWriteHalf, mut orders: mpsc::Receiver<Sending>, waiting: Waiting) {
-    while let Some(Sending { frame, answer }) = orders.recv().await {
+async fn write(
+    mut socket: OwnedWriteHalf,
+    mut orders: mpsc::Receiver<OutgoingFrame>,
+    waiting: PendingShimAnswers,
+) {
+    while let Some(OutgoingFrame { frame, answer }) = orders.recv().await {
         // Before the frame goes out, or the answer could be there first.
         answer.into_iter().for_each(|who| waiting.add(who));
         if socket.write_all(&frame).await.is_err() {
@@ -399,16 +412,16 @@ async fn write(mut socket: OwnedWriteHalf, mut orders: mpsc::Receiver<Sending>, 
     }
 }
 
-struct Listener {
+struct ShimFrameReader {
     reading: OwnedReadHalf,
-    frames: Frames,
-    journal: Reader,
-    records: mpsc::Sender<Record>,
-    routes: Routes,
-    waiting: Waiting,
+    frames: FrameDecoder,
+    journal: JournalReader,
+    records: mpsc::Sender<JournalRecord>,
+    routes: RecordRoutes,
+    waiting: PendingShimAnswers,
 }
 
-impl Listener {
+impl ShimFrameReader {
     async fn run(mut self) {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -432,9 +445,9 @@ impl Listener {
         }
     }
 
-    async fn pass_frames(&mut self) -> Result<bool, Malformed> {
+    async fn pass_frames(&mut self) -> Result<bool, MalformedFrame> {
         while let Some((kind, payload)) = self.frames.next()? {
-            if !self.hear(FromShim::decode(kind, payload)?).await {
+            if !self.handle_frame(ShimFrame::decode(kind, payload)?).await {
                 return Ok(false);
             }
         }
@@ -442,16 +455,16 @@ impl Listener {
     }
 
     /// False: the connection is over.
-    async fn hear(&mut self, frame: FromShim) -> bool {
+    async fn handle_frame(&mut self, frame: ShimFrame) -> bool {
         match frame {
-            FromShim::Data(bytes) => return self.pass_on(&bytes).await,
-            FromShim::Frozen(consistency) => self.waiting.answer(Answer::Frozen(consistency)),
-            FromShim::Thawed { held } => self.waiting.answer(Answer::Thawed { held }),
-            FromShim::Refused { why } => {
+            ShimFrame::Data(bytes) => return self.pass_on(&bytes).await,
+            ShimFrame::Frozen(consistency) => self.waiting.answer(ShimAnswer::Frozen(consistency)),
+            ShimFrame::Thawed { held } => self.waiting.answer(ShimAnswer::Thawed { held }),
+            ShimFrame::Refused { why } => {
                 tracing::warn!(why, "a shim closed the connection");
                 return false;
             }
-            FromShim::Hello(_) | FromShim::Pong => {}
+            ShimFrame::Hello(_) | ShimFrame::Pong => {}
         }
         true
     }
@@ -461,7 +474,7 @@ impl Listener {
         loop {
             match self.journal.next() {
                 Ok(Some(record)) => {
-                    let Some(record) = self.routes.pass(record) else { continue };
+                    let Some(record) = self.routes.route(record) else { continue };
                     if self.records.send(record).await.is_err() && self.routes.are_none() {
                         return false;
                     }
@@ -478,24 +491,28 @@ impl Listener {
 
 /// Gives orders to a sandbox, in order. When its shim is gone every call answers [`Error::Gone`].
 #[derive(Debug, Clone)]
-pub struct Remote {
-    orders: mpsc::Sender<Sending>,
+pub struct SandboxHandle {
+    orders: mpsc::Sender<OutgoingFrame>,
     has_egress: bool,
     has_usage: bool,
-    routes: Routes,
+    routes: RecordRoutes,
 }
 
-impl Remote {
-    async fn send(&self, frame: FromClient, answer: Option<oneshot::Sender<Answer>>) -> Result<(), Error> {
-        self.orders.send(Sending { frame: frame.encode(), answer }).await.map_err(|_| Error::Gone)
+impl SandboxHandle {
+    async fn send(
+        &self,
+        frame: ClientFrame,
+        answer: Option<oneshot::Sender<ShimAnswer>>,
+    ) -> Result<(), Error> {
+        self.orders.send(OutgoingFrame { frame: frame.encode(), answer }).await.map_err(|_| Error::Gone)
     }
 
-    async fn ask(&self, frame: FromClient, what: &'static str) -> Result<Answer, Error> {
+    async fn ask(&self, frame: ClientFrame, what: &'static str) -> Result<ShimAnswer, Error> {
         let (who, answer) = oneshot::channel();
         self.send(frame, Some(who)).await?;
-        match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(answer) => answer.map_err(|_| Error::Gone),
-            Err(_) => Err(Error::Late { what }),
+            Err(_) => Err(Error::Timeout { what }),
         }
     }
 
@@ -505,59 +522,59 @@ impl Remote {
     }
 
     /// From now on what these processes say goes to whoever has this, until it is dropped.
-    pub fn listen(&self, processes: Vec<RangeInclusive<u16>>) -> Records {
+    pub fn listen(&self, processes: Vec<RangeInclusive<u16>>) -> RecordStream {
         self.routes.add(processes)
     }
 
     /// Answered by a record, `Started` or `StartFailed`. A number in use is ignored.
-    pub async fn start(&self, start: Start) -> Result<(), Error> {
-        self.send(FromClient::Start(start), None).await
+    pub async fn start(&self, start: ProcessSpec) -> Result<(), Error> {
+        self.send(ClientFrame::Start(start), None).await
     }
 
     /// `number` counts from 1 over the process's whole life; one that was taken already is ignored, so that after a
     /// crash it is safe to send again.
     pub async fn input(&self, process: u16, number: u64, bytes: Vec<u8>) -> Result<(), Error> {
-        if bytes.len() > LONGEST - 16 {
+        if bytes.len() > MAX_FRAME_BYTES - 16 {
             return Err(Error::TooLarge { bytes: bytes.len() });
         }
-        self.send(FromClient::In { process, number, bytes }, None).await
+        self.send(ClientFrame::In { process, number, bytes }, None).await
     }
 
     pub async fn close_input(&self, process: u16) -> Result<(), Error> {
-        self.send(FromClient::CloseIn { process }, None).await
+        self.send(ClientFrame::CloseIn { process }, None).await
     }
 
     /// Everything up to `offset` is stored and may be forgotten.
     pub async fn ack(&self, offset: u64) -> Result<(), Error> {
-        self.send(FromClient::Ack { offset }, None).await
+        self.send(ClientFrame::Ack { offset }, None).await
     }
 
     /// To the process and all of its group.
     pub async fn signal(&self, process: u16, signal: i32) -> Result<(), Error> {
-        self.send(FromClient::Signal { process, signal }, None).await
+        self.send(ClientFrame::Signal { process, signal }, None).await
     }
 
-    pub async fn freeze(&self) -> Result<Consistency, Error> {
-        match self.ask(FromClient::Freeze, "freeze").await? {
-            Answer::Frozen(consistency) => Ok(consistency),
-            Answer::Thawed { .. } => Err(Error::Gone),
+    pub async fn freeze(&self) -> Result<CaptureConsistency, Error> {
+        match self.ask(ClientFrame::Freeze, "freeze").await? {
+            ShimAnswer::Frozen(consistency) => Ok(consistency),
+            ShimAnswer::Thawed { .. } => Err(Error::Gone),
         }
     }
 
     /// False: it had been thawed before, so what was read meanwhile is `live`.
     pub async fn thaw(&self) -> Result<bool, Error> {
-        match self.ask(FromClient::Thaw, "thaw").await? {
-            Answer::Thawed { held } => Ok(held),
-            Answer::Frozen(_) => Err(Error::Gone),
+        match self.ask(ClientFrame::Thaw, "thaw").await? {
+            ShimAnswer::Thawed { held } => Ok(held),
+            ShimAnswer::Frozen(_) => Err(Error::Gone),
         }
     }
 
     /// Where model calls from inside go from now on. None: nowhere, and those under way are cut. The shim
     /// keeps it in memory only, but longer than this connection: it is for the sandbox, not for the server.
-    pub async fn egress(&self, policy: Option<Egress>) -> Result<(), Error> {
-        policy.as_ref().map_or(Ok(()), Egress::check)?;
+    pub async fn set_egress(&self, policy: Option<EgressPolicy>) -> Result<(), Error> {
+        policy.as_ref().map_or(Ok(()), EgressPolicy::check)?;
         match (self.has_egress, &policy) {
-            (true, _) => self.send(FromClient::Egress(policy), None).await,
+            (true, _) => self.send(ClientFrame::Egress(policy), None).await,
             (false, None) => Ok(()),
             (false, Some(_)) => {
                 let why = "it was started by an older version, which has no way out; resume the session";
@@ -573,15 +590,15 @@ impl Remote {
 
     /// What the session whose agent is this process may still use; with the first its socket opens. None: it has left. A
     /// shim of an older version is not told, and counts nothing.
-    pub async fn allow(&self, process: u16, allowance: Option<Allowance>) -> Result<(), Error> {
+    pub async fn set_allowance(&self, process: u16, allowance: Option<UsageAllowance>) -> Result<(), Error> {
         match self.has_usage {
-            true => self.send(FromClient::Allow { process, allowance }, None).await,
+            true => self.send(ClientFrame::Allow { process, allowance }, None).await,
             false => Ok(()),
         }
     }
 
     /// Asks the shim to end the sandbox and itself; when it has, [`Records::next`] is None.
     pub async fn end(&self) -> Result<(), Error> {
-        self.send(FromClient::End, None).await
+        self.send(ClientFrame::End, None).await
     }
 }

@@ -3,24 +3,27 @@
 
 use std::fs;
 
-use crate::process::{self, Part};
+use crate::process::{self, ThreadResource};
 
 /// In bytes. Programs and files that are mapped do not count, which the kernel can read again; the pages of tables do, of
 /// which one can have many for nothing.
-pub(crate) fn roughly(pid: i32) -> Option<u64> {
+pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
     sum(&status(pid)?, &["RssAnon:", "RssShmem:", "VmPTE:"])
 }
 
 /// What several of them share is divided among them, so that all together have it once. Whoever lends its memory to a
 /// child until that has started has it alone.
-pub(crate) fn exactly(pids: &[i32]) -> Vec<(i32, u64)> {
+pub(crate) fn proportional_bytes(pids: &[i32]) -> Vec<(i32, u64)> {
     let mut counted: Vec<(i32, i32, u64)> = Vec::new();
     for pid in pids {
-        let Some(thread) = process::living(*pid) else { continue };
-        if counted.iter().any(|(_, other, _)| process::share(Part::Memory, *other, thread)) {
+        let Some(thread) = process::live_thread(*pid) else { continue };
+        if counted
+            .iter()
+            .any(|(_, other, _)| process::shares_resource(ThreadResource::Memory, *other, thread))
+        {
             continue;
         }
-        if let Some(bytes) = proportionally(thread).or_else(|| roughly(*pid)) {
+        if let Some(bytes) = proportionally(thread).or_else(|| resident_bytes(*pid)) {
             counted.push((*pid, thread, bytes));
         }
     }
@@ -36,7 +39,7 @@ fn proportionally(thread: i32) -> Option<u64> {
 fn status(pid: i32) -> Option<String> {
     let of = |thread: i32| fs::read_to_string(format!("/proc/{thread}/status")).ok();
     let has_memory = |status: &String| status.contains("\nRssAnon:");
-    of(pid).filter(has_memory).or_else(|| of(process::living(pid)?).filter(has_memory))
+    of(pid).filter(has_memory).or_else(|| of(process::live_thread(pid)?).filter(has_memory))
 }
 
 /// None if one of them is missing.
@@ -62,8 +65,8 @@ mod tests {
     #[test]
     fn memory_is_counted_once_however_often_it_is_asked_for() {
         let me = std::process::id() as i32;
-        let once = exactly(&[me]);
+        let once = proportional_bytes(&[me]);
         assert!(matches!(once[..], [(pid, bytes)] if pid == me && bytes > 0), "{once:?}");
-        assert_eq!(exactly(&[me, me]).len(), 1);
+        assert_eq!(proportional_bytes(&[me, me]).len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::{
-    process::{self, Part},
+    process::{self, ThreadResource},
     reap,
 };
 
@@ -21,11 +21,11 @@ use crate::{
 const ONE_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 
 /// Whoever maps much to have us look for long gains nothing: others are looked at meanwhile, too.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
 
 /// Bytes of files on device `dev` that a sandbox holds and that have no name.
-pub fn nameless_bytes(run_dir: &Path, dev: u64) -> u64 {
-    let mut found = Found { dev, files: BTreeMap::new(), until: Instant::now() + LONGEST };
+pub fn unlinked_bytes(run_dir: &Path, dev: u64) -> u64 {
+    let mut found = UnlinkedFiles { dev, files: BTreeMap::new(), until: Instant::now() + MAX_SCAN_TIME };
     let mut all = reap::processes(run_dir);
     // From another one each time: what there was no time for is seen sooner or later.
     let first = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| now.subsec_micros() as usize);
@@ -49,7 +49,7 @@ pub fn nameless_bytes(run_dir: &Path, dev: u64) -> u64 {
 fn with_tables_of_their_own(threads: &[i32]) -> Vec<i32> {
     let mut own: Vec<i32> = Vec::new();
     for thread in threads {
-        if !own.iter().any(|other| process::share(Part::Files, *other, *thread)) {
+        if !own.iter().any(|other| process::shares_resource(ThreadResource::Files, *other, *thread)) {
             own.push(*thread);
         }
     }
@@ -76,14 +76,14 @@ fn taken_files(pid: i32, thread: i32) -> Option<Vec<Metadata>> {
     Some(taken.filter_map(|file| File::from(file).metadata().ok()).collect())
 }
 
-struct Found {
+struct UnlinkedFiles {
     dev: u64,
     /// By their numbers: however many hold a file, it is there once.
     files: BTreeMap<u64, u64>,
     until: Instant,
 }
 
-impl Found {
+impl UnlinkedFiles {
     fn is_late(&self) -> bool {
         Instant::now() >= self.until
     }
@@ -103,7 +103,7 @@ impl Found {
             if self.is_late() {
                 break;
             }
-            let Some(map) = Map::without_name(&String::from_utf8_lossy(&line)) else { continue };
+            let Some(map) = ProcMapsLine::without_name(&String::from_utf8_lossy(&line)) else { continue };
             let file = format!("/proc/{thread}/map_files/{:x}-{:x}", map.from, map.to);
             match fs::metadata(file) {
                 Ok(file) => self.add(&file),
@@ -126,7 +126,7 @@ impl Found {
 
 /// A line of /proc/PID/maps.
 #[derive(Debug, PartialEq, Eq)]
-struct Map {
+struct ProcMapsLine {
     from: u64,
     to: u64,
     offset: u64,
@@ -134,14 +134,14 @@ struct Map {
     ino: u64,
 }
 
-impl Map {
-    fn without_name(line: &str) -> Option<Map> {
+impl ProcMapsLine {
+    fn without_name(line: &str) -> Option<ProcMapsLine> {
         let mut words = line.strip_suffix(" (deleted)")?.split(' ');
         let (from, to) = words.next()?.split_once('-')?;
         let offset = words.nth(1)?;
         let (major, minor) = words.next()?.split_once(':')?;
         let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
-        Some(Map {
+        Some(ProcMapsLine {
             from: number(from)?,
             to: number(to)?,
             offset: number(offset)?,
@@ -162,8 +162,8 @@ mod tests {
     #[test]
     fn what_is_mapped_and_has_no_name_is_known_by_its_line() {
         let line = "7f10a0000000-7f10a0100000 rw-s 00200000 fe:10 247706     /work space/a b (deleted)";
-        let map = Map::without_name(line).expect("it has no name");
-        let expected = Map {
+        let map = ProcMapsLine::without_name(line).expect("it has no name");
+        let expected = ProcMapsLine {
             from: 0x7f10_a000_0000,
             to: 0x7f10_a010_0000,
             offset: 2 << 20,
@@ -172,7 +172,7 @@ mod tests {
         };
         assert_eq!(map, expected);
         assert_eq!(map.end_in_file(), 3 << 20);
-        assert_eq!(Map::without_name(&line.replace(" (deleted)", "")), None);
-        assert_eq!(Map::without_name("nonsense (deleted)"), None);
+        assert_eq!(ProcMapsLine::without_name(&line.replace(" (deleted)", "")), None);
+        assert_eq!(ProcMapsLine::without_name("nonsense (deleted)"), None);
     }
 }

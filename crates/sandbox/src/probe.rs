@@ -10,7 +10,10 @@ use std::{
 
 use ash_model::{Epoch, Incarnation};
 
-use crate::{Backend, Bubblewrap, Error, Limits, Spec, UserNamespaces, limits::Cgroup, reap};
+use crate::{
+    BubblewrapBackend, Error, SandboxBackend, SandboxLimits, SandboxSpec, UserNamespacePolicy,
+    limits::Cgroup, reap,
+};
 
 const PLACES: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
@@ -24,13 +27,13 @@ const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubunt
     or set ASH_SANDBOX=none to run agents without walls";
 
 /// Only where the system keeps its programs: PATH may name a directory that others write to.
-pub fn find() -> Result<PathBuf, Error> {
+pub fn find_bubblewrap() -> Result<PathBuf, Error> {
     let found = PLACES.iter().map(PathBuf::from).find(|path| path.is_file());
     found.ok_or_else(not_installed)
 }
 
 pub(crate) fn not_installed() -> Error {
-    Error::NoWalls { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL }
+    Error::Unavailable { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL }
 }
 
 /// With this flag the call only answers a number.
@@ -46,7 +49,7 @@ pub fn landlock_abi() -> Option<u32> {
 
 /// The control groups that a sandbox gets here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Groups {
+pub enum CgroupSupport {
     Unified,
     /// v1, a hierarchy per controller: not every one need be there.
     Separate {
@@ -59,12 +62,14 @@ pub enum Groups {
 }
 
 /// Makes groups as for a sandbox, and removes them.
-pub fn groups() -> Groups {
-    let Some(group) = Cgroup::create(Incarnation::fresh(), &Limits::default()) else { return Groups::None };
+pub fn groups() -> CgroupSupport {
+    let Some(group) = Cgroup::create(Incarnation::fresh(), &SandboxLimits::default()) else {
+        return CgroupSupport::None;
+    };
     group.try_remove();
     match &group.unified {
-        Some(_) => Groups::Unified,
-        None => Groups::Separate {
+        Some(_) => CgroupSupport::Unified,
+        None => CgroupSupport::Separate {
             memory: group.memory.is_some(),
             processes: group.pids.is_some(),
             cpu: group.cpu.is_some(),
@@ -72,35 +77,35 @@ pub fn groups() -> Groups {
     }
 }
 
-pub(crate) async fn try_out(walls: &Bubblewrap) -> Result<(), Error> {
-    up_and_down(walls).await.map_err(|e| match e {
-        Error::Walls { why } => {
-            Error::NoWalls { why: format!("bubblewrap cannot build walls here: {why}"), remedy: ALLOW }
+pub(crate) async fn test_bubblewrap(walls: &BubblewrapBackend) -> Result<(), Error> {
+    launch_and_end(walls).await.map_err(|e| match e {
+        Error::StartFailed { why } => {
+            Error::Unavailable { why: format!("bubblewrap cannot build walls here: {why}"), remedy: ALLOW }
         }
         other => other,
     })
 }
 
 /// One sandbox as sessions get it.
-pub(crate) async fn up_and_down(walls: &dyn Backend) -> Result<(), Error> {
+pub(crate) async fn launch_and_end(walls: &dyn SandboxBackend) -> Result<(), Error> {
     let base = std::env::temp_dir().join(format!("ash-probe-{}", uuid::Uuid::new_v4()));
     let result = build_and_end(walls, &base).await;
     let _ = fs::remove_dir_all(&base);
     result
 }
 
-async fn build_and_end(walls: &dyn Backend, base: &Path) -> Result<(), Error> {
+async fn build_and_end(walls: &dyn SandboxBackend, base: &Path) -> Result<(), Error> {
     let spec = spec(base)?;
     let (remote, mut records) = walls.launch(&spec).await?.split();
     remote.end().await?;
     let ended = async { while records.next().await.is_some() {} };
     let in_time = tokio::time::timeout(Duration::from_secs(10), ended).await;
-    in_time.map_err(|_| Error::Late { what: "end" })?;
+    in_time.map_err(|_| Error::Timeout { what: "end" })?;
     let run_dir = spec.run_dir;
     tokio::task::spawn_blocking(move || reap(&run_dir)).await.unwrap_or(Err(Error::Gone))
 }
 
-fn spec(base: &Path) -> Result<Spec, Error> {
+fn spec(base: &Path) -> Result<SandboxSpec, Error> {
     let uid = rustix::process::geteuid().is_root().then_some(NOBODY);
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -115,17 +120,17 @@ fn spec(base: &Path) -> Result<Spec, Error> {
     for dir in [&workspace, &home] {
         uid.map_or(Ok(()), |uid| chown(dir, Some(uid), Some(uid))).map_err(failed(dir))?;
     }
-    Ok(Spec {
+    Ok(SandboxSpec {
         incarnation: Incarnation::fresh(),
         epoch: Epoch(0),
         run_dir,
         workspace,
         home,
         uid,
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         readonly: Vec::new(),
         image: None,
-        user_namespaces: UserNamespaces::Refused,
+        user_namespaces: UserNamespacePolicy::Refused,
         orphan_ttl: Duration::from_secs(10),
     })
 }

@@ -22,7 +22,7 @@ pub(crate) fn set_undumpable() -> io::Result<()> {
 /// in a file nor with whoever collects them for the machine.
 pub fn keep_memory_private() -> io::Result<()> {
     set_undumpable()?;
-    crate::limits::leave_no_core()
+    crate::limits::disable_core_dumps()
 }
 
 /// Orphans come to us instead of to pid 1 of the machine.
@@ -37,14 +37,14 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
 }
 
 /// Whoever is started from here on runs after the server, if both want the same processor.
-pub(crate) fn step_back() {
+pub(crate) fn lower_cpu_priority() {
     // SAFETY: takes a number only. It cannot fail: one may always be nicer.
     unsafe { libc::nice(5) };
 }
 
 /// This process and all that it starts go before the server, if the machine has no memory left. Without it the kernel looks
 /// at sizes alone, as everywhere else. Only for somebody whose memory others may look into: else the file is root's.
-pub(crate) fn go_first() {
+pub(crate) fn prefer_for_oom_kill() {
     let _ = fs::write("/proc/self/oom_score_adj", "500");
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn cpu_time(pid: i32) -> Option<Duration> {
 }
 
 /// A process and all that it started, directly or not.
-pub(crate) fn family(first: i32) -> Vec<i32> {
+pub(crate) fn with_descendants(first: i32) -> Vec<i32> {
     let mut found = vec![first];
     let mut next = 0;
     while let Some(pid) = found.get(next) {
@@ -163,25 +163,25 @@ pub(crate) fn family(first: i32) -> Vec<i32> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct ProcessStat {
     pub(crate) pid: u32,
     pub(crate) parent: u32,
     pub(crate) state: char,
     pub(crate) starttime: u64,
 }
 
-impl Seen {
+impl ProcessStat {
     /// A zombie runs nothing, and waits only for a slow parent; or, if it was the first thread, for the others.
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
 }
 
-pub(crate) fn look(pid: u32) -> Option<Seen> {
+pub(crate) fn stat(pid: u32) -> Option<ProcessStat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may itself hold any character.
     let fields: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
-    Some(Seen {
+    Some(ProcessStat {
         pid,
         state: fields.first()?.chars().next()?,
         parent: fields.get(1)?.parse().ok()?,
@@ -189,24 +189,24 @@ pub(crate) fn look(pid: u32) -> Option<Seen> {
     })
 }
 
-pub(crate) fn all() -> Vec<Seen> {
+pub(crate) fn all() -> Vec<ProcessStat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(look).collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
 }
 
 impl HostProcess {
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        look(pid).map(|seen| Self { pid, starttime: seen.starttime })
+        stat(pid).map(|seen| Self { pid, starttime: seen.starttime })
     }
 
     /// As long as one of its threads does.
     pub(crate) fn runs(self) -> bool {
-        self.is_there() && living(self.pid as i32).is_some()
+        self.is_there() && live_thread(self.pid as i32).is_some()
     }
 
     /// Its number is still its own, whether or not it runs.
     pub(crate) fn is_there(self) -> bool {
-        look(self.pid).is_some_and(|seen| seen.starttime == self.starttime)
+        stat(self.pid).is_some_and(|seen| seen.starttime == self.starttime)
     }
 }
 
@@ -214,25 +214,25 @@ impl HostProcess {
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
-    let living = numbers.filter_map(look).filter(Seen::lives);
+    let living = numbers.filter_map(stat).filter(ProcessStat::is_alive);
     living.filter_map(|seen| i32::try_from(seen.pid).ok()).collect()
 }
 
 /// A thread that has what the process has: the first has nothing more if it has ended before the others.
-pub(crate) fn living(pid: i32) -> Option<i32> {
-    let first = u32::try_from(pid).ok().and_then(look)?;
-    if first.lives() { Some(pid) } else { threads(pid).first().copied() }
+pub(crate) fn live_thread(pid: i32) -> Option<i32> {
+    let first = u32::try_from(pid).ok().and_then(stat)?;
+    if first.is_alive() { Some(pid) } else { threads(pid).first().copied() }
 }
 
 /// What threads may have in common; the numbers are the kernel's.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Part {
+pub(crate) enum ThreadResource {
     Memory = 1,
     Files = 2,
 }
 
 /// Whether two threads have the same one. Who may not be asked has their own.
-pub(crate) fn share(part: Part, one: i32, other: i32) -> bool {
+pub(crate) fn shares_resource(part: ThreadResource, one: i32, other: i32) -> bool {
     // SAFETY: takes numbers only.
     one == other || unsafe { libc::syscall(libc::SYS_kcmp, one, other, part as i32, 0, 0) } == 0
 }

@@ -9,14 +9,14 @@ use std::{
 use ash_model::Incarnation;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, container::Container, egress, frame::HostProcess, limits::Cgroup, process};
+use crate::{Error, container::DockerContainer, egress, frame::HostProcess, limits::Cgroup, process};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 const FILES: [&str; 4] = ["sock", "init", "init.tmp", "shim.log"];
 
 /// What `run_dir/init` says a shim will leave if it dies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Left {
+pub(crate) struct ShimRemains {
     pub(crate) incarnation: Incarnation,
     /// Numbers and start times of another boot may be anybody's now.
     pub(crate) boot: String,
@@ -24,10 +24,10 @@ pub(crate) struct Left {
     pub(crate) init: Option<HostProcess>,
     pub(crate) cgroup: Option<Cgroup>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) container: Option<Container>,
+    pub(crate) container: Option<DockerContainer>,
 }
 
-impl Left {
+impl ShimRemains {
     /// Whether the shim is gone, and what it started with it, or soon.
     pub(crate) fn is_dead(&self) -> bool {
         self.boot != process::boot_id() || !self.shim.is_some_and(HostProcess::runs)
@@ -54,7 +54,7 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
         let journal = name.strip_prefix("journal.");
         // Nothing to find unless the note of what was made is torn or was never written.
         if let Some(incarnation) = journal {
-            clear_groups(&Cgroup::found(incarnation))?;
+            clear_groups(&Cgroup::for_incarnation(incarnation))?;
         }
         if journal.is_some() || FILES.iter().any(|name| entry == *name) {
             remove(&run_dir.join(&entry), |path| fs::remove_file(path))?;
@@ -75,13 +75,13 @@ pub fn remove_empty_groups(run_dir: &Path) -> bool {
     let noted = left.and_then(|left| left.cgroup).map(|groups| groups.remove_empty());
     let names = list(run_dir).unwrap_or_default();
     let journals = names.iter().filter_map(|name| name.to_str()?.strip_prefix("journal."));
-    let found = journals.filter(|incarnation| Cgroup::found(incarnation).remove_empty()).count();
+    let found = journals.filter(|incarnation| Cgroup::for_incarnation(incarnation).remove_empty()).count();
     noted == Some(true) || found > 0
 }
 
 /// The processes of a sandbox that runs, by their numbers on this machine. Empty if there is none.
 pub fn processes(run_dir: &Path) -> Vec<i32> {
-    running(run_dir).map(|init| process::family(init.pid as i32)).unwrap_or_default()
+    running(run_dir).map(|init| process::with_descendants(init.pid as i32)).unwrap_or_default()
 }
 
 /// The first process of a sandbox that runs.
@@ -94,18 +94,18 @@ fn clear_groups(groups: &Cgroup) -> Result<(), Error> {
     groups.kill();
     // What v1 holds frozen does not die.
     let _ = groups.thaw();
-    if groups.remove(Instant::now() + PATIENCE) { Ok(()) } else { Err(Error::StillRuns) }
+    if groups.remove(Instant::now() + REAP_TIMEOUT) { Ok(()) } else { Err(Error::StillRuns) }
 }
 
-fn remove_container(container: &Container) {
+fn remove_container(container: &DockerContainer) {
     if let Err(error) = container.engine.remove(&container.name) {
         // Nothing runs in it any more, so it is in nobody's way; the next server that starts finds it.
         tracing::warn!(%error, container = container.name, "a container could not be removed");
     }
 }
 
-fn clear(left: &Left) -> Result<(), Error> {
-    let deadline = Instant::now() + PATIENCE;
+fn clear(left: &ShimRemains) -> Result<(), Error> {
+    let deadline = Instant::now() + REAP_TIMEOUT;
     // The shim first: it is what could start more.
     for who in [left.shim, left.init].into_iter().flatten() {
         if who.runs() {
@@ -128,7 +128,7 @@ fn clear(left: &Left) -> Result<(), Error> {
     }
 }
 
-pub(crate) fn read(run_dir: &Path) -> Result<Option<Left>, Error> {
+pub(crate) fn read(run_dir: &Path) -> Result<Option<ShimRemains>, Error> {
     let path = run_dir.join("init");
     match fs::read(&path) {
         // Torn by a power loss: what ran then runs no more, so there is nothing to know.

@@ -23,39 +23,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ash_model::{Consistency, Epoch};
+use ash_model::{CaptureConsistency, Epoch};
 
 use self::{
-    client::{Client, Lost},
-    flow::Flow,
-    memory::Watchdog,
-    ooms::Ooms,
-    sandbox::Sandbox,
-    stdio::{Process, READ_SIZE, Read, Stream},
+    client::{ClientDisconnected, ShimClient},
+    flow::OutputThrottle,
+    memory::MemoryWatchdog,
+    ooms::OomKillCounter,
+    sandbox::ShimSandbox,
+    stdio::{OutputStream, PipeReadOutcome, ProcessPipes, READ_SIZE},
 };
 use crate::{
-    control::{Order, Report},
-    frame::{FromClient, FromShim, Hello, Plan, Start, VERSION},
-    journal::{self, Exit, Journal},
+    control::{InitCommand, InitReport},
+    frame::{ClientFrame, ProcessSpec, ShimFrame, ShimHello, ShimPlan, VERSION},
+    journal::{self, Journal, ProcessExit},
     process,
 };
 
 /// A server that spawned us and died before it said what to build.
-const UNBUILT_PATIENCE: Duration = Duration::from_secs(10);
-const BUILD_PATIENCE: Duration = Duration::from_secs(20);
-const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(20);
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// As long as a server waits for us it is not kept longer than that; on our own we see to it that nothing is left.
-const LONE_PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_AROUND: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_millis(2);
-const MOST_PAUSE: Duration = Duration::from_millis(100);
+const LONE_END_TIMEOUT: Duration = Duration::from_secs(60);
+const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(2);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Connections that have not said who they are.
-const MOST_STRANGERS: usize = 8;
+const MAX_UNIDENTIFIED_CLIENTS: usize = 8;
 /// Input that no process reads; past this the client is wrong about what it talks to.
-const MOST_INPUT: usize = 256 << 20;
+const MAX_QUEUED_INPUT_BYTES: usize = 256 << 20;
 /// A pipe holds at most this; an exited process can have left no more behind.
-const PIPE_MOST: usize = 1 << 20;
+const MAX_PIPE_BYTES: usize = 1 << 20;
 
 pub(crate) fn main() -> i32 {
     match begin().and_then(|mut shim| shim.run()) {
@@ -68,7 +68,7 @@ pub(crate) fn main() -> i32 {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ShimPhase {
     Unbuilt,
     Building,
     Up,
@@ -82,7 +82,7 @@ enum Phase {
 
 /// How the sandbox is held still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hold {
+enum FreezeState {
     None,
     Freezing {
         deadline: Instant,
@@ -92,7 +92,7 @@ enum Hold {
         deadline: Instant,
     },
     Held {
-        consistency: Consistency,
+        consistency: CaptureConsistency,
         until: Instant,
     },
     /// Let go before it was asked for.
@@ -100,7 +100,7 @@ enum Hold {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Source {
+enum PollSource {
     Listener,
     Children,
     Control,
@@ -120,26 +120,26 @@ enum Source {
 struct Shim {
     listener: OwnedFd,
     children: OwnedFd,
-    phase: Phase,
+    phase: ShimPhase,
     since: Instant,
-    plan: Option<Plan>,
-    sandbox: Option<Sandbox>,
+    plan: Option<ShimPlan>,
+    sandbox: Option<ShimSandbox>,
     journal: Option<Journal>,
-    processes: BTreeMap<u16, Process>,
+    processes: BTreeMap<u16, ProcessPipes>,
     /// Pipes that exited processes left to their children: read and thrown away, or those would block.
     leftovers: Vec<OwnedFd>,
-    strangers: Vec<Client>,
-    client: Option<Client>,
+    unidentified: Vec<ShimClient>,
+    client: Option<ShimClient>,
     /// When the last client went, or we began.
-    alone: Instant,
+    client_lost_at: Instant,
     looked: Instant,
     epoch: Epoch,
     /// The number of the last input of each process.
     last_ins: BTreeMap<u16, u64>,
-    hold: Hold,
-    ooms: Ooms,
-    flow: Flow,
-    watchdog: Option<Watchdog>,
+    hold: FreezeState,
+    ooms: OomKillCounter,
+    flow: OutputThrottle,
+    watchdog: Option<MemoryWatchdog>,
     buffer: Vec<u8>,
     batch: Vec<u8>,
 }
@@ -160,22 +160,22 @@ fn begin() -> io::Result<Shim> {
     Ok(Shim {
         listener,
         children: process::watch_children()?,
-        phase: Phase::Unbuilt,
+        phase: ShimPhase::Unbuilt,
         since: now,
         plan: None,
         sandbox: None,
         journal: None,
         processes: BTreeMap::new(),
         leftovers: Vec::new(),
-        strangers: Vec::new(),
+        unidentified: Vec::new(),
         client: None,
-        alone: now,
+        client_lost_at: now,
         looked: now,
         epoch: Epoch(0),
         last_ins: BTreeMap::new(),
-        hold: Hold::None,
-        ooms: Ooms::default(),
-        flow: Flow::new(None, now),
+        hold: FreezeState::None,
+        ooms: OomKillCounter::default(),
+        flow: OutputThrottle::new(None, now),
         watchdog: None,
         buffer: vec![0; READ_SIZE],
         batch: Vec::new(),
@@ -193,43 +193,43 @@ impl Shim {
                 self.serve(source, revents);
             }
             self.timers();
-            if let Some(code) = self.over() {
+            if let Some(code) = self.exit_code() {
                 return Ok(code);
             }
         }
     }
 
-    fn interests(&self) -> (Vec<libc::pollfd>, Vec<Source>) {
+    fn interests(&self) -> (Vec<libc::pollfd>, Vec<PollSource>) {
         let (mut fds, mut sources) = (Vec::new(), Vec::new());
-        let mut want = |fd: &dyn AsRawFd, events: i16, source: Source| {
+        let mut want = |fd: &dyn AsRawFd, events: i16, source: PollSource| {
             fds.push(process::wants(&fd.as_raw_fd(), events));
             sources.push(source);
         };
-        want(&self.listener, libc::POLLIN, Source::Listener);
-        want(&self.children, libc::POLLIN, Source::Children);
+        want(&self.listener, libc::POLLIN, PollSource::Listener);
+        want(&self.children, libc::POLLIN, PollSource::Children);
         if let Some(sandbox) = &self.sandbox {
             let events = libc::POLLIN | if sandbox.has_orders() { libc::POLLOUT } else { 0 };
-            sandbox.control().into_iter().for_each(|fd| want(fd, events, Source::Control));
-            sandbox.status().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Status));
-            sandbox.complaints().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Complaints));
-            sandbox.watched().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Init));
+            sandbox.control().into_iter().for_each(|fd| want(fd, events, PollSource::Control));
+            sandbox.status().into_iter().for_each(|fd| want(fd, libc::POLLIN, PollSource::Status));
+            sandbox.complaints().into_iter().for_each(|fd| want(fd, libc::POLLIN, PollSource::Complaints));
+            sandbox.watched().into_iter().for_each(|fd| want(fd, libc::POLLIN, PollSource::Init));
             for (process, listener) in sandbox.doors().waiting() {
-                want(listener, libc::POLLIN, Source::Door(process));
+                want(listener, libc::POLLIN, PollSource::Door(process));
             }
-            want(sandbox.doors().bell(), libc::POLLIN, Source::Usage);
+            want(sandbox.doors().bell(), libc::POLLIN, PollSource::Usage);
         }
-        for (n, stranger) in self.strangers.iter().enumerate() {
-            want(&stranger.socket, libc::POLLIN, Source::Stranger(n));
+        for (n, stranger) in self.unidentified.iter().enumerate() {
+            want(&stranger.socket, libc::POLLIN, PollSource::Stranger(n));
         }
         if let Some(client) = &self.client {
             let end = self.journal.as_ref().map_or(0, Journal::end);
             let events = libc::POLLIN | if client.wants_to_write(end) { libc::POLLOUT } else { 0 };
-            want(&client.socket, events, Source::Client);
+            want(&client.socket, events, PollSource::Client);
         }
         let listening = self.listening();
         for (number, process) in &self.processes {
             for (stream, source) in
-                [(&process.out, Source::Out(*number)), (&process.err, Source::Err(*number))]
+                [(&process.out, PollSource::Out(*number)), (&process.err, PollSource::Err(*number))]
             {
                 // Left out altogether, not polled for nothing: a hang-up is reported whatever one asks for.
                 stream
@@ -238,12 +238,12 @@ impl Shim {
                     .for_each(|s| want(&s.fd, libc::POLLIN, source));
             }
             let input = process.input.iter().filter(|input| input.waiting() > 0);
-            input.for_each(|input| want(&input.fd, libc::POLLOUT, Source::In(*number)));
+            input.for_each(|input| want(&input.fd, libc::POLLOUT, PollSource::In(*number)));
         }
         // What nobody hears takes our time all the same.
-        let open = self.flow.shut_until().is_none();
+        let open = self.flow.throttled_until().is_none();
         for (n, leftover) in self.leftovers.iter().enumerate().filter(|_| open) {
-            want(leftover, libc::POLLIN, Source::Leftover(n));
+            want(leftover, libc::POLLIN, PollSource::Leftover(n));
         }
         (fds, sources)
     }
@@ -252,40 +252,40 @@ impl Shim {
     fn listening(&self) -> bool {
         let cap = self.plan.as_ref().map_or(u64::MAX, |plan| plan.caps.unacked_bytes);
         let keeps_up = |journal: &Journal| !journal.stuck() && journal.unacked() <= cap;
-        self.flow.shut_until().is_none() && self.journal.as_ref().is_some_and(keeps_up)
+        self.flow.throttled_until().is_none() && self.journal.as_ref().is_some_and(keeps_up)
     }
 
-    fn serve(&mut self, source: Source, revents: i16) {
+    fn serve(&mut self, source: PollSource, revents: i16) {
         match source {
-            Source::Listener => self.accept(),
-            Source::Children => self.reap(),
-            Source::Control => self.serve_control(revents),
-            Source::Status => self.learn_init(),
-            Source::Complaints => self.sandbox.iter_mut().for_each(Sandbox::read_complaints),
-            Source::Init => self.init_ended(),
-            Source::Door(process) => {
-                self.sandbox.iter_mut().for_each(|sandbox| sandbox.doors_mut().open(process));
+            PollSource::Listener => self.accept(),
+            PollSource::Children => self.reap(),
+            PollSource::Control => self.serve_control(revents),
+            PollSource::Status => self.learn_init(),
+            PollSource::Complaints => self.sandbox.iter_mut().for_each(ShimSandbox::read_complaints),
+            PollSource::Init => self.init_ended(),
+            PollSource::Door(process) => {
+                self.sandbox.iter_mut().for_each(|sandbox| sandbox.doors_mut().start_proxy(process));
             }
-            Source::Usage => {
-                self.sandbox.iter().for_each(|sandbox| sandbox.doors().silence());
+            PollSource::Usage => {
+                self.sandbox.iter().for_each(|sandbox| sandbox.doors().drain_bell());
                 self.commit();
                 self.write_client();
             }
-            Source::Stranger(n) => self.hear_stranger(n),
-            Source::Client => self.serve_client(revents),
-            Source::Out(number) => self.read_stream(number, |process| &mut process.out),
-            Source::Err(number) => self.read_stream(number, |process| &mut process.err),
-            Source::In(number) => self.write_input(number),
-            Source::Leftover(n) => self.discard(n),
+            PollSource::Stranger(n) => self.hear_stranger(n),
+            PollSource::Client => self.serve_client(revents),
+            PollSource::Out(number) => self.read_stream(number, |process| &mut process.out),
+            PollSource::Err(number) => self.read_stream(number, |process| &mut process.err),
+            PollSource::In(number) => self.write_input(number),
+            PollSource::Leftover(n) => self.discard(n),
         }
     }
 
-    fn over(&self) -> Option<i32> {
-        let empty = self.sandbox.as_ref().is_none_or(Sandbox::is_empty);
+    fn exit_code(&self) -> Option<i32> {
+        let empty = self.sandbox.as_ref().is_none_or(ShimSandbox::is_empty);
         match self.phase {
-            Phase::Unbuilt | Phase::Building | Phase::Up => None,
-            Phase::Gone => (empty && self.journal.as_ref().is_none_or(Journal::settled)).then_some(0),
-            Phase::Ending { refused } => empty.then_some(i32::from(refused)),
+            ShimPhase::Unbuilt | ShimPhase::Building | ShimPhase::Up => None,
+            ShimPhase::Gone => (empty && self.journal.as_ref().is_none_or(Journal::settled)).then_some(0),
+            ShimPhase::Ending { refused } => empty.then_some(i32::from(refused)),
         }
     }
 }
@@ -293,27 +293,29 @@ impl Shim {
 // Time.
 impl Shim {
     fn until_next_timer(&self) -> Option<Duration> {
-        let mut next = self.client.is_none().then(|| self.looked + LOOK_AROUND);
+        let mut next = self.client.is_none().then(|| self.looked + ORPHAN_CHECK_INTERVAL);
         let mut by = |time: Instant| next = Some(next.map_or(time, |earlier| earlier.min(time)));
         let now = Instant::now();
         match self.phase {
-            Phase::Unbuilt => by(self.since + UNBUILT_PATIENCE),
-            Phase::Building => by(self.since + BUILD_PATIENCE),
-            Phase::Gone | Phase::Ending { .. } if self.sandbox.as_ref().is_some_and(|s| !s.is_empty()) => {
+            ShimPhase::Unbuilt => by(self.since + PLAN_TIMEOUT),
+            ShimPhase::Building => by(self.since + BUILD_TIMEOUT),
+            ShimPhase::Gone | ShimPhase::Ending { .. }
+                if self.sandbox.as_ref().is_some_and(|s| !s.is_empty()) =>
+            {
                 // Hundreds may end at the same time: who takes long looks less often.
                 let ending = now.saturating_duration_since(self.since);
-                by(now + (ending / 16).clamp(2 * SOON, MOST_PAUSE));
+                by(now + (ending / 16).clamp(2 * MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
             }
-            Phase::Up | Phase::Gone | Phase::Ending { .. } => {}
+            ShimPhase::Up | ShimPhase::Gone | ShimPhase::Ending { .. } => {}
         }
         match self.hold {
-            Hold::Freezing { .. } => by(now + SOON),
-            Hold::Stopping { deadline } | Hold::Held { until: deadline, .. } => by(deadline),
-            Hold::None | Hold::Lapsed => {}
+            FreezeState::Freezing { .. } => by(now + MIN_POLL_INTERVAL),
+            FreezeState::Stopping { deadline } | FreezeState::Held { until: deadline, .. } => by(deadline),
+            FreezeState::None | FreezeState::Lapsed => {}
         }
         self.journal.iter().filter_map(Journal::retry_at).for_each(&mut by);
-        self.flow.shut_until().into_iter().for_each(&mut by);
-        self.watchdog.iter().filter(|_| self.phase == Phase::Up).for_each(|dog| by(dog.due()));
+        self.flow.throttled_until().into_iter().for_each(&mut by);
+        self.watchdog.iter().filter(|_| self.phase == ShimPhase::Up).for_each(|dog| by(dog.due()));
         next.map(|time| time.saturating_duration_since(now))
     }
 
@@ -327,33 +329,34 @@ impl Shim {
         self.flow.refill(now);
         self.watch_memory(now);
         match self.phase {
-            Phase::Unbuilt if now >= self.since + UNBUILT_PATIENCE => self.end(true),
-            Phase::Building if now >= self.since + BUILD_PATIENCE => {
+            ShimPhase::Unbuilt if now >= self.since + PLAN_TIMEOUT => self.end(true),
+            ShimPhase::Building if now >= self.since + BUILD_TIMEOUT => {
                 self.refuse_build("the sandbox did not answer within 20 s");
             }
-            Phase::Gone | Phase::Ending { .. } => self.sweep(now),
-            Phase::Unbuilt | Phase::Building | Phase::Up => {}
+            ShimPhase::Gone | ShimPhase::Ending { .. } => self.sweep(now),
+            ShimPhase::Unbuilt | ShimPhase::Building | ShimPhase::Up => {}
         }
         self.hold_timers(now);
-        if self.client.is_none() && now >= self.looked + LOOK_AROUND {
+        if self.client.is_none() && now >= self.looked + ORPHAN_CHECK_INTERVAL {
             self.looked = now;
-            self.look_around(now);
+            self.check_orphaned(now);
         }
     }
 
     /// Without a server: is anybody still going to come for us?
-    fn look_around(&mut self, now: Instant) {
+    fn check_orphaned(&mut self, now: Instant) {
         let Some(plan) = &self.plan else { return };
-        let forgotten = now >= self.alone + Duration::from_millis(plan.orphan_ttl_ms);
-        let homeless = self.sandbox.as_ref().is_some_and(|sandbox| sandbox.is_homeless(&plan.run_dir));
+        let forgotten = now >= self.client_lost_at + Duration::from_millis(plan.orphan_ttl_ms);
+        let homeless =
+            self.sandbox.as_ref().is_some_and(|sandbox| sandbox.is_run_dir_replaced(&plan.run_dir));
         if forgotten || homeless {
             self.end(false);
         }
     }
 
     fn sweep(&mut self, now: Instant) {
-        let overdue = now >= self.since + END_PATIENCE;
-        let over = self.client.is_some() || now >= self.since + LONE_PATIENCE;
+        let overdue = now >= self.since + END_TIMEOUT;
+        let over = self.client.is_some() || now >= self.since + LONE_END_TIMEOUT;
         if let Some(sandbox) = &mut self.sandbox {
             sandbox.sweep(overdue, overdue && over);
         }
@@ -361,16 +364,19 @@ impl Shim {
 
     fn hold_timers(&mut self, now: Instant) {
         match self.hold {
-            Hold::Freezing { deadline } => {
-                if self.sandbox.as_ref().is_some_and(Sandbox::is_frozen) {
-                    self.held(Consistency::Frozen);
+            FreezeState::Freezing { deadline } => {
+                if self.sandbox.as_ref().is_some_and(ShimSandbox::is_frozen) {
+                    self.set_held(CaptureConsistency::Frozen);
                 } else if now >= deadline {
-                    self.held(Consistency::Live);
+                    self.set_held(CaptureConsistency::Live);
                 }
             }
-            Hold::Stopping { deadline } if now >= deadline => self.held(Consistency::Live),
-            Hold::Held { until, .. } if now >= until => self.let_go(Hold::Lapsed),
-            Hold::None | Hold::Stopping { .. } | Hold::Held { .. } | Hold::Lapsed => {}
+            FreezeState::Stopping { deadline } if now >= deadline => self.set_held(CaptureConsistency::Live),
+            FreezeState::Held { until, .. } if now >= until => self.release_hold(FreezeState::Lapsed),
+            FreezeState::None
+            | FreezeState::Stopping { .. }
+            | FreezeState::Held { .. }
+            | FreezeState::Lapsed => {}
         }
     }
 }

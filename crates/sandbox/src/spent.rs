@@ -11,7 +11,7 @@ use ash_model::Incarnation;
 use crate::{memory, process, reap};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent {
+pub struct SandboxResourceUsage {
     pub incarnation: Incarnation,
     /// Of all processes, also of those that have ended.
     pub cpu: Duration,
@@ -20,7 +20,7 @@ pub struct Spent {
 }
 
 /// None: no sandbox runs there. Blocking, for a moment.
-pub fn spent(run_dir: &Path) -> Option<Spent> {
+pub fn resource_usage(run_dir: &Path) -> Option<SandboxResourceUsage> {
     let left = reap::read(run_dir).ok()??;
     let all = reap::processes(run_dir);
     if all.is_empty() {
@@ -29,10 +29,11 @@ pub fn spent(run_dir: &Path) -> Option<Spent> {
     let groups = left.groups();
     let cpu = groups.and_then(|groups| groups.cpu_time());
     let memory = groups.and_then(|groups| groups.peak_memory());
-    Some(Spent {
+    Some(SandboxResourceUsage {
         incarnation: left.incarnation,
         cpu: cpu.unwrap_or_else(|| all.iter().filter_map(|pid| process::cpu_time(*pid)).sum()),
-        memory: memory.unwrap_or_else(|| memory::exactly(&all).iter().map(|(_, bytes)| bytes).sum()),
+        memory: memory
+            .unwrap_or_else(|| memory::proportional_bytes(&all).iter().map(|(_, bytes)| bytes).sum()),
     })
 }
 

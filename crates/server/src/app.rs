@@ -1,22 +1,22 @@
 //! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
 
 use crate::{
-    config::{Config, Machine, Sandbox},
+    config::{HostResources, SandboxSetting, ServerConfig},
     data_dir, database,
-    disk::Disk,
-    edge::{self, AllowedHosts, Edge, FailedKeys, KeyStreams, LargeBodies},
-    enforced::Enforced,
+    disk::FilesystemInfo,
+    edge::{self, AllowedHosts, BodySpooler, FailedAuthThrottle, HttpServer, KeyStreamLimiter},
+    enforced::LimitEnforcement,
     engine, keys,
-    metrics::Metrics,
+    metrics::ServerMetrics,
     routes, walls,
 };
-use ash_model::{SessionNo, TenantId, Timestamp};
-use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
+use ash_model::{SessionRowId, TenantId, Timestamp};
+use ash_sandbox::{BubblewrapBackend, DockerBackend, SandboxBackend, UnconfinedBackend};
 use ash_session::{
-    ClaimConflict, Claimant, ClaudeProgram, Far, FarSession, KeyedMutex, Reading, Repair, Returned, Rooms,
-    Sessions, Settings, TrustedClock, Uids,
+    ClaimConflict, Claimant, ClaudeProgram, ClockReading, KeyedMutex, RemoteRestoreReport, RepairMode,
+    ReplicatedSession, Replicator, ServiceSettings, Services, Sessions, TrustedClock, UidPool,
 };
-use ash_store::{Seal, Sqlite, Store};
+use ash_store::{SealingKey, SqliteStore, Store};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use secrecy::SecretString;
 use std::{
@@ -35,83 +35,83 @@ use tokio::{
 
 /// What every handler has at hand.
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct AppState {
     pub(crate) sessions: Sessions,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) api_key: Option<SecretString>,
     pub(crate) internal_secret: Option<SecretString>,
-    pub(crate) default_runtime: ash_model::Runtime,
+    pub(crate) default_runtime: ash_model::AgentRuntime,
     pub(crate) scratch: PathBuf,
     /// Where agents may be deployed from by path; empty: anywhere, but only by the server's own user.
     pub(crate) agent_dirs: Vec<PathBuf>,
     pub(crate) origins: Vec<String>,
     pub(crate) hosts: AllowedHosts,
-    pub(crate) failed_keys: Arc<FailedKeys>,
-    pub(crate) streams: KeyStreams,
-    pub(crate) large_bodies: LargeBodies,
+    pub(crate) auth_throttle: Arc<FailedAuthThrottle>,
+    pub(crate) stream_limiter: KeyStreamLimiter,
+    pub(crate) body_spooler: BodySpooler,
     /// How long a client may stop in the middle of something.
     pub(crate) client_timeout: Duration,
     /// Which clients may bring keys for although they are not on the Internet.
     pub(crate) provider_urls: Vec<String>,
-    pub(crate) own_providers: crate::config::OwnProviders,
+    pub(crate) byok_policy: crate::config::ByokPolicy,
     /// Held by whoever changes a session's options: they are read, changed and written as one.
-    pub(crate) changing_options: Arc<KeyedMutex<SessionNo>>,
+    pub(crate) options_locks: Arc<KeyedMutex<SessionRowId>>,
     /// Held by each message with an Idempotency-Key until it is accepted or refused: who sends the same key meanwhile finds
     /// out what became of the first.
-    pub(crate) accepting: Arc<KeyedMutex<(SessionNo, String)>>,
+    pub(crate) idempotency_locks: Arc<KeyedMutex<(SessionRowId, String)>>,
     /// A tenant's keys and agents are counted, made and changed one after the other.
-    pub(crate) growing: Arc<KeyedMutex<TenantId>>,
-    pub(crate) minting: keys::Secret,
-    pub(crate) retention: ash_session::Retention,
-    pub(crate) enforced: Enforced,
+    pub(crate) tenant_quota_locks: Arc<KeyedMutex<TenantId>>,
+    pub(crate) key_derivation: keys::ApiKeyDerivationKey,
+    pub(crate) retention: ash_session::SessionTtlRules,
+    pub(crate) limit_enforcement: LimitEnforcement,
     /// Who makes containers, if anybody does.
-    pub(crate) engine: Option<Docker>,
+    pub(crate) engine: Option<DockerBackend>,
 }
 
 /// A reason not to start, or not to go on; the words are for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(String);
+pub struct ServerError(String);
 
-impl From<ash_session::Error> for Failure {
-    fn from(error: ash_session::Error) -> Failure {
-        Failure(error.to_string())
+impl From<ash_session::Error> for ServerError {
+    fn from(error: ash_session::Error) -> ServerError {
+        ServerError(error.to_string())
     }
 }
 
 /// So often it is looked how much space and memory is left.
-const LOOK_AT_MACHINE: Duration = Duration::from_secs(5);
+const MACHINE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// At least so often it is looked which sessions are to go by themselves.
-const CLEAN: Duration = Duration::from_secs(60);
+const MAX_RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a server that stops goes on sending to the object store.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const SHUTDOWN_UPLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much a disk must take that was full before it is believed again.
-const PROBE: usize = 1 << 20;
+const PROBE_BYTES: usize = 1 << 20;
 /// How long deltas and idempotency keys are kept.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
+const DELTA_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-pub async fn serve(config: Config) -> Result<(), Failure> {
-    let data = config.data_dir().map_err(Failure)?;
-    config.check_keys().map_err(Failure)?;
-    edge::return_large_blocks();
+pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
+    let data = config.data_dir().map_err(ServerError)?;
+    config.check_key_length().map_err(ServerError)?;
+    edge::set_mmap_threshold();
     let open_files = edge::raise_open_files();
-    data_dir::own(&data).map_err(Failure)?;
-    config.check(&Machine::with(&data)).map_err(Failure)?;
+    data_dir::create_private(&data).map_err(ServerError)?;
+    config.check(&HostResources::detect(&data)).map_err(ServerError)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::default();
     let store = open_store(&data, &full).await?;
-    let (app, address) = build(&config, &data, (store.clone(), full)).await?;
+    let (app, address) = build_app_state(&config, &data, (store.clone(), full)).await?;
     let listener = TcpListener::bind((config.host, config.port))
         .await
-        .map_err(|error| Failure(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
+        .map_err(|error| ServerError(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
     let address = listener.local_addr().unwrap_or(address);
-    clear_groups(&data.join("live")).await;
+    remove_dead_cgroups(&data.join("live")).await;
     let woken = app.sessions.start().await?;
-    announce(&data, address, &config, woken)?;
+    write_server_info(&data, address, &config, woken)?;
     tokio::spawn(compare_witnesses(app.sessions.clone()));
-    tokio::spawn(prune_forever(app.sessions.clone(), store.clone()));
-    if let Some(far) = app.sessions.rooms().far.clone() {
+    tokio::spawn(prune_deltas_forever(app.sessions.clone(), store.clone()));
+    if let Some(far) = app.sessions.rooms().replicator.clone() {
         let rooms = app.sessions.rooms().clone();
         let (checking, checked) = (far.clone(), rooms.clone());
         tokio::spawn(async move { far.send_for_ever(&rooms).await });
@@ -121,24 +121,28 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     }
     let conflict = claim_bucket(&app, &config, address);
     if !config.gc_every.is_zero() {
-        tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
+        tokio::spawn(run_gc_forever(app.sessions.clone(), config.gc_every, config.retention_policy()));
     }
-    tokio::spawn(clean_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
+    tokio::spawn(apply_retention_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
     tokio::spawn(watch_memory(app.sessions.clone()));
     if let Some(docker) = app.engine.clone() {
-        tokio::spawn(engine::watch(app.sessions.clone(), docker));
+        tokio::spawn(engine::watch_engine(app.sessions.clone(), docker));
     }
-    tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
-    tokio::spawn(edge::give_back_memory());
-    let edge = Edge::new(config.max_connections, config.client_timeout, open_files);
-    let ended = run((listener, edge), &app, config.stop_grace, conflict).await;
+    tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.retention_policy()));
+    tokio::spawn(edge::trim_memory_forever());
+    let edge = HttpServer::new(config.max_connections, config.client_timeout, open_files);
+    let ended = serve_until_signal((listener, edge), &app, config.stop_grace, conflict).await;
     close(&store, &data).await;
     fs::remove_file(data.join("server.json")).ok();
     ended
 }
 
 /// In the background: the port is open meanwhile. The answer comes if another server has the bucket and is alive.
-fn claim_bucket(app: &App, config: &Config, address: SocketAddr) -> oneshot::Receiver<ClaimConflict> {
+fn claim_bucket(
+    app: &AppState,
+    config: &ServerConfig,
+    address: SocketAddr,
+) -> oneshot::Receiver<ClaimConflict> {
     let (lost, conflict) = oneshot::channel();
     let rooms = app.sessions.rooms().clone();
     let claimant = Claimant {
@@ -149,7 +153,7 @@ fn claim_bucket(app: &App, config: &Config, address: SocketAddr) -> oneshot::Rec
         take_over: config.take_over,
     };
     tokio::spawn(async move {
-        match rooms.far.clone() {
+        match rooms.replicator.clone() {
             Some(far) => lost.send(far.keep_claim(&rooms, claimant).await).is_ok(),
             None => std::future::pending().await,
         }
@@ -160,115 +164,122 @@ fn claim_bucket(app: &App, config: &Config, address: SocketAddr) -> oneshot::Rec
 /// Brings back everything that the object store has and this data directory has not. No server may run here.
 /// `lazily`: files stay there until somebody resumes.
 pub async fn restore(
-    config: &Config,
+    config: &ServerConfig,
     lazily: bool,
-    tell: &mut (dyn FnMut(&Returned) + Send),
-) -> Result<Returned, Failure> {
-    let data = config.data_dir().map_err(Failure)?;
-    data_dir::own(&data).map_err(Failure)?;
+    tell: &mut (dyn FnMut(&RemoteRestoreReport) + Send),
+) -> Result<RemoteRestoreReport, ServerError> {
+    let data = config.data_dir().map_err(ServerError)?;
+    data_dir::create_private(&data).map_err(ServerError)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::default();
     let store = open_store(&data, &full).await?;
     // Nothing runs meanwhile.
-    let (sandbox, walls_required) = (Sandbox::None, ash_sandbox::Required::default());
-    let config = Config { sandbox, walls_required, ..config.clone() };
-    let (app, _) = build(&config, &data, (store.clone(), full)).await?;
+    let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
+    let config = ServerConfig { sandbox, walls_required, ..config.clone() };
+    let (app, _) = build_app_state(&config, &data, (store.clone(), full)).await?;
     let rooms = app.sessions.rooms();
-    let far = rooms.far.clone().ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
-    rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    let far = rooms.replicator.clone().ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
+    rooms.store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
     let returned = far.bring_back_all(rooms, lazily, tell).await?;
     close(&store, &data).await;
     Ok(returned)
 }
 
 /// Brings back what packs and the object store know better than the database. No server may run here.
-pub async fn repair(config: &Config, how: Repair) -> Result<Repaired, Failure> {
-    let data = config.data_dir().map_err(Failure)?;
-    data_dir::own(&data).map_err(Failure)?;
+pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairReport, ServerError> {
+    let data = config.data_dir().map_err(ServerError)?;
+    data_dir::create_private(&data).map_err(ServerError)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::new(AtomicBool::new(false));
     let damaged = match open_store(&data, &full).await {
         Err(failure) => Some(failure.0),
         Ok(store) => {
-            let damage = store.damage().await.unwrap_or_else(|error| Some(error.to_string()));
+            let damage = store.check_integrity().await.unwrap_or_else(|error| Some(error.to_string()));
             close(&store, &data).await;
             damage
         }
     };
     let aside = match (&damaged, how) {
-        (Some(_), Repair::Apply) => Some(database::put_aside(&data).map_err(Failure)?),
+        (Some(_), RepairMode::Apply) => Some(database::move_damaged_aside(&data).map_err(ServerError)?),
         // What is in there cannot be compared: all that witnesses know would come back.
-        (Some(_), Repair::DryRun) | (None, _) => None,
+        (Some(_), RepairMode::DryRun) | (None, _) => None,
     };
     if let (Some(damaged), None) = (&damaged, &aside) {
-        return Ok(Repaired { damaged: Some(damaged.clone()), ..Repaired::default() });
+        return Ok(RepairReport { database_error: Some(damaged.clone()), ..RepairReport::default() });
     }
     let store = open_store(&data, &full).await?;
     // Nothing runs meanwhile.
-    let (sandbox, walls_required) = (Sandbox::None, ash_sandbox::Required::default());
-    let config = Config { sandbox, walls_required, ..config.clone() };
-    let (app, _) = build(&config, &data, (store.clone(), full)).await?;
+    let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
+    let config = ServerConfig { sandbox, walls_required, ..config.clone() };
+    let (app, _) = build_app_state(&config, &data, (store.clone(), full)).await?;
     let rooms = app.sessions.rooms();
-    if let Some(far) = &rooms.far {
-        rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    if let Some(far) = &rooms.replicator {
+        rooms.store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
     }
     let (sessions, orphans) = app.sessions.repair(how).await?;
     let kept = match how {
-        Repair::DryRun => Vec::new(),
-        Repair::Apply => {
-            database::forget_damage(&data).map_err(Failure)?;
-            database::keep_trees(&data, &orphans).map_err(Failure)?
+        RepairMode::DryRun => Vec::new(),
+        RepairMode::Apply => {
+            database::clear_damage(&data).map_err(ServerError)?;
+            database::move_orphan_trees(&data, &orphans).map_err(ServerError)?
         }
     };
     close(&store, &data).await;
-    Ok(Repaired { damaged, aside, sessions, orphans, kept })
+    Ok(RepairReport {
+        database_error: damaged,
+        damaged_database_copy: aside,
+        sessions,
+        orphan_workspaces: orphans,
+        preserved_trees: kept,
+    })
 }
 
 /// What `ash repair` did, or would do.
 #[derive(Debug, Default)]
-pub struct Repaired {
+pub struct RepairReport {
     /// Why the database cannot be read.
-    pub damaged: Option<String>,
+    pub database_error: Option<String>,
     /// Where the damaged database is now.
-    pub aside: Option<PathBuf>,
+    pub damaged_database_copy: Option<PathBuf>,
     pub sessions: Vec<ash_session::RepairedSession>,
     /// Live trees of workspaces that no witness knows, and where they are now.
-    pub orphans: Vec<ash_model::WorkspaceId>,
-    pub kept: Vec<PathBuf>,
+    pub orphan_workspaces: Vec<ash_model::WorkspaceId>,
+    pub preserved_trees: Vec<PathBuf>,
 }
 
 /// What an object store has, without restoring anything.
-pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
-    let bucket = config.bucket().map_err(|error| Failure(error.to_string()))?;
-    let bucket = bucket.ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
-    Ok(Far::new(bucket, None).sessions().await?)
+pub async fn list_remote_sessions(config: &ServerConfig) -> Result<Vec<ReplicatedSession>, ServerError> {
+    let bucket = config.bucket().map_err(|error| ServerError(error.to_string()))?;
+    let bucket = bucket.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
+    Ok(Replicator::new(bucket, None).sessions().await?)
 }
 
 /// `full`: what the store sets when its disk is.
-async fn build(
-    config: &Config,
+async fn build_app_state(
+    config: &ServerConfig,
     data: &Path,
-    (store, full): (Arc<Sqlite>, Arc<AtomicBool>),
-) -> Result<(App, SocketAddr), Failure> {
-    let groups = tokio::task::spawn_blocking(ash_sandbox::groups).await.unwrap_or(ash_sandbox::Groups::None);
-    walls::check(config, groups).map_err(Failure)?;
-    let (backend, engine) = backend(config, data).await?;
-    let enforced = Enforced::of(config.sandbox, groups);
-    let metrics = Metrics::new(format!("{}-{}", hostname(), std::process::id()));
-    let settings = Settings {
+    (store, full): (Arc<SqliteStore>, Arc<AtomicBool>),
+) -> Result<(AppState, SocketAddr), ServerError> {
+    let groups =
+        tokio::task::spawn_blocking(ash_sandbox::groups).await.unwrap_or(ash_sandbox::CgroupSupport::None);
+    walls::check(config, groups).map_err(ServerError)?;
+    let (backend, engine) = select_backend(config, data).await?;
+    let enforced = LimitEnforcement::of(config.sandbox, groups);
+    let metrics = ServerMetrics::new(format!("{}-{}", hostname(), std::process::id()));
+    let settings = ServiceSettings {
         node: node_id(data)?,
         boot: boot_id(),
         live_dir: data.join("live"),
         repo_dir: data.join("repo"),
         limits: config.limits(),
-        most: config.limits_max,
+        max_limits: config.limits_max,
         quotas: config.quotas,
         max_sandboxes: config.max_sandboxes,
         min_memory: config.min_memory_mb.saturating_mul(1 << 20),
         prewarm: config.prewarm,
-        queue_patience: config.queue_wait,
+        queue_timeout: config.queue_wait,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
         permission_timeout: config.permission_timeout,
@@ -276,42 +287,44 @@ async fn build(
         idle_timeout: config.idle_timeout,
         checkpoint_every: config.checkpoint_every,
         keys: config.snapshot_keys(),
-        claude: config.claude().map(ClaudeProgram::new),
+        claude: config.claude_program().map(ClaudeProgram::new),
         egress: config.egress(),
-        far_cache: config.snapshot_cache_mb.saturating_mul(1 << 20),
+        remote_cache_bytes: config.snapshot_cache_mb.saturating_mul(1 << 20),
         min_free: config.min_free_mb.saturating_mul(1 << 20),
         durability: config.durability,
         remote_timeout: config.remote_timeout,
         prices: config.prices.clone(),
         required: config.walls_required.clone(),
         user_namespaces: config.allow_userns,
-        setup_most: config.setup_max_seconds,
-        database_damage: database::damage(data).map(|damage| damage.error),
+        max_setup_time: config.setup_max_seconds,
+        database_damage: database::recorded_damage(data).map(|damage| damage.error),
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
-        data_dir::make(dir).map_err(Failure)?;
+        data_dir::create_private_dir(dir).map_err(ServerError)?;
     }
-    clear(&data.join("scratch"));
-    spread(&settings.live_dir);
+    clear_scratch(&data.join("scratch"));
+    hint_top_level_dirs(&settings.live_dir);
     // As root, every workspace gets a uid of its own; anybody else has only their own.
-    let is_root = rustix::process::geteuid().is_root() && config.sandbox != Sandbox::None;
-    let uids = Uids::new(is_root.then(|| config.sandbox_uids.0.clone()));
+    let is_root = rustix::process::geteuid().is_root() && config.sandbox != SandboxSetting::None;
+    let uids = UidPool::new(is_root.then(|| config.sandbox_uids.0.clone()));
     if config.api_key().is_none() {
         keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
     }
-    let bucket = config.bucket().map_err(|error| Failure(error.to_string()))?;
+    let bucket = config.bucket().map_err(|error| ServerError(error.to_string()))?;
     if bucket.is_none() && config.durability == ash_model::Durability::Remote {
-        return Err(Failure("ASH_DURABILITY=remote needs an object store: set ASH_SNAPSHOT_URL".to_owned()));
+        return Err(ServerError(
+            "ASH_DURABILITY=remote needs an object store: set ASH_SNAPSHOT_URL".to_owned(),
+        ));
     }
     let bytes_per_second =
         (config.remote_mbit > 0).then_some(config.remote_mbit.saturating_mul(1_000_000) / 8);
-    let far = bucket.map(|bucket| Arc::new(Far::new(bucket, bytes_per_second)));
-    let clock = TrustedClock::open(data.join("clock.json"), &settings.boot, Reading::now);
-    let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now))
-        .with_far(far)
+    let far = bucket.map(|bucket| Arc::new(Replicator::new(bucket, bytes_per_second)));
+    let clock = TrustedClock::open(data.join("clock.json"), &settings.boot, ClockReading::now);
+    let rooms = Services::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now))
+        .with_replicator(far)
         .noticing_full(full)
         .with_trusted_clock(Arc::new(clock));
-    let app = App {
+    let app = AppState {
         sessions: Sessions::new(rooms),
         metrics,
         api_key: config.api_key(),
@@ -320,26 +333,26 @@ async fn build(
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),
         hosts: AllowedHosts::new(config.host, &config.allowed_hosts),
-        failed_keys: Arc::default(),
-        streams: KeyStreams::new(config.max_streams),
-        large_bodies: LargeBodies::new(data.join("scratch")),
+        auth_throttle: Arc::default(),
+        stream_limiter: KeyStreamLimiter::new(config.max_streams),
+        body_spooler: BodySpooler::new(data.join("scratch")),
         client_timeout: config.client_timeout,
         provider_urls: config.provider_urls.clone(),
-        own_providers: config.own_providers,
-        changing_options: Arc::default(),
-        accepting: Arc::default(),
-        growing: Arc::default(),
+        byok_policy: config.own_providers,
+        options_locks: Arc::default(),
+        idempotency_locks: Arc::default(),
+        tenant_quota_locks: Arc::default(),
         agent_dirs: config.agent_dirs(),
-        minting: keys::Secret::of(&data.join("seal.key"))?,
+        key_derivation: keys::ApiKeyDerivationKey::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
-        enforced,
+        limit_enforcement: enforced,
         engine,
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
 }
 
 /// What a server that was killed left of uploads. Nobody else is here: the data directory is locked.
-fn clear(scratch: &Path) {
+fn clear_scratch(scratch: &Path) {
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         if let Err(error) = ash_snapshot::Folder::erase(&entry.path()) {
             tracing::warn!(%error, "what an earlier server left could not be removed");
@@ -347,60 +360,61 @@ fn clear(scratch: &Path) {
     }
 }
 
-async fn open_store(data: &Path, full: &Arc<AtomicBool>) -> Result<Arc<Sqlite>, Failure> {
-    let seal = Seal::open(&data.join("seal.key"))
-        .map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
+async fn open_store(data: &Path, full: &Arc<AtomicBool>) -> Result<Arc<SqliteStore>, ServerError> {
+    let seal = SealingKey::open(&data.join("seal.key"))
+        .map_err(|error| ServerError(format!("cannot read the seal key: {error}")))?;
     let path = data.join("ash.db");
     let boot = boot_id();
-    database::look_at(data, &boot).map_err(Failure)?;
-    let store = Sqlite::open_reporting(&path, seal, full.clone()).await;
+    database::check_wal(data, &boot).map_err(ServerError)?;
+    let store = SqliteStore::open_reporting(&path, seal, full.clone()).await;
     let store = store.map(Arc::new).map_err(|error| {
-        Failure(format!(
+        ServerError(format!(
             "cannot open {}: {error}. If it is damaged, `ash repair` says what can be brought back from packs and the object store",
             path.display()
         ))
     })?;
-    database::mark_open(data, &boot).map_err(Failure)?;
+    database::mark_open(data, &boot).map_err(ServerError)?;
     Ok(store)
 }
 
 /// Everything that was committed is in the database's one file after this.
-async fn close(store: &Sqlite, data: &Path) {
+async fn close(store: &SqliteStore, data: &Path) {
     store.close().await;
     database::mark_closed(data);
 }
 
-type Backends = (Arc<dyn Backend>, Option<Docker>);
+type SelectedBackend = (Arc<dyn SandboxBackend>, Option<DockerBackend>);
 
-async fn backend(config: &Config, data: &Path) -> Result<Backends, Failure> {
-    let exe =
-        std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
+async fn select_backend(config: &ServerConfig, data: &Path) -> Result<SelectedBackend, ServerError> {
+    let exe = std::env::current_exe()
+        .map_err(|error| ServerError(format!("cannot find my own program: {error}")))?;
     match config.sandbox {
-        Sandbox::Bubblewrap => {
-            let walls = Bubblewrap::probe_with(exe, config.walls_required.clone())
+        SandboxSetting::Bubblewrap => {
+            let walls = BubblewrapBackend::probe_with(exe, config.walls_required.clone())
                 .await
                 .and_then(|walls| walls.sharing_etc(data.join("etc")));
-            Ok((Arc::new(walls.map_err(|error| Failure(error.to_string()))?), None))
+            Ok((Arc::new(walls.map_err(|error| ServerError(error.to_string()))?), None))
         }
-        Sandbox::Docker => {
-            let docker = engine::open(config, exe).await.map_err(|error| Failure(error.to_string()))?;
+        SandboxSetting::Docker => {
+            let docker =
+                engine::connect_engine(config, exe).await.map_err(|error| ServerError(error.to_string()))?;
             Ok((Arc::new(docker.clone()), Some(docker)))
         }
-        Sandbox::None => {
+        SandboxSetting::None => {
             tracing::warn!(
                 "ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand"
             );
-            Ok((Arc::new(Bare::new(exe).requiring(config.walls_required.clone())), None))
+            Ok((Arc::new(UnconfinedBackend::new(exe).requiring(config.walls_required.clone())), None))
         }
     }
 }
 
-async fn run(
-    (listener, edge): (TcpListener, Edge),
-    app: &App,
+async fn serve_until_signal(
+    (listener, edge): (TcpListener, HttpServer),
+    app: &AppState,
     grace: Duration,
     conflict: oneshot::Receiver<ClaimConflict>,
-) -> Result<(), Failure> {
+) -> Result<(), ServerError> {
     let router = routes::router(app.clone());
     let serving = tokio::spawn(edge.serve(listener, router));
     let stop = tokio::select! {
@@ -408,10 +422,10 @@ async fn run(
         Ok(conflict) = conflict => {
             tracing::error!("leaving: sandboxes and their turns go on for ASH_ORPHAN_TTL seconds, the next server takes them over");
             serving.abort();
-            return Err(Failure(conflict.to_string()));
+            return Err(ServerError(conflict.to_string()));
         }
     };
-    if stop == Stop::Leaving {
+    if stop == ShutdownMode::LeaveSandboxes {
         tracing::info!("leaving: sandboxes and their turns go on, the next server takes them over");
         serving.abort();
         return Ok(());
@@ -422,8 +436,8 @@ async fn run(
     );
     let stopping = async {
         app.sessions.shut_down(grace).await;
-        app.sessions.rooms().drain_far(LAST_WORDS).await;
-        if let Some(far) = &app.sessions.rooms().far {
+        app.sessions.rooms().drain_replication(SHUTDOWN_UPLOAD_TIMEOUT).await;
+        if let Some(far) = &app.sessions.rooms().replicator {
             far.release_claim().await;
         }
     };
@@ -437,20 +451,20 @@ async fn run(
 
 /// SIGHUP leaves the sandboxes to the next server; SIGTERM and Ctrl-C end them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    Gracefully,
-    Leaving,
+enum ShutdownMode {
+    EndSandboxes,
+    LeaveSandboxes,
 }
 
-async fn wait_for_signal() -> Result<Stop, Failure> {
-    let failed = |error: std::io::Error| Failure(format!("cannot listen for signals: {error}"));
+async fn wait_for_signal() -> Result<ShutdownMode, ServerError> {
+    let failed = |error: std::io::Error| ServerError(format!("cannot listen for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     Ok(tokio::select! {
-        _ = terminate.recv() => Stop::Gracefully,
-        _ = interrupt.recv() => Stop::Gracefully,
-        _ = hangup.recv() => Stop::Leaving,
+        _ = terminate.recv() => ShutdownMode::EndSandboxes,
+        _ = interrupt.recv() => ShutdownMode::EndSandboxes,
+        _ = hangup.recv() => ShutdownMode::LeaveSandboxes,
     })
 }
 
@@ -462,11 +476,11 @@ async fn compare_witnesses(sessions: Sessions) {
     sessions.check_database().await;
 }
 
-async fn prune_forever(sessions: Sessions, store: Arc<Sqlite>) {
+async fn prune_deltas_forever(sessions: Sessions, store: Arc<SqliteStore>) {
     let mut hours = tokio::time::interval(Duration::from_secs(3600));
     loop {
         hours.tick().await;
-        let before = ash_session::before(sessions.rooms().rules_clock(), KEPT);
+        let before = ash_session::earlier_by(sessions.rooms().retention_clock(), DELTA_RETENTION);
         if let Err(error) = store.prune(before).await {
             tracing::warn!(%error, "old deltas could not be forgotten");
         }
@@ -474,23 +488,23 @@ async fn prune_forever(sessions: Sessions, store: Arc<Sqlite>) {
 }
 
 async fn watch_memory(sessions: Sessions) {
-    let mut rounds = tokio::time::interval(LOOK_AT_MACHINE);
+    let mut rounds = tokio::time::interval(MACHINE_CHECK_INTERVAL);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        sessions.ease_memory().await;
+        sessions.free_memory().await;
     }
 }
 
-async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) {
-    let mut rounds = tokio::time::interval(LOOK_AT_MACHINE);
+async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::RetentionPolicy) {
+    let mut rounds = tokio::time::interval(MACHINE_CHECK_INTERVAL);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        if sessions.is_full() && probe(&data).is_ok() {
+        if sessions.is_full() && probe_disk_space(&data).is_ok() {
             sessions.has_space_again();
         }
-        match Disk::of(&data) {
+        match FilesystemInfo::of(&data) {
             Ok(disk) => sessions.set_free(disk.free_bytes, &keep).await,
             Err(error) => tracing::warn!(%error, "nobody knows how much space is left"),
         }
@@ -498,10 +512,10 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) 
 }
 
 /// Whether the disk takes a file, and as much as a turn that changed little writes.
-fn probe(data: &Path) -> std::io::Result<()> {
+fn probe_disk_space(data: &Path) -> std::io::Result<()> {
     let path = data.join("probe.new");
     let written = fs::File::create(&path).and_then(|mut file| {
-        file.write_all(&vec![0; PROBE])?;
+        file.write_all(&vec![0; PROBE_BYTES])?;
         file.sync_all()
     });
     fs::remove_file(&path).ok();
@@ -509,7 +523,7 @@ fn probe(data: &Path) -> std::io::Result<()> {
 }
 
 /// What sandboxes left whose shims were killed, and whose sessions nobody may ever resume.
-async fn clear_groups(live: &Path) {
+async fn remove_dead_cgroups(live: &Path) {
     let live = live.to_owned();
     let cleared = tokio::task::spawn_blocking(move || {
         let workspaces = fs::read_dir(live).into_iter().flatten().flatten();
@@ -521,7 +535,7 @@ async fn clear_groups(live: &Path) {
     }
 }
 
-async fn sweep_forever(sessions: Sessions, every: Duration, keep: ash_session::Keep) {
+async fn run_gc_forever(sessions: Sessions, every: Duration, keep: ash_session::RetentionPolicy) {
     // After the start come those who wait for their sessions.
     let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -534,29 +548,38 @@ async fn sweep_forever(sessions: Sessions, every: Duration, keep: ash_session::K
 }
 
 /// Oftener than packs are collected: a time to live is meant in minutes, and it costs little to look.
-async fn clean_forever(sessions: Sessions, retention: ash_session::Retention, sweeps: Duration) {
-    let every = if sweeps.is_zero() { CLEAN } else { sweeps.min(CLEAN) };
+async fn apply_retention_forever(
+    sessions: Sessions,
+    retention: ash_session::SessionTtlRules,
+    sweeps: Duration,
+) {
+    let every = if sweeps.is_zero() { MAX_RETENTION_INTERVAL } else { sweeps.min(MAX_RETENTION_INTERVAL) };
     let mut rounds = tokio::time::interval(every);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        sessions.rooms().keep_time();
-        if let Err(error) = sessions.clean(&retention).await {
+        sessions.rooms().store_trusted_time();
+        if let Err(error) = sessions.apply_session_ttl(&retention).await {
             tracing::warn!(%error, "what is to go by itself was not looked for");
         }
     }
 }
 
-fn announce(data: &Path, address: SocketAddr, config: &Config, woken: usize) -> Result<(), Failure> {
+fn write_server_info(
+    data: &Path,
+    address: SocketAddr,
+    config: &ServerConfig,
+    woken: usize,
+) -> Result<(), ServerError> {
     let url = format!("http://{address}");
     let info = serde_json::json!({
-        "pid": std::process::id(), "url": url, "version": crate::VERSION, "settings": config.given,
-        "models": config.egress().map(|egress| egress.upstream), "claude": config.claude(),
+        "pid": std::process::id(), "url": url, "version": crate::VERSION, "settings": config.settings_by_flag,
+        "models": config.egress().map(|egress| egress.upstream), "claude": config.claude_program(),
     });
     let fresh = data.join("server.json.new");
     fs::write(&fresh, info.to_string())
         .and_then(|()| fs::rename(&fresh, data.join("server.json")))
-        .map_err(|error| Failure(format!("cannot write to {}: {error}", data.display())))?;
+        .map_err(|error| ServerError(format!("cannot write to {}: {error}", data.display())))?;
     tracing::info!(%url, data = %data.display(), taken_over = woken, "ash {} is ready", crate::VERSION);
     if config.api_key().is_none() {
         tracing::info!("the API key is in {}", data.join("initial-api-key").display());
@@ -566,12 +589,12 @@ fn announce(data: &Path, address: SocketAddr, config: &Config, woken: usize) -> 
 }
 
 /// SQLite relies on locks that network file systems only pretend to have.
-fn check_disk(data: &Path) -> Result<(), Failure> {
-    let disk =
-        Disk::of(data).map_err(|error| Failure(format!("cannot look at {}: {error}", data.display())))?;
-    match disk.remote {
+fn check_disk(data: &Path) -> Result<(), ServerError> {
+    let disk = FilesystemInfo::of(data)
+        .map_err(|error| ServerError(format!("cannot look at {}: {error}", data.display())))?;
+    match disk.network_filesystem {
         None => Ok(()),
-        Some(kind) => Err(Failure(format!(
+        Some(kind) => Err(ServerError(format!(
             "{} is on a network file system ({kind}), where SQLite loses data. Choose a local directory with --data-dir or ASH_DATA_DIR",
             data.display()
         ))),
@@ -579,10 +602,10 @@ fn check_disk(data: &Path) -> Result<(), Failure> {
 }
 
 /// One server per data directory: a second one would be a second owner.
-fn lock(data: &Path) -> Result<fs::File, Failure> {
+fn lock(data: &Path) -> Result<fs::File, ServerError> {
     let path = data.join("ash.lock");
     let file = fs::File::create(&path)
-        .map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))?;
+        .map_err(|error| ServerError(format!("cannot open {}: {error}", path.display())))?;
     for _ in 0..20 {
         if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(file);
@@ -590,7 +613,7 @@ fn lock(data: &Path) -> Result<fs::File, Failure> {
         // One that was just killed, or somebody who only looks whether it is held.
         std::thread::sleep(Duration::from_millis(50));
     }
-    Err(Failure(format!(
+    Err(ServerError(format!(
         "another ash server uses {}. Stop it, or choose another directory with --data-dir",
         data.display()
     )))
@@ -599,7 +622,7 @@ fn lock(data: &Path) -> Result<fs::File, Failure> {
 /// Tells ext4 that the trees beneath have nothing to do with each other, so that each gets a part of the disk of its
 /// own. In one part all of them look for free inodes among those of trees that were just erased, which without a
 /// journal takes most of the time of a new session. Other file systems know no such hint, and need none.
-fn spread(dir: &Path) {
+fn hint_top_level_dirs(dir: &Path) {
     if let Ok(dir) = fs::File::open(dir)
         && let Ok(flags) = ioctl_getflags(&dir)
     {
@@ -607,7 +630,7 @@ fn spread(dir: &Path) {
     }
 }
 
-fn node_id(data: &Path) -> Result<String, Failure> {
+fn node_id(data: &Path) -> Result<String, ServerError> {
     let path = data.join("node-id");
     if let Ok(text) = fs::read_to_string(&path)
         && !text.trim().is_empty()
@@ -618,7 +641,7 @@ fn node_id(data: &Path) -> Result<String, Failure> {
     let fresh = data.join("node-id.new");
     fs::write(&fresh, &id)
         .and_then(|()| fs::rename(&fresh, &path))
-        .map_err(|error| Failure(format!("cannot write {}: {error}", path.display())))?;
+        .map_err(|error| ServerError(format!("cannot write {}: {error}", path.display())))?;
     Ok(id)
 }
 
@@ -631,7 +654,7 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-impl App {
+impl AppState {
     /// Where a person on this machine finds the key, without saying where exactly to anybody else.
     pub(crate) fn key_hint(&self) -> &'static str {
         match self.api_key {

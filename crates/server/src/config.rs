@@ -2,10 +2,10 @@
 
 mod check;
 
-pub(crate) use check::Machine;
+pub(crate) use check::HostResources;
 
 use crate::fields::{self, FieldError};
-use ash_sandbox::Egress;
+use ash_sandbox::EgressPolicy;
 use clap::{
     Args, ValueEnum,
     builder::{OsStringValueParser, TypedValueParser},
@@ -43,11 +43,11 @@ pub const SECRETS: [(&str, &str); 4] = [
     ),
 ];
 
-fn secret(name: &str) -> Option<SecretString> {
+fn secret_from_env(name: &str) -> Option<SecretString> {
     std::env::var(name).ok().map(SecretString::from)
 }
 
-fn not_as_flag(_: &str) -> Result<Infallible, String> {
+fn reject_key_flag(_: &str) -> Result<Infallible, String> {
     let names: Vec<&str> = SECRETS.iter().map(|(name, _)| *name).collect();
     Err(format!(
         "keys are not taken as flags, which every user of this machine can read: set the environment variable ({})",
@@ -56,7 +56,7 @@ fn not_as_flag(_: &str) -> Result<Infallible, String> {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct Config {
+pub struct ServerConfig {
     /// Port to listen on (0: any free one)
     #[arg(long, env = "ASH_PORT", default_value_t = 4100)]
     pub port: u16,
@@ -71,16 +71,16 @@ pub struct Config {
         long = "api-key",
         aliases = ["internal-secret", "anthropic-api-key", "claude-oauth-token"],
         hide = true,
-        value_parser = not_as_flag
+        value_parser = reject_key_flag
     )]
     pub refused_key: Option<Infallible>,
-    #[arg(skip = secret("ASH_API_KEY"))]
+    #[arg(skip = secret_from_env("ASH_API_KEY"))]
     pub api_key: Option<SecretString>,
-    #[arg(skip = secret("ASH_INTERNAL_SECRET"))]
+    #[arg(skip = secret_from_env("ASH_INTERNAL_SECRET"))]
     pub internal_secret: Option<SecretString>,
     /// Walls around every agent
-    #[arg(long, env = "ASH_SANDBOX", value_enum, default_value_t = Sandbox::Bubblewrap)]
-    pub sandbox: Sandbox,
+    #[arg(long, env = "ASH_SANDBOX", value_enum, default_value_t = SandboxSetting::Bubblewrap)]
+    pub sandbox: SandboxSetting,
     /// The Docker engine for ASH_SANDBOX=docker: unix:///PATH of its socket [default: unix:///var/run/docker.sock]
     #[arg(long, env = "DOCKER_HOST", value_name = "URL")]
     pub docker_host: Option<String>,
@@ -89,7 +89,7 @@ pub struct Config {
     pub docker_image: ash_model::Image,
     /// Uids for sandboxes when the server runs as root, FIRST-LAST
     #[arg(long, env = "ASH_SANDBOX_UIDS", default_value = "200000-265535", value_parser = uids)]
-    pub sandbox_uids: Uids,
+    pub sandbox_uids: SandboxUidRange,
     /// Memory limit per sandbox in MiB (as root, where cgroups can be made)
     #[arg(long, env = "ASH_SANDBOX_MEMORY_MB", default_value_t = 2048)]
     pub sandbox_memory_mb: u64,
@@ -100,11 +100,11 @@ pub struct Config {
     /// maxProcesses (512), maxOpenFiles (8192), diskMb (10240), maxFiles (1000000), turnSeconds (0), outputKbPerSecond (16384);
     /// 0: no limit
     #[arg(long, env = "ASH_LIMITS", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
-    pub limits: ash_model::Bounds,
+    pub limits: ash_model::ResourceLimits,
     /// The most that agents and sessions may ask for, in the same words [default: ASH_LIMITS for all but the operator, who may
     /// ask for anything]
     #[arg(long, env = "ASH_LIMITS_MAX", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
-    pub limits_max: ash_model::Bounds,
+    pub limits_max: ash_model::ResourceLimits,
     /// What one tenant may make the server keep, as NAME=NUMBER,… of sessionMessages (1000) and sessionQueuedKb (65536), which wait
     /// in one session; tenantMessages (20000) and tenantQueuedKb (524288), which wait in all of its sessions; keys (1000), agents
     /// (1000), keptAgents (10000), deleted ones included, agentVersions (10000) of one agent, prewarmed (16) sandboxes; prewarmedTotal
@@ -118,9 +118,9 @@ pub struct Config {
     /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
     /// limits, uid, no-userns; or all
     #[arg(long, env = "ASH_WALLS_REQUIRED", value_name = "WALLS", default_value = "", hide_default_value = true, value_parser = walls)]
-    pub walls_required: ash_sandbox::Required,
+    pub walls_required: ash_sandbox::RequiredWalls,
     /// Lets agents make user namespaces whose ash.toml asks for them (1 or 0); weakens the walls, see docs/security.md
-    #[arg(long, env = "ASH_ALLOW_USERNS", value_parser = switch)]
+    #[arg(long, env = "ASH_ALLOW_USERNS", value_parser = parse_bool)]
     pub allow_userns: bool,
     /// Seconds that an agent's install.sh or startup.sh may take at most, whatever its ash.toml says
     #[arg(long, env = "ASH_SETUP_MAX_SECONDS", default_value = "3600", value_parser = seconds)]
@@ -158,8 +158,8 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// Which model services clients may bring keys of their own for: none (off), those of ASH_PROVIDER_URLS (list), or these
     /// and every public host (public)
-    #[arg(long, env = "ASH_OWN_PROVIDERS", value_enum, default_value_t = OwnProviders::Public)]
-    pub own_providers: OwnProviders,
+    #[arg(long, env = "ASH_OWN_PROVIDERS", value_enum, default_value_t = ByokPolicy::Public)]
+    pub own_providers: ByokPolicy,
     /// Base URLs that clients may bring keys of their own for although they are not on the Internet, and what lies beneath
     /// their paths, separated by commas
     #[arg(long, env = "ASH_PROVIDER_URLS", value_delimiter = ',')]
@@ -207,8 +207,8 @@ pub struct Config {
     #[arg(long, env = "ASH_TRASH_TTL", default_value = "604800", value_parser = seconds)]
     pub trash_ttl: Duration,
     /// Sessions that go by themselves, as STATUS:AGE=FATE, comma-separated: ended:7d=purge,paused:90d=end [default: none]
-    #[arg(long, env = "ASH_RETENTION", value_name = "RULES", default_value = "", hide_default_value = true, value_parser = ash_session::Retention::parse)]
-    pub retention: ash_session::Retention,
+    #[arg(long, env = "ASH_RETENTION", value_name = "RULES", default_value = "", hide_default_value = true, value_parser = ash_session::SessionTtlRules::parse)]
+    pub retention: ash_session::SessionTtlRules,
     /// Seconds between two searches for what nobody needs in the object store (0: with every collection)
     #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
     pub remote_gc_every: Duration,
@@ -225,9 +225,9 @@ pub struct Config {
     /// Megabits a second that are sent to the object store (0: as fast as it goes)
     #[arg(long, env = "ASH_REMOTE_MBIT", default_value_t = 0)]
     pub remote_mbit: u64,
-    #[arg(skip = secret("ANTHROPIC_API_KEY"))]
+    #[arg(skip = secret_from_env("ANTHROPIC_API_KEY"))]
     pub anthropic_api_key: Option<SecretString>,
-    #[arg(skip = secret("CLAUDE_CODE_OAUTH_TOKEN"))]
+    #[arg(skip = secret_from_env("CLAUDE_CODE_OAUTH_TOKEN"))]
     pub claude_oauth_token: Option<SecretString>,
     /// Where model calls go
     #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = ANTHROPIC)]
@@ -235,13 +235,13 @@ pub struct Config {
     /// What models cost beyond the list, in dollars for a million tokens: {"MODEL": {"input": 3, "output": 15, "cacheWrite": 3.75,
     /// "cacheRead": 0.3}}, or a file with that
     #[arg(long, env = "ASH_PRICES", value_name = "JSON|FILE", default_value = "", hide_default_value = true, value_parser = prices)]
-    pub prices: ash_model::Prices,
+    pub prices: ash_model::ModelPrices,
     /// Claude Code's program [default: `claude` on the PATH]
     #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE", value_parser = path())]
     pub claude_bin: Option<PathBuf>,
     /// Runtime of agents that name none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
-    pub default_runtime: ash_model::Runtime,
+    pub default_runtime: ash_model::AgentRuntime,
     /// Web origins that may call the API, comma-separated; * for all [default: none]
     #[arg(long, env = "ALLOWED_ORIGINS", value_delimiter = ',')]
     pub allowed_origins: Vec<String>,
@@ -260,11 +260,11 @@ pub struct Config {
     pub client_timeout: Duration,
     /// Every setting as this server has it, by its flag. `ash doctor` reads it in `server.json`: keys are not in it.
     #[arg(skip)]
-    pub given: BTreeMap<String, String>,
+    pub settings_by_flag: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Sandbox {
+pub enum SandboxSetting {
     Bubblewrap,
     /// A container for each agent, made by a Docker engine on this machine
     Docker,
@@ -274,16 +274,16 @@ pub enum Sandbox {
 
 /// Which model services clients may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OwnProviders {
+pub enum ByokPolicy {
     Off,
     List,
     Public,
 }
 
 #[derive(Debug, Clone)]
-pub struct Uids(pub std::ops::Range<u32>);
+pub struct SandboxUidRange(pub std::ops::Range<u32>);
 
-fn uids(text: &str) -> Result<Uids, String> {
+fn uids(text: &str) -> Result<SandboxUidRange, String> {
     let (first, last) = text.split_once('-').ok_or("write it as FIRST-LAST, for example 200000-265535")?;
     let number = |text: &str| text.trim().parse::<u32>().map_err(|error| format!("{text:?}: {error}"));
     let (first, last) = (number(first)?, number(last)?);
@@ -291,7 +291,7 @@ fn uids(text: &str) -> Result<Uids, String> {
     if first < 10_000 || last < first || last == u32::MAX {
         return Err("FIRST must be at least 10000 and not above LAST".to_owned());
     }
-    Ok(Uids(first..last + 1))
+    Ok(SandboxUidRange(first..last + 1))
 }
 
 /// In thousandths.
@@ -305,16 +305,16 @@ fn cpu_millis(text: &str) -> Result<u64, String> {
     }
 }
 
-fn bounds(text: &str) -> Result<ash_model::Bounds, String> {
-    ash_model::Bounds::parse(text).map_err(|error| error.to_string())
+fn bounds(text: &str) -> Result<ash_model::ResourceLimits, String> {
+    ash_model::ResourceLimits::parse(text).map_err(|error| error.to_string())
 }
 
 fn quotas(text: &str) -> Result<ash_model::Quotas, String> {
     ash_model::Quotas::parse(text).map_err(|error| error.to_string())
 }
 
-fn walls(text: &str) -> Result<ash_sandbox::Required, String> {
-    ash_sandbox::Required::parse(text).map_err(|error| error.to_string())
+fn walls(text: &str) -> Result<ash_sandbox::RequiredWalls, String> {
+    ash_sandbox::RequiredWalls::parse(text).map_err(|error| error.to_string())
 }
 
 /// Also an empty one, as compose files leave variables, which names none.
@@ -327,7 +327,7 @@ fn is_named(path: &Path) -> bool {
 }
 
 /// Nothing that opens a wall is switched on by a word that nobody knows.
-fn switch(text: &str) -> Result<bool, String> {
+fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "true" => Ok(true),
         "" | "0" | "false" => Ok(false),
@@ -349,24 +349,24 @@ fn claim_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
-    ash_model::Runtime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
+fn runtime(text: &str) -> Result<ash_model::AgentRuntime, String> {
+    ash_model::AgentRuntime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
 }
 
 /// The beginnings of models' names with what they cost, here or in a file.
-fn prices(text: &str) -> Result<ash_model::Prices, String> {
+fn prices(text: &str) -> Result<ash_model::ModelPrices, String> {
     let json = match text.trim_start() {
-        "" => return Ok(ash_model::Prices::default()),
+        "" => return Ok(ash_model::ModelPrices::default()),
         json if json.starts_with('{') => json.to_owned(),
         file => std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?,
     };
-    given_prices(&json).and_then(ash_model::Prices::with).map_err(|wrong| {
+    given_prices(&json).and_then(ash_model::ModelPrices::with_overrides).map_err(|wrong| {
         format!("write it as {{\"MODEL\": {{\"input\": 3, \"output\": 15}}}}, in dollars for a million tokens: {wrong}")
     })
 }
 
 fn given_prices(json: &str) -> Result<BTreeMap<String, ash_model::GivenPrice>, String> {
-    let object = fields::object(json.as_bytes()).map_err(|error| match error.classify() {
+    let object = fields::parse_unique_object(json.as_bytes()).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => "it must be an object that names each model once".to_owned(),
         _ => format!("it is no JSON from line {}, column {} on", error.line(), error.column()),
     })?;
@@ -392,10 +392,10 @@ fn is_set(secret: &SecretString) -> bool {
     !secret.expose_secret().is_empty()
 }
 
-impl Config {
+impl ServerConfig {
     /// What sandboxes may take of the machine if nobody says otherwise.
-    pub fn limits(&self) -> ash_model::Bounds {
-        self.limits.over(ash_model::Bounds {
+    pub fn limits(&self) -> ash_model::ResourceLimits {
+        self.limits.with_fallback(ash_model::ResourceLimits {
             memory_mb: Some(self.sandbox_memory_mb),
             cpu_percent: self.sandbox_cpus.map(|millis| millis.div_ceil(10)),
             max_processes: Some(512),
@@ -417,7 +417,7 @@ impl Config {
     }
 
     /// Keys that can be guessed are good for a server that only this machine reaches, with a warning.
-    pub(crate) fn check_keys(&self) -> Result<(), String> {
+    pub(crate) fn check_key_length(&self) -> Result<(), String> {
         let is_short = |key: &Option<SecretString>| {
             key.as_ref().is_some_and(|key| key.expose_secret().chars().count() < MIN_KEY)
         };
@@ -438,22 +438,31 @@ impl Config {
         Ok(())
     }
 
-    pub fn keep(&self) -> ash_session::Keep {
-        let rules =
-            ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
+    pub fn retention_policy(&self) -> ash_session::RetentionPolicy {
+        let rules = ash_snapshot::SnapshotRetention {
+            last: self.keep_last,
+            hourly: self.keep_hourly,
+            daily: self.keep_daily,
+        };
         let far_every = self.remote_gc_every;
         let (grace, cold, trash) = (self.gc_grace, self.cold_ttl, self.trash_ttl);
-        ash_session::Keep { rules, grace, cold, trash, far_every }
+        ash_session::RetentionPolicy {
+            rules,
+            grace,
+            local_ttl: cold,
+            trash_ttl: trash,
+            remote_gc_interval: far_every,
+        }
     }
 
     /// The object store, if there is one. The environment is read here and nowhere else.
-    pub fn bucket(&self) -> Result<Option<ash_cloud::Bucket>, ash_cloud::Trouble> {
+    pub fn bucket(&self) -> Result<Option<ash_cloud::Bucket>, ash_cloud::BucketError> {
         let url = self.snapshot_url.as_deref().filter(|url| !url.is_empty());
         url.map(|url| ash_cloud::Bucket::open(url, &std::env::vars().collect())).transpose()
     }
 
     /// Only a service of the operator's own may need no key.
-    pub fn egress(&self) -> Option<Egress> {
+    pub fn egress(&self) -> Option<EgressPolicy> {
         let key = self.anthropic_api_key.clone().filter(is_set).map(|key| ("x-api-key".to_owned(), key));
         let token = self.claude_oauth_token.as_ref().filter(|token| is_set(token)).map(|token| {
             ("authorization".to_owned(), SecretString::from(format!("Bearer {}", token.expose_secret())))
@@ -463,19 +472,20 @@ impl Config {
             "" => ANTHROPIC.to_owned(),
             named => named.to_owned(),
         };
-        let dialect = Some(ash_model::Dialect::Anthropic);
-        let way = Egress { upstream, headers, public: false, dialect };
+        let dialect = Some(ash_model::ModelApiDialect::Anthropic);
+        let way = EgressPolicy { upstream, headers, public: false, dialect };
         (!way.headers.is_empty() || way.upstream != ANTHROPIC).then_some(way)
     }
 
     /// Sandboxes that a Docker engine makes.
-    pub fn docker(&self, exe: PathBuf) -> Result<ash_sandbox::Docker, ash_sandbox::Error> {
-        let docker = ash_sandbox::Docker::new(exe, self.docker_host.as_deref(), self.docker_image.clone())?;
+    pub fn docker(&self, exe: PathBuf) -> Result<ash_sandbox::DockerBackend, ash_sandbox::Error> {
+        let docker =
+            ash_sandbox::DockerBackend::new(exe, self.docker_host.as_deref(), self.docker_image.clone())?;
         Ok(docker.requiring(self.walls_required.clone()))
     }
 
     /// The real file: a link to it may lead out of what a sandbox sees.
-    pub fn claude(&self) -> Option<PathBuf> {
+    pub fn claude_program(&self) -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let on_path =
             || std::env::split_paths(&path).map(|dir| dir.join("claude")).find(|file| file.is_file());

@@ -7,15 +7,15 @@ use std::{
 };
 
 /// Makes it if it is not there. One that others can enter is closed to them if it is ours, and refused otherwise.
-pub(crate) fn own(path: &Path) -> Result<(), String> {
-    make(path)?;
+pub(crate) fn create_private(path: &Path) -> Result<(), String> {
+    create_private_dir(path)?;
     let cannot = |error: std::io::Error| format!("cannot look at {}: {error}", path.display());
     let found = fs::metadata(path).map_err(cannot)?;
     check(path, (found.uid(), found.mode()), rustix::process::geteuid().as_raw())
 }
 
 /// A directory that only we can enter, if there is none.
-pub(crate) fn make(path: &Path) -> Result<(), String> {
+pub(crate) fn create_private_dir(path: &Path) -> Result<(), String> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| format!("cannot make {}: {error}", path.display()))
 }
@@ -50,10 +50,10 @@ mod tests {
     fn a_data_directory_that_others_can_enter_is_closed_to_them() {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
-        own(&data).expect("made");
+        create_private(&data).expect("made");
         assert_eq!(mode(&data), 0o700);
         fs::set_permissions(&data, Permissions::from_mode(0o755)).expect("open");
-        own(&data).expect("closed");
+        create_private(&data).expect("closed");
         assert_eq!(mode(&data), 0o700);
     }
 
@@ -64,7 +64,7 @@ mod tests {
         assert!(refused.contains("ASH_DATA_DIR") && refused.contains("uid 1001"), "{refused}");
         assert_eq!(check(dir.path(), (1001, 0o40_700), 0), Ok(()), "only its owner can enter it");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).expect("shared");
-        own(dir.path()).expect_err("a shared place is not closed");
+        create_private(dir.path()).expect_err("a shared place is not closed");
         assert_eq!(mode(dir.path()), 0o1777);
     }
 }

@@ -16,23 +16,23 @@ const OPEN: &str = "ash.db.open";
 /// Says what is wrong until `ash repair` has dealt with it.
 const DAMAGE: &str = "ash.db.damage";
 /// Where live trees go that no witness knows.
-const LOST: &str = "lost";
+const ORPHAN_TREES_DIR: &str = "lost";
 
 /// The file `ash.db.damage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Damage {
+pub(crate) struct DatabaseDamage {
     pub(crate) at: Timestamp,
     pub(crate) error: String,
 }
 
 /// Notes what is wrong, with a copy of the log as it was found.
-pub(crate) fn look_at(data: &Path, boot: &str) -> Result<(), String> {
+pub(crate) fn check_wal(data: &Path, boot: &str) -> Result<(), String> {
     let failed = |what: &str, error: std::io::Error| format!("cannot {what} in {}: {error}", data.display());
     let was_open = fs::read_to_string(data.join(OPEN)).ok();
     let log = data.join("ash.db-wal");
     let found = match fs::File::open(&log) {
         Ok(file) => {
-            damage_in(file, was_open.as_deref() == Some(boot)).map_err(|e| failed("read the log", e))?
+            find_wal_damage(file, was_open.as_deref() == Some(boot)).map_err(|e| failed("read the log", e))?
         }
         Err(error) if error.kind() == ErrorKind::NotFound => was_open
             .is_some_and(|_| data.join(DATABASE).exists())
@@ -47,7 +47,7 @@ pub(crate) fn look_at(data: &Path, boot: &str) -> Result<(), String> {
         fs::copy(&log, &copy).map_err(|e| failed("copy the damaged log", e))?;
         error.push_str(&format!(" The log as it was found is kept in {}.", copy.display()));
     }
-    let text = serde_json::to_vec(&Damage { at, error }).expect("plain words and numbers");
+    let text = serde_json::to_vec(&DatabaseDamage { at, error }).expect("plain words and numbers");
     let fresh = data.join("ash.db.damage.new");
     fs::write(&fresh, text)
         .and_then(|()| fs::File::open(&fresh)?.sync_all())
@@ -56,11 +56,11 @@ pub(crate) fn look_at(data: &Path, boot: &str) -> Result<(), String> {
 }
 
 /// What was found wrong with the database's files and not dealt with yet.
-pub(crate) fn damage(data: &Path) -> Option<Damage> {
+pub(crate) fn recorded_damage(data: &Path) -> Option<DatabaseDamage> {
     serde_json::from_slice(&fs::read(data.join(DAMAGE)).ok()?).ok()
 }
 
-pub(crate) fn forget_damage(data: &Path) -> Result<(), String> {
+pub(crate) fn clear_damage(data: &Path) -> Result<(), String> {
     remove(&data.join(DAMAGE))
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn mark_closed(data: &Path) {
 }
 
 /// A database that cannot be read makes way for a new one. Nothing of it is deleted.
-pub(crate) fn put_aside(data: &Path) -> Result<PathBuf, String> {
+pub(crate) fn move_damaged_aside(data: &Path) -> Result<PathBuf, String> {
     let to = data.join(format!("{DATABASE}.damaged-{}", Timestamp::now().0));
     for ending in ["", "-wal", "-shm"] {
         let from = data.join(format!("{DATABASE}{ending}"));
@@ -90,12 +90,12 @@ pub(crate) fn put_aside(data: &Path) -> Result<PathBuf, String> {
 }
 
 /// Live trees that no witness knows are kept where no server looks for them.
-pub(crate) fn keep_trees(data: &Path, workspaces: &[WorkspaceId]) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn move_orphan_trees(data: &Path, workspaces: &[WorkspaceId]) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("cannot put a tree aside in {}: {error}", data.display());
     let mut kept = Vec::new();
     for workspace in workspaces {
-        let to = data.join(LOST).join(workspace.to_string());
-        fs::create_dir_all(data.join(LOST)).map_err(failed)?;
+        let to = data.join(ORPHAN_TREES_DIR).join(workspace.to_string());
+        fs::create_dir_all(data.join(ORPHAN_TREES_DIR)).map_err(failed)?;
         fs::rename(data.join("live").join(workspace.to_string()), &to).map_err(failed)?;
         kept.push(to);
     }
@@ -113,26 +113,26 @@ fn remove(path: &Path) -> Result<(), String> {
 
 /// What is wrong with a write-ahead log, if it says more than SQLite will read of it. `same_boot`: the machine has not gone
 /// down since it was written, so that no frame can be there in part.
-fn damage_in(mut file: impl Read, same_boot: bool) -> std::io::Result<Option<String>> {
+fn find_wal_damage(mut file: impl Read, same_boot: bool) -> std::io::Result<Option<String>> {
     let mut header = [0; 32];
-    if !fill(&mut file, &mut header)? {
+    if !read_full(&mut file, &mut header)? {
         return Ok(None);
     }
     let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (big, page) = (word(0) & 1 == 1, word(8) as usize);
     let salts = &header[16..24];
     let is_magic = word(0) & !1 == 0x377f_0682 && page.is_power_of_two() && (512..=65536).contains(&page);
-    let mut sums = summed(big, (0, 0), &header[..24]);
+    let mut sums = wal_checksum(big, (0, 0), &header[..24]);
     if !is_magic || sums != (word(24), word(28)) {
         return Ok(Some("the beginning of its write-ahead log is not whole".to_owned()));
     }
     let (mut frame, mut bad, mut number) = (vec![0; 24 + page], None, 0_u64);
-    while fill(&mut file, &mut frame)? {
+    while read_full(&mut file, &mut frame)? {
         number += 1;
         let ours = frame[8..16] == *salts;
         match bad {
             None => {
-                let next = summed(big, summed(big, sums, &frame[..8]), &frame[24..]);
+                let next = wal_checksum(big, wal_checksum(big, sums, &frame[..8]), &frame[24..]);
                 let said =
                     |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
                 match ours && next == (said(16), said(20)) {
@@ -156,7 +156,7 @@ fn not_whole(frame: u64) -> String {
 }
 
 /// False: there is no more.
-fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
+fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
@@ -165,7 +165,7 @@ fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
 }
 
 /// SQLite's checksum, which goes on from what was summed before.
-fn summed(big: bool, (mut one, mut two): (u32, u32), bytes: &[u8]) -> (u32, u32) {
+fn wal_checksum(big: bool, (mut one, mut two): (u32, u32), bytes: &[u8]) -> (u32, u32) {
     let word = |bytes: &[u8]| match big {
         true => u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
         false => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
@@ -180,15 +180,15 @@ fn summed(big: bool, (mut one, mut two): (u32, u32), bytes: &[u8]) -> (u32, u32)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_store::{Seal, Sqlite, Store};
+    use ash_store::{SealingKey, SqliteStore, Store};
 
     /// The log of a real database into which somebody wrote three times.
     async fn log() -> Vec<u8> {
         let dir = tempfile::tempdir().expect("a directory");
-        let seal = Seal::open(&dir.path().join("seal.key")).expect("a key");
-        let store = Sqlite::open(&dir.path().join("ash.db"), seal).await.expect("a database");
+        let seal = SealingKey::open(&dir.path().join("seal.key")).expect("a key");
+        let store = SqliteStore::open(&dir.path().join("ash.db"), seal).await.expect("a database");
         for place in ["a", "b", "c"] {
-            store.set_far(place).await.expect("written");
+            store.set_remote(place).await.expect("written");
         }
         let log = fs::read(dir.path().join("ash.db-wal")).expect("a log");
         store.close().await;
@@ -198,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn a_log_that_sqlite_would_cut_short_is_noticed() {
         let log = log().await;
-        let damage = |log: &[u8], same_boot| damage_in(log, same_boot).expect("read");
+        let damage = |log: &[u8], same_boot| find_wal_damage(log, same_boot).expect("read");
         assert_eq!((damage(&log, true), damage(&log, false)), (None, None), "it is whole");
         let page = u32::from_be_bytes(log[8..12].try_into().expect("four bytes")) as usize;
         let frames = (log.len() - 32) / (24 + page);
@@ -227,13 +227,13 @@ mod tests {
             let mut log = vec![0; 32];
             log[..12].copy_from_slice(&[0x37, 0x7f, 0x06, 0x82, 0, 0x2d, 0xe2, 0x18, 0, 0, 2, 0]);
             log[16..24].fill(salt);
-            let mut sums = summed(false, (0, 0), &log[..24]);
+            let mut sums = wal_checksum(false, (0, 0), &log[..24]);
             log[24..28].copy_from_slice(&sums.0.to_be_bytes());
             log[28..32].copy_from_slice(&sums.1.to_be_bytes());
             for number in 0..frames {
                 let mut frame = vec![number; 24 + 512];
                 frame[8..16].fill(salt);
-                sums = summed(false, summed(false, sums, &frame[..8]), &frame[24..]);
+                sums = wal_checksum(false, wal_checksum(false, sums, &frame[..8]), &frame[24..]);
                 frame[16..20].copy_from_slice(&sums.0.to_be_bytes());
                 frame[20..24].copy_from_slice(&sums.1.to_be_bytes());
                 log.extend(frame);
@@ -241,23 +241,23 @@ mod tests {
             if whole { log } else { log[32..].to_vec() }
         };
         let log = [round(7, 2, true), round(6, 3, false)].concat();
-        assert_eq!(damage_in(&log[..], true).expect("read"), None);
+        assert_eq!(find_wal_damage(&log[..], true).expect("read"), None);
     }
 
     #[test]
     fn a_log_that_was_deleted_is_noticed_and_said_until_it_is_dealt_with() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join(DATABASE), "x").expect("written");
-        look_at(dir.path(), "boot").expect("looked at");
-        assert_eq!(damage(dir.path()), None, "it was closed");
+        check_wal(dir.path(), "boot").expect("looked at");
+        assert_eq!(recorded_damage(dir.path()), None, "it was closed");
         mark_open(dir.path(), "boot").expect("marked");
-        look_at(dir.path(), "boot").expect("looked at");
-        let found = damage(dir.path()).expect("noticed");
+        check_wal(dir.path(), "boot").expect("looked at");
+        let found = recorded_damage(dir.path()).expect("noticed");
         assert!(found.error.contains("missing"), "{found:?}");
         mark_closed(dir.path());
-        look_at(dir.path(), "boot").expect("looked at");
-        assert_eq!(damage(dir.path()), Some(found));
-        forget_damage(dir.path()).expect("forgotten");
-        assert_eq!(damage(dir.path()), None);
+        check_wal(dir.path(), "boot").expect("looked at");
+        assert_eq!(recorded_damage(dir.path()), Some(found));
+        clear_damage(dir.path()).expect("forgotten");
+        assert_eq!(recorded_damage(dir.path()), None);
     }
 }

@@ -6,12 +6,12 @@ use std::{fs, io, path::Path};
 
 /// A file system as the operator must know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disk {
+pub struct FilesystemInfo {
     pub free_bytes: u64,
     /// `None` where the file system makes inodes as they are needed.
     pub free_inodes: Option<u64>,
     /// The network file system it is, if it is one.
-    pub remote: Option<&'static str>,
+    pub network_filesystem: Option<&'static str>,
 }
 
 const FUSE: u32 = 0x6573_5546;
@@ -53,17 +53,17 @@ const REMOTE_FUSE: [&str; 16] = [
     "lustre",
 ];
 
-impl Disk {
+impl FilesystemInfo {
     /// The file system that holds `path`, which exists.
-    pub fn of(path: &Path) -> io::Result<Disk> {
+    pub fn of(path: &Path) -> io::Result<FilesystemInfo> {
         let space = statfs(path)?;
         let StatFs { f_bavail, f_frsize, f_files, f_ffree, .. } = space;
         let fuse = fuse_name(path).unwrap_or_default();
-        Ok(Disk {
+        Ok(FilesystemInfo {
             free_bytes: f_bavail.saturating_mul(u64::try_from(f_frsize).unwrap_or(0)),
             free_inodes: (f_files > 0).then_some(f_ffree),
             // The numbers have 32 bits; the field is as wide as the machine's words, and may be signed.
-            remote: remote(space.f_type as u32, &fuse),
+            network_filesystem: remote(space.f_type as u32, &fuse),
         })
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn this_machines_own_disk_is_local_and_has_room() {
-        let disk = Disk::of(&std::env::temp_dir()).expect("a file system");
-        assert!(disk.free_bytes > 0 && disk.remote.is_none(), "{disk:?}");
+        let disk = FilesystemInfo::of(&std::env::temp_dir()).expect("a file system");
+        assert!(disk.free_bytes > 0 && disk.network_filesystem.is_none(), "{disk:?}");
     }
 }

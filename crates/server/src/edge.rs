@@ -11,11 +11,11 @@ mod socket;
 mod streams;
 mod throttle;
 
-pub(crate) use body::{LargeBodies, WholeBody, read_file, with_timeout};
-pub(crate) use connections::{Edge, Peer, Reserved, raise_open_files};
+pub(crate) use body::{BodySpooler, BufferedBody, read_file, with_timeout};
+pub(crate) use connections::{HttpServer, PeerAddresses, ReservedConnection, raise_open_files};
 pub(crate) use headers::{cors, no_store};
 pub(crate) use hosts::{AllowedHosts, check_host};
-pub(crate) use memory::{give_back_memory, return_large_blocks};
+pub(crate) use memory::{set_mmap_threshold, trim_memory_forever};
 pub(crate) use peer_uid::is_own_user;
-pub(crate) use streams::{KeyStreams, StreamLease, TooManyStreams};
-pub(crate) use throttle::FailedKeys;
+pub(crate) use streams::{KeyStreamLimiter, StreamPermit, TooManyStreams};
+pub(crate) use throttle::FailedAuthThrottle;

@@ -1,10 +1,10 @@
 //! By whom limits are enforced on this machine: asked once at start, and said with every session.
 
-use crate::config::Sandbox;
-use ash_sandbox::Groups;
+use crate::config::SandboxSetting;
+use ash_sandbox::CgroupSupport;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Enforced {
+pub struct LimitEnforcement {
     pub memory: &'static str,
     pub cpu: &'static str,
     pub processes: &'static str,
@@ -13,29 +13,33 @@ pub struct Enforced {
 /// Looked at from time to time, by us.
 const WATCHDOG: &str = "watchdog";
 const RLIMIT: &str = "rlimit";
-const NOBODY: &str = "nobody";
+const UNENFORCED: &str = "nobody";
 
-impl Enforced {
-    pub fn of(sandbox: Sandbox, groups: Groups) -> Enforced {
+impl LimitEnforcement {
+    pub fn of(sandbox: SandboxSetting, groups: CgroupSupport) -> LimitEnforcement {
         // Only a user namespace of its own has processes of its own to count.
         let processes = match sandbox {
-            Sandbox::Docker => return Enforced { memory: "docker", cpu: "docker", processes: "docker" },
-            Sandbox::Bubblewrap => RLIMIT,
-            Sandbox::None => NOBODY,
+            SandboxSetting::Docker => {
+                return LimitEnforcement { memory: "docker", cpu: "docker", processes: "docker" };
+            }
+            SandboxSetting::Bubblewrap => RLIMIT,
+            SandboxSetting::None => UNENFORCED,
         };
         match groups {
-            Groups::Unified => Enforced { memory: "cgroup2", cpu: "cgroup2", processes: "cgroup2" },
-            Groups::Separate { memory, processes: counted, cpu } => Enforced {
+            CgroupSupport::Unified => {
+                LimitEnforcement { memory: "cgroup2", cpu: "cgroup2", processes: "cgroup2" }
+            }
+            CgroupSupport::Separate { memory, processes: counted, cpu } => LimitEnforcement {
                 memory: if memory { "cgroup1" } else { WATCHDOG },
-                cpu: if cpu { "cgroup1" } else { NOBODY },
+                cpu: if cpu { "cgroup1" } else { UNENFORCED },
                 processes: if counted { "cgroup1" } else { processes },
             },
-            Groups::None => Enforced { memory: WATCHDOG, cpu: NOBODY, processes },
+            CgroupSupport::None => LimitEnforcement { memory: WATCHDOG, cpu: UNENFORCED, processes },
         }
     }
 
     /// By the name of the limit.
-    pub fn by(&self, name: &str) -> &'static str {
+    pub fn enforcer_of(&self, name: &str) -> &'static str {
         match name {
             "memoryMb" => self.memory,
             "cpuPercent" => self.cpu,
@@ -54,10 +58,10 @@ mod tests {
 
     #[test]
     fn whoever_is_not_root_has_a_watchdog_and_rlimits() {
-        let user = Enforced::of(Sandbox::Bubblewrap, Groups::None);
-        assert_eq!(user, Enforced { memory: "watchdog", cpu: "nobody", processes: "rlimit" });
-        let some = Groups::Separate { memory: false, processes: true, cpu: true };
-        let old = Enforced::of(Sandbox::None, some);
-        assert_eq!(old, Enforced { memory: "watchdog", cpu: "cgroup1", processes: "cgroup1" });
+        let user = LimitEnforcement::of(SandboxSetting::Bubblewrap, CgroupSupport::None);
+        assert_eq!(user, LimitEnforcement { memory: "watchdog", cpu: "nobody", processes: "rlimit" });
+        let some = CgroupSupport::Separate { memory: false, processes: true, cpu: true };
+        let old = LimitEnforcement::of(SandboxSetting::None, some);
+        assert_eq!(old, LimitEnforcement { memory: "watchdog", cpu: "cgroup1", processes: "cgroup1" });
     }
 }

@@ -1,8 +1,8 @@
 //! The Docker engine that makes the sandboxes, if one does. It may be stopped or slow: the server starts beside it, says so
 //! in `/health`, and makes use of it when it is back. Sandboxes that run need no engine to be taken over.
 
-use crate::config::Config;
-use ash_sandbox::{Docker, Error};
+use crate::config::ServerConfig;
+use ash_sandbox::{DockerBackend, Error};
 use ash_session::Sessions;
 use std::{path::PathBuf, time::Duration};
 
@@ -11,9 +11,9 @@ const UNREACHABLE: &str = "engine_unreachable";
 const UNUSABLE: &str = "engine_unusable";
 
 /// An engine that answers must be one that can be used; one that does not may be so later.
-pub(crate) async fn open(config: &Config, exe: PathBuf) -> Result<Docker, Error> {
+pub(crate) async fn connect_engine(config: &ServerConfig, exe: PathBuf) -> Result<DockerBackend, Error> {
     let docker = config.docker(exe)?;
-    match docker.reach().await {
+    match docker.ping().await {
         Ok(()) => {
             prepare(&docker).await?;
             docker.try_out().await?;
@@ -26,8 +26,8 @@ pub(crate) async fn open(config: &Config, exe: PathBuf) -> Result<Docker, Error>
 }
 
 /// Before anything is started with it: that it has what sandboxes need, and nothing of dead ones.
-async fn prepare(docker: &Docker) -> Result<(), Error> {
-    let version = docker.look().await?;
+async fn prepare(docker: &DockerBackend) -> Result<(), Error> {
+    let version = docker.check().await?;
     let orphans = docker.clone();
     match tokio::task::spawn_blocking(move || orphans.clear_orphans()).await {
         Ok(Ok(cleared)) => tracing::info!(version, cleared, "a Docker engine is ready for sandboxes"),
@@ -38,7 +38,7 @@ async fn prepare(docker: &Docker) -> Result<(), Error> {
 }
 
 /// Says when the engine goes and when it is back.
-pub(crate) async fn watch(sessions: Sessions, docker: Docker) {
+pub(crate) async fn watch_engine(sessions: Sessions, docker: DockerBackend) {
     let mut rounds = tokio::time::interval(LOOK_EVERY);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // Also where it was there at the start: it may have come between that look and this one.
@@ -46,7 +46,7 @@ pub(crate) async fn watch(sessions: Sessions, docker: Docker) {
     loop {
         rounds.tick().await;
         let (troubles, now) = (&sessions.rooms().troubles, sessions.rooms().clock());
-        match docker.reach().await {
+        match docker.ping().await {
             Err(error) => {
                 away = true;
                 troubles.set(UNREACHABLE, format!("No sandbox can be started: {error}"), now);

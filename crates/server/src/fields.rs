@@ -8,7 +8,7 @@ use std::fmt;
 
 /// What becomes of a field that nothing here knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UnknownFields {
+pub(crate) enum UnknownFieldPolicy {
     Refuse,
     Ignore,
 }
@@ -23,7 +23,7 @@ enum Coercions {
 
 #[derive(Debug, Clone, Copy)]
 struct Rules {
-    unknown: UnknownFields,
+    unknown: UnknownFieldPolicy,
     coercions: Coercions,
 }
 
@@ -70,11 +70,11 @@ impl de::Error for FieldError {
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        FieldError::invalid(format!("must be {}", in_words(&expected.to_string())))
+        FieldError::invalid(format!("must be {}", type_in_words(&expected.to_string())))
     }
 
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        FieldError::invalid(format!("must be {}", in_words(&expected.to_string())))
+        FieldError::invalid(format!("must be {}", type_in_words(&expected.to_string())))
     }
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
@@ -82,11 +82,14 @@ impl de::Error for FieldError {
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
-        FieldError::Unknown(unknown(name, known))
+        FieldError::Unknown(unknown_field_message(name, known))
     }
 
     fn invalid_length(length: usize, expected: &dyn Expected) -> Self {
-        FieldError::invalid(format!("has {length} entries, and must be {}", in_words(&expected.to_string())))
+        FieldError::invalid(format!(
+            "has {length} entries, and must be {}",
+            type_in_words(&expected.to_string())
+        ))
     }
 
     fn duplicate_field(name: &'static str) -> Self {
@@ -99,7 +102,7 @@ impl de::Error for FieldError {
 }
 
 /// What serde calls a type, as people call it.
-fn in_words(expected: &str) -> &str {
+fn type_in_words(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
@@ -146,7 +149,7 @@ fn shortened(name: &str) -> String {
 }
 
 /// What to say of a name that is not known.
-pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
+pub(crate) fn unknown_field_message(name: &str, known: &[&str]) -> String {
     let shown = shortened(name).escape_debug().to_string();
     match nearest(name, known) {
         Some(near) => format!("{shown}: did you mean {near}?"),
@@ -156,9 +159,9 @@ pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
 }
 
 /// An object as it was written: of two fields of the same name one would be passed over.
-pub(crate) fn object(text: &[u8]) -> serde_json::Result<Value> {
-    struct Once;
-    impl<'de> Visitor<'de> for Once {
+pub(crate) fn parse_unique_object(text: &[u8]) -> serde_json::Result<Value> {
+    struct UniqueFieldsVisitor;
+    impl<'de> Visitor<'de> for UniqueFieldsVisitor {
         type Value = Map<String, Value>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,53 +182,62 @@ pub(crate) fn object(text: &[u8]) -> serde_json::Result<Value> {
     // What is no JSON at all is said before what is no object.
     serde_json::from_slice::<de::IgnoredAny>(text)?;
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let fields = de::Deserializer::deserialize_map(&mut reader, Once)?;
+    let fields = de::Deserializer::deserialize_map(&mut reader, UniqueFieldsVisitor)?;
     reader.end()?;
     Ok(Value::Object(fields))
 }
 
 /// One type from all fields of an object.
-pub(crate) fn one<T: DeserializeOwned>(object: Value, unknown: UnknownFields) -> Result<T, FieldError> {
-    T::deserialize(Field { value: object, rules: Rules { unknown, coercions: Coercions::Reference } })
+pub(crate) fn deserialize_fields<T: DeserializeOwned>(
+    object: Value,
+    unknown: UnknownFieldPolicy,
+) -> Result<T, FieldError> {
+    T::deserialize(CoercingDeserializer {
+        value: object,
+        rules: Rules { unknown, coercions: Coercions::Reference },
+    })
 }
 
 /// The same without coercions, and with all fields known: for files of ours and for options that the reference does not have.
 pub(crate) fn as_written<T: DeserializeOwned>(object: Value) -> Result<T, FieldError> {
-    let rules = Rules { unknown: UnknownFields::Refuse, coercions: Coercions::None };
-    T::deserialize(Field { value: object, rules })
+    let rules = Rules { unknown: UnknownFieldPolicy::Refuse, coercions: Coercions::None };
+    T::deserialize(CoercingDeserializer { value: object, rules })
 }
 
 /// Two types from one object, each from the fields that it names. Not `serde(flatten)`, which knows neither.
-pub(crate) fn two<A: DeserializeOwned, B: DeserializeOwned>(
+pub(crate) fn deserialize_split_fields<A: DeserializeOwned, B: DeserializeOwned>(
     object: Value,
-    unknown_fields: UnknownFields,
+    unknown_fields: UnknownFieldPolicy,
 ) -> Result<(A, B), FieldError> {
     let Value::Object(fields) = object else { return Err(FieldError::invalid("must be an object")) };
-    let (of_a, of_b) = (names::<A>(), names::<B>());
+    let (of_a, of_b) = (field_names_of::<A>(), field_names_of::<B>());
     let (mut a, mut b) = (Map::new(), Map::new());
     for (name, value) in fields {
         if of_a.contains(&name.as_str()) {
             a.insert(name, value);
         } else if of_b.contains(&name.as_str()) {
             b.insert(name, value);
-        } else if unknown_fields == UnknownFields::Refuse {
-            return Err(FieldError::Unknown(unknown(&name, &[of_a, of_b].concat())));
+        } else if unknown_fields == UnknownFieldPolicy::Refuse {
+            return Err(FieldError::Unknown(unknown_field_message(&name, &[of_a, of_b].concat())));
         }
     }
-    Ok((one(Value::Object(a), unknown_fields)?, one(Value::Object(b), unknown_fields)?))
+    Ok((
+        deserialize_fields(Value::Object(a), unknown_fields)?,
+        deserialize_fields(Value::Object(b), unknown_fields)?,
+    ))
 }
 
 /// The names of a struct's fields, with their aliases, as its `Deserialize` tells them.
-fn names<T: DeserializeOwned>() -> &'static [&'static str] {
+fn field_names_of<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
     // It never comes to a value: being asked for the names is the end of it.
-    let _ = T::deserialize(FieldNames(&mut found));
+    let _ = T::deserialize(FieldNameProbe(&mut found));
     found
 }
 
-struct FieldNames<'a>(&'a mut &'static [&'static str]);
+struct FieldNameProbe<'a>(&'a mut &'static [&'static str]);
 
-impl<'de> de::Deserializer<'de> for FieldNames<'_> {
+impl<'de> de::Deserializer<'de> for FieldNameProbe<'_> {
     type Error = FieldError;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, FieldError> {
@@ -249,12 +261,12 @@ impl<'de> de::Deserializer<'de> for FieldNames<'_> {
 }
 
 /// A value on its way into what it is wanted as.
-struct Field {
+struct CoercingDeserializer {
     value: Value,
     rules: Rules,
 }
 
-impl Field {
+impl CoercingDeserializer {
     fn unexpected(&self) -> Unexpected<'_> {
         match &self.value {
             Value::Null => Unexpected::Unit,
@@ -267,22 +279,22 @@ impl Field {
     }
 
     /// A scalar, also out of a list that has nothing else.
-    fn scalar(self) -> Field {
-        let Field { value, rules } = self;
+    fn scalar(self) -> CoercingDeserializer {
+        let CoercingDeserializer { value, rules } = self;
         let value = match value {
             Value::Array(mut list) if list.len() == 1 && rules.coercions == Coercions::Reference => {
                 list.pop().unwrap_or_default()
             }
             value => value,
         };
-        Field { value, rules }
+        CoercingDeserializer { value, rules }
     }
 
     /// The same number, written as a number.
-    fn number(self) -> Field {
-        let Field { value, rules } = self.scalar();
+    fn number(self) -> CoercingDeserializer {
+        let CoercingDeserializer { value, rules } = self.scalar();
         if rules.coercions == Coercions::None {
-            return Field { value, rules };
+            return CoercingDeserializer { value, rules };
         }
         let value = match value {
             Value::String(text) => match (text.parse::<u64>(), text.parse::<i64>(), text.parse::<f64>()) {
@@ -297,27 +309,27 @@ impl Field {
             }
             value => value,
         };
-        Field { value, rules }
+        CoercingDeserializer { value, rules }
     }
 
     /// A number or a truth value as its text.
-    fn text(self) -> Field {
-        let Field { value, rules } = self.scalar();
+    fn text(self) -> CoercingDeserializer {
+        let CoercingDeserializer { value, rules } = self.scalar();
         let value = match (rules.coercions, value) {
             (Coercions::Reference, Value::Number(number)) => Value::String(number_text(&number)),
             (Coercions::Reference, Value::Bool(flag)) => Value::String(flag.to_string()),
             (Coercions::Reference | Coercions::None, value) => value,
         };
-        Field { value, rules }
+        CoercingDeserializer { value, rules }
     }
 
-    fn known(self, fields: &'static [&'static str]) -> Result<Field, FieldError> {
+    fn reject_unknown(self, fields: &'static [&'static str]) -> Result<CoercingDeserializer, FieldError> {
         let strange = |object: &Map<String, Value>| {
             object.keys().find(|name| !fields.contains(&name.as_str())).cloned()
         };
         match (&self.value, self.rules.unknown) {
-            (Value::Object(object), UnknownFields::Refuse) => match strange(object) {
-                Some(name) => Err(FieldError::Unknown(unknown(&name, fields))),
+            (Value::Object(object), UnknownFieldPolicy::Refuse) => match strange(object) {
+                Some(name) => Err(FieldError::Unknown(unknown_field_message(&name, fields))),
                 None => Ok(self),
             },
             (_, _) => Ok(self),
@@ -346,7 +358,7 @@ macro_rules! numbers {
     };
 }
 
-impl<'de> de::Deserializer<'de> for Field {
+impl<'de> de::Deserializer<'de> for CoercingDeserializer {
     type Error = FieldError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
@@ -360,9 +372,9 @@ impl<'de> de::Deserializer<'de> for Field {
                 (_, _, number) => visitor.visit_f64(number.unwrap_or(f64::NAN)),
             },
             Value::String(text) => visitor.visit_string(text),
-            Value::Array(list) => visitor.visit_seq(Items { items: list.into_iter(), rules }),
+            Value::Array(list) => visitor.visit_seq(CoercingSeqAccess { items: list.into_iter(), rules }),
             Value::Object(fields) => {
-                visitor.visit_map(Entries { entries: fields.into_iter(), value: None, rules })
+                visitor.visit_map(CoercingMapAccess { entries: fields.into_iter(), value: None, rules })
             }
         }
     }
@@ -420,7 +432,7 @@ impl<'de> de::Deserializer<'de> for Field {
         if !self.value.is_object() {
             return Err(de::Error::invalid_type(self.unexpected(), &"a map"));
         }
-        self.known(fields)?.deserialize_any(visitor)
+        self.reject_unknown(fields)?.deserialize_any(visitor)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -450,12 +462,12 @@ impl<'de> de::Deserializer<'de> for Field {
     }
 }
 
-struct Items {
+struct CoercingSeqAccess {
     items: std::vec::IntoIter<Value>,
     rules: Rules,
 }
 
-impl<'de> de::SeqAccess<'de> for Items {
+impl<'de> de::SeqAccess<'de> for CoercingSeqAccess {
     type Error = FieldError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -463,17 +475,17 @@ impl<'de> de::SeqAccess<'de> for Items {
         seed: T,
     ) -> Result<Option<T::Value>, FieldError> {
         let Some(value) = self.items.next() else { return Ok(None) };
-        seed.deserialize(Field { value, rules: self.rules }).map(Some)
+        seed.deserialize(CoercingDeserializer { value, rules: self.rules }).map(Some)
     }
 }
 
-struct Entries {
+struct CoercingMapAccess {
     entries: serde_json::map::IntoIter,
     value: Option<(String, Value)>,
     rules: Rules,
 }
 
-impl<'de> de::MapAccess<'de> for Entries {
+impl<'de> de::MapAccess<'de> for CoercingMapAccess {
     type Error = FieldError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, FieldError> {
@@ -485,7 +497,7 @@ impl<'de> de::MapAccess<'de> for Entries {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, FieldError> {
         let (name, value) = self.value.take().unwrap_or_default();
-        let field = Field { value, rules: self.rules };
+        let field = CoercingDeserializer { value, rules: self.rules };
         seed.deserialize(field).map_err(|error| error.within(&shortened(&name)))
     }
 }
@@ -522,7 +534,7 @@ mod tests {
     }
 
     fn strict(value: Value) -> Result<Choices, String> {
-        one(value, UnknownFields::Refuse).map_err(|error| error.to_string())
+        deserialize_fields(value, UnknownFieldPolicy::Refuse).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -558,7 +570,10 @@ mod tests {
         }
         let long = strict(json!({ "é\u{1b}[31m".repeat(5000): 1 })).expect_err("refused");
         assert!(long.len() < 1000 && !long.contains('\u{1b}'), "{long}");
-        assert_eq!(one::<Choices>(json!({ "modle": "x" }), UnknownFields::Ignore), Ok(Choices::default()));
+        assert_eq!(
+            deserialize_fields::<Choices>(json!({ "modle": "x" }), UnknownFieldPolicy::Ignore),
+            Ok(Choices::default())
+        );
     }
 
     #[test]
@@ -611,7 +626,10 @@ mod tests {
 
     #[test]
     fn two_in_one_object_each_take_their_own_and_know_each_others_names() {
-        let both = |given| two::<Subject, Choices>(given, UnknownFields::Refuse).map_err(|e| e.to_string());
+        let both = |given| {
+            deserialize_split_fields::<Subject, Choices>(given, UnknownFieldPolicy::Refuse)
+                .map_err(|e| e.to_string())
+        };
         let (subject, choices) = both(json!({ "agent": "a", "maxTurns": "2" })).expect("both");
         assert_eq!((subject.agent.as_str(), choices.max_turns), ("a", Some(2)));
         assert_eq!(both(json!({ "agnet": "a" })), Err("agnet: did you mean agent?".to_owned()));

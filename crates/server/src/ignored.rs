@@ -1,6 +1,6 @@
 //! What a workspace's own .gitignore files leave out, read from wherever the workspace is.
 
-use ash_session::{FoundFile, Place};
+use ash_session::{FoundFile, WorkspaceFiles};
 use ash_snapshot::RelPath;
 use ignore::{
     Match,
@@ -15,30 +15,30 @@ use std::{
 };
 
 /// How much of them all is read: the agent writes them, and we hold them in memory.
-const MOST: u64 = 256 << 10;
+const MAX_GITIGNORE_BYTES: u64 = 256 << 10;
 
-pub(crate) struct Ignored<'a> {
-    place: &'a Place,
+pub(crate) struct GitignoreFilter<'a> {
+    place: &'a WorkspaceFiles,
     /// By folder; read when something in it is first asked about.
     rules: HashMap<PathBuf, Gitignore>,
     left: u64,
 }
 
-impl Ignored<'_> {
-    pub(crate) fn of(place: &Place) -> Ignored<'_> {
-        Ignored { place, rules: HashMap::new(), left: MOST }
+impl GitignoreFilter<'_> {
+    pub(crate) fn of(place: &WorkspaceFiles) -> GitignoreFilter<'_> {
+        GitignoreFilter { place, rules: HashMap::new(), left: MAX_GITIGNORE_BYTES }
     }
 
     /// Whether a file, or a folder it is in, is left out.
-    pub(crate) fn names(&mut self, file: &[u8]) -> bool {
+    pub(crate) fn ignores(&mut self, file: &[u8]) -> bool {
         let file = Path::new(OsStr::from_bytes(file));
         let mut way: Vec<&Path> = file.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
         way.reverse();
-        way.iter().any(|path| self.names_itself(path, *path != file))
+        way.iter().any(|path| self.ignores_path(path, *path != file))
     }
 
     /// The innermost .gitignore that has an opinion decides.
-    fn names_itself(&mut self, path: &Path, is_dir: bool) -> bool {
+    fn ignores_path(&mut self, path: &Path, is_dir: bool) -> bool {
         for folder in path.ancestors().skip(1) {
             match self.rules_of(folder).matched(path, is_dir) {
                 Match::Ignore(_) => return true,
@@ -50,13 +50,13 @@ impl Ignored<'_> {
     }
 
     fn rules_of(&mut self, folder: &Path) -> &Gitignore {
-        let Ignored { place, rules, left } = self;
+        let GitignoreFilter { place, rules, left } = self;
         rules.entry(folder.to_owned()).or_insert_with(|| read(place, folder, left))
     }
 }
 
 /// Lines that make no sense are passed over, as git does.
-fn read(place: &Place, folder: &Path, left: &mut u64) -> Gitignore {
+fn read(place: &WorkspaceFiles, folder: &Path, left: &mut u64) -> Gitignore {
     let mut builder = GitignoreBuilder::new(folder);
     let path = RelPath::from_bytes(folder.join(".gitignore").as_os_str().as_bytes());
     if let Some(Ok(FoundFile::File { bytes, .. })) = path.ok().map(|path| place.open(&path)) {

@@ -26,15 +26,15 @@ mod stretch;
 mod turn;
 mod walls;
 
-pub use app::{Failure, Repaired, far_sessions, repair, restore, serve};
-pub use archive::is_left_out;
-pub use ash_session::{FarSession, Repair, RepairedSession, Returned};
-pub use config::{Config, SECRETS, Sandbox};
-pub use disk::Disk;
-pub use enforced::Enforced;
+pub use app::{RepairReport, ServerError, list_remote_sessions, repair, restore, serve};
+pub use archive::is_excluded_from_bundle;
+pub use ash_session::{RemoteRestoreReport, RepairMode, RepairedSession, ReplicatedSession};
+pub use config::{SECRETS, SandboxSetting, ServerConfig};
+pub use disk::FilesystemInfo;
+pub use enforced::LimitEnforcement;
 pub use render::EVENTS;
-pub use stretch::watch_stretches;
-pub use walls::lacking;
+pub use stretch::watch_poll_times;
+pub use walls::unmet_wall_requirements;
 
 /// What clients see as the server's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

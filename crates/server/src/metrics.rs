@@ -1,7 +1,9 @@
 //! What is counted, and under which name.
 
-use ash_model::{Path, Receipt, Resources, Saved, Source, Used, usd};
-use ash_session::{Counts, Swept, Watch};
+use ash_model::{
+    Receipt, ResourceUsage, ResumePath, ResumeSource, SavedCheckpoint, UsageIncrement, nano_to_usd,
+};
+use ash_session::{PoolCounts, SessionObserver, SweepReport};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -13,37 +15,37 @@ use std::{
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByPath {
+struct ResumePathLabel {
     path: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct BySource {
+struct ResumeSourceLabel {
     source: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByState {
+struct PoolStateLabel {
     state: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByOperation {
+struct RemoteOperationLabel {
     operation: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByKind {
+struct TokenKindLabel {
     kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByDirection {
+struct TransferDirectionLabel {
     direction: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByCoordinator {
+struct CoordinatorLabel {
     coordinator: String,
 }
 
@@ -52,14 +54,14 @@ fn seconds() -> Histogram {
     Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0])
 }
 
-pub(crate) struct Metrics {
+pub(crate) struct ServerMetrics {
     registry: Registry,
     began: Instant,
     coordinator: String,
-    resumes: Family<ByPath, Counter>,
-    cold: Family<BySource, Counter>,
+    resumes: Family<ResumePathLabel, Counter>,
+    cold_resumes: Family<ResumeSourceLabel, Counter>,
     turns: Counter,
-    tokens: Family<ByKind, Counter>,
+    tokens: Family<TokenKindLabel, Counter>,
     cost: Counter<f64, AtomicU64>,
     checkpoints: Counter,
     checkpoint_bytes: Counter<u64, AtomicU64>,
@@ -76,29 +78,29 @@ pub(crate) struct Metrics {
     uptime: Gauge,
     sessions: Gauge,
     sandboxes: Gauge,
-    pool: Family<ByState, Gauge>,
+    pool: Family<PoolStateLabel, Gauge>,
     capacity: Gauge,
     queued: Gauge,
     evictions: Counter,
-    longest_stretch: Gauge<f64, AtomicU64>,
+    longest_poll: Gauge<f64, AtomicU64>,
     cpu_seconds: Gauge<f64, AtomicU64>,
     peak_memory: Gauge,
     disk_bytes: Gauge,
-    far_waiting: Gauge,
-    far_lag: Gauge,
-    far_trouble: Gauge,
-    far_requests: Family<ByOperation, Gauge>,
-    far_bytes: Family<ByDirection, Gauge>,
+    remote_waiting: Gauge,
+    remote_lag: Gauge,
+    remote_trouble: Gauge,
+    remote_requests: Family<RemoteOperationLabel, Gauge>,
+    remote_bytes: Family<TransferDirectionLabel, Gauge>,
 }
 
-impl Metrics {
-    pub(crate) fn new(coordinator: String) -> Arc<Metrics> {
-        let mut metrics = Metrics {
+impl ServerMetrics {
+    pub(crate) fn new(coordinator: String) -> Arc<ServerMetrics> {
+        let mut metrics = ServerMetrics {
             registry: Registry::default(),
             began: Instant::now(),
             coordinator,
             resumes: Family::default(),
-            cold: Family::default(),
+            cold_resumes: Family::default(),
             turns: Counter::default(),
             tokens: Family::default(),
             cost: Counter::default(),
@@ -121,23 +123,23 @@ impl Metrics {
             capacity: Gauge::default(),
             queued: Gauge::default(),
             evictions: Counter::default(),
-            longest_stretch: Gauge::default(),
+            longest_poll: Gauge::default(),
             cpu_seconds: Gauge::default(),
             peak_memory: Gauge::default(),
             disk_bytes: Gauge::default(),
-            far_waiting: Gauge::default(),
-            far_lag: Gauge::default(),
-            far_trouble: Gauge::default(),
-            far_requests: Family::default(),
-            far_bytes: Family::default(),
+            remote_waiting: Gauge::default(),
+            remote_lag: Gauge::default(),
+            remote_trouble: Gauge::default(),
+            remote_requests: Family::default(),
+            remote_bytes: Family::default(),
         };
         metrics.register();
         Arc::new(metrics)
     }
 
     fn register(&mut self) {
-        let up: Family<ByCoordinator, Gauge> = Family::default();
-        up.get_or_create(&ByCoordinator { coordinator: self.coordinator.clone() }).set(1);
+        let up: Family<CoordinatorLabel, Gauge> = Family::default();
+        up.get_or_create(&CoordinatorLabel { coordinator: self.coordinator.clone() }).set(1);
         let to = &mut self.registry;
         to.register("ash_up", "1 while the server runs", up);
         to.register("ash_uptime_seconds", "Seconds since the server started", self.uptime.clone());
@@ -152,7 +154,11 @@ impl Metrics {
             self.evictions.clone(),
         );
         to.register("ash_resume", "Sessions resumed", self.resumes.clone());
-        to.register("ash_resume_cold", "Cold resumes by where the files came from", self.cold.clone());
+        to.register(
+            "ash_resume_cold",
+            "Cold resumes by where the files came from",
+            self.cold_resumes.clone(),
+        );
         to.register("ash_turns", "Turns that are over", self.turns.clone());
         to.register("ash_tokens", "Tokens that models' answers used", self.tokens.clone());
         to.register("ash_cost_usd", "What they cost, as far as prices are known", self.cost.clone());
@@ -179,7 +185,7 @@ impl Metrics {
         to.register(
             "ash_longest_stretch_seconds",
             "The longest that a thread for requests was busy without a rest, in CPU time",
-            self.longest_stretch.clone(),
+            self.longest_poll.clone(),
         );
         to.register(
             "ash_sandbox_cpu_seconds",
@@ -199,25 +205,29 @@ impl Metrics {
         to.register(
             "ash_remote_waiting_checkpoints",
             "Checkpoints that the object store does not have yet",
-            self.far_waiting.clone(),
+            self.remote_waiting.clone(),
         );
-        to.register("ash_remote_lag_seconds", "Age of the oldest of them", self.far_lag.clone());
-        to.register("ash_remote_trouble", "1 while the object store takes nothing", self.far_trouble.clone());
+        to.register("ash_remote_lag_seconds", "Age of the oldest of them", self.remote_lag.clone());
+        to.register(
+            "ash_remote_trouble",
+            "1 while the object store takes nothing",
+            self.remote_trouble.clone(),
+        );
         to.register(
             "ash_remote_requests",
             "Requests to the object store since the start",
-            self.far_requests.clone(),
+            self.remote_requests.clone(),
         );
         to.register(
             "ash_remote_bytes",
             "Bytes to and from the object store since the start",
-            self.far_bytes.clone(),
+            self.remote_bytes.clone(),
         );
         for path in ["warm", "cold", "prewarm"] {
-            drop(self.resumes.get_or_create(&ByPath { path }));
+            drop(self.resumes.get_or_create(&ResumePathLabel { path }));
         }
         for source in ["local", "cloud", "fresh"] {
-            drop(self.cold.get_or_create(&BySource { source }));
+            drop(self.cold_resumes.get_or_create(&ResumeSourceLabel { source }));
         }
     }
 
@@ -230,25 +240,25 @@ impl Metrics {
     }
 
     pub(crate) fn resume_hits(&self, path: &'static str) -> u64 {
-        self.resumes.get_or_create(&ByPath { path }).get()
+        self.resumes.get_or_create(&ResumePathLabel { path }).get()
     }
 
-    pub(crate) fn queued(&self, count: usize) {
+    pub(crate) fn set_queued(&self, count: usize) {
         self.queued.set(count as i64);
     }
 
-    pub(crate) fn taken(&self, taken: &Resources) {
+    pub(crate) fn set_resource_usage(&self, taken: &ResourceUsage) {
         let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.cpu_seconds.set(taken.cpu_ms as f64 / 1000.0);
         self.peak_memory.set(number(taken.peak_memory));
         self.disk_bytes.set(number(taken.disk_bytes));
     }
 
-    pub(crate) fn far(&self, waiting: u64, lag: i64, trouble: bool, tally: &ash_cloud::Tally) {
+    pub(crate) fn set_remote(&self, waiting: u64, lag: i64, trouble: bool, tally: &ash_cloud::BucketTraffic) {
         let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        self.far_waiting.set(number(waiting));
-        self.far_lag.set(lag);
-        self.far_trouble.set(i64::from(trouble));
+        self.remote_waiting.set(number(waiting));
+        self.remote_lag.set(lag);
+        self.remote_trouble.set(i64::from(trouble));
         let operations = [
             ("put", tally.put),
             ("part", tally.part),
@@ -256,20 +266,20 @@ impl Metrics {
             ("head", tally.head),
             ("list", tally.list),
             ("delete", tally.delete),
-            ("again", tally.again),
+            ("again", tally.retries),
         ];
         for (operation, count) in operations {
-            self.far_requests.get_or_create(&ByOperation { operation }).set(number(count));
+            self.remote_requests.get_or_create(&RemoteOperationLabel { operation }).set(number(count));
         }
         for (direction, count) in [("up", tally.bytes_up), ("down", tally.bytes_down)] {
-            self.far_bytes.get_or_create(&ByDirection { direction }).set(number(count));
+            self.remote_bytes.get_or_create(&TransferDirectionLabel { direction }).set(number(count));
         }
     }
 
-    pub(crate) fn text(&self, counts: Counts, active: u64, capacity: usize) -> String {
+    pub(crate) fn encode(&self, counts: PoolCounts, active: u64, capacity: usize) -> String {
         self.uptime.set(i64::try_from(self.uptime().as_secs()).unwrap_or(i64::MAX));
         self.sessions.set(i64::try_from(active).unwrap_or(i64::MAX));
-        self.longest_stretch.set(crate::stretch::longest().as_secs_f64());
+        self.longest_poll.set(crate::stretch::longest_poll().as_secs_f64());
         self.capacity.set(i64::try_from(capacity).unwrap_or(i64::MAX));
         self.sandboxes.set((counts.waiting + counts.running) as i64);
         let states = [
@@ -280,7 +290,7 @@ impl Metrics {
             ("running", counts.running),
         ];
         for (state, count) in states {
-            self.pool.get_or_create(&ByState { state }).set(count as i64);
+            self.pool.get_or_create(&PoolStateLabel { state }).set(count as i64);
         }
         let mut text = String::new();
         // Writing into a string does not fail.
@@ -289,33 +299,33 @@ impl Metrics {
     }
 }
 
-impl Watch for Metrics {
+impl SessionObserver for ServerMetrics {
     fn resumed(&self, receipt: &Receipt, took: Duration) {
         let path = match receipt.path {
-            Path::Warm => "warm",
-            Path::Cold => "cold",
+            ResumePath::Warm => "warm",
+            ResumePath::Cold => "cold",
         };
-        self.resumes.get_or_create(&ByPath { path }).inc();
-        if receipt.path == Path::Cold {
+        self.resumes.get_or_create(&ResumePathLabel { path }).inc();
+        if receipt.path == ResumePath::Cold {
             let source = match receipt.source {
-                Source::Local => "local",
-                Source::Cloud => "cloud",
-                Source::Fresh => "fresh",
+                ResumeSource::Local => "local",
+                ResumeSource::Cloud => "cloud",
+                ResumeSource::Fresh => "fresh",
             };
-            self.cold.get_or_create(&BySource { source }).inc();
+            self.cold_resumes.get_or_create(&ResumeSourceLabel { source }).inc();
         }
         self.resume_seconds.observe(took.as_secs_f64());
     }
 
     fn claimed(&self) {
-        self.resumes.get_or_create(&ByPath { path: "prewarm" }).inc();
+        self.resumes.get_or_create(&ResumePathLabel { path: "prewarm" }).inc();
     }
 
     fn evicted(&self) {
         self.evictions.inc();
     }
 
-    fn used(&self, used: &Used) {
+    fn used(&self, used: &UsageIncrement) {
         let kinds = [
             ("input", used.usage.input_tokens),
             ("output", used.usage.output_tokens),
@@ -323,12 +333,12 @@ impl Watch for Metrics {
             ("cache_read", used.usage.cache_read_tokens),
         ];
         for (kind, tokens) in kinds {
-            self.tokens.get_or_create(&ByKind { kind }).inc_by(tokens);
+            self.tokens.get_or_create(&TokenKindLabel { kind }).inc_by(tokens);
         }
-        self.cost.inc_by(usd(used.nano_usd.unwrap_or(0)));
+        self.cost.inc_by(nano_to_usd(used.nano_usd.unwrap_or(0)));
     }
 
-    fn saved(&self, saved: &Saved, took: Duration) {
+    fn saved(&self, saved: &SavedCheckpoint, took: Duration) {
         self.checkpoints.inc();
         self.checkpoint_bytes.inc_by(saved.bytes);
         self.checkpoint_seconds.observe(took.as_secs_f64());
@@ -342,7 +352,7 @@ impl Watch for Metrics {
         self.turns.inc();
     }
 
-    fn swept(&self, swept: &Swept, took: Duration) {
+    fn swept(&self, swept: &SweepReport, took: Duration) {
         self.sweeps.inc();
         self.swept_checkpoints.inc_by(swept.checkpoints);
         self.swept_bytes.inc_by(swept.packs.freed);

@@ -2,63 +2,66 @@
 //! granular events that clients of the Ash API expect before them.
 
 use crate::shapes;
-use ash_model::{Fact, Outcome, Problem, SessionId, Taking, TurnId};
-use ash_session::Restoring;
-use ash_store::{Item, WhatItem};
+use ash_model::{Fact, LockAcquisition, Problem, SessionId, TurnId, TurnOutcome};
+use ash_session::RestoreProgress;
+use ash_store::{LogItem, LogItemContent};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct SseFrame {
     pub(crate) name: String,
     pub(crate) data: String,
 }
 
-impl Frame {
-    fn new(name: &str, data: Value) -> Frame {
-        Frame { name: name.to_owned(), data: data.to_string() }
+impl SseFrame {
+    fn new(name: &str, data: Value) -> SseFrame {
+        SseFrame { name: name.to_owned(), data: data.to_string() }
     }
 }
 
 /// Which items a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum View {
+pub(crate) enum StreamScope {
     /// One turn, in the reference's events only.
     Turn(TurnId),
     /// Everything, in our names too.
     All,
 }
 
-pub(crate) fn frames(session: &SessionId, view: View, item: &Item) -> Vec<Frame> {
+pub(crate) fn sse_frames(session: &SessionId, view: StreamScope, item: &LogItem) -> Vec<SseFrame> {
     let ours = match view {
-        View::Turn(turn) => item.turn == Some(turn),
-        View::All => true,
+        StreamScope::Turn(turn) => item.turn == Some(turn),
+        StreamScope::All => true,
     };
-    match &item.what {
-        WhatItem::Delta(line) if ours => message(line),
-        WhatItem::Event(Fact::Said { line }) if ours => message(line),
-        WhatItem::Event(fact) if ours => fact_frames(session, view, fact),
-        WhatItem::Delta(_) | WhatItem::Event(_) => Vec::new(),
+    match &item.content {
+        LogItemContent::Delta(line) if ours => agent_message_frames(line),
+        LogItemContent::Event(Fact::Said { line }) if ours => agent_message_frames(line),
+        LogItemContent::Event(fact) if ours => fact_frames(session, view, fact),
+        LogItemContent::Delta(_) | LogItemContent::Event(_) => Vec::new(),
     }
 }
 
-fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
-    let named =
-        |name: &str, data: Value| if view == View::All { vec![Frame::new(name, data)] } else { Vec::new() };
+fn fact_frames(session: &SessionId, view: StreamScope, fact: &Fact) -> Vec<SseFrame> {
+    let named = |name: &str, data: Value| {
+        if view == StreamScope::All { vec![SseFrame::new(name, data)] } else { Vec::new() }
+    };
     match fact {
         Fact::Queued { turn, .. } => {
-            vec![Frame::new(
+            vec![SseFrame::new(
                 "session_start",
                 json!({ "sessionId": session, "version": crate::VERSION, "turn": turn }),
             )]
         }
         Fact::Continued { turn, attempt, discard_after, calls, .. } => {
-            vec![Frame::new("turn_continued", shapes::continued(*turn, *attempt, *discard_after, calls))]
+            vec![SseFrame::new("turn_continued", shapes::continued(*turn, *attempt, *discard_after, calls))]
         }
-        Fact::Asked(asked) => vec![Frame::new("permission_request", shapes::permission(asked))],
+        Fact::PermissionRequested(asked) => {
+            vec![SseFrame::new("permission_request", shapes::permission(asked))]
+        }
         Fact::Answered { id, turn, verdict, by, .. } => {
             let mut answered = shapes::permission_answered(*id, verdict.as_ref(), *by);
             answered["turn"] = json!(turn);
-            vec![Frame::new("permission_answered", answered)]
+            vec![SseFrame::new("permission_answered", answered)]
         }
         Fact::Setting { setting, .. } => named("setting", serde_json::to_value(setting).unwrap_or_default()),
         Fact::SaveFailed { error, .. } => vec![error_frame(error, "checkpoint_failed")],
@@ -67,17 +70,17 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
             vec![error_frame(&problem.error, &problem.code)]
         }
         Fact::Failed { problem } => vec![error_frame(&problem.error, &problem.code)],
-        Fact::Finished { turn, how, checkpoint, problem } => {
+        Fact::Finished { turn, outcome: how, checkpoint, problem } => {
             let error = problem.as_ref().map(|problem| error_frame(&problem.error, &problem.code));
             let status = match how {
-                Outcome::Done => "done",
-                Outcome::Failed => "failed",
-                Outcome::Interrupted => "interrupted",
-                Outcome::Cancelled => "cancelled",
+                TurnOutcome::Done => "done",
+                TurnOutcome::Failed => "failed",
+                TurnOutcome::Interrupted => "interrupted",
+                TurnOutcome::Cancelled => "cancelled",
             };
             let done =
                 json!({ "sessionId": session, "turn": turn, "status": status, "checkpoint": checkpoint });
-            error.into_iter().chain([Frame::new("done", done)]).collect()
+            error.into_iter().chain([SseFrame::new("done", done)]).collect()
         }
         Fact::Saved(saved) => named("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
         Fact::Resumed { receipt, .. } => named("resumed", serde_json::to_value(receipt).unwrap_or_default()),
@@ -89,10 +92,12 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         }
         Fact::Forked { parent, .. } => named("forked", json!({ "parentSessionId": parent })),
         Fact::Started { turn, .. } => named("turn_started", json!({ "turn": turn })),
-        Fact::Stirred { turn } => named("turn_started", json!({ "turn": turn, "origin": "agent" })),
+        Fact::SelfStarted { turn } => named("turn_started", json!({ "turn": turn, "origin": "agent" })),
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
         Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
-        Fact::TakenBack(by) => named("workspace_rewound", serde_json::to_value(by).unwrap_or_default()),
+        Fact::WorkspaceRewound(by) => {
+            named("workspace_rewound", serde_json::to_value(by).unwrap_or_default())
+        }
         Fact::Idle { ms, left_ms: Some(left), .. } => {
             named("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
@@ -106,14 +111,14 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
             named("queue", json!({ "order": order, "withdrawn": withdrawn }))
         }
         Fact::Steering { .. } => Vec::new(),
-        Fact::Steered { turn, into } => vec![Frame::new("steered", json!({ "turn": turn, "into": into }))],
-        Fact::Locked { how: Taking::Renewed, .. } => Vec::new(),
-        Fact::Locked { how, lock } => named("locked", shapes::locked(*how, lock)),
+        Fact::Steered { turn, into } => vec![SseFrame::new("steered", json!({ "turn": turn, "into": into }))],
+        Fact::Locked { acquisition: LockAcquisition::Renewed, .. } => Vec::new(),
+        Fact::Locked { acquisition: how, lock } => named("locked", shapes::locked(*how, lock)),
         Fact::Adopted(adopted) => named("adopted", shapes::adopted(adopted)),
         Fact::Missing => named("missing", json!({})),
         Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => named("config", json!({})),
-        Fact::BudgetReached(reached) => vec![Frame::new("budget_reached", shapes::reached(reached))],
+        Fact::BudgetReached(reached) => vec![SseFrame::new("budget_reached", shapes::limit_reached(reached))],
         Fact::Rested { turn, usage, .. } => {
             let mut used = json!(usage);
             used["turn"] = json!(turn);
@@ -129,76 +134,78 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
     }
 }
 
-pub(crate) fn error_frame(error: &str, code: &str) -> Frame {
-    Frame::new("error", json!({ "error": error, "code": code }))
+pub(crate) fn error_frame(error: &str, code: &str) -> SseFrame {
+    SseFrame::new("error", json!({ "error": error, "code": code }))
 }
 
 /// The answer to a message was cut off: why, and whether the message is still queued.
-pub(crate) fn cut_frame(problem: &Problem, queued: Option<bool>) -> Frame {
-    Frame::new("error", json!({ "error": problem.error, "code": problem.code, "queued": queued }))
+pub(crate) fn cut_frame(problem: &Problem, queued: Option<bool>) -> SseFrame {
+    SseFrame::new("error", json!({ "error": problem.error, "code": problem.code, "queued": queued }))
 }
 
 /// How far it has come to bring the files back.
-pub(crate) fn restoring(restoring: &Restoring) -> Frame {
-    let Restoring { fetched, to_fetch, files, bytes } = restoring;
+pub(crate) fn restore_progress_frame(restoring: &RestoreProgress) -> SseFrame {
+    let RestoreProgress { fetched, to_fetch, files, bytes } = restoring;
     let phase = if fetched < to_fetch { "fetching" } else { "writing" };
     let data = json!({
         "phase": phase, "fetchedBytes": fetched, "totalBytes": to_fetch, "files": files, "bytes": bytes,
     });
-    Frame::new("restore_progress", data)
+    SseFrame::new("restore_progress", data)
 }
 
 /// An agent's message: what clients want to know of it at once, then the message itself.
-fn message(line: &str) -> Vec<Frame> {
+fn agent_message_frames(line: &str) -> Vec<SseFrame> {
     let parsed = serde_json::from_str::<Value>(line).unwrap_or_default();
     let mut frames = match parsed["type"].as_str() {
         Some("stream_event") => delta(&parsed["event"]),
         Some("assistant") => blocks(&parsed),
         Some("user") if parsed.get("tool_use_result").is_some() => tool_results(&parsed),
         Some("result") => {
-            vec![Frame::new(
+            vec![SseFrame::new(
                 "turn_complete",
                 json!({ "numTurns": parsed["num_turns"], "result": parsed["result"] }),
             )]
         }
         Some("system") => {
-            shapes::compaction(&parsed).map(|(name, data)| Frame::new(name, data)).into_iter().collect()
+            shapes::compaction(&parsed).map(|(name, data)| SseFrame::new(name, data)).into_iter().collect()
         }
         _ => Vec::new(),
     };
-    frames.push(Frame { name: "message".to_owned(), data: line.to_owned() });
+    frames.push(SseFrame { name: "message".to_owned(), data: line.to_owned() });
     frames
 }
 
-fn delta(event: &Value) -> Vec<Frame> {
+fn delta(event: &Value) -> Vec<SseFrame> {
     if event["type"] != "content_block_delta" {
         return Vec::new();
     }
     let delta = &event["delta"];
     match delta["type"].as_str() {
-        Some("text_delta") => vec![Frame::new("text_delta", json!({ "delta": delta["text"] }))],
-        Some("thinking_delta") => vec![Frame::new("thinking_delta", json!({ "delta": delta["thinking"] }))],
-        Some(other) if is_event_name(other) => vec![Frame::new(other, delta.clone())],
+        Some("text_delta") => vec![SseFrame::new("text_delta", json!({ "delta": delta["text"] }))],
+        Some("thinking_delta") => {
+            vec![SseFrame::new("thinking_delta", json!({ "delta": delta["thinking"] }))]
+        }
+        Some(other) if is_event_name(other) => vec![SseFrame::new(other, delta.clone())],
         _ => Vec::new(),
     }
 }
 
-fn blocks(message: &Value) -> Vec<Frame> {
+fn blocks(message: &Value) -> Vec<SseFrame> {
     let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
     let frames = blocks.iter().filter_map(|block| match block["type"].as_str()? {
         "text" => None,
-        "tool_use" => Some(Frame::new(
+        "tool_use" => Some(SseFrame::new(
             "tool_use",
             json!({ "id": block["id"], "name": shapes::tool_name(block), "input": block["input"] }),
         )),
-        "thinking" => Some(Frame::new("thinking_delta", json!({ "delta": block["thinking"] }))),
-        other if is_event_name(other) => Some(Frame::new(other, block.clone())),
+        "thinking" => Some(SseFrame::new("thinking_delta", json!({ "delta": block["thinking"] }))),
+        other if is_event_name(other) => Some(SseFrame::new(other, block.clone())),
         _ => None,
     });
     frames.collect()
 }
 
-fn tool_results(message: &Value) -> Vec<Frame> {
+fn tool_results(message: &Value) -> Vec<SseFrame> {
     let result = &message["tool_use_result"];
     let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
     let frames = blocks.iter().filter(|block| block["type"] == "tool_result").map(|block| {
@@ -207,7 +214,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
         if let Some(is_error) = block.get("is_error") {
             data["is_error"] = is_error.clone();
         }
-        Frame::new("tool_result", data)
+        SseFrame::new("tool_result", data)
     });
     frames.collect()
 }
@@ -268,17 +275,17 @@ fn is_event_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{Cursor, Timestamp};
+    use ash_model::{LogCursor, Timestamp};
 
     fn names(line: &str) -> Vec<String> {
-        let item = Item {
-            at: Cursor::event(1),
+        let item = LogItem {
+            at: LogCursor::event(1),
             turn: None,
             time: Timestamp(0),
-            what: WhatItem::Event(Fact::Said { line: line.into() }),
+            content: LogItemContent::Event(Fact::Said { line: line.into() }),
         };
         let id = SessionId::parse("s").expect("an id");
-        frames(&id, View::All, &item).into_iter().map(|frame| frame.name).collect()
+        sse_frames(&id, StreamScope::All, &item).into_iter().map(|frame| frame.name).collect()
     }
 
     #[test]
@@ -297,8 +304,8 @@ mod tests {
         let shown = |name: Value| {
             let block = json!({ "type": "tool_use", "id": "1", "name": name, "input": {} });
             let line = json!({ "type": "assistant", "message": { "content": [block] } }).to_string();
-            let frames = message(&line);
-            assert_eq!(frames[1], Frame { name: "message".to_owned(), data: line }, "verbatim");
+            let frames = agent_message_frames(&line);
+            assert_eq!(frames[1], SseFrame { name: "message".to_owned(), data: line }, "verbatim");
             serde_json::from_str::<Value>(&frames[0].data).expect("JSON")["name"].clone()
         };
         assert_eq!(shown(json!("mcp__git-hub__list_9")), "mcp__git-hub__list_9");

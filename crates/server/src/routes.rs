@@ -25,11 +25,11 @@ mod usage;
 mod workspaces;
 
 use crate::{
-    app::App,
+    app::AppState,
     auth, edge,
-    problem::{self, Problem},
+    problem::{self, ApiProblem},
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
@@ -42,10 +42,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 const MIB: usize = 1 << 20;
 /// Of the reference, in characters.
-const MOST_MODEL: usize = 100;
-const MOST_SYSTEM_PROMPT: usize = 1_000_000;
+const MAX_MODEL_CHARS: usize = 100;
+const MAX_SYSTEM_PROMPT_CHARS: usize = 1_000_000;
 
-pub(crate) fn router(app: App) -> Router {
+pub(crate) fn router(app: AppState) -> Router {
     let limited = |most: usize| DefaultBodyLimit::max(most);
     Router::new()
         .route("/", get(health::hello))
@@ -85,7 +85,7 @@ pub(crate) fn router(app: App) -> Router {
         // What waits, and who may send
         .route("/api/sessions/{id}/queue", get(queue::list).patch(queue::reorder))
         .route("/api/sessions/{id}/queue/{turn}", delete(queue::withdraw))
-        .route("/api/sessions/{id}/lock", get(locks::look).post(locks::take).delete(locks::give_up))
+        .route("/api/sessions/{id}/lock", get(locks::show).post(locks::acquire).delete(locks::release))
         // Files
         .route("/api/sessions/{id}/files", get(files::list).post(files::write).layer(limited(200 * MIB)))
         .route("/api/sessions/{id}/files/{*path}", get(files::read).delete(files::delete))
@@ -105,18 +105,18 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/usage", get(usage::usage))
         .route("/api/usage/stats", get(usage::stats))
         // What goes by itself, and who ordered what
-        .route("/api/retention", get(cleaning::retention).post(cleaning::retain))
+        .route("/api/retention", get(cleaning::retention).post(cleaning::apply_retention))
         .route("/api/prune", post(cleaning::prune))
         .route("/api/audit", get(cleaning::audit))
         // Keys
         .route("/api/api-keys", get(keys::list).post(keys::create))
         .route("/api/api-keys/{id}", delete(keys::delete))
         .route("/api/internal/api-keys", post(keys::create_for_tenant))
-        .route_layer(middleware::from_fn_with_state(app.clone(), locks::guard))
+        .route_layer(middleware::from_fn_with_state(app.clone(), locks::require_session_lock))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(2 * MIB))
-        .layer(middleware::from_fn_with_state(app.clone(), auth::check))
+        .layer(middleware::from_fn_with_state(app.clone(), auth::authenticate))
         .layer(middleware::from_fn_with_state(app.clone(), edge::with_timeout))
         .layer(middleware::from_fn_with_state(app.clone(), timed))
         .layer(CatchPanicLayer::custom(panicked))
@@ -126,15 +126,19 @@ pub(crate) fn router(app: App) -> Router {
         .with_state(app)
 }
 
-async fn timed(State(app): State<App>, request: Request, next: Next) -> Response {
+async fn timed(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let began = std::time::Instant::now();
     let response = next.run(request).await;
     app.metrics.request_seconds.observe(began.elapsed().as_secs_f64());
     response
 }
 
-async fn no_route(method: Method, uri: Uri) -> Problem {
-    Problem::new(Kind::NotFound, "route_not_found", format!("Route {method}:{} not found", uri.path()))
+async fn no_route(method: Method, uri: Uri) -> ApiProblem {
+    ApiProblem::new(
+        FailureKind::NotFound,
+        "route_not_found",
+        format!("Route {method}:{} not found", uri.path()),
+    )
 }
 
 async fn no_method(method: Method, uri: Uri) -> Response {
@@ -146,5 +150,5 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
     let words =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     tracing::error!(panic = words.unwrap_or("?"), "a handler panicked");
-    Problem::internal("Internal Server Error").into_response()
+    ApiProblem::internal("Internal Server Error").into_response()
 }

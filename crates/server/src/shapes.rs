@@ -1,14 +1,15 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    Adopted, AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking,
-    Timestamp, TurnId, Verdict, Which, secrets, shown_tool_name, usd,
+    AdoptedHistory, Event, EventSeq, Fact, LimitKind, LimitReached, LockAcquisition, PermissionId,
+    PermissionRequest, PermissionVerdict, SessionLock, SessionRewind, Timestamp, ToolCallRecord, TurnId,
+    UsageTotal, VerdictSource, nano_to_usd, secrets, shown_tool_name,
 };
-use ash_store::{Agent, Checkpoint, Session, UsageSum};
+use ash_store::{AgentRow, Checkpoint, SessionRow, UsageReportRow};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub(crate) fn agent(agent: &Agent) -> Value {
+pub(crate) fn agent(agent: &AgentRow) -> Value {
     let mut shown = json!({
         "id": agent.id, "tenantId": agent.tenant, "name": agent.name, "version": agent.version, "path": agent.origin,
         "runtime": agent.runtime, "config": config(agent),
@@ -23,7 +24,7 @@ pub(crate) fn agent(agent: &Agent) -> Value {
     if let Some(limits) = &agent.limits {
         shown["limits"] = json!(limits);
     }
-    if !agent.needs.is_nothing() {
+    if !agent.needs.is_empty() {
         shown["needs"] = json!(agent.needs);
     }
     if !agent.env.0.is_empty() {
@@ -32,25 +33,25 @@ pub(crate) fn agent(agent: &Agent) -> Value {
     shown
 }
 
-pub(crate) fn config(agent: &Agent) -> Value {
+pub(crate) fn config(agent: &AgentRow) -> Value {
     serde_json::from_str(&agent.config).unwrap_or_else(|_| json!({}))
 }
 
-pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
-    let card = &session.card;
+pub(crate) fn session(session: &SessionRow, now: Timestamp) -> Value {
+    let card = &session.summary;
     let mut shown = json!({
         "id": session.id, "tenantId": session.tenant, "agentName": session.agent, "agentVersion": session.version,
         "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace, "workspace": session.slug,
         "status": card.status, "model": session.options.model, "config": session.options,
         "runnerId": null, "parentSessionId": session.parent, "title": card.title, "lastText": card.last_text,
         "turns": card.turns, "openTurns": card.open_turns, "error": card.problem,
-        "checkpoint": { "local": card.checkpoint, "remote": session.far_checkpoint },
+        "checkpoint": { "local": card.checkpoint, "remote": session.remote_checkpoint },
         "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
         "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
         "owner": session.owner, "metadata": session.metadata,
     });
     if let Some(servers) = &session.options.mcp_servers {
-        shown["config"]["mcpServers"] = secrets::masked(servers);
+        shown["config"]["mcpServers"] = secrets::mask_secrets(servers);
     }
     let ignored = ash_driver::driver(session.runtime).ignores(&session.options);
     if !ignored.is_empty() {
@@ -63,7 +64,7 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
 }
 
 /// When its time to live is over, if nobody uses it before.
-fn expires_at(session: &Session) -> Option<Timestamp> {
+fn expires_at(session: &SessionRow) -> Option<Timestamp> {
     let seconds = session.options.ttl.filter(|seconds| *seconds > 0)?;
     Some(Timestamp(session.last_active_at.0 + i64::try_from(seconds).ok()?.checked_mul(1000)?))
 }
@@ -74,22 +75,22 @@ pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value
         "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
         "files": checkpoint.files, "bytes": checkpoint.bytes, "consistency": checkpoint.consistency,
         "salvage": checkpoint.salvage, "midTurn": checkpoint.mid_turn,
-        "current": current == Some(checkpoint.number), "remote": checkpoint.far.is_some(),
+        "current": current == Some(checkpoint.number), "remote": checkpoint.uploaded_at.is_some(),
     });
-    if checkpoint.removed.is_some() {
+    if checkpoint.removed_at.is_some() {
         shown["removed"] = json!(true);
     }
-    if !checkpoint.beside.is_empty() {
-        shown["beside"] = json!(checkpoint.beside);
+    if !checkpoint.concurrent_turns.is_empty() {
+        shown["beside"] = json!(checkpoint.concurrent_turns);
     }
-    if let Some(to) = checkpoint.back {
+    if let Some(to) = checkpoint.rewound_to {
         shown["back"] = json!(to);
     }
     shown
 }
 
 /// With everything that is known of it.
-pub(crate) fn checkpoint_alone(current: Option<u64>, row: &Checkpoint) -> Value {
+pub(crate) fn checkpoint_detail(current: Option<u64>, row: &Checkpoint) -> Value {
     let mut shown = checkpoint(current, row);
     shown["skipped"] = json!(row.skipped);
     shown["unsettled"] = json!(row.unsettled);
@@ -97,8 +98,8 @@ pub(crate) fn checkpoint_alone(current: Option<u64>, row: &Checkpoint) -> Value 
 }
 
 /// Where a rewind went, the way back, and the turn that was under way there, which does not go on.
-pub(crate) fn rewound(rewound: &Rewound) -> Value {
-    let Rewound { to, from, seq, then } = rewound;
+pub(crate) fn rewound(rewound: &SessionRewind) -> Value {
+    let SessionRewind { to, from, seq, conversation: then } = rewound;
     json!({
         "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
         "midTurn": then.under_way.is_some(), "turn": then.under_way,
@@ -106,10 +107,10 @@ pub(crate) fn rewound(rewound: &Rewound) -> Value {
 }
 
 /// What was used, as one sum.
-pub(crate) fn usage(sum: &UsageSum) -> Value {
-    let Spent { usage, nano_usd, unpriced, rounds } = sum.spent;
+pub(crate) fn usage(sum: &UsageReportRow) -> Value {
+    let UsageTotal { usage, nano_usd, unpriced, rounds } = sum.spent;
     // Of a model that has no price nobody knows the cost; of the others in a sum one does.
-    let cost = (!unpriced || nano_usd > 0).then(|| usd(nano_usd));
+    let cost = (!unpriced || nano_usd > 0).then(|| nano_to_usd(nano_usd));
     let mut shown = json!(usage);
     shown["tokens"] = json!(usage.tokens());
     shown["costUsd"] = json!(cost);
@@ -121,29 +122,34 @@ pub(crate) fn usage(sum: &UsageSum) -> Value {
     shown
 }
 
-pub(crate) fn reached(reached: &Reached) -> Value {
+pub(crate) fn limit_reached(reached: &LimitReached) -> Value {
     let mut shown = json!({
-        "of": reached.of, "which": reached.which.as_str(), "limit": reached.shown(reached.limit),
-        "used": reached.shown(reached.used), "turn": reached.turn,
+        "of": reached.scope, "which": reached.kind.as_str(), "limit": reached.display_value(reached.limit),
+        "used": reached.display_value(reached.used), "turn": reached.turn,
     });
-    if reached.which == Which::Price {
+    if reached.kind == LimitKind::Price {
         shown["unpriced"] = json!(true);
         shown["limit"] = Value::Null;
     }
     shown
 }
 
-pub(crate) fn continued(turn: TurnId, attempt: u32, discard_after: Seq, calls: &[Call]) -> Value {
+pub(crate) fn continued(
+    turn: TurnId,
+    attempt: u32,
+    discard_after: EventSeq,
+    calls: &[ToolCallRecord],
+) -> Value {
     json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after, "calls": calls })
 }
 
 /// Without the place in the journal of a sandbox, which is nobody's business but ours.
-pub(crate) fn adopted(adopted: &Adopted) -> Value {
-    serde_json::to_value(Adopted { heard: None, ..adopted.clone() }).unwrap_or_default()
+pub(crate) fn adopted(adopted: &AdoptedHistory) -> Value {
+    serde_json::to_value(AdoptedHistory { journal_position: None, ..adopted.clone() }).unwrap_or_default()
 }
 
 /// Something that the agent waits for.
-pub(crate) fn permission(asked: &Asked) -> Value {
+pub(crate) fn permission(asked: &PermissionRequest) -> Value {
     json!({
         "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
         "toolUseId": asked.tool_use_id, "suggestions": asked.suggestions, "question": asked.question,
@@ -152,14 +158,18 @@ pub(crate) fn permission(asked: &Asked) -> Value {
 }
 
 /// Who may write from now on; who had it before knows by that that it was taken over.
-pub(crate) fn locked(how: Taking, lock: &Lock) -> Value {
+pub(crate) fn locked(how: LockAcquisition, lock: &SessionLock) -> Value {
     json!({
-        "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "takenOver": how == Taking::Over,
+        "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "takenOver": how == LockAcquisition::Over,
     })
 }
 
 /// What became of it.
-pub(crate) fn permission_answered(id: PermissionId, verdict: Option<&Verdict>, by: AnsweredBy) -> Value {
+pub(crate) fn permission_answered(
+    id: PermissionId,
+    verdict: Option<&PermissionVerdict>,
+    by: VerdictSource,
+) -> Value {
     let said = verdict.and_then(|verdict| serde_json::to_value(verdict).ok());
     let mut shown = said.unwrap_or_else(|| json!({ "behavior": "cancelled" }));
     shown["id"] = json!(id);
@@ -168,12 +178,12 @@ pub(crate) fn permission_answered(id: PermissionId, verdict: Option<&Verdict>, b
 }
 
 /// Ids of rows that have none of their own: the same row always gets the same one, on another machine, too.
-fn id(session: &Session, seq: u64, part: usize) -> Uuid {
+fn id(session: &SessionRow, seq: u64, part: usize) -> Uuid {
     Uuid::new_v5(&session.workspace.0, format!("{}/{seq}/{part}", session.id).as_bytes())
 }
 
 /// A message: what the user sent, and what the agent answered. `ordinal`: of all messages of the session.
-pub(crate) fn message(session: &Session, event: &Event, ordinal: u64) -> Option<Value> {
+pub(crate) fn message(session: &SessionRow, event: &Event, ordinal: u64) -> Option<Value> {
     let (role, content) = match &event.fact {
         Fact::Queued { content, .. } => ("user", json!({ "type": "user", "content": content }).to_string()),
         Fact::Said { line } => ("assistant", line.clone()),
@@ -186,10 +196,10 @@ pub(crate) fn message(session: &Session, event: &Event, ordinal: u64) -> Option<
 }
 
 /// An event as zero or more entries of the timeline, in the types that clients know.
-pub(crate) fn timeline(session: &Session, event: &Event) -> Vec<Value> {
+pub(crate) fn timeline(session: &SessionRow, event: &Event) -> Vec<Value> {
     let entries = match &event.fact {
-        Fact::Said { line } => said(line),
-        other => lifecycle(session, other).into_iter().collect(),
+        Fact::Said { line } => agent_line_entries(line),
+        other => lifecycle_entry(session, other).into_iter().collect(),
     };
     let shown = entries.into_iter().enumerate().map(|(part, (kind, data))| {
         json!({
@@ -200,9 +210,9 @@ pub(crate) fn timeline(session: &Session, event: &Event) -> Vec<Value> {
     shown.collect()
 }
 
-type Entry = (&'static str, Value);
+type TimelineEntry = (&'static str, Value);
 
-fn said(line: &str) -> Vec<Entry> {
+fn agent_line_entries(line: &str) -> Vec<TimelineEntry> {
     let Ok(message) = serde_json::from_str::<Value>(line) else { return Vec::new() };
     let blocks = || message["message"]["content"].as_array().cloned().unwrap_or_default();
     match message["type"].as_str() {
@@ -244,7 +254,7 @@ pub(crate) fn compaction(line: &Value) -> Option<(&'static str, Value)> {
     Some((name, fields.map(|(name, value)| (name.to_owned(), value.clone())).collect()))
 }
 
-fn assistant_block(block: &Value) -> Option<Entry> {
+fn assistant_block(block: &Value) -> Option<TimelineEntry> {
     match block["type"].as_str()? {
         "text" => Some(("text", json!({ "text": block["text"] }))),
         "thinking" => Some(("reasoning", json!({ "thinking": block["thinking"] }))),
@@ -261,7 +271,7 @@ pub(crate) fn tool_name(block: &Value) -> String {
     shown_tool_name(block["name"].as_str().unwrap_or_default())
 }
 
-fn tool_result(block: &Value, result: &Value) -> Option<Entry> {
+fn tool_result(block: &Value, result: &Value) -> Option<TimelineEntry> {
     if block["type"] != "tool_result" {
         return None;
     }
@@ -271,7 +281,7 @@ fn tool_result(block: &Value, result: &Value) -> Option<Entry> {
     Some(("tool_result", data))
 }
 
-fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
+fn lifecycle_entry(session: &SessionRow, fact: &Fact) -> Option<TimelineEntry> {
     let action = |name: &str, mut data: Value| {
         data["action"] = json!(name);
         Some(("lifecycle", data))
@@ -289,13 +299,15 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             action("turn_continued", continued(*turn, *attempt, *discard_after, calls))
         }
         Fact::Saved(saved) => action("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
-        Fact::Finished { turn, how, checkpoint, problem } => action(
+        Fact::Finished { turn, outcome: how, checkpoint, problem } => action(
             "turn_ended",
             json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }),
         ),
         Fact::Rewound(to) => action("rewound", rewound(to)),
-        Fact::TakenBack(by) => action("workspace_rewound", serde_json::to_value(by).unwrap_or_default()),
-        Fact::Asked(asked) => action("permission_request", permission(asked)),
+        Fact::WorkspaceRewound(by) => {
+            action("workspace_rewound", serde_json::to_value(by).unwrap_or_default())
+        }
+        Fact::PermissionRequested(asked) => action("permission_request", permission(asked)),
         Fact::Answered { id, verdict, by, .. } => {
             action("permission_answered", permission_answered(*id, verdict.as_ref(), *by))
         }
@@ -313,13 +325,13 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             action("queue", json!({ "order": order, "withdrawn": withdrawn }))
         }
         Fact::Steered { turn, into } => action("steered", json!({ "turn": turn, "into": into })),
-        Fact::Locked { how: Taking::Renewed, .. } => None,
-        Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
+        Fact::Locked { acquisition: LockAcquisition::Renewed, .. } => None,
+        Fact::Locked { acquisition: how, lock } => action("locked", locked(*how, lock)),
         Fact::Adopted(adopted) => action("adopted", self::adopted(adopted)),
         Fact::Missing => action("missing", json!({})),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => action("config", json!({})),
-        Fact::BudgetReached(what) => action("budget_reached", reached(what)),
+        Fact::BudgetReached(what) => action("budget_reached", limit_reached(what)),
         Fact::Labelled { metadata } => action("metadata", json!({ "metadata": metadata })),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
@@ -337,7 +349,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Queued { .. }
         | Fact::Steering { .. }
         | Fact::Started { .. }
-        | Fact::Stirred { .. }
+        | Fact::SelfStarted { .. }
         | Fact::Said { .. }
         | Fact::Used(_)
         | Fact::Interrupting { .. }
@@ -351,20 +363,20 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::Then;
+    use ash_model::ConversationPoint;
 
     #[test]
     fn a_rewind_is_sent_as_in_the_first_version() {
         let turn = TurnId(Uuid::from_u128(7));
-        let then = Then { told: 2, turns: 2, ..Then::default() };
-        let midway = Then { under_way: Some(turn), ..then.clone() };
+        let then = ConversationPoint { turns_delivered: 2, turns: 2, ..ConversationPoint::default() };
+        let midway = ConversationPoint { under_way: Some(turn), ..then.clone() };
         let sent = [
             (
-                Rewound { to: 3, from: Some(7), seq: 41, then },
+                SessionRewind { to: 3, from: Some(7), seq: 41, conversation: then },
                 r#"{"checkpoint":3,"from":7,"midTurn":false,"seq":41,"turn":null,"turns":2}"#,
             ),
             (
-                Rewound { to: 3, from: None, seq: 41, then: midway },
+                SessionRewind { to: 3, from: None, seq: 41, conversation: midway },
                 r#"{"checkpoint":3,"from":null,"midTurn":true,"seq":41,"turn":"00000000-0000-0000-0000-000000000007","turns":2}"#,
             ),
         ];
@@ -375,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_compaction_is_sent_as_in_the_first_version() {
-        let sent = |line: Value| said(&line.to_string());
+        let sent = |line: Value| agent_line_entries(&line.to_string());
         let begun = json!({"type": "system", "subtype": "status", "status": "compacting", "tokens": 8100});
         assert_eq!(sent(begun), [("lifecycle", json!({"action": "compaction_start", "tokens": 8100}))]);
         let metadata = json!({"trigger": "auto", "pre_tokens": 8100, "post_tokens": 900});
@@ -396,7 +408,7 @@ mod tests {
     fn a_call_begins_under_a_name_that_cannot_mislead_a_reader() {
         let begun = |name: Value| {
             let block = json!({ "type": "tool_use", "id": "t", "name": name, "input": {} });
-            said(&json!({ "type": "assistant", "message": { "content": [block] } }).to_string())
+            agent_line_entries(&json!({ "type": "assistant", "message": { "content": [block] } }).to_string())
         };
         let shown =
             |name: &str| vec![("tool_start", json!({ "toolName": name, "toolId": "t", "input": {} }))];
@@ -407,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_permission_is_sent_as_in_the_first_version() {
-        let asked = Asked {
+        let asked = PermissionRequest {
             id: PermissionId(Uuid::from_u128(11)),
             turn: None,
             request: "r".into(),
@@ -417,20 +429,20 @@ mod tests {
             suggestions: vec![json!({})],
             question: false,
             expires_at: Timestamp(1000),
-            on_timeout: ash_model::OnPermissionTimeout::Deny,
+            on_timeout: ash_model::PermissionTimeoutPolicy::Deny,
         };
         let sent = r#"{"id":"00000000-0000-0000-0000-00000000000b","turn":null,"tool":"Bash","input":{"command":"ls"},
             "toolUseId":"t","suggestions":[{}],"question":false,"expiresAt":"1970-01-01T00:00:01.000Z","onTimeout":"deny"}"#;
         let read = |text: &str| serde_json::from_str::<Value>(text).expect("json");
         assert_eq!(permission(&asked), read(sent));
         let answered = [
-            (Some(Verdict::allow()), AnsweredBy::Client, r#""by":"client","behavior":"allow""#),
+            (Some(PermissionVerdict::allow()), VerdictSource::Client, r#""by":"client","behavior":"allow""#),
             (
-                Some(Verdict::deny("no")),
-                AnsweredBy::Policy,
+                Some(PermissionVerdict::deny("no")),
+                VerdictSource::Policy,
                 r#""by":"policy","behavior":"deny","message":"no""#,
             ),
-            (None, AnsweredBy::Cancelled, r#""by":"cancelled","behavior":"cancelled""#),
+            (None, VerdictSource::Cancelled, r#""by":"cancelled","behavior":"cancelled""#),
         ];
         for (verdict, by, rest) in answered {
             let sent = format!(r#"{{"id":"00000000-0000-0000-0000-00000000000b",{rest}}}"#);
@@ -440,32 +452,43 @@ mod tests {
 
     #[test]
     fn what_was_used_and_what_may_be_is_sent_as_in_the_first_version() {
-        let usage = ash_model::Usage {
+        let usage = ash_model::TokenUsage {
             input_tokens: 1,
             output_tokens: 2,
             cache_creation_tokens: 3,
             cache_read_tokens: 4,
         };
-        let spent = Spent { usage, nano_usd: 1_500_000, unpriced: false, rounds: 5 };
+        let spent = UsageTotal { usage, nano_usd: 1_500_000, unpriced: false, rounds: 5 };
         let at = Some(Timestamp(0));
-        let sum = UsageSum { spent, turns: 6, first: at, last: at, ..UsageSum::default() };
+        let sum = UsageReportRow { spent, turns: 6, first: at, last: at, ..UsageReportRow::default() };
         let read = |text: &str| serde_json::from_str::<Value>(text).expect("json");
         let sent = r#"{"inputTokens":1,"outputTokens":2,"cacheCreationTokens":3,"cacheReadTokens":4,"tokens":10,"costUsd":0.0015,
             "unpriced":false,"rounds":5,"turns":6,"firstAt":"1970-01-01T00:00:00.000Z","lastAt":"1970-01-01T00:00:00.000Z"}"#;
         assert_eq!(super::usage(&sum), read(sent));
-        let unknown = UsageSum { spent: Spent { nano_usd: 0, unpriced: true, ..spent }, ..sum };
+        let unknown = UsageReportRow { spent: UsageTotal { nano_usd: 0, unpriced: true, ..spent }, ..sum };
         assert_eq!(super::usage(&unknown)["costUsd"], Value::Null);
 
         let turn = Some(TurnId(Uuid::from_u128(7)));
-        let of = ash_model::BudgetOf::Session;
-        let budget = Reached { turn, of, which: Which::MaxBudgetUsd, limit: 500_000_000, used: 510_000_000 };
+        let of = ash_model::BudgetScope::Session;
+        let budget = LimitReached {
+            turn,
+            scope: of,
+            kind: LimitKind::MaxBudgetUsd,
+            limit: 500_000_000,
+            used: 510_000_000,
+        };
         let sent = r#"{"of":"session","which":"maxBudgetUsd","limit":0.5,"used":0.51,"turn":"00000000-0000-0000-0000-000000000007"}"#;
-        assert_eq!(reached(&budget), read(sent));
-        let price =
-            Reached { turn: None, of: ash_model::BudgetOf::Turn, which: Which::Price, limit: 0, used: 0 };
+        assert_eq!(limit_reached(&budget), read(sent));
+        let price = LimitReached {
+            turn: None,
+            scope: ash_model::BudgetScope::Turn,
+            kind: LimitKind::Price,
+            limit: 0,
+            used: 0,
+        };
         let sent =
             r#"{"of":"turn","which":"maxBudgetUsd","limit":null,"used":0.0,"turn":null,"unpriced":true}"#;
-        assert_eq!(reached(&price), read(sent));
+        assert_eq!(limit_reached(&price), read(sent));
     }
 
     #[test]
@@ -477,17 +500,17 @@ mod tests {
             turn: Some(TurnId(Uuid::from_u128(7))),
             seq: 41,
             tree: "237a7f".into(),
-            consistency: ash_model::Consistency::Frozen,
+            consistency: ash_model::CaptureConsistency::Frozen,
             salvage: false,
             mid_turn: true,
             files: 10,
             bytes: 4096,
             skipped: Some(1),
             unsettled: None,
-            beside: Vec::new(),
-            back: None,
-            removed: None,
-            far: None,
+            concurrent_turns: Vec::new(),
+            rewound_to: None,
+            removed_at: None,
+            uploaded_at: None,
             at: Timestamp(0),
         };
         let json = r#"{"at":"1970-01-01T00:00:00.000Z","bytes":4096,"consistency":"frozen","current":true,"files":10,
@@ -496,7 +519,7 @@ mod tests {
         assert_eq!(checkpoint(Some(4), &row), sent);
         let whole = r#"{"skipped":1,"unsettled":null}"#;
         let whole: Value = serde_json::from_str(whole).expect("json");
-        let alone = checkpoint_alone(Some(3), &row);
+        let alone = checkpoint_detail(Some(3), &row);
         assert_eq!((&alone["skipped"], &alone["unsettled"]), (&whole["skipped"], &whole["unsettled"]));
         assert_eq!(alone["current"], false);
     }

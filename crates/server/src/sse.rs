@@ -2,12 +2,12 @@
 //! goes on right after it.
 
 use crate::{
-    render::{self, Frame, View},
-    turn::{self, Meaning, Turn},
+    render::{self, SseFrame, StreamScope},
+    turn::{self, TurnStreamAction, TurnWatcher},
 };
-use ash_model::{Cursor, Fact, SessionId};
-use ash_session::{Follower, Heard, Sessions};
-use ash_store::{Item, WhatItem};
+use ash_model::{Fact, LogCursor, SessionId};
+use ash_session::{LogFollower, Sessions, StreamItem};
+use ash_store::{LogItem, LogItemContent};
 use axum::{
     body::{Body, Bytes},
     http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE},
@@ -17,35 +17,35 @@ use std::{borrow::Cow, convert::Infallible, fmt::Write, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-pub(crate) struct Streaming {
+pub(crate) struct SseStream {
     pub(crate) sessions: Sessions,
-    pub(crate) follower: Follower,
+    pub(crate) follower: LogFollower,
     pub(crate) session: SessionId,
-    pub(crate) deltas: Deltas,
+    pub(crate) deltas: DeltaVisibility,
     /// Whose stream it is, if it is one turn's.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<TurnWatcher>,
     /// Frames of the first item that the reader has seen already.
-    pub(crate) skip: Option<(Cursor, u32)>,
+    pub(crate) already_sent: Option<(LogCursor, u32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deltas {
+pub(crate) enum DeltaVisibility {
     Show,
     Hide,
 }
 
 /// Where to begin reading so that everything after `cursor` comes, and what of it to leave out.
-pub(crate) fn after(cursor: Cursor) -> (Cursor, Option<(Cursor, u32)>) {
+pub(crate) fn resume_position(cursor: LogCursor) -> (LogCursor, Option<(LogCursor, u32)>) {
     let Some(frames) = cursor.frames else { return (cursor, None) };
-    let item = Cursor::delta(cursor.seq, cursor.delta);
+    let item = LogCursor::delta(cursor.seq, cursor.delta);
     let before = match cursor.delta {
-        0 => Cursor::delta(cursor.seq.saturating_sub(1), i64::MAX as u64),
-        delta => Cursor::delta(cursor.seq, delta - 1),
+        0 => LogCursor::delta(cursor.seq.saturating_sub(1), i64::MAX as u64),
+        delta => LogCursor::delta(cursor.seq, delta - 1),
     };
     (before, Some((item, frames)))
 }
 
-impl Streaming {
+impl SseStream {
     pub(crate) fn response(self) -> Response {
         let stream = futures::stream::unfold(Some(self), |streaming| async move {
             let mut streaming = streaming?;
@@ -62,10 +62,10 @@ impl Streaming {
         loop {
             let items = match tokio::time::timeout(HEARTBEAT, self.follower.next()).await {
                 Err(_) => return (Bytes::from_static(b": still here\n\n"), false),
-                Ok(Ok(Heard::Items(items))) => items,
+                Ok(Ok(StreamItem::Items(items))) => items,
                 // Without an id: it is nothing to go on after.
-                Ok(Ok(Heard::Restoring(restoring))) => {
-                    let frame = render::restoring(&restoring);
+                Ok(Ok(StreamItem::Restoring(restoring))) => {
+                    let frame = render::restore_progress_frame(&restoring);
                     let text = format!("event: {}\ndata: {}\n\n", frame.name, frame.data);
                     return (Bytes::from(text), false);
                 }
@@ -103,23 +103,24 @@ impl Streaming {
     }
 
     /// True: nothing comes after this item.
-    async fn write(&mut self, item: &Item, text: &mut String) -> bool {
-        let meaning = self.turn.as_mut().map(|turn| turn.see(item));
+    async fn write(&mut self, item: &LogItem, text: &mut String) -> bool {
+        let meaning = self.turn.as_mut().map(|turn| turn.classify(item));
         match meaning {
-            Some(Meaning::Elsewhere) => return false,
-            Some(Meaning::Cut(problem)) => {
+            Some(TurnStreamAction::Skip) => return false,
+            Some(TurnStreamAction::Interrupted(problem)) => {
                 let queued = self.is_open().await;
                 let problem = if self.sessions.is_stopping() { turn::stopped() } else { problem };
                 self.write_all(item.at, &[render::cut_frame(&problem, queued)], text);
                 return true;
             }
-            Some(Meaning::Goes | Meaning::Over) | None => {}
+            Some(TurnStreamAction::Send | TurnStreamAction::TurnEnded) | None => {}
         }
-        let hidden = self.deltas == Deltas::Hide && matches!(item.what, WhatItem::Delta(_));
+        let hidden = self.deltas == DeltaVisibility::Hide && matches!(item.content, LogItemContent::Delta(_));
         if !hidden {
             self.write_frames(item, text);
         }
-        meaning == Some(Meaning::Over) || matches!(item.what, WhatItem::Event(Fact::Ended))
+        meaning == Some(TurnStreamAction::TurnEnded)
+            || matches!(item.content, LogItemContent::Event(Fact::Ended))
     }
 
     /// Unknown where the store cannot be read: then nothing is claimed.
@@ -127,25 +128,26 @@ impl Streaming {
         self.follower.is_open(self.turn.as_ref()?.id()).await.ok()
     }
 
-    fn write_frames(&mut self, item: &Item, text: &mut String) {
-        let view = self.turn.as_ref().map_or(View::All, |turn| View::Turn(turn.id()));
-        let frames = render::frames(&self.session, view, item);
+    fn write_frames(&mut self, item: &LogItem, text: &mut String) {
+        let view = self.turn.as_ref().map_or(StreamScope::All, |turn| StreamScope::Turn(turn.id()));
+        let frames = render::sse_frames(&self.session, view, item);
         self.write_all(item.at, &frames, text);
     }
 
-    fn write_all(&mut self, at: Cursor, frames: &[Frame], text: &mut String) {
-        let seen = self.skip.take_if(|(place, _)| *place == at).map_or(0, |(_, seen)| seen as usize);
+    fn write_all(&mut self, at: LogCursor, frames: &[SseFrame], text: &mut String) {
+        let seen = self.already_sent.take_if(|(place, _)| *place == at).map_or(0, |(_, seen)| seen as usize);
         let last = frames.len().saturating_sub(1);
         for (place, frame) in frames.iter().enumerate().skip(seen) {
             let id = if place == last { at } else { at.partly(place as u32 + 1) };
             // Writing into a string does not fail.
-            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, one_line(&frame.data)).ok();
+            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, escape_line_breaks(&frame.data))
+                .ok();
         }
     }
 }
 
 /// JSON may hold these inside its strings as they are, and some readers (Python's among them) end a line at them.
-fn one_line(json: &str) -> Cow<'_, str> {
+fn escape_line_breaks(json: &str) -> Cow<'_, str> {
     const BREAKS: [(char, &str); 3] =
         [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
     let mut text = Cow::Borrowed(json);
@@ -159,12 +161,12 @@ fn one_line(json: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::one_line;
+    use super::escape_line_breaks;
 
     #[test]
     fn data_is_one_line_to_every_reader_and_the_same_json() {
         let json = "{\"x\":\"a\u{2028}b\u{2029}c\u{85}ä\"}";
-        let line = one_line(json);
+        let line = escape_line_breaks(json);
         assert_eq!(line, r#"{"x":"a\u2028b\u2029c\u0085ä"}"#);
         let values = [json, &line].map(|text| serde_json::from_str::<serde_json::Value>(text).expect("JSON"));
         assert_eq!(values[0], values[1]);

@@ -9,33 +9,33 @@ use std::{
 };
 
 thread_local! {
-    static BEGAN: Cell<Option<Duration>> = const { Cell::new(None) };
+    static POLL_STARTED_AT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-static LONGEST: AtomicU64 = AtomicU64::new(0);
+static LONGEST_POLL_NANOS: AtomicU64 = AtomicU64::new(0);
 
 /// Has the threads of this runtime watched.
-pub fn watch_stretches(runtime: &mut tokio::runtime::Builder) -> &mut tokio::runtime::Builder {
-    runtime.on_thread_unpark(begin).on_thread_park(end)
+pub fn watch_poll_times(runtime: &mut tokio::runtime::Builder) -> &mut tokio::runtime::Builder {
+    runtime.on_thread_unpark(record_unpark).on_thread_park(record_park)
 }
 
-fn begin() {
-    BEGAN.set(Some(spent()));
+fn record_unpark() {
+    POLL_STARTED_AT.set(Some(thread_cpu_time()));
 }
 
-fn end() {
-    if let Some(began) = BEGAN.take() {
-        let stretch = spent().saturating_sub(began).as_nanos();
-        LONGEST.fetch_max(u64::try_from(stretch).unwrap_or(u64::MAX), Ordering::Relaxed);
+fn record_park() {
+    if let Some(began) = POLL_STARTED_AT.take() {
+        let stretch = thread_cpu_time().saturating_sub(began).as_nanos();
+        LONGEST_POLL_NANOS.fetch_max(u64::try_from(stretch).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
 
 /// By this thread since it began: what others do with the cores is not its fault.
-fn spent() -> Duration {
+fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-pub(crate) fn longest() -> Duration {
-    Duration::from_nanos(LONGEST.load(Ordering::Relaxed))
+pub(crate) fn longest_poll() -> Duration {
+    Duration::from_nanos(LONGEST_POLL_NANOS.load(Ordering::Relaxed))
 }

@@ -1,26 +1,26 @@
 //! One turn as its reader sees it: which of the session's facts concern it, and which one is its end.
 
-use ash_model::{Fact, Problem, Seq, TurnId};
-use ash_store::{Item, WhatItem};
+use ash_model::{EventSeq, Fact, Problem, TurnId};
+use ash_store::{LogItem, LogItemContent};
 
-pub(crate) struct Turn {
+pub(crate) struct TurnWatcher {
     id: TurnId,
     /// What befell the session up to here is history: a reader who comes later waits for the turn's own end.
-    since: Seq,
+    history_until: EventSeq,
     started: bool,
-    rested: bool,
+    answer_complete: bool,
 }
 
 /// What an item of the log means for the reader of one turn.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Meaning {
-    Goes,
+pub(crate) enum TurnStreamAction {
+    Send,
     /// Not for this reader.
-    Elsewhere,
+    Skip,
     /// The turn is over.
-    Over,
+    TurnEnded,
     /// It is not over, but nothing more comes for now.
-    Cut(Problem),
+    Interrupted(Problem),
 }
 
 /// What a reader is told whose turn is not over when the server stops, whatever that does to the session first.
@@ -29,32 +29,32 @@ pub(crate) fn stopped() -> Problem {
     Problem::new("server_stopped", error)
 }
 
-impl Turn {
-    pub(crate) fn new(id: TurnId, since: Seq) -> Turn {
-        Turn { id, since, started: false, rested: false }
+impl TurnWatcher {
+    pub(crate) fn new(id: TurnId, history_until: EventSeq) -> TurnWatcher {
+        TurnWatcher { id, history_until, started: false, answer_complete: false }
     }
 
     pub(crate) fn id(&self) -> TurnId {
         self.id
     }
 
-    pub(crate) fn see(&mut self, item: &Item) -> Meaning {
-        let WhatItem::Event(fact) = &item.what else { return Meaning::Goes };
+    pub(crate) fn classify(&mut self, item: &LogItem) -> TurnStreamAction {
+        let LogItemContent::Event(fact) = &item.content else { return TurnStreamAction::Send };
         self.started |=
             matches!(fact, Fact::Started { turn, .. } | Fact::Continued { turn, .. } if *turn == self.id);
-        self.rested |= matches!(fact, Fact::Rested { turn, .. } if *turn == self.id);
+        self.answer_complete |= matches!(fact, Fact::Rested { turn, .. } if *turn == self.id);
         match fact {
-            Fact::Finished { turn, .. } if *turn == self.id => Meaning::Over,
+            Fact::Finished { turn, .. } if *turn == self.id => TurnStreamAction::TurnEnded,
             _ => match self.interruption(fact) {
-                Some(_) if item.at.seq <= self.since => Meaning::Elsewhere,
-                Some(problem) => Meaning::Cut(problem),
-                None => Meaning::Goes,
+                Some(_) if item.at.seq <= self.history_until => TurnStreamAction::Skip,
+                Some(problem) => TurnStreamAction::Interrupted(problem),
+                None => TurnStreamAction::Send,
             },
         }
     }
 
     fn interruption(&self, fact: &Fact) -> Option<Problem> {
-        let waiting = !self.started && !self.rested;
+        let waiting = !self.started && !self.answer_complete;
         let later = |code: &str, word: &str| {
             let error = format!(
                 "The session was {word} before this message's turn began; it stays queued and runs when the session is resumed"
@@ -64,7 +64,7 @@ impl Turn {
         match fact {
             Fact::Cut { turn, death } if *turn == self.id => Some(death.problem()),
             // A turn that rested comes to its end whatever happens to the session.
-            Fact::Failed { problem } if !self.rested => Some(problem.clone()),
+            Fact::Failed { problem } if !self.answer_complete => Some(problem.clone()),
             Fact::Paused if waiting => later("session_paused", "paused"),
             Fact::Stopped if waiting => later("session_stopped", "stopped"),
             _ => None,
@@ -75,10 +75,15 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{Cursor, Death, Outcome, Timestamp, Usage};
+    use ash_model::{Death, LogCursor, Timestamp, TokenUsage, TurnOutcome};
 
-    fn item(seq: Seq, fact: Fact) -> Item {
-        Item { at: Cursor::event(seq), turn: None, time: Timestamp(0), what: WhatItem::Event(fact) }
+    fn item(seq: EventSeq, fact: Fact) -> LogItem {
+        LogItem {
+            at: LogCursor::event(seq),
+            turn: None,
+            time: Timestamp(0),
+            content: LogItemContent::Event(fact),
+        }
     }
 
     fn turn() -> TurnId {
@@ -86,42 +91,48 @@ mod tests {
     }
 
     fn over() -> Fact {
-        Fact::Finished { turn: turn(), how: Outcome::Done, checkpoint: None, problem: None }
+        Fact::Finished { turn: turn(), outcome: TurnOutcome::Done, checkpoint: None, problem: None }
     }
 
     #[test]
     fn a_late_reader_is_not_stopped_by_a_death_that_was_survived() {
-        let mut reader = Turn::new(turn(), 9);
+        let mut reader = TurnWatcher::new(turn(), 9);
         assert_eq!(
-            reader.see(&item(5, Fact::Cut { turn: turn(), death: Death::Machine })),
-            Meaning::Elsewhere
+            reader.classify(&item(5, Fact::Cut { turn: turn(), death: Death::Machine })),
+            TurnStreamAction::Skip
         );
-        assert_eq!(reader.see(&item(12, over())), Meaning::Over);
+        assert_eq!(reader.classify(&item(12, over())), TurnStreamAction::TurnEnded);
     }
 
     #[test]
     fn a_message_that_waits_is_told_when_the_session_rests() {
-        let mut reader = Turn::new(turn(), 1);
+        let mut reader = TurnWatcher::new(turn(), 1);
         assert!(
-            matches!(reader.see(&item(2, Fact::Stopped)), Meaning::Cut(problem) if problem.code == "session_stopped")
+            matches!(reader.classify(&item(2, Fact::Stopped)), TurnStreamAction::Interrupted(problem) if problem.code == "session_stopped")
         );
-        let mut reader = Turn::new(turn(), 1);
-        assert_eq!(reader.see(&item(2, Fact::Started { turn: turn(), input: 2 })), Meaning::Goes);
-        assert_eq!(reader.see(&item(3, Fact::Paused)), Meaning::Goes);
+        let mut reader = TurnWatcher::new(turn(), 1);
+        assert_eq!(
+            reader.classify(&item(2, Fact::Started { turn: turn(), input: 2 })),
+            TurnStreamAction::Send
+        );
+        assert_eq!(reader.classify(&item(3, Fact::Paused)), TurnStreamAction::Send);
     }
 
     #[test]
     fn a_turn_that_rested_comes_to_its_end() {
-        let mut reader = Turn::new(turn(), 1);
+        let mut reader = TurnWatcher::new(turn(), 1);
         let rested = Fact::Rested {
             turn: turn(),
-            how: Outcome::Done,
+            outcome: TurnOutcome::Done,
             text: String::new(),
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             problem: None,
         };
-        assert_eq!(reader.see(&item(2, rested)), Meaning::Goes);
-        assert_eq!(reader.see(&item(3, Fact::Failed { problem: Death::Machine.problem() })), Meaning::Goes);
-        assert_eq!(reader.see(&item(4, over())), Meaning::Over);
+        assert_eq!(reader.classify(&item(2, rested)), TurnStreamAction::Send);
+        assert_eq!(
+            reader.classify(&item(3, Fact::Failed { problem: Death::Machine.problem() })),
+            TurnStreamAction::Send
+        );
+        assert_eq!(reader.classify(&item(4, over())), TurnStreamAction::TurnEnded);
     }
 }

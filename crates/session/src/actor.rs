@@ -28,36 +28,36 @@ mod tree;
 mod wake;
 mod wishes;
 
-pub(crate) use back::Memories;
-pub use exec::Executed;
+pub(crate) use back::AgentMemoryTree;
+pub use exec::ExecOutput;
 pub(crate) use exec::base_env;
-pub(crate) use load::Seat;
-pub use lock::WantedLock;
+pub(crate) use load::ActorChannels;
+pub use lock::LockRequest;
 pub use settings::OptionsChange;
-pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
+pub(crate) use wishes::{ActorMessage, CommandReply, FileAccessMode, ForkPoint, ReplySender};
 
 use crate::{
     Error, Result,
-    common::{Common, Walls},
-    live::Live,
-    logs::Logs,
-    pool::{Mood, MoodCell, Passage},
-    rooms::Rooms,
-    state::{Left, Next, State, Wish},
+    common::{Sandbox, Workspace},
+    live::LiveDirectory,
+    logs::AgentLogBuffer,
+    pool::{Admission, SandboxPhase, SandboxPhaseCell},
+    rooms::Services,
+    state::{NextStep, RemainingBudget, SessionState, StateCommand},
 };
-use ash_driver::{Driver, Ear};
-use ash_model::{Beside, Incarnation, Status, TurnId};
-use ash_sandbox::{Record, Records, Remote};
-use ash_snapshot::Taken;
-use ash_store::{Lease, Session};
-use close::Closing;
-use exec::Execs;
-use gauge::Gauge;
-use hear::Unwritten;
-use idle::Idle;
-use rewind::Rewinding;
-use save::{Backoff, Occasion};
-use settings::Change;
+use ash_driver::{AgentDriver, TurnTracker};
+use ash_model::{ConcurrentTurn, Incarnation, SessionStatus, TurnId};
+use ash_sandbox::{JournalRecord, RecordStream, SandboxHandle};
+use ash_snapshot::CapturedSnapshot;
+use ash_store::{Lease, SessionRow};
+use close::SessionClosing;
+use exec::ExecTable;
+use gauge::LimitsWatchdog;
+use hear::UnwrittenRecords;
+use idle::IdleState;
+use rewind::PendingRewind;
+use save::{CaptureBackoff, CaptureOccasion};
+use settings::PendingOptionsChange;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, mpsc},
@@ -66,56 +66,56 @@ use tokio::{
 };
 
 /// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
-const SETTLE: Duration = Duration::from_secs(3);
-const AFTER_WAKING: Duration = Duration::from_secs(30);
+const CHANGE_SETTLE_TIME: Duration = Duration::from_secs(3);
+const SETTLE_TIME_AFTER_START: Duration = Duration::from_secs(30);
 /// How long to wait before something that could not be written is tried again.
-const BREATH: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// After this long with nothing to do the keeper goes; the session is in the database.
-const IDLE: Duration = Duration::from_secs(60);
+const ACTOR_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same of a session that has ended: hardly anybody asks for it again, and after a burst there are many.
 const IDLE_ENDED: Duration = Duration::from_secs(10);
 /// How long to wait before a failed capture is tried again.
-const RETRY: Duration = Duration::from_secs(10);
+const CAPTURE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The sandbox, while there is one.
-struct Hands {
+struct SandboxConn {
     incarnation: Incarnation,
-    remote: Remote,
+    remote: SandboxHandle,
     /// The agent's number among the sandbox's processes.
     process: u16,
-    records: Records,
+    records: RecordStream,
     position: u64,
     /// The agent has ended.
     exited: bool,
     /// What the shim was told is left of the budgets.
-    allowed: Option<Left>,
-    walls: Arc<Walls>,
+    allowed: Option<RemainingBudget>,
+    walls: Arc<Sandbox>,
 }
 
 /// Shared with a start, which may fail.
-type EarlyUsage = Arc<std::sync::Mutex<Vec<ash_sandbox::ModelUsage>>>;
+type StartupUsage = Arc<std::sync::Mutex<Vec<ash_sandbox::ModelUsage>>>;
 
-pub(crate) struct Actor {
-    rooms: Arc<Rooms>,
-    session: Session,
-    state: State,
+pub(crate) struct SessionActor {
+    services: Arc<Services>,
+    session: SessionRow,
+    state: SessionState,
     lease: Lease,
-    live: Live,
+    live: LiveDirectory,
     /// What it shares with the other sessions of its workspace.
-    common: Arc<Common>,
-    driver: Arc<dyn Driver>,
-    ear: Ear,
-    hands: Option<Hands>,
+    workspace: Arc<Workspace>,
+    driver: Arc<dyn AgentDriver>,
+    tracker: TurnTracker,
+    conn: Option<SandboxConn>,
     /// What an agent used before it answered its greeting.
-    used_early: EarlyUsage,
+    startup_usage: StartupUsage,
     /// For the sandbox that it needs next, from whoever wants it.
-    passage: Passage,
-    logs: Arc<Logs>,
-    mood: Arc<MoodCell>,
-    inbox: mpsc::Receiver<Request>,
+    admission: Admission,
+    logs: Arc<AgentLogBuffer>,
+    phase: Arc<SandboxPhaseCell>,
+    inbox: mpsc::Receiver<ActorMessage>,
     /// Deltas since the last event.
     deltas: u64,
-    execs: Execs,
+    execs: ExecTable,
     /// Commands that run in a sandbox that is being left.
     commands: Vec<u16>,
     /// When something may have changed that no checkpoint holds.
@@ -123,81 +123,81 @@ pub(crate) struct Actor {
     /// When the turn that runs began, or was last captured.
     captured: Instant,
     /// What the log has got since then, which travels with the next checkpoint.
-    unpacked: u64,
+    unpacked_log_bytes: u64,
     /// Somebody waits for a capture that begins after they asked.
     wants_capture: bool,
     /// The last capture failed.
-    backoff: Option<Backoff>,
-    effect: Option<Effect>,
+    backoff: Option<CaptureBackoff>,
+    effect: Option<EffectTask>,
     /// Of a tree that was lost while a sandbox was at work in it, which still has it.
     lost_uid: Option<u32>,
     /// Tells a start that is under way not to go on.
-    halt: Arc<Notify>,
+    halt_start: Arc<Notify>,
     /// A sandbox that is to be ended as soon as nothing else is under way.
-    leaving: Option<Hands>,
-    pausing: Vec<Reply<Answer>>,
-    resuming: Vec<Reply<Answer>>,
-    forking: Vec<Reply<ForkPoint>>,
-    rewinding: VecDeque<Rewinding>,
-    writing: Vec<Reply<load::Sourced>>,
-    changes: VecDeque<Change>,
-    closing: Option<Closing>,
+    departing_sandbox: Option<SandboxConn>,
+    pausing: Vec<ReplySender<CommandReply>>,
+    resuming: Vec<ReplySender<CommandReply>>,
+    forking: Vec<ReplySender<ForkPoint>>,
+    rewinding: VecDeque<PendingRewind>,
+    writing: Vec<ReplySender<load::GuardedFileSource>>,
+    changes: VecDeque<PendingOptionsChange>,
+    closing: Option<SessionClosing>,
     /// What was heard and could not be written yet.
-    unwritten: Option<Unwritten>,
+    unwritten: Option<UnwrittenRecords>,
     idle_since: Instant,
-    idle: Idle,
+    idle: IdleState,
     /// What was wanted while the session let go of its sandbox.
-    later: Vec<(Wish, Passage, Reply<Answer>)>,
+    deferred_commands: Vec<(StateCommand, Admission, ReplySender<CommandReply>)>,
     /// When an agent that was asked to stop its turn is ended instead.
-    patience: Option<Instant>,
+    interrupt_deadline: Option<Instant>,
     /// Since when the turn waits for work in the background alone.
-    held_since: Option<Instant>,
+    background_wait_since: Option<Instant>,
     /// When the agent last began something by itself.
-    last_own: Option<Instant>,
+    last_self_start: Option<Instant>,
     /// The turn is saved here, and waits until the object store has it too.
-    far_wait: Option<FarWait>,
-    gauge: Gauge,
+    remote_wait: Option<RemoteWait>,
+    limits: LimitsWatchdog,
 }
 
-struct FarWait {
+struct RemoteWait {
     turn: TurnId,
     checkpoint: u64,
     task: JoinHandle<Result<()>>,
 }
 
-impl Drop for FarWait {
+impl Drop for RemoteWait {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// Long work that goes on beside the loop; one at a time.
-type Effect = JoinHandle<Done>;
+type EffectTask = JoinHandle<EffectOutcome>;
 
-enum Done {
-    Woke(Box<Result<wake::Woken>>),
+enum EffectOutcome {
+    Started(Box<Result<wake::CompletedStart>>),
     Saved {
-        occasion: Occasion,
-        result: Result<Option<save::Captured>>,
+        occasion: CaptureOccasion,
+        result: Result<Option<save::LockedCapture>>,
         began: Instant,
     },
     /// The sandbox is gone; this is what it still said.
-    Slept {
+    SandboxEnded {
         incarnation: Incarnation,
         process: u16,
-        said: Vec<Record>,
+        said: Vec<JournalRecord>,
     },
     /// The uid of a tree that was made without a sandbox.
-    Furnished(Result<Option<u32>>),
+    TreeMade(Result<Option<u32>>),
     /// The tree of the checkpoint that the session is to go to is written, beside the one it has.
-    Prepared(Result<rewind::Prepared>),
+    RewindPrepared(Result<rewind::PreparedTree>),
     /// What was found on disk instead of a tree that can be trusted.
-    Salvaged(Result<Option<Taken>>),
+    Salvaged(Result<Option<CapturedSnapshot>>),
     /// The work was cut off: it panicked.
-    Lost,
+    Panicked,
 }
 
-impl Actor {
+impl SessionActor {
     /// Runs until nobody can send wishes any more, or somebody else owns the session.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.is_over() {
@@ -206,18 +206,18 @@ impl Actor {
                 failed => failed,
             };
             if let Err(error) = done {
-                self.outlive(error).await?;
+                self.handle_error(error).await?;
             }
         }
         Ok(())
     }
 
     /// What could not be written leaves the state as it was, so it is simply tried again. A lost lease is the end.
-    async fn outlive(&mut self, error: Error) -> Result<()> {
+    async fn handle_error(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Store(ash_store::Error::Full) => {
                 tracing::error!(session = %self.session.id, "the disk is full: the session waits until there is space");
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 Ok(())
             }
             other => Err(other),
@@ -225,7 +225,7 @@ impl Actor {
     }
 
     fn is_over(&self) -> bool {
-        let idle = self.effect.is_none() && self.closing.is_none() && self.leaving.is_none();
+        let idle = self.effect.is_none() && self.closing.is_none() && self.departing_sandbox.is_none();
         self.inbox.is_closed() && self.inbox.is_empty() && idle
     }
 
@@ -233,21 +233,20 @@ impl Actor {
     async fn step(&mut self) -> Result<()> {
         let deadline = self.deadline();
         // While something heard could not be written, nothing more is listened to: the journal keeps it.
-        let records =
-            self.hands.as_mut().filter(|_| self.unwritten.is_none()).map(|hands| &mut hands.records);
+        let records = self.conn.as_mut().filter(|_| self.unwritten.is_none()).map(|hands| &mut hands.records);
         let effect = self.effect.as_mut();
-        let far = self.far_wait.as_mut().map(|waiting| &mut waiting.task);
+        let far = self.remote_wait.as_mut().map(|waiting| &mut waiting.task);
         tokio::select! {
             request = self.inbox.recv() => match request {
-                Some(request) => self.take(request).await,
+                Some(request) => self.handle(request).await,
                 None => self.wait_out().await,
             },
-            record = next_record(records) => self.hear(record).await,
+            record = next_record(records) => self.on_record(record).await,
             done = finished(effect) => {
                 self.effect = None;
-                self.settle(done).await
+                self.finish_effect(done).await
             }
-            sent = arrived(far) => self.is_far(sent).await,
+            sent = arrived(far) => self.on_remote_wait_done(sent).await,
             () = until(deadline) => Ok(()),
         }
     }
@@ -256,14 +255,14 @@ impl Actor {
     async fn wait_out(&mut self) -> Result<()> {
         if let Some(effect) = self.effect.take() {
             let done = effect.await.map_err(|_| Error::Gone)?;
-            return self.settle(done).await;
+            return self.finish_effect(done).await;
         }
         Ok(())
     }
 
     fn deadline(&self) -> Option<Instant> {
         let again = self.backoff.map(|backoff| backoff.until);
-        let dirty = self.dirty.map(|since| (since + SETTLE).max(again.unwrap_or(since)));
+        let dirty = self.dirty.map(|since| (since + CHANGE_SETTLE_TIME).max(again.unwrap_or(since)));
         let dirty =
             dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree().is_some());
         let closing = self.closing.as_ref().filter(|_| self.effect.is_none()).map(|closing| closing.deadline);
@@ -274,13 +273,22 @@ impl Actor {
         let beside = [
             self.execs.deadline(),
             self.midway(),
-            self.next_expiry(),
+            self.next_permission_expiry(),
             self.change_deadline(),
             self.idle_deadline(),
-            self.gauge_deadline(),
+            self.limits_deadline(),
         ];
-        let stirs = self.stirs_at().filter(|_| self.effect.is_none());
-        let all = [dirty, closing, saving, unwritten, idle, self.patience, self.held_until(), stirs];
+        let stirs = self.self_start_at().filter(|_| self.effect.is_none());
+        let all = [
+            dirty,
+            closing,
+            saving,
+            unwritten,
+            idle,
+            self.interrupt_deadline,
+            self.background_wait_until(),
+            stirs,
+        ];
         all.into_iter().chain(beside).flatten().min()
     }
 
@@ -292,50 +300,53 @@ impl Actor {
             && self.rewinding.is_empty()
             && self.writing.is_empty()
             && self.changes.is_empty();
-        let calm =
-            self.hands.is_none() && self.leaving.is_none() && self.effect.is_none() && self.closing.is_none();
-        calm && waiting && self.dirty.is_none() && self.state.next() == Next::Wait
+        let calm = self.conn.is_none()
+            && self.departing_sandbox.is_none()
+            && self.effect.is_none()
+            && self.closing.is_none();
+        calm && waiting && self.dirty.is_none() && self.state.next_step() == NextStep::Wait
     }
 
     /// When the keeper goes, if it has nothing to do until then.
     fn goes_at(&self) -> Instant {
-        let patience = if self.state.status == Status::Ended { IDLE_ENDED } else { IDLE };
+        let patience =
+            if self.state.status == SessionStatus::Ended { IDLE_ENDED } else { ACTOR_IDLE_TIMEOUT };
         self.idle_since + patience
     }
 
     /// Does what is to be done now, if nothing long is under way.
     async fn drive(&mut self) -> Result<()> {
         self.note_use();
-        let driven = self.drive_on().await;
-        self.mood.set(self.mood_now(), self.can_go(), self.idle.since);
-        if self.state.status != Status::Starting {
-            self.passage = Passage::default();
+        let driven = self.drive_effects().await;
+        self.phase.set(self.current_phase(), self.is_evictable(), self.idle.since);
+        if self.state.status != SessionStatus::Starting {
+            self.admission = Admission::default();
         }
         if self.is_shared() {
             let turn = self.state.current().map(|turn| turn.id);
-            let turn = turn.map(|turn| Beside { session: Some(self.session.id.clone()), turn });
-            self.common.set_turn(self.session.no, turn);
+            let turn = turn.map(|turn| ConcurrentTurn { session: Some(self.session.id.clone()), turn });
+            self.workspace.set_turn(self.session.no, turn);
         }
         driven
     }
 
-    fn mood_now(&self) -> Mood {
-        match (&self.hands, self.state.status, self.state.current()) {
-            (None, Status::Starting, _) => Mood::Warming,
-            (None, _, _) => Mood::Cold,
-            (Some(_), _, Some(_)) => Mood::Running,
-            (Some(_), _, None) => Mood::Waiting,
+    fn current_phase(&self) -> SandboxPhase {
+        match (&self.conn, self.state.status, self.state.current()) {
+            (None, SessionStatus::Starting, _) => SandboxPhase::Warming,
+            (None, _, _) => SandboxPhase::Cold,
+            (Some(_), _, Some(_)) => SandboxPhase::Running,
+            (Some(_), _, None) => SandboxPhase::Waiting,
         }
     }
 
-    async fn drive_on(&mut self) -> Result<()> {
-        self.execs.expire(self.hands.as_ref().map(|hands| &hands.remote)).await;
-        self.lose_patience().await;
-        self.write_again().await?;
-        self.keep_bounds().await?;
-        self.let_go().await?;
+    async fn drive_effects(&mut self) -> Result<()> {
+        self.execs.expire(self.conn.as_ref().map(|hands| &hands.remote)).await;
+        self.end_unresponsive_agent().await;
+        self.retry_write().await?;
+        self.enforce_limits().await?;
+        self.stop_waiting_for_background().await?;
         self.expire_requests().await?;
-        self.look_whether_idle().await?;
+        self.check_idle().await?;
         self.drive_changes().await?;
         if self.is_idle() && self.goes_at() <= Instant::now() {
             // Whoever asks from here on finds another keeper; what was asked before is still answered.
@@ -345,8 +356,8 @@ impl Actor {
             if self.effect.is_some() {
                 return Ok(());
             }
-            if let Some(hands) = self.leaving.take() {
-                self.say_goodbye(hands);
+            if let Some(hands) = self.departing_sandbox.take() {
+                self.end_sandbox(hands);
                 return Ok(());
             }
             if self.make_way_for_writers().await? {
@@ -357,63 +368,65 @@ impl Actor {
             }
             if self.closing.is_some() {
                 self.drive_closing().await?;
-                if self.leaving.is_some() || self.closing.is_none() {
+                if self.departing_sandbox.is_some() || self.closing.is_none() {
                     continue;
                 }
                 return Ok(());
             }
-            if self.grant_later().await? {
+            if self.handle_deferred().await? {
                 continue;
             }
             self.answer_resumers();
             if self.drive_rewinding().await? || self.drive_waiting().await? {
                 continue;
             }
-            match self.stirs_at() {
+            match self.self_start_at() {
                 Some(at) if at > Instant::now() => return Ok(()),
                 Some(_) => {
-                    self.stir().await?;
+                    self.begin_self_started_turn().await?;
                     continue;
                 }
                 None => {}
             }
-            match self.state.next() {
-                Next::Wait => {
+            match self.state.next_step() {
+                NextStep::Wait => {
                     if let Some(turn) = self.is_midway_due() {
-                        self.start_save(Occasion::Midway(turn));
+                        self.start_save(CaptureOccasion::Midway(turn));
                     } else if self.is_capture_due() {
-                        self.start_save(Occasion::Between);
+                        self.start_save(CaptureOccasion::BetweenTurns);
                     }
                     return Ok(());
                 }
-                Next::Wake | Next::Tell { .. } if self.is_tree_broken() => self.lose_tree().await?,
-                Next::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
-                Next::Wake => self.start_wake(),
-                Next::Save { turn } if self.is_ephemeral() => {
-                    let over = self.end_of(Occasion::Rest(turn), None);
+                NextStep::Wake | NextStep::Tell { .. } if self.is_tree_broken() => self.lose_tree().await?,
+                NextStep::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
+                NextStep::Wake => self.begin_start(),
+                NextStep::Save { turn } if self.is_ephemeral() => {
+                    let over = self.end_of(CaptureOccasion::TurnEnd(turn), None);
                     self.dirty = None;
-                    self.note(over.into_iter().collect()).await?;
+                    self.commit_facts(over.into_iter().collect()).await?;
                 }
-                Next::Save { .. } if self.far_wait.is_some() => return Ok(()),
-                Next::Save { turn } if self.backs_off(turn) => return Ok(()),
-                Next::Save { turn } if self.tree().is_some() => self.start_save(Occasion::Rest(turn)),
-                Next::Save { turn } => {
+                NextStep::Save { .. } if self.remote_wait.is_some() => return Ok(()),
+                NextStep::Save { turn } if self.backs_off(turn) => return Ok(()),
+                NextStep::Save { turn } if self.tree().is_some() => {
+                    self.start_save(CaptureOccasion::TurnEnd(turn))
+                }
+                NextStep::Save { turn } => {
                     let gone = Error::Save(
                         "its files are not there any more: the machine went down before they were safe, or something removed them".to_owned(),
                     );
-                    self.could_not_save(Occasion::Rest(turn), gone).await?;
+                    self.on_capture_failed(CaptureOccasion::TurnEnd(turn), gone).await?;
                 }
-                Next::Sleep if self.hands.is_none() => self.note_asleep().await?,
-                Next::Sleep => self.start_sleep(),
-                Next::Note { facts } => {
+                NextStep::Sleep if self.conn.is_none() => self.commit_asleep().await?,
+                NextStep::Sleep => self.begin_sandbox_end(),
+                NextStep::Commit { facts } => {
                     self.note_and_tell(facts).await?;
-                    self.lose_patience_later();
+                    self.set_interrupt_deadline();
                 }
                 // It would work where its files are not: another one starts, with those of the last checkpoint.
-                Next::Tell { .. } if self.has_lost_tree() => self.start_sleep(),
-                Next::Tell { fact, input, say } => {
+                NextStep::Tell { .. } if self.has_lost_tree() => self.begin_sandbox_end(),
+                NextStep::Tell { fact, input, say } => {
                     let fact = self.with_calls(fact).await?;
-                    self.note(vec![fact]).await?;
+                    self.commit_facts(vec![fact]).await?;
                     self.captured = Instant::now();
                     self.tell(input, &say).await;
                 }
@@ -421,21 +434,23 @@ impl Actor {
         }
     }
 
-    async fn settle(&mut self, done: Done) -> Result<()> {
+    async fn finish_effect(&mut self, done: EffectOutcome) -> Result<()> {
         match done {
-            Done::Woke(woken) => self.woke(*woken).await,
-            Done::Saved { occasion, result, began } => self.saved(occasion, result, began).await,
-            Done::Slept { incarnation, process, said } => self.slept(incarnation, process, said).await,
-            Done::Salvaged(salvaged) => self.salvaged(salvaged).await,
-            Done::Prepared(prepared) => self.prepared(prepared).await,
-            Done::Lost => Err(Error::Gone),
-            Done::Furnished(made) => self.furnished(made).await,
+            EffectOutcome::Started(woken) => self.on_started(*woken).await,
+            EffectOutcome::Saved { occasion, result, began } => self.saved(occasion, result, began).await,
+            EffectOutcome::SandboxEnded { incarnation, process, said } => {
+                self.on_sandbox_ended(incarnation, process, said).await
+            }
+            EffectOutcome::Salvaged(salvaged) => self.salvaged(salvaged).await,
+            EffectOutcome::RewindPrepared(prepared) => self.prepared(prepared).await,
+            EffectOutcome::Panicked => Err(Error::Gone),
+            EffectOutcome::TreeMade(made) => self.on_tree_made(made).await,
         }
     }
 
     /// The tree on disk is the newest there is, and this is its uid.
     fn tree(&self) -> Option<Option<u32>> {
-        self.common.tree()
+        self.workspace.tree()
     }
 
     /// Its files are never captured.
@@ -462,20 +477,20 @@ impl Actor {
         if self.is_ephemeral() {
             return;
         }
-        self.dirty.get_or_insert_with(|| Instant::now() + AFTER_WAKING);
+        self.dirty.get_or_insert_with(|| Instant::now() + SETTLE_TIME_AFTER_START);
     }
 }
 
-async fn next_record(records: Option<&mut Records>) -> Option<ash_sandbox::Record> {
+async fn next_record(records: Option<&mut RecordStream>) -> Option<ash_sandbox::JournalRecord> {
     match records {
         Some(records) => records.next().await,
         None => std::future::pending().await,
     }
 }
 
-async fn finished(effect: Option<&mut JoinHandle<Done>>) -> Done {
+async fn finished(effect: Option<&mut JoinHandle<EffectOutcome>>) -> EffectOutcome {
     match effect {
-        Some(task) => task.await.unwrap_or(Done::Lost),
+        Some(task) => task.await.unwrap_or(EffectOutcome::Panicked),
         None => std::future::pending().await,
     }
 }

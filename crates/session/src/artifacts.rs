@@ -3,25 +3,27 @@
 
 use crate::{
     Result, Sessions,
-    actor::Request,
-    files::{self, FileSource, Found},
+    actor::ActorMessage,
+    files::{self, FileLookup, FileSource},
     history,
 };
-use ash_driver::own_folder;
-use ash_model::{Fact, Seq, Timestamp};
-use ash_snapshot::{Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, Trouble};
-use ash_store::{EventQuery, Session};
+use ash_driver::session_folder;
+use ash_model::{EventSeq, Fact, Timestamp};
+use ash_snapshot::{
+    FileInfo, FileOwner, Folder, LinkPolicy, RelPath, Repo, SnapshotEntry, SnapshotErrorKind,
+};
+use ash_store::{EventQuery, SessionRow};
 use std::{path::PathBuf, sync::Arc};
 use uuid::Uuid;
 
 const PLAN: &str = "plan.md";
 const DOCUMENTS: &str = "files";
 /// What a fork gets of its parent's: an agent may have made more than a disk holds, in files that take no space.
-const MOST_COPIED: u64 = 1 << 30;
-const MOST_COPIED_FILES: usize = 10_000;
+const MAX_COPIED_BYTES: u64 = 1 << 30;
+const MAX_COPIED_FILES: usize = 10_000;
 
 /// What a session's agent made for itself and for its user, as it is now or as a checkpoint has it.
-pub struct Artifacts {
+pub struct SessionArtifacts {
     source: FileSource,
     repo: Arc<Repo>,
     /// The agent's home, where there is a tree.
@@ -36,31 +38,38 @@ pub struct Artifacts {
 
 /// A plan that the agent showed when it asked for leave to carry it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proposed {
+pub struct ProposedPlan {
     pub text: String,
     pub at: Timestamp,
 }
 
 impl Sessions {
-    pub async fn artifacts(&self, session: &Session, checkpoint: Option<u64>) -> Result<Artifacts> {
-        let inherited = self.inherited(session, checkpoint).await?.map(own_folder);
+    pub async fn artifacts(&self, session: &SessionRow, checkpoint: Option<u64>) -> Result<SessionArtifacts> {
+        let inherited = self.inherited(session, checkpoint).await?.map(session_folder);
         let place = match checkpoint {
             Some(number) => self.files_at(session, number).await?,
             None => self.files(session).await?,
         };
-        let live = &self.rooms().common(session.workspace).live;
-        let own = own_folder(session.native_id);
+        let live = &self.rooms().workspace(session.workspace).live;
+        let own = session_folder(session.native_id);
         let inside = self.rooms().inside(live).home.join(&own);
-        Ok(Artifacts { source: place.source, repo: place.repo, home: live.home(), own, inherited, inside })
+        Ok(SessionArtifacts {
+            source: place.source,
+            repo: place.repo,
+            home: live.home(),
+            own,
+            inherited,
+            inside,
+        })
     }
 
     /// Whose conversation a fork takes up that has not kept its own yet.
-    async fn inherited(&self, session: &Session, checkpoint: Option<u64>) -> Result<Option<Uuid>> {
+    async fn inherited(&self, session: &SessionRow, checkpoint: Option<u64>) -> Result<Option<Uuid>> {
         match checkpoint {
-            None => self.ask(session.no, |reply| Request::Inherited { reply }).await,
+            None => self.ask(session.no, |reply| ActorMessage::Inherited { reply }).await,
             Some(_) if session.base.is_none() => Ok(None),
             Some(number) => match self.own_checkpoint(session, number).await {
-                Ok(checkpoint) => Ok(self.then(session, checkpoint.seq).await?.memory),
+                Ok(checkpoint) => Ok(self.conversation_at(session, checkpoint.seq).await?.memory),
                 // The agent's own files, or somebody else's checkpoint.
                 Err(_) => Ok(None),
             },
@@ -68,13 +77,17 @@ impl Sessions {
     }
 
     /// The last plan in the log that still counts; as of a checkpoint, the last before it.
-    pub async fn proposed(&self, session: &Session, checkpoint: Option<u64>) -> Result<Option<Proposed>> {
+    pub async fn proposed(
+        &self,
+        session: &SessionRow,
+        checkpoint: Option<u64>,
+    ) -> Result<Option<ProposedPlan>> {
         let upto = match checkpoint {
             Some(number) => match self.own_checkpoint(session, number).await {
                 Ok(checkpoint) => checkpoint.seq,
                 Err(_) => return Ok(None),
             },
-            None => Seq::MAX,
+            None => EventSeq::MAX,
         };
         let past = history::past_upto(self.rooms(), session.no, upto).await?;
         let driver = ash_driver::driver(session.runtime);
@@ -85,16 +98,16 @@ impl Sessions {
             let Some(last) = events.last() else { return Ok(found) };
             after = last.seq;
             for event in events.iter().filter(|event| event.seq <= upto && !past.hides(event)) {
-                let Fact::Asked(asked) = &event.fact else { continue };
+                let Fact::PermissionRequested(asked) = &event.fact else { continue };
                 if let Some(plan) = driver.plan(&asked.tool, &asked.input) {
-                    found = Some(Proposed { text: plan.to_owned(), at: event.at });
+                    found = Some(ProposedPlan { text: plan.to_owned(), at: event.at });
                 }
             }
         }
     }
 }
 
-impl Artifacts {
+impl SessionArtifacts {
     /// The name clients know the source by.
     pub fn name(&self) -> &'static str {
         self.source.name()
@@ -110,7 +123,7 @@ impl Artifacts {
         self.inside.join(DOCUMENTS)
     }
 
-    pub fn plan(&self) -> Result<Found> {
+    pub fn plan(&self) -> Result<FileLookup> {
         self.at(PLAN.as_bytes())
     }
 
@@ -119,8 +132,8 @@ impl Artifacts {
         let folder = rel(&[self.folder()?.as_bytes(), DOCUMENTS.as_bytes()])?;
         let listed = match &self.source {
             FileSource::Live { .. } => files::open(&self.home)?
-                .sub(&folder)
-                .and_then(|folder| folder.walk(&|_, _| false, files::MOST_FILES)),
+                .open_subfolder(&folder)
+                .and_then(|folder| folder.walk(&|_, _| false, files::MAX_FILES)),
             FileSource::Checkpoint { tree } => self.repo.list_in(tree, "home", &folder),
         };
         match listed {
@@ -131,7 +144,7 @@ impl Artifacts {
     }
 
     /// One document.
-    pub fn open(&self, path: &RelPath) -> Result<Found> {
+    pub fn open(&self, path: &RelPath) -> Result<FileLookup> {
         self.at(&[DOCUMENTS.as_bytes(), path.as_bytes()].join(&b'/'))
     }
 
@@ -140,26 +153,26 @@ impl Artifacts {
         let Some(inherited) = &self.inherited else { return Ok(&self.own) };
         let own = rel(&[self.own.as_bytes()])?;
         let is_there = match &self.source {
-            FileSource::Live { .. } => files::open(&self.home)?.sub(&own).is_ok(),
+            FileSource::Live { .. } => files::open(&self.home)?.open_subfolder(&own).is_ok(),
             FileSource::Checkpoint { tree } => {
-                matches!(self.repo.read(tree, "home", &own), Ok(Some(Entry::Dir)))
+                matches!(self.repo.read(tree, "home", &own), Ok(Some(SnapshotEntry::Dir)))
             }
         };
         Ok(if is_there { &self.own } else { inherited })
     }
 
-    fn at(&self, path: &[u8]) -> Result<Found> {
+    fn at(&self, path: &[u8]) -> Result<FileLookup> {
         // Longer than any path: nothing can be there.
-        let Ok(path) = rel(&[self.folder()?.as_bytes(), path]) else { return Ok(Found::Missing) };
+        let Ok(path) = rel(&[self.folder()?.as_bytes(), path]) else { return Ok(FileLookup::NotFound) };
         match &self.source {
-            FileSource::Live { .. } => match files::open(&self.home)?.open_file(&path, Links::Refuse) {
-                Ok((file, stat)) => Ok(Found::live(file, stat)),
+            FileSource::Live { .. } => match files::open(&self.home)?.open_file(&path, LinkPolicy::Refuse) {
+                Ok((file, stat)) => Ok(FileLookup::live(file, stat)),
                 Err(error) => files::missing_or(error),
             },
             FileSource::Checkpoint { tree } => match self.repo.read(tree, "home", &path) {
                 // An agent's own files have no home.
-                Err(error) if error.kind() == Trouble::NotFound => Ok(Found::Missing),
-                other => Ok(Found::stored(other?)),
+                Err(error) if error.kind() == SnapshotErrorKind::NotFound => Ok(FileLookup::NotFound),
+                other => Ok(FileLookup::stored(other?)),
             },
         }
     }
@@ -170,34 +183,34 @@ impl Artifacts {
 pub(crate) fn lay_out(
     home: &Folder,
     (own, forked_from): (Uuid, Option<Uuid>),
-    owner: Option<Owner>,
+    owner: Option<FileOwner>,
 ) -> Result<()> {
-    let own = own_folder(own);
-    let is_there = home.sub(&rel(&[own.as_bytes()])?).is_ok();
+    let own = session_folder(own);
+    let is_there = home.open_subfolder(&rel(&[own.as_bytes()])?).is_ok();
     if let Some(from) = forked_from.filter(|_| !is_there) {
         // Whole or not at all: whoever finds it again does not copy it again over what came since.
         let coming = format!("{own}.coming");
-        copy(home, (&own_folder(from), &coming), owner)?;
+        copy(home, (&session_folder(from), &coming), owner)?;
         let name = own.rsplit('/').next().unwrap_or(&own);
-        home.put_aside(&rel(&[coming.as_bytes()])?, name)?;
+        home.rename_aside(&rel(&[coming.as_bytes()])?, name)?;
     }
-    Ok(home.make_sub(&rel(&[own.as_bytes(), DOCUMENTS.as_bytes()])?, owner)?)
+    Ok(home.make_subfolder(&rel(&[own.as_bytes(), DOCUMENTS.as_bytes()])?, owner)?)
 }
 
-fn copy(home: &Folder, (from, to): (&str, &str), owner: Option<Owner>) -> Result<()> {
-    let from = match home.sub(&rel(&[from.as_bytes()])?) {
+fn copy(home: &Folder, (from, to): (&str, &str), owner: Option<FileOwner>) -> Result<()> {
+    let from = match home.open_subfolder(&rel(&[from.as_bytes()])?) {
         Err(error) if is_absent(&error) => return Ok(()),
         other => other?,
     };
-    let mut files = from.walk(&|_, _| false, MOST_COPIED_FILES)?;
+    let mut files = from.walk(&|_, _| false, MAX_COPIED_FILES)?;
     // The plan first, whatever else there is.
     files.sort_by_key(|file| file.path != PLAN.as_bytes());
-    let mut left = MOST_COPIED;
+    let mut left = MAX_COPIED_BYTES;
     for file in files {
-        let (Ok(path), Ok(to)) = (RelPath::met(&file.path), rel(&[to.as_bytes(), &file.path])) else {
+        let (Ok(path), Ok(to)) = (RelPath::from_walk(&file.path), rel(&[to.as_bytes(), &file.path])) else {
             continue;
         };
-        let (bytes, stat) = match from.open_file(&path, Links::Refuse) {
+        let (bytes, stat) = match from.open_file(&path, LinkPolicy::Refuse) {
             Err(error) if is_absent(&error) => continue,
             other => other?,
         };
@@ -217,7 +230,7 @@ fn rel(parts: &[&[u8]]) -> Result<RelPath> {
 
 fn is_absent(error: &ash_snapshot::Error) -> bool {
     match error.kind() {
-        Trouble::NotFound | Trouble::NotAFile | Trouble::Invalid => true,
-        Trouble::Full | Trouble::Damaged | Trouble::Io => false,
+        SnapshotErrorKind::NotFound | SnapshotErrorKind::NotAFile | SnapshotErrorKind::Invalid => true,
+        SnapshotErrorKind::Full | SnapshotErrorKind::Damaged | SnapshotErrorKind::Io => false,
     }
 }

@@ -1,25 +1,25 @@
 //! Ways to a model that clients bring with keys of their own. They are here, for as long as their session is active, and
 //! in the memory of its shim: nothing of them is written anywhere. Whoever comes back brings it again.
 
-use crate::{Result, Sessions, Touched, rooms};
-use ash_model::{Options, SessionNo};
-use ash_sandbox::Egress;
-use ash_store::Session;
+use crate::{Result, Sessions, TouchedOptions, rooms};
+use ash_model::{SessionOptions, SessionRowId};
+use ash_sandbox::EgressPolicy;
+use ash_store::SessionRow;
 use std::{collections::HashMap, sync::Mutex};
 
 #[derive(Default)]
-pub(crate) struct Brought(Mutex<HashMap<SessionNo, Egress>>);
+pub(crate) struct ClientCredentials(Mutex<HashMap<SessionRowId, EgressPolicy>>);
 
-impl Brought {
-    pub(crate) fn bring(&self, no: SessionNo, way: Egress) {
+impl ClientCredentials {
+    pub(crate) fn set(&self, no: SessionRowId, way: EgressPolicy) {
         self.0.lock().expect("nobody panics while holding it").insert(no, way);
     }
 
-    pub(crate) fn get(&self, no: SessionNo) -> Option<Egress> {
+    pub(crate) fn get(&self, no: SessionRowId) -> Option<EgressPolicy> {
         self.0.lock().expect("nobody panics while holding it").get(&no).cloned()
     }
 
-    pub(crate) fn forget(&self, no: SessionNo) {
+    pub(crate) fn forget(&self, no: SessionRowId) {
         self.0.lock().expect("nobody panics while holding it").remove(&no);
     }
 }
@@ -28,11 +28,11 @@ impl Sessions {
     /// Before a session's options become these: refuses what a new session would be refused for.
     pub async fn accepts_options(
         &self,
-        session: &Session,
-        options: &Options,
-        touched: Touched,
+        session: &SessionRow,
+        options: &SessionOptions,
+        touched: TouchedOptions,
     ) -> Result<()> {
-        let Session { tenant, agent, version, runtime, slug, .. } = session;
+        let SessionRow { tenant, agent, version, runtime, slug, .. } = session;
         match self.rooms().store.version(tenant, agent, *version).await? {
             Some(version) => {
                 self.rooms().accepts(&version, options, (slug.is_some(), touched))?;
@@ -42,12 +42,12 @@ impl Sessions {
                 Ok(())
             }
             // Without its version it cannot start again anyway.
-            None => rooms::can_talk(*runtime, options),
+            None => rooms::check_provider_supported(*runtime, options),
         }
     }
 
     /// The client's own way to a model, for the next message or the next start.
-    pub fn bring(&self, no: SessionNo, way: Egress) {
-        self.rooms().brought.bring(no, way);
+    pub fn set_client_credentials(&self, no: SessionRowId, way: EgressPolicy) {
+        self.rooms().client_credentials.set(no, way);
     }
 }

@@ -1,40 +1,40 @@
 //! The ledger of a turn's calls: which were made, which came to an end, and of which nobody knows. It is folded from the
 //! log, so that it is there after every crash.
 
-use ash_driver::Driver;
-use ash_model::{Call, Event, Fact, How};
+use ash_driver::AgentDriver;
+use ash_model::{Event, Fact, ToolCallOutcome, ToolCallRecord};
 
 /// The newest so many are told.
-const MOST: usize = 1000;
+const MAX_CALLS: usize = 1000;
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    calls: Vec<Call>,
+pub(crate) struct ToolCallLedger {
+    calls: Vec<ToolCallRecord>,
     /// Calls that wait for leave, by the request.
     asked: Vec<(ash_model::PermissionId, String)>,
 }
 
-impl Ledger {
-    pub(crate) fn note(&mut self, driver: &dyn Driver, event: &Event) {
+impl ToolCallLedger {
+    pub(crate) fn note(&mut self, driver: &dyn AgentDriver, event: &Event) {
         match &event.fact {
             Fact::Said { line } => {
                 for (id, made) in driver.calls(line) {
                     match made {
                         Some(tool) => self.made(id, tool),
-                        None => self.set(&id, How::Done),
+                        None => self.set(&id, ToolCallOutcome::Done),
                     }
                 }
             }
-            Fact::Asked(asked) => {
+            Fact::PermissionRequested(asked) => {
                 if let Some(id) = &asked.tool_use_id {
-                    self.set(id, How::NotStarted);
+                    self.set(id, ToolCallOutcome::NotStarted);
                     self.asked.push((asked.id, id.clone()));
                 }
             }
-            Fact::Answered { id, verdict: Some(ash_model::Verdict::Allow { .. }), .. } => {
+            Fact::Answered { id, verdict: Some(ash_model::PermissionVerdict::Allow { .. }), .. } => {
                 let call = self.asked.iter().find(|(asked, _)| asked == id).map(|(_, call)| call.clone());
                 if let Some(call) = call {
-                    self.set(&call, How::Unknown);
+                    self.set(&call, ToolCallOutcome::Unknown);
                 }
             }
             _ => {}
@@ -45,19 +45,21 @@ impl Ledger {
         if self.calls.iter().any(|call| call.id == id) {
             return;
         }
-        if self.calls.len() == MOST {
+        if self.calls.len() == MAX_CALLS {
             self.calls.remove(0);
         }
-        self.calls.push(Call { id, tool, how: How::Unknown });
+        self.calls.push(ToolCallRecord { id, tool, outcome: ToolCallOutcome::Unknown });
     }
 
-    fn set(&mut self, id: &str, how: How) {
-        if let Some(call) = self.calls.iter_mut().rev().find(|call| call.id == id && call.how != How::Done) {
-            call.how = how;
+    fn set(&mut self, id: &str, how: ToolCallOutcome) {
+        if let Some(call) =
+            self.calls.iter_mut().rev().find(|call| call.id == id && call.outcome != ToolCallOutcome::Done)
+        {
+            call.outcome = how;
         }
     }
 
-    pub(crate) fn calls(self) -> Vec<Call> {
+    pub(crate) fn calls(self) -> Vec<ToolCallRecord> {
         self.calls
     }
 }
@@ -66,7 +68,8 @@ impl Ledger {
 mod tests {
     use super::*;
     use ash_model::{
-        AnsweredBy, Asked, OnPermissionTimeout, PermissionId, Runtime, Timestamp, TurnId, Verdict,
+        AgentRuntime, PermissionId, PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, Timestamp,
+        TurnId, VerdictSource,
     };
     use serde_json::{Value, json};
     use uuid::Uuid;
@@ -76,7 +79,7 @@ mod tests {
     }
 
     fn asked(number: u128, call: &str) -> Fact {
-        Fact::Asked(Asked {
+        Fact::PermissionRequested(PermissionRequest {
             id: PermissionId(Uuid::from_u128(number)),
             turn: None,
             request: "r".into(),
@@ -86,13 +89,13 @@ mod tests {
             suggestions: Vec::new(),
             question: false,
             expires_at: Timestamp(0),
-            on_timeout: OnPermissionTimeout::Deny,
+            on_timeout: PermissionTimeoutPolicy::Deny,
         })
     }
 
-    fn answered(number: u128, verdict: Option<Verdict>) -> Fact {
+    fn answered(number: u128, verdict: Option<PermissionVerdict>) -> Fact {
         let id = PermissionId(Uuid::from_u128(number));
-        Fact::Answered { id, turn: None, verdict, by: AnsweredBy::Client, input: None }
+        Fact::Answered { id, turn: None, verdict, by: VerdictSource::Client, input: None }
     }
 
     #[test]
@@ -105,40 +108,41 @@ mod tests {
             said(json!([made("c"), made("d"), made("e")]), "assistant"),
             asked(1, "c"),
             asked(2, "d"),
-            answered(1, Some(Verdict::allow())),
+            answered(1, Some(PermissionVerdict::allow())),
             answered(2, None),
             // What is done stays done, and what was never made is no call.
             said(json!([made("a"), result("x")]), "assistant"),
         ];
-        let driver = ash_driver::driver(Runtime::Claude);
-        let mut ledger = Ledger::default();
+        let driver = ash_driver::driver(AgentRuntime::Claude);
+        let mut ledger = ToolCallLedger::default();
         for fact in facts {
             let turn = Some(TurnId(Uuid::nil()));
             ledger.note(driver.as_ref(), &Event { seq: 1, turn, at: Timestamp(0), fact });
         }
-        let calls: Vec<(String, How)> = ledger.calls().into_iter().map(|call| (call.id, call.how)).collect();
+        let calls: Vec<(String, ToolCallOutcome)> =
+            ledger.calls().into_iter().map(|call| (call.id, call.outcome)).collect();
         let expected = [
-            ("a", How::Done),
-            ("b", How::Unknown),
-            ("c", How::Unknown),
-            ("d", How::NotStarted),
-            ("e", How::Unknown),
+            ("a", ToolCallOutcome::Done),
+            ("b", ToolCallOutcome::Unknown),
+            ("c", ToolCallOutcome::Unknown),
+            ("d", ToolCallOutcome::NotStarted),
+            ("e", ToolCallOutcome::Unknown),
         ];
         assert_eq!(calls, expected.map(|(id, how)| (id.to_owned(), how)));
     }
 
     #[test]
     fn only_the_newest_calls_are_told_and_no_longer_names() {
-        let driver = ash_driver::driver(Runtime::Claude);
-        let mut ledger = Ledger::default();
+        let driver = ash_driver::driver(AgentRuntime::Claude);
+        let mut ledger = ToolCallLedger::default();
         let mut say = |id: &str| {
             let fact =
                 said(json!([{ "type": "tool_use", "id": id, "name": "Bash", "input": {} }]), "assistant");
             ledger.note(driver.as_ref(), &Event { seq: 1, turn: None, at: Timestamp(0), fact });
         };
-        (0..MOST + 1).for_each(|number| say(&number.to_string()));
+        (0..MAX_CALLS + 1).for_each(|number| say(&number.to_string()));
         say(&"x".repeat(10_000));
         let calls = ledger.calls();
-        assert_eq!((calls.len(), calls[0].id.as_str()), (MOST, "1"));
+        assert_eq!((calls.len(), calls[0].id.as_str()), (MAX_CALLS, "1"));
     }
 }

@@ -95,10 +95,10 @@ async fn ask(program: &Path) -> std::result::Result<ClaudeVersion, String> {
         .stderr(Stdio::null())
         .process_group(0)
         .kill_on_drop(true);
-    let owners = Owner::along(program).map_err(|error| error.to_string())?;
+    let owners = PathOwner::along(program).map_err(|error| error.to_string())?;
     match (runs_as(&owners), rustix::process::geteuid().as_raw()) {
         (None, _) => return Err("more than one user could replace it".to_owned()),
-        (Some(Owner { uid, gid, .. }), 0) => {
+        (Some(PathOwner { uid, gid, .. }), 0) => {
             command.uid(uid).gid(gid);
         }
         (Some(owner), own) if owner.uid == own || owner.uid == 0 => {}
@@ -130,26 +130,26 @@ async fn ask(program: &Path) -> std::result::Result<ClaudeVersion, String> {
 
 /// Of a file, or of a folder on the way to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owner {
+struct PathOwner {
     uid: u32,
     gid: u32,
     /// Others than the owner can replace what is in it.
     open: bool,
 }
 
-impl Owner {
-    fn along(path: &Path) -> io::Result<Vec<Owner>> {
+impl PathOwner {
+    fn along(path: &Path) -> io::Result<Vec<PathOwner>> {
         let of = |path: &Path| {
             let at = fs::metadata(path)?;
             let sticky = at.is_dir() && at.mode() & 0o1000 != 0;
-            Ok(Owner { uid: at.uid(), gid: at.gid(), open: at.mode() & 0o022 != 0 && !sticky })
+            Ok(PathOwner { uid: at.uid(), gid: at.gid(), open: at.mode() & 0o022 != 0 && !sticky })
         };
         path.ancestors().map(of).collect()
     }
 }
 
 /// The one user beside root who could replace the program. It gets no more rights than that user's.
-fn runs_as(owners: &[Owner]) -> Option<Owner> {
+fn runs_as(owners: &[PathOwner]) -> Option<PathOwner> {
     if owners.iter().any(|owner| owner.open) {
         return None;
     }
@@ -208,12 +208,12 @@ mod tests {
 
     #[test]
     fn a_program_gets_the_rights_of_the_user_who_could_replace_it() {
-        let of = |uid: u32| Owner { uid, gid: uid, open: false };
-        let uid = |owners: &[Owner]| runs_as(owners).map(|owner| owner.uid);
+        let of = |uid: u32| PathOwner { uid, gid: uid, open: false };
+        let uid = |owners: &[PathOwner]| runs_as(owners).map(|owner| owner.uid);
         assert_eq!(uid(&[of(0), of(0), of(0)]), Some(0));
         assert_eq!(uid(&[of(0), of(1000), of(0)]), Some(1000), "a folder of a user");
         assert_eq!(uid(&[of(1000), of(1000), of(0)]), Some(1000));
         assert_eq!(uid(&[of(1000), of(1001), of(0)]), None, "two users");
-        assert_eq!(uid(&[Owner { open: true, ..of(0) }, of(0)]), None, "every user");
+        assert_eq!(uid(&[PathOwner { open: true, ..of(0) }, of(0)]), None, "every user");
     }
 }

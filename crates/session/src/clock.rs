@@ -14,64 +14,64 @@ const PROBATION_MS: i64 = 3_600_000;
 
 /// What the two clocks of a machine say at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     pub wall: Timestamp,
     /// Milliseconds since the machine started, asleep or not. Nobody can set it.
     pub since_boot: i64,
 }
 
-impl Reading {
-    pub fn now() -> Reading {
+impl ClockReading {
+    pub fn now() -> ClockReading {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let since_boot = time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000);
-        Reading { wall: Timestamp::now(), since_boot }
+        ClockReading { wall: Timestamp::now(), since_boot }
     }
 }
 
 /// The last time that was trusted, and since when the wall clock says something else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Trust {
+pub(crate) struct ClockTrust {
     /// The kernel's name for this boot: `sinceBoot` means nothing in another one.
     boot: String,
     trusted: Timestamp,
     since_boot: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    jump: Option<Jump>,
+    jump: Option<ClockJump>,
 }
 
 /// A wall clock that is not where it was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Jump {
+pub(crate) struct ClockJump {
     /// How far ahead it is; behind, if negative.
     by_ms: i64,
     /// When it was seen first, in milliseconds since the boot.
     since_boot: i64,
 }
 
-impl Trust {
+impl ClockTrust {
     /// With nothing to compare it with, the wall clock is right.
-    fn begin(boot: &str, now: Reading) -> Trust {
-        Trust { boot: boot.to_owned(), trusted: now.wall, since_boot: now.since_boot, jump: None }
+    fn begin(boot: &str, now: ClockReading) -> ClockTrust {
+        ClockTrust { boot: boot.to_owned(), trusted: now.wall, since_boot: now.since_boot, jump: None }
     }
 
     /// After a restart of the server or of the machine. How long a machine was off is not known: its clock is then
     /// ahead of what is expected, and waits for its hour.
-    fn go_on(self, boot: &str) -> Trust {
+    fn go_on(self, boot: &str) -> ClockTrust {
         if self.boot == boot {
             return self;
         }
-        Trust { boot: boot.to_owned(), since_boot: 0, jump: None, ..self }
+        ClockTrust { boot: boot.to_owned(), since_boot: 0, jump: None, ..self }
     }
 
-    fn expected(&self, now: Reading) -> Timestamp {
+    fn expected(&self, now: ClockReading) -> Timestamp {
         let elapsed = now.since_boot.saturating_sub(self.since_boot).max(0);
         Timestamp(self.trusted.0.saturating_add(elapsed))
     }
 
     /// The time for rules by age.
-    fn look(&mut self, now: Reading) -> Timestamp {
+    fn look(&mut self, now: ClockReading) -> Timestamp {
         let expected = self.expected(now);
         let by_ms = now.wall.0.saturating_sub(expected.0);
         if by_ms.abs() <= TOLERANCE_MS {
@@ -81,7 +81,7 @@ impl Trust {
         let jump = match self.jump {
             // It stands where it was when it was seen first.
             Some(jump) if (jump.by_ms - by_ms).abs() <= TOLERANCE_MS => jump,
-            Some(_) | None => Jump { by_ms, since_boot: now.since_boot },
+            Some(_) | None => ClockJump { by_ms, since_boot: now.since_boot },
         };
         if now.since_boot.saturating_sub(jump.since_boot) >= PROBATION_MS {
             (self.trusted, self.since_boot, self.jump) = (now.wall, now.since_boot, None);
@@ -96,15 +96,15 @@ impl Trust {
 #[derive(Debug)]
 pub struct TrustedClock {
     file: PathBuf,
-    read: fn() -> Reading,
-    trust: Mutex<Trust>,
+    read: fn() -> ClockReading,
+    trust: Mutex<ClockTrust>,
 }
 
 impl TrustedClock {
-    pub fn open(file: PathBuf, boot: &str, read: fn() -> Reading) -> TrustedClock {
-        let stored: Option<Trust> =
+    pub fn open(file: PathBuf, boot: &str, read: fn() -> ClockReading) -> TrustedClock {
+        let stored: Option<ClockTrust> =
             fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let trust = stored.map_or_else(|| Trust::begin(boot, read()), |trust| trust.go_on(boot));
+        let trust = stored.map_or_else(|| ClockTrust::begin(boot, read()), |trust| trust.go_on(boot));
         TrustedClock { file, read, trust: Mutex::new(trust) }
     }
 
@@ -142,15 +142,15 @@ mod tests {
     const DAY: i64 = 24 * HOUR;
     const START: i64 = 1_700_000_000_000;
 
-    fn reading(wall: i64, since_boot: i64) -> Reading {
-        Reading { wall: Timestamp(START + wall), since_boot }
+    fn reading(wall: i64, since_boot: i64) -> ClockReading {
+        ClockReading { wall: Timestamp(START + wall), since_boot }
     }
 
-    fn begun() -> Trust {
-        Trust::begin("boot", reading(0, 0))
+    fn begun() -> ClockTrust {
+        ClockTrust::begin("boot", reading(0, 0))
     }
 
-    fn looked(trust: &mut Trust, wall: i64, since_boot: i64) -> i64 {
+    fn looked(trust: &mut ClockTrust, wall: i64, since_boot: i64) -> i64 {
         trust.look(reading(wall, since_boot)).0 - START
     }
 
@@ -214,11 +214,11 @@ mod tests {
     #[test]
     fn what_is_trusted_is_stored_like_this() {
         let mut trust = begun();
-        let text = |trust: &Trust| serde_json::to_string(trust).expect("json");
+        let text = |trust: &ClockTrust| serde_json::to_string(trust).expect("json");
         assert_eq!(text(&trust), r#"{"boot":"boot","trusted":"2023-11-14T22:13:20.000Z","sinceBoot":0}"#);
         looked(&mut trust, DAY + MINUTE, MINUTE);
         let jumped = r#"{"boot":"boot","trusted":"2023-11-14T22:13:20.000Z","sinceBoot":0,"jump":{"byMs":86400000,"sinceBoot":60000}}"#;
         assert_eq!(text(&trust), jumped);
-        assert_eq!(serde_json::from_str::<Trust>(jumped).expect("read"), trust);
+        assert_eq!(serde_json::from_str::<ClockTrust>(jumped).expect("read"), trust);
     }
 }

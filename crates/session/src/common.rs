@@ -1,10 +1,10 @@
 //! A workspace while somebody looks after its sessions: what they share. A private one has one session. In a named one
 //! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
 
-use crate::{Error, Result, live::Live, pool::Room, rooms::Rooms};
-use ash_model::{Beside, Epoch, Incarnation, JournalPosition, SessionNo, WorkspaceId};
-use ash_sandbox::{Records, Remote};
-use ash_snapshot::Weight;
+use crate::{Error, Result, live::LiveDirectory, pool::SandboxPermit, rooms::Services};
+use ash_model::{ConcurrentTurn, Epoch, Incarnation, JournalPosition, SessionRowId, WorkspaceId};
+use ash_sandbox::{RecordStream, SandboxHandle};
+use ash_snapshot::DiskUsage;
 use ash_store::Lease;
 use std::{
     collections::HashMap,
@@ -29,40 +29,40 @@ pub(crate) const SETUP: u16 = u16::MAX;
 const LEAVING: Duration = Duration::from_secs(20);
 
 /// As long as it lives nobody else builds or ends the sandbox, makes the tree or captures it.
-pub(crate) type Floor = OwnedMutexGuard<()>;
+pub(crate) type ExclusiveGuard = OwnedMutexGuard<()>;
 /// Of somebody outside who writes files.
-pub(crate) type Pen = OwnedRwLockReadGuard<()>;
-pub(crate) type NoPens = OwnedRwLockWriteGuard<()>;
+pub(crate) type WriterGuard = OwnedRwLockReadGuard<()>;
+pub(crate) type NoWriters = OwnedRwLockWriteGuard<()>;
 
 /// A sandbox as the sessions have it that are at work in it.
-pub(crate) struct Walls {
+pub(crate) struct Sandbox {
     pub(crate) incarnation: Incarnation,
-    pub(crate) remote: Remote,
+    pub(crate) remote: SandboxHandle,
     /// What each has written down; the shim may forget what all have.
-    heard: Mutex<HashMap<SessionNo, u64>>,
+    acknowledged_by: Mutex<HashMap<SessionRowId, u64>>,
     gone: AtomicBool,
     /// One of the sandboxes this server may have.
-    _room: Room,
+    _room: SandboxPermit,
 }
 
-impl Walls {
-    pub(crate) fn new(incarnation: Incarnation, remote: Remote, room: Room) -> Arc<Walls> {
+impl Sandbox {
+    pub(crate) fn new(incarnation: Incarnation, remote: SandboxHandle, room: SandboxPermit) -> Arc<Sandbox> {
         let (heard, gone) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Walls { incarnation, remote, heard, gone, _room: room })
+        Arc::new(Sandbox { incarnation, remote, acknowledged_by: heard, gone, _room: room })
     }
 
     /// Up to where everybody has heard.
-    pub(crate) async fn ack(&self, who: SessionNo, position: u64) {
+    pub(crate) async fn ack(&self, who: SessionRowId, position: u64) {
         let all = {
-            let mut heard = self.heard.lock().expect("nobody panics while holding it");
+            let mut heard = self.acknowledged_by.lock().expect("nobody panics while holding it");
             heard.insert(who, position);
             heard.values().copied().min().unwrap_or(position)
         };
         self.remote.ack(all).await.ok();
     }
 
-    fn forget(&self, who: SessionNo) {
-        self.heard.lock().expect("nobody panics while holding it").remove(&who);
+    fn forget(&self, who: SessionRowId) {
+        self.acknowledged_by.lock().expect("nobody panics while holding it").remove(&who);
     }
 
     pub(crate) fn set_gone(&self) {
@@ -75,9 +75,9 @@ impl Walls {
 }
 
 /// What a sandbox that was taken over said to a session whose keeper has not come yet.
-pub(crate) struct Waiting {
+pub(crate) struct UnclaimedConnection {
     pub(crate) heard: JournalPosition,
-    pub(crate) records: Records,
+    pub(crate) records: RecordStream,
     /// The last input that the process took.
     pub(crate) last_in: u64,
     /// The process was there when the sandbox was found.
@@ -85,39 +85,39 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Default)]
-struct Ground {
+struct WorkspaceState {
     lease: Option<Lease>,
     /// The tree on disk is the newest there is, and this is its uid.
     tree: Option<Option<u32>>,
     /// The last checkpoint that was made of it, whoever made it.
     newest: Option<u64>,
-    walls: Option<Arc<Walls>>,
+    walls: Option<Arc<Sandbox>>,
     /// A sandbox that was built before its session was made, and in which nothing runs yet.
-    prepared: Option<(Arc<Walls>, Records)>,
+    prepared: Option<(Arc<Sandbox>, RecordStream)>,
     /// Who is at work in which sandbox, and as which process.
-    members: HashMap<SessionNo, (Incarnation, u16)>,
-    waiting: HashMap<SessionNo, Waiting>,
+    members: HashMap<SessionRowId, (Incarnation, u16)>,
+    waiting: HashMap<SessionRowId, UnclaimedConnection>,
     /// The last checkpoint that took the files of all back; 0: none.
     back: u64,
     /// The turns that are under way.
-    turns: HashMap<SessionNo, Beside>,
+    turns: HashMap<SessionRowId, ConcurrentTurn>,
 }
 
-pub(crate) struct Common {
-    pub(crate) live: Live,
+pub(crate) struct Workspace {
+    pub(crate) live: LiveDirectory,
     floor: Arc<tokio::sync::Mutex<()>>,
     /// Held by everybody outside who writes files, and alone by whoever puts another tree in their place.
     pen: Arc<tokio::sync::RwLock<()>>,
-    ground: Mutex<Ground>,
+    ground: Mutex<WorkspaceState>,
     /// What the files take, as far as that is known without a look at all of them.
-    weight: Mutex<Option<Weight>>,
+    weight: Mutex<Option<DiskUsage>>,
     /// Somebody has left.
     left: Notify,
 }
 
-impl Common {
-    pub(crate) fn new(live: Live) -> Common {
-        Common {
+impl Workspace {
+    pub(crate) fn new(live: LiveDirectory) -> Workspace {
+        Workspace {
             live,
             floor: Arc::default(),
             pen: Arc::default(),
@@ -127,23 +127,23 @@ impl Common {
         }
     }
 
-    fn ground(&self) -> MutexGuard<'_, Ground> {
+    fn state(&self) -> MutexGuard<'_, WorkspaceState> {
         self.ground.lock().expect("nobody panics while holding it")
     }
 
-    fn weight(&self) -> MutexGuard<'_, Option<Weight>> {
+    fn weight(&self) -> MutexGuard<'_, Option<DiskUsage>> {
         self.weight.lock().expect("nobody panics while holding it")
     }
 
     /// Somebody has looked at all files.
-    pub(crate) fn weighed(&self, weight: Weight) {
+    pub(crate) fn set_disk_usage(&self, weight: DiskUsage) {
         *self.weight() = Some(weight);
     }
 
     /// Whether so much more is far from too much, for all that is known. If so it counts from now on.
-    pub(crate) fn has_plenty(&self, most: Weight, more: Weight) -> bool {
+    pub(crate) fn has_plenty(&self, most: DiskUsage, more: DiskUsage) -> bool {
         let mut weight = self.weight();
-        let half = Weight { bytes: most.bytes / 2, files: most.files / 2 };
+        let half = DiskUsage { bytes: most.bytes / 2, files: most.files / 2 };
         let then = weight.map(|weight| weight.plus(more)).filter(|then| !then.exceeds(half));
         if then.is_some() {
             *weight = then;
@@ -151,27 +151,27 @@ impl Common {
         then.is_some()
     }
 
-    pub(crate) async fn floor(&self) -> Floor {
+    pub(crate) async fn exclusive(&self) -> ExclusiveGuard {
         self.floor.clone().lock_owned().await
     }
 
     /// `None`: somebody has it. For whoever holds a pen, which others wait for on the floor.
-    pub(crate) fn try_floor(&self) -> Option<Floor> {
+    pub(crate) fn try_exclusive(&self) -> Option<ExclusiveGuard> {
         self.floor.clone().try_lock_owned().ok()
     }
 
     /// `None`: another tree is about to be put in place.
-    pub(crate) fn try_pen(&self) -> Option<Pen> {
+    pub(crate) fn try_writer(&self) -> Option<WriterGuard> {
         self.pen.clone().try_read_owned().ok()
     }
 
     /// Nobody outside is writing.
-    pub(crate) fn has_no_pens(&self) -> bool {
+    pub(crate) fn has_no_writers(&self) -> bool {
         self.pen.try_write().is_ok()
     }
 
     /// Nobody outside writes any more, or they take too long. Only with the floor.
-    pub(crate) async fn no_pens(&self) -> Result<NoPens> {
+    pub(crate) async fn exclude_writers(&self) -> Result<NoWriters> {
         let last = tokio::time::timeout(LEAVING, self.pen.clone().write_owned()).await;
         last.map_err(|_| Error::WorkspaceBusy("Somebody writes files".to_owned()))
     }
@@ -179,21 +179,21 @@ impl Common {
     /// For a workspace that was made a moment ago.
     pub(crate) fn of_new(&self, workspace: WorkspaceId, epoch: Epoch) -> Lease {
         let lease = Lease { workspace, epoch };
-        self.ground().lease = Some(lease.clone());
+        self.state().lease = Some(lease.clone());
         lease
     }
 
     /// Another history was adopted, under a later epoch: it has to be taken over anew.
     pub(crate) fn forget_lease(&self) {
-        self.ground().lease = None;
+        self.state().lease = None;
     }
 
     /// Takes the workspace over, if nobody here has it yet. Answers whether that was so. Only with the floor.
-    pub(crate) async fn claim(&self, rooms: &Rooms, workspace: WorkspaceId) -> Result<(Lease, bool)> {
-        if let Some(lease) = self.ground().lease.clone() {
+    pub(crate) async fn claim(&self, rooms: &Services, workspace: WorkspaceId) -> Result<(Lease, bool)> {
+        if let Some(lease) = self.state().lease.clone() {
             return Ok((lease, false));
         }
-        let hold = rooms.store.hold(workspace).await?.ok_or(Error::NotFound)?;
+        let hold = rooms.store.lease_holder(workspace).await?.ok_or(Error::NotFound)?;
         self.live.remove_replacement()?;
         let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
         let epoch = Epoch(hold.epoch.0 + 1);
@@ -201,8 +201,8 @@ impl Common {
         let tree = if current { Some(self.live.adopt(epoch, &rooms.uids)?) } else { None };
         let lease = rooms.store.claim(workspace, &rooms.settings.node, &hold).await?;
         let newest = rooms.store.checkpoints(workspace, None, 1).await?;
-        let backs = rooms.store.taken_back(workspace, 0).await?;
-        let mut ground = self.ground();
+        let backs = rooms.store.workspace_rewinds(workspace, 0).await?;
+        let mut ground = self.state();
         ground.newest = newest.first().map(|checkpoint| checkpoint.number);
         ground.back = backs.last().map_or(0, |(back, _)| back.checkpoint);
         ground.tree = tree;
@@ -211,11 +211,11 @@ impl Common {
     }
 
     pub(crate) fn tree(&self) -> Option<Option<u32>> {
-        self.ground().tree
+        self.state().tree
     }
 
     pub(crate) fn set_tree(&self, tree: Option<Option<u32>>) {
-        if std::mem::replace(&mut self.ground().tree, tree) != tree {
+        if std::mem::replace(&mut self.state().tree, tree) != tree {
             *self.weight() = None;
         }
     }
@@ -228,23 +228,23 @@ impl Common {
     }
 
     pub(crate) fn newest(&self) -> Option<u64> {
-        self.ground().newest
+        self.state().newest
     }
 
     pub(crate) fn set_newest(&self, number: u64) {
-        self.ground().newest = Some(number);
+        self.state().newest = Some(number);
     }
 
-    pub(crate) fn back(&self) -> u64 {
-        self.ground().back
+    pub(crate) fn last_rewind(&self) -> u64 {
+        self.state().back
     }
 
-    pub(crate) fn set_back(&self, number: u64) {
-        self.ground().back = number;
+    pub(crate) fn set_last_rewind(&self, number: u64) {
+        self.state().back = number;
     }
 
-    pub(crate) fn set_turn(&self, who: SessionNo, turn: Option<Beside>) {
-        let mut ground = self.ground();
+    pub(crate) fn set_turn(&self, who: SessionRowId, turn: Option<ConcurrentTurn>) {
+        let mut ground = self.state();
         match turn {
             Some(turn) => drop(ground.turns.insert(who, turn)),
             None => drop(ground.turns.remove(&who)),
@@ -252,43 +252,43 @@ impl Common {
     }
 
     /// The turns that are under way, but for one's own.
-    pub(crate) fn beside(&self, who: SessionNo) -> Vec<Beside> {
-        let ground = self.ground();
+    pub(crate) fn concurrent_turns(&self, who: SessionRowId) -> Vec<ConcurrentTurn> {
+        let ground = self.state();
         let mut others: Vec<_> = ground.turns.iter().filter(|(no, _)| **no != who).collect();
         others.sort_by_key(|(no, _)| **no);
         others.into_iter().map(|(_, turn)| turn.clone()).collect()
     }
 
     /// The sandbox, if one is alive.
-    pub(crate) fn walls(&self) -> Option<Arc<Walls>> {
-        self.ground().walls.clone().filter(|walls| walls.is_usable())
+    pub(crate) fn sandbox(&self) -> Option<Arc<Sandbox>> {
+        self.state().walls.clone().filter(|walls| walls.is_usable())
     }
 
-    pub(crate) fn set_walls(&self, walls: Option<Arc<Walls>>) {
-        self.ground().walls = walls;
+    pub(crate) fn set_sandbox(&self, walls: Option<Arc<Sandbox>>) {
+        self.state().walls = walls;
     }
 
-    pub(crate) fn set_prepared(&self, walls: Arc<Walls>, records: Records) {
-        self.ground().prepared = Some((walls, records));
+    pub(crate) fn set_prepared(&self, walls: Arc<Sandbox>, records: RecordStream) {
+        self.state().prepared = Some((walls, records));
     }
 
-    pub(crate) fn take_prepared(&self) -> Option<(Arc<Walls>, Records)> {
-        self.ground().prepared.take()
+    pub(crate) fn take_prepared(&self) -> Option<(Arc<Sandbox>, RecordStream)> {
+        self.state().prepared.take()
     }
 
     /// A number for an agent's process that no other has.
     pub(crate) fn free_number(&self) -> Option<u16> {
-        let ground = self.ground();
+        let ground = self.state();
         (AGENT..FIRST_COMMAND).find(|number| !ground.members.values().any(|(_, taken)| taken == number))
     }
 
-    pub(crate) fn enter(&self, who: SessionNo, incarnation: Incarnation, process: u16) {
-        self.ground().members.insert(who, (incarnation, process));
+    pub(crate) fn enter(&self, who: SessionRowId, incarnation: Incarnation, process: u16) {
+        self.state().members.insert(who, (incarnation, process));
     }
 
     /// True: nobody is left in that sandbox.
-    pub(crate) fn leave(&self, who: SessionNo, incarnation: Incarnation) -> bool {
-        let mut ground = self.ground();
+    pub(crate) fn leave(&self, who: SessionRowId, incarnation: Incarnation) -> bool {
+        let mut ground = self.state();
         ground.members.remove(&who);
         ground.waiting.remove(&who);
         ground.walls.iter().for_each(|walls| walls.forget(who));
@@ -300,24 +300,24 @@ impl Common {
 
     /// Whether there is a sandbox that stays: one that all have left is about to end.
     pub(crate) fn is_inhabited(&self) -> bool {
-        let ground = self.ground();
+        let ground = self.state();
         let somebody = !ground.members.is_empty() || !ground.waiting.is_empty();
         somebody && ground.walls.as_ref().is_some_and(|walls| walls.is_usable())
     }
 
     /// Whether nobody but this one is at work anywhere.
-    pub(crate) fn is_left(&self, but: SessionNo) -> bool {
-        self.ground().members.keys().all(|who| *who == but)
+    pub(crate) fn is_vacant(&self, but: SessionRowId) -> bool {
+        self.state().members.keys().all(|who| *who == but)
     }
 
     /// Before another sandbox is built: everybody has read what the dead one still said. Without the floor, which they
     /// need.
-    pub(crate) async fn until_left(&self, but: SessionNo) {
+    pub(crate) async fn until_vacant(&self, but: SessionRowId) {
         let waiting = async {
             loop {
                 let mut left = std::pin::pin!(self.left.notified());
                 left.as_mut().enable();
-                if self.is_left(but) || self.walls().is_some() {
+                if self.is_vacant(but) || self.sandbox().is_some() {
                     return;
                 }
                 left.await;
@@ -325,19 +325,19 @@ impl Common {
         };
         if tokio::time::timeout(LEAVING, waiting).await.is_err() {
             tracing::warn!("a dead sandbox is replaced although a session has not let go of it");
-            self.ground().members.retain(|who, _| *who == but);
+            self.state().members.retain(|who, _| *who == but);
         }
     }
 
-    pub(crate) fn expect(&self, who: SessionNo, waiting: Waiting) {
-        let mut ground = self.ground();
+    pub(crate) fn park_connection(&self, who: SessionRowId, waiting: UnclaimedConnection) {
+        let mut ground = self.state();
         ground.members.insert(who, (waiting.heard.incarnation, waiting.heard.process));
         ground.waiting.insert(who, waiting);
     }
 
     /// What was kept for a session that comes now.
-    pub(crate) fn waiting(&self, who: SessionNo) -> Option<Waiting> {
-        self.ground().waiting.remove(&who)
+    pub(crate) fn waiting(&self, who: SessionRowId) -> Option<UnclaimedConnection> {
+        self.state().waiting.remove(&who)
     }
 }
 

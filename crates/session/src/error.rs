@@ -1,9 +1,10 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
-use crate::state::Refused;
+use crate::state::CommandRefusal;
 use ash_driver::ClaudeVersion;
 use ash_model::{
-    Dialect, Kind, Lock, Options, Problem, QuotaReached, Reached, Runtime, SessionId, Slug, Status, Timestamp,
+    AgentRuntime, FailureKind, LimitReached, ModelApiDialect, Problem, QuotaReached, SessionId, SessionLock,
+    SessionOptions, SessionStatus, Slug, Timestamp,
 };
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] CommandRefusal),
     #[error("Session not found")]
     NotFound,
     #[error("The session has no such turn")]
@@ -51,7 +52,7 @@ pub enum Error {
         "Claude Code cannot call a provider of type \"{}\": it speaks \"anthropic\" alone, with any baseUrl that does. An agent with runtime = \"builtin\" in its ash.toml speaks all of them",
         .0.as_str()
     )]
-    ProviderUnsupported(Dialect),
+    ProviderUnsupported(ModelApiDialect),
     #[error("A key of one's own is for a sandbox of one's own: leave out `workspace`, or `provider`")]
     ProviderShared,
     #[error(
@@ -65,7 +66,7 @@ pub enum Error {
     Failed(Problem),
     /// The failure of one caller, for the others who waited for the same.
     #[error("{}", .problem.error)]
-    Shared { kind: Kind, problem: Problem },
+    Shared { kind: FailureKind, problem: Problem },
     /// A script of the agent's did not come to a good end.
     #[error("{}", .0.error)]
     Setup(Problem),
@@ -73,7 +74,7 @@ pub enum Error {
     Halted,
     /// A later wish came between a wish and its answer.
     #[error("The session was {0} in the meantime; resume it to go on")]
-    Overtaken(Status),
+    Overtaken(SessionStatus),
     #[error(
         "The agent wants user namespaces ([sandbox] userNamespaces in its ash.toml), which this server does not allow: leave that out, or set ASH_ALLOW_USERNS=1 for the server; docs/security.md says what that weakens"
     )]
@@ -115,9 +116,9 @@ pub enum Error {
     /// Of the files that somebody sends.
     #[error(
         "Nothing was written: with these files the session would take {} of {}, and may take {}. Remove some with DELETE …/files/PATH, or raise limits.{} with PATCH …/config",
-        .0.used, .0.which.as_str(), .0.limit, .0.which.as_str()
+        .0.used, .0.kind.as_str(), .0.limit, .0.kind.as_str()
     )]
-    NoRoom(Reached),
+    NoRoom(LimitReached),
     #[error("the workspace could not be saved: {0}")]
     Save(String),
     #[error("The server is stopping; try again in a moment")]
@@ -161,7 +162,7 @@ pub enum Error {
     #[error(transparent)]
     Sandbox(#[from] ash_sandbox::Error),
     #[error("The object store: {0}")]
-    Bucket(ash_cloud::Trouble),
+    Bucket(ash_cloud::BucketError),
     #[error("{0}")]
     Far(String),
     #[error(
@@ -192,9 +193,9 @@ pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
 
 /// The kind of a problem of which only the code is known, because it was read from the log. Every code that `Error::code`
 /// gives is here; what agents and models report is `Internal`.
-fn kind_of(code: &str) -> Kind {
+fn kind_of(code: &str) -> FailureKind {
     match code {
-        "wrong_status" => Kind::Invalid,
+        "wrong_status" => FailureKind::Invalid,
         // The owner of the session can change it.
         DISK_LIMIT
         | SETUP_FAILED
@@ -213,7 +214,7 @@ fn kind_of(code: &str) -> Kind {
         | "user_namespaces_refused"
         | "walls_required"
         | "no_object_store"
-        | "checkpoint_damaged" => Kind::Unprocessable,
+        | "checkpoint_damaged" => FailureKind::Unprocessable,
         // Another caller wanted something else: nothing failed.
         "session_paused"
         | "session_stopped"
@@ -233,17 +234,17 @@ fn kind_of(code: &str) -> Kind {
         | "workspace_of_another_agent"
         | "checkpoint_of_another"
         | "session_unrepaired"
-        | "session_exists" => Kind::Conflict,
-        "session_ended" | "checkpoint_removed" => Kind::Gone,
+        | "session_exists" => FailureKind::Conflict,
+        "session_ended" | "checkpoint_removed" => FailureKind::Gone,
         "session_not_found"
         | "turn_not_found"
         | "permission_not_found"
         | "agent_not_found"
         | "no_workspace"
         | "workspace_not_found"
-        | "checkpoint_not_found" => Kind::NotFound,
-        "too_many_files" => Kind::TooLarge,
-        QUOTA_REACHED => Kind::TooMany,
+        | "checkpoint_not_found" => FailureKind::NotFound,
+        "too_many_files" => FailureKind::TooLarge,
+        QUOTA_REACHED => FailureKind::TooMany,
         DISK_FULL
         | "capacity_reached"
         | "server_stopping"
@@ -252,9 +253,9 @@ fn kind_of(code: &str) -> Kind {
         | "agent_silent"
         | "sandbox_failed"
         | "not_remote"
-        | "object_store_failed" => Kind::Unavailable,
+        | "object_store_failed" => FailureKind::Unavailable,
         // `checkpoint_failed`, `store_failed`, `snapshot_failed`, `io_failed`, `object_store_damaged`, and codes of agents.
-        _ => Kind::Internal,
+        _ => FailureKind::Internal,
     }
 }
 
@@ -277,16 +278,16 @@ impl Error {
         }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FailureKind {
         match self {
-            full if full.is_full() => Kind::Unavailable,
-            Error::Refused(Refused::Gone) => Kind::Gone,
+            full if full.is_full() => FailureKind::Unavailable,
+            Error::Refused(CommandRefusal::SessionEnded) => FailureKind::Gone,
             Error::Refused(
-                Refused::Busy
-                | Refused::Occupied
-                | Refused::NotWaiting
-                | Refused::Answered
-                | Refused::Budget(_),
+                CommandRefusal::Busy
+                | CommandRefusal::SessionBusy
+                | CommandRefusal::NotWaiting
+                | CommandRefusal::AlreadyAnswered
+                | CommandRefusal::Budget(_),
             )
             | Error::Locked { .. }
             | Error::LockLost
@@ -296,19 +297,20 @@ impl Error {
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_)
             | Error::Unrepaired(_)
-            | Error::PurgedHere { .. } => Kind::Conflict,
-            Error::Refused(Refused::Unasked) => Kind::NotFound,
-            Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
-                Kind::Unprocessable
+            | Error::PurgedHere { .. } => FailureKind::Conflict,
+            Error::Refused(CommandRefusal::NoSuchPermission) => FailureKind::NotFound,
+            Error::Refused(CommandRefusal::AnswersMissing | CommandRefusal::NotAQuestion)
+            | Error::Setting(_) => FailureKind::Unprocessable,
+            Error::Refused(CommandRefusal::WrongStatus(_) | CommandRefusal::NotPossible { .. }) => {
+                FailureKind::Invalid
             }
-            Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound
             | Error::NoTurn
             | Error::NoAgent(_)
             | Error::NoWorkspace
             | Error::NoSuchWorkspace(_)
-            | Error::NoCheckpoint => Kind::NotFound,
-            Error::Removed(_) => Kind::Gone,
+            | Error::NoCheckpoint => FailureKind::NotFound,
+            Error::Removed(_) => FailureKind::Gone,
             Error::NoClaude
             | Error::OldClaude { .. }
             | Error::NoKey
@@ -322,12 +324,12 @@ impl Error {
             | Error::Setup(_)
             | Error::UserNamespaces
             | Error::Unlimited(_)
-            | Error::NoBucket => Kind::Unprocessable,
+            | Error::NoBucket => FailureKind::Unprocessable,
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
-                Kind::Unavailable
+                FailureKind::Unavailable
             }
-            Error::TooManyFiles(_) | Error::NoRoom(_) => Kind::TooLarge,
-            Error::Quota(_) => Kind::TooMany,
+            Error::TooManyFiles(_) | Error::NoRoom(_) => FailureKind::TooLarge,
+            Error::Quota(_) => FailureKind::TooMany,
             Error::Stopping
             | Error::Stopped
             | Error::LittleSpace(_)
@@ -339,34 +341,36 @@ impl Error {
             | Error::Gone
             | Error::Moved
             | Error::Distrusted
-            | Error::Silent => Kind::Unavailable,
+            | Error::Silent => FailureKind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
             Error::Failed(problem) => kind_of(&problem.code),
             Error::Shared { kind, .. } => *kind,
-            Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => Kind::Internal,
+            Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => FailureKind::Internal,
         }
     }
 
     pub fn code(&self) -> &str {
         match self {
             full if full.is_full() => DISK_FULL,
-            Error::Refused(Refused::Gone) => "session_ended",
-            Error::Refused(Refused::Busy) => "turn_running",
-            Error::Refused(Refused::Occupied) => "session_busy",
-            Error::Refused(Refused::NotWaiting) => "turn_not_waiting",
-            Error::Refused(Refused::Budget(_)) => "budget_reached",
+            Error::Refused(CommandRefusal::SessionEnded) => "session_ended",
+            Error::Refused(CommandRefusal::Busy) => "turn_running",
+            Error::Refused(CommandRefusal::SessionBusy) => "session_busy",
+            Error::Refused(CommandRefusal::NotWaiting) => "turn_not_waiting",
+            Error::Refused(CommandRefusal::Budget(_)) => "budget_reached",
             Error::Unpriced(_) => "unpriced_model",
             Error::Locked { .. } => "session_locked",
             Error::LockLost => "lock_lost",
             Error::NoTurn => "turn_not_found",
             Error::Unsupported { .. } => "option_unsupported",
-            Error::Refused(Refused::Unasked) => "permission_not_found",
-            Error::Refused(Refused::Answered) => "permission_answered",
-            Error::Refused(Refused::NoAnswers | Refused::NoQuestion) => "invalid_answer",
+            Error::Refused(CommandRefusal::NoSuchPermission) => "permission_not_found",
+            Error::Refused(CommandRefusal::AlreadyAnswered) => "permission_answered",
+            Error::Refused(CommandRefusal::AnswersMissing | CommandRefusal::NotAQuestion) => "invalid_answer",
             Error::Setting(_) => "setting_refused",
             Error::Silent => "agent_silent",
-            Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => "wrong_status",
+            Error::Refused(CommandRefusal::WrongStatus(_) | CommandRefusal::NotPossible { .. }) => {
+                "wrong_status"
+            }
             Error::NotFound => "session_not_found",
             Error::NoAgent(_) => "agent_not_found",
             Error::NoClaude => "runtime_missing",
@@ -385,8 +389,8 @@ impl Error {
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
             Error::Failed(problem) | Error::Shared { problem, .. } | Error::Setup(problem) => &problem.code,
             Error::Halted => "setup_stopped",
-            Error::Overtaken(Status::Stopped) => "session_stopped",
-            Error::Overtaken(Status::Paused) => "session_paused",
+            Error::Overtaken(SessionStatus::Stopped) => "session_stopped",
+            Error::Overtaken(SessionStatus::Paused) => "session_paused",
             Error::Overtaken(_) => "wrong_status",
             Error::TreeLost => "workspace_lost",
             Error::UserNamespaces => "user_namespaces_refused",
@@ -423,8 +427,8 @@ impl Error {
     }
 
     /// Unless an agent of this runtime can do something with all of these.
-    pub(crate) fn unless_supported(runtime: Runtime, options: &Options) -> Result<()> {
-        let lacking = ash_driver::driver(runtime).lacks(options);
+    pub(crate) fn unless_supported(runtime: AgentRuntime, options: &SessionOptions) -> Result<()> {
+        let lacking = ash_driver::driver(runtime).unsupported_options(options);
         match lacking.is_empty() {
             true => Ok(()),
             false => Err(Error::Unsupported { runtime: runtime.as_str(), options: lacking }),
@@ -432,7 +436,7 @@ impl Error {
     }
 
     /// Somebody else has the session to itself.
-    pub fn locked(lock: &Lock) -> Error {
+    pub fn locked(lock: &SessionLock) -> Error {
         let holder = match &lock.holder {
             Some(name) => format!("\"{name}\" (lock {})", lock.number),
             None => format!("another client (lock {})", lock.number),
@@ -458,16 +462,22 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{AgentName, BudgetOf, Quota, Which};
+    use ash_model::{AgentName, BudgetScope, LimitKind, QuotaKind};
 
     /// At least one of every variant.
     fn errors() -> Vec<Error> {
-        let reached = Reached { turn: None, of: BudgetOf::Session, which: Which::DiskMb, limit: 1, used: 2 };
-        let quota = QuotaReached { quota: Quota::Keys, limit: 1, used: 1, wanted: 1 };
-        let trouble = ash_cloud::Trouble {
-            code: ash_cloud::Code::Unreachable,
-            sentence: "gone".to_owned(),
-            passing: true,
+        let reached = LimitReached {
+            turn: None,
+            scope: BudgetScope::Session,
+            kind: LimitKind::DiskMb,
+            limit: 1,
+            used: 2,
+        };
+        let quota = QuotaReached { quota: QuotaKind::Keys, limit: 1, used: 1, wanted: 1 };
+        let trouble = ash_cloud::BucketError {
+            code: ash_cloud::BucketErrorCode::Unreachable,
+            message: "gone".to_owned(),
+            is_transient: true,
         };
         let (id, slug) = (SessionId::parse("a").expect("an id"), Slug::parse("b").expect("a name"));
         let agent = AgentName::parse("c").expect("a name");
@@ -476,17 +486,17 @@ mod tests {
         let full = || io(std::io::ErrorKind::StorageFull);
         let other = || io(std::io::ErrorKind::Other);
         let refused = [
-            Refused::Not(Status::Ended),
-            Refused::Cannot { wish: "stop", status: Status::Error },
-            Refused::Gone,
-            Refused::Busy,
-            Refused::Occupied,
-            Refused::NotWaiting,
-            Refused::Budget(reached),
-            Refused::Unasked,
-            Refused::Answered,
-            Refused::NoAnswers,
-            Refused::NoQuestion,
+            CommandRefusal::WrongStatus(SessionStatus::Ended),
+            CommandRefusal::NotPossible { wish: "stop", status: SessionStatus::Error },
+            CommandRefusal::SessionEnded,
+            CommandRefusal::Busy,
+            CommandRefusal::SessionBusy,
+            CommandRefusal::NotWaiting,
+            CommandRefusal::Budget(reached),
+            CommandRefusal::NoSuchPermission,
+            CommandRefusal::AlreadyAnswered,
+            CommandRefusal::AnswersMissing,
+            CommandRefusal::NotAQuestion,
         ];
         let store = [
             ash_store::Error::Sealed,
@@ -508,13 +518,13 @@ mod tests {
             ash_snapshot::Error::Io { what: "read", path: "a".to_owned(), source: other() },
         ];
         let sandbox = [
-            ash_sandbox::Error::Walls { why: String::new() },
-            ash_sandbox::Error::NoWalls { why: String::new(), remedy: "none" },
+            ash_sandbox::Error::StartFailed { why: String::new() },
+            ash_sandbox::Error::Unavailable { why: String::new(), remedy: "none" },
             ash_sandbox::Error::Gone,
-            ash_sandbox::Error::Late { what: "answer" },
+            ash_sandbox::Error::Timeout { what: "answer" },
             ash_sandbox::Error::Refused { why: String::new() },
             ash_sandbox::Error::TooLarge { bytes: 1 },
-            ash_sandbox::Error::Egress { why: String::new() },
+            ash_sandbox::Error::InvalidEgress { why: String::new() },
             ash_sandbox::Error::StillRuns,
         ];
         let version = ClaudeVersion { major: 1, minor: 0, patch: 0 };
@@ -529,7 +539,7 @@ mod tests {
             Error::OldClaude { found: version, path: PathBuf::from("/a") },
             Error::NoKey,
             Error::ProviderRequired,
-            Error::ProviderUnsupported(Dialect::Anthropic),
+            Error::ProviderUnsupported(ModelApiDialect::Anthropic),
             Error::ProviderShared,
             Error::Unpriced("a".to_owned()),
             Error::NoWorkspace,
@@ -538,12 +548,12 @@ mod tests {
             Error::Failed(problem(DISK_FULL)),
             Error::Failed(problem(DISK_LIMIT)),
             Error::Failed(problem("sandbox_ended")),
-            Error::Shared { kind: Kind::Conflict, problem: problem("session_busy") },
+            Error::Shared { kind: FailureKind::Conflict, problem: problem("session_busy") },
             Error::Setup(problem(SETUP_FAILED)),
             Error::Setup(problem(SETUP_TIMEOUT)),
             Error::Halted,
-            Error::Overtaken(Status::Stopped),
-            Error::Overtaken(Status::Paused),
+            Error::Overtaken(SessionStatus::Stopped),
+            Error::Overtaken(SessionStatus::Paused),
             Error::UserNamespaces,
             Error::Unlimited("memoryMb"),
             Error::TreeLost,
@@ -670,8 +680,8 @@ mod tests {
         for error in errors() {
             // One code stands for several kinds here: the table has the one that a start fails with.
             let kind = match &error {
-                Error::NoRoom(_) => Kind::Unprocessable,
-                Error::Store(ash_store::Error::Stale) | Error::Sandbox(_) => Kind::Unavailable,
+                Error::NoRoom(_) => FailureKind::Unprocessable,
+                Error::Store(ash_store::Error::Stale) | Error::Sandbox(_) => FailureKind::Unavailable,
                 error => error.kind(),
             };
             assert_eq!(Error::Failed(error.problem()).kind(), kind, "{error:?}");

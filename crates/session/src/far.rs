@@ -15,15 +15,15 @@ mod put;
 mod send;
 mod tidy;
 
-pub use back::{FarSession, Returned};
+pub use back::{RemoteRestoreReport, ReplicatedSession};
 pub use claim::{ClaimConflict, ClaimRecord, Claimant};
 pub(crate) use {
     back::{checkpoints, folded},
-    history::{FarHistory, filled},
+    history::{RemoteHistory, filled},
 };
 
-use crate::{Error, Result, rooms::Rooms};
-use ash_cloud::{Bucket, Code, Limits, Patience, Tally, Trouble};
+use crate::{Error, Result, rooms::Services};
+use ash_cloud::{Bucket, BucketError, BucketErrorCode, BucketTraffic, RequestLimits, RetryPolicy};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use std::{
     collections::{HashMap, HashSet},
@@ -32,25 +32,28 @@ use std::{
 };
 use tokio::sync::{Notify, RwLock, watch};
 
-const SENDING: Patience =
-    Patience { tries: 4, first: Duration::from_millis(200), longest: Duration::from_secs(1) };
+const SENDING: RetryPolicy = RetryPolicy {
+    max_attempts: 4,
+    initial_delay: Duration::from_millis(200),
+    max_delay: Duration::from_secs(1),
+};
 /// How long after a failure it is tried again, at first and at last.
-const BREATH: Duration = Duration::from_millis(500);
-const LONGEST_BREATH: Duration = Duration::from_secs(60);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(500);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// How long a server that stops tries to give its claim back.
 const RELEASING: Duration = Duration::from_secs(5);
 
 /// What the database says about packs.
-struct KnownPacks {
+struct KnownRemotePacks {
     sizes: HashMap<String, u64>,
     /// Found missing, and not sent since.
     missing: HashSet<String>,
 }
 
 /// When the packs of a tenant were listed, and what they are called.
-type ListedPacks = (Instant, Arc<Vec<String>>);
+type PackNameListing = (Instant, Arc<Vec<String>>);
 
-pub struct Far {
+pub struct Replicator {
     pub bucket: Bucket,
     /// The same, that gives up sooner: whoever sends comes back, and says meanwhile what is wrong.
     /// Only with [`Far::writer`]: before the bucket is ours nothing is written.
@@ -60,30 +63,32 @@ pub struct Far {
     bell: Notify,
     /// Counts what was sent, for whoever waits for something.
     sent: watch::Sender<u64>,
-    trouble: Mutex<Option<(Trouble, Timestamp)>>,
+    trouble: Mutex<Option<(BucketError, Timestamp)>>,
     /// Packs that are there, by tenant, as the store knows them.
-    known: tokio::sync::Mutex<HashMap<TenantId, KnownPacks>>,
+    known: tokio::sync::Mutex<HashMap<TenantId, KnownRemotePacks>>,
     /// How often something was taken back. What was begun before is not said to be there.
     retractions: RwLock<u64>,
     /// The store was away: something may be gone.
-    suspicion: Notify,
+    recheck: Notify,
     /// Whether the database knows everybody who is there.
-    counted: AtomicBool,
+    all_sessions_known: AtomicBool,
     /// When it was last looked for what nobody needs there.
     looked: Mutex<HashMap<TenantId, Instant>>,
     /// The names of a tenant's packs, as they were listed a moment ago: many sessions come back at once.
-    names: Mutex<HashMap<TenantId, ListedPacks>>,
+    names: Mutex<HashMap<TenantId, PackNameListing>>,
 }
 
-impl Far {
+impl Replicator {
     /// Sends so many bytes in a second.
-    pub fn new(bucket: Bucket, bytes_per_second: Option<u64>) -> Far {
+    pub fn new(bucket: Bucket, bytes_per_second: Option<u64>) -> Replicator {
         let sending = match bytes_per_second {
-            Some(_) => bucket.clone().limited(Limits { bytes_per_second, ..Limits::default() }),
+            Some(_) => {
+                bucket.clone().with_limits(RequestLimits { bytes_per_second, ..RequestLimits::default() })
+            }
             None => bucket.clone(),
         };
-        let sending = sending.patient(SENDING);
-        Far {
+        let sending = sending.with_retry_policy(SENDING);
+        Replicator {
             claim: claim::BucketClaim::new(&bucket),
             bucket,
             sending,
@@ -92,20 +97,20 @@ impl Far {
             trouble: Mutex::default(),
             known: tokio::sync::Mutex::default(),
             retractions: RwLock::default(),
-            suspicion: Notify::new(),
-            counted: AtomicBool::new(false),
+            recheck: Notify::new(),
+            all_sessions_known: AtomicBool::new(false),
             looked: Mutex::default(),
             names: Mutex::default(),
         }
     }
 
     /// What was asked of the object store so far.
-    pub fn tally(&self) -> Tally {
-        self.bucket.tally() + self.sending.tally()
+    pub fn tally(&self) -> BucketTraffic {
+        self.bucket.traffic() + self.sending.traffic()
     }
 
     /// What keeps it from sending, and since when.
-    pub fn trouble(&self) -> Option<(Trouble, Timestamp)> {
+    pub fn trouble(&self) -> Option<(BucketError, Timestamp)> {
         self.trouble.lock().expect("nobody panics while holding it").clone()
     }
 
@@ -117,13 +122,13 @@ impl Far {
 
     /// Gets the claim on the bucket and keeps it, as long as the server lives. Ends if another server has the bucket and
     /// is alive; one that loses it later stays, says so, and writes nothing any more.
-    pub async fn keep_claim(&self, rooms: &Rooms, claimant: Claimant) -> ClaimConflict {
-        let told = |why: Trouble| self.set_trouble(Some(why), rooms);
+    pub async fn keep_claim(&self, rooms: &Services, claimant: Claimant) -> ClaimConflict {
+        let told = |why: BucketError| self.set_trouble(Some(why), rooms);
         if let Err(conflict) = self.claim.acquire(&claimant, &told).await {
             return conflict;
         }
         self.set_trouble(None, rooms);
-        self.ring();
+        self.notify();
         let every = self.claim.every(&claimant);
         let mut pause = every;
         loop {
@@ -133,7 +138,7 @@ impl Far {
                 Err(why) => {
                     // Whoever sends finds out when it is over.
                     self.set_trouble(Some(why), rooms);
-                    self.ring();
+                    self.notify();
                     every / 4
                 }
             };
@@ -156,8 +161,8 @@ impl Far {
         }
     }
 
-    pub(crate) fn packs(&self, tenant: &TenantId) -> Arc<packs::Packs> {
-        Arc::new(packs::Packs::new(&self.bucket, tenant))
+    pub(crate) fn packs(&self, tenant: &TenantId) -> Arc<packs::BucketPackSource> {
+        Arc::new(packs::BucketPackSource::new(&self.bucket, tenant))
     }
 
     /// Changes whenever something was sent.
@@ -165,12 +170,12 @@ impl Far {
         self.sent.subscribe()
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         self.bell.notify_one();
     }
 
     /// Also in the list of the server's troubles, under a code that names the object store.
-    fn set_trouble(&self, trouble: Option<Trouble>, rooms: &Rooms) {
+    fn set_trouble(&self, trouble: Option<BucketError>, rooms: &Services) {
         let mut kept = self.trouble.lock().expect("nobody panics while holding it");
         let since = kept.as_ref().map_or_else(|| rooms.clock(), |(_, since)| *since);
         if let Some((before, _)) = kept.as_ref()
@@ -182,22 +187,22 @@ impl Far {
             rooms.troubles.set(listed_code(trouble.code), trouble.to_string(), since);
         }
         if kept.is_some() && trouble.is_none() {
-            self.suspicion.notify_one();
+            self.recheck.notify_one();
         }
         *kept = trouble.map(|trouble| (trouble, since));
     }
 }
 
-impl Rooms {
+impl Services {
     /// Before the server goes: what was saved last is sent if that works within this time.
-    pub async fn drain_far(&self, longest: Duration) {
-        let Some(far) = &self.far else { return };
+    pub async fn drain_replication(&self, longest: Duration) {
+        let Some(far) = &self.replicator else { return };
         let mut sent = far.sent.subscribe();
         let draining = async {
             while far.trouble().is_none()
-                && self.store.outgoing(1, &[]).await.is_ok_and(|left| !left.is_empty())
+                && self.store.pending_uploads(1, &[]).await.is_ok_and(|left| !left.is_empty())
             {
-                far.ring();
+                far.notify();
                 if sent.changed().await.is_err() {
                     return;
                 }
@@ -209,21 +214,21 @@ impl Rooms {
     }
 
     /// Waits until a checkpoint is far away, or gives up.
-    pub(crate) async fn wait_until_far(
+    pub(crate) async fn wait_until_remote(
         &self,
         workspace: WorkspaceId,
         number: u64,
         longest: Duration,
     ) -> Result<()> {
-        let Some(far) = &self.far else { return Err(Error::NoBucket) };
+        let Some(far) = &self.replicator else { return Err(Error::NoBucket) };
         let mut sent = far.sent.subscribe();
         let waiting = async {
             loop {
                 let found = self.store.checkpoint(workspace, number).await?;
-                if found.is_none_or(|checkpoint| checkpoint.far.is_some()) {
+                if found.is_none_or(|checkpoint| checkpoint.uploaded_at.is_some()) {
                     return Ok(());
                 }
-                far.ring();
+                far.notify();
                 sent.changed().await.map_err(|_| Error::Stopping)?;
             }
         };
@@ -238,27 +243,27 @@ impl Rooms {
 }
 
 /// As everybody sees it who has to open something there.
-pub(crate) fn trouble(error: Trouble) -> Error {
+pub(crate) fn trouble(error: BucketError) -> Error {
     Error::Bucket(error)
 }
 
 /// As the list of the server's troubles calls it: there other parts have troubles too.
-fn listed_code(code: Code) -> &'static str {
+fn listed_code(code: BucketErrorCode) -> &'static str {
     match code {
-        Code::BucketMissing => "object_store_bucket_missing",
-        Code::AccessDenied => "object_store_access_denied",
-        Code::WrongKey => "object_store_wrong_key",
-        Code::Expired => "object_store_expired",
-        Code::ClockSkew => "object_store_clock_skew",
-        Code::WrongRegion => "object_store_wrong_region",
-        Code::NoSpace => "object_store_no_space",
-        Code::Unreachable => "object_store_unreachable",
-        Code::NoCredentials => "object_store_no_credentials",
-        Code::Throttled => "object_store_throttled",
-        Code::Settings => "object_store_settings",
-        Code::Missing => "object_store_missing",
-        Code::Damaged => "object_store_damaged",
-        Code::Claimed | Code::Taken => code.as_str(),
-        Code::Other => "object_store_other",
+        BucketErrorCode::BucketMissing => "object_store_bucket_missing",
+        BucketErrorCode::AccessDenied => "object_store_access_denied",
+        BucketErrorCode::WrongKey => "object_store_wrong_key",
+        BucketErrorCode::Expired => "object_store_expired",
+        BucketErrorCode::ClockSkew => "object_store_clock_skew",
+        BucketErrorCode::WrongRegion => "object_store_wrong_region",
+        BucketErrorCode::NoSpace => "object_store_no_space",
+        BucketErrorCode::Unreachable => "object_store_unreachable",
+        BucketErrorCode::NoCredentials => "object_store_no_credentials",
+        BucketErrorCode::Throttled => "object_store_throttled",
+        BucketErrorCode::Settings => "object_store_settings",
+        BucketErrorCode::Missing => "object_store_missing",
+        BucketErrorCode::Damaged => "object_store_damaged",
+        BucketErrorCode::Claimed | BucketErrorCode::Taken => code.as_str(),
+        BucketErrorCode::Other => "object_store_other",
     }
 }

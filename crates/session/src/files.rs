@@ -1,8 +1,11 @@
 //! A session's files for those outside: from the live tree while there is one, else from its checkpoint.
 //! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
 
-use crate::{Error, Result, common::Pen, live::open_root};
-use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, Stat, TreeId, changes};
+use crate::{Error, Result, common::WriterGuard, live::open_root};
+use ash_snapshot::{
+    FileInfo, FileOwner, FileStat, Folder, LinkPolicy, PathChange, RelPath, Repo, SnapshotEntry, TreeId,
+    changes,
+};
 use std::{
     io::Read,
     path::{Path, PathBuf},
@@ -10,7 +13,7 @@ use std::{
 };
 
 /// More than anybody can look at; a bomb of small files must not fill our memory.
-pub(crate) const MOST_FILES: usize = 200_000;
+pub(crate) const MAX_FILES: usize = 200_000;
 
 /// Who has the live tree now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +31,14 @@ pub enum FileSource {
 }
 
 /// A workspace's files, as they are now or as a checkpoint has them.
-pub struct Place {
+pub struct WorkspaceFiles {
     pub(crate) source: FileSource,
     pub(crate) repo: Arc<Repo>,
     /// Whoever writes: the tree stays where it is for as long.
-    pub(crate) _pen: Option<Pen>,
+    pub(crate) _pen: Option<WriterGuard>,
 }
 
-pub enum Found {
+pub enum FileLookup {
     File {
         size: u64,
         mtime_ms: i64,
@@ -43,23 +46,23 @@ pub enum Found {
     },
     NotAFile,
     /// Even to us, who own it.
-    Closed,
-    Missing,
+    PermissionDenied,
+    NotFound,
 }
 
-impl Found {
+impl FileLookup {
     /// Not more than there was when it was opened: somebody may write for ever.
-    pub(crate) fn live(file: std::fs::File, Stat { size, mtime_ms, .. }: Stat) -> Found {
-        Found::File { size, mtime_ms, bytes: Box::new(file.take(size)) }
+    pub(crate) fn live(file: std::fs::File, FileStat { size, mtime_ms, .. }: FileStat) -> FileLookup {
+        FileLookup::File { size, mtime_ms, bytes: Box::new(file.take(size)) }
     }
 
-    pub(crate) fn stored(entry: Option<Entry>) -> Found {
+    pub(crate) fn stored(entry: Option<SnapshotEntry>) -> FileLookup {
         match entry {
-            Some(Entry::File { size, mtime_ms, content }) => {
-                Found::File { size, mtime_ms, bytes: Box::new(content) }
+            Some(SnapshotEntry::File { size, mtime_ms, content }) => {
+                FileLookup::File { size, mtime_ms, bytes: Box::new(content) }
             }
-            Some(Entry::Link(_) | Entry::Dir) => Found::NotAFile,
-            None => Found::Missing,
+            Some(SnapshotEntry::Link(_) | SnapshotEntry::Dir) => FileLookup::NotAFile,
+            None => FileLookup::NotFound,
         }
     }
 }
@@ -74,7 +77,7 @@ impl FileSource {
     }
 }
 
-impl Place {
+impl WorkspaceFiles {
     /// The name clients know it by.
     pub fn name(&self) -> &'static str {
         self.source.name()
@@ -82,7 +85,7 @@ impl Place {
 
     pub fn list(&self, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<FileInfo>> {
         match &self.source {
-            FileSource::Live { workspace, .. } => Ok(open(workspace)?.walk(skip, MOST_FILES)?),
+            FileSource::Live { workspace, .. } => Ok(open(workspace)?.walk(skip, MAX_FILES)?),
             FileSource::Checkpoint { tree } => {
                 let files = self.repo.list(tree, "workspace")?;
                 Ok(files.into_iter().filter(|file| !is_skipped(&file.path, skip)).collect())
@@ -90,32 +93,36 @@ impl Place {
         }
     }
 
-    pub fn open(&self, path: &RelPath) -> Result<Found> {
+    pub fn open(&self, path: &RelPath) -> Result<FileLookup> {
         match &self.source {
-            FileSource::Live { workspace, .. } => match open(workspace)?.open_file(path, Links::Inside) {
-                Ok((file, stat)) => Ok(Found::live(file, stat)),
-                Err(error) => missing_or(error),
-            },
-            FileSource::Checkpoint { tree } => Ok(Found::stored(self.repo.read(tree, "workspace", path)?)),
+            FileSource::Live { workspace, .. } => {
+                match open(workspace)?.open_file(path, LinkPolicy::Inside) {
+                    Ok((file, stat)) => Ok(FileLookup::live(file, stat)),
+                    Err(error) => missing_or(error),
+                }
+            }
+            FileSource::Checkpoint { tree } => {
+                Ok(FileLookup::stored(self.repo.read(tree, "workspace", path)?))
+            }
         }
     }
 
     /// What differs from an earlier tree, sorted by path. Times and permissions do not count, except whether a
     /// file can be executed. `skip(name, is_dir)` leaves a file or a whole directory out.
-    pub fn changes(&self, since: &TreeId, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<Change>> {
-        let mut before = self.repo.leaves(since, "workspace")?;
+    pub fn changes(&self, since: &TreeId, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<PathChange>> {
+        let mut before = self.repo.entries(since, "workspace")?;
         before.retain(|leaf| !is_skipped(&leaf.path, skip));
         match &self.source {
             FileSource::Live { workspace, .. } => {
                 let folder = open(workspace)?;
-                let now = folder.leaves(skip, MOST_FILES)?;
-                if now.len() == MOST_FILES {
-                    return Err(Error::TooManyFiles(MOST_FILES));
+                let now = folder.entries(skip, MAX_FILES)?;
+                if now.len() == MAX_FILES {
+                    return Err(Error::TooManyFiles(MAX_FILES));
                 }
                 Ok(changes(before, now, &|path| self.repo.content_id(&folder, path))?)
             }
             FileSource::Checkpoint { tree } => {
-                let mut now = self.repo.leaves(tree, "workspace")?;
+                let mut now = self.repo.entries(tree, "workspace")?;
                 now.retain(|leaf| !is_skipped(&leaf.path, skip));
                 Ok(changes(before, now, &|_| Ok(None))?)
             }
@@ -128,18 +135,18 @@ impl Place {
         Ok(folder.write_file(path, bytes, owner, 0o644)?)
     }
 
-    pub fn remove(&self, path: &RelPath) -> Result<Found> {
+    pub fn remove(&self, path: &RelPath) -> Result<FileLookup> {
         let (folder, _) = self.writable()?;
         match folder.remove_file(path) {
-            Ok(()) => Ok(Found::File { size: 0, mtime_ms: 0, bytes: Box::new(std::io::empty()) }),
+            Ok(()) => Ok(FileLookup::File { size: 0, mtime_ms: 0, bytes: Box::new(std::io::empty()) }),
             Err(error) => missing_or(error),
         }
     }
 
-    fn writable(&self) -> Result<(Folder, Option<Owner>)> {
+    fn writable(&self) -> Result<(Folder, Option<FileOwner>)> {
         match &self.source {
             FileSource::Live { workspace, uid, .. } => {
-                Ok((open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
+                Ok((open(workspace)?, uid.map(|uid| FileOwner { uid, gid: uid })))
             }
             FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
         }
@@ -170,14 +177,16 @@ pub fn is_closed(error: &ash_snapshot::Error) -> bool {
     matches!(error, ash_snapshot::Error::Io { source, .. } if denied(source))
 }
 
-pub(crate) fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
+pub(crate) fn missing_or(error: ash_snapshot::Error) -> Result<FileLookup> {
     match error.kind() {
-        ash_snapshot::Trouble::Io if is_closed(&error) => Ok(Found::Closed),
-        ash_snapshot::Trouble::NotFound => Ok(Found::Missing),
+        ash_snapshot::SnapshotErrorKind::Io if is_closed(&error) => Ok(FileLookup::PermissionDenied),
+        ash_snapshot::SnapshotErrorKind::NotFound => Ok(FileLookup::NotFound),
         // A link that leads outside is not a file of this workspace.
-        ash_snapshot::Trouble::NotAFile | ash_snapshot::Trouble::Invalid => Ok(Found::NotAFile),
-        ash_snapshot::Trouble::Full | ash_snapshot::Trouble::Damaged | ash_snapshot::Trouble::Io => {
-            Err(error.into())
+        ash_snapshot::SnapshotErrorKind::NotAFile | ash_snapshot::SnapshotErrorKind::Invalid => {
+            Ok(FileLookup::NotAFile)
         }
+        ash_snapshot::SnapshotErrorKind::Full
+        | ash_snapshot::SnapshotErrorKind::Damaged
+        | ash_snapshot::SnapshotErrorKind::Io => Err(error.into()),
     }
 }

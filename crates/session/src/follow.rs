@@ -2,9 +2,9 @@
 //! client can never see what is not stored. Only how far a restore has come is told without being stored.
 
 use crate::Result;
-use ash_model::{Cursor, SessionNo, TurnId};
-use ash_snapshot::Progress;
-use ash_store::{Item, Store, TurnState};
+use ash_model::{LogCursor, SessionRowId, TurnId};
+use ash_snapshot::SnapshotProgress;
+use ash_store::{LogItem, Store, TurnState};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -15,12 +15,12 @@ use tokio::{sync::watch, time::Instant};
 /// How much is read at once: bounds what one slow reader holds in memory.
 const PAGE: u32 = 256;
 /// A restore that takes longer than this is told of, and from then on this often.
-const LONG: Duration = Duration::from_secs(1);
-const EACH: Duration = Duration::from_millis(300);
+const FIRST_PROGRESS_AFTER: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(300);
 
 /// How far it has come to bring a session's files back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restoring {
+pub struct RestoreProgress {
     /// Bytes that came from the object store.
     pub fetched: u64,
     /// How many that will be, as far as it is known yet.
@@ -31,43 +31,43 @@ pub struct Restoring {
 
 /// What a follower hears next.
 #[derive(Debug)]
-pub enum Heard {
+pub enum StreamItem {
     /// Never empty.
-    Items(Vec<Item>),
-    Restoring(Restoring),
+    Items(Vec<LogItem>),
+    Restoring(RestoreProgress),
 }
 
 #[derive(Default)]
-struct Rung {
+struct BellState {
     rings: u64,
-    restoring: Option<Restoring>,
+    restoring: Option<RestoreProgress>,
 }
 
 /// One bell per session that somebody listens to.
 #[derive(Default)]
-pub(crate) struct Bells(Mutex<HashMap<SessionNo, watch::Sender<Rung>>>);
+pub(crate) struct SessionBells(Mutex<HashMap<SessionRowId, watch::Sender<BellState>>>);
 
-impl Bells {
-    pub(crate) fn ring(&self, no: SessionNo) {
+impl SessionBells {
+    pub(crate) fn ring(&self, no: SessionRowId) {
         self.change(no, |rung| rung.rings += 1);
     }
 
     /// Tells whoever follows the session how far `restoring` has come, if it takes long.
-    pub(crate) async fn told<T>(
+    pub(crate) async fn with_progress<T>(
         &self,
-        no: SessionNo,
-        progress: &Progress,
+        no: SessionRowId,
+        progress: &SnapshotProgress,
         restoring: impl Future<Output = T>,
     ) -> T {
         let mut restoring = std::pin::pin!(restoring);
-        let mut often = tokio::time::interval_at(Instant::now() + LONG, EACH);
+        let mut often = tokio::time::interval_at(Instant::now() + FIRST_PROGRESS_AFTER, PROGRESS_INTERVAL);
         let done = loop {
             tokio::select! {
                 done = &mut restoring => break done,
                 _ = often.tick() => {}
             }
             let read = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
-            let now = Restoring {
+            let now = RestoreProgress {
                 fetched: read(&progress.fetched),
                 to_fetch: read(&progress.to_fetch),
                 files: read(&progress.files),
@@ -79,7 +79,7 @@ impl Bells {
         done
     }
 
-    fn change(&self, no: SessionNo, change: impl FnOnce(&mut Rung)) {
+    fn change(&self, no: SessionRowId, change: impl FnOnce(&mut BellState)) {
         let mut bells = self.0.lock().expect("nobody panics while holding it");
         if let Some(bell) = bells.get(&no) {
             if bell.receiver_count() == 0 {
@@ -90,23 +90,28 @@ impl Bells {
         }
     }
 
-    fn listen(&self, no: SessionNo) -> watch::Receiver<Rung> {
+    fn listen(&self, no: SessionRowId) -> watch::Receiver<BellState> {
         let mut bells = self.0.lock().expect("nobody panics while holding it");
-        bells.entry(no).or_insert_with(|| watch::channel(Rung::default()).0).subscribe()
+        bells.entry(no).or_insert_with(|| watch::channel(BellState::default()).0).subscribe()
     }
 }
 
-pub struct Follower {
+pub struct LogFollower {
     store: Arc<dyn Store>,
-    bell: watch::Receiver<Rung>,
-    told: Option<Restoring>,
-    no: SessionNo,
-    after: Cursor,
+    bell: watch::Receiver<BellState>,
+    told: Option<RestoreProgress>,
+    no: SessionRowId,
+    after: LogCursor,
 }
 
-impl Follower {
-    pub(crate) fn new(store: Arc<dyn Store>, bells: &Bells, no: SessionNo, after: Cursor) -> Follower {
-        Follower { store, bell: bells.listen(no), told: None, no, after }
+impl LogFollower {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        bells: &SessionBells,
+        no: SessionRowId,
+        after: LogCursor,
+    ) -> LogFollower {
+        LogFollower { store, bell: bells.listen(no), told: None, no, after }
     }
 
     /// Whether a turn is not over: it runs, or will run without being sent again.
@@ -119,19 +124,19 @@ impl Follower {
     }
 
     /// What comes next: at once if it is there, else when it happens. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Heard> {
+    pub async fn next(&mut self) -> Result<StreamItem> {
         loop {
             // Marked before the read: what is stored after it rings again.
             let restoring = self.bell.borrow_and_update().restoring;
-            let items = self.store.read(self.no, self.after, PAGE).await?;
+            let items = self.store.read_log(self.no, self.after, PAGE).await?;
             if let Some(last) = items.last() {
                 self.after = last.at;
-                return Ok(Heard::Items(items));
+                return Ok(StreamItem::Items(items));
             }
             if restoring != self.told {
                 self.told = restoring;
                 if let Some(restoring) = restoring {
-                    return Ok(Heard::Restoring(restoring));
+                    return Ok(StreamItem::Restoring(restoring));
                 }
             }
             // The bell outlives its listeners, so it cannot be closed under us.

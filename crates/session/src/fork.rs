@@ -2,45 +2,47 @@
 
 use crate::{
     Error, Result, Sessions,
-    actor::{ForkPoint, Memories, Request},
+    actor::{ActorMessage, AgentMemoryTree, ForkPoint},
     blocking,
     files::FileSource,
     live::open_root,
-    rooms::Rooms,
+    rooms::Services,
     sessions::native_id,
     witness::{self, IdFrom},
 };
-use ash_model::{Epoch, Fact, Note, Options, Seq, SessionId, Status, TenantId, WorkspaceId};
-use ash_snapshot::{Owner, TreeId};
-use ash_store::{Card, Checkpoint, Env, Scope, Session};
+use ash_model::{
+    Epoch, EventSeq, Fact, NewEvent, SessionId, SessionOptions, SessionStatus, TenantId, WorkspaceId,
+};
+use ash_snapshot::{FileOwner, TreeId};
+use ash_store::{AccessScope, Checkpoint, SecretEnv, SessionRow, SessionSummary};
 use uuid::Uuid;
 
 #[derive(Debug, Clone)]
-pub struct Fork {
+pub struct ForkSpec {
     pub id: SessionId,
     pub id_from: IdFrom,
     /// `None`: as the session is now.
     pub checkpoint: Option<u64>,
     /// It works where its parent does, if that is a workspace with a name; otherwise in a copy.
-    pub beside: bool,
+    pub in_place: bool,
 }
 
 /// What a fork takes over that is sealed.
-struct Hidden {
-    env: Env,
-    secrets: Env,
+struct ForkSecrets {
+    env: SecretEnv,
+    secrets: SecretEnv,
 }
 
 impl Sessions {
-    pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
+    pub async fn fork(&self, parent: &SessionRow, fork: ForkSpec) -> Result<SessionRow> {
         let (sessions, parent) = (self.clone(), parent.clone());
         tokio::spawn(async move { sessions.fork_whole(&parent, fork).await })
             .await
             .map_err(|_| Error::Gone)?
     }
 
-    async fn fork_whole(&self, parent: &Session, fork: Fork) -> Result<Session> {
-        self.open_for_more()?;
+    async fn fork_whole(&self, parent: &SessionRow, fork: ForkSpec) -> Result<SessionRow> {
+        self.check_room_for_work()?;
         let rooms = self.rooms();
         // Of a deleted agent, too: the version that its sessions were made of stays.
         if rooms.store.version(&parent.tenant, &parent.agent, parent.version).await?.is_none() {
@@ -48,7 +50,7 @@ impl Sessions {
         }
         let point: ForkPoint = match fork.checkpoint {
             Some(number) => self.fork_point_at(parent, number).await?,
-            None => self.ask(parent.no, |reply| Request::ForkPoint { reply }).await?,
+            None => self.ask(parent.no, |reply| ActorMessage::ForkPoint { reply }).await?,
         };
         let base = match parent.options.base {
             Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
@@ -56,9 +58,11 @@ impl Sessions {
         };
         // What came into the workspace after the place where they part is not in the fork.
         let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
-        let hidden =
-            Hidden { env: rooms.store.env(parent.no).await?, secrets: rooms.store.secrets(parent.no).await? };
-        if fork.beside {
+        let hidden = ForkSecrets {
+            env: rooms.store.env(parent.no).await?,
+            secrets: rooms.store.secrets(parent.no).await?,
+        };
+        if fork.in_place {
             let point = self.remember(parent, point).await?;
             let new = forked_beside(rooms, parent, &fork, point, hidden);
             return self.make_fork(new, fork.id_from).await;
@@ -68,7 +72,7 @@ impl Sessions {
         self.make_fork(new, fork.id_from).await
     }
 
-    async fn make_fork(&self, new: ash_store::NewSession, id_from: IdFrom) -> Result<Session> {
+    async fn make_fork(&self, new: ash_store::NewSessionRow, id_from: IdFrom) -> Result<SessionRow> {
         let rooms = self.rooms();
         let beginning = witness::beginning(rooms, &new.tenant, (&new.id, id_from)).await?;
         if let Some(slug) = &new.slug {
@@ -76,27 +80,28 @@ impl Sessions {
         }
         let native_id = beginning.native_id(&new.tenant, &new.id);
         let (epoch, at) = (beginning.epoch, beginning.at.max(new.at));
-        let fork = rooms.store.create(ash_store::NewSession { epoch, at, native_id, ..new }).await?;
+        let fork =
+            rooms.store.create_session(ash_store::NewSessionRow { epoch, at, native_id, ..new }).await?;
         rooms.witnesses.mark_compared(fork.no);
         Ok(fork)
     }
 
     /// What the parent remembers there, in a copy that stays as it is, whatever the parent does next.
-    async fn remember(&self, parent: &Session, point: ForkPoint) -> Result<ForkPoint> {
+    async fn remember(&self, parent: &SessionRow, point: ForkPoint) -> Result<ForkPoint> {
         let Some(checkpoint) = &point.checkpoint else { return Ok(point) };
         let place = self.files_to_write(parent).await?;
         let FileSource::Live { uid, .. } = place.source else { return Err(Error::NoWorkspace) };
         let (tree, repo) =
             (TreeId::parse(&checkpoint.tree).map_err(|_| Error::NoWorkspace)?, place.repo.clone());
         let (live, driver) =
-            (self.rooms().common(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
+            (self.rooms().workspace(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
         let cwd = self.rooms().inside(&live).workspace;
         let (from, memory) = (point.memory, Uuid::new_v4());
         blocking(move || {
             let home = open_root(&live.home())?;
-            let owner = uid.map(|uid| Owner { uid, gid: uid });
-            let then = Memories::of(&repo, &tree)?;
-            for (from, to) in driver.keeps(&cwd, from).iter().zip(driver.keeps(&cwd, memory)) {
+            let owner = uid.map(|uid| FileOwner { uid, gid: uid });
+            let then = AgentMemoryTree::of(&repo, &tree)?;
+            for (from, to) in driver.memory_paths(&cwd, from).iter().zip(driver.memory_paths(&cwd, memory)) {
                 then.put((from, &to), &home, owner)?;
             }
             Ok(())
@@ -109,13 +114,13 @@ impl Sessions {
 }
 
 fn forked(
-    rooms: &Rooms,
-    parent: &Session,
-    fork: &Fork,
+    rooms: &Services,
+    parent: &SessionRow,
+    fork: &ForkSpec,
     (point, counted_from): (ForkPoint, Option<Checkpoint>),
     workspace: WorkspaceId,
-    hidden: Hidden,
-) -> ash_store::NewSession {
+    hidden: ForkSecrets,
+) -> ash_store::NewSessionRow {
     let at = rooms.clock();
     let seq = point.checkpoint.as_ref().map(|checkpoint| checkpoint.seq);
     let base = counted_from.as_ref().map(|_| 1);
@@ -123,34 +128,35 @@ fn forked(
     first.dedup_by_key(|checkpoint| checkpoint.number);
     for (number, checkpoint) in (1..).zip(&mut first) {
         // The parent's may be far. Of this one nothing is said there yet.
-        *checkpoint = Checkpoint { workspace, number, turn: None, far: None, at, ..checkpoint.clone() };
+        *checkpoint =
+            Checkpoint { workspace, number, turn: None, uploaded_at: None, at, ..checkpoint.clone() };
     }
     let newest = first.last().map(|checkpoint| checkpoint.number);
     let new = child(rooms, parent, fork, (point, newest, seq), hidden);
-    let options = Options { base, ..new.options };
-    ash_store::NewSession { workspace, options, first_checkpoints: first, ..new }
+    let options = SessionOptions { base, ..new.options };
+    ash_store::NewSessionRow { workspace, options, first_checkpoints: first, ..new }
 }
 
 /// In the workspace of its parent, where the checkpoints are.
 fn forked_beside(
-    rooms: &Rooms,
-    parent: &Session,
-    fork: &Fork,
+    rooms: &Services,
+    parent: &SessionRow,
+    fork: &ForkSpec,
     point: ForkPoint,
-    hidden: Hidden,
-) -> ash_store::NewSession {
+    hidden: ForkSecrets,
+) -> ash_store::NewSessionRow {
     let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
     let new = child(rooms, parent, fork, (point, at.0, at.1), hidden);
-    ash_store::NewSession { slug: parent.slug.clone(), ..new }
+    ash_store::NewSessionRow { slug: parent.slug.clone(), ..new }
 }
 
 /// Limits above the tenants' maximum are a gift of the operator to this one session: its owner cannot multiply them.
 /// Only the operator can fork the operator's own sessions, and those keep their limits.
-fn options(rooms: &Rooms, parent: &Session) -> Options {
+fn options(rooms: &Services, parent: &SessionRow) -> SessionOptions {
     let mut options = parent.options.clone();
-    let scope = Scope { tenant: parent.tenant.clone(), owner: parent.owner.clone() };
-    if scope != Scope::all(&TenantId::main()) {
-        let most = rooms.settings.most_of_tenants();
+    let scope = AccessScope { tenant: parent.tenant.clone(), owner: parent.owner.clone() };
+    if scope != AccessScope::all(&TenantId::main()) {
+        let most = rooms.settings.tenant_limits();
         options.limits = options.limits.map(|limits| limits.cut_to(most));
     }
     options
@@ -158,31 +164,31 @@ fn options(rooms: &Rooms, parent: &Session) -> Options {
 
 /// What every fork has of its parent.
 fn child(
-    rooms: &Rooms,
-    parent: &Session,
-    fork: &Fork,
-    (point, newest, seq): (ForkPoint, Option<u64>, Option<Seq>),
-    hidden: Hidden,
-) -> ash_store::NewSession {
+    rooms: &Services,
+    parent: &SessionRow,
+    fork: &ForkSpec,
+    (point, newest, seq): (ForkPoint, Option<u64>, Option<EventSeq>),
+    hidden: ForkSecrets,
+) -> ash_store::NewSessionRow {
     // Whatever the clock does: who had the parent's id when it was made is its parent.
     let at = rooms.clock().max(parent.created_at);
     let fact = Fact::Forked {
         parent: Some(parent.id.clone()),
         checkpoint: newest,
         memory: point.memory,
-        told: point.told,
+        turns_delivered: point.turns_delivered,
         waiting: point.waiting,
     };
-    let card = Card {
-        status: Status::Paused,
+    let card = SessionSummary {
+        status: SessionStatus::Paused,
         problem: None,
         open_turns: 0,
         checkpoint: newest,
         pending: Vec::new(),
         lock: None,
-        ..point.card
+        ..point.summary
     };
-    ash_store::NewSession {
+    ash_store::NewSessionRow {
         tenant: parent.tenant.clone(),
         owner: parent.owner.clone(),
         metadata: parent.metadata.clone(),
@@ -200,8 +206,8 @@ fn child(
         base: seq.map(|seq| (parent.no, seq)),
         slug: None,
         first_checkpoints: Vec::new(),
-        card,
-        notes: vec![Note { turn: None, at, fact }],
+        summary: card,
+        events: vec![NewEvent { turn: None, at, fact }],
         epoch: Epoch(1),
         at,
     }

@@ -1,34 +1,34 @@
 //! A session's checkpoints as its history: what it was at each, and the ways back there.
 
 use crate::{
-    Error, Past, Result, Sessions,
-    actor::{ForkPoint, Request},
-    files::{FileSource, Place},
-    rooms::Rooms,
-    state::{Refused, State, Wish},
+    Error, LogVisibility, Result, Sessions,
+    actor::{ActorMessage, ForkPoint},
+    files::{FileSource, WorkspaceFiles},
+    rooms::Services,
+    state::{CommandRefusal, SessionState, StateCommand},
 };
-use ash_model::{Event, Fact, Rewound, Seq, SessionNo, Status, Then};
+use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};
 use ash_snapshot::TreeId;
-use ash_store::{Card, Checkpoint, EventQuery, Session};
+use ash_store::{Checkpoint, EventQuery, SessionRow, SessionSummary};
 
 impl Sessions {
     /// Newest first.
     pub async fn checkpoints(
         &self,
-        session: &Session,
+        session: &SessionRow,
         before: Option<u64>,
         limit: u32,
     ) -> Result<Vec<Checkpoint>> {
         Ok(self.rooms().store.checkpoints(session.workspace, before, limit).await?)
     }
 
-    pub async fn checkpoint(&self, session: &Session, number: u64) -> Result<Checkpoint> {
+    pub async fn checkpoint(&self, session: &SessionRow, number: u64) -> Result<Checkpoint> {
         let found = self.rooms().store.checkpoint(session.workspace, number).await?;
         found.ok_or(Error::NoCheckpoint)
     }
 
     /// One that the session made itself: others of a shared workspace tell of other conversations.
-    pub(crate) async fn own_checkpoint(&self, session: &Session, number: u64) -> Result<Checkpoint> {
+    pub(crate) async fn own_checkpoint(&self, session: &SessionRow, number: u64) -> Result<Checkpoint> {
         let found = self.checkpoint(session, number).await?;
         if session.slug.is_some() {
             let query = EventQuery { after: 0, limit: u32::MAX, kinds: vec!["saved"] };
@@ -43,16 +43,16 @@ impl Sessions {
 
     /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
     /// files. Refused while a turn runs: what a moving workspace is compared with later must be all of it.
-    pub async fn capture(&self, session: &Session) -> Result<u64> {
-        let point: ForkPoint = self.ask(session.no, |reply| Request::ForkPoint { reply }).await?;
-        if point.card.open_turns > 0 {
-            return Err(Refused::Busy.into());
+    pub async fn capture(&self, session: &SessionRow) -> Result<u64> {
+        let point: ForkPoint = self.ask(session.no, |reply| ActorMessage::ForkPoint { reply }).await?;
+        if point.summary.open_turns > 0 {
+            return Err(CommandRefusal::Busy.into());
         }
         Ok(point.checkpoint.map_or(0, |checkpoint| checkpoint.number))
     }
 
     /// A checkpoint's tree; that of number 0 is the agent's own files.
-    pub async fn tree_at(&self, session: &Session, number: u64) -> Result<TreeId> {
+    pub async fn tree_at(&self, session: &SessionRow, number: u64) -> Result<TreeId> {
         let tree = if number == 0 {
             let store = &self.rooms().store;
             let version = store.version(&session.tenant, &session.agent, session.version).await?;
@@ -64,9 +64,9 @@ impl Sessions {
     }
 
     /// A workspace as a checkpoint has it.
-    pub async fn files_at(&self, session: &Session, number: u64) -> Result<Place> {
+    pub async fn files_at(&self, session: &SessionRow, number: u64) -> Result<WorkspaceFiles> {
         let tree = self.tree_at(session, number).await?;
-        Ok(Place {
+        Ok(WorkspaceFiles {
             source: FileSource::Checkpoint { tree },
             repo: self.rooms().repo(&session.tenant)?,
             _pen: None,
@@ -74,7 +74,7 @@ impl Sessions {
     }
 
     /// What of the session's log is not part of the conversation any more.
-    pub async fn past(&self, session: &Session) -> Result<Past> {
+    pub async fn log_visibility(&self, session: &SessionRow) -> Result<LogVisibility> {
         past(self.rooms(), session.no).await
     }
 
@@ -82,40 +82,40 @@ impl Sessions {
     /// In a shared workspace the files stay as they are: others are at work in them.
     pub async fn rewind(
         &self,
-        session: &Session,
+        session: &SessionRow,
         number: u64,
         files: Option<bool>,
-    ) -> Result<(Session, Rewound)> {
+    ) -> Result<(SessionRow, SessionRewind)> {
         self.open_for_work()?;
         let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
-        let then = self.then(session, checkpoint.seq).await?;
+        let then = self.conversation_at(session, checkpoint.seq).await?;
         let files = session.slug.is_some() && files == Some(true);
-        let others = if files { self.ask_to_leave(session).await? } else { Vec::new() };
-        let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then, files };
-        let answer = self.wish(session.no, wish).await?;
+        let others = if files { self.release_other_sessions(session).await? } else { Vec::new() };
+        let wish = StateCommand::Rewind { to: number, seq: checkpoint.seq, then, files };
+        let answer = self.command(session.no, wish).await?;
         for no in others {
             // Whoever does not hear of it now hears of it when it is next looked after.
-            self.ask(no, |reply| Request::HearOfBacks { reply }).await.ok();
+            self.ask(no, |reply| ActorMessage::NoteWorkspaceRewinds { reply }).await.ok();
         }
         Ok((self.get(session.no).await?, *answer.rewound.ok_or(Error::Gone)?))
     }
 
     /// All other sessions of a workspace, which leave its sandbox if they are at rest.
-    async fn ask_to_leave(&self, session: &Session) -> Result<Vec<SessionNo>> {
+    async fn release_other_sessions(&self, session: &SessionRow) -> Result<Vec<SessionRowId>> {
         let mut others = Vec::new();
-        for (no, status) in self.rooms().store.sessions_of(session.workspace).await? {
-            if no == session.no || status == Status::Ended {
+        for (no, status) in self.rooms().store.workspace_sessions(session.workspace).await? {
+            if no == session.no || status == SessionStatus::Ended {
                 continue;
             }
             let other = self.get(no).await?;
-            if other.card.lock.is_some_and(|lock| lock.is_held(self.rooms().clock())) {
+            if other.summary.lock.is_some_and(|lock| lock.is_held(self.rooms().clock())) {
                 return Err(Error::WorkspaceBusy(format!("Session {} is locked", other.id)));
             }
             others.push(no);
         }
         for no in &others {
             match self.release(*no, false).await {
-                Err(Error::Refused(Refused::Busy)) => {
+                Err(Error::Refused(CommandRefusal::Busy)) => {
                     let busy = self.get(*no).await?;
                     return Err(Error::WorkspaceBusy(format!("Session {} is at work", busy.id)));
                 }
@@ -125,18 +125,22 @@ impl Sessions {
         Ok(others)
     }
 
-    pub(crate) async fn fork_point_at(&self, session: &Session, number: u64) -> Result<ForkPoint> {
+    pub(crate) async fn fork_point_at(&self, session: &SessionRow, number: u64) -> Result<ForkPoint> {
         let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
-        let Then { told, turns, title, last_text, memory, waiting, .. } =
-            self.then(session, checkpoint.seq).await?;
+        let ConversationPoint { turns_delivered: told, turns, title, last_text, memory, waiting, .. } =
+            self.conversation_at(session, checkpoint.seq).await?;
         let memory = memory.unwrap_or(session.native_id);
-        let card = Card { title, last_text, turns, ..session.card.clone() };
-        Ok(ForkPoint { checkpoint: Some(checkpoint), memory, told, waiting, card })
+        let card = SessionSummary { title, last_text, turns, ..session.summary.clone() };
+        Ok(ForkPoint { checkpoint: Some(checkpoint), memory, turns_delivered: told, waiting, summary: card })
     }
 
     /// What the session was when event `seq` had happened: a fold over its events up to there, and over those that
     /// it shares with the sessions it was forked from.
-    pub(crate) async fn then(&self, session: &Session, seq: Seq) -> Result<Then> {
+    pub(crate) async fn conversation_at(
+        &self,
+        session: &SessionRow,
+        seq: EventSeq,
+    ) -> Result<ConversationPoint> {
         let mut line = vec![(session.clone(), seq)];
         while let Some((child, seq)) = line.last()
             && let Some((parent, shared)) = child.base
@@ -144,19 +148,19 @@ impl Sessions {
             let seq = (*seq).min(shared);
             line.push((self.get(parent).await?, seq));
         }
-        let mut then = Then::default();
+        let mut then = ConversationPoint::default();
         let mut parent = None;
         for (session, seq) in line.into_iter().rev() {
             let shared = session.base.map_or(0, |(_, shared)| shared);
             then = if seq > shared {
                 let mut facts = self.rooms().store.facts(session.no).await?;
                 facts.retain(|event| event.seq <= seq);
-                let mut state = State::new(shared);
+                let mut state = SessionState::new(shared);
                 state.inherit(&then);
-                state.replay(&facts).then()
+                state.replay(&facts).conversation_point()
             } else {
                 // From before it was made: the conversation is still under the parent's id.
-                Then { memory: then.memory.or(parent), ..then }
+                ConversationPoint { memory: then.memory.or(parent), ..then }
             };
             parent = Some(session.native_id);
         }
@@ -164,12 +168,16 @@ impl Sessions {
     }
 }
 
-pub(crate) async fn past(rooms: &Rooms, session: SessionNo) -> Result<Past> {
-    past_upto(rooms, session, Seq::MAX).await
+pub(crate) async fn past(rooms: &Services, session: SessionRowId) -> Result<LogVisibility> {
+    past_upto(rooms, session, EventSeq::MAX).await
 }
 
 /// As it was when event `upto` had happened.
-pub(crate) async fn past_upto(rooms: &Rooms, session: SessionNo, upto: Seq) -> Result<Past> {
+pub(crate) async fn past_upto(
+    rooms: &Services,
+    session: SessionRowId,
+    upto: EventSeq,
+) -> Result<LogVisibility> {
     let mut events = Vec::new();
     loop {
         let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
@@ -177,7 +185,7 @@ pub(crate) async fn past_upto(rooms: &Rooms, session: SessionNo, upto: Seq) -> R
         let page = rooms.store.events(session, &query).await?;
         if page.is_empty() {
             events.retain(|event| event.seq <= upto);
-            return Ok(Past::of(&events));
+            return Ok(LogVisibility::of(&events));
         }
         events.extend(page);
     }
@@ -185,7 +193,7 @@ pub(crate) async fn past_upto(rooms: &Rooms, session: SessionNo, upto: Seq) -> R
 
 /// One whose files are still there.
 pub(crate) fn standing(checkpoint: Checkpoint) -> Result<Checkpoint> {
-    match checkpoint.removed {
+    match checkpoint.removed_at {
         Some(_) => Err(Error::Removed(checkpoint.number)),
         None => Ok(checkpoint),
     }

@@ -3,7 +3,7 @@
 
 use crate::{Error, Result};
 use ash_model::TenantId;
-use ash_snapshot::{Key, Repo};
+use ash_snapshot::{EncryptionKey, Repo};
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Read, Write},
@@ -12,7 +12,7 @@ use std::{
 };
 
 /// The key of a tenant's repository; `None` if it is not sealed. The first snapshot decides whether it is.
-pub(crate) fn key(keys: Option<&Path>, repo: &Path, tenant: &TenantId) -> Result<Option<Key>> {
+pub(crate) fn key(keys: Option<&Path>, repo: &Path, tenant: &TenantId) -> Result<Option<EncryptionKey>> {
     let sealed = Repo::is_sealed(repo);
     let Some(keys) = keys else {
         let words = "is sealed: say where its key is with ASH_SNAPSHOT_KEYS";
@@ -24,7 +24,7 @@ pub(crate) fn key(keys: Option<&Path>, repo: &Path, tenant: &TenantId) -> Result
         return Ok(None);
     }
     match fs::read(&path) {
-        Ok(text) => match Key::parse(&text) {
+        Ok(text) => match EncryptionKey::parse(&text) {
             Some(key) => Ok(Some(key)),
             None => {
                 Err(Error::Key(of(tenant, &format!("cannot be opened: {} holds no key", path.display()))))
@@ -45,7 +45,7 @@ fn of(tenant: &TenantId, what: &str) -> String {
 }
 
 /// Durable before anything is sealed with it.
-fn make(path: &Path) -> Result<Key> {
+fn make(path: &Path) -> Result<EncryptionKey> {
     let failed = || Error::io(format!("cannot make {}", path.display()));
     let dir = path.parent().unwrap_or(path);
     crate::live::make_dir(dir)?;
@@ -61,5 +61,5 @@ fn make(path: &Path) -> Result<Key> {
     };
     write().map_err(failed())?;
     tracing::info!(key = %path.display(), "a key was made; without it the tenant's snapshots cannot be read, so keep a copy");
-    Ok(Key::new(bytes))
+    Ok(EncryptionKey::new(bytes))
 }

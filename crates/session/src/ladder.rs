@@ -1,31 +1,35 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{live::Fallback, path_list::PathList, state::State};
-use ash_driver::{Memory, Remembered};
-use ash_model::{AdoptedUpTo, Compared, From, Path, Receipt, Seq, Source, Tier};
+use crate::{live::CheckpointFallback, path_list::PathList, state::SessionState};
+use ash_driver::{ConversationSource, ResumedConversation};
+use ash_model::{
+    AdoptionPoint, EventSeq, Receipt, ResumeComparison, ResumePath, ResumeSource, Tier, TreeOrigin,
+};
 use uuid::Uuid;
 
 /// Which conversation the agent is asked to take up.
-pub(crate) fn memory(state: &State, id: Uuid) -> Memory {
-    match state.unborn {
-        Some(from) => Memory::Fork { from, id },
-        None if state.told == 0 && state.turns.iter().all(|turn| turn.attempt == 0) => Memory::Fresh { id },
-        None => Memory::Own { id },
+pub(crate) fn conversation_source(state: &SessionState, id: Uuid) -> ConversationSource {
+    match state.inherited_memory {
+        Some(from) => ConversationSource::Fork { from, id },
+        None if state.turns_delivered == 0 && state.turns.iter().all(|turn| turn.attempt == 0) => {
+            ConversationSource::Fresh { id }
+        }
+        None => ConversationSource::Resume { id },
     }
 }
 
 /// With which memory an agent starts.
 #[derive(Debug, Clone)]
-pub(crate) struct Recalled {
-    pub(crate) memory: Memory,
+pub(crate) struct RecalledConversation {
+    pub(crate) memory: ConversationSource,
     pub(crate) tier: Tier,
     /// What is there of it, by our own look or by what the agent says.
-    pub(crate) found: Option<Remembered>,
+    pub(crate) found: Option<ResumedConversation>,
     pub(crate) repairs: Vec<String>,
     pub(crate) lost: Vec<String>,
     /// What a turn that was cut off had said and done, up to here, is part of it.
-    pub(crate) kept: Option<Seq>,
+    pub(crate) resumed_after: Option<EventSeq>,
     /// How many messages the agent should know, where we looked ourselves.
     pub(crate) messages: Option<u64>,
     /// Which prompts are in it, where we looked ourselves.
@@ -36,61 +40,66 @@ pub(crate) struct Recalled {
 
 /// Where the files came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum StartTreeOrigin {
     Live,
     Checkpoint,
     /// A checkpoint that was not here.
-    Far,
+    Remote,
     Fresh,
 }
 
 /// What is to be said about trees besides the one that came back.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Others<'o> {
+pub(crate) struct ReceiptDetails<'o> {
     /// What only the tree holds that could not be trusted, and was kept.
-    pub(crate) salvage: Option<&'o OnlyInSalvage>,
+    pub(crate) salvage: Option<&'o SalvageOnlyFiles>,
     /// The newest could not be read.
-    pub(crate) fallback: Option<&'o Fallback>,
+    pub(crate) fallback: Option<&'o CheckpointFallback>,
     /// What the newest checkpoint says, beside what the log says.
-    pub(crate) compared: Option<&'o (Compared, Vec<String>)>,
+    pub(crate) compared: Option<&'o (ResumeComparison, Vec<String>)>,
     /// What the checkpoint does not hold whose files came back.
     pub(crate) unsaved: &'o [String],
 }
 
 /// What a salvaged tree holds that the tree of the checkpoint, which took its place, does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct OnlyInSalvage {
+pub(crate) struct SalvageOnlyFiles {
     pub(crate) files: PathList,
     /// Why it could not be found out.
     pub(crate) unreadable: Option<String>,
 }
 
-pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others: Others<'_>) -> Receipt {
-    let Others { salvage, fallback, compared, unsaved } = others;
+pub(crate) fn receipt(
+    state: &SessionState,
+    origin: StartTreeOrigin,
+    recalled: &RecalledConversation,
+    others: ReceiptDetails<'_>,
+) -> Receipt {
+    let ReceiptDetails { salvage, fallback, compared, unsaved } = others;
     let (source, from) = match origin {
-        Origin::Live => (Source::Local, From::Live),
-        Origin::Checkpoint => (Source::Local, From::Checkpoint),
-        Origin::Far => (Source::Cloud, From::Checkpoint),
-        Origin::Fresh => (Source::Fresh, From::Checkpoint),
+        StartTreeOrigin::Live => (ResumeSource::Local, TreeOrigin::Live),
+        StartTreeOrigin::Checkpoint => (ResumeSource::Local, TreeOrigin::Checkpoint),
+        StartTreeOrigin::Remote => (ResumeSource::Cloud, TreeOrigin::Checkpoint),
+        StartTreeOrigin::Fresh => (ResumeSource::Fresh, TreeOrigin::Checkpoint),
     };
     let mut lost = lost_files(state, origin, salvage);
-    lost.extend(fallback.map(|Fallback { instead_of, used, why }| {
+    lost.extend(fallback.map(|CheckpointFallback { instead_of, used, why }| {
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
     lost.extend(unsaved.iter().cloned());
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
-    let checkpoint = checkpoint.filter(|_| origin != Origin::Fresh);
+    let checkpoint = checkpoint.filter(|_| origin != StartTreeOrigin::Fresh);
     lost.extend(lost_log(state));
     lost.extend(compared.iter().flat_map(|(_, lost)| lost.iter().cloned()));
     let tier = tier(state, recalled, &mut lost);
-    let compared =
-        compared.map(|(compared, _)| Box::new(Compared { messages: recalled.messages, ..compared.clone() }));
+    let compared = compared
+        .map(|(compared, _)| Box::new(ResumeComparison { messages: recalled.messages, ..compared.clone() }));
     // A cut turn may be in the agent's transcript or not, so one more than our log is whole too.
     let verified = lost.is_empty();
     let repaired = recalled.repairs.clone();
-    let path = Path::Cold;
+    let path = ResumePath::Cold;
     let salvage = state.salvaged;
-    let adopted = state.adopted.as_ref().map(|adopted| AdoptedUpTo {
+    let adopted = state.adopted.as_ref().map(|adopted| AdoptionPoint {
         epoch: adopted.epoch,
         seq: adopted.seq,
         checkpoint: adopted.checkpoint,
@@ -99,7 +108,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
 }
 
 /// What of the log is gone, and what stands elsewhere now.
-fn lost_log(state: &State) -> Vec<String> {
+fn lost_log(state: &SessionState) -> Vec<String> {
     let missing = state.missing.iter().map(|(first, last)| match first == last {
         true => format!("event {first} of the log: no witness has it any more"),
         false => format!("events {first} to {last} of the log: no witness has them any more"),
@@ -111,22 +120,26 @@ fn lost_log(state: &State) -> Vec<String> {
     missing.chain(diverged).collect()
 }
 
-fn lost_files(state: &State, origin: Origin, salvage: Option<&OnlyInSalvage>) -> Vec<String> {
+fn lost_files(
+    state: &SessionState,
+    origin: StartTreeOrigin,
+    salvage: Option<&SalvageOnlyFiles>,
+) -> Vec<String> {
     match origin {
-        Origin::Live => Vec::new(),
-        Origin::Checkpoint | Origin::Far => since_the_checkpoint(state, salvage),
-        Origin::Fresh if state.told > 0 => vec!["workspace".to_owned()],
-        Origin::Fresh => Vec::new(),
+        StartTreeOrigin::Live => Vec::new(),
+        StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote => since_the_checkpoint(state, salvage),
+        StartTreeOrigin::Fresh if state.turns_delivered > 0 => vec!["workspace".to_owned()],
+        StartTreeOrigin::Fresh => Vec::new(),
     }
 }
 
 /// What was done since the checkpoint that came back is not in the files any more.
-fn since_the_checkpoint(state: &State, salvage: Option<&OnlyInSalvage>) -> Vec<String> {
+fn since_the_checkpoint(state: &SessionState, salvage: Option<&SalvageOnlyFiles>) -> Vec<String> {
     let aside = match (state.salvaged, salvage) {
-        (Some(number), Some(OnlyInSalvage { unreadable: Some(why), .. })) => {
+        (Some(number), Some(SalvageOnlyFiles { unreadable: Some(why), .. })) => {
             Some(format!(": see salvage checkpoint {number}; it could not be compared ({why})"))
         }
-        (Some(number), Some(OnlyInSalvage { files, .. })) if !files.is_empty() => {
+        (Some(number), Some(SalvageOnlyFiles { files, .. })) if !files.is_empty() => {
             Some(format!(": only salvage checkpoint {number} holds {files}"))
         }
         (Some(_), Some(_)) | (None, _) | (_, None) => None,
@@ -147,21 +160,25 @@ fn since_the_checkpoint(state: &State, salvage: Option<&OnlyInSalvage>) -> Vec<S
     }
 }
 
-fn tier(state: &State, recalled: &Recalled, lost: &mut Vec<String>) -> Tier {
+fn tier(state: &SessionState, recalled: &RecalledConversation, lost: &mut Vec<String>) -> Tier {
     let Some(found) = &recalled.found else { return Tier::Fresh };
-    if !found.found {
-        if state.told == 0 {
+    if !found.is_found {
+        if state.turns_delivered == 0 {
             return Tier::Fresh;
         }
         let told = match recalled.tier {
             Tier::History => ", which is told to the agent as text",
             Tier::Native | Tier::Repaired | Tier::Rebuilt | Tier::Fresh => "",
         };
-        lost.push(format!("the agent's own memory of {} turns{told}", state.told));
+        lost.push(format!("the agent's own memory of {} turns{told}", state.turns_delivered));
         return if recalled.tier == Tier::History { Tier::History } else { Tier::Fresh };
     }
-    if found.turns < state.told {
-        lost.push(format!("{} of {} turns of the conversation", state.told - found.turns, state.told));
+    if found.turns < state.turns_delivered {
+        lost.push(format!(
+            "{} of {} turns of the conversation",
+            state.turns_delivered - found.turns,
+            state.turns_delivered
+        ));
     }
     if found.damaged > 0 {
         lost.push(format!("{} unreadable entries of the agent's transcript", found.damaged));
@@ -174,62 +191,65 @@ fn tier(state: &State, recalled: &Recalled, lost: &mut Vec<String>) -> Tier {
 mod tests {
     use super::*;
 
-    fn recalled(found: bool, turns: u64) -> Recalled {
-        Recalled {
-            memory: Memory::Own { id: Uuid::nil() },
+    fn recalled(found: bool, turns: u64) -> RecalledConversation {
+        RecalledConversation {
+            memory: ConversationSource::Resume { id: Uuid::nil() },
             tier: Tier::Native,
-            found: Some(Remembered { found, turns, damaged: 0 }),
+            found: Some(ResumedConversation { is_found: found, turns, damaged: 0 }),
             repairs: Vec::new(),
             prompts: Vec::new(),
             lost: Vec::new(),
-            kept: None,
+            resumed_after: None,
             messages: None,
             aside: None,
         }
     }
 
-    fn with(told: u64) -> State {
-        let mut state = State::new(0);
-        state.told = told;
+    fn with(told: u64) -> SessionState {
+        let mut state = SessionState::new(0);
+        state.turns_delivered = told;
         state
     }
 
     #[test]
     fn a_conversation_that_is_not_found_is_named_as_lost() {
-        let missing = receipt(&with(3), Origin::Live, &recalled(false, 0), Others::default());
+        let missing =
+            receipt(&with(3), StartTreeOrigin::Live, &recalled(false, 0), ReceiptDetails::default());
         assert_eq!((missing.tier, missing.verified), (Tier::Fresh, false));
         assert_eq!(missing.lost, ["the agent's own memory of 3 turns"]);
-        let told = Recalled { tier: Tier::History, ..recalled(false, 0) };
-        let told = receipt(&with(3), Origin::Live, &told, Others::default());
+        let told = RecalledConversation { tier: Tier::History, ..recalled(false, 0) };
+        let told = receipt(&with(3), StartTreeOrigin::Live, &told, ReceiptDetails::default());
         assert_eq!((told.tier, told.verified), (Tier::History, false));
     }
 
     #[test]
     fn a_shorter_conversation_is_not_verified() {
-        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 2), Others::default());
+        let receipt =
+            receipt(&with(3), StartTreeOrigin::Checkpoint, &recalled(true, 2), ReceiptDetails::default());
         assert_eq!((receipt.tier, receipt.verified), (Tier::Native, false));
         assert_eq!(receipt.lost, ["1 of 3 turns of the conversation"]);
     }
 
     #[test]
     fn a_whole_conversation_is_verified() {
-        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), Others::default());
+        let receipt =
+            receipt(&with(3), StartTreeOrigin::Checkpoint, &recalled(true, 3), ReceiptDetails::default());
         assert!(receipt.verified && receipt.lost.is_empty());
     }
 
     #[test]
     fn what_no_checkpoint_holds_is_lost() {
         let unsaved = ["workspace/pipe (a FIFO), which a checkpoint cannot hold".to_owned()];
-        let others = Others { unsaved: &unsaved, ..Others::default() };
-        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), others);
+        let others = ReceiptDetails { unsaved: &unsaved, ..ReceiptDetails::default() };
+        let receipt = receipt(&with(3), StartTreeOrigin::Checkpoint, &recalled(true, 3), others);
         assert_eq!((receipt.verified, &receipt.lost[..]), (false, &unsaved[..]));
     }
 
     #[test]
     fn files_of_an_older_checkpoint_are_said_to_be_so() {
-        let fallback = Fallback { instead_of: 5, used: 3, why: "its pack is not there".to_owned() };
-        let others = Others { fallback: Some(&fallback), ..Others::default() };
-        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), others);
+        let fallback = CheckpointFallback { instead_of: 5, used: 3, why: "its pack is not there".to_owned() };
+        let others = ReceiptDetails { fallback: Some(&fallback), ..ReceiptDetails::default() };
+        let receipt = receipt(&with(3), StartTreeOrigin::Checkpoint, &recalled(true, 3), others);
         assert_eq!((receipt.checkpoint, receipt.verified), (Some(3), false));
         assert_eq!(
             receipt.lost,
@@ -241,27 +261,27 @@ mod tests {
     fn what_only_the_salvage_holds_is_named() {
         let mut files = PathList::default();
         files.add("workspace", b"later.txt");
-        let salvage = OnlyInSalvage { files, unreadable: None };
-        let lost = |state: &State, origin, salvage: &OnlyInSalvage| {
-            let others = Others { salvage: Some(salvage), ..Others::default() };
+        let salvage = SalvageOnlyFiles { files, unreadable: None };
+        let lost = |state: &SessionState, origin, salvage: &SalvageOnlyFiles| {
+            let others = ReceiptDetails { salvage: Some(salvage), ..ReceiptDetails::default() };
             receipt(state, origin, &recalled(true, 3), others).lost
         };
-        let (mut torn, nothing) = (with(3), OnlyInSalvage::default());
+        let (mut torn, nothing) = (with(3), SalvageOnlyFiles::default());
         torn.salvaged = Some(4);
         assert_eq!(
-            lost(&torn, Origin::Checkpoint, &salvage),
+            lost(&torn, StartTreeOrigin::Checkpoint, &salvage),
             ["changes since the last checkpoint: only salvage checkpoint 4 holds later.txt"]
         );
-        assert_eq!(lost(&torn, Origin::Checkpoint, &nothing), [""; 0]);
+        assert_eq!(lost(&torn, StartTreeOrigin::Checkpoint, &nothing), [""; 0]);
         torn.unsaved = 2;
         assert_eq!(
-            lost(&torn, Origin::Far, &salvage),
+            lost(&torn, StartTreeOrigin::Remote, &salvage),
             ["files of 2 finished turns that were not saved: only salvage checkpoint 4 holds later.txt"]
         );
-        assert_eq!(lost(&torn, Origin::Live, &salvage), [""; 0], "they are where they were");
+        assert_eq!(lost(&torn, StartTreeOrigin::Live, &salvage), [""; 0], "they are where they were");
         torn.salvaged = None;
         assert_eq!(
-            lost(&torn, Origin::Checkpoint, &nothing),
+            lost(&torn, StartTreeOrigin::Checkpoint, &nothing),
             ["files of 2 finished turns that were not saved"]
         );
     }
@@ -269,10 +289,10 @@ mod tests {
     #[test]
     fn a_first_start_takes_up_nothing_and_a_fork_its_parents() {
         let (id, parent) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        assert_eq!(memory(&with(0), id), Memory::Fresh { id });
-        assert_eq!(memory(&with(1), id), Memory::Own { id });
+        assert_eq!(conversation_source(&with(0), id), ConversationSource::Fresh { id });
+        assert_eq!(conversation_source(&with(1), id), ConversationSource::Resume { id });
         let mut fork = with(1);
-        fork.unborn = Some(parent);
-        assert_eq!(memory(&fork, id), Memory::Fork { from: parent, id });
+        fork.inherited_memory = Some(parent);
+        assert_eq!(conversation_source(&fork, id), ConversationSource::Fork { from: parent, id });
     }
 }

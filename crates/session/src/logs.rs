@@ -3,13 +3,13 @@
 use ash_model::Timestamp;
 use std::{collections::VecDeque, sync::Mutex};
 
-const KEPT: usize = 10_000;
-const LINE: usize = 4096;
+const MAX_LINES: usize = 10_000;
+const MAX_LINE_BYTES: usize = 4096;
 /// An agent can fill this as fast as it likes; all sessions together must fit into memory.
-const BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum LogLineSource {
     Stderr,
     System,
     /// Of its `install.sh` or `startup.sh`, whichever stream.
@@ -17,13 +17,13 @@ pub enum Level {
     Startup,
 }
 
-impl Level {
+impl LogLineSource {
     pub fn as_str(self) -> &'static str {
         match self {
-            Level::Stderr => "stderr",
-            Level::System => "system",
-            Level::Install => "install",
-            Level::Startup => "startup",
+            LogLineSource::Stderr => "stderr",
+            LogLineSource::System => "system",
+            LogLineSource::Install => "install",
+            LogLineSource::Startup => "startup",
         }
     }
 }
@@ -31,30 +31,30 @@ impl Level {
 #[derive(Debug, Clone)]
 pub struct LogLine {
     pub index: u64,
-    pub level: Level,
+    pub level: LogLineSource,
     pub text: String,
     pub at: Timestamp,
 }
 
 #[derive(Default)]
-pub(crate) struct Logs(Mutex<Ring>);
+pub(crate) struct AgentLogBuffer(Mutex<LogLineRing>);
 
 #[derive(Default)]
-struct Ring {
+struct LogLineRing {
     bytes: usize,
     lines: VecDeque<LogLine>,
     next: u64,
 }
 
-impl Logs {
-    pub(crate) fn add(&self, level: Level, text: &[u8], at: Timestamp) {
-        let text = String::from_utf8_lossy(&text[..text.len().min(LINE)]).into_owned();
+impl AgentLogBuffer {
+    pub(crate) fn add(&self, level: LogLineSource, text: &[u8], at: Timestamp) {
+        let text = String::from_utf8_lossy(&text[..text.len().min(MAX_LINE_BYTES)]).into_owned();
         let mut ring = self.0.lock().expect("nobody panics while holding it");
         let index = ring.next;
         ring.next += 1;
         ring.bytes += text.len();
         ring.lines.push_back(LogLine { index, level, text, at });
-        while ring.lines.len() > KEPT || ring.bytes > BYTES {
+        while ring.lines.len() > MAX_LINES || ring.bytes > MAX_BYTES {
             let gone = ring.lines.pop_front().map_or(0, |line| line.text.len());
             ring.bytes -= gone;
         }

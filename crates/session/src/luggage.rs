@@ -1,34 +1,35 @@
 //! What travels with a checkpoint: the session's record, and what happened since the checkpoint before. From
 //! the packs alone everything can be told again.
 
-use crate::{Error, Result, blocking, rooms::Rooms};
+use crate::{Error, Result, blocking, rooms::Services};
 use ash_model::{
-    Compared, Epoch, Event, Fact, Incarnation, JournalPosition, Seq, SessionId, SessionNo, TurnId,
-    luggage::{self, Line, Record},
+    Epoch, Event, EventSeq, Fact, Incarnation, JournalPosition, ResumeComparison, SessionId, SessionRowId,
+    TurnId,
+    luggage::{self, EventLine, PackSessionRecord},
 };
-use ash_snapshot::{Repo, TreeId, Unchanged};
-use ash_store::{EventQuery, Session};
+use ash_snapshot::{Repo, TreeId, UnchangedPolicy};
+use ash_store::{EventQuery, SessionRow};
 use std::sync::Arc;
 
 const PAGE: u32 = 1000;
 /// A pack's blocks hold less than 64 MiB.
-const PART: usize = 32 << 20;
+const MAX_NOTE_BYTES: usize = 32 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Luggage {
+pub(crate) struct EmbeddedLog {
     pub(crate) notes: Vec<(String, Vec<u8>)>,
-    pub(crate) unchanged: Unchanged,
+    pub(crate) unchanged: UnchangedPolicy,
 }
 
-impl Default for Luggage {
-    fn default() -> Luggage {
-        Luggage { notes: Vec::new(), unchanged: Unchanged::IsTheBase }
+impl Default for EmbeddedLog {
+    fn default() -> EmbeddedLog {
+        EmbeddedLog { notes: Vec::new(), unchanged: UnchangedPolicy::ReuseBase }
     }
 }
 
 /// What a capture is asked for besides files.
-pub(crate) struct Trip<'t> {
-    pub(crate) session: &'t Session,
+pub(crate) struct PackMetadata<'t> {
+    pub(crate) session: &'t SessionRow,
     pub(crate) checkpoint: u64,
     pub(crate) turn: Option<TurnId>,
     /// The snapshot that has what happened before.
@@ -39,8 +40,12 @@ pub(crate) struct Trip<'t> {
     pub(crate) incarnation: Option<Incarnation>,
 }
 
-pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Result<Luggage> {
-    let Trip { session, checkpoint, turn, before: last, agent_tree, epoch, incarnation } = trip;
+pub(crate) async fn collect(
+    rooms: &Services,
+    repo: &Arc<Repo>,
+    trip: PackMetadata<'_>,
+) -> Result<EmbeddedLog> {
+    let PackMetadata { session, checkpoint, turn, before: last, agent_tree, epoch, incarnation } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
     // It may be in the object store alone, and then it is waited for.
     let (own, tree) = (repo.clone(), last.clone());
@@ -52,12 +57,12 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
     let after = before.filter(|record| is_of(record, session));
     let after = after.map_or(0, |record| record.through);
     let heard = heard_by(rooms, session.no, incarnation).await?;
-    let (parts, through) = events(rooms, session, after, Seq::MAX).await?;
+    let (parts, through) = events(rooms, session, after, EventSeq::MAX).await?;
     // If more was heard meanwhile, nobody can say where in the journal the events end.
     let heard = if heard == heard_by(rooms, session.no, incarnation).await? { heard } else { None };
-    let sealed = rooms.store.sealed(session.no).await?;
-    let definition = rooms.store.definition(&session.tenant, &session.agent, session.version).await?;
-    let record = Record {
+    let sealed = rooms.store.sealed_values(session.no).await?;
+    let definition = rooms.store.agent_definition(&session.tenant, &session.agent, session.version).await?;
+    let record = PackSessionRecord {
         tenant: session.tenant.clone(),
         session: session.id.clone(),
         workspace: session.workspace,
@@ -82,25 +87,29 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
         env: sealed.env,
         secrets: sealed.secrets,
         definition: definition.map(Box::new),
-        heard,
+        journal_position: heard,
     };
     let text = serde_json::to_vec(&record).expect("plain words and numbers");
-    let mut notes = vec![(luggage::RECORD.to_owned(), text)];
-    notes.extend(parts.into_iter().enumerate().map(|(n, part)| (luggage::part_name(n), part)));
+    let mut notes = vec![(luggage::SESSION_NOTE.to_owned(), text)];
+    notes.extend(parts.into_iter().enumerate().map(|(n, part)| (luggage::events_note_name(n), part)));
     // A turn is remembered even if it changed no file; a look between turns is not.
-    let unchanged = if turn.is_some() { Unchanged::KeepsItsNotes } else { Unchanged::IsTheBase };
-    Ok(Luggage { notes, unchanged })
+    let unchanged = if turn.is_some() { UnchangedPolicy::WriteNotes } else { UnchangedPolicy::ReuseBase };
+    Ok(EmbeddedLog { notes, unchanged })
 }
 
-async fn heard_by(rooms: &Rooms, no: SessionNo, of: Option<Incarnation>) -> Result<Option<JournalPosition>> {
+async fn heard_by(
+    rooms: &Services,
+    no: SessionRowId,
+    of: Option<Incarnation>,
+) -> Result<Option<JournalPosition>> {
     let Some(incarnation) = of else { return Ok(None) };
-    let all = rooms.store.positions(incarnation).await?;
+    let all = rooms.store.journal_positions(incarnation).await?;
     Ok(all.into_iter().find(|(of, _)| *of == no).map(|(_, heard)| heard))
 }
 
 /// The record in a snapshot's pack, if it is a session's.
-pub(crate) fn read(repo: &Repo, tree: &TreeId) -> Result<Option<Record>> {
-    let Some(text) = repo.note(tree, luggage::RECORD)? else { return Ok(None) };
+pub(crate) fn read(repo: &Repo, tree: &TreeId) -> Result<Option<PackSessionRecord>> {
+    let Some(text) = repo.note(tree, luggage::SESSION_NOTE)? else { return Ok(None) };
     let damaged = |_| {
         let (tree, what) = (tree.to_string(), "its session record".to_owned());
         Error::Snapshot(ash_snapshot::Error::Damaged { tree, what })
@@ -110,24 +119,24 @@ pub(crate) fn read(repo: &Repo, tree: &TreeId) -> Result<Option<Record>> {
 
 /// What a checkpoint says of its session beside what we have of it now, and what of it we have not.
 pub(crate) async fn compare(
-    rooms: &Rooms,
+    rooms: &Services,
     repo: Arc<Repo>,
-    session: &Session,
+    session: &SessionRow,
     tree: &TreeId,
-) -> Result<(Compared, Vec<String>)> {
-    let mut compared = Compared {
+) -> Result<(ResumeComparison, Vec<String>)> {
+    let mut compared = ResumeComparison {
         tree: Some(tree.to_string()),
         agent_version: session.version,
         model: session.options.model.clone(),
         permission_mode: session.options.permission_mode.clone(),
-        ..Compared::default()
+        ..ResumeComparison::default()
     };
     let mut lost = Vec::new();
     let (reading, at) = (repo.clone(), tree.clone());
     let found = blocking(move || {
         let Some(record) = read(&reading, &at)? else { return Ok(None) };
         let mut parts = Vec::new();
-        while let Some(part) = reading.note(&at, &luggage::part_name(parts.len()))? {
+        while let Some(part) = reading.note(&at, &luggage::events_note_name(parts.len()))? {
             parts.push(part);
         }
         Ok(Some((record, parts)))
@@ -170,7 +179,7 @@ pub(crate) async fn compare(
 }
 
 /// Whose fork it is. One whose log it shares is found by its name, also when it was purged and nothing else names it.
-pub(crate) async fn parent(rooms: &Rooms, session: &Session) -> Result<Option<SessionId>> {
+pub(crate) async fn parent(rooms: &Services, session: &SessionRow) -> Result<Option<SessionId>> {
     match (&session.parent, session.base) {
         (None, Some((no, _))) => Ok(rooms.store.session(no).await?.map(|parent| parent.id)),
         (parent, _) => Ok(parent.clone()),
@@ -178,14 +187,14 @@ pub(crate) async fn parent(rooms: &Rooms, session: &Session) -> Result<Option<Se
 }
 
 /// Whether a record is this session's: under its id there may have been another one before.
-pub(crate) fn is_of(record: &Record, session: &Session) -> bool {
+pub(crate) fn is_of(record: &PackSessionRecord, session: &SessionRow) -> bool {
     record.session == session.id && record.tenant == session.tenant && record.created_at == session.created_at
 }
 
 /// The same events, but for the names of other sessions: those that were purged since are not named here any more.
 fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
     let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
-    let parsed = |text: &[u8]| serde_json::from_slice::<Line>(text);
+    let parsed = |text: &[u8]| serde_json::from_slice::<EventLine>(text);
     let (ours, theirs) = (lines(ours), lines(theirs));
     let same = |(ours, theirs): (&Vec<u8>, &Vec<u8>)| match (ours == theirs, parsed(ours), parsed(theirs)) {
         (true, ..) => true,
@@ -195,9 +204,9 @@ fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(&theirs).all(same)
 }
 
-pub(crate) fn is_same_event(ours: &Line, theirs: &Line) -> bool {
-    let unnamed = |line: &Line| Fact::decode(&line.kind, line.json.clone()).map(Fact::unnamed);
-    let around = |line: &Line| (line.seq, line.turn, line.at, line.kind.clone());
+pub(crate) fn is_same_event(ours: &EventLine, theirs: &EventLine) -> bool {
+    let unnamed = |line: &EventLine| Fact::decode(&line.kind, line.json.clone()).map(Fact::unnamed);
+    let around = |line: &EventLine| (line.seq, line.turn, line.at, line.kind.clone());
     ours == theirs
         || (ours.kind != "said"
             && around(ours) == around(theirs)
@@ -205,16 +214,16 @@ pub(crate) fn is_same_event(ours: &Line, theirs: &Line) -> bool {
 }
 
 /// An event as it is put into packs.
-pub(crate) fn line(event: &Event) -> Line {
+pub(crate) fn line(event: &Event) -> EventLine {
     let Event { seq, turn, at, fact } = event;
-    Line { seq: *seq, turn: *turn, at: *at, kind: fact.kind().to_owned(), json: fact.encode() }
+    EventLine { seq: *seq, turn: *turn, at: *at, kind: fact.kind().to_owned(), json: fact.encode() }
 }
 
 /// The events in a snapshot's pack.
-pub(crate) fn lines(repo: &Repo, tree: &TreeId) -> Result<Vec<Line>> {
+pub(crate) fn lines(repo: &Repo, tree: &TreeId) -> Result<Vec<EventLine>> {
     let mut lines = Vec::new();
     for number in 0.. {
-        let Some(part) = repo.note(tree, &luggage::part_name(number))? else { break };
+        let Some(part) = repo.note(tree, &luggage::events_note_name(number))? else { break };
         for text in part.split(|byte| *byte == b'\n').filter(|text| !text.is_empty()) {
             let damaged = |_| {
                 let (tree, what) = (tree.to_string(), "an event that cannot be read".to_owned());
@@ -226,7 +235,12 @@ pub(crate) fn lines(repo: &Repo, tree: &TreeId) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-async fn events(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Result<(Vec<Vec<u8>>, Seq)> {
+async fn events(
+    rooms: &Services,
+    session: &SessionRow,
+    after: EventSeq,
+    upto: EventSeq,
+) -> Result<(Vec<Vec<u8>>, EventSeq)> {
     let (mut parts, mut last) = (Vec::new(), after);
     loop {
         let query = EventQuery { after: last, limit: PAGE, kinds: Vec::new() };
@@ -239,7 +253,7 @@ async fn events(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Resu
             }
             let line = serde_json::to_vec(&line(&event)).expect("numbers and strings");
             match parts.last_mut() {
-                Some(part) if Vec::len(part) + line.len() < PART => part.extend_from_slice(&line),
+                Some(part) if Vec::len(part) + line.len() < MAX_NOTE_BYTES => part.extend_from_slice(&line),
                 Some(_) | None => parts.push(line),
             }
             parts.last_mut().expect("pushed above").push(b'\n');

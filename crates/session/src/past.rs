@@ -1,23 +1,23 @@
 //! Which part of a log still counts. Nothing is ever taken out of it: a rewind or a second attempt only says of
 //! earlier events that they are not part of the conversation any more.
 
-use ash_model::{Event, Fact, Rewound, Seq, TurnId};
+use ash_model::{Event, EventSeq, Fact, SessionRewind, TurnId};
 use std::collections::{HashMap, HashSet};
 
 #[derive(Debug, Default)]
-pub struct Past {
+pub struct LogVisibility {
     /// After the first, up to and including the second.
-    undone: Vec<(Seq, Seq)>,
+    undone: Vec<(EventSeq, EventSeq)>,
     /// Turns that were withdrawn, or had not begun when a rewind or a fork left them behind.
     never_begun: HashSet<TurnId>,
     /// What attempts that were cut said, after the first and before the second.
-    cut: HashMap<TurnId, (Seq, Seq)>,
+    cut: HashMap<TurnId, (EventSeq, EventSeq)>,
 }
 
-impl Past {
+impl LogVisibility {
     /// From all events of the kinds that say so (`EventQuery::SUPERSEDING`), in order.
-    pub fn of(events: &[Event]) -> Past {
-        let mut past = Past { undone: undone(events), ..Past::default() };
+    pub fn of(events: &[Event]) -> LogVisibility {
+        let mut past = LogVisibility { undone: undone(events), ..LogVisibility::default() };
         for event in events {
             if past.is_undone(event.seq) {
                 continue;
@@ -36,7 +36,7 @@ impl Past {
             _ => None,
         });
         let never_begun: Vec<TurnId> =
-            counting.flat_map(|rewound| rewound.then.waiting.iter().copied()).collect();
+            counting.flat_map(|rewound| rewound.conversation.waiting.iter().copied()).collect();
         past.never_begun.extend(never_begun);
         past
     }
@@ -54,17 +54,17 @@ impl Past {
         superseded || self.is_undone(event.seq)
     }
 
-    fn is_undone(&self, seq: Seq) -> bool {
+    fn is_undone(&self, seq: EventSeq) -> bool {
         self.undone.iter().any(|(after, upto)| (after + 1..=*upto).contains(&seq))
     }
 }
 
 /// From the last rewind backwards: what it undid, then the last one before the place it went to, and so on.
-fn undone(events: &[Event]) -> Vec<(Seq, Seq)> {
+fn undone(events: &[Event]) -> Vec<(EventSeq, EventSeq)> {
     let mut undone = Vec::new();
-    let mut upto = Seq::MAX;
+    let mut upto = EventSeq::MAX;
     for event in events.iter().rev() {
-        if let Fact::Rewound(Rewound { seq, .. }) = &event.fact
+        if let Fact::Rewound(SessionRewind { seq, .. }) = &event.fact
             && event.seq <= upto
         {
             undone.push((*seq, event.seq));
@@ -77,10 +77,10 @@ fn undone(events: &[Event]) -> Vec<(Seq, Seq)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{Ask, Then, Timestamp};
+    use ash_model::{ConversationPoint, MessageOptions, Timestamp};
     use proptest::prelude::*;
 
-    fn event(seq: Seq, fact: Fact) -> Event {
+    fn event(seq: EventSeq, fact: Fact) -> Event {
         Event { seq, turn: None, at: Timestamp(0), fact }
     }
 
@@ -88,25 +88,25 @@ mod tests {
         TurnId(uuid::Uuid::from_u128(u128::from(n)))
     }
 
-    fn queued(seq: Seq) -> Event {
+    fn queued(seq: EventSeq) -> Event {
         event(
             seq,
             Fact::Queued {
                 turn: turn(seq),
                 content: serde_json::json!("x"),
-                ask: Ask::default(),
+                options: MessageOptions::default(),
                 lock: None,
             },
         )
     }
 
-    fn rewound(seq: Seq, to: Seq, waiting: Vec<TurnId>) -> Event {
-        let then = Then { waiting, ..Then::default() };
-        event(seq, Fact::Rewound(Rewound { to, from: None, seq: to, then }))
+    fn rewound(seq: EventSeq, to: EventSeq, waiting: Vec<TurnId>) -> Event {
+        let then = ConversationPoint { waiting, ..ConversationPoint::default() };
+        event(seq, Fact::Rewound(SessionRewind { to, from: None, seq: to, conversation: then }))
     }
 
-    fn shown(log: &[Event]) -> Vec<Seq> {
-        let past = Past::of(log);
+    fn shown(log: &[Event]) -> Vec<EventSeq> {
+        let past = LogVisibility::of(log);
         let messages = log.iter().filter(|event| matches!(event.fact, Fact::Queued { .. }));
         messages.filter(|event| !past.hides(event)).map(|event| event.seq).collect()
     }
@@ -131,7 +131,7 @@ mod tests {
             parent: None,
             checkpoint: Some(1),
             memory: uuid::Uuid::nil(),
-            told: 1,
+            turns_delivered: 1,
             waiting: vec![turn(2)],
         };
         assert_eq!(shown(&[queued(1), queued(2), event(3, forked)]), [1]);
@@ -143,10 +143,10 @@ mod tests {
         let continued =
             Fact::Continued { turn: turn(1), attempt: 2, discard_after: 2, input: 2, calls: Vec::new() };
         let log = [event(4, continued)];
-        assert!(Past::of(&log).hides(&said(3)) && !Past::of(&log).hides(&said(5)));
-        assert!(!Past::of(&log).hides(&said(2)), "what the agent goes on from stays");
+        assert!(LogVisibility::of(&log).hides(&said(3)) && !LogVisibility::of(&log).hides(&said(5)));
+        assert!(!LogVisibility::of(&log).hides(&said(2)), "what the agent goes on from stays");
         let log = [log[0].clone(), rewound(7, 3, Vec::new())];
-        assert!(!Past::of(&log).hides(&said(3)) && Past::of(&log).hides(&said(5)));
+        assert!(!LogVisibility::of(&log).hides(&said(3)) && LogVisibility::of(&log).hides(&said(5)));
     }
 
     proptest! {
@@ -155,7 +155,7 @@ mod tests {
         fn whatever_is_rewound_the_conversation_is_that_of_the_place(steps in prop::collection::vec(prop::option::of(0u64..100), 1..60)) {
             let mut log: Vec<Event> = Vec::new();
             // What counted after each event.
-            let mut counted: Vec<Vec<Seq>> = vec![Vec::new()];
+            let mut counted: Vec<Vec<EventSeq>> = vec![Vec::new()];
             for (seq, step) in (1u64..).zip(steps) {
                 let mut now = counted.last().expect("not empty").clone();
                 match step {

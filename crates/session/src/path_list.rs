@@ -4,9 +4,9 @@
 use std::fmt;
 
 /// So many are named.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 /// Of each at most so many characters.
-const LONGEST: usize = 200;
+const MAX_PATH_CHARS: usize = 200;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PathList {
@@ -18,9 +18,9 @@ impl PathList {
     /// A path beneath `workspace` is told as it is, one beneath `home` with `~/` before it.
     pub(crate) fn add(&mut self, root: &str, path: &[u8]) {
         self.count += 1;
-        if self.named.len() < NAMED {
+        if self.named.len() < MAX_NAMED {
             let path = String::from_utf8_lossy(path);
-            let short: String = path.chars().take(LONGEST).collect();
+            let short: String = path.chars().take(MAX_PATH_CHARS).collect();
             let more = if short.len() < path.len() { "…" } else { "" };
             let root = if root == "home" { "~/" } else { "" };
             self.named.push(format!("{root}{short}{more}"));

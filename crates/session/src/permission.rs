@@ -2,22 +2,22 @@
 
 use crate::{
     Result, Sessions,
-    actor::{OptionsChange, Request},
-    state::Wish,
+    actor::{ActorMessage, OptionsChange},
+    state::StateCommand,
 };
-use ash_model::{Asked, Fact, PermissionId, SessionNo, Verdict};
-use ash_store::{EventQuery, Session};
+use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, SessionRowId};
+use ash_store::{EventQuery, SessionRow};
 
 impl Sessions {
     /// The requests that are open, in the order that they were made.
-    pub async fn pending(&self, session: &Session) -> Result<Vec<Asked>> {
+    pub async fn pending(&self, session: &SessionRow) -> Result<Vec<PermissionRequest>> {
         let mut found = Vec::new();
-        for seq in &session.card.pending {
+        for seq in &session.summary.pending {
             let query = EventQuery { after: seq.saturating_sub(1), limit: 1, kinds: vec!["asked"] };
             let events = self.rooms().store.events(session.no, &query).await?;
             found.extend(events.into_iter().filter(|event| event.seq == *seq).filter_map(|event| {
                 match event.fact {
-                    Fact::Asked(asked) => Some(asked),
+                    Fact::PermissionRequested(asked) => Some(asked),
                     _ => None,
                 }
             }));
@@ -26,15 +26,15 @@ impl Sessions {
     }
 
     /// To say the same twice is fine; what was answered otherwise, or withdrawn, is refused.
-    pub async fn answer(&self, no: SessionNo, id: PermissionId, verdict: Verdict) -> Result<()> {
+    pub async fn answer(&self, no: SessionRowId, id: PermissionId, verdict: PermissionVerdict) -> Result<()> {
         self.open_for_work()?;
-        self.wish(no, Wish::Answer { id, verdict }).await?;
+        self.command(no, StateCommand::Answer { id, verdict }).await?;
         Ok(())
     }
 
     /// Tells a live agent what it can go on with, and waits until it has agreed.
-    pub async fn change_options(&self, no: SessionNo, wanted: OptionsChange) -> Result<()> {
+    pub async fn change_options(&self, no: SessionRowId, wanted: OptionsChange) -> Result<()> {
         self.open_for_work()?;
-        self.ask(no, |reply| Request::Options { wanted, reply }).await
+        self.ask(no, |reply| ActorMessage::Options { wanted, reply }).await
     }
 }

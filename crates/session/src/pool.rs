@@ -6,16 +6,16 @@ mod memory;
 mod place;
 mod warm;
 
-pub(crate) use place::{Passage, Room};
-pub(crate) use warm::{Inbuilt, Kind, Prepared, keep as keep_warm};
+pub(crate) use place::{Admission, SandboxPermit};
+pub(crate) use warm::{SandboxBuildSpec, WarmSandbox, WarmSandboxKind, run as keep_warm};
 
 use crate::{
     Error, Result,
-    actor::{Answer, Reply, Request},
-    logs::Logs,
+    actor::{ActorMessage, CommandReply, ReplySender},
+    logs::AgentLogBuffer,
 };
-use ash_model::{Quotas, SessionNo, TenantId, WorkspaceId};
-use place::{Places, Ticket};
+use ash_model::{Quotas, SessionRowId, TenantId, WorkspaceId};
+use place::{SandboxSlots, SlotTicket};
 use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
@@ -29,21 +29,21 @@ use tokio::{
     sync::{futures::Notified, mpsc, oneshot},
     time::Instant,
 };
-use warm::Shelf;
+use warm::WarmPool;
 
 /// How often those in front of the line look again by themselves: memory comes back without a word, and whoever was at work
 /// does not say that it rests.
-const LOOK: Duration = Duration::from_millis(100);
+const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a session may take to let go of its sandbox, for whoever waits for its place.
-const MAKING_WAY: Duration = Duration::from_secs(60);
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A tenant loses an idle sandbox to one that has as many places or more only when nobody used it for so long: a conversation is
 /// not put to rest between two messages.
-const RESTED: Duration = Duration::from_secs(60);
+const MIN_IDLE_BEFORE_EVICTION: Duration = Duration::from_secs(60);
 
 /// What a session's sandbox is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub(crate) enum SandboxPhase {
     Cold,
     Warming,
     Waiting,
@@ -52,7 +52,7 @@ pub(crate) enum Mood {
 
 /// For whoever counts sandboxes, or looks for one that can go.
 #[derive(Default)]
-pub(crate) struct MoodCell {
+pub(crate) struct SandboxPhaseCell {
     mood: AtomicU8,
     /// It would make way if it was asked.
     can_go: AtomicBool,
@@ -67,21 +67,21 @@ fn millis(at: Instant) -> u64 {
     u64::try_from(at.saturating_duration_since(*BEGAN).as_millis()).unwrap_or(u64::MAX)
 }
 
-impl MoodCell {
-    pub(crate) fn set(&self, mood: Mood, can_go: bool, used: Instant) {
+impl SandboxPhaseCell {
+    pub(crate) fn set(&self, mood: SandboxPhase, can_go: bool, used: Instant) {
         self.mood.store(mood as u8, Ordering::Relaxed);
         self.can_go.store(can_go, Ordering::Relaxed);
         self.used.store(millis(used), Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self) -> Mood {
-        [Mood::Cold, Mood::Warming, Mood::Waiting, Mood::Running]
+    pub(crate) fn get(&self) -> SandboxPhase {
+        [SandboxPhase::Cold, SandboxPhase::Warming, SandboxPhase::Waiting, SandboxPhase::Running]
             [usize::from(self.mood.load(Ordering::Relaxed)) & 3]
     }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PoolCounts {
     pub cold: usize,
     pub warming: usize,
     /// Made in advance, for nobody yet.
@@ -92,46 +92,46 @@ pub struct Counts {
 
 /// Who looks after a session.
 #[derive(Clone)]
-pub(crate) struct Keeper {
-    pub(crate) inbox: mpsc::Sender<Request>,
-    pub(crate) logs: Arc<Logs>,
-    pub(crate) mood: Arc<MoodCell>,
+pub(crate) struct ActorHandle {
+    pub(crate) inbox: mpsc::Sender<ActorMessage>,
+    pub(crate) logs: Arc<AgentLogBuffer>,
+    pub(crate) mood: Arc<SandboxPhaseCell>,
     pub(crate) workspace: WorkspaceId,
     pub(crate) tenant: TenantId,
     /// It gave up because the disk is full.
     pub(crate) full: Arc<AtomicBool>,
 }
 
-pub(crate) type Keepers = tokio::sync::Mutex<HashMap<SessionNo, Keeper>>;
+pub(crate) type ActorHandles = tokio::sync::Mutex<HashMap<SessionRowId, ActorHandle>>;
 
-pub(crate) struct Pool {
-    pub(crate) keepers: Keepers,
-    places: Arc<Places>,
-    pub(crate) shelf: Shelf,
+pub(crate) struct SandboxPool {
+    pub(crate) keepers: ActorHandles,
+    places: Arc<SandboxSlots>,
+    pub(crate) warm: WarmPool,
     /// With less memory than this nobody new comes in.
     least_memory: u64,
     /// Of sandboxes that outlived the last server, until somebody has looked after them.
-    left: Mutex<HashMap<WorkspaceId, Room>>,
+    survivors: Mutex<HashMap<WorkspaceId, SandboxPermit>>,
     /// Those that were asked to go and have not answered.
     going: Mutex<HashSet<WorkspaceId>>,
 }
 
 /// A sandbox that is asked to go. Forgotten, it can be asked again.
-struct Going<'p> {
-    pool: &'p Pool,
+struct EvictionGuard<'p> {
+    pool: &'p SandboxPool,
     workspace: WorkspaceId,
 }
 
-impl<'p> Going<'p> {
-    fn new(pool: &'p Pool, workspace: WorkspaceId) -> Going<'p> {
+impl<'p> EvictionGuard<'p> {
+    fn new(pool: &'p SandboxPool, workspace: WorkspaceId) -> EvictionGuard<'p> {
         pool.going().insert(workspace);
         // Where one can go others may be able to as well.
         pool.places.ring();
-        Going { pool, workspace }
+        EvictionGuard { pool, workspace }
     }
 }
 
-impl Drop for Going<'_> {
+impl Drop for EvictionGuard<'_> {
     fn drop(&mut self) {
         self.pool.going().remove(&self.workspace);
         // Whoever counted on it looks whether there is room now.
@@ -141,23 +141,23 @@ impl Drop for Going<'_> {
 
 /// What became of the wish that somebody makes way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Made,
+enum EvictionOutcome {
+    Evicted,
     /// It was asked, and said that it did not go. Its sandbox may be gone all the same: there may be room.
     Refused,
     /// Nobody can go.
-    None,
+    NoCandidate,
 }
 
-impl Pool {
-    pub(crate) fn new(most: usize, least_memory: u64, quotas: Quotas) -> Pool {
+impl SandboxPool {
+    pub(crate) fn new(most: usize, least_memory: u64, quotas: Quotas) -> SandboxPool {
         LazyLock::force(&BEGAN);
-        Pool {
-            keepers: Keepers::default(),
-            places: Places::new(most),
-            shelf: Shelf::new(quotas),
+        SandboxPool {
+            keepers: ActorHandles::default(),
+            places: SandboxSlots::new(most),
+            warm: WarmPool::new(quotas),
             least_memory,
-            left: Mutex::default(),
+            survivors: Mutex::default(),
             going: Mutex::default(),
         }
     }
@@ -166,15 +166,15 @@ impl Pool {
         self.going.lock().expect("nobody panics while holding it")
     }
 
-    pub(crate) async fn counts(&self) -> Counts {
-        let (warm, warming) = self.shelf.counts();
-        let mut counts = Counts { warm, warming, ..Counts::default() };
+    pub(crate) async fn counts(&self) -> PoolCounts {
+        let (warm, warming) = self.warm.counts();
+        let mut counts = PoolCounts { warm, warming, ..PoolCounts::default() };
         for keeper in self.keepers.lock().await.values() {
             match keeper.mood.get() {
-                Mood::Cold => counts.cold += 1,
-                Mood::Warming => counts.warming += 1,
-                Mood::Waiting => counts.waiting += 1,
-                Mood::Running => counts.running += 1,
+                SandboxPhase::Cold => counts.cold += 1,
+                SandboxPhase::Warming => counts.warming += 1,
+                SandboxPhase::Waiting => counts.waiting += 1,
+                SandboxPhase::Running => counts.running += 1,
             }
         }
         counts
@@ -191,24 +191,24 @@ impl Pool {
     }
 
     /// A sandbox that a dead server left: it has a place before anybody else is given one.
-    pub(crate) fn expect(&self, workspace: WorkspaceId, tenant: &TenantId) {
-        let room = self.places.count_in(tenant);
-        self.left.lock().expect("nobody panics while holding it").insert(workspace, room);
+    pub(crate) fn reserve_for_survivor(&self, workspace: WorkspaceId, tenant: &TenantId) {
+        let room = self.places.acquire_unconditionally(tenant);
+        self.survivors.lock().expect("nobody panics while holding it").insert(workspace, room);
     }
 
-    pub(crate) fn is_expected(&self, workspace: WorkspaceId) -> bool {
-        self.left.lock().expect("nobody panics while holding it").contains_key(&workspace)
+    pub(crate) fn is_reserved_for_survivor(&self, workspace: WorkspaceId) -> bool {
+        self.survivors.lock().expect("nobody panics while holding it").contains_key(&workspace)
     }
 
     /// Of a sandbox that is there, or is found not to be.
-    pub(crate) fn found(&self, workspace: WorkspaceId, tenant: &TenantId) -> Room {
-        let left = self.left.lock().expect("nobody panics while holding it").remove(&workspace);
-        left.unwrap_or_else(|| self.places.count_in(tenant))
+    pub(crate) fn claim_survivor(&self, workspace: WorkspaceId, tenant: &TenantId) -> SandboxPermit {
+        let left = self.survivors.lock().expect("nobody panics while holding it").remove(&workspace);
+        left.unwrap_or_else(|| self.places.acquire_unconditionally(tenant))
     }
 
     /// Room for a sandbox that somebody may want later: nobody makes way for it.
-    pub(crate) fn spare(&self, tenant: &TenantId) -> Option<Room> {
-        self.places.spare(tenant).filter(|_| self.short_of_memory().is_none())
+    pub(crate) fn try_acquire_idle(&self, tenant: &TenantId) -> Option<SandboxPermit> {
+        self.places.try_acquire_spare(tenant).filter(|_| self.short_of_memory().is_none())
     }
 
     /// Room for one more sandbox. If there is none somebody makes way; if nobody can, it is waited for that long, or without
@@ -216,11 +216,15 @@ impl Pool {
     ///
     /// Whoever comes looks once whether somebody can go. After that only the front of the line does; the others wait until
     /// they are there.
-    pub(crate) async fn room(&self, tenant: &TenantId, patience: Option<Duration>) -> Result<Room> {
+    pub(crate) async fn acquire(
+        &self,
+        tenant: &TenantId,
+        patience: Option<Duration>,
+    ) -> Result<SandboxPermit> {
         let deadline = patience.map(|patience| Instant::now() + patience);
         let ticket = match deadline {
-            Some(_) => self.places.line_up(tenant)?,
-            None => self.places.line_up_anyway(tenant),
+            Some(_) => self.places.enqueue(tenant)?,
+            None => self.places.enqueue_unbounded(tenant),
         };
         let (mut stay, mut came) = (HashSet::new(), true);
         loop {
@@ -230,7 +234,10 @@ impl Pool {
             };
             let enough = self.enough_are_going(&ticket);
             let front = ticket.is_in_front();
-            if (came || front) && !enough && self.make_way(Some(tenant), &mut stay).await != Way::None {
+            if (came || front)
+                && !enough
+                && self.evict_one(Some(tenant), &mut stay).await != EvictionOutcome::NoCandidate
+            {
                 continue;
             }
             let over = deadline.filter(|_| !enough);
@@ -241,25 +248,25 @@ impl Pool {
             stay.clear();
             came &= enough;
             // Whoever moves up to the front hears of it.
-            let look = (front || enough).then(|| Instant::now() + LOOK);
-            ticket.rung_before(look.into_iter().chain(over).min()).await;
+            let look = (front || enough).then(|| Instant::now() + QUEUE_POLL_INTERVAL);
+            ticket.wait_for_turn(look.into_iter().chain(over).min()).await;
         }
     }
 
     /// Whether there will be room for everybody up to this one, if all go that were asked to.
-    fn enough_are_going(&self, ticket: &Ticket) -> bool {
+    fn enough_are_going(&self, ticket: &SlotTicket) -> bool {
         // Of memory nobody knows how much each of them gives back: one after the other.
         self.going().len() >= ticket.lacking().max(1)
     }
 
     /// Lets go of sandboxes until there is enough memory, or nobody is left who can go. Answers how many went.
-    pub(crate) async fn ease(&self) -> usize {
+    pub(crate) async fn free_memory(&self) -> usize {
         let (mut stay, mut gone) = (HashSet::new(), 0);
         while self.short_of_memory().is_some() {
-            match self.make_way(None, &mut stay).await {
-                Way::Made => gone += 1,
-                Way::Refused => {}
-                Way::None => break,
+            match self.evict_one(None, &mut stay).await {
+                EvictionOutcome::Evicted => gone += 1,
+                EvictionOutcome::Refused => {}
+                EvictionOutcome::NoCandidate => break,
             }
         }
         gone
@@ -270,7 +277,7 @@ impl Pool {
         memory::available().filter(|available| *available < self.least_memory)
     }
 
-    fn take(&self, ticket: &Ticket) -> Result<Room> {
+    fn take(&self, ticket: &SlotTicket) -> Result<SandboxPermit> {
         let full = Error::Capacity(self.places.most());
         // First: most who look find no place, and memory is not asked for in vain.
         if ticket.lacking() > 0 {
@@ -283,78 +290,84 @@ impl Pool {
     }
 
     /// Asks one sandbox to go, for a tenant's request or for memory, and waits until it has. `stay` are those who were asked before.
-    async fn make_way(&self, wanted_by: Option<&TenantId>, stay: &mut HashSet<WorkspaceId>) -> Way {
-        if let Some(prepared) = self.shelf.oldest() {
-            let _going = Going::new(self, prepared.workspace);
+    async fn evict_one(
+        &self,
+        wanted_by: Option<&TenantId>,
+        stay: &mut HashSet<WorkspaceId>,
+    ) -> EvictionOutcome {
+        if let Some(prepared) = self.warm.oldest() {
+            let _going = EvictionGuard::new(self, prepared.workspace);
             // To its end, whoever hangs up meanwhile.
             tokio::spawn(prepared.discard()).await.ok();
-            return Way::Made;
+            return EvictionOutcome::Evicted;
         }
-        let Some((going, sessions)) = self.least_used(wanted_by, stay).await else { return Way::None };
+        let Some((going, sessions)) = self.eviction_candidate(wanted_by, stay).await else {
+            return EvictionOutcome::NoCandidate;
+        };
         stay.insert(going.workspace);
-        match ask_to_go(sessions).await {
-            true => Way::Made,
-            false => Way::Refused,
+        match request_eviction(sessions).await {
+            true => EvictionOutcome::Evicted,
+            false => EvictionOutcome::Refused,
         }
     }
 
     /// Of the sandboxes whose sessions all can go, one of the tenant that has the most places: the one that nobody used for
     /// longest. And the sessions of it.
-    async fn least_used(
+    async fn eviction_candidate(
         &self,
         wanted_by: Option<&TenantId>,
         stay: &HashSet<WorkspaceId>,
-    ) -> Option<(Going<'_>, Vec<mpsc::Sender<Request>>)> {
-        struct Sandbox {
+    ) -> Option<(EvictionGuard<'_>, Vec<mpsc::Sender<ActorMessage>>)> {
+        struct EvictionCandidate {
             tenant: TenantId,
             used: u64,
             busy: bool,
-            sessions: Vec<mpsc::Sender<Request>>,
+            sessions: Vec<mpsc::Sender<ActorMessage>>,
         }
         let keepers = self.keepers.lock().await;
-        let mut sandboxes: HashMap<WorkspaceId, Sandbox> = HashMap::new();
+        let mut sandboxes: HashMap<WorkspaceId, EvictionCandidate> = HashMap::new();
         for keeper in keepers.values() {
             let mood = keeper.mood.get();
-            if mood == Mood::Cold {
+            if mood == SandboxPhase::Cold {
                 continue;
             }
             let tenant = keeper.tenant.clone();
-            let new = || Sandbox { tenant, used: 0, busy: false, sessions: Vec::new() };
+            let new = || EvictionCandidate { tenant, used: 0, busy: false, sessions: Vec::new() };
             let sandbox = sandboxes.entry(keeper.workspace).or_insert_with(new);
             sandbox.used = sandbox.used.max(keeper.mood.used.load(Ordering::Relaxed));
-            sandbox.busy |= mood != Mood::Waiting || !keeper.mood.can_go.load(Ordering::Relaxed);
+            sandbox.busy |= mood != SandboxPhase::Waiting || !keeper.mood.can_go.load(Ordering::Relaxed);
             sandbox.sessions.push(keeper.inbox.clone());
         }
         let least = {
             let going = self.going();
-            let rested =
-                millis(Instant::now()).saturating_sub(u64::try_from(RESTED.as_millis()).unwrap_or(u64::MAX));
-            let is_fair = |sandbox: &Sandbox| {
+            let rested = millis(Instant::now())
+                .saturating_sub(u64::try_from(MIN_IDLE_BEFORE_EVICTION.as_millis()).unwrap_or(u64::MAX));
+            let is_fair = |sandbox: &EvictionCandidate| {
                 wanted_by.is_none_or(|by| {
                     let (own, theirs) = (self.places.held(by), self.places.held(&sandbox.tenant));
                     *by == sandbox.tenant || own < theirs || sandbox.used < rested
                 })
             };
-            let can_go = |(workspace, sandbox): &(WorkspaceId, Sandbox)| {
+            let can_go = |(workspace, sandbox): &(WorkspaceId, EvictionCandidate)| {
                 !sandbox.busy && is_fair(sandbox) && !stay.contains(workspace) && !going.contains(workspace)
             };
-            let order = |(_, sandbox): &(WorkspaceId, Sandbox)| {
+            let order = |(_, sandbox): &(WorkspaceId, EvictionCandidate)| {
                 (Reverse(self.places.held(&sandbox.tenant)), sandbox.used)
             };
             sandboxes.into_iter().filter(can_go).min_by_key(order)
         };
         // The keepers are still ours, so nobody else has found the same one.
         let (workspace, sandbox) = least?;
-        Some((Going::new(self, workspace), sandbox.sessions))
+        Some((EvictionGuard::new(self, workspace), sandbox.sessions))
     }
 }
 
 /// Of a shared sandbox all have to go. True: they did.
-async fn ask_to_go(sessions: Vec<mpsc::Sender<Request>>) -> bool {
+async fn request_eviction(sessions: Vec<mpsc::Sender<ActorMessage>>) -> bool {
     let asked = sessions.into_iter().map(|inbox| async move {
-        let (reply, answer): (Reply<Answer>, _) = oneshot::channel();
-        inbox.send(Request::Evict { reply }).await.is_ok() && matches!(answer.await, Ok(Ok(_)))
+        let (reply, answer): (ReplySender<CommandReply>, _) = oneshot::channel();
+        inbox.send(ActorMessage::Evict { reply }).await.is_ok() && matches!(answer.await, Ok(Ok(_)))
     });
     let all = futures::future::join_all(asked);
-    tokio::time::timeout(MAKING_WAY, all).await.is_ok_and(|gone| gone.into_iter().all(|gone| gone))
+    tokio::time::timeout(EVICTION_TIMEOUT, all).await.is_ok_and(|gone| gone.into_iter().all(|gone| gone))
 }

@@ -1,13 +1,13 @@
 //! A limit in dollars holds only where the model has a price. Without one it is refused: when a session is made or changed,
 //! and for each message before it is queued.
 
-use crate::{Error, Result, rooms::Settings};
-use ash_model::{Options, Runtime};
-use ash_store::Version;
+use crate::{Error, Result, rooms::ServiceSettings};
+use ash_model::{AgentRuntime, SessionOptions};
+use ash_store::AgentVersion;
 
-impl Settings {
+impl ServiceSettings {
     /// Refuses limits in dollars of a session whose model has no price, unless nobody is paid.
-    pub(crate) fn can_count_dollars(&self, version: &Version, options: &Options) -> Result<()> {
+    pub(crate) fn can_count_dollars(&self, version: &AgentVersion, options: &SessionOptions) -> Result<()> {
         let of_turns = options.turn_limits.and_then(|limits| limits.max_budget_usd);
         if options.max_budget_usd.or(of_turns).is_none() {
             return Ok(());
@@ -21,14 +21,14 @@ impl Settings {
 
     /// The model, if nobody knows what it costs.
     pub(crate) fn unpriced<'m>(&self, model: Option<&'m str>) -> Option<&'m str> {
-        model.filter(|model| self.prices.of(model).is_none())
+        model.filter(|model| self.prices.price_of(model).is_none())
     }
 
     /// Who answers offline costs nothing, whatever the model is called.
-    fn pays_somebody(&self, version: &Version, options: &Options) -> bool {
+    fn pays_somebody(&self, version: &AgentVersion, options: &SessionOptions) -> bool {
         match version.runtime {
-            Runtime::Claude => true,
-            Runtime::Builtin => !matches!(self.provider(options, version.provider), Ok(None)),
+            AgentRuntime::Claude => true,
+            AgentRuntime::Builtin => !matches!(self.provider(options, version.provider), Ok(None)),
         }
     }
 }

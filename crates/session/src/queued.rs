@@ -2,7 +2,7 @@
 //! A session at rest whose keeper went still counts. Sessions with open turns are looked after from the start on, so a new
 //! server knows of all of them.
 
-use ash_model::{Ask, Quota, QuotaReached, Quotas, SessionNo, TenantId, TurnId};
+use ash_model::{MessageOptions, QuotaKind, QuotaReached, Quotas, SessionRowId, TenantId, TurnId};
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -10,38 +10,38 @@ use std::{
 };
 
 #[derive(Default)]
-pub(crate) struct QueueLedger(Mutex<HashMap<TenantId, HashMap<SessionNo, SessionQueue>>>);
+pub(crate) struct QueuedMessageLedger(Mutex<HashMap<TenantId, HashMap<SessionRowId, QueuedMessageSizes>>>);
 
 /// The bytes of each message that waits.
-type SessionQueue = HashMap<TurnId, u64>;
+type QueuedMessageSizes = HashMap<TurnId, u64>;
 
 /// A message about to be queued.
-pub(crate) struct NewMessage<'a> {
+pub(crate) struct NewQueuedMessage<'a> {
     pub(crate) tenant: &'a TenantId,
-    pub(crate) session: SessionNo,
+    pub(crate) session: SessionRowId,
     pub(crate) turn: TurnId,
     pub(crate) content: &'a Value,
-    pub(crate) ask: &'a Ask,
+    pub(crate) ask: &'a MessageOptions,
 }
 
-impl QueueLedger {
-    fn tenants(&self) -> MutexGuard<'_, HashMap<TenantId, HashMap<SessionNo, SessionQueue>>> {
+impl QueuedMessageLedger {
+    fn tenants(&self) -> MutexGuard<'_, HashMap<TenantId, HashMap<SessionRowId, QueuedMessageSizes>>> {
         self.0.lock().expect("nobody panics while holding it")
     }
 
     /// Counts a message in, if there is room for it. Whatever becomes of it, `settle` says.
-    pub(crate) fn admit(&self, quotas: &Quotas, new: &NewMessage<'_>) -> Result<(), QuotaReached> {
+    pub(crate) fn admit(&self, quotas: &Quotas, new: &NewQueuedMessage<'_>) -> Result<(), QuotaReached> {
         let size = size(new.content, new.ask);
         let mut tenants = self.tenants();
         let sessions = tenants.entry(new.tenant.clone()).or_default();
-        let total = |count: &dyn Fn(&SessionQueue) -> u64| sessions.values().map(count).sum::<u64>();
-        let messages = |queue: &SessionQueue| queue.len() as u64;
-        let bytes = |queue: &SessionQueue| queue.values().sum::<u64>();
+        let total = |count: &dyn Fn(&QueuedMessageSizes) -> u64| sessions.values().map(count).sum::<u64>();
+        let messages = |queue: &QueuedMessageSizes| queue.len() as u64;
+        let bytes = |queue: &QueuedMessageSizes| queue.values().sum::<u64>();
         let own = sessions.get(&new.session);
-        quotas.admit(Quota::SessionMessages, own.map_or(0, messages), 1)?;
-        quotas.admit_bytes(Quota::SessionQueuedKb, own.map_or(0, bytes), size)?;
-        quotas.admit(Quota::TenantMessages, total(&messages), 1)?;
-        quotas.admit_bytes(Quota::TenantQueuedKb, total(&bytes), size)?;
+        quotas.admit(QuotaKind::SessionMessages, own.map_or(0, messages), 1)?;
+        quotas.admit_bytes(QuotaKind::SessionQueuedKb, own.map_or(0, bytes), size)?;
+        quotas.admit(QuotaKind::TenantMessages, total(&messages), 1)?;
+        quotas.admit_bytes(QuotaKind::TenantQueuedKb, total(&bytes), size)?;
         sessions.entry(new.session).or_default().insert(new.turn, size);
         Ok(())
     }
@@ -50,13 +50,13 @@ impl QueueLedger {
     pub(crate) fn settle<'a>(
         &self,
         tenant: &TenantId,
-        session: SessionNo,
-        waiting: impl Iterator<Item = (TurnId, &'a Value, &'a Ask)>,
+        session: SessionRowId,
+        waiting: impl Iterator<Item = (TurnId, &'a Value, &'a MessageOptions)>,
     ) {
         let mut tenants = self.tenants();
         let mut before = tenants.get_mut(tenant).and_then(|sessions| sessions.remove(&session));
         let known = |turn| before.as_mut().and_then(|queue| queue.remove(&turn));
-        let queue: SessionQueue = sized(waiting, known);
+        let queue: QueuedMessageSizes = sized(waiting, known);
         match queue.is_empty() {
             false => drop(tenants.entry(tenant.clone()).or_default().insert(session, queue)),
             true => tenants.retain(|_, sessions| !sessions.is_empty()),
@@ -66,20 +66,20 @@ impl QueueLedger {
 
 /// What is long is measured once.
 fn sized<'a>(
-    waiting: impl Iterator<Item = (TurnId, &'a Value, &'a Ask)>,
+    waiting: impl Iterator<Item = (TurnId, &'a Value, &'a MessageOptions)>,
     mut known: impl FnMut(TurnId) -> Option<u64>,
-) -> SessionQueue {
+) -> QueuedMessageSizes {
     let sized = |(turn, content, ask)| (turn, known(turn).unwrap_or_else(|| size(content, ask)));
     waiting.map(sized).collect()
 }
 
 /// Of all that waits with a message: its options may be as long as its content.
-fn size(content: &Value, ask: &Ask) -> u64 {
+fn size(content: &Value, ask: &MessageOptions) -> u64 {
     let content = match content {
         Value::String(text) => text.len(),
         content => content.to_string().len(),
     };
-    let ask = match *ask == Ask::default() {
+    let ask = match *ask == MessageOptions::default() {
         true => 0,
         false => serde_json::to_string(ask).map_or(0, |json| json.len()),
     };
@@ -92,29 +92,29 @@ mod tests {
     use serde_json::json;
 
     struct Queues {
-        ledger: QueueLedger,
+        ledger: QueuedMessageLedger,
         quotas: Quotas,
     }
 
     impl Queues {
         fn new(quotas: &str) -> Queues {
-            Queues { ledger: QueueLedger::default(), quotas: Quotas::parse(quotas).expect("quotas") }
+            Queues { ledger: QueuedMessageLedger::default(), quotas: Quotas::parse(quotas).expect("quotas") }
         }
 
         /// `None`: there was room.
         fn send(&self, tenant: &str, session: i64, content: &Value) -> Option<(&'static str, u64, u64)> {
-            self.send_with(tenant, session, (content, &Ask::default()))
+            self.send_with(tenant, session, (content, &MessageOptions::default()))
         }
 
         fn send_with(
             &self,
             tenant: &str,
             session: i64,
-            (content, ask): (&Value, &Ask),
+            (content, ask): (&Value, &MessageOptions),
         ) -> Option<(&'static str, u64, u64)> {
             let tenant = TenantId::parse(tenant).expect("a name");
-            let (session, turn) = (SessionNo(session), TurnId::fresh());
-            let new = NewMessage { tenant: &tenant, session, turn, content, ask };
+            let (session, turn) = (SessionRowId(session), TurnId::fresh());
+            let new = NewQueuedMessage { tenant: &tenant, session, turn, content, ask };
             let refused = self.ledger.admit(&self.quotas, &new).err()?;
             Some((refused.quota.as_str(), refused.limit, refused.used))
         }
@@ -145,7 +145,10 @@ mod tests {
     #[test]
     fn the_options_of_a_message_count_as_its_content_does() {
         let queues = Queues::new("sessionQueuedKb=2");
-        let long = Ask { output_format: Some(json!({ "schema": "x".repeat(3000) })), ..Ask::default() };
+        let long = MessageOptions {
+            output_format: Some(json!({ "schema": "x".repeat(3000) })),
+            ..MessageOptions::default()
+        };
         let refused = queues.send_with("a", 1, (&json!("hi"), &long));
         assert_eq!(refused, Some(("sessionQueuedKb", 2, 0)));
         assert_eq!(queues.send("a", 1, &json!("hi")), None);
@@ -156,9 +159,9 @@ mod tests {
         let queues = Queues::new("tenantMessages=1");
         let (tenant, turn, hi) = (TenantId::parse("a").expect("a name"), TurnId::fresh(), json!("hi"));
         // As a new server finds it.
-        queues.ledger.settle(&tenant, SessionNo(1), [(turn, &hi, &Ask::default())].into_iter());
+        queues.ledger.settle(&tenant, SessionRowId(1), [(turn, &hi, &MessageOptions::default())].into_iter());
         assert_eq!(queues.send("a", 2, &hi), Some(("tenantMessages", 1, 1)));
-        queues.ledger.settle(&tenant, SessionNo(1), std::iter::empty());
+        queues.ledger.settle(&tenant, SessionRowId(1), std::iter::empty());
         assert_eq!(queues.send("a", 2, &hi), None);
     }
 }

@@ -1,9 +1,9 @@
 //! What goes by itself: sessions whose time to live is over, and those that the server's rules give up. Whoever is at work
 //! is left alone; who went, when and by which rule is in the audit.
 
-use crate::{Error, Refused, Result, Sessions, actor::Request};
-use ash_model::{Status, Timestamp};
-use ash_store::{Fate, Order, Session};
+use crate::{CommandRefusal, Error, Result, Sessions, actor::ActorMessage};
+use ash_model::{SessionStatus, Timestamp};
+use ash_store::{AuditActor, EndDisposition, SessionRow};
 use std::time::Duration;
 
 /// The rule by which a session goes that has a time to live of its own.
@@ -11,17 +11,17 @@ const TTL: &str = "ttl";
 
 /// Sessions that have been like this for so long go this way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rule {
-    pub status: Status,
+pub struct SessionTtlRule {
+    pub status: SessionStatus,
     pub after: Duration,
-    pub fate: Fate,
+    pub fate: EndDisposition,
 }
 
 /// The rules of a server, as they are written: `ended:7d=purge,paused:90d=end`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Retention(pub Vec<Rule>);
+pub struct SessionTtlRules(pub Vec<SessionTtlRule>);
 
-impl std::fmt::Display for Rule {
+impl std::fmt::Display for SessionTtlRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let seconds = self.after.as_secs();
         let units = [(86_400, 'd'), (3600, 'h'), (60, 'm'), (1, 's')];
@@ -31,45 +31,47 @@ impl std::fmt::Display for Rule {
     }
 }
 
-impl Rule {
-    fn parse(text: &str) -> std::result::Result<Rule, String> {
+impl SessionTtlRule {
+    fn parse(text: &str) -> std::result::Result<SessionTtlRule, String> {
         let how = "write a rule as STATUS:AGE=FATE, for example ended:7d=purge or paused:90d=end";
         let wrong = |what: String| format!("{text:?}: {what}");
         let parts = text.split_once(':').and_then(|(status, rest)| Some((status, rest.split_once('=')?)));
         let (status, (age, fate)) = parts.ok_or_else(|| wrong(how.to_owned()))?;
-        let status = Status::parse(status).filter(|status| is_at_rest(*status)).ok_or_else(|| {
+        let status = SessionStatus::parse(status).filter(|status| is_at_rest(*status)).ok_or_else(|| {
             wrong(format!(
                 "{status:?} is not a status that a rule may touch: paused, stopped, error or ended; sessions at work are left alone"
             ))
         })?;
-        let after = ash_model::duration(age).map_err(|error| wrong(format!("the age {age:?}: {error}")))?;
+        let after =
+            ash_model::parse_duration(age).map_err(|error| wrong(format!("the age {age:?}: {error}")))?;
         if after.is_zero() {
             return Err(wrong("the age must be at least 1s".to_owned()));
         }
-        let fate = Fate::parse(fate).ok_or_else(|| wrong(format!("{fate:?} is neither end nor purge")))?;
-        if (status, fate) == (Status::Ended, Fate::End) {
+        let fate =
+            EndDisposition::parse(fate).ok_or_else(|| wrong(format!("{fate:?} is neither end nor purge")))?;
+        if (status, fate) == (SessionStatus::Ended, EndDisposition::End) {
             return Err(wrong("what has ended cannot be ended again; write purge".to_owned()));
         }
-        Ok(Rule { status, after, fate })
+        Ok(SessionTtlRule { status, after, fate })
     }
 }
 
 /// Whether a session may go without anybody who says so.
-pub fn is_at_rest(status: Status) -> bool {
+pub fn is_at_rest(status: SessionStatus) -> bool {
     match status {
-        Status::Paused | Status::Stopped | Status::Error | Status::Ended => true,
-        Status::Starting | Status::Active => false,
+        SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error | SessionStatus::Ended => true,
+        SessionStatus::Starting | SessionStatus::Active => false,
     }
 }
 
-impl Retention {
-    pub fn parse(text: &str) -> std::result::Result<Retention, String> {
+impl SessionTtlRules {
+    pub fn parse(text: &str) -> std::result::Result<SessionTtlRules, String> {
         if text.trim().is_empty() {
-            return Ok(Retention::default());
+            return Ok(SessionTtlRules::default());
         }
-        let mut rules: Vec<Rule> = Vec::new();
+        let mut rules: Vec<SessionTtlRule> = Vec::new();
         for rule in text.split(',') {
-            let rule = Rule::parse(rule.trim())?;
+            let rule = SessionTtlRule::parse(rule.trim())?;
             if rules.iter().any(|other| other.status == rule.status) {
                 return Err(format!(
                     "there are two rules for {}; of which only one can be meant",
@@ -78,34 +80,39 @@ impl Retention {
             }
             rules.push(rule);
         }
-        Ok(Retention(rules))
+        Ok(SessionTtlRules(rules))
     }
 }
 
 /// A session that goes, and why.
 #[derive(Debug, Clone)]
-pub struct Leaving {
-    pub session: Session,
+pub struct ExpiringSession {
+    pub session: SessionRow,
     pub rule: String,
-    pub fate: Fate,
+    pub fate: EndDisposition,
     /// For so long nobody has used it.
     after: Duration,
 }
 
 impl Sessions {
     /// What would go now, of all tenants, by time to live and by rules.
-    pub async fn leaving(&self, retention: &Retention) -> Result<Vec<Leaving>> {
-        let (store, now) = (&self.rooms().store, self.rooms().rules_clock());
+    pub async fn expiring_sessions(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
+        let (store, now) = (&self.rooms().store, self.rooms().retention_clock());
         let mut leaving = Vec::new();
-        for session in store.overdue(now).await? {
+        for session in store.expired_sessions(now).await? {
             let after = Duration::from_secs(session.options.ttl.unwrap_or(0));
-            leaving.push(Leaving { session, rule: TTL.to_owned(), fate: Fate::Purge, after });
+            leaving.push(ExpiringSession {
+                session,
+                rule: TTL.to_owned(),
+                fate: EndDisposition::Purge,
+                after,
+            });
         }
         for rule in &retention.0 {
-            for session in store.rested(rule.status, before(now, rule.after)).await? {
+            for session in store.resting_sessions(rule.status, earlier_by(now, rule.after)).await? {
                 if !leaving.iter().any(|known| known.session.no == session.no) {
                     let (fate, after) = (rule.fate, rule.after);
-                    leaving.push(Leaving { session, rule: rule.to_string(), fate, after });
+                    leaving.push(ExpiringSession { session, rule: rule.to_string(), fate, after });
                 }
             }
         }
@@ -113,15 +120,15 @@ impl Sessions {
     }
 
     /// Lets go of what is to go. What fails for one does not keep the others from it. Answers who went.
-    pub async fn clean(&self, retention: &Retention) -> Result<Vec<Leaving>> {
+    pub async fn apply_session_ttl(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
         let mut gone = Vec::new();
         // Ages that a wrong database gives are wrong.
         if !self.may_delete() {
             return Ok(gone);
         }
-        for leaving in self.leaving(retention).await? {
-            let Leaving { session, rule, fate, after } = &leaving;
-            match self.expire(session, *after, (Order::of_rule(rule), *fate)).await {
+        for leaving in self.expiring_sessions(retention).await? {
+            let ExpiringSession { session, rule, fate, after } = &leaving;
+            match self.expire(session, *after, (AuditActor::of_rule(rule), *fate)).await {
                 Ok(true) => {
                     tracing::info!(session = %session.id, tenant = %session.tenant, rule, fate = fate.as_str(), "gone");
                     gone.push(leaving);
@@ -138,33 +145,33 @@ impl Sessions {
     /// Ends a session that nobody has used for so long. False: somebody has, and it stays.
     pub async fn expire(
         &self,
-        session: &Session,
+        session: &SessionRow,
         unused: Duration,
-        (by, fate): (Order, Fate),
+        (by, fate): (AuditActor, EndDisposition),
     ) -> Result<bool> {
         let (store, no, seen) = (&self.rooms().store, session.no, session.last_seq);
-        if session.card.status != Status::Ended {
-            store.order_end(no, by.clone(), fate).await?;
-            match self.ask(no, |reply| Request::Expire { seen, unused, reply }).await {
+        if session.summary.status != SessionStatus::Ended {
+            store.request_end(no, by.clone(), fate).await?;
+            match self.ask(no, |reply| ActorMessage::Expire { seen, unused, reply }).await {
                 Ok(_) => {}
-                Err(Error::Refused(Refused::Busy)) => return Ok(false),
+                Err(Error::Refused(CommandRefusal::Busy)) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
         match fate {
-            Fate::End => Ok(session.card.status != Status::Ended),
+            EndDisposition::End => Ok(session.summary.status != SessionStatus::Ended),
             // With its end already, if it ended only now.
-            Fate::Purge => {
+            EndDisposition::Purge => {
                 let put = store.trash(no, self.rooms().clock(), by).await?;
-                self.bury(no).await?;
-                Ok(put || session.card.status != Status::Ended)
+                self.write_tombstone(no).await?;
+                Ok(put || session.summary.status != SessionStatus::Ended)
             }
         }
     }
 }
 
 /// The time so long ago.
-pub fn before(now: Timestamp, long: Duration) -> Timestamp {
+pub fn earlier_by(now: Timestamp, long: Duration) -> Timestamp {
     Timestamp(now.0.saturating_sub(i64::try_from(long.as_millis()).unwrap_or(i64::MAX)))
 }
 
@@ -174,12 +181,12 @@ mod tests {
 
     #[test]
     fn rules_are_read_as_they_are_written() {
-        let rules = Retention::parse("ended:7d=purge, paused:90d=end,error:36h=purge").expect("rules");
-        let again: Vec<String> = rules.0.iter().map(Rule::to_string).collect();
+        let rules = SessionTtlRules::parse("ended:7d=purge, paused:90d=end,error:36h=purge").expect("rules");
+        let again: Vec<String> = rules.0.iter().map(SessionTtlRule::to_string).collect();
         assert_eq!(again, ["ended:7d=purge", "paused:90d=end", "error:36h=purge"]);
         assert_eq!(rules.0[0].after, Duration::from_secs(7 * 86_400));
         for nothing in ["", "  "] {
-            assert_eq!(Retention::parse(nothing), Ok(Retention::default()));
+            assert_eq!(SessionTtlRules::parse(nothing), Ok(SessionTtlRules::default()));
         }
     }
 
@@ -202,7 +209,7 @@ mod tests {
             ("paused:7d=end,paused:9d=purge", "two rules for paused"),
         ];
         for (text, remedy) in wrong {
-            let refused = Retention::parse(text).expect_err(text);
+            let refused = SessionTtlRules::parse(text).expect_err(text);
             assert!(refused.contains(remedy), "{text}: {refused}");
         }
     }

@@ -1,25 +1,29 @@
 //! What every session works with: the store, the walls, the repositories, and how the server is set.
 
 use crate::{
-    ClaudeProgram, Error, Far, Result, Troubles,
-    brought::Brought,
+    ClaudeProgram, Error, Replicator, Result, ServerTroubles,
+    brought::ClientCredentials,
     clock::TrustedClock,
-    common::Common,
-    follow::Bells,
+    common::Workspace,
+    follow::SessionBells,
     keys,
-    live::{Live, Uids},
-    pool::Pool,
-    queued::QueueLedger,
-    witness::Witnesses,
+    live::{LiveDirectory, UidPool},
+    pool::SandboxPool,
+    queued::QueuedMessageLedger,
+    witness::WitnessCache,
 };
 use ash_driver::ClaudeVersion;
 use ash_model::{
-    Bounds, Dialect, Durability, Needs, Options, Prices, Provider, Quotas, Receipt, Runtime, Saved,
-    TakenBack, TenantId, Timestamp, Used, WorkspaceId,
+    AgentRuntime, Durability, ModelApiDialect, ModelPrices, ModelProvider, Quotas, Receipt, ResourceLimits,
+    SandboxRequirements, SavedCheckpoint, SessionOptions, TenantId, Timestamp, UsageIncrement, WorkspaceId,
+    WorkspaceRewind,
 };
-use ash_sandbox::{Backend, Egress, Inside, Limits, Required, Spec, UserNamespaces};
-use ash_snapshot::{Disk, Lock, Locked, Repo};
-use ash_store::{Session, Store, Version};
+use ash_sandbox::{
+    EgressPolicy, RequiredWalls, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec,
+    UserNamespacePolicy,
+};
+use ash_snapshot::{DiskWriter, Repo, RepoLock, RepoLockMode};
+use ash_store::{AgentVersion, SessionRow, Store};
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
@@ -33,29 +37,29 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 /// Told what happened, so that it can be counted. The numbers' names are not our business.
-pub trait Watch: Send + Sync {
+pub trait SessionObserver: Send + Sync {
     fn resumed(&self, receipt: &Receipt, took: Duration);
     /// A session took over a sandbox that was made in advance.
     fn claimed(&self);
     /// A session gave up its sandbox for somebody else's.
     fn evicted(&self);
-    fn saved(&self, saved: &Saved, took: Duration);
+    fn saved(&self, saved: &SavedCheckpoint, took: Duration);
     fn save_failed(&self);
     fn turn_over(&self);
-    fn used(&self, used: &Used);
-    fn swept(&self, swept: &crate::Swept, took: Duration);
+    fn used(&self, used: &UsageIncrement);
+    fn swept(&self, swept: &crate::SweepReport, took: Duration);
     fn sweep_failed(&self);
 }
 
-pub struct Settings {
+pub struct ServiceSettings {
     /// This node's name: the data directory's own, so it moves with it.
     pub node: String,
     pub boot: String,
     pub live_dir: PathBuf,
     pub repo_dir: PathBuf,
     /// What sandboxes may take of the machine, unless their agents or sessions say otherwise, and at most.
-    pub limits: Bounds,
-    pub most: Bounds,
+    pub limits: ResourceLimits,
+    pub max_limits: ResourceLimits,
     /// What one tenant and one session may make the server keep.
     pub quotas: Quotas,
     pub max_sandboxes: usize,
@@ -64,7 +68,7 @@ pub struct Settings {
     /// How many sandboxes are kept ready for each agent in use.
     pub prewarm: usize,
     /// How long whoever does not say waits for a place when all are taken.
-    pub queue_patience: Duration,
+    pub queue_timeout: Duration,
     pub orphan_ttl: Duration,
     /// How long an agent may take to give up a turn before it is ended.
     pub interrupt_grace: Duration,
@@ -81,7 +85,7 @@ pub struct Settings {
     /// Where Claude Code's program is, if it is here.
     pub claude: Option<ClaudeProgram>,
     /// How many bytes of packs that are far are kept for each tenant.
-    pub far_cache: u64,
+    pub remote_cache_bytes: u64,
     /// With fewer bytes on the disk nothing new is begun.
     pub min_free: u64,
     /// When a turn is done.
@@ -89,88 +93,100 @@ pub struct Settings {
     /// How long a turn waits for the object store.
     pub remote_timeout: Duration,
     /// Where model calls go, and the key they get on the way.
-    pub egress: Option<Egress>,
+    pub egress: Option<EgressPolicy>,
     /// What models cost.
-    pub prices: Prices,
+    pub prices: ModelPrices,
     /// Walls without which there is no sandbox.
-    pub required: Required,
+    pub required: RequiredWalls,
     /// Whether agents may have user namespaces.
     pub user_namespaces: bool,
     /// How long an agent's scripts may take at most.
-    pub setup_most: Duration,
+    pub max_setup_time: Duration,
     /// What was found wrong with the database's files, until it is repaired.
     pub database_damage: Option<String>,
 }
 
-impl Settings {
+impl ServiceSettings {
     /// The most that anybody but the operator may ask for: the defaults, where the operator sets no other.
-    pub fn most_of_tenants(&self) -> Bounds {
-        self.most.over(self.limits)
+    pub fn tenant_limits(&self) -> ResourceLimits {
+        self.max_limits.with_fallback(self.limits)
     }
 
     /// The program of a runtime that is not part of ours. Its directory is visible inside.
-    pub(crate) fn program(&self, runtime: Runtime, options: &Options) -> Result<Option<&Path>> {
-        can_talk(runtime, options)?;
+    pub(crate) fn program(&self, runtime: AgentRuntime, options: &SessionOptions) -> Result<Option<&Path>> {
+        check_provider_supported(runtime, options)?;
         match runtime {
-            Runtime::Builtin => Ok(None),
+            AgentRuntime::Builtin => Ok(None),
             // Without a way out it would try again for minutes, and then fail.
-            Runtime::Claude if self.egress.is_none() && options.own_provider.is_none() => Err(Error::NoKey),
-            Runtime::Claude => {
+            AgentRuntime::Claude if self.egress.is_none() && options.own_provider.is_none() => {
+                Err(Error::NoKey)
+            }
+            AgentRuntime::Claude => {
                 self.claude.as_ref().and_then(ClaudeProgram::path).map(Some).ok_or(Error::NoClaude)
             }
         }
     }
 
     /// The version of a runtime's program, if there is one and it tells; an error if it is too old.
-    pub async fn supported(&self, runtime: Runtime) -> Result<Option<ClaudeVersion>> {
+    pub async fn supported(&self, runtime: AgentRuntime) -> Result<Option<ClaudeVersion>> {
         match (runtime, &self.claude) {
-            (Runtime::Claude, Some(program)) => program.supported().await,
-            (Runtime::Claude, None) | (Runtime::Builtin, _) => Ok(None),
+            (AgentRuntime::Claude, Some(program)) => program.supported().await,
+            (AgentRuntime::Claude, None) | (AgentRuntime::Builtin, _) => Ok(None),
         }
     }
 
     /// What whoever answers the built-in agent speaks: who was asked for, else whoever there is a key for, else nobody.
-    pub(crate) fn provider(&self, options: &Options, usual: Option<Provider>) -> Result<Option<Dialect>> {
+    pub(crate) fn provider(
+        &self,
+        options: &SessionOptions,
+        usual: Option<ModelProvider>,
+    ) -> Result<Option<ModelApiDialect>> {
         if let Some(own) = &options.own_provider {
             return Ok(Some(own.r#type));
         }
         match (options.provider.or(usual), &self.egress) {
-            (Some(Provider::Anthropic), None) => Err(Error::NoKey),
-            (Some(Provider::Anthropic) | None, Some(_)) => Ok(Some(Dialect::Anthropic)),
-            (Some(Provider::Offline), _) | (None, None) => Ok(None),
+            (Some(ModelProvider::Anthropic), None) => Err(Error::NoKey),
+            (Some(ModelProvider::Anthropic) | None, Some(_)) => Ok(Some(ModelApiDialect::Anthropic)),
+            (Some(ModelProvider::Offline), _) | (None, None) => Ok(None),
         }
     }
 
     /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
-    fn way_out(&self, runtime: Runtime, provider: Option<Dialect>) -> Option<Egress> {
+    fn default_egress_policy(
+        &self,
+        runtime: AgentRuntime,
+        provider: Option<ModelApiDialect>,
+    ) -> Option<EgressPolicy> {
         match (runtime, provider) {
-            (Runtime::Builtin, None) => None,
-            (Runtime::Builtin, Some(_)) | (Runtime::Claude, _) => self.egress.clone(),
+            (AgentRuntime::Builtin, None) => None,
+            (AgentRuntime::Builtin, Some(_)) | (AgentRuntime::Claude, _) => self.egress.clone(),
         }
     }
 }
 
 /// Whether an agent of this runtime can talk to the service that its client brings.
-pub(crate) fn can_talk(runtime: Runtime, options: &Options) -> Result<()> {
+pub(crate) fn check_provider_supported(runtime: AgentRuntime, options: &SessionOptions) -> Result<()> {
     match (runtime, options.own_provider.as_ref().map(|own| own.r#type)) {
-        (Runtime::Claude, Some(wanted @ (Dialect::Openai | Dialect::Azure))) => {
+        (AgentRuntime::Claude, Some(wanted @ (ModelApiDialect::Openai | ModelApiDialect::Azure))) => {
             Err(Error::ProviderUnsupported(wanted))
         }
-        (Runtime::Claude, Some(Dialect::Anthropic) | None) | (Runtime::Builtin, _) => Ok(()),
+        (AgentRuntime::Claude, Some(ModelApiDialect::Anthropic) | None) | (AgentRuntime::Builtin, _) => {
+            Ok(())
+        }
     }
 }
 
 /// What a start needs that its session cannot bring about: found before anything is queued or built.
-pub(crate) struct StartNeeds {
+pub(crate) struct StartRequirements {
     pub(crate) program: Option<PathBuf>,
     pub(crate) claude: Option<ClaudeVersion>,
-    pub(crate) provider: Option<Dialect>,
+    pub(crate) provider: Option<ModelApiDialect>,
 }
 
 /// What a caller sets of that which the server may lack by now: the rest was accepted before, and is no reason to refuse a
 /// change of something else.
 #[derive(Debug, Clone, Copy)]
-pub struct Touched {
+pub struct TouchedOptions {
     /// Who answers the agent.
     pub service: bool,
     pub limits: bool,
@@ -178,35 +194,35 @@ pub struct Touched {
     pub dollars: bool,
 }
 
-impl Touched {
-    pub(crate) const ALL: Touched = Touched { service: true, limits: true, dollars: true };
+impl TouchedOptions {
+    pub(crate) const ALL: TouchedOptions = TouchedOptions { service: true, limits: true, dollars: true };
 }
 
 /// What every session works with.
-pub struct Rooms {
+pub struct Services {
     pub store: Arc<dyn Store>,
-    pub backend: Arc<dyn Backend>,
-    pub uids: Uids,
-    pub watch: Arc<dyn Watch>,
-    pub settings: Settings,
+    pub backend: Arc<dyn SandboxBackend>,
+    pub uids: UidPool,
+    pub watch: Arc<dyn SessionObserver>,
+    pub settings: ServiceSettings,
     /// Tells what sandboxes touched, where the kernel lets us know.
-    pub(crate) tracker: Option<ash_snapshot::Watch>,
-    pub(crate) brought: Brought,
-    pub(crate) bells: Bells,
-    pub(crate) wakes: Semaphore,
-    pub(crate) restores: Semaphore,
-    pub(crate) mends: Semaphore,
-    pub(crate) walks: Semaphore,
-    pub(crate) pool: Pool,
-    pub(crate) queued: QueueLedger,
-    pub(crate) witnesses: Witnesses,
+    pub(crate) tracker: Option<ash_snapshot::FilesystemWatch>,
+    pub(crate) client_credentials: ClientCredentials,
+    pub(crate) bells: SessionBells,
+    pub(crate) start_permits: Semaphore,
+    pub(crate) restore_permits: Semaphore,
+    pub(crate) repair_permits: Semaphore,
+    pub(crate) disk_usage_permits: Semaphore,
+    pub(crate) pool: SandboxPool,
+    pub(crate) queued: QueuedMessageLedger,
+    pub(crate) witnesses: WitnessCache,
     /// Workspaces whose sessions somebody looks after.
-    commons: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
-    repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
+    commons: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
+    repos: Mutex<HashMap<TenantId, (Arc<Repo>, RepoLock)>>,
     /// Where everything is sent, if anywhere.
-    pub far: Option<Arc<Far>>,
+    pub replicator: Option<Arc<Replicator>>,
     /// What is wrong with the server as a whole.
-    pub troubles: Troubles,
+    pub troubles: ServerTroubles,
     now: fn() -> Timestamp,
     /// Set when a write of the store, a repository or a session fails for want of space.
     pub(crate) full: Arc<AtomicBool>,
@@ -215,48 +231,48 @@ pub struct Rooms {
 }
 
 /// How many sandboxes are made at the same time: more only makes all of them late.
-const WAKES: usize = 8;
+const MAX_CONCURRENT_STARTS: usize = 8;
 /// How many trees are written at the same time.
-const RESTORES: usize = 4;
+const MAX_CONCURRENT_RESTORES: usize = 4;
 /// How many agents' memories are mended at the same time: each may take a few hundred MB.
-const MENDS: usize = 2;
+const MAX_CONCURRENT_REPAIRS: usize = 2;
 /// How many trees are weighed at the same time: however many sessions there are, it takes no more of the machine.
-const WALKS: usize = 2;
+const MAX_CONCURRENT_DISK_WALKS: usize = 2;
 
 /// A wall clock that is not trusted.
 const CLOCK_JUMPED: &str = "clock_jumped";
 
-impl Rooms {
+impl Services {
     pub fn new(
         store: Arc<dyn Store>,
-        backend: Arc<dyn Backend>,
-        watch: Arc<dyn Watch>,
-        (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
-    ) -> Rooms {
-        let pool = Pool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
-        let tracker = ash_snapshot::Watch::start(&settings.live_dir)
+        backend: Arc<dyn SandboxBackend>,
+        watch: Arc<dyn SessionObserver>,
+        (uids, settings, now): (UidPool, ServiceSettings, fn() -> Timestamp),
+    ) -> Services {
+        let pool = SandboxPool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
+        let tracker = ash_snapshot::FilesystemWatch::start(&settings.live_dir)
             .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
             .ok();
-        Rooms {
+        Services {
             store,
             backend,
             uids,
             watch,
             settings,
             tracker,
-            brought: Brought::default(),
-            bells: Bells::default(),
-            wakes: Semaphore::new(WAKES),
-            restores: Semaphore::new(RESTORES),
-            mends: Semaphore::new(MENDS),
-            walks: Semaphore::new(WALKS),
+            client_credentials: ClientCredentials::default(),
+            bells: SessionBells::default(),
+            start_permits: Semaphore::new(MAX_CONCURRENT_STARTS),
+            restore_permits: Semaphore::new(MAX_CONCURRENT_RESTORES),
+            repair_permits: Semaphore::new(MAX_CONCURRENT_REPAIRS),
+            disk_usage_permits: Semaphore::new(MAX_CONCURRENT_DISK_WALKS),
             pool,
-            queued: QueueLedger::default(),
-            witnesses: Witnesses::default(),
+            queued: QueuedMessageLedger::default(),
+            witnesses: WitnessCache::default(),
             commons: Mutex::default(),
             repos: Mutex::default(),
-            far: None,
-            troubles: Troubles::default(),
+            replicator: None,
+            troubles: ServerTroubles::default(),
             now,
             full: Arc::default(),
             trusted: None,
@@ -265,18 +281,18 @@ impl Rooms {
 
     /// With an object store.
     #[must_use]
-    pub fn with_far(self, far: Option<Arc<Far>>) -> Rooms {
-        Rooms { far, ..self }
+    pub fn with_replicator(self, far: Option<Arc<Replicator>>) -> Services {
+        Services { replicator: far, ..self }
     }
 
     /// With what the store sets when its disk is full.
     #[must_use]
-    pub fn noticing_full(self, full: Arc<AtomicBool>) -> Rooms {
-        Rooms { full, ..self }
+    pub fn noticing_full(self, full: Arc<AtomicBool>) -> Services {
+        Services { full, ..self }
     }
 
     /// Remembers that the disk is full, if that is what went wrong.
-    pub(crate) fn notice(&self, error: &Error) {
+    pub(crate) fn note_disk_full(&self, error: &Error) {
         if error.is_full() {
             self.full.store(true, Ordering::Relaxed);
         }
@@ -284,14 +300,14 @@ impl Rooms {
 
     /// With a clock for rules by age that does not believe every jump.
     #[must_use]
-    pub fn with_trusted_clock(self, clock: Arc<TrustedClock>) -> Rooms {
-        Rooms { trusted: Some(clock), ..self }
+    pub fn with_trusted_clock(self, clock: Arc<TrustedClock>) -> Services {
+        Services { trusted: Some(clock), ..self }
     }
 
     /// Something is there to be sent.
-    pub fn ring_far(&self) {
-        if let Some(far) = &self.far {
-            far.ring();
+    pub fn notify_replicator(&self) {
+        if let Some(far) = &self.replicator {
+            far.notify();
         }
     }
 
@@ -305,7 +321,7 @@ impl Rooms {
     }
 
     /// Writes down which time is trusted, for the next server.
-    pub fn keep_time(&self) {
+    pub fn store_trusted_time(&self) {
         let Some(trusted) = &self.trusted else { return };
         match trusted.jumped() {
             Some(by) => {
@@ -324,7 +340,7 @@ impl Rooms {
     }
 
     /// The time by which things are old enough to go. Never written down: what happens now has the wall clock's time.
-    pub fn rules_clock(&self) -> Timestamp {
+    pub fn retention_clock(&self) -> Timestamp {
         self.trusted.as_ref().map_or_else(|| self.clock(), |trusted| trusted.now())
     }
 
@@ -336,66 +352,70 @@ impl Rooms {
         }
         let dir = self.settings.repo_dir.join(tenant.as_str());
         let key = keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
-        let repo = Repo::open_with(&dir, key, Disk::default().reporting_full(self.full.clone()))?;
-        let repo = match &self.far {
-            Some(far) => repo.with_far(far.packs(tenant), self.settings.far_cache)?,
+        let repo = Repo::open_with(&dir, key, DiskWriter::default().reporting_full(self.full.clone()))?;
+        let repo = match &self.replicator {
+            Some(far) => repo.with_remote(far.packs(tenant), self.settings.remote_cache_bytes)?,
             None => repo,
         };
         let repo = Arc::new(repo);
         // As long as we are at work here nobody else collects.
-        let locked = Repo::lock(&dir, Lock::Shared)?;
+        let locked = Repo::lock(&dir, RepoLockMode::Shared)?;
         repos.insert(tenant.clone(), (repo.clone(), locked));
         Ok(repo)
     }
 
     /// What the sessions of a workspace share, as long as one of them is looked after.
-    pub(crate) fn common(&self, workspace: WorkspaceId) -> Arc<Common> {
+    pub(crate) fn workspace(&self, workspace: WorkspaceId) -> Arc<Workspace> {
         let mut commons = self.commons.lock().expect("nobody panics while holding it");
         if let Some(common) = commons.get(&workspace).and_then(Weak::upgrade) {
             return common;
         }
         commons.retain(|_, common| common.strong_count() > 0);
-        let common = Arc::new(Common::new(Live::new(&self.settings.live_dir, workspace)));
+        let common = Arc::new(Workspace::new(LiveDirectory::new(&self.settings.live_dir, workspace)));
         commons.insert(workspace, Arc::downgrade(&common));
         common
     }
 
     /// How many sandboxes are made of an agent before they are wanted.
-    pub(crate) fn prewarm(&self, needs: &Needs) -> usize {
+    pub(crate) fn prewarm(&self, needs: &SandboxRequirements) -> usize {
         needs.prewarm.map_or(self.settings.prewarm, |count| count as usize)
     }
 
     /// The way to a model: the server's, or the one that the client brought.
-    pub(crate) fn way_out(
+    pub(crate) fn egress_policy(
         &self,
-        session: &Session,
-        runtime: Runtime,
-        provider: Option<Dialect>,
-    ) -> Result<Option<Egress>> {
+        session: &SessionRow,
+        runtime: AgentRuntime,
+        provider: Option<ModelApiDialect>,
+    ) -> Result<Option<EgressPolicy>> {
         match session.options.own_provider {
-            Some(_) => self.brought.get(session.no).map(Some).ok_or(Error::ProviderRequired),
-            None => Ok(self.settings.way_out(runtime, provider)),
+            Some(_) => self.client_credentials.get(session.no).map(Some).ok_or(Error::ProviderRequired),
+            None => Ok(self.settings.default_egress_policy(runtime, provider)),
         }
     }
 
     /// What a session of this version is started with, or what is missing for it.
-    pub(crate) async fn start_needs(&self, session: &Session, version: &Version) -> Result<StartNeeds> {
+    pub(crate) async fn start_needs(
+        &self,
+        session: &SessionRow,
+        version: &AgentVersion,
+    ) -> Result<StartRequirements> {
         let options = &session.options;
         self.permits(&version.needs, options.limits, version.limits)?;
         let program = self.settings.program(version.runtime, options)?.map(Path::to_owned);
         let claude = self.settings.supported(version.runtime).await?;
         let provider = self.settings.provider(options, version.provider)?;
         self.repo(&session.tenant)?;
-        self.way_out(session, version.runtime, provider)?;
-        Ok(StartNeeds { program, claude, provider })
+        self.egress_policy(session, version.runtime, provider)?;
+        Ok(StartRequirements { program, claude, provider })
     }
 
     /// What making a session and changing its options refuse alike.
     pub(crate) fn accepts(
         &self,
-        version: &Version,
-        options: &Options,
-        (shared, touched): (bool, Touched),
+        version: &AgentVersion,
+        options: &SessionOptions,
+        (shared, touched): (bool, TouchedOptions),
     ) -> Result<()> {
         Error::unless_supported(version.runtime, options)?;
         if touched.limits {
@@ -415,31 +435,35 @@ impl Rooms {
     }
 
     /// Who took the files of a session's workspace back since then, but for itself.
-    pub(crate) async fn backs_since(&self, session: &Session, known: u64) -> Result<Vec<TakenBack>> {
-        let all = self.store.taken_back(session.workspace, known).await?;
+    pub(crate) async fn workspace_rewinds_since(
+        &self,
+        session: &SessionRow,
+        known: u64,
+    ) -> Result<Vec<WorkspaceRewind>> {
+        let all = self.store.workspace_rewinds(session.workspace, known).await?;
         let others = all
             .into_iter()
             .filter(|(back, at)| back.by.as_ref() != Some(&session.id) && *at >= session.created_at);
         Ok(others.map(|(back, _)| back).collect())
     }
 
-    pub(crate) fn inside(&self, live: &Live) -> Inside {
-        self.backend.inside(&Spec {
+    pub(crate) fn inside(&self, live: &LiveDirectory) -> SandboxLayout {
+        self.backend.layout(&SandboxSpec {
             incarnation: ash_model::Incarnation(Uuid::nil()),
             epoch: ash_model::Epoch(0),
             run_dir: live.run(),
             workspace: live.workspace(),
             home: live.home(),
             uid: None,
-            limits: Limits::default(),
+            limits: SandboxLimits::default(),
             readonly: Vec::new(),
             image: None,
-            user_namespaces: UserNamespaces::Refused,
+            user_namespaces: UserNamespacePolicy::Refused,
             orphan_ttl: self.settings.orphan_ttl,
         })
     }
 
-    pub(crate) fn base_env(&self, session: &Session, inside: &Inside) -> BTreeMap<String, String> {
+    pub(crate) fn base_env(&self, session: &SessionRow, inside: &SandboxLayout) -> BTreeMap<String, String> {
         crate::actor::base_env(session, inside)
     }
 }

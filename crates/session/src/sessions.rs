@@ -7,18 +7,19 @@ mod start;
 mod writes;
 
 use crate::{
-    Error, Follower, LogLine, Result,
-    actor::{Answer, Purpose, Reply, Request, WantedLock},
+    Error, LogFollower, LogLine, Result,
+    actor::{ActorMessage, CommandReply, FileAccessMode, LockRequest, ReplySender},
     files,
     keyed_mutex::KeyedMutex,
-    pool::{Counts, Mood, Passage, Room},
-    rooms::Rooms,
-    state::{Turn, Wake, Wish},
+    pool::{Admission, PoolCounts, SandboxPermit, SandboxPhase},
+    rooms::Services,
+    state::{StateCommand, Turn, WakePolicy},
 };
 use ash_model::{
-    Ask, Cursor, Lock, Metadata, OnBusy, Receipt, SessionId, SessionNo, Status, TenantId, TurnId, WorkspaceId,
+    BusyPolicy, LogCursor, MessageOptions, Receipt, SessionId, SessionLock, SessionMetadata, SessionRowId,
+    SessionStatus, TenantId, TurnId, WorkspaceId,
 };
-use ash_store::{Fate, Order, Scope, Session};
+use ash_store::{AccessScope, AuditActor, EndDisposition, SessionRow};
 use std::{
     collections::HashSet,
     sync::{Arc, atomic::AtomicU64},
@@ -26,7 +27,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-pub use crate::actor::Executed;
+pub use crate::actor::ExecOutput;
 pub use create::NewSession;
 pub use writes::LocklessWrite;
 pub(crate) use {create::native_id, space::is_cold, start::list_names};
@@ -35,97 +36,105 @@ pub(crate) use {create::native_id, space::is_cold, start::list_names};
 const CAPTURES: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Sessions {
-    rooms: Arc<Rooms>,
+    rooms: Arc<Services>,
     /// Those who get another keeper in a moment. One of us sees to it, however many visit meanwhile.
-    recalled: Arc<std::sync::Mutex<HashSet<SessionNo>>>,
+    respawning: Arc<std::sync::Mutex<HashSet<SessionRowId>>>,
     stopping: Arc<watch::Sender<bool>>,
     /// Bytes that are left on the disk.
     free: Arc<AtomicU64>,
     /// Held while a session of a tenant is brought back from the object store: two would do it twice. No other tenant waits.
-    pub(crate) returning: Arc<KeyedMutex<TenantId>>,
+    pub(crate) bringing_back: Arc<KeyedMutex<TenantId>>,
     overwritten: Arc<writes::Overwritten>,
 }
 
 /// A place for a sandbox, if one is needed.
-pub struct Reserved(Passage);
+pub struct SandboxReservation(Admission);
 
 #[derive(Debug, Clone)]
-pub struct Prompt {
+pub struct PromptSpec {
     pub turn: TurnId,
     pub content: serde_json::Value,
-    pub ask: Ask,
-    pub wake: Wake,
-    pub on_busy: OnBusy,
+    pub options: MessageOptions,
+    pub wake: WakePolicy,
+    pub on_busy: BusyPolicy,
     /// The number of the lock that its sender holds.
     pub lock: Option<u64>,
     /// As for a new session.
-    pub patience: Option<Duration>,
+    pub queue_timeout: Option<Duration>,
 }
 
 impl Sessions {
-    pub fn new(rooms: Rooms) -> Sessions {
+    pub fn new(rooms: Services) -> Sessions {
         Sessions {
             rooms: Arc::new(rooms),
-            recalled: Arc::default(),
+            respawning: Arc::default(),
             stopping: Arc::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
-            returning: Arc::default(),
+            bringing_back: Arc::default(),
             overwritten: Arc::default(),
         }
     }
 
-    pub fn rooms(&self) -> &Arc<Rooms> {
+    pub fn rooms(&self) -> &Arc<Services> {
         &self.rooms
     }
 
     /// Room for a sandbox, unless the workspace has one.
-    async fn room(
+    async fn acquire_permit(
         &self,
         tenant: &TenantId,
         known: Option<WorkspaceId>,
         patience: Option<Duration>,
-    ) -> Result<Option<Room>> {
-        if known.is_some_and(|workspace| self.rooms.common(workspace).is_inhabited()) {
+    ) -> Result<Option<SandboxPermit>> {
+        if known.is_some_and(|workspace| self.rooms.workspace(workspace).is_inhabited()) {
             return Ok(None);
         }
         self.place_in_line(tenant, self.patience(patience)).await.map(Some)
     }
 
     /// A place for a sandbox. A caller that waits in line for one when the server stops gets none.
-    async fn place_in_line(&self, tenant: &TenantId, patience: Duration) -> Result<Room> {
+    async fn place_in_line(&self, tenant: &TenantId, patience: Duration) -> Result<SandboxPermit> {
         let mut stopping = self.stopping.subscribe();
         tokio::select! {
-            room = self.rooms.pool.room(tenant, Some(patience)) => room,
+            room = self.rooms.pool.acquire(tenant, Some(patience)) => room,
             _ = stopping.wait_for(|stopping| *stopping) => Err(Error::Stopped),
         }
     }
 
     /// Of whoever does not say, the usual one.
     fn patience(&self, own: Option<Duration>) -> Duration {
-        own.unwrap_or(self.rooms.settings.queue_patience)
+        own.unwrap_or(self.rooms.settings.queue_timeout)
     }
 
     /// Room for the sandbox of a session that is to come back, if it needs one: better to say now that there is none than
     /// to let it fail.
-    async fn room_to_wake(&self, session: &Session, patience: Option<Duration>) -> Result<Option<Room>> {
-        if session.card.status == Status::Ended || self.rooms.pool.is_expected(session.workspace) {
+    async fn acquire_permit_to_wake(
+        &self,
+        session: &SessionRow,
+        patience: Option<Duration>,
+    ) -> Result<Option<SandboxPermit>> {
+        if session.summary.status == SessionStatus::Ended
+            || self.rooms.pool.is_reserved_for_survivor(session.workspace)
+        {
             return Ok(None);
         }
         let mood = self.rooms.pool.keepers.lock().await.get(&session.no).map(|keeper| keeper.mood.get());
         match mood {
-            Some(Mood::Warming | Mood::Waiting | Mood::Running) => Ok(None),
-            Some(Mood::Cold) | None => self.room(&session.tenant, Some(session.workspace), patience).await,
+            Some(SandboxPhase::Warming | SandboxPhase::Waiting | SandboxPhase::Running) => Ok(None),
+            Some(SandboxPhase::Cold) | None => {
+                self.acquire_permit(&session.tenant, Some(session.workspace), patience).await
+            }
         }
     }
 
     /// Asks for what may take a sandbox. A session that had one when it was looked at may have none when it is asked; it says
     /// so before anything is written, and is asked again with a place.
-    async fn ask_with_place(
+    async fn ask_with_permit(
         &self,
-        no: SessionNo,
-        (room, patience): (Option<Room>, Duration),
-        request: impl Fn(Option<Room>, Reply<Answer>) -> Request,
-    ) -> Result<Answer> {
+        no: SessionRowId,
+        (room, patience): (Option<SandboxPermit>, Duration),
+        request: impl Fn(Option<SandboxPermit>, ReplySender<CommandReply>) -> ActorMessage,
+    ) -> Result<CommandReply> {
         match self.ask(no, |reply| request(room, reply)).await {
             Err(Error::Placeless) => {
                 let tenant = self.get(no).await?.tenant;
@@ -136,15 +145,15 @@ impl Sessions {
         }
     }
 
-    pub async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Session> {
-        self.rooms.store.find(scope, id).await?.ok_or(Error::NotFound)
+    pub async fn find(&self, scope: &AccessScope, id: &SessionId) -> Result<SessionRow> {
+        self.rooms.store.find_session(scope, id).await?.ok_or(Error::NotFound)
     }
 
     /// The same; a session that the database does not know may be in the object store.
-    pub async fn find_anywhere(&self, scope: &Scope, id: &SessionId) -> Result<Session> {
-        match (self.find(scope, id).await, &self.rooms.far) {
+    pub async fn find_anywhere(&self, scope: &AccessScope, id: &SessionId) -> Result<SessionRow> {
+        match (self.find(scope, id).await, &self.rooms.replicator) {
             (Err(Error::NotFound), Some(far)) => {
-                let _alone = self.returning.lock(scope.tenant.clone()).await;
+                let _alone = self.bringing_back.lock(scope.tenant.clone()).await;
                 Box::pin(far.bring_back(&self.rooms, scope, id)).await?;
                 self.find(scope, id).await
             }
@@ -152,165 +161,176 @@ impl Sessions {
         }
     }
 
-    pub async fn get(&self, no: SessionNo) -> Result<Session> {
+    pub async fn get(&self, no: SessionRowId) -> Result<SessionRow> {
         self.rooms.store.session(no).await?.ok_or(Error::NotFound)
     }
 
-    pub async fn prompt(&self, no: SessionNo, prompt: Prompt) -> Result<TurnId> {
-        self.open_for_more()?;
+    pub async fn prompt(&self, no: SessionRowId, prompt: PromptSpec) -> Result<TurnId> {
+        self.check_room_for_work()?;
         ash_failpoint::reach_async("prompt.asked").await;
-        let Prompt { turn, content, ask, wake, on_busy, lock, patience } = prompt;
-        let wish = Wish::Prompt { turn, content, ask, wake, on_busy, lock };
+        let PromptSpec { turn, content, options: ask, wake, on_busy, lock, queue_timeout: patience } = prompt;
+        let wish = StateCommand::Prompt { turn, content, ask, wake, on_busy, lock };
         let room = match wake {
-            Wake::Yes => self.room_to_wake(&self.get(no).await?, patience).await?,
-            Wake::No => None,
+            WakePolicy::Allowed => self.acquire_permit_to_wake(&self.get(no).await?, patience).await?,
+            WakePolicy::Forbidden => None,
         };
         let request = |room, reply| {
             // Once it is accepted it is waited for however long it takes.
-            let passage = Passage { room, patience: None };
-            Request::Wish { wish: wish.clone(), passage, reply }
+            let passage = Admission { permit: room, queue_timeout: None };
+            ActorMessage::Command { wish: wish.clone(), passage, reply }
         };
-        self.ask_with_place(no, (room, self.patience(patience)), request).await?;
+        self.ask_with_permit(no, (room, self.patience(patience)), request).await?;
         Ok(turn)
     }
 
     /// The turns that are not over, in the order that they run in.
-    pub async fn queue(&self, no: SessionNo) -> Result<Vec<Turn>> {
-        self.ask(no, |reply| Request::Queue { reply }).await
+    pub async fn queue(&self, no: SessionRowId) -> Result<Vec<Turn>> {
+        self.ask(no, |reply| ActorMessage::Queue { reply }).await
     }
 
     /// Takes a message back that waits.
-    pub async fn withdraw(&self, no: SessionNo, turn: TurnId) -> Result<()> {
+    pub async fn withdraw(&self, no: SessionRowId, turn: TurnId) -> Result<()> {
         self.rooms.store.turn(no, turn).await?.ok_or(Error::NoTurn)?;
-        self.wish(no, Wish::Withdraw { turn }).await.map(drop)
+        self.command(no, StateCommand::Withdraw { turn }).await.map(drop)
     }
 
     /// Lets these go before the others that wait.
-    pub async fn reorder(&self, no: SessionNo, first: Vec<TurnId>) -> Result<()> {
+    pub async fn reorder(&self, no: SessionRowId, first: Vec<TurnId>) -> Result<()> {
         for turn in &first {
             self.rooms.store.turn(no, *turn).await?.ok_or(Error::NoTurn)?;
         }
-        self.wish(no, Wish::Reorder { first }).await.map(drop)
+        self.command(no, StateCommand::Reorder { first }).await.map(drop)
     }
 
-    pub async fn lock(&self, no: SessionNo, wanted: WantedLock) -> Result<Lock> {
+    pub async fn lock(&self, no: SessionRowId, wanted: LockRequest) -> Result<SessionLock> {
         let held = wanted.held;
-        let lock = self.ask(no, |reply| Request::Lock { wanted, reply }).await?;
+        let lock = self.ask(no, |reply| ActorMessage::Lock { wanted, reply }).await?;
         self.overwritten.note_taken(no, lock.number, held);
         Ok(lock)
     }
 
     /// Its holder used it, so it lasts.
-    pub async fn renew_lock(&self, no: SessionNo, number: u64) -> Result<()> {
-        self.ask(no, |reply| Request::Renew { number, reply }).await
+    pub async fn renew_lock(&self, no: SessionRowId, number: u64) -> Result<()> {
+        self.ask(no, |reply| ActorMessage::Renew { number, reply }).await
     }
 
     /// Another client writes, since lock `number` is over. Refused if it holds again.
-    pub async fn outlive_lock(&self, no: SessionNo, number: u64) -> Result<()> {
-        self.ask(no, |reply| Request::Outlive { number, reply }).await
+    pub async fn expire_lock(&self, no: SessionRowId, number: u64) -> Result<()> {
+        self.ask(no, |reply| ActorMessage::ExpireLock { number, reply }).await
     }
 
-    pub async fn unlock(&self, no: SessionNo, number: u64) -> Result<()> {
-        self.ask(no, |reply| Request::Unlock { number, reply }).await?;
+    pub async fn unlock(&self, no: SessionRowId, number: u64) -> Result<()> {
+        self.ask(no, |reply| ActorMessage::Unlock { number, reply }).await?;
         self.overwritten.note_over(no, number);
         Ok(())
     }
 
     /// The turn that was asked to stop, if one ran.
-    pub async fn interrupt(&self, no: SessionNo) -> Result<Option<TurnId>> {
-        Ok(self.wish(no, Wish::Interrupt).await?.turn)
+    pub async fn interrupt(&self, no: SessionRowId) -> Result<Option<TurnId>> {
+        Ok(self.command(no, StateCommand::Interrupt).await?.turn)
     }
 
-    pub async fn pause(&self, no: SessionNo) -> Result<Session> {
-        self.wish(no, Wish::Pause).await?;
+    pub async fn pause(&self, no: SessionRowId) -> Result<SessionRow> {
+        self.command(no, StateCommand::Pause).await?;
         self.get(no).await
     }
 
-    pub async fn stop(&self, no: SessionNo) -> Result<Session> {
-        self.wish(no, Wish::Stop).await?;
+    pub async fn stop(&self, no: SessionRowId) -> Result<SessionRow> {
+        self.command(no, StateCommand::Stop).await?;
         self.get(no).await
     }
 
     /// Its sandbox goes, as soon as what it did is safe.
-    pub(crate) async fn release(&self, no: SessionNo, by_force: bool) -> Result<()> {
-        self.wish(no, Wish::Release { by_force }).await.map(drop)
+    pub(crate) async fn release(&self, no: SessionRowId, by_force: bool) -> Result<()> {
+        self.command(no, StateCommand::Release { by_force }).await.map(drop)
     }
 
     /// Ends it, and puts it into the trash if that is to become of it. Answers how it was at last.
-    pub async fn end(&self, no: SessionNo, by: Order, fate: Fate) -> Result<Session> {
-        self.rooms.store.order_end(no, by.clone(), fate).await?;
+    pub async fn end(&self, no: SessionRowId, by: AuditActor, fate: EndDisposition) -> Result<SessionRow> {
+        self.rooms.store.request_end(no, by.clone(), fate).await?;
         ash_failpoint::reach_async("purge.ordered").await;
-        self.wish(no, Wish::End).await?;
-        if fate == Fate::Purge {
+        self.command(no, StateCommand::End).await?;
+        if fate == EndDisposition::Purge {
             // One that had ended before.
             self.rooms.store.trash(no, self.rooms.clock(), by).await?;
             ash_failpoint::reach_async("purge.recorded").await;
-            self.bury(no).await?;
+            self.write_tombstone(no).await?;
             ash_failpoint::reach_async("purge.buried").await;
         }
         self.get(no).await
     }
 
     /// Notes something on it, instead of what was noted before.
-    pub async fn label(&self, no: SessionNo, metadata: Metadata) -> Result<Session> {
-        self.ask(no, |reply| Request::Label { metadata, reply }).await?;
+    pub async fn set_metadata(&self, no: SessionRowId, metadata: SessionMetadata) -> Result<SessionRow> {
+        self.ask(no, |reply| ActorMessage::SetMetadata { metadata, reply }).await?;
         self.get(no).await
     }
 
     /// A place for a session that is to come back: before anything about it is changed.
-    pub async fn reserve(&self, session: &Session, patience: Option<Duration>) -> Result<Reserved> {
-        self.open_for_more()?;
-        let room = self.room_to_wake(session, patience).await?;
-        Ok(Reserved(Passage { room, patience: Some(self.patience(patience)) }))
+    pub async fn reserve(
+        &self,
+        session: &SessionRow,
+        patience: Option<Duration>,
+    ) -> Result<SandboxReservation> {
+        self.check_room_for_work()?;
+        let room = self.acquire_permit_to_wake(session, patience).await?;
+        Ok(SandboxReservation(Admission { permit: room, queue_timeout: Some(self.patience(patience)) }))
     }
 
     /// The receipt is missing if the session was active all along.
-    pub async fn resume(&self, session: &Session, place: Reserved) -> Result<(Session, Option<Receipt>)> {
-        self.open_for_more()?;
-        let Reserved(Passage { room, patience }) = place;
-        let request =
-            |room, reply| Request::Wish { wish: Wish::Resume, passage: Passage { room, patience }, reply };
-        let answer = self.ask_with_place(session.no, (room, self.patience(patience)), request).await?;
+    pub async fn resume(
+        &self,
+        session: &SessionRow,
+        place: SandboxReservation,
+    ) -> Result<(SessionRow, Option<Receipt>)> {
+        self.check_room_for_work()?;
+        let SandboxReservation(Admission { permit: room, queue_timeout: patience }) = place;
+        let request = |room, reply| ActorMessage::Command {
+            wish: StateCommand::Resume,
+            passage: Admission { permit: room, queue_timeout: patience },
+            reply,
+        };
+        let answer = self.ask_with_permit(session.no, (room, self.patience(patience)), request).await?;
         Ok((self.get(session.no).await?, answer.receipt))
     }
 
-    pub async fn exec(&self, no: SessionNo, command: String, timeout: Duration) -> Result<Executed> {
+    pub async fn exec(&self, no: SessionRowId, command: String, timeout: Duration) -> Result<ExecOutput> {
         self.open_for_work()?;
-        self.ask(no, |reply| Request::Exec { command, timeout, reply }).await
+        self.ask(no, |reply| ActorMessage::Exec { command, timeout, reply }).await
     }
 
-    pub async fn files(&self, session: &Session) -> Result<files::Place> {
-        self.place(session, Purpose::Read).await
+    pub async fn files(&self, session: &SessionRow) -> Result<files::WorkspaceFiles> {
+        self.place(session, FileAccessMode::Read).await
     }
 
     /// For writing. Call `touched` afterwards.
-    pub async fn files_to_write(&self, session: &Session) -> Result<files::Place> {
-        self.place(session, Purpose::Write).await
+    pub async fn files_to_write(&self, session: &SessionRow) -> Result<files::WorkspaceFiles> {
+        self.place(session, FileAccessMode::Write).await
     }
 
-    async fn place(&self, session: &Session, purpose: Purpose) -> Result<files::Place> {
-        if purpose == Purpose::Write {
+    async fn place(&self, session: &SessionRow, purpose: FileAccessMode) -> Result<files::WorkspaceFiles> {
+        if purpose == FileAccessMode::Write {
             self.open_for_work()?;
         }
-        let (source, pen) = self.ask(session.no, |reply| Request::Files { purpose, reply }).await?;
-        Ok(files::Place { source, repo: self.rooms.repo(&session.tenant)?, _pen: pen })
+        let (source, pen) = self.ask(session.no, |reply| ActorMessage::Files { purpose, reply }).await?;
+        Ok(files::WorkspaceFiles { source, repo: self.rooms.repo(&session.tenant)?, _pen: pen })
     }
 
-    pub async fn touched(&self, no: SessionNo) -> Result<()> {
-        let keeper = self.keeper(no).await?;
-        keeper.inbox.send(Request::Touched).await.map_err(|_| Error::Gone)
+    pub async fn touched(&self, no: SessionRowId) -> Result<()> {
+        let keeper = self.actor(no).await?;
+        keeper.inbox.send(ActorMessage::FilesChanged).await.map_err(|_| Error::Gone)
     }
 
-    pub async fn logs(&self, no: SessionNo, after: i64) -> Vec<LogLine> {
+    pub async fn logs(&self, no: SessionRowId, after: i64) -> Vec<LogLine> {
         let keepers = self.rooms.pool.keepers.lock().await;
         keepers.get(&no).map(|keeper| keeper.logs.after(after)).unwrap_or_default()
     }
 
-    pub fn follow(&self, no: SessionNo, after: Cursor) -> Follower {
-        Follower::new(self.rooms.store.clone(), &self.rooms.bells, no, after)
+    pub fn follow(&self, no: SessionRowId, after: LogCursor) -> LogFollower {
+        LogFollower::new(self.rooms.store.clone(), &self.rooms.bells, no, after)
     }
 
-    pub async fn counts(&self) -> Counts {
+    pub async fn counts(&self) -> PoolCounts {
         self.rooms.pool.counts().await
     }
 
@@ -326,10 +346,10 @@ impl Sessions {
     /// No new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
     pub async fn shut_down(&self, grace: Duration) {
         self.stopping.send_replace(true);
-        self.rooms.pool.shelf.close().await;
-        let numbers: Vec<SessionNo> = self.rooms.pool.keepers.lock().await.keys().copied().collect();
+        self.rooms.pool.warm.close().await;
+        let numbers: Vec<SessionRowId> = self.rooms.pool.keepers.lock().await.keys().copied().collect();
         let goodbyes =
-            numbers.into_iter().map(|no| self.ask(no, move |reply| Request::Shutdown { grace, reply }));
+            numbers.into_iter().map(|no| self.ask(no, move |reply| ActorMessage::Shutdown { grace, reply }));
         let all = futures::future::join_all(goodbyes);
         let Ok(goodbyes) = tokio::time::timeout(grace + CAPTURES, all).await else {
             tracing::error!(
@@ -346,7 +366,7 @@ impl Sessions {
         if self.is_stopping() { Err(Error::Stopping) } else { Ok(()) }
     }
 
-    pub(crate) async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {
-        self.ask(no, |reply| Request::Wish { wish, passage: Passage::default(), reply }).await
+    pub(crate) async fn command(&self, no: SessionRowId, wish: StateCommand) -> Result<CommandReply> {
+        self.ask(no, |reply| ActorMessage::Command { wish, passage: Admission::default(), reply }).await
     }
 }

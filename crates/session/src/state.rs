@@ -15,40 +15,41 @@ mod next;
 mod permission;
 mod steer;
 
-pub use budget::{Budget, Left};
-pub use meter::{Meanwhile, Meter};
-pub use permission::Pending;
+pub use budget::{RemainingBudget, SessionBudget};
+pub use meter::{UsageContext, UsageMeter};
+pub use permission::PendingPermission;
 pub(crate) use permission::cancelled;
 
-use ash_driver::Say;
+use ash_driver::AgentInput;
 use ash_model::{
-    Adopted, Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Reached, Seq,
-    Status, Then, TurnId, Verdict,
+    AdoptedHistory, BusyPolicy, ConversationPoint, Event, EventSeq, Fact, Incarnation, LimitReached,
+    MessageOptions, PermissionId, PermissionVerdict, Problem, SessionLock, SessionStatus, TurnId,
+    TurnOutcome,
 };
-use ash_store::{Card, TurnRow};
+use ash_store::{SessionSummary, TurnRow};
 use std::{collections::VecDeque, sync::Arc};
 use uuid::Uuid;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
-    pub status: Status,
+pub struct SessionState {
+    pub status: SessionStatus,
     /// Turns that are not over, in order. Only the first can be anything but queued.
     pub turns: VecDeque<Turn>,
-    pub awake: Option<Awake>,
+    pub awake: Option<AwakeAgent>,
     /// The agent that runs was started with options that are not those of the session any more.
-    pub outdated: bool,
+    pub agent_options_outdated: bool,
     /// Where the last change of options stands in the log that an agent has to be started for.
-    pub configured: Seq,
+    pub last_options_change: EventSeq,
     /// What the agent waits for, in the order that it asked.
-    pub pending: Vec<Pending>,
+    pub pending: Vec<PendingPermission>,
     /// Who has the session to itself. It may be over: a state knows no time.
-    lock: Option<Lock>,
+    lock: Option<SessionLock>,
     /// The highest number ever given to a lock.
     pub locks: u64,
     /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
     pub checkpoint: Option<u64>,
     /// The newest that is not from the middle of a turn: what a fork begins with.
-    pub settled: Option<u64>,
+    pub last_full_checkpoint: Option<u64>,
     /// Turns that are over and whose files no checkpoint holds: saving them failed, or the machine went down before.
     pub unsaved: u64,
     /// The last turn whose files are in a checkpoint of its end.
@@ -56,70 +57,70 @@ pub struct State {
     /// The salvage checkpoint of a tree that could not be trusted, until a receipt has named it.
     pub salvaged: Option<u64>,
     /// Where the last rewind stands in the log. A tree from before it is not the session's any more.
-    pub rewound: Seq,
+    pub rewound: EventSeq,
     /// The highest number ever given to a checkpoint of this workspace.
     pub last_checkpoint: u64,
     /// The last time that the files of the workspace went back, of which the session knows, by the checkpoint's number.
-    pub backs: u64,
+    pub last_workspace_rewind: u64,
     /// Turns that were told to the agent and are over: what it should remember.
-    pub told: u64,
+    pub turns_delivered: u64,
     /// A fork takes up the conversation that its parent kept under this id, until a checkpoint holds its own.
-    pub unborn: Option<Uuid>,
+    pub inherited_memory: Option<Uuid>,
     /// An agent has run since, so that its own transcript is among the files.
-    born: bool,
+    has_own_memory: bool,
     /// What the agent is told at the head of the next message.
-    pub head: Option<String>,
-    tell_once: bool,
+    pub briefing: Option<String>,
+    replay_history_once: bool,
     /// What a turn that was cut off had said and done, up to here, the agent has in its memory.
-    pub kept: Option<Seq>,
+    pub resumed_after: Option<EventSeq>,
     /// The next start is somebody coming back, who gets a receipt.
     pub resuming: bool,
     /// Somebody wants the session paused; if it was only the server that stopped, waiting turns go on.
-    pub held: bool,
-    pub turns_ever: u64,
+    pub pause_requested: bool,
+    pub turns_total: u64,
     pub title: Option<String>,
     pub last_text: Option<String>,
     pub problem: Option<Problem>,
-    pub last_seq: Seq,
-    pub meter: Meter,
+    pub last_seq: EventSeq,
+    pub meter: UsageMeter,
     /// Another witness knew more than the database; the next receipt says so.
-    pub adopted: Option<Adopted>,
+    pub adopted: Option<AdoptedHistory>,
     /// Events that no witness has any more, from the first to the last; the next receipt names them.
-    pub missing: Vec<(Seq, Seq)>,
+    pub missing: Vec<(EventSeq, EventSeq)>,
     /// What its options allow it to use.
-    pub budget: Budget,
+    pub budget: SessionBudget,
     /// Which limit was used up last, until it goes on.
-    reached: Option<Reached>,
+    reached: Option<LimitReached>,
     changed: Vec<TurnRow>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     pub id: TurnId,
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub content: serde_json::Value,
-    pub ask: Ask,
+    pub options: MessageOptions,
     /// The number of the lock that its sender held.
     pub lock: Option<u64>,
     pub attempt: u32,
     pub deaths: u32,
     /// The agent's own, without a prompt.
-    pub own: bool,
+    pub self_started: bool,
     /// The agent that runs was told of it in the middle of another turn.
-    pub told: bool,
+    pub delivered: bool,
     /// The agent said that it has heard it in the middle of another turn.
-    pub heard: bool,
-    pub phase: Phase,
+    pub acknowledged: bool,
+    pub phase: TurnPhase,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Phase {
+pub enum TurnPhase {
     Queued,
     Running {
-        inputs: Vec<(u64, Say)>,
+        inputs: Vec<(u64, AgentInput)>,
     },
     Saving {
-        how: Outcome,
+        how: TurnOutcome,
         text: String,
         problem: Option<Problem>,
     },
@@ -131,22 +132,22 @@ pub enum Phase {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Awake {
+pub struct AwakeAgent {
     pub incarnation: Incarnation,
     /// The number the next line to the agent gets.
     pub next_input: u64,
     /// What it was told last that belongs to no turn.
-    beside: VecDeque<(u64, Arc<Say>)>,
+    out_of_turn_inputs: VecDeque<(u64, Arc<AgentInput>)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wish {
+pub enum StateCommand {
     Prompt {
         turn: TurnId,
         content: serde_json::Value,
-        ask: Ask,
-        wake: Wake,
-        on_busy: OnBusy,
+        ask: MessageOptions,
+        wake: WakePolicy,
+        on_busy: BusyPolicy,
         /// The number of the lock that its sender holds.
         lock: Option<u64>,
     },
@@ -162,7 +163,7 @@ pub enum Wish {
     /// To something that the agent waits for.
     Answer {
         id: PermissionId,
-        verdict: Verdict,
+        verdict: PermissionVerdict,
     },
     Pause,
     Stop,
@@ -175,8 +176,8 @@ pub enum Wish {
     /// To checkpoint `to`, which covers the log up to `seq`.
     Rewind {
         to: u64,
-        seq: Seq,
-        then: Then,
+        seq: EventSeq,
+        then: ConversationPoint,
         /// In a shared workspace: the files of everybody, too.
         files: bool,
     },
@@ -185,45 +186,45 @@ pub enum Wish {
 
 /// Whether a message may wake a session that rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wake {
-    Yes,
-    No,
+pub enum WakePolicy {
+    Allowed,
+    Forbidden,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum CommandRefusal {
     #[error("Session is {0}")]
-    Not(Status),
+    WrongStatus(SessionStatus),
     #[error("Cannot {wish} session with status \"{status}\"")]
-    Cannot { wish: &'static str, status: Status },
+    NotPossible { wish: &'static str, status: SessionStatus },
     #[error("Session has ended — create a new session")]
-    Gone,
+    SessionEnded,
     #[error("A turn is not over; wait for it, or interrupt it")]
     Busy,
     #[error(
         "The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\""
     )]
-    Occupied,
+    SessionBusy,
     #[error(
         "The turn does not wait any more: the agent was told of it, or it is over. One that runs can be interrupted"
     )]
     NotWaiting,
     #[error("{0}")]
-    Budget(Reached),
+    Budget(LimitReached),
     #[error("There is no such permission request")]
-    Unasked,
+    NoSuchPermission,
     #[error("The permission request was answered otherwise, or withdrawn")]
-    Answered,
+    AlreadyAnswered,
     #[error("A question is allowed with answers: what was chosen, by the words of each question")]
-    NoAnswers,
+    AnswersMissing,
     #[error("Answers are for questions; this request asks whether a call may be made")]
-    NoQuestion,
+    NotAQuestion,
 }
 
 /// What is to be done now.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
-pub enum Next {
+pub enum NextStep {
     Wait,
     /// Make a sandbox and start the agent.
     Wake,
@@ -231,10 +232,10 @@ pub enum Next {
     Tell {
         fact: Fact,
         input: u64,
-        say: Say,
+        say: AgentInput,
     },
     /// This is so, and what it says to the agent is to be said.
-    Note {
+    Commit {
         facts: Vec<Fact>,
     },
     /// Capture the workspace, then end the turn.
@@ -247,70 +248,70 @@ pub enum Next {
 
 /// What the next one to look after the session found of its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum SandboxLiveness {
     Alive(Incarnation),
     Dead,
     /// Somebody is there who does not answer as a shim does.
-    Mute,
+    Unresponsive,
 }
 
-impl State {
+impl SessionState {
     /// A session that has just been made. Everything else follows from its events.
-    pub fn new(last_seq: Seq) -> State {
-        State {
-            status: Status::Starting,
+    pub fn new(last_seq: EventSeq) -> SessionState {
+        SessionState {
+            status: SessionStatus::Starting,
             turns: VecDeque::new(),
             awake: None,
-            outdated: false,
-            configured: 0,
+            agent_options_outdated: false,
+            last_options_change: 0,
             pending: Vec::new(),
             lock: None,
             locks: 0,
             checkpoint: None,
-            settled: None,
+            last_full_checkpoint: None,
             unsaved: 0,
             saved_turn: None,
             salvaged: None,
             rewound: 0,
             last_checkpoint: 0,
-            backs: 0,
-            told: 0,
-            unborn: None,
-            born: false,
-            head: None,
-            tell_once: false,
-            kept: None,
+            last_workspace_rewind: 0,
+            turns_delivered: 0,
+            inherited_memory: None,
+            has_own_memory: false,
+            briefing: None,
+            replay_history_once: false,
+            resumed_after: None,
             resuming: false,
-            held: false,
-            turns_ever: 0,
+            pause_requested: false,
+            turns_total: 0,
             title: None,
             last_text: None,
             problem: None,
             last_seq,
-            meter: Meter::default(),
+            meter: UsageMeter::default(),
             adopted: None,
             missing: Vec::new(),
-            budget: Budget::default(),
+            budget: SessionBudget::default(),
             reached: None,
             changed: Vec::new(),
         }
     }
 
     /// What a fork has of its parent and no event of its own says.
-    pub fn adopt(&mut self, card: &Card) {
+    pub fn adopt(&mut self, card: &SessionSummary) {
         self.title = card.title.clone();
         self.last_text = card.last_text.clone();
-        self.turns_ever = card.turns;
+        self.turns_total = card.turns;
     }
 
     /// What a fork has of its parent, as it was where they part.
-    pub fn inherit(&mut self, then: &Then) {
+    pub fn inherit(&mut self, then: &ConversationPoint) {
         self.title = then.title.clone();
         self.last_text = then.last_text.clone();
-        self.turns_ever = then.turns;
+        self.turns_total = then.turns;
     }
 
-    pub fn replay(mut self, events: &[Event]) -> State {
+    pub fn replay(mut self, events: &[Event]) -> SessionState {
         for event in events {
             self.apply(event.seq, &event.fact);
         }
@@ -319,7 +320,7 @@ impl State {
     }
 
     pub fn current(&self) -> Option<&Turn> {
-        self.turns.front().filter(|turn| turn.phase != Phase::Queued)
+        self.turns.front().filter(|turn| turn.phase != TurnPhase::Queued)
     }
 
     pub fn is_running(&self, turn: TurnId) -> bool {
@@ -327,7 +328,7 @@ impl State {
     }
 
     fn running(&self) -> Option<TurnId> {
-        self.turns.front().filter(|turn| matches!(turn.phase, Phase::Running { .. })).map(|turn| turn.id)
+        self.turns.front().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. })).map(|turn| turn.id)
     }
 
     /// Nothing runs, nothing waits to be saved.
@@ -336,34 +337,34 @@ impl State {
     }
 
     pub fn was_asked_to_stop(&self) -> bool {
-        matches!(self.turns.front(), Some(Turn { phase: Phase::Running { inputs }, .. }) if asked_to_stop(inputs))
+        matches!(self.turns.front(), Some(Turn { phase: TurnPhase::Running { inputs }, .. }) if asked_to_stop(inputs))
     }
 
     /// The conversation as it stands, for somebody who comes back to it later.
-    pub fn then(&self) -> Then {
+    pub fn conversation_point(&self) -> ConversationPoint {
         // What was heard in the middle of a turn is part of the conversation, although it never began by itself.
-        let waits = |turn: &&Turn| turn.attempt == 0 && !matches!(turn.phase, Phase::Joined { .. });
+        let waits = |turn: &&Turn| turn.attempt == 0 && !matches!(turn.phase, TurnPhase::Joined { .. });
         let waiting: Vec<TurnId> = self.turns.iter().filter(waits).map(|turn| turn.id).collect();
         let under_way = self.turns.iter().find(|turn| turn.attempt > 0).map(|turn| turn.id);
-        let turns = self.turns_ever - waiting.len() as u64;
-        Then {
+        let turns = self.turns_total - waiting.len() as u64;
+        ConversationPoint {
             // What was under way does not go on, but the agent remembers it.
-            told: self.told + u64::from(under_way.is_some()),
+            turns_delivered: self.turns_delivered + u64::from(under_way.is_some()),
             turns,
             title: self.title.clone().filter(|_| turns > 0),
             last_text: self.last_text.clone(),
-            memory: self.unborn,
+            memory: self.inherited_memory,
             under_way,
             waiting,
         }
     }
 
-    pub fn card(&self) -> Card {
-        Card {
+    pub fn summary(&self) -> SessionSummary {
+        SessionSummary {
             status: self.status,
             title: self.title.clone(),
             last_text: self.last_text.clone(),
-            turns: self.turns_ever,
+            turns: self.turns_total,
             open_turns: self.turns.len() as u64,
             problem: self.problem.clone(),
             checkpoint: self.checkpoint,
@@ -373,22 +374,22 @@ impl State {
     }
 
     /// The last lock that was not given up. Turns of a session that rests do not run, so they do not keep it.
-    pub fn lock(&self) -> Option<Lock> {
+    pub fn lock(&self) -> Option<SessionLock> {
         let lock = self.lock.clone()?;
-        let runs = matches!(self.status, Status::Starting | Status::Active);
+        let runs = matches!(self.status, SessionStatus::Starting | SessionStatus::Active);
         let in_use = runs && self.turns.iter().any(|turn| turn.lock == Some(lock.number));
-        Some(Lock { in_use, ..lock })
+        Some(SessionLock { in_use, ..lock })
     }
 
     /// The turn rows that changed since this was last asked.
-    pub fn take_changed(&mut self) -> Vec<TurnRow> {
+    pub fn take_changed_turns(&mut self) -> Vec<TurnRow> {
         std::mem::take(&mut self.changed)
     }
 }
 
 /// Whether the agent was told to give the turn up.
-fn asked_to_stop(inputs: &[(u64, Say)]) -> bool {
-    inputs.iter().any(|(_, say)| matches!(say, Say::Interrupt { .. }))
+fn asked_to_stop(inputs: &[(u64, AgentInput)]) -> bool {
+    inputs.iter().any(|(_, say)| matches!(say, AgentInput::Interrupt { .. }))
 }
 
 /// The words of a message: a string, or the text blocks of a list.

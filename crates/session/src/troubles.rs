@@ -15,9 +15,9 @@ pub struct ServerTrouble {
 }
 
 #[derive(Debug, Default)]
-pub struct Troubles(Mutex<BTreeMap<&'static str, ServerTrouble>>);
+pub struct ServerTroubles(Mutex<BTreeMap<&'static str, ServerTrouble>>);
 
-impl Troubles {
+impl ServerTroubles {
     /// Keeps `since` of a trouble that is known, and logs one that is new.
     pub fn set(&self, code: &'static str, error: impl Into<String>, now: Timestamp) {
         let (mut all, error) = (self.lock(), error.into());
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_trouble_keeps_its_beginning_until_it_is_cleared() {
-        let troubles = Troubles::default();
+        let troubles = ServerTroubles::default();
         troubles.set("later", "b", Timestamp(2));
         troubles.set("first", "a", Timestamp(1));
         troubles.set("later", "c", Timestamp(3));

@@ -10,43 +10,43 @@
 use crate::{
     Error, Result, Sessions, blocking,
     bounds::{self, of_disk},
-    common::{Common, Floor},
-    files::{FileSource, Place},
-    live::{Live, make_dir, open_root},
+    common::{ExclusiveGuard, Workspace},
+    files::{FileSource, WorkspaceFiles},
+    live::{LiveDirectory, make_dir, open_root},
 };
-use ash_snapshot::{Folder, Links, Owner, RelPath, Weight};
-use ash_store::Session;
+use ash_snapshot::{DiskUsage, FileOwner, Folder, LinkPolicy, RelPath};
+use ash_store::SessionRow;
 use std::{fs, io::Read, path::PathBuf, sync::Arc};
 
 /// Says that everything of an upload is there.
 const WHOLE: &str = "whole";
 /// What is to be put in place, and what gave way to it until all of it is.
 const FILES: &str = "files";
-const ASIDE: &str = "aside";
+const REPLACED: &str = "aside";
 /// What file systems give out at once.
 const BLOCK: u64 = 4096;
 
 /// An upload on its way. Dropped before it is put in place, nothing of it was ever there.
-pub struct Upload {
+pub struct WorkspaceUpload {
     dir: PathBuf,
     files: Folder,
     uid: Option<u32>,
     /// As long as it is on its way nobody takes it for a dead server's.
-    _common: Option<Arc<Common>>,
+    _common: Option<Arc<Workspace>>,
 }
 
-impl Upload {
-    fn begin(common: Arc<Common>, uid: Option<u32>) -> Result<Upload> {
+impl WorkspaceUpload {
+    fn begin(common: Arc<Workspace>, uid: Option<u32>) -> Result<WorkspaceUpload> {
         let dir = common.live.uploads().join(uuid::Uuid::new_v4().to_string());
-        for name in [FILES, ASIDE] {
+        for name in [FILES, REPLACED] {
             // Again: the end of another upload may have taken the folder of all of them away in between.
             make_dir(&dir.join(name)).or_else(|_| make_dir(&dir.join(name)))?;
         }
-        Ok(Upload { files: Folder::open(&dir.join(FILES))?, dir, uid, _common: Some(common) })
+        Ok(WorkspaceUpload { files: Folder::open(&dir.join(FILES))?, dir, uid, _common: Some(common) })
     }
 
-    fn owner(&self) -> Option<Owner> {
-        self.uid.map(|uid| Owner { uid, gid: uid })
+    fn owner(&self) -> Option<FileOwner> {
+        self.uid.map(|uid| FileOwner { uid, gid: uid })
     }
 
     pub fn file(&self, path: &RelPath, bytes: &mut dyn Read, mode: u32) -> Result<()> {
@@ -61,7 +61,7 @@ impl Upload {
 
     /// A file that came before, under another name.
     pub fn copy(&self, path: &RelPath, of: &RelPath) -> Result<()> {
-        let (mut file, stat) = self.files.open_file(of, Links::Refuse)?;
+        let (mut file, stat) = self.files.open_file(of, LinkPolicy::Refuse)?;
         self.file(path, &mut file, stat.mode)
     }
 
@@ -70,18 +70,18 @@ impl Upload {
     }
 
     pub fn folder(&self, path: &RelPath) -> Result<()> {
-        self.if_there(self.files.make_sub(path, self.owner()).map_err(Error::from))
+        self.if_there(self.files.make_subfolder(path, self.owner()).map_err(Error::from))
     }
 
-    fn put(self, common: &Common, most: Option<Weight>) -> Result<()> {
+    fn put(self, common: &Workspace, most: Option<DiskUsage>) -> Result<()> {
         self.if_there(self.put_in(common, most))
     }
 
-    fn put_in(&self, common: &Common, most: Option<Weight>) -> Result<()> {
+    fn put_in(&self, common: &Workspace, most: Option<DiskUsage>) -> Result<()> {
         let tree = open_root(&common.live.workspace())?;
-        let replaced = tree.would_replace(&self.files)?;
+        let replaced = tree.measure_replaced(&self.files)?;
         if let Some(most) = most {
-            fits(common, most, (self.files.weigh(Weight::MOST)?, replaced))?;
+            fits(common, most, (self.files.measure(DiskUsage::UNLIMITED)?, replaced))?;
         }
         ash_failpoint::reach("upload.written");
         fs::write(self.dir.join(WHOLE), b"").map_err(Error::io("cannot finish an upload"))?;
@@ -90,14 +90,14 @@ impl Upload {
     }
 
     fn finish(&self, tree: &Folder) -> Result<()> {
-        let aside = self.dir.join(ASIDE);
+        let aside = self.dir.join(REPLACED);
         Folder::erase(&aside)?;
         make_dir(&aside)?;
         Ok(tree.merge(&self.files, &Folder::open(&aside)?, self.owner())?)
     }
 }
 
-impl Drop for Upload {
+impl Drop for WorkspaceUpload {
     fn drop(&mut self) {
         // What is half erased must not be taken for whole.
         fs::remove_file(self.dir.join(WHOLE)).ok();
@@ -112,30 +112,30 @@ impl Drop for Upload {
 }
 
 /// Whether there is room for something new in place of something old.
-fn fits(common: &Common, most: Weight, (new, old): (Weight, Weight)) -> Result<()> {
+fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage)) -> Result<()> {
     if common.has_plenty(most, new) {
         return Ok(());
     }
     let room = |most: u64, new: u64, old: u64| most.saturating_add(old).saturating_sub(new);
-    let room = Weight {
+    let room = DiskUsage {
         bytes: room(most.bytes, new.bytes, old.bytes),
         files: room(most.files, new.files, old.files),
     };
     let is = bounds::weigh(&common.live, room)?;
-    let then = Weight {
+    let then = DiskUsage {
         bytes: is.bytes.saturating_add(new.bytes).saturating_sub(old.bytes),
         files: is.files.saturating_add(new.files).saturating_sub(old.files),
     };
     match bounds::reached(None, then, most) {
         Some(reached) => Err(Error::NoRoom(reached)),
         None => {
-            common.weighed(then);
+            common.set_disk_usage(then);
             Ok(())
         }
     }
 }
 
-impl Live {
+impl LiveDirectory {
     /// Of a server that died in the middle: what was whole is put into the tree, if that is the one it was meant for.
     pub(crate) fn settle_uploads(&self, tree: Option<Option<u32>>) -> Result<()> {
         let Ok(found) = fs::read_dir(self.uploads()) else { return Ok(()) };
@@ -144,7 +144,7 @@ impl Live {
                 Folder::erase(&dir)?;
                 continue;
             };
-            let upload = Upload { dir, files, uid: tree.flatten(), _common: None };
+            let upload = WorkspaceUpload { dir, files, uid: tree.flatten(), _common: None };
             if let (Some(_), true) = (tree, upload.dir.join(WHOLE).exists())
                 && let Err(error) = upload.finish(&open_root(&self.workspace())?)
             {
@@ -167,24 +167,24 @@ fn moved(error: Error) -> Error {
 
 impl Sessions {
     /// Begins an upload of at least so much. `put` is what makes it count.
-    pub async fn upload(&self, session: &Session, least: Weight) -> Result<Upload> {
-        self.open_for_more()?;
-        let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(Weight::MOST);
+    pub async fn upload(&self, session: &SessionRow, least: DiskUsage) -> Result<WorkspaceUpload> {
+        self.check_room_for_work()?;
+        let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(DiskUsage::UNLIMITED);
         if let Some(reached) = bounds::reached(None, least, most) {
             return Err(Error::NoRoom(reached));
         }
-        let common = self.rooms().common(session.workspace);
+        let common = self.rooms().workspace(session.workspace);
         // No pen is kept: whoever replaces the tree need not wait until all of it is written.
         let uid = match common.tree() {
             Some(uid) => uid,
             None => self.files_to_write(session).await?.owner()?,
         };
-        blocking(move || Upload::begin(common, uid).map_err(moved)).await
+        blocking(move || WorkspaceUpload::begin(common, uid).map_err(moved)).await
     }
 
     /// All of it. In one go for everybody who captures the files or replaces them.
-    pub async fn put(&self, session: &Session, upload: Upload) -> Result<()> {
-        let common = self.rooms().common(session.workspace);
+    pub async fn commit_upload(&self, session: &SessionRow, upload: WorkspaceUpload) -> Result<()> {
+        let common = self.rooms().workspace(session.workspace);
         let put = match self.ready_to_put(session, &common).await {
             Ok((most, place, floor)) => {
                 blocking(move || {
@@ -213,31 +213,31 @@ impl Sessions {
 
     async fn ready_to_put(
         &self,
-        session: &Session,
-        common: &Common,
-    ) -> Result<(Option<Weight>, Place, Floor)> {
+        session: &SessionRow,
+        common: &Workspace,
+    ) -> Result<(Option<DiskUsage>, WorkspaceFiles, ExclusiveGuard)> {
         let most = of_disk(&self.rooms().bounds(session).await?);
         loop {
             let place = self.files_to_write(session).await?;
-            match common.try_floor() {
+            match common.try_exclusive() {
                 Some(floor) => return Ok((most, place, floor)),
                 // Waited for without the pen: whoever has the floor may want that.
                 None => drop(place),
             }
-            drop(common.floor().await);
+            drop(common.exclusive().await);
         }
     }
 
     /// Whether files of these sizes may come in place of what is there. Refused, nothing was written.
-    pub async fn make_room(&self, session: &Session, files: Vec<(RelPath, u64)>) -> Result<()> {
-        self.open_for_more()?;
+    pub async fn check_disk_limit(&self, session: &SessionRow, files: Vec<(RelPath, u64)>) -> Result<()> {
+        self.check_room_for_work()?;
         let Some(most) = of_disk(&self.rooms().bounds(session).await?) else { return Ok(()) };
-        let common = self.rooms().common(session.workspace);
+        let common = self.rooms().workspace(session.workspace);
         let new = weight_of(files.iter().map(|(_, size)| *size));
         if common.has_plenty(most, new) {
             return Ok(());
         }
-        let _turn = self.rooms().walks.acquire().await.map_err(|_| Error::Stopping)?;
+        let _turn = self.rooms().disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
         blocking(move || match open_root(&common.live.workspace()) {
             Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
             // Not made yet, or lost: what it will hold is the agent's own files, or its last checkpoint.
@@ -250,7 +250,7 @@ impl Sessions {
     }
 }
 
-impl Place {
+impl WorkspaceFiles {
     /// The uid of what is written here, if it has one of its own.
     fn owner(&self) -> Result<Option<u32>> {
         match &self.source {
@@ -261,15 +261,15 @@ impl Place {
 }
 
 /// What files of these sizes will take.
-pub fn weight_of(sizes: impl Iterator<Item = u64>) -> Weight {
+pub fn weight_of(sizes: impl Iterator<Item = u64>) -> DiskUsage {
     let blocks = |size: u64| size.div_ceil(BLOCK).saturating_mul(BLOCK);
-    sizes.fold(Weight::default(), |sum, size| sum.plus(Weight { bytes: blocks(size), files: 1 }))
+    sizes.fold(DiskUsage::default(), |sum, size| sum.plus(DiskUsage { bytes: blocks(size), files: 1 }))
 }
 
-fn replaced(tree: &Folder, files: &[(RelPath, u64)]) -> Weight {
+fn replaced(tree: &Folder, files: &[(RelPath, u64)]) -> DiskUsage {
     let mut paths: Vec<&RelPath> = files.iter().map(|(path, _)| path).collect();
     paths.sort_unstable();
     paths.dedup();
-    let size = |path: &&RelPath| tree.open_file(path, Links::Refuse).ok().map(|(_, stat)| stat.size);
+    let size = |path: &&RelPath| tree.open_file(path, LinkPolicy::Refuse).ok().map(|(_, stat)| stat.size);
     weight_of(paths.iter().filter_map(size))
 }

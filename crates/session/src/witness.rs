@@ -9,16 +9,17 @@ mod records;
 mod repair;
 mod tombstones;
 
-pub use compare::Behind;
-pub use repair::{Repair, RepairedSession};
-pub(crate) use {adopt::reconcile, packs::History, tombstones::note as note_purge};
+pub use compare::SessionBehindWitness;
+pub use repair::{RepairMode, RepairedSession};
+pub(crate) use {adopt::reconcile, packs::PackHistory, tombstones::note as note_purge};
 
 use crate::{
-    Error, Result, Sessions, blocking, far::FarHistory, live::Live, rooms::Rooms, sessions::native_id,
+    Error, Result, Sessions, blocking, far::RemoteHistory, live::LiveDirectory, rooms::Services,
+    sessions::native_id,
 };
-use ash_model::{Epoch, SessionId, SessionNo, Slug, TenantId, Timestamp, Witness, WorkspaceId};
-use compare::{Rows, Tombstones, behind_bucket, behind_packs, is_explained};
-use records::{Proof, Records};
+use ash_model::{Epoch, HistorySource, SessionId, SessionRowId, Slug, TenantId, Timestamp, WorkspaceId};
+use compare::{SessionLogEndMap, TombstoneMap, behind_bucket, behind_packs, is_explained};
+use records::{PackProof, PackProofs};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::{
@@ -38,22 +39,22 @@ const MAX_NAMED: usize = 5;
 
 /// What every tenant's packs and tombstones say, as far as they were read.
 #[derive(Debug, Default)]
-pub(crate) struct Witnesses {
-    tenants: Mutex<HashMap<TenantId, Arc<Mutex<OfTenant>>>>,
+pub(crate) struct WitnessCache {
+    tenants: Mutex<HashMap<TenantId, Arc<Mutex<TenantWitnesses>>>>,
     /// Sessions whose row was compared with every witness since the server started.
-    compared: Mutex<HashSet<SessionNo>>,
+    compared: Mutex<HashSet<SessionRowId>>,
     /// Sessions that went on without the object store's word.
-    unreachable: Mutex<HashSet<SessionNo>>,
+    unreachable: Mutex<HashSet<SessionRowId>>,
     /// The database was compared as a whole since the server started.
     is_whole_compared: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct OfTenant {
-    pub(crate) packs: Records,
+pub(crate) struct TenantWitnesses {
+    pub(crate) packs: PackProofs,
     /// Packs that are only in the object store.
-    pub(crate) remote: Records,
-    pub(crate) tombstones: Tombstones,
+    pub(crate) remote: PackProofs,
+    pub(crate) tombstones: TombstoneMap,
     is_read: bool,
 }
 
@@ -61,44 +62,48 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-impl Witnesses {
-    pub(crate) fn is_compared(&self, no: SessionNo) -> bool {
+impl WitnessCache {
+    pub(crate) fn is_compared(&self, no: SessionRowId) -> bool {
         lock(&self.compared).contains(&no)
     }
 
     /// No witness knows more of it: it was made here, or was compared.
-    pub(crate) fn mark_compared(&self, no: SessionNo) {
+    pub(crate) fn mark_compared(&self, no: SessionRowId) {
         lock(&self.compared).insert(no);
         lock(&self.unreachable).remove(&no);
     }
 
-    pub(crate) fn mark_unreachable(&self, no: SessionNo) {
+    pub(crate) fn mark_unreachable(&self, no: SessionRowId) {
         lock(&self.unreachable).insert(no);
     }
 
-    pub(crate) fn was_unreachable(&self, no: SessionNo) -> bool {
+    pub(crate) fn was_unreachable(&self, no: SessionRowId) -> bool {
         lock(&self.unreachable).contains(&no)
     }
 
-    fn of(&self, rooms: &Rooms, tenant: &TenantId) -> Arc<Mutex<OfTenant>> {
+    fn of(&self, rooms: &Services, tenant: &TenantId) -> Arc<Mutex<TenantWitnesses>> {
         let cache = rooms.settings.repo_dir.join(tenant.as_str()).join("cache");
         let open = || {
-            let packs = Records::open(&cache.join("records"));
-            let remote = Records::open(&cache.join("remote-records"));
-            Arc::new(Mutex::new(OfTenant { packs, remote, ..OfTenant::default() }))
+            let packs = PackProofs::open(&cache.join("records"));
+            let remote = PackProofs::open(&cache.join("remote-records"));
+            Arc::new(Mutex::new(TenantWitnesses { packs, remote, ..TenantWitnesses::default() }))
         };
         lock(&self.tenants).entry(tenant.clone()).or_insert_with(open).clone()
     }
 }
 
-impl Rooms {
+impl Services {
     /// A tenant's witnesses on this machine, read for the first time or anew.
-    pub(crate) async fn witnesses(&self, tenant: &TenantId, how: Reading) -> Result<Arc<Mutex<OfTenant>>> {
+    pub(crate) async fn witnesses(
+        &self,
+        tenant: &TenantId,
+        how: WitnessRefresh,
+    ) -> Result<Arc<Mutex<TenantWitnesses>>> {
         let (of, repo, tenant) = (self.witnesses.of(self, tenant), self.repo(tenant)?, tenant.clone());
         blocking(move || {
             {
                 let mut all = lock(&of);
-                if how == Reading::Anew || !all.is_read {
+                if how == WitnessRefresh::Anew || !all.is_read {
                     let packs = repo.pack_names()?;
                     all.packs.refresh(&repo, &tenant, &packs)?;
                     all.tombstones = tombstones::read(&repo)?;
@@ -112,7 +117,7 @@ impl Rooms {
 
     /// Packs for which no row and no tombstone accounts, or that cannot be read: none of them is garbage.
     pub(crate) async fn unclear_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
-        let (of, rows) = (self.witnesses(tenant, Reading::Once).await?, self.rows(tenant).await?);
+        let (of, rows) = (self.witnesses(tenant, WitnessRefresh::Once).await?, self.rows(tenant).await?);
         let of = lock(&of);
         let unexplained = of.packs.proofs().filter(|(_, proof)| !is_explained(proof, &rows, &of.tombstones));
         Ok(unexplained.map(|(pack, _)| pack).chain(of.packs.unreadable.keys()).cloned().collect())
@@ -125,8 +130,8 @@ impl Rooms {
         tenant: &TenantId,
         id: &SessionId,
         packs: Arc<Vec<String>>,
-    ) -> Result<Option<Proof>> {
-        let (of, repo) = (self.witnesses(tenant, Reading::Once).await?, self.repo(tenant)?);
+    ) -> Result<Option<PackProof>> {
+        let (of, repo) = (self.witnesses(tenant, WitnessRefresh::Once).await?, self.repo(tenant)?);
         let (tenant, id) = (tenant.clone(), id.clone());
         blocking(move || {
             let began = Instant::now();
@@ -134,7 +139,7 @@ impl Rooms {
             let unknown = |pack: &&String| !of.packs.knows(pack) && !of.remote.knows(pack);
             let new: Vec<String> = packs.iter().filter(unknown).cloned().collect();
             for some in new.chunks(CHUNK) {
-                if began.elapsed() > LOOK_AT_PACKS {
+                if began.elapsed() > PACK_READ_TIME {
                     tracing::warn!(session = %id, "the object store has more packs than could be looked at in time: whether one of them knows more of the session is not known");
                     break;
                 }
@@ -154,8 +159,11 @@ impl Rooms {
         if packs.is_empty() {
             return Ok(Vec::new());
         }
-        let (of, repo, rows) =
-            (self.witnesses(tenant, Reading::Once).await?, self.repo(tenant)?, self.rows(tenant).await?);
+        let (of, repo, rows) = (
+            self.witnesses(tenant, WitnessRefresh::Once).await?,
+            self.repo(tenant)?,
+            self.rows(tenant).await?,
+        );
         let (tenant, packs) = (tenant.clone(), packs.to_vec());
         blocking(move || {
             let mut of = lock(&of);
@@ -184,24 +192,24 @@ impl Rooms {
         tenant: &TenantId,
         ids: impl Iterator<Item = &'i SessionId>,
     ) -> Result<HashMap<SessionId, Epoch>> {
-        let of = self.witnesses(tenant, Reading::Once).await?;
+        let of = self.witnesses(tenant, WitnessRefresh::Once).await?;
         let of = lock(&of);
         Ok(ids.filter_map(|id| Some((id.clone(), of.tombstones.get(id)?.epoch))).collect())
     }
 
-    pub(crate) async fn rows(&self, tenant: &TenantId) -> Result<Rows> {
+    pub(crate) async fn rows(&self, tenant: &TenantId) -> Result<SessionLogEndMap> {
         let all = self.store.log_positions(tenant).await?;
         Ok(all.into_iter().map(|row| (row.session.clone(), row)).collect())
     }
 }
 
 /// So long packs in the object store are read for records of a session whose manifests may not be all.
-const LOOK_AT_PACKS: Duration = Duration::from_secs(5);
+const PACK_READ_TIME: Duration = Duration::from_secs(5);
 /// So many at a time.
 const CHUNK: usize = 64;
 
 /// So long the object store may take to say whether it knows an id.
-const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+const REMOTE_ID_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a new session begins with, so that nobody takes it for one that was purged under its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,15 +235,15 @@ impl Beginning {
     /// A shared workspace has had an epoch before: who had this id there may have had it, too.
     pub(crate) async fn in_shared(
         self,
-        rooms: &Rooms,
+        rooms: &Services,
         id: &SessionId,
         (workspace, slug): (WorkspaceId, &Slug),
     ) -> Result<()> {
         if !self.is_again {
             return Ok(());
         }
-        let common = rooms.common(workspace);
-        let _floor = common.floor().await;
+        let common = rooms.workspace(workspace);
+        let _floor = common.exclusive().await;
         loop {
             let (lease, is_first) = common.claim(rooms, workspace).await?;
             if is_first {
@@ -262,12 +270,12 @@ pub enum IdFrom {
 
 /// An id that only a witness knows is taken.
 pub(crate) async fn beginning(
-    rooms: &Rooms,
+    rooms: &Services,
     tenant: &TenantId,
     (id, from): (&SessionId, IdFrom),
 ) -> Result<Beginning> {
     tombstones::write_of(rooms, tenant, id).await?;
-    let of = rooms.witnesses(tenant, Reading::Once).await?;
+    let of = rooms.witnesses(tenant, WitnessRefresh::Once).await?;
     let mut first = Beginning { epoch: Epoch(1), at: rooms.clock(), is_again: false };
     {
         let of = lock(&of);
@@ -275,13 +283,13 @@ pub(crate) async fn beginning(
         if let Some(tombstone) = buried {
             first = first.after(tombstone.epoch, tombstone.purged_at);
         }
-        let is_there = |proof: &Proof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone));
+        let is_there = |proof: &PackProof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone));
         if of.packs.newest_of(id).is_some_and(is_there) {
             return Err(Error::Unrepaired(id.clone()));
         }
     }
     let is_asked = from == IdFrom::Caller;
-    let Some(far) = rooms.far.as_ref().filter(|far| is_asked && far.trouble().is_none()) else {
+    let Some(far) = rooms.replicator.as_ref().filter(|far| is_asked && far.trouble().is_none()) else {
         return Ok(first);
     };
     let asked = async {
@@ -290,12 +298,14 @@ pub(crate) async fn beginning(
             return Ok(first);
         };
         match far.known_session(rooms, tenant, id).await? {
-            FarHistory::Of(_) => Err(Error::Store(ash_store::Error::Taken(format!("Session id \"{id}\"")))),
-            FarHistory::Purged(tombstone) => Ok(first.after(epoch, tombstone.purged_at)),
-            FarHistory::Nothing => Ok(Beginning { epoch: Epoch(epoch.0 + 1), ..first }),
+            RemoteHistory::Of(_) => {
+                Err(Error::Store(ash_store::Error::Taken(format!("Session id \"{id}\""))))
+            }
+            RemoteHistory::Purged(tombstone) => Ok(first.after(epoch, tombstone.purged_at)),
+            RemoteHistory::Nothing => Ok(Beginning { epoch: Epoch(epoch.0 + 1), ..first }),
         }
     };
-    match tokio::time::timeout(KNOWN_WITHIN, asked).await {
+    match tokio::time::timeout(REMOTE_ID_TIMEOUT, asked).await {
         // Without its answer the session begins, and is compared before anything of it is sent.
         Err(_) | Ok(Err(Error::Bucket(_))) => Ok(first),
         Ok(answered) => answered,
@@ -303,7 +313,7 @@ pub(crate) async fn beginning(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum WitnessRefresh {
     /// What was read before will do.
     Once,
     Anew,
@@ -311,23 +321,24 @@ pub(crate) enum Reading {
 
 /// What a comparison found.
 #[derive(Debug, Clone, Default)]
-pub struct Compared {
+pub struct DatabaseComparison {
     pub sessions: usize,
-    pub behind: Vec<(TenantId, Behind)>,
+    pub behind: Vec<(TenantId, SessionBehindWitness)>,
     /// Live trees of workspaces that the database does not know.
     pub orphans: Vec<WorkspaceId>,
     /// What was found wrong with the database's files.
     pub damage: Option<String>,
 }
 
-impl Compared {
+impl DatabaseComparison {
     pub fn is_behind(&self) -> bool {
         !self.behind.is_empty() || !self.orphans.is_empty() || self.damage.is_some()
     }
 
     /// For a person, with the remedy.
     pub fn sentence(&self) -> String {
-        let named: Vec<String> = self.behind.iter().take(MAX_NAMED).map(|(_, behind)| told(behind)).collect();
+        let named: Vec<String> =
+            self.behind.iter().take(MAX_NAMED).map(|(_, behind)| describe_behind(behind)).collect();
         let more = self.behind.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         let trees = match self.orphans.len() {
@@ -345,11 +356,11 @@ impl Compared {
     }
 }
 
-fn told(behind: &Behind) -> String {
-    let Behind { session, known, proven, witness } = behind;
+fn describe_behind(behind: &SessionBehindWitness) -> String {
+    let SessionBehindWitness { session, known, proven, witness } = behind;
     let who = match witness {
-        Witness::Packs => "packs",
-        Witness::Bucket => "the object store",
+        HistorySource::Packs => "packs",
+        HistorySource::Bucket => "the object store",
     };
     match known {
         Some(known) => format!("{session} (event {known} of {proven}, {who})"),
@@ -359,11 +370,12 @@ fn told(behind: &Behind) -> String {
 
 impl Sessions {
     /// Compares the database with its witnesses, says what is wrong, and clears what is not any more.
-    pub async fn compare_witnesses(&self) -> Result<Compared> {
+    pub async fn compare_witnesses(&self) -> Result<DatabaseComparison> {
         let (rooms, began) = (self.rooms(), Instant::now());
         tombstones::write_all(rooms).await?;
         let damage = rooms.settings.database_damage.clone();
-        let mut found = Compared { orphans: self.orphans().await?, damage, ..Compared::default() };
+        let mut found =
+            DatabaseComparison { orphans: self.orphans().await?, damage, ..DatabaseComparison::default() };
         for tenant in rooms.all_tenants().await? {
             let (sessions, behind) = compare_tenant(rooms, &tenant).await?;
             found.sessions += sessions;
@@ -387,7 +399,7 @@ impl Sessions {
     /// Whether SQLite can read all of its own pages.
     pub async fn check_database(&self) {
         let rooms = self.rooms();
-        let damage = match rooms.store.damage().await {
+        let damage = match rooms.store.check_integrity().await {
             Ok(damage) => damage,
             Err(error) => Some(error.to_string()),
         };
@@ -414,10 +426,10 @@ impl Sessions {
         let mut orphans = Vec::new();
         for name in crate::sessions::list_names(&rooms.settings.live_dir) {
             let Some(workspace) = WorkspaceId::parse(&name) else { continue };
-            let live = Live::new(&rooms.settings.live_dir, workspace);
+            let live = LiveDirectory::new(&rooms.settings.live_dir, workspace);
             if !live.is_unclaimed()
                 && live.has_leftovers(false)
-                && rooms.store.hold(workspace).await?.is_none()
+                && rooms.store.lease_holder(workspace).await?.is_none()
                 // It may have been made, and may have gone, since the list was.
                 && live.has_leftovers(false)
                 && !live.is_unclaimed()
@@ -430,11 +442,14 @@ impl Sessions {
 }
 
 /// How many sessions there are, and which of them the database knows less of than a witness.
-async fn compare_tenant(rooms: &Arc<Rooms>, tenant: &TenantId) -> Result<(usize, Vec<Behind>)> {
+async fn compare_tenant(
+    rooms: &Arc<Services>,
+    tenant: &TenantId,
+) -> Result<(usize, Vec<SessionBehindWitness>)> {
     // First the packs: what is recorded later is in a row by then.
-    let of = rooms.witnesses(tenant, Reading::Anew).await?;
+    let of = rooms.witnesses(tenant, WitnessRefresh::Anew).await?;
     tombstones::import(rooms, tenant, &of).await?;
-    let newest = match &rooms.far {
+    let newest = match &rooms.replicator {
         Some(far) if far.trouble().is_none() => far.newest_names(tenant).await.unwrap_or_else(|error| {
             tracing::warn!(%tenant, %error, "the database was not compared with the object store");
             HashMap::new()
@@ -443,7 +458,8 @@ async fn compare_tenant(rooms: &Arc<Rooms>, tenant: &TenantId) -> Result<(usize,
     };
     let rows = rooms.rows(tenant).await?;
     let of = lock(&of);
-    let mut behind = behind_packs(of.packs.newest().into_values(), &rows, &of.tombstones, Witness::Packs);
+    let mut behind =
+        behind_packs(of.packs.newest().into_values(), &rows, &of.tombstones, HistorySource::Packs);
     for found in behind_bucket(&newest, &rows, &of.tombstones) {
         if !behind.iter().any(|known| known.session == found.session) {
             behind.push(found);

@@ -1,20 +1,20 @@
 //! Workspaces with a name, which sessions share.
 
 use crate::{Error, Result, Sessions, blocking};
-use ash_model::{AgentName, Slug, Status, WorkspaceId};
-use ash_store::{NewWorkspace, Order, Scope, Workspace};
+use ash_model::{AgentName, SessionStatus, Slug, WorkspaceId};
+use ash_store::{AccessScope, AuditActor, NewWorkspaceRow, WorkspaceRow};
 
 impl Sessions {
     /// It may be there already, but it is one agent's, and one owner's.
     pub async fn make_workspace(
         &self,
-        Scope { tenant, owner }: &Scope,
+        AccessScope { tenant, owner }: &AccessScope,
         slug: &Slug,
         agent: &AgentName,
-    ) -> Result<Workspace> {
+    ) -> Result<WorkspaceRow> {
         let rooms = self.rooms();
         rooms.store.agent(tenant, agent).await?.ok_or_else(|| Error::NoAgent(agent.to_string()))?;
-        let new = NewWorkspace {
+        let new = NewWorkspaceRow {
             id: WorkspaceId::fresh(),
             tenant: tenant.clone(),
             owner: owner.clone(),
@@ -26,25 +26,25 @@ impl Sessions {
         Ok(rooms.store.make_workspace(new).await?)
     }
 
-    pub async fn workspace(&self, scope: &Scope, slug: &Slug) -> Result<Workspace> {
+    pub async fn workspace(&self, scope: &AccessScope, slug: &Slug) -> Result<WorkspaceRow> {
         let found = self.rooms().store.find_workspace(scope, slug).await?;
         found.ok_or_else(|| Error::NoSuchWorkspace(slug.clone()))
     }
 
     /// The sandbox first, then the data, then the name: whoever dies on the way goes on with the next start.
-    pub async fn delete_workspace(&self, workspace: &Workspace, by: Order) -> Result<()> {
+    pub async fn delete_workspace(&self, workspace: &WorkspaceRow, by: AuditActor) -> Result<()> {
         let rooms = self.rooms();
         ash_failpoint::reach_async("delete.asked").await;
         rooms.store.begin_deleting(workspace.id, rooms.clock(), by).await?;
         ash_failpoint::reach_async("delete.begun").await;
-        for (no, status) in rooms.store.sessions_of(workspace.id).await? {
-            if status != Status::Ended {
+        for (no, status) in rooms.store.workspace_sessions(workspace.id).await? {
+            if status != SessionStatus::Ended {
                 self.release(no, true).await?;
             }
         }
         ash_failpoint::reach_async("delete.released").await;
-        let common = rooms.common(workspace.id);
-        let _floor = common.floor().await;
+        let common = rooms.workspace(workspace.id);
+        let _floor = common.exclusive().await;
         // Nobody is sent there any more.
         common.set_tree(None);
         let (live, here) = (common.live.clone(), rooms.clone());
@@ -54,7 +54,7 @@ impl Sessions {
         })
         .await?;
         ash_failpoint::reach_async("delete.erased").await;
-        rooms.store.deleted(workspace.id, rooms.clock()).await?;
+        rooms.store.finish_deleting(workspace.id, rooms.clock()).await?;
         ash_failpoint::reach_async("delete.recorded").await;
         tracing::info!(workspace = %workspace.slug, tenant = %workspace.tenant, "deleted");
         Ok(())
@@ -63,9 +63,9 @@ impl Sessions {
     /// Deletions that somebody began and did not live to end. One that fails is in nobody's way, and is tried again at
     /// the next start.
     pub(crate) async fn go_on_deleting(&self) -> Result<()> {
-        for workspace in self.rooms().store.half_deleted().await? {
+        for workspace in self.rooms().store.workspaces_being_deleted().await? {
             // Whose order it is was told when it was begun.
-            if let Err(error) = self.delete_workspace(&workspace, Order::default()).await {
+            if let Err(error) = self.delete_workspace(&workspace, AuditActor::default()).await {
                 tracing::error!(workspace = %workspace.slug, tenant = %workspace.tenant, %error, "could not be deleted");
             }
         }

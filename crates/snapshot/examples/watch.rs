@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ash_snapshot::{Folder, Touched, Tracked, Watch};
+use ash_snapshot::{FilesystemWatch, Folder, TouchedPaths, TrackedFolder};
 
 const FILES: u32 = 20_000;
 const DIRS: u32 = 200;
@@ -21,19 +21,19 @@ fn main() {
     }
     for _ in 0..3 {
         println!("nobody follows: writer {:?}", append(&outside));
-        let watch = Watch::start(&dir).expect("started");
+        let watch = FilesystemWatch::start(&dir).expect("started");
         let tracked = watch.track(&Folder::open(&root).expect("opened")).expect("tracked");
         for (what, place) in [("beside the root", &outside), ("beneath the root", &root)] {
             let before = cpu_of("ash-watch");
             let writer = append(place);
             let reader = cpu_of("ash-watch") - before;
             let begun = Instant::now();
-            let touched = tracked.take();
+            let touched = tracked.take_changes();
             let take = begun.elapsed();
             println!("{what}: writer {writer:?}, reader {reader:?}; take {take:?} of {}", size(&touched));
         }
     }
-    let watch = Watch::start(&dir).expect("started");
+    let watch = FilesystemWatch::start(&dir).expect("started");
     let tracked = watch.track(&Folder::open(&root).expect("opened")).expect("tracked");
     turn(&root, &tracked);
     fs::remove_dir_all(&dir).expect("removed");
@@ -51,24 +51,24 @@ fn append(place: &Path) -> Duration {
 }
 
 /// As little as a turn of an agent changes.
-fn turn(root: &Path, tracked: &Tracked) {
+fn turn(root: &Path, tracked: &TrackedFolder) {
     let mut takes: Vec<Duration> = Vec::new();
     for _ in 0..200 {
         for n in 0..12 {
             fs::write(root.join(n.to_string()).join("turn"), "text").expect("written");
         }
         let begun = Instant::now();
-        tracked.take();
+        tracked.take_changes();
         takes.push(begun.elapsed());
     }
     takes.sort_unstable();
     println!("take of 12 files in 12 folders: median {:?}, worst {:?}", takes[100], takes[199]);
 }
 
-fn size(touched: &Touched) -> String {
+fn size(touched: &TouchedPaths) -> String {
     match touched {
-        Touched::Everything => "everything".to_owned(),
-        Touched::Folders { folders, .. } => format!("{} folders", folders.len()),
+        TouchedPaths::Everything => "everything".to_owned(),
+        TouchedPaths::Folders { folders, .. } => format!("{} folders", folders.len()),
     }
 }
 

@@ -3,9 +3,9 @@
 
 /// What is wrong with bytes that should have been one of our objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct ObjectDecodeError(pub(crate) &'static str);
 
-pub(crate) type Read<T> = Result<T, Malformed>;
+pub(crate) type DecodeResult<T> = Result<T, ObjectDecodeError>;
 
 /// LEB128: seven bits a byte, the lowest first.
 pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
@@ -27,13 +27,13 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cursor<'a> {
+pub(crate) struct ByteDecoder<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { rest: bytes }
+impl<'a> ByteDecoder<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> ByteDecoder<'a> {
+        ByteDecoder { rest: bytes }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -45,71 +45,77 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub(crate) fn take(&mut self, count: usize) -> Read<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed("it ends too early"))?;
+    pub(crate) fn take(&mut self, count: usize) -> DecodeResult<&'a [u8]> {
+        let (taken, rest) =
+            self.rest.split_at_checked(count).ok_or(ObjectDecodeError("it ends too early"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     #[inline]
-    pub(crate) fn byte(&mut self) -> Read<u8> {
-        let (&byte, rest) = self.rest.split_first().ok_or(Malformed("it ends too early"))?;
+    pub(crate) fn byte(&mut self) -> DecodeResult<u8> {
+        let (&byte, rest) = self.rest.split_first().ok_or(ObjectDecodeError("it ends too early"))?;
         self.rest = rest;
         Ok(byte)
     }
 
     #[inline]
-    pub(crate) fn number(&mut self) -> Read<u64> {
+    pub(crate) fn number(&mut self) -> DecodeResult<u64> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(Malformed("a number is too large"));
+                return Err(ObjectDecodeError("a number is too large"));
             }
             number |= bits << shift;
             if byte & 0x80 == 0 {
                 // One way to write each number, or equal objects could have different names.
                 let longer_than_needed = byte == 0 && shift > 0;
-                return if longer_than_needed { Err(Malformed("a padded number")) } else { Ok(number) };
+                return if longer_than_needed {
+                    Err(ObjectDecodeError("a padded number"))
+                } else {
+                    Ok(number)
+                };
             }
         }
-        Err(Malformed("a number is too long"))
+        Err(ObjectDecodeError("a number is too long"))
     }
 
-    pub(crate) fn small(&mut self) -> Read<u32> {
-        u32::try_from(self.number()?).map_err(|_| Malformed("a number is too large"))
+    pub(crate) fn small(&mut self) -> DecodeResult<u32> {
+        u32::try_from(self.number()?).map_err(|_| ObjectDecodeError("a number is too large"))
     }
 
-    pub(crate) fn signed(&mut self) -> Read<i64> {
+    pub(crate) fn signed(&mut self) -> DecodeResult<i64> {
         let number = self.number()?;
         Ok((number >> 1) as i64 ^ -((number & 1) as i64))
     }
 
-    pub(crate) fn bytes(&mut self) -> Read<&'a [u8]> {
-        let length = usize::try_from(self.number()?).map_err(|_| Malformed("a length is too large"))?;
+    pub(crate) fn bytes(&mut self) -> DecodeResult<&'a [u8]> {
+        let length =
+            usize::try_from(self.number()?).map_err(|_| ObjectDecodeError("a length is too large"))?;
         self.take(length)
     }
 
     #[inline]
-    pub(crate) fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> DecodeResult<[u8; N]> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
     /// How many things follow, each of which takes at least `least` bytes: a lie is found before it costs memory.
-    pub(crate) fn count(&mut self, least: usize) -> Read<usize> {
+    pub(crate) fn count(&mut self, least: usize) -> DecodeResult<usize> {
         let count = self.number()?;
         let possible = (self.rest.len() / least.max(1)) as u64;
         if count > possible {
-            return Err(Malformed("it counts more than it holds"));
+            return Err(ObjectDecodeError("it counts more than it holds"));
         }
         Ok(count as usize)
     }
 
-    pub(crate) fn end(&self) -> Read<()> {
-        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("there is something after its end")) }
+    pub(crate) fn end(&self) -> DecodeResult<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(ObjectDecodeError("there is something after its end")) }
     }
 }
 
@@ -122,12 +128,12 @@ mod tests {
         for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
             let mut out = Vec::new();
             put_number(&mut out, number);
-            assert_eq!(Cursor::new(&out).number(), Ok(number));
+            assert_eq!(ByteDecoder::new(&out).number(), Ok(number));
         }
         for number in [0, -1, 1, i64::MIN, i64::MAX, -1_700_000_000] {
             let mut out = Vec::new();
             put_signed(&mut out, number);
-            assert_eq!(Cursor::new(&out).signed(), Ok(number));
+            assert_eq!(ByteDecoder::new(&out).signed(), Ok(number));
         }
     }
 
@@ -135,9 +141,9 @@ mod tests {
     fn a_lie_about_a_length_is_refused_before_it_costs_memory() {
         let mut out = Vec::new();
         put_number(&mut out, u64::MAX);
-        assert!(Cursor::new(&out).bytes().is_err());
-        assert!(Cursor::new(&out).count(1).is_err());
-        assert!(Cursor::new(&[0x80; 11]).number().is_err());
-        assert!(Cursor::new(&[0x80, 0]).number().is_err(), "padded");
+        assert!(ByteDecoder::new(&out).bytes().is_err());
+        assert!(ByteDecoder::new(&out).count(1).is_err());
+        assert!(ByteDecoder::new(&[0x80; 11]).number().is_err());
+        assert!(ByteDecoder::new(&[0x80, 0]).number().is_err(), "padded");
     }
 }

@@ -6,35 +6,36 @@
 use fastcdc::v2020::{Normalization, cut, select_masks};
 
 /// Files up to this size are stored whole.
-pub(crate) const WHOLE: u64 = 128 << 10;
+pub(crate) const MAX_WHOLE_FILE: u64 = 128 << 10;
 
-const LEAST: usize = 8 << 10;
+const MIN_CHUNK: usize = 8 << 10;
 const AVERAGE: usize = 32 << 10;
-pub(crate) const MOST: usize = 128 << 10;
+pub(crate) const MAX_CHUNK: usize = 128 << 10;
 
 /// Zeros are recognised in blocks of this size, at multiples of it.
 pub(crate) const ZEROS: u64 = 64 << 10;
 
 /// How many bytes from a cut on decide about the next one.
-pub(crate) const AHEAD: usize = MOST + ZEROS as usize;
+pub(crate) const LOOKAHEAD: usize = MAX_CHUNK + ZEROS as usize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum ChunkBoundary {
     Zeros(usize),
     Chunk(usize),
 }
 
 /// The next piece of a file at offset `at`. `bytes` are the next ones of the file: [`AHEAD`] of them, or all
 /// that are left.
-pub(crate) fn next(bytes: &[u8], at: u64) -> Cut {
+pub(crate) fn next(bytes: &[u8], at: u64) -> ChunkBoundary {
     let zeros = zero_blocks(bytes, at);
     if zeros > 0 {
-        return Cut::Zeros(zeros);
+        return ChunkBoundary::Zeros(zeros);
     }
     let end = data_end(bytes, at);
     let (strict, relaxed) = select_masks(AVERAGE, Normalization::Level1);
-    let (_, length) = cut(&bytes[..end], LEAST, AVERAGE, MOST, strict, relaxed, strict << 1, relaxed << 1);
-    Cut::Chunk(length)
+    let (_, length) =
+        cut(&bytes[..end], MIN_CHUNK, AVERAGE, MAX_CHUNK, strict, relaxed, strict << 1, relaxed << 1);
+    ChunkBoundary::Chunk(length)
 }
 
 /// How many bytes of whole zero blocks there are at `at`.
@@ -48,7 +49,7 @@ fn zero_blocks(bytes: &[u8], at: u64) -> usize {
 
 /// Where the data ends: at the next zero block, or as far as a chunk may reach.
 fn data_end(bytes: &[u8], at: u64) -> usize {
-    let most = bytes.len().min(MOST);
+    let most = bytes.len().min(MAX_CHUNK);
     let mut start = (at.next_multiple_of(ZEROS) - at) as usize;
     if start == 0 {
         start = ZEROS as usize;
@@ -76,7 +77,7 @@ pub(crate) fn stable_until(old_size: u64, new_size: u64) -> u64 {
 }
 
 /// Lists are cut where a chunk's name says so, into stretches of about a hundred.
-pub(crate) fn ends_list(id: &crate::id::Id, so_far: usize) -> bool {
+pub(crate) fn ends_list(id: &crate::id::ObjectId, so_far: usize) -> bool {
     (id.0[0] & 0x7f == 0 && so_far >= 16) || so_far >= 512
 }
 
@@ -92,13 +93,13 @@ mod tests {
         (0..length).map(step).collect()
     }
 
-    fn cuts(bytes: &[u8]) -> Vec<Cut> {
+    fn cuts(bytes: &[u8]) -> Vec<ChunkBoundary> {
         let (mut at, mut cuts) = (0, Vec::new());
         while at < bytes.len() {
-            let ahead = &bytes[at..bytes.len().min(at + AHEAD)];
+            let ahead = &bytes[at..bytes.len().min(at + LOOKAHEAD)];
             let cut = next(ahead, at as u64);
             at += match cut {
-                Cut::Zeros(length) | Cut::Chunk(length) => length,
+                ChunkBoundary::Zeros(length) | ChunkBoundary::Chunk(length) => length,
             };
             cuts.push(cut);
         }
@@ -111,7 +112,7 @@ mod tests {
         let found: Vec<usize> = cuts(&noise(300_000, 7))
             .into_iter()
             .map(|cut| match cut {
-                Cut::Chunk(length) | Cut::Zeros(length) => length,
+                ChunkBoundary::Chunk(length) | ChunkBoundary::Zeros(length) => length,
             })
             .collect();
         assert_eq!(found.iter().sum::<usize>(), 300_000);
@@ -136,8 +137,10 @@ mod tests {
         let mut bytes = noise(100_000, 5);
         bytes.resize(1 << 20, 0);
         bytes.extend(noise(50_000, 6));
-        let zeros: usize =
-            cuts(&bytes).iter().map(|cut| if let Cut::Zeros(length) = cut { *length } else { 0 }).sum();
+        let zeros: usize = cuts(&bytes)
+            .iter()
+            .map(|cut| if let ChunkBoundary::Zeros(length) = cut { *length } else { 0 })
+            .sum();
         assert_eq!(zeros, (1 << 20) - (128 << 10), "from the next multiple of 64 KiB to the last");
     }
 }

@@ -7,20 +7,20 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cut::{self, AHEAD, Cut, WHOLE, ZEROS};
-use crate::id::{Id, Naming, PackId, Sort};
-use crate::object::{Encoded, Piece, Place, Ref, encode_list};
+use crate::cut::{self, ChunkBoundary, LOOKAHEAD, MAX_WHOLE_FILE, ZEROS};
+use crate::id::{ObjectId, ObjectKind, ObjectNamer, PackId};
+use crate::object::{ContentPiece, EncodedObject, ObjectLocation, ObjectRef, encode_list};
 
 const WINDOW: usize = 4 << 20;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Step {
+pub(crate) enum FilePiece {
     Zeros(u64),
     Chunk(u64),
 }
 
 /// A file on its way through the cutter.
-pub(crate) struct Cutting<'f> {
+pub(crate) struct FileChunker<'f> {
     file: &'f File,
     size: u64,
     window: Vec<u8>,
@@ -28,31 +28,31 @@ pub(crate) struct Cutting<'f> {
     start: u64,
 }
 
-impl<'f> Cutting<'f> {
-    pub(crate) fn new(file: &'f File, size: u64) -> Cutting<'f> {
-        Cutting { file, size, window: Vec::new(), start: 0 }
+impl<'f> FileChunker<'f> {
+    pub(crate) fn new(file: &'f File, size: u64) -> FileChunker<'f> {
+        FileChunker { file, size, window: Vec::new(), start: 0 }
     }
 
     /// The next piece; `None` if the file ends earlier than it said.
-    pub(crate) fn next(&mut self, at: u64) -> io::Result<Option<Step>> {
+    pub(crate) fn next(&mut self, at: u64) -> io::Result<Option<FilePiece>> {
         if at.is_multiple_of(ZEROS)
             && let Some(hole) = self.hole(at)?
         {
-            return Ok(Some(Step::Zeros(hole)));
+            return Ok(Some(FilePiece::Zeros(hole)));
         }
         let have = (self.start + self.window.len() as u64).saturating_sub(at);
-        let wanted = (self.size - at).min(AHEAD as u64);
+        let wanted = (self.size - at).min(LOOKAHEAD as u64);
         if at < self.start || have < wanted {
             self.slide(at)?;
         }
         let from = (at - self.start) as usize;
-        let ahead = &self.window[from..self.window.len().min(from + AHEAD)];
+        let ahead = &self.window[from..self.window.len().min(from + LOOKAHEAD)];
         if ahead.is_empty() {
             return Ok(None);
         }
         Ok(Some(match cut::next(ahead, at) {
-            Cut::Zeros(length) => Step::Zeros(length as u64),
-            Cut::Chunk(length) => Step::Chunk(length as u64),
+            ChunkBoundary::Zeros(length) => FilePiece::Zeros(length as u64),
+            ChunkBoundary::Chunk(length) => FilePiece::Chunk(length as u64),
         }))
     }
 
@@ -99,15 +99,15 @@ pub(crate) fn fill(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize>
 }
 
 /// The lists that hold these pieces, each with the length of what is in it.
-pub(crate) fn lists(pieces: &[Piece]) -> Vec<(u64, Encoded)> {
+pub(crate) fn lists(pieces: &[ContentPiece]) -> Vec<(u64, EncodedObject)> {
     let mut lists = Vec::new();
     let (mut first, mut so_far) = (0, 0);
     for (at, piece) in pieces.iter().enumerate() {
         so_far += 1;
-        let ends = matches!(piece, Piece::Chunk { at, .. } if cut::ends_list(&at.id, so_far));
+        let ends = matches!(piece, ContentPiece::Chunk { at, .. } if cut::ends_list(&at.id, so_far));
         if ends || at + 1 == pieces.len() {
             let part = &pieces[first..=at];
-            let length = part.iter().map(Piece::length).sum();
+            let length = part.iter().map(ContentPiece::length).sum();
             lists.push((length, encode_list(0, part)));
             (first, so_far) = (at + 1, 0);
         }
@@ -116,38 +116,38 @@ pub(crate) fn lists(pieces: &[Piece]) -> Vec<(u64, Encoded)> {
 }
 
 /// What a file's content is called, without storing it; `None` if it is empty.
-pub(crate) fn name_of(file: &File, size: u64, naming: &Naming) -> io::Result<Option<Id>> {
-    if size <= WHOLE {
+pub(crate) fn name_of(file: &File, size: u64, naming: &ObjectNamer) -> io::Result<Option<ObjectId>> {
+    if size <= MAX_WHOLE_FILE {
         let mut bytes = vec![0; size as usize];
         let read = fill(file, &mut bytes, 0)?;
-        return Ok((read > 0).then(|| naming.name(Sort::Chunk, &bytes[..read])));
+        return Ok((read > 0).then(|| naming.name(ObjectKind::Chunk, &bytes[..read])));
     }
-    let mut cutting = Cutting::new(file, size);
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut cutting = FileChunker::new(file, size);
+    let mut pieces: Vec<ContentPiece> = Vec::new();
     let mut at = 0;
     while at < size
         && let Some(step) = cutting.next(at)?
     {
         match (step, pieces.last_mut()) {
-            (Step::Zeros(length), Some(Piece::Zeros { length: before })) => *before += length,
-            (Step::Zeros(length), _) => pieces.push(Piece::Zeros { length }),
-            (Step::Chunk(length), _) => {
+            (FilePiece::Zeros(length), Some(ContentPiece::Zeros { length: before })) => *before += length,
+            (FilePiece::Zeros(length), _) => pieces.push(ContentPiece::Zeros { length }),
+            (FilePiece::Chunk(length), _) => {
                 let bytes = cutting.bytes(at, length);
-                let at = nowhere(naming.name(Sort::Chunk, bytes), length);
-                pieces.push(Piece::Chunk { length, at, pre: xxh3_64(bytes) });
+                let at = nowhere(naming.name(ObjectKind::Chunk, bytes), length);
+                pieces.push(ContentPiece::Chunk { length, at, pre: xxh3_64(bytes) });
             }
         }
         at += match step {
-            Step::Zeros(length) | Step::Chunk(length) => length,
+            FilePiece::Zeros(length) | FilePiece::Chunk(length) => length,
         };
     }
     let lists = lists(&pieces);
-    let name = |list: &Encoded| naming.name(Sort::List, list.logical());
+    let name = |list: &EncodedObject| naming.name(ObjectKind::List, list.logical());
     Ok(match &lists[..] {
         [] => None,
         [(_, only)] => Some(name(only)),
         several => {
-            let below = several.iter().map(|(length, list)| Piece::List {
+            let below = several.iter().map(|(length, list)| ContentPiece::List {
                 length: *length,
                 at: nowhere(name(list), list.stored.len() as u64),
             });
@@ -156,6 +156,6 @@ pub(crate) fn name_of(file: &File, size: u64, naming: &Naming) -> io::Result<Opt
     })
 }
 
-fn nowhere(id: Id, length: u64) -> Ref {
-    Ref { id, place: Place { pack: PackId::SELF, block: 0, start: 0, length: length as u32 } }
+fn nowhere(id: ObjectId, length: u64) -> ObjectRef {
+    ObjectRef { id, place: ObjectLocation { pack: PackId::SELF, block: 0, start: 0, length: length as u32 } }
 }

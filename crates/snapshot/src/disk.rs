@@ -9,24 +9,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[derive(Debug, Clone, Default)]
-pub struct Disk {
-    death: Option<Arc<Death>>,
+pub struct DiskWriter {
+    death: Option<Arc<SimulatedCrash>>,
     /// Set when a write fails for want of space.
     full: Option<Arc<AtomicBool>>,
 }
 
 /// A death that comes at a given step. Nothing reaches the disk after it.
 #[derive(Debug)]
-pub struct Death {
+pub struct SimulatedCrash {
     at: u64,
     steps: AtomicU64,
     dead: AtomicBool,
 }
 
-impl Death {
+impl SimulatedCrash {
     /// At the step with this number, counted from 0. A write is two steps: its first half, and the rest.
-    pub fn at(step: u64) -> Arc<Death> {
-        Arc::new(Death { at: step, steps: AtomicU64::new(0), dead: AtomicBool::new(false) })
+    pub fn at_step(step: u64) -> Arc<SimulatedCrash> {
+        Arc::new(SimulatedCrash { at: step, steps: AtomicU64::new(0), dead: AtomicBool::new(false) })
     }
 
     /// How many steps there were.
@@ -42,15 +42,15 @@ impl Death {
     }
 }
 
-impl Disk {
-    pub fn dying(death: Arc<Death>) -> Disk {
-        Disk { death: Some(death), ..Disk::default() }
+impl DiskWriter {
+    pub fn crashing(death: Arc<SimulatedCrash>) -> DiskWriter {
+        DiskWriter { death: Some(death), ..DiskWriter::default() }
     }
 
     /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
     #[must_use]
-    pub fn reporting_full(self, full: Arc<AtomicBool>) -> Disk {
-        Disk { full: Some(full), ..self }
+    pub fn reporting_full(self, full: Arc<AtomicBool>) -> DiskWriter {
+        DiskWriter { full: Some(full), ..self }
     }
 
     fn step(&self) -> io::Result<()> {

@@ -39,7 +39,7 @@ pub enum Error {
 
 /// The kinds of [`Error`]: one table from these to a status code is all a caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum SnapshotErrorKind {
     NotFound,
     NotAFile,
     /// The request is wrong: a bad path, or one that leads outside.
@@ -51,17 +51,17 @@ pub enum Trouble {
 }
 
 impl Error {
-    pub fn kind(&self) -> Trouble {
+    pub fn kind(&self) -> SnapshotErrorKind {
         match self {
-            Error::NotFound { .. } => Trouble::NotFound,
-            Error::NotAFile { .. } => Trouble::NotAFile,
+            Error::NotFound { .. } => SnapshotErrorKind::NotFound,
+            Error::NotAFile { .. } => SnapshotErrorKind::NotAFile,
             Error::NotAFolder { .. } | Error::Outside { .. } | Error::NotEmpty { .. } | Error::BadPath(_) => {
-                Trouble::Invalid
+                SnapshotErrorKind::Invalid
             }
-            Error::Full { .. } => Trouble::Full,
-            Error::Damaged { .. } | Error::Sealed { .. } => Trouble::Damaged,
+            Error::Full { .. } => SnapshotErrorKind::Full,
+            Error::Damaged { .. } | Error::Sealed { .. } => SnapshotErrorKind::Damaged,
             Error::Io { .. } | Error::Far { .. } | Error::InUse { .. } | Error::Unreadable { .. } => {
-                Trouble::Io
+                SnapshotErrorKind::Io
             }
         }
     }

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use crate::Error;
-use crate::disk::Disk;
+use crate::disk::DiskWriter;
 use crate::id::PackId;
-use crate::key::Key;
-use crate::pack::{FOOTER, MAGIC, Pack, damaged, table_at};
+use crate::key::EncryptionKey;
+use crate::pack::{FOOTER, MAGIC, PackFile, damaged, table_at};
 
 /// So much of a pack is asked for before it is known how long it is: it takes hardly longer than asking for that alone,
 /// and most packs are shorter.
@@ -34,27 +34,31 @@ const SHORTEST: u64 = (MAGIC.len() + FOOTER) as u64;
 
 /// Where packs are that are not here. Packs have names of 32 hexadecimal digits. An error means that it cannot be
 /// reached; what is not there is no error. Everything blocks.
-pub trait Far: Send + Sync + fmt::Debug {
+pub trait RemotePackSource: Send + Sync + fmt::Debug {
     /// Reads up to `most` bytes of the beginnings of these packs, several at a time, and hands over what came in any
     /// order, with the number that the pack has among them; `None`: there is no such pack. It is asked before a pack is
     /// read for the first time, and not again as long as something of it is kept here: collection replaces packs by
     /// shorter ones of the same name.
-    fn begin(
+    fn read_prefixes(
         &self,
         packs: &[String],
         most: u64,
-        each: &mut dyn FnMut(usize, Option<Beginning>) -> io::Result<()>,
+        each: &mut dyn FnMut(usize, Option<PackPrefix>) -> io::Result<()>,
     ) -> io::Result<()>;
 
     /// Reads all these, several at a time, and hands over what came in any order, with the number that it has among
     /// them. Where a pack ends too early that is less than was asked for, and nothing if there is no such pack. A part
     /// has up to 64 MiB, and rarely more than 8.
-    fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()>;
+    fn read_ranges(
+        &self,
+        parts: &[PackRange],
+        each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()>;
 }
 
 /// The first bytes of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beginning {
+pub struct PackPrefix {
     /// How long the whole pack is.
     pub size: u64,
     pub bytes: Vec<u8>,
@@ -62,14 +66,14 @@ pub struct Beginning {
 
 /// A stretch of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct PackRange {
     pub pack: String,
     pub range: Range<u64>,
 }
 
 /// What was read from far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Fetched {
+pub struct FetchProgress {
     /// Packs of which something was read.
     pub packs: u64,
     pub reads: u64,
@@ -79,15 +83,15 @@ pub struct Fetched {
 }
 
 /// Counts what is read, for somebody who watches.
-pub(crate) struct Tally<'t> {
-    pub(crate) sum: Fetched,
+pub(crate) struct FetchCounter<'t> {
+    pub(crate) sum: FetchProgress,
     packs: HashSet<String>,
-    tell: &'t mut dyn FnMut(Fetched),
+    tell: &'t mut dyn FnMut(FetchProgress),
 }
 
-impl<'t> Tally<'t> {
-    pub(crate) fn new(tell: &'t mut dyn FnMut(Fetched)) -> Tally<'t> {
-        Tally { sum: Fetched::default(), packs: HashSet::new(), tell }
+impl<'t> FetchCounter<'t> {
+    pub(crate) fn new(tell: &'t mut dyn FnMut(FetchProgress)) -> FetchCounter<'t> {
+        FetchCounter { sum: FetchProgress::default(), packs: HashSet::new(), tell }
     }
 
     fn began(&mut self, pack: &str, bytes: usize) {
@@ -98,7 +102,7 @@ impl<'t> Tally<'t> {
         self.came(bytes);
     }
 
-    fn await_all(&mut self, parts: &[Part]) {
+    fn await_all(&mut self, parts: &[PackRange]) {
         self.packs.extend(parts.iter().map(|part| part.pack.clone()));
         self.sum.packs = self.packs.len() as u64;
         self.sum.reads += parts.len() as u64;
@@ -114,10 +118,10 @@ impl<'t> Tally<'t> {
 
 /// What a repository knows of far packs.
 #[derive(Debug)]
-pub(crate) struct Away {
-    far: Arc<dyn Far>,
+pub(crate) struct RemotePackCache {
+    far: Arc<dyn RemotePackSource>,
     dir: PathBuf,
-    disk: Disk,
+    disk: DiskWriter,
     most: u64,
     /// Packs that somebody has open or is about to, and how often: their files stay.
     held: Mutex<HashMap<PackId, usize>>,
@@ -126,12 +130,12 @@ pub(crate) struct Away {
 
 /// As long as it lives the file of a pack stays.
 #[derive(Debug)]
-pub(crate) struct Held {
-    away: Arc<Away>,
+pub(crate) struct CachedPackGuard {
+    away: Arc<RemotePackCache>,
     pack: PackId,
 }
 
-impl Drop for Held {
+impl Drop for CachedPackGuard {
     fn drop(&mut self) {
         let mut held = self.away.held.lock().expect("nobody panics while holding it");
         if let Some(count) = held.get_mut(&self.pack) {
@@ -143,7 +147,7 @@ impl Drop for Held {
     }
 }
 
-impl Held {
+impl CachedPackGuard {
     /// The bytes of a block, from far.
     pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
         self.away.read_one(self.pack, range)
@@ -155,10 +159,15 @@ impl Held {
     }
 }
 
-impl Away {
-    pub(crate) fn new(dir: PathBuf, far: Arc<dyn Far>, disk: Disk, most: u64) -> Result<Arc<Away>, Error> {
+impl RemotePackCache {
+    pub(crate) fn new(
+        dir: PathBuf,
+        far: Arc<dyn RemotePackSource>,
+        disk: DiskWriter,
+        most: u64,
+    ) -> Result<Arc<RemotePackCache>, Error> {
         let (held, fresh) = (Mutex::default(), AtomicU64::new(0));
-        let away = Away { far, dir, disk, most, held, fresh };
+        let away = RemotePackCache { far, dir, disk, most, held, fresh };
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&away.dir);
         made.and_then(|()| away.trim()).map_err(|e| away.failed(e))?;
         Ok(Arc::new(away))
@@ -172,16 +181,20 @@ impl Away {
         self.dir.join(pack.to_string())
     }
 
-    pub(crate) fn hold(self: &Arc<Away>, pack: PackId) -> Held {
+    pub(crate) fn hold(self: &Arc<RemotePackCache>, pack: PackId) -> CachedPackGuard {
         *self.held.lock().expect("nobody panics while holding it").entry(pack).or_default() += 1;
-        Held { away: self.clone(), pack }
+        CachedPackGuard { away: self.clone(), pack }
     }
 
     /// Opens a pack of which nothing is kept, or nothing that is of use.
-    pub(crate) fn open(self: &Arc<Away>, id: PackId, key: Option<&Key>) -> Result<Pack, Error> {
+    pub(crate) fn open(
+        self: &Arc<RemotePackCache>,
+        id: PackId,
+        key: Option<&EncryptionKey>,
+    ) -> Result<PackFile, Error> {
         let _held = self.hold(id);
         let read = || {
-            if !self.tables(&[id], &mut Tally::new(&mut |_| {}))?.is_empty() {
+            if !self.tables(&[id], &mut FetchCounter::new(&mut |_| {}))?.is_empty() {
                 return Err(damaged(&id, "its pack is not there"));
             }
             // Or another process made room.
@@ -195,7 +208,11 @@ impl Away {
     }
 
     /// What is kept of a pack, if it is at least the table.
-    pub(crate) fn kept(self: &Arc<Away>, id: PackId, key: Option<&Key>) -> Result<Option<Pack>, Error> {
+    pub(crate) fn kept(
+        self: &Arc<RemotePackCache>,
+        id: PackId,
+        key: Option<&EncryptionKey>,
+    ) -> Result<Option<PackFile>, Error> {
         let held = self.hold(id);
         let file = match File::options().read(true).write(true).open(self.path(&id)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -203,14 +220,18 @@ impl Away {
         };
         // By this is known what was not used for the longest time.
         file.set_modified(SystemTime::now()).map_err(|e| self.failed(e))?;
-        Pack::new(file, id, key, Some(held)).map(Some)
+        PackFile::new(file, id, key, Some(held)).map(Some)
     }
 
     /// Reads the tables of these packs, and the whole of small ones. Answers which of them are not there.
-    pub(crate) fn tables(&self, packs: &[PackId], tally: &mut Tally<'_>) -> Result<Vec<PackId>, Error> {
+    pub(crate) fn tables(
+        &self,
+        packs: &[PackId],
+        tally: &mut FetchCounter<'_>,
+    ) -> Result<Vec<PackId>, Error> {
         let (mut missing, mut ends) = (Vec::new(), Vec::new());
         self.beginnings(packs, tally, &mut |pack, begun| {
-            let Some(Beginning { size, bytes }) = begun else {
+            let Some(PackPrefix { size, bytes }) = begun else {
                 missing.push(pack);
                 return Ok(());
             };
@@ -221,10 +242,10 @@ impl Away {
             }
             self.begin(&pack, size, &bytes, 0)
         })?;
-        let parts: Vec<Part> = ends.iter().map(|(.., part)| part.clone()).collect();
+        let parts: Vec<PackRange> = ends.iter().map(|(.., part)| part.clone()).collect();
         let mut longer = Vec::new();
         self.read(&parts, tally, &mut |number, bytes| {
-            let (pack, size, have, Part { range, .. }) = &ends[number];
+            let (pack, size, have, PackRange { range, .. }) = &ends[number];
             let table = bytes.last_chunk().and_then(|footer| table_at(footer, *size));
             let begin = table.map_or(range.start, |table| table.start.max(*have));
             if begin < range.start {
@@ -232,7 +253,7 @@ impl Away {
             }
             self.begin(pack, *size, &bytes, range.start)
         })?;
-        let parts: Vec<Part> = longer.iter().map(|(_, _, part)| part.clone()).collect();
+        let parts: Vec<PackRange> = longer.iter().map(|(_, _, part)| part.clone()).collect();
         self.read(&parts, tally, &mut |number, bytes| {
             let (pack, size, part) = &longer[number];
             self.begin(pack, *size, &bytes, part.range.start)
@@ -244,18 +265,18 @@ impl Away {
     fn beginnings(
         &self,
         packs: &[PackId],
-        tally: &mut Tally<'_>,
-        each: &mut dyn FnMut(PackId, Option<Beginning>) -> Result<(), Error>,
+        tally: &mut FetchCounter<'_>,
+        each: &mut dyn FnMut(PackId, Option<PackPrefix>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let names: Vec<String> = packs.iter().map(PackId::to_string).collect();
         let Some(first) = names.first() else { return Ok(()) };
         let mut failed = None;
-        let done = self.far.begin(&names, FIRST, &mut |number, begun| {
+        let done = self.far.read_prefixes(&names, FIRST, &mut |number, begun| {
             let Some((pack, name)) = packs.get(number).zip(names.get(number)) else {
                 return Err(io::Error::other("an answer that nobody asked for"));
             };
             let begun = begun.filter(|begun| begun.size >= SHORTEST);
-            if let Some(Beginning { bytes, .. }) = &begun {
+            if let Some(PackPrefix { bytes, .. }) = &begun {
                 tally.began(name, bytes.len());
             }
             each(*pack, begun).map_err(|error| {
@@ -295,17 +316,17 @@ impl Away {
     /// Hands over what comes.
     pub(crate) fn read(
         &self,
-        parts: &[Part],
-        tally: &mut Tally<'_>,
+        parts: &[PackRange],
+        tally: &mut FetchCounter<'_>,
         each: &mut dyn FnMut(usize, Vec<u8>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if parts.is_empty() {
             return Ok(());
         }
         tally.await_all(parts);
-        let mut waiting: Vec<Option<&Part>> = parts.iter().map(Some).collect();
+        let mut waiting: Vec<Option<&PackRange>> = parts.iter().map(Some).collect();
         let mut failed = None;
-        let done = self.far.read(parts, &mut |number, bytes| {
+        let done = self.far.read_ranges(parts, &mut |number, bytes| {
             if waiting.get_mut(number).and_then(Option::take).is_none() {
                 return Err(io::Error::other("an answer that nobody asked for"));
             }
@@ -330,7 +351,7 @@ impl Away {
         if range.is_empty() {
             return Ok(came);
         }
-        self.read(&[part(&pack, range)], &mut Tally::new(&mut |_| {}), &mut |_, bytes| {
+        self.read(&[part(&pack, range)], &mut FetchCounter::new(&mut |_| {}), &mut |_, bytes| {
             came = bytes;
             Ok(())
         })?;
@@ -339,11 +360,11 @@ impl Away {
 
     /// Which of these packs are far exactly as they are here: with the same blocks in the same places. Two packs of
     /// one name differ in what collection has left of them.
-    pub(crate) fn same(&self, packs: &[Arc<Pack>]) -> Result<HashSet<PackId>, Error> {
-        let footer = |pack: &Arc<Pack>| part(&pack.id, pack.size - FOOTER as u64..pack.size);
-        let parts: Vec<Part> = packs.iter().map(footer).collect();
+    pub(crate) fn same(&self, packs: &[Arc<PackFile>]) -> Result<HashSet<PackId>, Error> {
+        let footer = |pack: &Arc<PackFile>| part(&pack.id, pack.size - FOOTER as u64..pack.size);
+        let parts: Vec<PackRange> = packs.iter().map(footer).collect();
         let mut same = HashSet::new();
-        self.read(&parts, &mut Tally::new(&mut |_| {}), &mut |number, bytes| {
+        self.read(&parts, &mut FetchCounter::new(&mut |_| {}), &mut |number, bytes| {
             if bytes == packs[number].footer()? {
                 same.insert(packs[number].id);
             }
@@ -389,20 +410,20 @@ impl Away {
     }
 }
 
-struct Kept {
+struct CachedPackFile {
     pack: PackId,
     size: u64,
     used: SystemTime,
 }
 
-fn files(dir: &Path) -> io::Result<Vec<Kept>> {
+fn files(dir: &Path) -> io::Result<Vec<CachedPackFile>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let Some(pack) = entry.file_name().to_str().and_then(PackId::parse) else { continue };
         match entry.metadata() {
             // Its blocks on disk, not its length: it is mostly holes.
-            Ok(is) => files.push(Kept { pack, size: is.blocks() * 512, used: is.modified()? }),
+            Ok(is) => files.push(CachedPackFile { pack, size: is.blocks() * 512, used: is.modified()? }),
             // Somebody else made room.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
@@ -411,6 +432,6 @@ fn files(dir: &Path) -> io::Result<Vec<Kept>> {
     Ok(files)
 }
 
-pub(crate) fn part(pack: &PackId, range: Range<u64>) -> Part {
-    Part { pack: pack.to_string(), range }
+pub(crate) fn part(pack: &PackId, range: Range<u64>) -> PackRange {
+    PackRange { pack: pack.to_string(), range }
 }

@@ -26,12 +26,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-pub(crate) use attributes::{Attributes, Time};
-pub(crate) use descent::{Descent, Purpose};
-pub(crate) use force::{Forced, force_directory, open_to_read};
+pub(crate) use attributes::{FileAttributes, FileTime};
+pub(crate) use descent::{DescentPurpose, TreeDescent};
+pub(crate) use force::{ForcedHandle, force_directory, open_to_read};
 pub(crate) use open::{open_beneath, pass_beneath};
-pub(crate) use tour::{Met, Tour, names_into};
-pub use weigh::Weight;
+pub(crate) use tour::{DirectoryWalker, WalkerEvent, names_into};
+pub use weigh::DiskUsage;
 pub(crate) use write::{give_to, make_directory};
 pub(crate) use xattrs::{set_xattrs, xattrs};
 
@@ -45,7 +45,7 @@ pub struct Folder {
 
 /// Whether a symbolic link on the way is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Links {
+pub enum LinkPolicy {
     Refuse,
     /// Relative links that stay inside the folder. Where the kernel lacks openat2 they are refused too.
     Inside,
@@ -53,13 +53,13 @@ pub enum Links {
 
 /// Who shall own what is written. Numbers of this machine; they are never part of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
+pub struct FileOwner {
     pub uid: u32,
     pub gid: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     File,
     Dir,
     Link,
@@ -70,9 +70,9 @@ pub enum Kind {
 
 /// One name in a directory. The kind is what it was when it was listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct FolderEntry {
     pub name: Vec<u8>,
-    pub kind: Kind,
+    pub kind: FileKind,
 }
 
 /// A regular file, by its path relative to the folder or root it was found in.
@@ -85,7 +85,7 @@ pub struct FileInfo {
 
 /// What an opened file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stat {
+pub struct FileStat {
     pub size: u64,
     pub mtime_ms: i64,
     /// Permission bits only.
@@ -115,35 +115,35 @@ impl Folder {
         Ok(folder)
     }
 
-    pub fn sub(&self, path: &RelPath) -> Result<Folder, Error> {
-        let handle = open::beneath(self.fd(), path.as_bytes(), open::DIRECTORY, Links::Refuse)
+    pub fn open_subfolder(&self, path: &RelPath) -> Result<Folder, Error> {
+        let handle = open::beneath(self.fd(), path.as_bytes(), open::DIRECTORY, LinkPolicy::Refuse)
             .map_err(|e| Error::system("open the folder", path.as_bytes(), e))?;
         Ok(Folder { handle })
     }
 
     /// The names in this directory itself, sorted by bytes.
-    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+    pub fn list(&self) -> Result<Vec<FolderEntry>, Error> {
         tour::list(self.fd()).map_err(|e| Error::system("list", b".", e))
     }
 
     /// The regular files beneath, sorted by path. `skip(name, is_dir)` leaves a file or a whole directory out;
     /// the walk stops after `limit` files. What cannot be read is left out.
     pub fn walk(&self, skip: &dyn Fn(&[u8], bool) -> bool, limit: usize) -> Result<Vec<FileInfo>, Error> {
-        let mut tour = Tour::start(self)?;
+        let mut tour = DirectoryWalker::start(self)?;
         let mut files = Vec::new();
         while files.len() < limit
-            && let Some(met) = tour.meet()?
+            && let Some(met) = tour.next_event()?
         {
-            let Met::Entry(name) = met else { continue };
+            let WalkerEvent::Entry(name) = met else { continue };
             let Ok(is) = tour.attributes(&name) else { continue };
-            if skip(&name, is.kind == Kind::Dir) {
+            if skip(&name, is.kind == FileKind::Dir) {
                 continue;
             }
             match is.kind {
                 // It may be gone or be something else by now: then there is nothing to list beneath it.
-                Kind::Dir => drop(tour.enter(&name)),
-                Kind::File => files.push(is.as_file(tour.path_of(&name))),
-                Kind::Link | Kind::Socket | Kind::Fifo | Kind::Device => {}
+                FileKind::Dir => drop(tour.enter(&name)),
+                FileKind::File => files.push(is.as_file(tour.path_of(&name))),
+                FileKind::Link | FileKind::Socket | FileKind::Fifo | FileKind::Device => {}
             }
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -151,7 +151,7 @@ impl Folder {
     }
 
     /// Opens a regular file for reading; anything else is `NotAFile`.
-    pub fn open_file(&self, path: &RelPath, links: Links) -> Result<(File, Stat), Error> {
+    pub fn open_file(&self, path: &RelPath, links: LinkPolicy) -> Result<(File, FileStat), Error> {
         let failed = |e| Error::system("open", path.as_bytes(), e);
         let handle = match open::beneath(self.fd(), path.as_bytes(), open::FILE, links) {
             Err(Errno::ACCESS) => match self.read_by_force(path) {
@@ -160,8 +160,8 @@ impl Folder {
             },
             opened => opened.map_err(failed)?,
         };
-        let is = Attributes::of(&handle).map_err(failed)?;
-        if is.kind != Kind::File {
+        let is = FileAttributes::of(&handle).map_err(failed)?;
+        if is.kind != FileKind::File {
             return Err(Error::NotAFile { path: path.to_string() });
         }
         Ok((File::from(handle), is.as_stat()))
@@ -171,15 +171,15 @@ impl Folder {
     pub fn remove_file(&self, path: &RelPath) -> Result<(), Error> {
         let (folder, name) = path.split();
         let failed = |e| Error::system("remove", path.as_bytes(), e);
-        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse);
         rustix::fs::unlinkat(folder.map_err(failed)?, name, AtFlags::empty()).map_err(failed)
     }
 
     /// Gives what is at a path, whatever it is, another name in the same folder. False: nothing was there.
-    pub fn put_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
+    pub fn rename_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
         let (folder, name) = path.split();
         let failed = |e| Error::system("put aside", path.as_bytes(), e);
-        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse);
         let moved = folder.and_then(|folder| rustix::fs::renameat(&folder, name, &folder, to));
         match moved {
             Ok(()) => Ok(true),
@@ -193,7 +193,7 @@ impl Folder {
     pub fn link_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
         let (folder, name) = path.split();
         let failed = |e| Error::system("link", path.as_bytes(), e);
-        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse);
         let linked =
             folder.and_then(|folder| rustix::fs::linkat(&folder, name, &folder, to, AtFlags::empty()));
         match linked {
@@ -207,7 +207,7 @@ impl Folder {
     pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, Error> {
         let (folder, name) = path.split();
         let failed = |e| Error::system("read", path.as_bytes(), e);
-        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse);
         match rustix::fs::readlinkat(folder.map_err(failed)?, name, Vec::new()) {
             Err(Errno::INVAL) => Err(Error::NotAFile { path: path.to_string() }),
             target => target.map(CString::into_bytes).map_err(failed),
@@ -219,7 +219,8 @@ impl Folder {
         let (mut folder, _) = path.split();
         while let Ok(at) = RelPath::from_bytes(folder) {
             let (above, name) = at.split();
-            let opened = open::beneath(self.fd(), above, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+            let opened =
+                open::beneath(self.fd(), above, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse);
             let removed = opened.and_then(|above| rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR));
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}
@@ -232,8 +233,8 @@ impl Folder {
     }
 
     /// Opens a file that is closed to its owner too, or in a folder that is: what it takes is lent for as long.
-    pub(crate) fn read_by_force(&self, path: &RelPath) -> rustix::io::Result<(File, Attributes)> {
-        let mut descent = Descent::from(self, Purpose::Read)?;
+    pub(crate) fn read_by_force(&self, path: &RelPath) -> rustix::io::Result<(File, FileAttributes)> {
+        let mut descent = TreeDescent::from(self, DescentPurpose::Read)?;
         let (folder, name) = path.split();
         for step in folder.split(|&b| b == b'/').filter(|step| step != b".") {
             descent.down(step)?;

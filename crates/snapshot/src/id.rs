@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::key::Key;
+use crate::key::EncryptionKey;
 
 const DIRECTORY: &str = "ash snapshot 1 directory";
 const LIST: &str = "ash snapshot 1 list";
@@ -11,14 +11,14 @@ const CHUNK: &str = "ash snapshot 1 chunk";
 
 /// The kind of an object is part of its name: bytes of a file never pass for a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum ObjectKind {
     Chunk,
     List,
     Directory,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Id(pub(crate) [u8; 32]);
+pub(crate) struct ObjectId(pub(crate) [u8; 32]);
 
 /// A pack's name: the beginning of a hash over what is in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,30 +42,32 @@ impl PackId {
 
 /// How objects are named in one repository.
 #[derive(Clone, Default)]
-pub(crate) struct Naming {
+pub(crate) struct ObjectNamer {
     keys: Option<[[u8; 32]; 3]>,
 }
 
-impl Naming {
-    pub(crate) fn with(key: Option<&Key>) -> Naming {
-        Naming { keys: key.map(|key| [CHUNK, LIST, DIRECTORY].map(|context| key.derive(context))) }
+impl ObjectNamer {
+    pub(crate) fn with(key: Option<&EncryptionKey>) -> ObjectNamer {
+        ObjectNamer { keys: key.map(|key| [CHUNK, LIST, DIRECTORY].map(|context| key.derive(context))) }
     }
 
-    pub(crate) fn name(&self, sort: Sort, bytes: &[u8]) -> Id {
+    pub(crate) fn name(&self, sort: ObjectKind, bytes: &[u8]) -> ObjectId {
         let hash = match (&self.keys, sort) {
-            (None, Sort::Chunk) => blake3::hash(bytes),
-            (None, Sort::List) => blake3::Hasher::new_derive_key(LIST).update(bytes).finalize(),
-            (None, Sort::Directory) => blake3::Hasher::new_derive_key(DIRECTORY).update(bytes).finalize(),
-            (Some(keys), Sort::Chunk) => blake3::keyed_hash(&keys[0], bytes),
-            (Some(keys), Sort::List) => blake3::keyed_hash(&keys[1], bytes),
-            (Some(keys), Sort::Directory) => blake3::keyed_hash(&keys[2], bytes),
+            (None, ObjectKind::Chunk) => blake3::hash(bytes),
+            (None, ObjectKind::List) => blake3::Hasher::new_derive_key(LIST).update(bytes).finalize(),
+            (None, ObjectKind::Directory) => {
+                blake3::Hasher::new_derive_key(DIRECTORY).update(bytes).finalize()
+            }
+            (Some(keys), ObjectKind::Chunk) => blake3::keyed_hash(&keys[0], bytes),
+            (Some(keys), ObjectKind::List) => blake3::keyed_hash(&keys[1], bytes),
+            (Some(keys), ObjectKind::Directory) => blake3::keyed_hash(&keys[2], bytes),
         };
-        Id(*hash.as_bytes())
+        ObjectId(*hash.as_bytes())
     }
 }
 
 /// Who has the keys of names can tell whether something known is in the repository.
-impl fmt::Debug for Naming {
+impl fmt::Debug for ObjectNamer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.keys.is_some() { "Naming(***)" } else { "Naming" })
     }
@@ -75,13 +77,13 @@ fn hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hex(f, &self.0)
     }
 }
 
-impl fmt::Debug for Id {
+impl fmt::Debug for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hex(f, &self.0[..6])
     }

@@ -19,14 +19,14 @@ mod shelf;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
+pub(crate) use entries::{IndexEntries, IndexEntry, IndexedContent, IndexedFileKind, StatFingerprint};
 pub(crate) use log::base_of;
-pub(crate) use shelf::Shelf;
+pub(crate) use shelf::IndexCache;
 
-use crate::folder::Time;
-use crate::id::{Id, PackId};
-use crate::object::{Content, Place, Ref};
-use crate::{TreeId, Why};
+use crate::folder::FileTime;
+use crate::id::{ObjectId, PackId};
+use crate::object::{ObjectLocation, ObjectRef, StoredContent};
+use crate::{SkipReason, TreeId};
 
 /// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again
 /// without looking different.
@@ -36,62 +36,62 @@ const SLOW_TICK_NANOS: i128 = 2_000_000_000;
 
 /// One directory as it was seen.
 #[derive(Debug, Clone)]
-pub(crate) struct Directory {
-    pub(crate) look: Look,
+pub(crate) struct IndexedDirectory {
+    pub(crate) look: StatFingerprint,
     /// Nobody could change anything in it between this instant and the capture of what is said here.
-    pub(crate) seen: Time,
-    pub(crate) at: Ref,
+    pub(crate) seen: FileTime,
+    pub(crate) at: ObjectRef,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     /// Whether a file in it has several names.
     pub(crate) linked: bool,
     /// Whether something in it was left out.
     pub(crate) skips: bool,
-    entries: Bytes,
+    entries: IndexedBytes,
 }
 
 #[derive(Debug, Clone)]
-enum Bytes {
+enum IndexedBytes {
     /// In the log as it was loaded.
     Loaded(std::ops::Range<usize>),
     Own(Arc<[u8]>),
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct CaptureIndex {
     base: Option<TreeId>,
-    directories: HashMap<Vec<u8>, Directory, foldhash::fast::RandomState>,
+    directories: HashMap<Vec<u8>, IndexedDirectory, foldhash::fast::RandomState>,
     packs: Vec<PackId>,
     loaded: Vec<u8>,
     /// Bytes of the log that nothing needs any more, and all of them.
     garbage: u64,
     length: u64,
-    by_inode: OnceLock<HashMap<u64, Content>>,
-    by_content: OnceLock<HashMap<Id, Place>>,
+    by_inode: OnceLock<HashMap<u64, StoredContent>>,
+    by_content: OnceLock<HashMap<ObjectId, ObjectLocation>>,
 }
 
-impl Index {
+impl CaptureIndex {
     pub(crate) fn base(&self) -> Option<&TreeId> {
         self.base.as_ref()
     }
 
-    pub(crate) fn get(&self, path: &[u8]) -> Option<&Directory> {
+    pub(crate) fn get(&self, path: &[u8]) -> Option<&IndexedDirectory> {
         self.directories.get(path)
     }
 
-    pub(crate) fn entries<'a>(&'a self, directory: &'a Directory) -> Entries<'a> {
-        Entries::new(self.bytes_of(directory), &self.packs)
+    pub(crate) fn entries<'a>(&'a self, directory: &'a IndexedDirectory) -> IndexEntries<'a> {
+        IndexEntries::new(self.bytes_of(directory), &self.packs)
     }
 
-    fn bytes_of<'a>(&'a self, directory: &'a Directory) -> &'a [u8] {
+    fn bytes_of<'a>(&'a self, directory: &'a IndexedDirectory) -> &'a [u8] {
         match &directory.entries {
-            Bytes::Loaded(range) => &self.loaded[range.clone()],
-            Bytes::Own(bytes) => bytes,
+            IndexedBytes::Loaded(range) => &self.loaded[range.clone()],
+            IndexedBytes::Own(bytes) => bytes,
         }
     }
 
     /// All directories with a file of several names.
-    pub(crate) fn linked(&self) -> impl Iterator<Item = (&Vec<u8>, &Directory)> {
+    pub(crate) fn linked(&self) -> impl Iterator<Item = (&Vec<u8>, &IndexedDirectory)> {
         self.directories.iter().filter(|(_, directory)| directory.linked)
     }
 
@@ -112,12 +112,12 @@ impl Index {
     }
 
     /// Everything that was left out.
-    pub(crate) fn skipped(&self) -> impl Iterator<Item = (Vec<u8>, Why)> {
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = (Vec<u8>, SkipReason)> {
         let with = self.directories.iter().filter(|(_, directory)| directory.skips);
         with.flat_map(|(path, directory)| {
             self.entries(directory).filter_map(move |entry| match entry.known() {
-                Known::Skipped(why) => Some(([path, &b"/"[..], entry.name].concat(), why)),
-                Known::Dir(_) | Known::File(..) | Known::Link(_) => None,
+                IndexedContent::Skipped(why) => Some(([path, &b"/"[..], entry.name].concat(), why)),
+                IndexedContent::Dir(_) | IndexedContent::File(..) | IndexedContent::Link(_) => None,
             })
         })
     }
@@ -129,7 +129,7 @@ impl Index {
     }
 
     /// The content of a file that had this inode, wherever it was.
-    pub(crate) fn by_inode(&self, inode: u64) -> Option<Content> {
+    pub(crate) fn by_inode(&self, inode: u64) -> Option<StoredContent> {
         let map = self
             .by_inode
             .get_or_init(|| self.contents().map(|(look, content)| (look.inode, content)).collect());
@@ -137,22 +137,22 @@ impl Index {
     }
 
     /// Where a whole file of this name is stored.
-    pub(crate) fn by_content(&self, id: &Id) -> Option<Place> {
+    pub(crate) fn by_content(&self, id: &ObjectId) -> Option<ObjectLocation> {
         let map = self.by_content.get_or_init(|| {
-            let whole = |(_, content): (Look, Content)| match content.layout {
-                crate::object::Layout::Whole(at) => Some((at.id, at.place)),
-                crate::object::Layout::Empty | crate::object::Layout::List(_) => None,
+            let whole = |(_, content): (StatFingerprint, StoredContent)| match content.layout {
+                crate::object::ContentLayout::Whole(at) => Some((at.id, at.place)),
+                crate::object::ContentLayout::Empty | crate::object::ContentLayout::List(_) => None,
             };
             self.contents().filter_map(whole).collect()
         });
         map.get(id).copied()
     }
 
-    fn contents(&self) -> impl Iterator<Item = (Look, Content)> {
+    fn contents(&self) -> impl Iterator<Item = (StatFingerprint, StoredContent)> {
         self.directories.values().flat_map(|directory| self.entries(directory)).filter_map(
             |entry| match entry.known() {
-                Known::File(content, _) => Some((entry.look, content)),
-                Known::Dir(_) | Known::Link(_) | Known::Skipped(_) => None,
+                IndexedContent::File(content, _) => Some((entry.look, content)),
+                IndexedContent::Dir(_) | IndexedContent::Link(_) | IndexedContent::Skipped(_) => None,
             },
         )
     }
@@ -169,23 +169,23 @@ impl Index {
     }
 }
 
-impl Directory {
+impl IndexedDirectory {
     /// Whether a time is so close to when we looked that it proves nothing.
-    pub(crate) fn is_racy(&self, changed: Time) -> bool {
+    pub(crate) fn is_racy(&self, changed: FileTime) -> bool {
         let tick = if changed.nanos == 0 { SLOW_TICK_NANOS } else { TICK_NANOS };
         nanos(changed) + tick >= nanos(self.seen)
     }
 }
 
-fn nanos(time: Time) -> i128 {
+fn nanos(time: FileTime) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
 }
 
 /// A directory to be remembered, with its entries sorted by name.
-pub(crate) struct Remember<'a> {
+pub(crate) struct DirectoryUpdate<'a> {
     pub(crate) path: &'a [u8],
-    pub(crate) look: Look,
-    pub(crate) seen: Time,
-    pub(crate) at: Ref,
-    pub(crate) entries: &'a [(Vec<u8>, Look, Known)],
+    pub(crate) look: StatFingerprint,
+    pub(crate) seen: FileTime,
+    pub(crate) at: ObjectRef,
+    pub(crate) entries: &'a [(Vec<u8>, StatFingerprint, IndexedContent)],
 }

@@ -10,17 +10,17 @@ const NONCE: usize = 24;
 const SEALING: &str = "ash snapshot 1 sealing";
 
 #[derive(Clone)]
-pub struct Key(std::sync::Arc<SecretBox<[u8; 32]>>);
+pub struct EncryptionKey(std::sync::Arc<SecretBox<[u8; 32]>>);
 
-impl Key {
-    pub fn new(bytes: [u8; 32]) -> Key {
-        Key(std::sync::Arc::new(SecretBox::new(Box::new(bytes))))
+impl EncryptionKey {
+    pub fn new(bytes: [u8; 32]) -> EncryptionKey {
+        EncryptionKey(std::sync::Arc::new(SecretBox::new(Box::new(bytes))))
     }
 
     /// As people keep it in a file: 32 bytes, or 64 hexadecimal digits and perhaps the end of the line.
-    pub fn parse(file: &[u8]) -> Option<Key> {
+    pub fn parse(file: &[u8]) -> Option<EncryptionKey> {
         if let Ok(bytes) = <[u8; 32]>::try_from(file) {
-            return Some(Key::new(bytes));
+            return Some(EncryptionKey::new(bytes));
         }
         let digits = std::str::from_utf8(file).ok()?.trim_end();
         let hex = digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -28,7 +28,7 @@ impl Key {
         for (at, byte) in bytes.iter_mut().enumerate().filter(|_| hex) {
             *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
         }
-        hex.then(|| Key::new(bytes))
+        hex.then(|| EncryptionKey::new(bytes))
     }
 
     pub(crate) fn derive(&self, context: &str) -> [u8; 32] {
@@ -54,7 +54,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for EncryptionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(***)")
     }
@@ -66,11 +66,12 @@ mod tests {
 
     #[test]
     fn a_key_is_read_as_bytes_or_as_digits() {
-        let same = |file: &[u8]| Key::parse(file).is_some_and(|key| *key.0.expose_secret() == [0xab; 32]);
+        let same =
+            |file: &[u8]| EncryptionKey::parse(file).is_some_and(|key| *key.0.expose_secret() == [0xab; 32]);
         let digits = "aB".repeat(32);
         assert!(same(&[0xab; 32]) && same(digits.as_bytes()) && same(format!("{digits}\n").as_bytes()));
         for bad in [&b""[..], &[0xab; 31], &digits.as_bytes()[1..], "zz".repeat(32).as_bytes()] {
-            assert!(Key::parse(bad).is_none());
+            assert!(EncryptionKey::parse(bad).is_none());
         }
     }
 }

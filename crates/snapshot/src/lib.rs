@@ -21,17 +21,22 @@ mod retain;
 mod tree_id;
 mod watch;
 
-pub use disk::{Death, Disk};
-pub use error::{Error, Trouble};
-pub use far::{Beginning, Far, Fetched, Part};
-pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat, Weight};
-pub use key::Key;
+pub use disk::{DiskWriter, SimulatedCrash};
+pub use error::{Error, SnapshotErrorKind};
+pub use far::{FetchProgress, PackPrefix, PackRange, RemotePackSource};
+pub use folder::{DiskUsage, FileInfo, FileKind, FileOwner, FileStat, Folder, FolderEntry, LinkPolicy};
+pub use key::EncryptionKey;
 pub use path::{BadPath, RelPath};
 pub use repo::{
-    Arriving, Audit, Audited, Capture, Change, Collected, ContentId, Depth, Difference, Donor, Doubt, Entry,
-    Exclude, FileContent, Hurt, Leaf, LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped,
-    Snapshot, Taken, Target, Tell, Tracking, Unchanged, UnderWay, Verified, Wanted, What, Why, changes,
+    CaptureGuard, CaptureRequest, CaptureRoot, CapturedSnapshot, ChangeTracking, ContentId, DamagedSnapshot,
+    DifferenceKind, DonorTree, ExcludeFilter, FileContentReader, FileEntry, FileEntryKind, FolderCheck,
+    FolderCheckMethod, FolderDifference, GcReport, GcRoots, MismatchPolicy, PackImport, PathChange, Repo,
+    RepoLock, RepoLockMode, RestoreReport, RestoreTarget, SkipReason, SkippedEntry, SnapshotEntry,
+    SnapshotInfo, SnapshotProgress, SummaryNote, UnchangedPolicy, VerifyDepth, VerifyReport, changes,
 };
-pub use retain::{Moment, Rules};
+pub use retain::{RetentionCandidate, SnapshotRetention};
 pub use tree_id::{BadTreeId, TreeId};
-pub use watch::{Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped};
+pub use watch::{
+    FilesystemWatch, MappedFile, SharedMappings, TouchedNames, TouchedPaths, TrackedFolder, WatchError,
+    mapped_writable, sync_mapped,
+};

@@ -19,9 +19,9 @@
 //! they came to be stored, and no table of all objects is needed to find one. Pack 0 is the one that holds
 //! the object itself.
 
-use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number, put_signed};
-use crate::folder::Time;
-use crate::id::{Id, PackId};
+use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number, put_signed};
+use crate::folder::FileTime;
+use crate::id::{ObjectId, PackId};
 use crate::path::is_name;
 
 const DIR: u8 = 1;
@@ -37,7 +37,7 @@ const LARGEST_FILE: u64 = i64::MAX as u64;
 
 /// Where an object's bytes are: within a block of a pack, once that is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct ObjectLocation {
     pub(crate) pack: PackId,
     pub(crate) block: u32,
     pub(crate) start: u32,
@@ -46,93 +46,95 @@ pub(crate) struct Place {
 
 /// An object by its name and where it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Ref {
-    pub(crate) id: Id,
-    pub(crate) place: Place,
+pub(crate) struct ObjectRef {
+    pub(crate) id: ObjectId,
+    pub(crate) place: ObjectLocation,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TreeEntry {
     pub(crate) name: Vec<u8>,
     /// Permission bits; 0 for links, which have none of their own.
     pub(crate) mode: u32,
-    pub(crate) modified: Time,
-    pub(crate) node: Node,
+    pub(crate) modified: FileTime,
+    pub(crate) node: TreeNode,
     pub(crate) xattrs: Xattrs,
 }
 
 pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
-    Dir(Ref),
-    File(Content),
+pub(crate) enum TreeNode {
+    Dir(ObjectRef),
+    File(StoredContent),
     Link(Vec<u8>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Content {
+pub(crate) struct StoredContent {
     pub(crate) size: u64,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ContentLayout,
     /// Not 0: this file has other names in the tree, and they have the same number.
     pub(crate) group: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum ContentLayout {
     Empty,
-    Whole(Ref),
-    List(Ref),
+    Whole(ObjectRef),
+    List(ObjectRef),
 }
 
-impl Layout {
-    pub(crate) fn object(&self) -> Option<&Ref> {
+impl ContentLayout {
+    pub(crate) fn object(&self) -> Option<&ObjectRef> {
         match self {
-            Layout::Empty => None,
-            Layout::Whole(at) | Layout::List(at) => Some(at),
+            ContentLayout::Empty => None,
+            ContentLayout::Whole(at) | ContentLayout::List(at) => Some(at),
         }
     }
 }
 
 /// A stretch of a large file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum ContentPiece {
     Zeros { length: u64 },
-    Chunk { length: u64, at: Ref, pre: u64 },
-    List { length: u64, at: Ref },
+    Chunk { length: u64, at: ObjectRef, pre: u64 },
+    List { length: u64, at: ObjectRef },
 }
 
-impl Piece {
+impl ContentPiece {
     pub(crate) fn length(&self) -> u64 {
         match self {
-            Piece::Zeros { length } | Piece::Chunk { length, .. } | Piece::List { length, .. } => *length,
+            ContentPiece::Zeros { length }
+            | ContentPiece::Chunk { length, .. }
+            | ContentPiece::List { length, .. } => *length,
         }
     }
 
-    fn object(&self) -> Option<&Ref> {
+    fn object(&self) -> Option<&ObjectRef> {
         match self {
-            Piece::Zeros { .. } => None,
-            Piece::Chunk { at, .. } | Piece::List { at, .. } => Some(at),
+            ContentPiece::Zeros { .. } => None,
+            ContentPiece::Chunk { at, .. } | ContentPiece::List { at, .. } => Some(at),
         }
     }
 }
 
 /// What is stored, and the part of it that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Encoded {
+pub(crate) struct EncodedObject {
     pub(crate) stored: Vec<u8>,
     logical: std::ops::Range<usize>,
 }
 
-impl Encoded {
-    fn of<'a>(logical: &[u8], refs: impl Iterator<Item = &'a Ref>) -> Encoded {
+impl EncodedObject {
+    fn of<'a>(logical: &[u8], refs: impl Iterator<Item = &'a ObjectRef>) -> EncodedObject {
         let mut stored = Vec::with_capacity(logical.len() + logical.len() / 4 + 16);
         put_number(&mut stored, logical.len() as u64);
         let start = stored.len();
         stored.extend_from_slice(logical);
         let end = stored.len();
         put_places(&mut stored, refs);
-        Encoded { stored, logical: start..end }
+        EncodedObject { stored, logical: start..end }
     }
 
     pub(crate) fn logical(&self) -> &[u8] {
@@ -140,10 +142,10 @@ impl Encoded {
     }
 }
 
-fn put_places<'a>(out: &mut Vec<u8>, refs: impl Iterator<Item = &'a Ref>) {
+fn put_places<'a>(out: &mut Vec<u8>, refs: impl Iterator<Item = &'a ObjectRef>) {
     let mut packs = vec![PackId::SELF];
     let mut places = Vec::new();
-    for Ref { place, .. } in refs {
+    for ObjectRef { place, .. } in refs {
         // Almost always the pack of the sibling before.
         let known = packs.iter().rposition(|pack| *pack == place.pack);
         let number = known.unwrap_or_else(|| {
@@ -161,59 +163,59 @@ fn put_places<'a>(out: &mut Vec<u8>, refs: impl Iterator<Item = &'a Ref>) {
 }
 
 /// Splits a stored object into what is hashed and a reader of its places.
-pub(crate) fn split(stored: &[u8]) -> Read<(&[u8], Cursor<'_>)> {
-    let mut cursor = Cursor::new(stored);
+pub(crate) fn split(stored: &[u8]) -> DecodeResult<(&[u8], ByteDecoder<'_>)> {
+    let mut cursor = ByteDecoder::new(stored);
     let logical = cursor.bytes()?;
     Ok((logical, cursor))
 }
 
-struct Places<'a> {
-    cursor: Cursor<'a>,
+struct LocationDecoder<'a> {
+    cursor: ByteDecoder<'a>,
     packs: Vec<PackId>,
 }
 
-impl<'a> Places<'a> {
-    fn read(mut cursor: Cursor<'a>, within: PackId) -> Read<Places<'a>> {
+impl<'a> LocationDecoder<'a> {
+    fn read(mut cursor: ByteDecoder<'a>, within: PackId) -> DecodeResult<LocationDecoder<'a>> {
         let count = cursor.count(16)?;
         let mut packs = Vec::with_capacity(count + 1);
         packs.push(within);
         for _ in 0..count {
             packs.push(PackId(cursor.array()?));
         }
-        Ok(Places { cursor, packs })
+        Ok(LocationDecoder { cursor, packs })
     }
 
-    fn next(&mut self) -> Read<Place> {
+    fn next(&mut self) -> DecodeResult<ObjectLocation> {
         let pack = self.cursor.number()? as usize;
-        let pack = *self.packs.get(pack).ok_or(Malformed("a place in no pack"))?;
+        let pack = *self.packs.get(pack).ok_or(ObjectDecodeError("a place in no pack"))?;
         let (block, start, length) = (self.cursor.small()?, self.cursor.small()?, self.cursor.small()?);
-        Ok(Place { pack, block, start, length })
+        Ok(ObjectLocation { pack, block, start, length })
     }
 }
 
-pub(crate) fn encode_directory(entries: &[Entry]) -> Encoded {
+pub(crate) fn encode_directory(entries: &[TreeEntry]) -> EncodedObject {
     let mut logical = Vec::with_capacity(entries.len() * 64);
     entries.iter().for_each(|entry| put_entry(&mut logical, entry));
-    Encoded::of(&logical, entries.iter().filter_map(object_of))
+    EncodedObject::of(&logical, entries.iter().filter_map(object_of))
 }
 
-fn object_of(entry: &Entry) -> Option<&Ref> {
+fn object_of(entry: &TreeEntry) -> Option<&ObjectRef> {
     match &entry.node {
-        Node::Dir(at) => Some(at),
-        Node::File(content) => content.layout.object(),
-        Node::Link(_) => None,
+        TreeNode::Dir(at) => Some(at),
+        TreeNode::File(content) => content.layout.object(),
+        TreeNode::Link(_) => None,
     }
 }
 
-fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+fn put_entry(out: &mut Vec<u8>, entry: &TreeEntry) {
     let kind = match &entry.node {
-        Node::Dir(_) => DIR,
-        Node::Link(_) => LINK,
-        Node::File(Content { layout, group, .. }) => {
+        TreeNode::Dir(_) => DIR,
+        TreeNode::Link(_) => LINK,
+        TreeNode::File(StoredContent { layout, group, .. }) => {
             let kind = match layout {
-                Layout::Empty => EMPTY,
-                Layout::Whole(_) => WHOLE,
-                Layout::List(_) => LIST,
+                ContentLayout::Empty => EMPTY,
+                ContentLayout::Whole(_) => WHOLE,
+                ContentLayout::List(_) => LIST,
             };
             kind | if *group == 0 { 0 } else { GROUP }
         }
@@ -224,12 +226,12 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     put_signed(out, entry.modified.seconds);
     put_number(out, entry.modified.nanos.into());
     match &entry.node {
-        Node::Dir(at) => {
+        TreeNode::Dir(at) => {
             put_number(out, entry.mode.into());
             out.extend_from_slice(&at.id.0);
         }
-        Node::Link(target) => put_bytes(out, target),
-        Node::File(content) => {
+        TreeNode::Link(target) => put_bytes(out, target),
+        TreeNode::File(content) => {
             put_number(out, entry.mode.into());
             if let Some(at) = content.layout.object() {
                 put_number(out, content.size);
@@ -250,15 +252,15 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
 }
 
 /// Reads a directory that lies in the pack `within`. Everything a hostile tree could say is refused here.
-pub(crate) fn decode_directory(stored: &[u8], within: PackId) -> Read<Vec<Entry>> {
+pub(crate) fn decode_directory(stored: &[u8], within: PackId) -> DecodeResult<Vec<TreeEntry>> {
     let (logical, places) = split(stored)?;
-    let mut places = Places::read(places, within)?;
-    let mut cursor = Cursor::new(logical);
-    let mut entries: Vec<Entry> = Vec::with_capacity(logical.len() / 48);
+    let mut places = LocationDecoder::read(places, within)?;
+    let mut cursor = ByteDecoder::new(logical);
+    let mut entries: Vec<TreeEntry> = Vec::with_capacity(logical.len() / 48);
     while !cursor.is_empty() {
         let entry = read_entry(&mut cursor, &mut places)?;
         if entries.last().is_some_and(|last| last.name >= entry.name) {
-            return Err(Malformed("names out of order"));
+            return Err(ObjectDecodeError("names out of order"));
         }
         entries.push(entry);
     }
@@ -266,144 +268,148 @@ pub(crate) fn decode_directory(stored: &[u8], within: PackId) -> Read<Vec<Entry>
     Ok(entries)
 }
 
-fn read_entry(cursor: &mut Cursor<'_>, places: &mut Places<'_>) -> Read<Entry> {
+fn read_entry(cursor: &mut ByteDecoder<'_>, places: &mut LocationDecoder<'_>) -> DecodeResult<TreeEntry> {
     let kind = cursor.byte()?;
     let length = cursor.byte()?;
     let name = cursor.take(length.into())?;
     if !is_name(name) {
-        return Err(Malformed("a name that is none"));
+        return Err(ObjectDecodeError("a name that is none"));
     }
     let seconds = cursor.signed()?;
     let nanos = cursor.small()?;
     if nanos >= 1_000_000_000 {
-        return Err(Malformed("a time that is none"));
+        return Err(ObjectDecodeError("a time that is none"));
     }
     let mode = if kind & 0xf == LINK { 0 } else { cursor.small()? };
     let node = read_node(kind, cursor, places)?;
-    let most = if matches!(node, Node::Dir(_)) { 0o1777 } else { 0o777 };
+    let most = if matches!(node, TreeNode::Dir(_)) { 0o1777 } else { 0o777 };
     if mode & !most != 0 {
-        return Err(Malformed("a mode that is never kept"));
+        return Err(ObjectDecodeError("a mode that is never kept"));
     }
     let xattrs = if kind & XATTRS == 0 { Vec::new() } else { read_xattrs(cursor)? };
-    Ok(Entry { name: name.to_vec(), mode, modified: Time { seconds, nanos }, node, xattrs })
+    Ok(TreeEntry { name: name.to_vec(), mode, modified: FileTime { seconds, nanos }, node, xattrs })
 }
 
-fn read_node(kind: u8, cursor: &mut Cursor<'_>, places: &mut Places<'_>) -> Read<Node> {
+fn read_node(
+    kind: u8,
+    cursor: &mut ByteDecoder<'_>,
+    places: &mut LocationDecoder<'_>,
+) -> DecodeResult<TreeNode> {
     let grouped = kind & GROUP != 0;
     let kind = kind & !XATTRS;
-    let mut object = |cursor: &mut Cursor<'_>| -> Read<(u64, Ref)> {
+    let mut object = |cursor: &mut ByteDecoder<'_>| -> DecodeResult<(u64, ObjectRef)> {
         let size = if kind == DIR { 0 } else { cursor.number()? };
-        Ok((size, Ref { id: Id(cursor.array()?), place: places.next()? }))
+        Ok((size, ObjectRef { id: ObjectId(cursor.array()?), place: places.next()? }))
     };
     let (size, layout) = match kind & !GROUP {
-        DIR if !grouped => return Ok(Node::Dir(object(cursor)?.1)),
+        DIR if !grouped => return Ok(TreeNode::Dir(object(cursor)?.1)),
         LINK if !grouped => {
             let target = cursor.bytes()?;
             if target.is_empty() || target.len() > LONGEST_TARGET || target.contains(&0) {
-                return Err(Malformed("a link's target that is none"));
+                return Err(ObjectDecodeError("a link's target that is none"));
             }
-            return Ok(Node::Link(target.to_vec()));
+            return Ok(TreeNode::Link(target.to_vec()));
         }
-        EMPTY => (0, Layout::Empty),
+        EMPTY => (0, ContentLayout::Empty),
         WHOLE => {
             let (size, at) = object(cursor)?;
             if size != u64::from(at.place.length) || size == 0 {
-                return Err(Malformed("a file of another size than its content"));
+                return Err(ObjectDecodeError("a file of another size than its content"));
             }
-            (size, Layout::Whole(at))
+            (size, ContentLayout::Whole(at))
         }
         LIST => {
             let (size, at) = object(cursor)?;
             if size > LARGEST_FILE {
-                return Err(Malformed("larger than any file"));
+                return Err(ObjectDecodeError("larger than any file"));
             }
-            (size, Layout::List(at))
+            (size, ContentLayout::List(at))
         }
-        _ => return Err(Malformed("an entry of an unknown kind")),
+        _ => return Err(ObjectDecodeError("an entry of an unknown kind")),
     };
     let group = if grouped { u64::from_le_bytes(cursor.array()?) } else { 0 };
     if grouped && group == 0 {
-        return Err(Malformed("a group without a number"));
+        return Err(ObjectDecodeError("a group without a number"));
     }
-    Ok(Node::File(Content { size, layout, group }))
+    Ok(TreeNode::File(StoredContent { size, layout, group }))
 }
 
-fn read_xattrs(cursor: &mut Cursor<'_>) -> Read<Xattrs> {
+fn read_xattrs(cursor: &mut ByteDecoder<'_>) -> DecodeResult<Xattrs> {
     let count = cursor.count(2)?;
     if count == 0 {
-        return Err(Malformed("an empty list of attributes"));
+        return Err(ObjectDecodeError("an empty list of attributes"));
     }
     let mut xattrs: Xattrs = Vec::with_capacity(count);
     for _ in 0..count {
         let (name, value) = (cursor.bytes()?, cursor.bytes()?);
         if !name.starts_with(b"user.") || name.len() > 255 || name.contains(&0) {
-            return Err(Malformed("an attribute that is never kept"));
+            return Err(ObjectDecodeError("an attribute that is never kept"));
         }
         if xattrs.last().is_some_and(|(last, _)| last.as_slice() >= name) {
-            return Err(Malformed("attributes out of order"));
+            return Err(ObjectDecodeError("attributes out of order"));
         }
         xattrs.push((name.to_vec(), value.to_vec()));
     }
     Ok(xattrs)
 }
 
-pub(crate) fn encode_list(level: u8, pieces: &[Piece]) -> Encoded {
+pub(crate) fn encode_list(level: u8, pieces: &[ContentPiece]) -> EncodedObject {
     let mut logical = Vec::with_capacity(pieces.len() * 44 + 1);
     logical.push(level);
     for piece in pieces {
         match piece {
-            Piece::Zeros { length } => {
+            ContentPiece::Zeros { length } => {
                 logical.push(0);
                 put_number(&mut logical, *length);
             }
-            Piece::Chunk { length, at, pre } => {
+            ContentPiece::Chunk { length, at, pre } => {
                 logical.push(1);
                 put_number(&mut logical, *length);
                 logical.extend_from_slice(&at.id.0);
                 logical.extend_from_slice(&pre.to_le_bytes());
             }
-            Piece::List { length, at } => {
+            ContentPiece::List { length, at } => {
                 logical.push(2);
                 put_number(&mut logical, *length);
                 logical.extend_from_slice(&at.id.0);
             }
         }
     }
-    Encoded::of(&logical, pieces.iter().filter_map(Piece::object))
+    EncodedObject::of(&logical, pieces.iter().filter_map(ContentPiece::object))
 }
 
 /// The pieces of a list, which must be of this level or of the one below.
-pub(crate) fn decode_list(stored: &[u8], within: PackId, most: u8) -> Read<Vec<Piece>> {
+pub(crate) fn decode_list(stored: &[u8], within: PackId, most: u8) -> DecodeResult<Vec<ContentPiece>> {
     let (logical, places) = split(stored)?;
-    let mut places = Places::read(places, within)?;
-    let mut cursor = Cursor::new(logical);
+    let mut places = LocationDecoder::read(places, within)?;
+    let mut cursor = ByteDecoder::new(logical);
     let level = cursor.byte()?;
     if level > most {
-        return Err(Malformed("lists within lists"));
+        return Err(ObjectDecodeError("lists within lists"));
     }
     let mut pieces = Vec::with_capacity(logical.len() / 40);
     while !cursor.is_empty() {
         let kind = cursor.byte()?;
         let length = cursor.number()?;
         if length == 0 {
-            return Err(Malformed("a piece of nothing"));
+            return Err(ObjectDecodeError("a piece of nothing"));
         }
         pieces.push(match (kind, level) {
-            (0, _) => Piece::Zeros { length },
+            (0, _) => ContentPiece::Zeros { length },
             (1, 0) => {
-                let id = Id(cursor.array()?);
+                let id = ObjectId(cursor.array()?);
                 let pre = u64::from_le_bytes(cursor.array()?);
-                let at = Ref { id, place: places.next()? };
+                let at = ObjectRef { id, place: places.next()? };
                 if length != u64::from(at.place.length) {
-                    return Err(Malformed("a chunk of another length than its content"));
+                    return Err(ObjectDecodeError("a chunk of another length than its content"));
                 }
-                Piece::Chunk { length, at, pre }
+                ContentPiece::Chunk { length, at, pre }
             }
             (2, 1) => {
-                let id = Id(cursor.array()?);
-                Piece::List { length, at: Ref { id, place: places.next()? } }
+                let id = ObjectId(cursor.array()?);
+                ContentPiece::List { length, at: ObjectRef { id, place: places.next()? } }
             }
-            _ => return Err(Malformed("a piece of an unknown kind")),
+            _ => return Err(ObjectDecodeError("a piece of an unknown kind")),
         });
     }
     places.cursor.end()?;

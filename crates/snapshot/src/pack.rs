@@ -22,12 +22,12 @@
 mod read;
 mod write;
 
-pub(crate) use read::{Pack, Unpacking, damaged, is_sealed, table_at};
-pub(crate) use write::{Blocks, Live, Packing, Where, is_worth_trimming, without};
+pub(crate) use read::{PackFile, UnpackBuffers, damaged, is_sealed, table_at};
+pub(crate) use write::{BlockWriter, LiveRanges, PackDestination, PackWriter, is_worth_trimming, without};
 
-use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};
-use crate::id::{Id, PackId};
-use crate::object::{Place, Ref};
+use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
+use crate::id::{ObjectId, PackId};
+use crate::object::{ObjectLocation, ObjectRef};
 
 pub(crate) const MAGIC: &[u8; 8] = b"ASHPACK\x01";
 pub(crate) const FOOTER: usize = 1 + 8 + 4 + 32;
@@ -44,7 +44,7 @@ pub(crate) const LARGEST_BLOCK: u32 = 64 << 20;
 const LARGEST_TABLE: u32 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum BlockEncoding {
     Plain,
     Zstd,
     Dropped,
@@ -52,30 +52,30 @@ pub(crate) enum How {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct PackBlock {
     pub(crate) offset: u64,
     pub(crate) stored: u32,
     pub(crate) raw: u32,
-    pub(crate) how: How,
+    pub(crate) how: BlockEncoding,
     pub(crate) sealed: bool,
     pub(crate) check: [u8; 16],
 }
 
 /// Something that is no file of the tree and travels with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Noted {
+pub(crate) struct PackNote {
     pub(crate) name: Vec<u8>,
-    pub(crate) at: Ref,
+    pub(crate) at: ObjectRef,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Table {
-    pub(crate) blocks: Vec<Block>,
-    pub(crate) root: Option<Ref>,
-    pub(crate) notes: Vec<Noted>,
+pub(crate) struct PackTable {
+    pub(crate) blocks: Vec<PackBlock>,
+    pub(crate) root: Option<ObjectRef>,
+    pub(crate) notes: Vec<PackNote>,
 }
 
-impl Table {
+impl PackTable {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.blocks.len() * 28 + 128);
         put_number(&mut out, self.blocks.len() as u64);
@@ -84,10 +84,10 @@ impl Table {
             put_number(&mut out, block.stored.into());
             put_number(&mut out, block.raw.into());
             let how = match block.how {
-                How::Plain => 0,
-                How::Zstd => 1,
-                How::Dropped => 2,
-                How::Trimmed => 3,
+                BlockEncoding::Plain => 0,
+                BlockEncoding::Zstd => 1,
+                BlockEncoding::Dropped => 2,
+                BlockEncoding::Trimmed => 3,
             };
             out.push(how | if block.sealed { 4 } else { 0 });
             out.extend_from_slice(&block.check);
@@ -116,8 +116,8 @@ impl Table {
         PackId(beginning(&out))
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Read<Table> {
-        let mut cursor = Cursor::new(bytes);
+    pub(crate) fn decode(bytes: &[u8]) -> DecodeResult<PackTable> {
+        let mut cursor = ByteDecoder::new(bytes);
         let count = cursor.count(20)?;
         let mut blocks = Vec::with_capacity(count);
         for _ in 0..count {
@@ -126,35 +126,35 @@ impl Table {
         let root = match cursor.byte()? {
             0 => None,
             1 => Some(read_ref(&mut cursor)?),
-            _ => return Err(Malformed("a root of an unknown kind")),
+            _ => return Err(ObjectDecodeError("a root of an unknown kind")),
         };
         let count = cursor.count(50)?;
         let mut notes = Vec::with_capacity(count);
         for _ in 0..count {
-            notes.push(Noted { name: cursor.bytes()?.to_vec(), at: read_ref(&mut cursor)? });
+            notes.push(PackNote { name: cursor.bytes()?.to_vec(), at: read_ref(&mut cursor)? });
         }
         cursor.end()?;
-        Ok(Table { blocks, root, notes })
+        Ok(PackTable { blocks, root, notes })
     }
 }
 
-fn read_block(cursor: &mut Cursor<'_>) -> Read<Block> {
+fn read_block(cursor: &mut ByteDecoder<'_>) -> DecodeResult<PackBlock> {
     let (offset, stored, raw) = (cursor.number()?, cursor.small()?, cursor.small()?);
     let flags = cursor.byte()?;
     let how = match flags & !4 {
-        0 => How::Plain,
-        1 => How::Zstd,
-        2 => How::Dropped,
-        3 => How::Trimmed,
-        _ => return Err(Malformed("a block of an unknown kind")),
+        0 => BlockEncoding::Plain,
+        1 => BlockEncoding::Zstd,
+        2 => BlockEncoding::Dropped,
+        3 => BlockEncoding::Trimmed,
+        _ => return Err(ObjectDecodeError("a block of an unknown kind")),
     };
     if raw > LARGEST_BLOCK || stored > LARGEST_BLOCK + 1024 {
-        return Err(Malformed("a block that is too large"));
+        return Err(ObjectDecodeError("a block that is too large"));
     }
-    Ok(Block { offset, stored, raw, how, sealed: flags & 4 != 0, check: cursor.array()? })
+    Ok(PackBlock { offset, stored, raw, how, sealed: flags & 4 != 0, check: cursor.array()? })
 }
 
-fn put_ref(out: &mut Vec<u8>, Ref { id, place }: &Ref) {
+fn put_ref(out: &mut Vec<u8>, ObjectRef { id, place }: &ObjectRef) {
     out.extend_from_slice(&id.0);
     out.extend_from_slice(&place.pack.0);
     put_number(out, place.block.into());
@@ -162,10 +162,10 @@ fn put_ref(out: &mut Vec<u8>, Ref { id, place }: &Ref) {
     put_number(out, place.length.into());
 }
 
-fn read_ref(cursor: &mut Cursor<'_>) -> Read<Ref> {
-    let (id, pack) = (Id(cursor.array()?), PackId(cursor.array()?));
+fn read_ref(cursor: &mut ByteDecoder<'_>) -> DecodeResult<ObjectRef> {
+    let (id, pack) = (ObjectId(cursor.array()?), PackId(cursor.array()?));
     let (block, start, length) = (cursor.small()?, cursor.small()?, cursor.small()?);
-    Ok(Ref { id, place: Place { pack, block, start, length } })
+    Ok(ObjectRef { id, place: ObjectLocation { pack, block, start, length } })
 }
 
 pub(crate) fn beginning(bytes: &[u8]) -> [u8; 16] {

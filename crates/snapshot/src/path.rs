@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-const LONGEST_PATH: usize = 4096;
-pub(crate) const LONGEST_NAME: usize = 255;
+const MAX_PATH_BYTES: usize = 4096;
+pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 /// A relative path without empty, `.` or `..` components. Bytes, since file names are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +19,7 @@ pub enum BadPath {
     Component(String),
     #[error("the path contains a NUL byte")]
     Nul,
-    #[error("the path is longer than {LONGEST_PATH} bytes, or a name in it longer than {LONGEST_NAME}")]
+    #[error("the path is longer than {MAX_PATH_BYTES} bytes, or a name in it longer than {MAX_NAME_BYTES}")]
     TooLong,
 }
 
@@ -29,11 +29,11 @@ impl RelPath {
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<RelPath, BadPath> {
-        if bytes.len() > LONGEST_PATH { Err(BadPath::TooLong) } else { RelPath::met(bytes) }
+        if bytes.len() > MAX_PATH_BYTES { Err(BadPath::TooLong) } else { RelPath::from_walk(bytes) }
     }
 
     /// One that was met in a folder, step by step: it may be longer than any that somebody can ask for.
-    pub fn met(bytes: &[u8]) -> Result<RelPath, BadPath> {
+    pub fn from_walk(bytes: &[u8]) -> Result<RelPath, BadPath> {
         match bytes {
             [] => return Err(BadPath::Empty),
             [b'/', ..] => return Err(BadPath::Absolute(crate::error::shown(bytes))),
@@ -44,7 +44,7 @@ impl RelPath {
             if matches!(name, b"" | b"." | b"..") {
                 return Err(BadPath::Component(crate::error::shown(bytes)));
             }
-            if name.len() > LONGEST_NAME {
+            if name.len() > MAX_NAME_BYTES {
                 return Err(BadPath::TooLong);
             }
         }
@@ -57,7 +57,7 @@ impl RelPath {
 
     /// Whether a link of this name with this target stays beneath the folder by its form. `..` counts only at the beginning:
     /// behind a name that is a link itself it would lead somewhere else than it seems to.
-    pub fn keeps_inside(&self, target: &[u8]) -> bool {
+    pub fn link_stays_inside(&self, target: &[u8]) -> bool {
         let depth = self.0.iter().filter(|byte| **byte == b'/').count();
         let mut steps =
             target.split(|byte| *byte == b'/').filter(|step| !matches!(*step, b"" | b".")).peekable();
@@ -87,7 +87,7 @@ impl fmt::Display for RelPath {
 /// May this be one name in a directory? Asked of everything that comes out of a pack.
 pub(crate) fn is_name(bytes: &[u8]) -> bool {
     !matches!(bytes, b"" | b"." | b"..")
-        && bytes.len() <= LONGEST_NAME
+        && bytes.len() <= MAX_NAME_BYTES
         && !bytes.iter().any(|b| matches!(b, 0 | b'/'))
 }
 
@@ -116,18 +116,18 @@ mod tests {
         }
         assert_eq!(RelPath::parse(&"x".repeat(256)), Err(BadPath::TooLong));
         assert_eq!(RelPath::parse(&"x/".repeat(2049)), Err(BadPath::TooLong));
-        assert!(RelPath::met(&[&b"x/".repeat(2049)[..], b"x"].concat()).is_ok());
+        assert!(RelPath::from_walk(&[&b"x/".repeat(2049)[..], b"x"].concat()).is_ok());
     }
 
     #[test]
     fn a_link_stays_inside_if_it_climbs_first_and_not_too_far() {
         let link = RelPath::parse("a/b/link").expect("a path");
         for inside in ["x", "./x", "../x", "../../x/y", "..", "../..", ".././..//x", "...", "..x/y"] {
-            assert!(link.keeps_inside(inside.as_bytes()), "{inside}");
+            assert!(link.link_stays_inside(inside.as_bytes()), "{inside}");
         }
         for outside in ["", "/", "/etc/passwd", "../../..", "../../../x", "x/../y", "x/y/z/../../..", "x\0y"]
         {
-            assert!(!link.keeps_inside(outside.as_bytes()), "{outside}");
+            assert!(!link.link_stays_inside(outside.as_bytes()), "{outside}");
         }
     }
 

@@ -29,38 +29,41 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
-pub use arrive::Arriving;
-pub use audit::{Audit, Audited, Doubt};
-pub use changes::{Change, changes};
-pub use collect::{Collected, Lock, Locked, Wanted};
-pub use compare::{Difference, What};
-pub use leaves::{ContentId, Leaf, LeafKind};
-pub use notes::Snapshot;
-pub use read::{Entry, FileContent};
-pub use restore::{Donor, Restored, Target};
-pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking, Unchanged, Why};
-pub use under_way::UnderWay;
-pub use verify::{Depth, Hurt, Verified};
+pub use arrive::PackImport;
+pub use audit::{FolderCheck, FolderCheckMethod, MismatchPolicy};
+pub use changes::{PathChange, changes};
+pub use collect::{GcReport, GcRoots, RepoLock, RepoLockMode};
+pub use compare::{DifferenceKind, FolderDifference};
+pub use leaves::{ContentId, FileEntry, FileEntryKind};
+pub use notes::SnapshotInfo;
+pub use read::{FileContentReader, SnapshotEntry};
+pub use restore::{DonorTree, RestoreReport, RestoreTarget};
+pub use take::{
+    CaptureRequest, CaptureRoot, CapturedSnapshot, ChangeTracking, ExcludeFilter, SkipReason, SkippedEntry,
+    SnapshotProgress, SummaryNote, UnchangedPolicy,
+};
+pub use under_way::CaptureGuard;
+pub use verify::{DamagedSnapshot, VerifyDepth, VerifyReport};
 
 use read::ContentBlocks;
-use under_way::Captures;
+use under_way::ActiveCaptures;
 
-pub(crate) use inventory::Inventory;
+pub(crate) use inventory::PackInventory;
 
-use crate::disk::Disk;
-use crate::far::{Away, Far};
-use crate::id::{Naming, PackId};
-use crate::index::Shelf;
-use crate::key::Key;
-use crate::object::Ref;
-use crate::pack::{Pack, TEMPORARY, Unpacking, Where, damaged, file_name};
+use crate::disk::DiskWriter;
+use crate::far::{RemotePackCache, RemotePackSource};
+use crate::id::{ObjectNamer, PackId};
+use crate::index::IndexCache;
+use crate::key::EncryptionKey;
+use crate::object::ObjectRef;
+use crate::pack::{PackDestination, PackFile, TEMPORARY, UnpackBuffers, damaged, file_name};
 use crate::{Error, TreeId};
 
 /// A capture that still runs is younger than this; what is older was left by one that died.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Open files of packs that are kept at hand.
-const MOST_OPEN: usize = 64;
+const MAX_OPEN_PACKS: usize = 64;
 
 /// So much that is far may be kept beyond the limit, until somebody looks.
 const SLACK: u64 = 64 << 20;
@@ -68,75 +71,75 @@ const SLACK: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Repo {
     dir: PathBuf,
-    disk: Disk,
-    key: Option<Key>,
-    naming: Naming,
-    open: Mutex<Vec<Arc<Pack>>>,
+    disk: DiskWriter,
+    key: Option<EncryptionKey>,
+    naming: ObjectNamer,
+    open: Mutex<Vec<Arc<PackFile>>>,
     /// Where packs are that are not here.
-    away: Option<Arc<Away>>,
+    remote_cache: Option<Arc<RemotePackCache>>,
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
-    captures: Arc<Captures>,
+    captures: Arc<ActiveCaptures>,
     naming_packs: RwLock<()>,
     /// Held by whoever adds a tombstone.
-    burying: Mutex<()>,
-    inventory: Arc<Inventory>,
+    tombstone_lock: Mutex<()>,
+    inventory: Arc<PackInventory>,
     /// Held while the list of what is forgotten is changed.
-    forgetting: Mutex<()>,
-    indexes: Shelf,
+    discarded_lock: Mutex<()>,
+    indexes: IndexCache,
     content_blocks: Mutex<Weak<ContentBlocks>>,
 }
 
 impl Repo {
     /// Opens the repository in a directory of ours, and makes it if there is none.
     pub fn open(dir: &Path) -> Result<Repo, Error> {
-        Repo::open_with(dir, None, Disk::default())
+        Repo::open_with(dir, None, DiskWriter::default())
     }
 
     /// With a key everything written is sealed, and what was sealed with it can be read.
-    pub fn open_with(dir: &Path, key: Option<Key>, disk: Disk) -> Result<Repo, Error> {
+    pub fn open_with(dir: &Path, key: Option<EncryptionKey>, disk: DiskWriter) -> Result<Repo, Error> {
         let failed = |e| Error::system("open the repository", dir.as_os_str().as_bytes(), e);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         std::fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
         remove_stale(dir).map_err(failed)?;
-        let naming = Naming::with(key.as_ref());
+        let naming = ObjectNamer::with(key.as_ref());
         let (open, pins, naming_packs) = (Mutex::default(), Mutex::default(), RwLock::default());
         Ok(Repo {
             dir: dir.to_owned(),
-            inventory: Arc::new(Inventory::new(dir, disk.clone())),
-            forgetting: Mutex::default(),
+            inventory: Arc::new(PackInventory::new(dir, disk.clone())),
+            discarded_lock: Mutex::default(),
             disk,
             key,
             naming,
             open,
-            away: None,
+            remote_cache: None,
             pins,
             captures: Arc::default(),
             naming_packs,
-            burying: Mutex::default(),
-            indexes: Shelf::default(),
+            tombstone_lock: Mutex::default(),
+            indexes: IndexCache::default(),
             content_blocks: Mutex::default(),
         })
     }
 
     /// Packs that are not here are read from there. Of what was read about so many bytes are kept.
-    pub fn with_far(mut self, far: Arc<dyn Far>, most: u64) -> Result<Repo, Error> {
+    pub fn with_remote(mut self, far: Arc<dyn RemotePackSource>, most: u64) -> Result<Repo, Error> {
         let dir = self.dir.join("cache/far");
-        self.away = Some(Away::new(dir, far, self.disk.clone(), most)?);
+        self.remote_cache = Some(RemotePackCache::new(dir, far, self.disk.clone(), most)?);
         Ok(self)
     }
 
     /// How many bytes are kept of packs that are far.
-    pub fn far_cached(&self) -> io::Result<u64> {
-        self.away.as_ref().map_or(Ok(0), |away| away.size())
+    pub fn remote_cache_size(&self) -> io::Result<u64> {
+        self.remote_cache.as_ref().map_or(Ok(0), |away| away.size())
     }
 
     /// Whether the repository has this tree. [`Repo::verify`] says whether it is sound.
-    pub fn holds(&self, tree: &TreeId) -> bool {
+    pub fn contains(&self, tree: &TreeId) -> bool {
         self.root(tree).is_ok()
     }
 
-    fn root(&self, tree: &TreeId) -> Result<Ref, Error> {
+    fn root(&self, tree: &TreeId) -> Result<ObjectRef, Error> {
         let pack = self.pack(tree.pack())?;
         let mut root = pack.table.root.ok_or_else(|| pack.damaged("it holds no snapshot"))?;
         if !tree.is_of(&root.id) {
@@ -148,11 +151,11 @@ impl Repo {
         Ok(root)
     }
 
-    fn pack(&self, id: PackId) -> Result<Arc<Pack>, Error> {
-        match (self.near(id)?, &self.away) {
+    fn pack(&self, id: PackId) -> Result<Arc<PackFile>, Error> {
+        match (self.open_local(id)?, &self.remote_cache) {
             (Some(pack), _) => Ok(pack),
             (None, Some(away)) => {
-                let pack = self.at_hand(away.open(id, self.key.as_ref())?);
+                let pack = self.keep_open(away.open(id, self.key.as_ref())?);
                 self.make_room(away, SLACK);
                 Ok(pack)
             }
@@ -161,7 +164,7 @@ impl Repo {
     }
 
     /// A pack that can be opened without asking far.
-    fn near(&self, id: PackId) -> Result<Option<Arc<Pack>>, Error> {
+    fn open_local(&self, id: PackId) -> Result<Option<Arc<PackFile>>, Error> {
         let mut open = self.open.lock().expect("nobody panics while holding it");
         if let Some(at) = open.iter().rposition(|pack| pack.id == id) {
             let pack = open.remove(at);
@@ -170,7 +173,7 @@ impl Repo {
         }
         drop(open);
         let key = self.key.as_ref();
-        let pack = match (Pack::open(&self.dir, id, key)?, &self.away) {
+        let pack = match (PackFile::open(&self.dir, id, key)?, &self.remote_cache) {
             (Some(pack), _) => Some(pack),
             (None, None) => None,
             (None, Some(away)) => match away.kept(id, key) {
@@ -179,13 +182,13 @@ impl Repo {
                 kept => kept?,
             },
         };
-        Ok(pack.map(|pack| self.at_hand(pack)))
+        Ok(pack.map(|pack| self.keep_open(pack)))
     }
 
-    fn at_hand(&self, pack: Pack) -> Arc<Pack> {
+    fn keep_open(&self, pack: PackFile) -> Arc<PackFile> {
         let pack = Arc::new(pack);
         let mut open = self.open.lock().expect("nobody panics while holding it");
-        if open.len() >= MOST_OPEN {
+        if open.len() >= MAX_OPEN_PACKS {
             open.remove(0);
         }
         open.push(pack.clone());
@@ -193,10 +196,10 @@ impl Repo {
     }
 
     /// A block as it was before it was packed. Its objects are still to be checked against their names.
-    fn block(&self, pack: PackId, number: u32, unpacking: &mut Unpacking) -> Result<Vec<u8>, Error> {
+    fn block(&self, pack: PackId, number: u32, unpacking: &mut UnpackBuffers) -> Result<Vec<u8>, Error> {
         let (key, from) = (self.key.as_ref(), self.pack(pack)?);
         let block = from.block(number, key, unpacking);
-        let Some(away) = self.away.as_ref().filter(|_| from.is_far()) else { return block };
+        let Some(away) = self.remote_cache.as_ref().filter(|_| from.is_far()) else { return block };
         self.make_room(away, SLACK);
         match block {
             // What is far may not be what it was when its table was read.
@@ -214,8 +217,8 @@ impl Repo {
         self.dir.join(file_name(&pack)).exists()
     }
 
-    fn place(&self) -> Where<'_> {
-        Where {
+    fn place(&self) -> PackDestination<'_> {
+        PackDestination {
             dir: &self.dir,
             disk: &self.disk,
             key: self.key.as_ref(),
@@ -230,20 +233,20 @@ impl Repo {
     }
 
     /// Keeps a snapshot from being collected as long as the answer lives.
-    fn pin(&self, tree: Option<&TreeId>) -> Pin<'_> {
+    fn pin(&self, tree: Option<&TreeId>) -> SnapshotPin<'_> {
         if let Some(tree) = tree {
             *self.pins.lock().expect("nobody panics while holding it").entry(tree.clone()).or_default() += 1;
         }
-        Pin { repo: self, tree: tree.cloned() }
+        SnapshotPin { repo: self, tree: tree.cloned() }
     }
 }
 
-struct Pin<'r> {
+struct SnapshotPin<'r> {
     repo: &'r Repo,
     tree: Option<TreeId>,
 }
 
-impl Drop for Pin<'_> {
+impl Drop for SnapshotPin<'_> {
     fn drop(&mut self) {
         let Some(tree) = &self.tree else { return };
         let mut pins = self.repo.pins.lock().expect("nobody panics while holding it");

@@ -7,7 +7,7 @@ const DAY: i64 = 24 * HOUR;
 
 /// How many to keep. An hour or a day counts only if something was taken in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rules {
+pub struct SnapshotRetention {
     /// The newest ones.
     pub last: usize,
     /// The newest of each of so many hours.
@@ -18,16 +18,16 @@ pub struct Rules {
 
 /// A snapshot, as far as the rules look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct RetentionCandidate {
     /// Milliseconds since 1970.
     pub at: i64,
     /// Somebody needs it, whatever the rules say.
     pub needed: bool,
 }
 
-impl Rules {
+impl SnapshotRetention {
     /// For each of them, the newest first, whether it stays. The newest always does.
-    pub fn keep(&self, moments: &[Moment]) -> Vec<bool> {
+    pub fn keep(&self, moments: &[RetentionCandidate]) -> Vec<bool> {
         let (mut hours, mut days) = (HashSet::new(), HashSet::new());
         let newest = |number: usize| number < self.last.max(1);
         let first = |seen: &mut HashSet<i64>, most: usize, length: i64, at: i64| {
@@ -49,8 +49,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn kept(rules: Rules, at: &[i64]) -> Vec<i64> {
-        let moments: Vec<Moment> = at.iter().map(|at| Moment { at: *at, needed: false }).collect();
+    fn kept(rules: SnapshotRetention, at: &[i64]) -> Vec<i64> {
+        let moments: Vec<RetentionCandidate> =
+            at.iter().map(|at| RetentionCandidate { at: *at, needed: false }).collect();
         at.iter().zip(rules.keep(&moments)).filter(|(_, kept)| *kept).map(|(at, _)| *at).collect()
     }
 
@@ -58,7 +59,7 @@ mod tests {
     fn the_last_ones_stay_then_one_an_hour_then_one_a_day() {
         let minutes = |minutes: i64| minutes * 60_000 + 10 * DAY;
         let at = [1500, 1499, 1498, 1439, 1438, 1300, 1299, 20].map(minutes);
-        let rules = |last, hourly, daily| Rules { last, hourly, daily };
+        let rules = |last, hourly, daily| SnapshotRetention { last, hourly, daily };
         assert_eq!(kept(rules(2, 0, 0), &at), &at[..2]);
         // 1500 begins hour 25; 1499 is the newest of hour 24, 1439 of 23, 1300 of 21.
         assert_eq!(kept(rules(0, 4, 0), &at), [1500, 1499, 1439, 1300].map(minutes));
@@ -73,19 +74,19 @@ mod tests {
             (last, hourly, daily) in (0..9usize, 0..9usize, 0..9usize),
         ) {
             at.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-            let moments: Vec<Moment> =
-                at.iter().map(|(at, needed)| Moment { at: *at, needed: *needed }).collect();
-            let rules = Rules { last, hourly, daily };
+            let moments: Vec<RetentionCandidate> =
+                at.iter().map(|(at, needed)| RetentionCandidate { at: *at, needed: *needed }).collect();
+            let rules = SnapshotRetention { last, hourly, daily };
             let keep = rules.keep(&moments);
             prop_assert!(keep[0]);
             prop_assert!(keep.iter().take(last).all(|kept| *kept));
             prop_assert!(moments.iter().zip(&keep).all(|(moment, kept)| *kept || !moment.needed));
             let free = moments.iter().zip(&keep).filter(|(moment, kept)| **kept && !moment.needed).count();
             prop_assert!(free <= last.max(1) + hourly + daily);
-            let more = Rules { last: last + 1, hourly: hourly + 1, daily: daily + 1 }.keep(&moments);
+            let more = SnapshotRetention { last: last + 1, hourly: hourly + 1, daily: daily + 1 }.keep(&moments);
             prop_assert!(keep.iter().zip(&more).all(|(kept, more)| *more || !kept));
             // Asked again about what stayed, nothing more goes.
-            let left: Vec<Moment> =
+            let left: Vec<RetentionCandidate> =
                 moments.iter().zip(&keep).filter(|(_, kept)| **kept).map(|(moment, _)| *moment).collect();
             prop_assert!(rules.keep(&left).iter().all(|kept| *kept));
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::id::{Id, PackId};
+use crate::id::{ObjectId, PackId};
 
 const DIGITS: usize = 64 + 32;
 
@@ -39,11 +39,11 @@ impl TreeId {
         self.files() == other.files()
     }
 
-    pub(crate) fn new(root: &Id, pack: &PackId) -> TreeId {
+    pub(crate) fn new(root: &ObjectId, pack: &PackId) -> TreeId {
         TreeId(format!("{root}{pack}"))
     }
 
-    pub(crate) fn is_of(&self, root: &Id) -> bool {
+    pub(crate) fn is_of(&self, root: &ObjectId) -> bool {
         self.files() == root.to_string()
     }
 

@@ -53,25 +53,25 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-pub use mapped::{Mapped, Mappings, mapped_writable, sync_mapped};
-pub use touched::{Names, Touched};
+pub use mapped::{MappedFile, SharedMappings, mapped_writable, sync_mapped};
+pub use touched::{TouchedNames, TouchedPaths};
 
 use crate::{Error, Folder};
-use fanotify::Queue;
-use handle::{Met, Mount};
-use ledger::Ledger;
-use seen::Seen;
-use whereabouts::RootId;
+use fanotify::FanotifyQueue;
+use handle::{HandleLookup, HandleMount};
+use ledger::ChangeLedger;
+use seen::SeenChanges;
+use whereabouts::TrackedRootId;
 
 /// Some seven hundred events.
 const BUFFER: usize = 64 << 10;
-const MOST_NAMES: usize = 100_000;
+const MAX_NAMES: usize = 100_000;
 /// Between two readings, so that a busy file system does not wake us for every event.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Why changes are not followed; captures walk instead.
 #[derive(Debug, thiserror::Error)]
-pub enum Unwatched {
+pub enum WatchError {
     #[error("following a file system needs root (CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH)")]
     Rights,
     #[error("the kernel is too old to tell of renames as a whole; Linux 5.17 can")]
@@ -83,65 +83,65 @@ pub enum Unwatched {
 }
 
 /// Follows one file system. One per server and file system is enough, whatever the number of sessions.
-pub struct Watch {
-    shared: Arc<Shared>,
+pub struct FilesystemWatch {
+    shared: Arc<WatchShared>,
     reader: Option<JoinHandle<()>>,
 }
 
 /// One root that is followed; dropping it ends that. It works on after its [`Watch`] is gone, only that
 /// nothing empties the queue between takes.
-pub struct Tracked {
-    shared: Arc<Shared>,
-    id: RootId,
+pub struct TrackedFolder {
+    shared: Arc<WatchShared>,
+    id: TrackedRootId,
     root: OwnedFd,
-    returned: Mutex<Touched>,
+    returned: Mutex<TouchedPaths>,
 }
 
-struct Shared {
-    queue: Queue,
-    mount: Mount,
+struct WatchShared {
+    queue: FanotifyQueue,
+    mount: HandleMount,
     stop: OwnedFd,
     /// How many want the lock now: the reader lets them go first.
     takers: AtomicUsize,
-    reading: Mutex<Reading>,
+    reading: Mutex<WatchReader>,
     most_names: usize,
 }
 
-struct Reading {
-    ledger: Ledger,
+struct WatchReader {
+    ledger: ChangeLedger,
     buffer: Box<[u8]>,
 }
 
-impl Watch {
+impl FilesystemWatch {
     /// Follows the file system that a path of ours is on.
-    pub fn start(on: &Path) -> Result<Watch, Unwatched> {
-        Watch::remembering(on, MOST_NAMES)
+    pub fn start(on: &Path) -> Result<FilesystemWatch, WatchError> {
+        FilesystemWatch::start_with_limit(on, MAX_NAMES)
     }
 
     /// As [`Watch::start`]; more names than this in one root are [`Touched::Everything`].
-    pub fn remembering(on: &Path, names: usize) -> Result<Watch, Unwatched> {
-        let shared = Arc::new(Shared::new(on, names)?);
+    pub fn start_with_limit(on: &Path, names: usize) -> Result<FilesystemWatch, WatchError> {
+        let shared = Arc::new(WatchShared::new(on, names)?);
         let reader = std::thread::Builder::new().name("ash-watch".to_owned()).spawn({
             let shared = shared.clone();
             move || shared.read_until_stopped()
         });
-        let reader = reader.map_err(|source| Unwatched::System { what: "start a thread", source })?;
-        Ok(Watch { shared, reader: Some(reader) })
+        let reader = reader.map_err(|source| WatchError::System { what: "start a thread", source })?;
+        Ok(FilesystemWatch { shared, reader: Some(reader) })
     }
 
     /// Follows a folder. When this has returned nothing that happens beneath it is missed.
-    pub fn track(&self, root: &Folder) -> Result<Tracked, Error> {
+    pub fn track(&self, root: &Folder) -> Result<TrackedFolder, Error> {
         let failed = |source: io::Error| Error::Io { what: "follow", path: ".".to_owned(), source };
         let met = self.shared.mount.handle_of(root.fd()).map_err(|e| failed(e.into()))?;
         // On another mount its events may come, but the way from a handle up to it is not open on ours.
-        let Met::Here(handle) = met else { return Err(failed(Errno::XDEV.into())) };
+        let HandleLookup::Here(handle) = met else { return Err(failed(Errno::XDEV.into())) };
         let root = root.fd().try_clone_to_owned().map_err(failed)?;
         let id = self.shared.lock().ledger.add(handle);
-        Ok(Tracked { shared: self.shared.clone(), id, root, returned: Mutex::default() })
+        Ok(TrackedFolder { shared: self.shared.clone(), id, root, returned: Mutex::default() })
     }
 }
 
-impl Drop for Watch {
+impl Drop for FilesystemWatch {
     fn drop(&mut self) {
         // Fails only when it was written 2^64 times.
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
@@ -151,67 +151,67 @@ impl Drop for Watch {
     }
 }
 
-impl Tracked {
+impl TrackedFolder {
     /// What was touched since the last call, or since it is tracked: every change whose system call had
     /// returned when this was called. For one caller at a time: two would each get a part.
-    pub fn take(&self) -> Touched {
+    pub fn take_changes(&self) -> TouchedPaths {
         let seen = self.shared.take(self.id);
         let returned = std::mem::take(&mut *self.returned());
         paths::settle(seen, self.root.as_fd(), &self.shared.mount).and(returned, self.shared.most_names)
     }
 
     /// What a capture took and could not use; it is in the next take again.
-    pub fn give_back(&self, touched: Touched) {
+    pub fn return_changes(&self, touched: TouchedPaths) {
         let mut returned = self.returned();
         *returned = std::mem::take(&mut *returned).and(touched, self.shared.most_names);
     }
 }
 
-impl Tracked {
-    fn returned(&self) -> MutexGuard<'_, Touched> {
+impl TrackedFolder {
+    fn returned(&self) -> MutexGuard<'_, TouchedPaths> {
         // Nothing that is done under this lock leaves it half done.
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Tracked {
+impl Drop for TrackedFolder {
     fn drop(&mut self) {
         self.shared.lock().ledger.remove(self.id);
     }
 }
 
-impl Shared {
-    fn new(on: &Path, most_names: usize) -> Result<Shared, Unwatched> {
+impl WatchShared {
+    fn new(on: &Path, most_names: usize) -> Result<WatchShared, WatchError> {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-        let system = |what| move |e: Errno| Unwatched::System { what, source: e.into() };
+        let system = |what| move |e: Errno| WatchError::System { what, source: e.into() };
         let at = rustix::fs::open(on, flags, rustix::fs::Mode::empty()).map_err(system("open the folder"))?;
-        let mount = Mount::of(at).map_err(|e| match e {
-            Errno::PERM => Unwatched::Rights,
-            Errno::OPNOTSUPP | Errno::STALE | Errno::OVERFLOW => Unwatched::Filesystem { source: e.into() },
-            e => Unwatched::System { what: "open a folder by its handle", source: e.into() },
+        let mount = HandleMount::of(at).map_err(|e| match e {
+            Errno::PERM => WatchError::Rights,
+            Errno::OPNOTSUPP | Errno::STALE | Errno::OVERFLOW => WatchError::Filesystem { source: e.into() },
+            e => WatchError::System { what: "open a folder by its handle", source: e.into() },
         })?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Shared {
-            queue: Queue::of(mount.fd())?,
+        Ok(WatchShared {
+            queue: FanotifyQueue::of(mount.fd())?,
             mount,
             stop: rustix::event::eventfd(0, flags).map_err(system("make a bell"))?,
             takers: AtomicUsize::new(0),
-            reading: Mutex::new(Reading {
-                ledger: Ledger::new(most_names),
+            reading: Mutex::new(WatchReader {
+                ledger: ChangeLedger::new(most_names),
                 buffer: vec![0; BUFFER].into_boxed_slice(),
             }),
             most_names,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Reading> {
+    fn lock(&self) -> MutexGuard<'_, WatchReader> {
         self.takers.fetch_add(1, Ordering::Relaxed);
         let reading = self.lock_as_reader();
         self.takers.fetch_sub(1, Ordering::Relaxed);
         reading
     }
 
-    fn lock_as_reader(&self) -> MutexGuard<'_, Reading> {
+    fn lock_as_reader(&self) -> MutexGuard<'_, WatchReader> {
         self.reading.lock().unwrap_or_else(|poisoned| {
             // Somebody panicked over an event, and the rest of what he had read is lost.
             self.reading.clear_poison();
@@ -222,7 +222,7 @@ impl Shared {
     }
 
     /// Reads what is queued now and no more: somebody who writes without a pause must not hold us for ever.
-    fn take(&self, id: RootId) -> Seen {
+    fn take(&self, id: TrackedRootId) -> SeenChanges {
         let mut reading = self.lock();
         // Only a descriptor that is no queue cannot be asked; then until it is empty.
         let mut waiting = self.queue.waiting().unwrap_or(usize::MAX);
@@ -283,16 +283,16 @@ fn goes_on(bells: &mut [PollFd<'_>], longest: Option<Timespec>) -> bool {
     }
 }
 
-impl Reading {
+impl WatchReader {
     /// How many events were read; none when none were there.
-    fn read(&mut self, shared: &Shared) -> io::Result<usize> {
+    fn read(&mut self, shared: &WatchShared) -> io::Result<usize> {
         let Some(events) = shared.queue.read(&mut self.buffer)? else { return Ok(0) };
         let mut read = 0;
         for event in events {
             read += 1;
             match event {
                 Ok(event) => self.ledger.note(&event, &shared.mount),
-                Err(fanotify::Garbled) => self.ledger.doubt(),
+                Err(fanotify::GarbledEvent) => self.ledger.doubt(),
             }
         }
         Ok(read)

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ash_snapshot::{
-    Capture, Folder, RelPath, Repo, Root, Taken, Touched, Tracked, Tracking, TreeId, Watch, mapped_writable,
-    sync_mapped,
+    CaptureRequest, CaptureRoot, CapturedSnapshot, ChangeTracking, FilesystemWatch, Folder, RelPath, Repo,
+    TouchedPaths, TrackedFolder, TreeId, mapped_writable, sync_mapped,
 };
 
 /// A live tree with two roots, followed.
 struct Scene {
     dir: tempfile::TempDir,
     repo: Arc<Repo>,
-    tracked: Tracked,
-    _watch: Watch,
+    tracked: TrackedFolder,
+    _watch: FilesystemWatch,
     base: TreeId,
 }
 
@@ -27,10 +27,10 @@ fn scene(fill: impl Fn(&Path)) -> Scene {
         std::fs::create_dir_all(tree.join(root)).expect("made");
     }
     fill(&tree);
-    let watch = Watch::start(dir.path()).expect("followed by root");
+    let watch = FilesystemWatch::start(dir.path()).expect("followed by root");
     let tracked = watch.track(&open(&tree)).expect("followed");
     let repo = Arc::new(Repo::open(&dir.path().join("repo")).expect("a repository"));
-    let base = take(&repo, dir.path(), None, Tracking::None).tree;
+    let base = take(&repo, dir.path(), None, ChangeTracking::None).tree;
     Scene { dir, repo, tracked, _watch: watch, base }
 }
 
@@ -38,13 +38,20 @@ fn open(path: &Path) -> Folder {
     Folder::open(path).expect("opened")
 }
 
-fn take(repo: &Repo, dir: &Path, base: Option<&TreeId>, tracking: Tracking<'_>) -> Taken {
+fn take(repo: &Repo, dir: &Path, base: Option<&TreeId>, tracking: ChangeTracking<'_>) -> CapturedSnapshot {
     let (workspace, home) = (open(&dir.join("tree/workspace")), open(&dir.join("tree/home")));
-    let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
+    let roots =
+        [CaptureRoot { name: "workspace", folder: &workspace }, CaptureRoot { name: "home", folder: &home }];
     let index = dir.join("index");
     let exclude = |root: &[u8], path: &[u8]| root == b"home" && path == b"secret";
-    let capture = Capture { base, index: Some(&index), exclude: &exclude, tracking, ..Capture::of(&roots) };
-    repo.take(&capture).expect("taken")
+    let capture = CaptureRequest {
+        base,
+        index: Some(&index),
+        exclude: &exclude,
+        tracking,
+        ..CaptureRequest::of(&roots)
+    };
+    repo.capture(&capture).expect("taken")
 }
 
 impl Scene {
@@ -53,31 +60,31 @@ impl Scene {
     }
 
     /// As a server does it: what is mapped is written back, and counts as touched.
-    fn touched(&self) -> Touched {
+    fn touched(&self) -> TouchedPaths {
         let tree = open(&self.tree());
         let mapped = mapped_writable([std::process::id() as i32].into_iter(), &tree).expect("looked");
         sync_mapped(&tree, &mapped.files).expect("written back");
         let ours = mapped.files.into_iter().filter_map(|file| file.path).collect::<Vec<RelPath>>();
-        self.tracked.take().with(ours)
+        self.tracked.take_changes().with_files(ours)
     }
 
-    fn capture(&mut self) -> Taken {
+    fn capture(&mut self) -> CapturedSnapshot {
         let touched = self.touched();
-        assert_ne!(touched, Touched::Everything, "or nothing is tested here");
-        let taken = take(&self.repo, self.dir.path(), Some(&self.base), Tracking::Trust(&touched));
+        assert_ne!(touched, TouchedPaths::Everything, "or nothing is tested here");
+        let taken = take(&self.repo, self.dir.path(), Some(&self.base), ChangeTracking::Trust(&touched));
         self.base = taken.tree.clone();
         taken
     }
 
     /// What a capture finds that knows nothing.
-    fn afresh(&self) -> Taken {
+    fn afresh(&self) -> CapturedSnapshot {
         let other = tempfile::tempdir().expect("a directory");
         std::os::unix::fs::symlink(self.tree(), other.path().join("tree")).expect("linked");
         take(
             &Repo::open(&other.path().join("repo")).expect("a repository"),
             other.path(),
             None,
-            Tracking::None,
+            ChangeTracking::None,
         )
     }
 
@@ -209,11 +216,11 @@ fn as_root_a_check_tells_what_was_not_followed() {
     std::fs::write(scene.tree().join("workspace/a/x"), "another").expect("written");
     // As if nobody had told: what was really touched is thrown away.
     drop(scene.touched());
-    let nothing = Touched::default();
-    let checked = take(&scene.repo, scene.dir.path(), Some(&scene.base), Tracking::Check(&nothing));
-    assert_eq!(checked.missed, [b"workspace/a".to_vec()]);
+    let nothing = TouchedPaths::default();
+    let checked = take(&scene.repo, scene.dir.path(), Some(&scene.base), ChangeTracking::Check(&nothing));
+    assert_eq!(checked.missed_changes, [b"workspace/a".to_vec()]);
     let folder = open(&scene.tree().join("workspace"));
     assert_eq!(scene.repo.compare(&checked.tree, "workspace", &folder).expect("compared"), []);
-    let again = take(&scene.repo, scene.dir.path(), Some(&checked.tree), Tracking::Check(&nothing));
-    assert_eq!(again.missed, Vec::<Vec<u8>>::new());
+    let again = take(&scene.repo, scene.dir.path(), Some(&checked.tree), ChangeTracking::Check(&nothing));
+    assert_eq!(again.missed_changes, Vec::<Vec<u8>>::new());
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// By whose order something is done: somebody's with a key, a rule's, or both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct AuditActor {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Of the key.
@@ -16,37 +16,37 @@ pub struct Order {
     pub rule: Option<String>,
 }
 
-impl Order {
-    pub fn of_rule(name: impl Into<String>) -> Order {
-        Order { rule: Some(name.into()), ..Order::default() }
+impl AuditActor {
+    pub fn of_rule(name: impl Into<String>) -> AuditActor {
+        AuditActor { rule: Some(name.into()), ..AuditActor::default() }
     }
 }
 
 /// What becomes of a session that is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum EndDisposition {
     /// It stays readable.
     End,
     /// It goes into the trash.
     Purge,
 }
 
-impl Fate {
+impl EndDisposition {
     pub fn as_str(self) -> &'static str {
         match self {
-            Fate::End => "end",
-            Fate::Purge => "purge",
+            EndDisposition::End => "end",
+            EndDisposition::Purge => "purge",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Fate> {
-        [Fate::End, Fate::Purge].into_iter().find(|fate| fate.as_str() == text)
+    pub fn parse(text: &str) -> Option<EndDisposition> {
+        [EndDisposition::End, EndDisposition::Purge].into_iter().find(|fate| fate.as_str() == text)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
+pub enum AuditAction {
     /// A session.
     Ended,
     /// A session went into the trash.
@@ -74,47 +74,47 @@ pub enum Deed {
     PermissionAnswered,
 }
 
-impl Deed {
-    const ALL: [(Deed, &'static str); 15] = [
-        (Deed::Ended, "ended"),
-        (Deed::Purged, "purged"),
-        (Deed::Forgotten, "forgotten"),
-        (Deed::WorkspaceDeleted, "workspace_deleted"),
-        (Deed::CheckpointsRemoved, "checkpoints_removed"),
-        (Deed::KeyCreated, "key_created"),
-        (Deed::KeyRemoved, "key_removed"),
-        (Deed::KeyRefused, "key_refused"),
-        (Deed::Created, "created"),
-        (Deed::Executed, "executed"),
-        (Deed::Deployed, "deployed"),
-        (Deed::AgentDeleted, "agent_deleted"),
-        (Deed::ConfigChanged, "config_changed"),
-        (Deed::EnvChanged, "env_changed"),
-        (Deed::PermissionAnswered, "permission_answered"),
+impl AuditAction {
+    const ALL: [(AuditAction, &'static str); 15] = [
+        (AuditAction::Ended, "ended"),
+        (AuditAction::Purged, "purged"),
+        (AuditAction::Forgotten, "forgotten"),
+        (AuditAction::WorkspaceDeleted, "workspace_deleted"),
+        (AuditAction::CheckpointsRemoved, "checkpoints_removed"),
+        (AuditAction::KeyCreated, "key_created"),
+        (AuditAction::KeyRemoved, "key_removed"),
+        (AuditAction::KeyRefused, "key_refused"),
+        (AuditAction::Created, "created"),
+        (AuditAction::Executed, "executed"),
+        (AuditAction::Deployed, "deployed"),
+        (AuditAction::AgentDeleted, "agent_deleted"),
+        (AuditAction::ConfigChanged, "config_changed"),
+        (AuditAction::EnvChanged, "env_changed"),
+        (AuditAction::PermissionAnswered, "permission_answered"),
     ];
 
     pub fn as_str(self) -> &'static str {
-        Deed::ALL.iter().find(|(deed, _)| *deed == self).map_or("", |(_, name)| name)
+        AuditAction::ALL.iter().find(|(deed, _)| *deed == self).map_or("", |(_, name)| name)
     }
 
-    pub fn parse(text: &str) -> Option<Deed> {
-        Deed::ALL.iter().find(|(_, name)| *name == text).map(|(deed, _)| *deed)
+    pub fn parse(text: &str) -> Option<AuditAction> {
+        AuditAction::ALL.iter().find(|(_, name)| *name == text).map(|(deed, _)| *deed)
     }
 }
 
 /// A line of the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Audited {
+pub struct AuditEntry {
     /// Its number among the tenant's.
     pub no: i64,
     pub at: Timestamp,
     pub tenant: TenantId,
-    pub deed: Deed,
+    pub action: AuditAction,
     /// The id of the session or key, the name of the workspace or agent, or an address.
     pub subject: String,
     /// Whose that was.
     pub owner: Option<OwnerId>,
-    pub by: Order,
+    pub actor: AuditActor,
     /// What exactly, where the subject alone does not say it.
     pub detail: Option<String>,
 }

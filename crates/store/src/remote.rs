@@ -1,6 +1,6 @@
 //! What the database says an object store has, and what of it is taken back when the store does not have it.
 
-use ash_model::{AgentName, Seq, SessionId, SessionNo, Timestamp, WorkspaceId};
+use ash_model::{AgentName, EventSeq, SessionId, SessionRowId, Timestamp, WorkspaceId};
 use std::collections::{HashMap, HashSet};
 
 /// Everything of a tenant that is said to be in the object store. A claim: only a listing knows.
@@ -30,14 +30,14 @@ pub struct RemoteAgent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSession {
-    pub no: SessionNo,
+    pub no: SessionRowId,
     pub id: SessionId,
     pub agent: AgentName,
     pub version: u32,
     /// Of a fork: its parent, and the last event that they share.
-    pub base: Option<(SessionNo, Seq)>,
+    pub base: Option<(SessionRowId, EventSeq)>,
     /// Up to which event the log is said to be there.
-    pub seq: Seq,
+    pub seq: EventSeq,
     /// Those that were not removed.
     pub checkpoints: Vec<RemoteCheckpoint>,
 }
@@ -46,14 +46,14 @@ pub struct RemoteSession {
 pub struct RemoteCheckpoint {
     pub workspace: WorkspaceId,
     pub number: u64,
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub tree: String,
     pub sent_at: Timestamp,
 }
 
 /// What is not said to be there any more, so that it is sent again. What was sent after the state was read is not affected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Retraction {
+pub struct RemoteRetraction {
     /// Packs that are not known to be there, or that need one that is not.
     pub packs: Vec<String>,
     /// Packs that are missing.
@@ -68,13 +68,13 @@ pub struct Retraction {
 /// A log that is there only up to an earlier event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetractedLog {
-    pub session: SessionNo,
-    pub said: Seq,
-    pub there: Seq,
+    pub session: SessionRowId,
+    pub claimed_seq: EventSeq,
+    pub actual_seq: EventSeq,
 }
 
-impl Retraction {
+impl RemoteRetraction {
     pub fn is_empty(&self) -> bool {
-        *self == Retraction::default()
+        *self == RemoteRetraction::default()
     }
 }

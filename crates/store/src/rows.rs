@@ -1,31 +1,32 @@
 //! What goes in and comes out of a store, as the rest of the program sees it.
 
-use crate::Env;
+use crate::SecretEnv;
 use ash_model::{
-    AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, JournalPosition, Lock,
-    Metadata, Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug,
-    Status, TenantId, Timestamp, TurnId, Witness, WorkspaceId,
-    far::{FarAgent, Manifest, Tombstone},
-    luggage::Line,
+    AgentName, AgentRuntime, CaptureConsistency, ConcurrentTurn, Epoch, Event, EventSeq, HistorySource,
+    Image, JournalPosition, LogCursor, MessageDelta, ModelProvider, NewEvent, OwnerId, Problem,
+    ResourceLimits, SandboxRequirements, SessionId, SessionLock, SessionMetadata, SessionOptions,
+    SessionRowId, SessionStatus, Slug, TenantId, Timestamp, TurnId, WorkspaceId,
+    far::{AgentDefinition, SessionManifest, SessionTombstone},
+    luggage::EventLine,
 };
 use uuid::Uuid;
 
 /// Whose sessions and workspaces somebody may see: all of a tenant's, or one owner's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scope {
+pub struct AccessScope {
     pub tenant: TenantId,
     pub owner: Option<OwnerId>,
 }
 
-impl Scope {
+impl AccessScope {
     /// For those who look after the whole tenant.
-    pub fn all(tenant: &TenantId) -> Scope {
-        Scope { tenant: tenant.clone(), owner: None }
+    pub fn all(tenant: &TenantId) -> AccessScope {
+        AccessScope { tenant: tenant.clone(), owner: None }
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Key {
+pub struct ApiKey {
     pub id: String,
     pub tenant: TenantId,
     /// None: it opens all of the tenant's.
@@ -36,75 +37,75 @@ pub struct Key {
 
 /// How much is kept of a tenant's agents, whether they were deleted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeptAgents {
+pub struct KeptAgentCounts {
     pub names: u64,
     /// Of the agent that was asked for.
     pub versions: u64,
 }
 
 #[derive(Debug, Clone)]
-pub struct NewAgent {
+pub struct NewAgentVersion {
     pub tenant: TenantId,
     pub name: AgentName,
     pub tree: String,
-    pub runtime: Runtime,
-    pub provider: Option<Provider>,
+    pub runtime: AgentRuntime,
+    pub provider: Option<ModelProvider>,
     /// What its sandbox is made from, where that can be chosen.
     pub image: Option<Image>,
     /// What its sandboxes may take of the machine, as far as it says so.
-    pub limits: Option<Bounds>,
-    pub needs: Needs,
+    pub limits: Option<ResourceLimits>,
+    pub needs: SandboxRequirements,
     /// The folder it was deployed from, or where uploads are said to be.
     pub origin: String,
     /// `None` keeps what is there.
-    pub env: Option<Env>,
+    pub env: Option<SecretEnv>,
     /// The idempotency key that the deploy was claimed with (`Store::once`): it makes one version, however often it comes.
-    pub claim: Option<DeployClaim>,
+    pub claim: Option<DeployIdempotencyKey>,
     pub at: Timestamp,
 }
 
 /// The row of an idempotency key that a deploy came with.
 #[derive(Debug, Clone)]
-pub struct DeployClaim {
+pub struct DeployIdempotencyKey {
     pub route: String,
     pub key: String,
 }
 
 #[derive(Debug, Clone)]
-pub struct Agent {
+pub struct AgentRow {
     pub id: Uuid,
     pub tenant: TenantId,
     pub name: AgentName,
     pub version: u32,
-    pub runtime: Runtime,
-    pub provider: Option<Provider>,
+    pub runtime: AgentRuntime,
+    pub provider: Option<ModelProvider>,
     pub image: Option<Image>,
-    pub limits: Option<Bounds>,
-    pub needs: Needs,
+    pub limits: Option<ResourceLimits>,
+    pub needs: SandboxRequirements,
     pub tree: String,
     pub origin: String,
     pub config: String,
-    pub env: Env,
+    pub env: SecretEnv,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
 #[derive(Debug, Clone)]
-pub struct Version {
+pub struct AgentVersion {
     pub tree: String,
-    pub runtime: Runtime,
-    pub provider: Option<Provider>,
+    pub runtime: AgentRuntime,
+    pub provider: Option<ModelProvider>,
     pub image: Option<Image>,
-    pub limits: Option<Bounds>,
-    pub needs: Needs,
-    pub env: Env,
+    pub limits: Option<ResourceLimits>,
+    pub needs: SandboxRequirements,
+    pub env: SecretEnv,
 }
 
 #[derive(Debug, Clone)]
-pub struct NewSession {
+pub struct NewSessionRow {
     pub tenant: TenantId,
     pub owner: Option<OwnerId>,
-    pub metadata: Metadata,
+    pub metadata: SessionMetadata,
     pub id: SessionId,
     pub workspace: WorkspaceId,
     /// The workspace is there already, under this name. Otherwise it is made with the session.
@@ -112,19 +113,19 @@ pub struct NewSession {
     pub node: String,
     pub agent: AgentName,
     pub version: u32,
-    pub runtime: Runtime,
+    pub runtime: AgentRuntime,
     pub native_id: Uuid,
-    pub options: Options,
-    pub env: Env,
+    pub options: SessionOptions,
+    pub env: SecretEnv,
     /// What the options hold masks for, by JSON pointer.
-    pub secrets: Env,
+    pub secrets: SecretEnv,
     pub parent: Option<SessionId>,
     /// For a fork: whose events up to where are also its own.
-    pub base: Option<(SessionNo, Seq)>,
+    pub base: Option<(SessionRowId, EventSeq)>,
     /// For a fork: the checkpoints its own chain begins with.
     pub first_checkpoints: Vec<Checkpoint>,
-    pub card: Card,
-    pub notes: Vec<Note>,
+    pub summary: SessionSummary,
+    pub events: Vec<NewEvent>,
     /// With which its workspace is held, if it is made with the session.
     pub epoch: Epoch,
     pub at: Timestamp,
@@ -132,15 +133,15 @@ pub struct NewSession {
 
 /// What is sealed of a session, as it is stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SealedValues {
+pub struct SealedSessionValues {
     pub env: Option<String>,
     pub secrets: Option<String>,
 }
 
 /// The part of a session's row that changes with its log.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Card {
-    pub status: Status,
+pub struct SessionSummary {
+    pub status: SessionStatus,
     pub title: Option<String>,
     pub last_text: Option<String>,
     pub turns: u64,
@@ -149,42 +150,42 @@ pub struct Card {
     pub problem: Option<Problem>,
     pub checkpoint: Option<u64>,
     /// Events by which the agent asked for leave that it still waits for.
-    pub pending: Vec<Seq>,
+    pub pending: Vec<EventSeq>,
     /// The last one that was not given up; it may be over.
-    pub lock: Option<Lock>,
+    pub lock: Option<SessionLock>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Session {
-    pub no: SessionNo,
+pub struct SessionRow {
+    pub no: SessionRowId,
     pub tenant: TenantId,
     pub owner: Option<OwnerId>,
-    pub metadata: Metadata,
+    pub metadata: SessionMetadata,
     pub id: SessionId,
     pub workspace: WorkspaceId,
     /// The name that its workspace had when it was made, if that is shared.
     pub slug: Option<Slug>,
     pub agent: AgentName,
     pub version: u32,
-    pub runtime: Runtime,
+    pub runtime: AgentRuntime,
     pub native_id: Uuid,
-    pub options: Options,
+    pub options: SessionOptions,
     pub parent: Option<SessionId>,
-    pub base: Option<(SessionNo, Seq)>,
-    pub last_seq: Seq,
-    pub card: Card,
+    pub base: Option<(SessionRowId, EventSeq)>,
+    pub last_seq: EventSeq,
+    pub summary: SessionSummary,
     /// The last checkpoint that the object store has.
-    pub far_checkpoint: Option<u64>,
+    pub remote_checkpoint: Option<u64>,
     /// Up to which event its log is there.
-    pub far_seq: Seq,
+    pub remote_seq: EventSeq,
     pub created_at: Timestamp,
     pub last_active_at: Timestamp,
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct SessionFilter {
     pub agent: Option<AgentName>,
-    pub status: Option<Status>,
+    pub status: Option<SessionStatus>,
     /// The name that its workspace had when it was made.
     pub workspace: Option<Slug>,
     pub id_prefix: Option<String>,
@@ -198,18 +199,18 @@ pub struct Filter {
     pub limit: Option<u32>,
     pub offset: u32,
     /// Only sessions older than this one, by (created, number).
-    pub before: Option<(Timestamp, SessionNo)>,
+    pub before: Option<(Timestamp, SessionRowId)>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Page {
-    pub sessions: Vec<Session>,
+pub struct SessionPage {
+    pub sessions: Vec<SessionRow>,
     pub total: u64,
 }
 
 /// Who holds a workspace, as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct LeaseHolder {
     pub node: String,
     pub epoch: Epoch,
 }
@@ -265,7 +266,7 @@ impl TurnState {
 pub struct TurnRow {
     pub id: TurnId,
     /// Where its `queued` stands in the log.
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub state: TurnState,
     pub attempt: u32,
 }
@@ -276,9 +277,9 @@ pub struct Checkpoint {
     pub number: u64,
     pub turn: Option<TurnId>,
     /// The session's last event that the checkpoint covers.
-    pub seq: Seq,
+    pub seq: EventSeq,
     pub tree: String,
-    pub consistency: Consistency,
+    pub consistency: CaptureConsistency,
     pub salvage: bool,
     /// Taken while its turn was under way.
     pub mid_turn: bool,
@@ -288,19 +289,19 @@ pub struct Checkpoint {
     pub skipped: Option<u64>,
     pub unsettled: Option<u64>,
     /// Turns of others that were under way in the workspace.
-    pub beside: Vec<Beside>,
+    pub concurrent_turns: Vec<ConcurrentTurn>,
     /// It is what a shared workspace went back to, and the number of that.
-    pub back: Option<u64>,
+    pub rewound_to: Option<u64>,
     /// When its files were given up; it stays listed.
-    pub removed: Option<Timestamp>,
+    pub removed_at: Option<Timestamp>,
     /// Since when the object store has all of it.
-    pub far: Option<Timestamp>,
+    pub uploaded_at: Option<Timestamp>,
     pub at: Timestamp,
 }
 
 /// A workspace that sessions share, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workspace {
+pub struct WorkspaceRow {
     pub id: WorkspaceId,
     pub tenant: TenantId,
     pub owner: Option<OwnerId>,
@@ -315,7 +316,7 @@ pub struct Workspace {
 }
 
 #[derive(Debug, Clone)]
-pub struct NewWorkspace {
+pub struct NewWorkspaceRow {
     pub id: WorkspaceId,
     pub tenant: TenantId,
     /// Only if one is there already that is theirs; none: whosever it is.
@@ -328,15 +329,15 @@ pub struct NewWorkspace {
 
 /// Everything of a tenant that a repository holds for it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Holdings {
+pub struct TenantSnapshots {
     /// The trees of all versions of its agents.
     pub versions: Vec<String>,
     /// By workspace, the newest first.
-    pub checkpoints: Vec<Held>,
+    pub checkpoints: Vec<TenantCheckpoint>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
+pub struct TenantCheckpoint {
     pub checkpoint: Checkpoint,
     /// A session stands on it, or counts its changes from it.
     pub needed: bool,
@@ -344,14 +345,14 @@ pub struct Held {
 
 /// One step of a session: everything in it becomes durable together.
 #[derive(Debug, Clone)]
-pub struct Append {
-    pub session: SessionNo,
+pub struct LogAppend {
+    pub session: SessionRowId,
     /// The number of the first note; what is there must end right before it.
-    pub first: Seq,
-    pub notes: Vec<Note>,
-    pub deltas: Vec<Delta>,
+    pub first_seq: EventSeq,
+    pub events: Vec<NewEvent>,
+    pub deltas: Vec<MessageDelta>,
     pub turns: Vec<TurnRow>,
-    pub card: Card,
+    pub summary: SessionSummary,
     pub checkpoint: Option<Checkpoint>,
     /// How far the shim's journal is used up by this step.
     pub journal: Option<JournalPosition>,
@@ -359,32 +360,34 @@ pub struct Append {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Item {
-    pub at: Cursor,
+pub struct LogItem {
+    pub at: LogCursor,
     pub turn: Option<TurnId>,
     pub time: Timestamp,
-    pub what: WhatItem,
+    pub content: LogItemContent,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a page is short-lived, and a box per event would cost more")]
-pub enum WhatItem {
+pub enum LogItemContent {
     Event(ash_model::Fact),
     Delta(String),
 }
 
-impl Item {
+impl LogItem {
     pub fn into_event(self) -> Option<Event> {
-        match self.what {
-            WhatItem::Event(fact) => Some(Event { seq: self.at.seq, turn: self.turn, at: self.time, fact }),
-            WhatItem::Delta(_) => None,
+        match self.content {
+            LogItemContent::Event(fact) => {
+                Some(Event { seq: self.at.seq, turn: self.turn, at: self.time, fact })
+            }
+            LogItemContent::Delta(_) => None,
         }
     }
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct EventQuery {
-    pub after: Seq,
+    pub after: EventSeq,
     pub limit: u32,
     /// Empty: all kinds.
     pub kinds: Vec<&'static str>,
@@ -398,91 +401,91 @@ impl EventQuery {
 
 /// Something that the object store does not have yet.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outgoing {
-    Agent(FarAgent),
-    Checkpoint(SessionNo, Checkpoint),
+pub enum PendingUpload {
+    Agent(AgentDefinition),
+    Checkpoint(SessionRowId, Checkpoint),
     /// The log went on after the last checkpoint, up to here, and rests now.
-    Log(SessionNo, Seq),
+    Log(SessionRowId, EventSeq),
     /// A session was purged: nobody brings it back from there.
-    Tombstone(SessionNo, Tombstone),
+    Tombstone(SessionRowId, SessionTombstone),
 }
 
 /// How much is still to be sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lag {
+pub struct ReplicationLag {
     pub checkpoints: u64,
     pub oldest: Option<Timestamp>,
 }
 
 /// How far the log of a session goes, as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogPosition {
-    pub no: SessionNo,
+pub struct SessionLogEnd {
+    pub no: SessionRowId,
     pub session: SessionId,
     pub workspace: WorkspaceId,
     pub epoch: Epoch,
-    pub seq: Seq,
+    pub seq: EventSeq,
     /// Up to here the object store has it.
-    pub far_seq: Seq,
+    pub remote_seq: EventSeq,
 }
 
 /// A session goes on with the history that another witness has of it.
 #[derive(Debug, Clone)]
-pub struct Adoption {
-    pub session: SessionNo,
+pub struct HistoryAdoption {
+    pub session: SessionRowId,
     /// What was compared: if the session's log ends elsewhere by now, nothing is adopted.
-    pub last_seq: Seq,
+    pub last_seq: EventSeq,
     /// The last event that both have.
-    pub common: Seq,
+    pub common: EventSeq,
     /// What becomes of the events that only the database has.
-    pub diverged: Option<Diverged>,
-    pub rebuilt: Rebuilt,
+    pub diverged: Option<DivergedFork>,
+    pub rebuilt: RebuiltSession,
 }
 
 /// The fork that keeps a history which is no beginning of the one that was adopted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diverged {
+pub struct DivergedFork {
     pub id: SessionId,
     pub workspace: WorkspaceId,
 }
 
 /// A session as a witness outside of the database knows it.
 #[derive(Debug, Clone)]
-pub struct Rebuilt {
-    pub witness: Witness,
+pub struct RebuiltSession {
+    pub witness: HistorySource,
     /// It comes back for its forks alone, which share its log: it stays in the trash.
-    pub purged: Option<Tombstone>,
-    pub manifest: Manifest,
+    pub purged: Option<SessionTombstone>,
+    pub manifest: SessionManifest,
     pub node: String,
-    pub card: Card,
-    pub agents: Vec<FarAgent>,
+    pub summary: SessionSummary,
+    pub agents: Vec<AgentDefinition>,
     /// Its whole log, from its first event of its own.
-    pub events: Vec<Line>,
+    pub events: Vec<EventLine>,
     pub turns: Vec<TurnRow>,
     pub checkpoints: Vec<Checkpoint>,
     pub at: Timestamp,
 }
 
-impl Rebuilt {
-    pub fn last_seq(&self) -> Seq {
+impl RebuiltSession {
+    pub fn last_seq(&self) -> EventSeq {
         self.events.last().map_or(self.manifest.seq, |line| line.seq)
     }
 
     /// Up to where the object store has its log.
-    pub fn far_seq(&self) -> Seq {
+    pub fn remote_seq(&self) -> EventSeq {
         match self.witness {
-            Witness::Bucket => self.manifest.seq,
-            Witness::Packs => 0,
+            HistorySource::Bucket => self.manifest.seq,
+            HistorySource::Packs => 0,
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claimed {
+pub enum IdempotencyClaim {
     /// The resource to make.
-    First(String),
+    New(String),
     /// A retry of the same request: the resource to find, or to make if a crash came between.
-    Again(String),
+    Retry(String),
     /// The key was used for another request.
-    Other,
+    Conflict,
 }

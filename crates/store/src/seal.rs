@@ -15,9 +15,9 @@ pub const PURGED: &str = "purged:";
 
 /// Environment variables whose values are secret.
 #[derive(Clone, Default, Debug)]
-pub struct Env(pub BTreeMap<String, SecretString>);
+pub struct SecretEnv(pub BTreeMap<String, SecretString>);
 
-impl Env {
+impl SecretEnv {
     pub fn from_plain(plain: BTreeMap<String, String>) -> Self {
         Self(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
     }
@@ -27,30 +27,30 @@ impl Env {
     }
 
     /// Later values win.
-    pub fn and(mut self, later: Env) -> Env {
+    pub fn merged_with(mut self, later: SecretEnv) -> SecretEnv {
         self.0.extend(later.0);
         self
     }
 }
 
-pub struct Seal {
+pub struct SealingKey {
     cipher: XChaCha20Poly1305,
     /// For names that are only recognised by those who know them.
     names: [u8; 32],
 }
 
-impl Seal {
+impl SealingKey {
     /// Reads the key file, or makes one that only we can read.
-    pub fn open(path: &Path) -> std::io::Result<Seal> {
+    pub fn open(path: &Path) -> std::io::Result<SealingKey> {
         match std::fs::read(path) {
-            Ok(key) if key.len() == 32 => Ok(Seal::with(&key)),
+            Ok(key) if key.len() == 32 => Ok(SealingKey::with(&key)),
             Ok(_) => Err(std::io::Error::other(format!("{} must hold exactly 32 bytes", path.display()))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Seal::make(path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => SealingKey::make(path),
             Err(error) => Err(error),
         }
     }
 
-    fn make(path: &Path) -> std::io::Result<Seal> {
+    fn make(path: &Path) -> std::io::Result<SealingKey> {
         let key = XChaCha20Poly1305::generate_key(&mut OsRng);
         // A crash here must not leave a short key behind under the final name.
         let fresh = path.with_extension("new");
@@ -59,12 +59,12 @@ impl Seal {
         file.write_all(&key)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)?;
-        Ok(Seal::with(&key))
+        Ok(SealingKey::with(&key))
     }
 
-    fn with(key: &[u8]) -> Seal {
+    fn with(key: &[u8]) -> SealingKey {
         let names = blake3::derive_key("ash names of purged sessions", key);
-        Seal { cipher: XChaCha20Poly1305::new(key.into()), names }
+        SealingKey { cipher: XChaCha20Poly1305::new(key.into()), names }
     }
 
     /// What a purged session is called in the audit: always the same, and told back to nobody who does not know the id.
@@ -73,7 +73,7 @@ impl Seal {
         format!("{PURGED}{}", &hash.to_hex()[..16])
     }
 
-    pub(crate) fn seal(&self, env: &Env) -> Option<String> {
+    pub(crate) fn seal(&self, env: &SecretEnv) -> Option<String> {
         if env.0.is_empty() {
             return None;
         }
@@ -84,13 +84,13 @@ impl Seal {
         Some(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 
-    pub(crate) fn unseal(&self, sealed: Option<&str>) -> Result<Env, Error> {
-        let Some(sealed) = sealed else { return Ok(Env::default()) };
+    pub(crate) fn unseal(&self, sealed: Option<&str>) -> Result<SecretEnv, Error> {
+        let Some(sealed) = sealed else { return Ok(SecretEnv::default()) };
         let bytes = STANDARD.decode(sealed).map_err(|_| Error::Sealed)?;
         let (nonce, sealed) = bytes.split_at_checked(24).ok_or(Error::Sealed)?;
         let nonce: [u8; 24] = nonce.try_into().map_err(|_| Error::Sealed)?;
         let plain = self.cipher.decrypt(&XNonce::from(nonce), sealed).map_err(|_| Error::Sealed)?;
-        Ok(Env::from_plain(serde_json::from_slice(&plain).map_err(|_| Error::Sealed)?))
+        Ok(SecretEnv::from_plain(serde_json::from_slice(&plain).map_err(|_| Error::Sealed)?))
     }
 }
 
@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn what_is_sealed_opens_only_with_the_same_key() {
         let dir = tempfile::tempdir().expect("a directory");
-        let seal = Seal::open(&dir.path().join("a")).expect("a key");
-        let env = Env::from_plain([("TOKEN".to_owned(), "hunter2".to_owned())].into());
+        let seal = SealingKey::open(&dir.path().join("a")).expect("a key");
+        let env = SecretEnv::from_plain([("TOKEN".to_owned(), "hunter2".to_owned())].into());
         let sealed = seal.seal(&env).expect("something to seal");
         assert!(!sealed.contains("hunter2"));
-        let again = Seal::open(&dir.path().join("a")).expect("the same key");
+        let again = SealingKey::open(&dir.path().join("a")).expect("the same key");
         assert_eq!(again.unseal(Some(&sealed)).expect("opens").expose(), env.expose());
-        let other = Seal::open(&dir.path().join("b")).expect("another key");
+        let other = SealingKey::open(&dir.path().join("b")).expect("another key");
         assert!(matches!(other.unseal(Some(&sealed)), Err(Error::Sealed)));
     }
 }

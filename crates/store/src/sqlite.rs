@@ -16,15 +16,17 @@ mod write;
 mod writer;
 
 use crate::{
-    Adoption, Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter,
-    Hold, Holdings, Item, KeptAgents, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace,
-    Order, Outgoing, Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, SealedValues, Session,
-    Store, TurnRow, UsageBy, UsageQuery, UsageSum, Version, Workspace,
+    AccessScope, AgentRow, AgentVersion, ApiKey, AuditActor, AuditEntry, AuditQuery, Checkpoint,
+    EndDisposition, Error, EventQuery, HistoryAdoption, IdempotencyClaim, KeptAgentCounts, Lease,
+    LeaseHolder, LogAppend, LogItem, NewAgentVersion, NewSessionRow, NewWorkspaceRow, PendingUpload,
+    RebuiltSession, RemoteRetraction, RemoteState, ReplicationLag, Result, SealedSessionValues, SealingKey,
+    SecretEnv, SessionFilter, SessionLogEnd, SessionPage, SessionRow, Store, TenantSnapshots, TurnRow,
+    UsageGrouping, UsageQuery, UsageReportRow, WorkspaceRow,
 };
-use ash_model::far::{FarAgent, Tombstone};
+use ash_model::far::{AgentDefinition, SessionTombstone};
 use ash_model::{
-    AgentName, Cursor, Epoch, Event, Incarnation, JournalPosition, Resources, Seq, SessionId, SessionNo,
-    Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Epoch, Event, EventSeq, Incarnation, JournalPosition, LogCursor, ResourceUsage, SessionId,
+    SessionRowId, SessionStatus, Slug, TenantId, Timestamp, TurnId, WorkspaceId, WorkspaceRewind,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -38,29 +40,29 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
-use writer::Writer;
+use writer::SqliteWriter;
 
 /// The first release without the WAL-reset bug, which could lose committed data.
-const OLDEST: (&str, i64) = ("3.51.3", 3_051_003);
+const MIN_SQLITE_VERSION: (&str, i64) = ("3.51.3", 3_051_003);
 
-pub struct Sqlite {
-    writer: Writer,
+pub struct SqliteStore {
+    writer: SqliteWriter,
     readers: SqlitePool,
-    seal: Arc<Seal>,
+    seal: Arc<SealingKey>,
     /// Whose events a fork shares, own first. A session's line never changes, so it is read once.
-    lines: Mutex<HashMap<SessionNo, Line>>,
+    lineages: Mutex<HashMap<SessionRowId, LogLineage>>,
 }
 
 /// A session, and where its own events begin after its parent's.
-type Line = Arc<[(SessionNo, Seq)]>;
+type LogLineage = Arc<[(SessionRowId, EventSeq)]>;
 
-impl Sqlite {
-    pub async fn open(path: &Path, seal: Seal) -> Result<Sqlite> {
-        Sqlite::open_reporting(path, seal, Arc::default()).await
+impl SqliteStore {
+    pub async fn open(path: &Path, seal: SealingKey) -> Result<SqliteStore> {
+        SqliteStore::open_reporting(path, seal, Arc::default()).await
     }
 
     /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
-    pub async fn open_reporting(path: &Path, seal: Seal, full: Arc<AtomicBool>) -> Result<Sqlite> {
+    pub async fn open_reporting(path: &Path, seal: SealingKey, full: Arc<AtomicBool>) -> Result<SqliteStore> {
         make_private(path)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -80,11 +82,11 @@ impl Sqlite {
         purge::hide_older(&mut connection, &seal).await?;
         let readers =
             SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
-        Ok(Sqlite {
-            writer: Writer::start(connection, full),
+        Ok(SqliteStore {
+            writer: SqliteWriter::start(connection, full),
             readers,
             seal: Arc::new(seal),
-            lines: Mutex::default(),
+            lineages: Mutex::default(),
         })
     }
 
@@ -94,12 +96,12 @@ impl Sqlite {
         self.readers.close().await;
     }
 
-    async fn line(&self, no: SessionNo) -> Result<Line> {
-        if let Some(line) = self.lines.lock().expect("nobody panics while holding it").get(&no) {
+    async fn lineage(&self, no: SessionRowId) -> Result<LogLineage> {
+        if let Some(line) = self.lineages.lock().expect("nobody panics while holding it").get(&no) {
             return Ok(line.clone());
         }
-        let line: Line = read::line(&self.readers, no).await?.into();
-        self.lines.lock().expect("nobody panics while holding it").insert(no, line.clone());
+        let line: LogLineage = read::lineage(&self.readers, no).await?.into();
+        self.lineages.lock().expect("nobody panics while holding it").insert(no, line.clone());
         Ok(line)
     }
 }
@@ -123,7 +125,7 @@ fn make_private(path: &Path) -> Result<()> {
 async fn check_version(connection: &mut sqlx::SqliteConnection) -> Result<()> {
     let found: String = sqlx::query("SELECT sqlite_version()").fetch_one(connection).await?.try_get(0)?;
     if is_too_old(&found) {
-        return Err(Error::TooOld { found, needed: OLDEST.0 });
+        return Err(Error::TooOld { found, needed: MIN_SQLITE_VERSION.0 });
     }
     Ok(())
 }
@@ -131,31 +133,31 @@ async fn check_version(connection: &mut sqlx::SqliteConnection) -> Result<()> {
 fn is_too_old(version: &str) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<i64>().unwrap_or(0));
     let number = (0..3).fold(0, |sum, _| sum * 1000 + parts.next().unwrap_or(0));
-    number < OLDEST.1
+    number < MIN_SQLITE_VERSION.1
 }
 
 #[async_trait]
-impl Store for Sqlite {
-    async fn key(&self, hash: &str) -> Result<Option<Key>> {
+impl Store for SqliteStore {
+    async fn key(&self, hash: &str) -> Result<Option<ApiKey>> {
         read::key(&self.readers, hash).await
     }
 
-    async fn keys(&self, tenant: &TenantId) -> Result<Vec<Key>> {
+    async fn keys(&self, tenant: &TenantId) -> Result<Vec<ApiKey>> {
         read::keys(&self.readers, tenant).await
     }
 
-    async fn add_key(&self, key: Key, hash: String, by: Order) -> Result<()> {
+    async fn add_key(&self, key: ApiKey, hash: String, by: AuditActor) -> Result<()> {
         self.writer.write(move |db| Box::pin(async move { write::add_key(db, &key, &hash, by).await })).await
     }
 
-    async fn remove_key(&self, tenant: &TenantId, id: &str, at: Timestamp, by: Order) -> Result<bool> {
+    async fn remove_key(&self, tenant: &TenantId, id: &str, at: Timestamp, by: AuditActor) -> Result<bool> {
         let (tenant, id) = (tenant.clone(), id.to_owned());
         self.writer
             .write(move |db| Box::pin(async move { write::remove_key(db, (&tenant, &id), at, by).await }))
             .await
     }
 
-    async fn deploy(&self, agent: NewAgent) -> Result<Agent> {
+    async fn deploy(&self, agent: NewAgentVersion) -> Result<AgentRow> {
         let (tenant, name) = (agent.tenant.clone(), agent.name.clone());
         let env = agent.env.as_ref().map(|env| self.seal.seal(env));
         let deployed =
@@ -166,15 +168,20 @@ impl Store for Sqlite {
             .ok_or(Error::Damaged { what: "agent", why: "just deployed, not there".into() })
     }
 
-    async fn agent(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<Agent>> {
+    async fn agent(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<AgentRow>> {
         Ok(read::agents(&self.readers, &self.seal, tenant, Some(name)).await?.pop())
     }
 
-    async fn agents(&self, tenant: &TenantId) -> Result<Vec<Agent>> {
+    async fn agents(&self, tenant: &TenantId) -> Result<Vec<AgentRow>> {
         read::agents(&self.readers, &self.seal, tenant, None).await
     }
 
-    async fn version(&self, tenant: &TenantId, name: &AgentName, version: u32) -> Result<Option<Version>> {
+    async fn version(
+        &self,
+        tenant: &TenantId,
+        name: &AgentName,
+        version: u32,
+    ) -> Result<Option<AgentVersion>> {
         read::version(&self.readers, &self.seal, tenant, name, version).await
     }
 
@@ -183,7 +190,7 @@ impl Store for Sqlite {
         tenant: &TenantId,
         name: &AgentName,
         config: Option<String>,
-        env: Option<Env>,
+        env: Option<SecretEnv>,
     ) -> Result<bool> {
         let (tenant, name) = (tenant.clone(), name.clone());
         let env = env.map(|env| self.seal.seal(&env));
@@ -194,7 +201,7 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn kept_agents(&self, tenant: &TenantId, name: &AgentName) -> Result<KeptAgents> {
+    async fn kept_agents(&self, tenant: &TenantId, name: &AgentName) -> Result<KeptAgentCounts> {
         read::kept_agents(&self.readers, tenant, name).await
     }
 
@@ -205,9 +212,11 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn create(&self, session: NewSession) -> Result<Session> {
-        let sealed =
-            SealedValues { env: self.seal.seal(&session.env), secrets: self.seal.seal(&session.secrets) };
+    async fn create_session(&self, session: NewSessionRow) -> Result<SessionRow> {
+        let sealed = SealedSessionValues {
+            env: self.seal.seal(&session.env),
+            secrets: self.seal.seal(&session.secrets),
+        };
         let no = self
             .writer
             .write(move |db| Box::pin(async move { write::create(db, &session, sealed).await }))
@@ -215,40 +224,40 @@ impl Store for Sqlite {
         self.session(no).await?.ok_or(Error::Damaged { what: "session", why: "just made, not there".into() })
     }
 
-    async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Option<Session>> {
+    async fn find_session(&self, scope: &AccessScope, id: &SessionId) -> Result<Option<SessionRow>> {
         read::find(&self.readers, scope, id).await
     }
 
-    async fn session(&self, no: SessionNo) -> Result<Option<Session>> {
+    async fn session(&self, no: SessionRowId) -> Result<Option<SessionRow>> {
         read::session(&self.readers, no).await
     }
 
-    async fn sessions(&self, scope: &Scope, filter: &Filter) -> Result<Page> {
+    async fn sessions(&self, scope: &AccessScope, filter: &SessionFilter) -> Result<SessionPage> {
         list::sessions(&self.readers, scope, filter).await
     }
 
-    async fn restless(&self) -> Result<Vec<SessionNo>> {
+    async fn needs_recovery(&self) -> Result<Vec<SessionRowId>> {
         read::restless(&self.readers).await
     }
 
-    async fn sessions_of(&self, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>> {
+    async fn workspace_sessions(&self, workspace: WorkspaceId) -> Result<Vec<(SessionRowId, SessionStatus)>> {
         read::sessions_of(&self.readers, workspace).await
     }
 
-    async fn env(&self, no: SessionNo) -> Result<Env> {
+    async fn env(&self, no: SessionRowId) -> Result<SecretEnv> {
         self.seal.unseal(read::sealed(&self.readers, no).await?.env.as_deref())
     }
 
-    async fn set_env(&self, no: SessionNo, env: &Env) -> Result<()> {
+    async fn set_env(&self, no: SessionRowId, env: &SecretEnv) -> Result<()> {
         let sealed = self.seal.seal(env);
         self.writer.write(move |db| Box::pin(async move { write::set_env(db, no, sealed).await })).await
     }
 
-    async fn secrets(&self, no: SessionNo) -> Result<Env> {
+    async fn secrets(&self, no: SessionRowId) -> Result<SecretEnv> {
         self.seal.unseal(read::sealed(&self.readers, no).await?.secrets.as_deref())
     }
 
-    async fn set_secrets(&self, no: SessionNo, secrets: &Env) -> Result<()> {
+    async fn set_secrets(&self, no: SessionRowId, secrets: &SecretEnv) -> Result<()> {
         let sealed = self.seal.seal(secrets);
         self.writer.write(move |db| Box::pin(async move { write::set_secrets(db, no, sealed).await })).await
     }
@@ -257,18 +266,18 @@ impl Store for Sqlite {
         read::count_active(&self.readers, tenant).await
     }
 
-    async fn hold(&self, workspace: WorkspaceId) -> Result<Option<Hold>> {
+    async fn lease_holder(&self, workspace: WorkspaceId) -> Result<Option<LeaseHolder>> {
         read::hold(&self.readers, workspace).await
     }
 
-    async fn claim(&self, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
+    async fn claim(&self, workspace: WorkspaceId, node: &str, from: &LeaseHolder) -> Result<Lease> {
         let (node, from) = (node.to_owned(), from.clone());
         self.writer
             .write(move |db| Box::pin(async move { write::claim(db, workspace, &node, &from).await }))
             .await
     }
 
-    async fn append(&self, lease: &Lease, append: Append) -> Result<()> {
+    async fn append(&self, lease: &Lease, append: LogAppend) -> Result<()> {
         let (lease, seal) = (lease.clone(), self.seal.clone());
         self.writer
             .write(move |db| {
@@ -281,27 +290,30 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn facts(&self, no: SessionNo) -> Result<Vec<Event>> {
+    async fn facts(&self, no: SessionRowId) -> Result<Vec<Event>> {
         read::facts(&self.readers, no).await
     }
 
-    async fn read(&self, no: SessionNo, after: Cursor, limit: u32) -> Result<Vec<Item>> {
-        read::items(&self.readers, &self.line(no).await?, after, limit).await
+    async fn read_log(&self, no: SessionRowId, after: LogCursor, limit: u32) -> Result<Vec<LogItem>> {
+        read::items(&self.readers, &self.lineage(no).await?, after, limit).await
     }
 
-    async fn messages(&self, no: SessionNo, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
-        messages::messages(&self.readers, &self.line(no).await?, after, limit).await
+    async fn messages(&self, no: SessionRowId, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
+        messages::messages(&self.readers, &self.lineage(no).await?, after, limit).await
     }
 
-    async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>> {
-        read::events(&self.readers, &self.line(no).await?, query).await
+    async fn events(&self, no: SessionRowId, query: &EventQuery) -> Result<Vec<Event>> {
+        read::events(&self.readers, &self.lineage(no).await?, query).await
     }
 
-    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, JournalPosition)>> {
+    async fn journal_positions(
+        &self,
+        incarnation: Incarnation,
+    ) -> Result<Vec<(SessionRowId, JournalPosition)>> {
         read::positions(&self.readers, incarnation).await
     }
 
-    async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {
+    async fn turn(&self, no: SessionRowId, turn: TurnId) -> Result<Option<TurnRow>> {
         read::turn(&self.readers, no, turn).await
     }
 
@@ -322,11 +334,15 @@ impl Store for Sqlite {
         read::tenants(&self.readers).await
     }
 
-    async fn holdings(&self, tenant: &TenantId) -> Result<Holdings> {
+    async fn tenant_snapshots(&self, tenant: &TenantId) -> Result<TenantSnapshots> {
         read::holdings(&self.readers, tenant).await
     }
 
-    async fn taken_back(&self, workspace: WorkspaceId, after: u64) -> Result<Vec<(TakenBack, Timestamp)>> {
+    async fn workspace_rewinds(
+        &self,
+        workspace: WorkspaceId,
+        after: u64,
+    ) -> Result<Vec<(WorkspaceRewind, Timestamp)>> {
         read::taken_back(&self.readers, workspace, after).await
     }
 
@@ -344,50 +360,50 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn set_far(&self, place: &str) -> Result<()> {
+    async fn set_remote(&self, place: &str) -> Result<()> {
         let place = place.to_owned();
         self.writer.write(move |db| Box::pin(async move { far::set_place(db, &place).await })).await
     }
 
-    async fn outgoing(&self, limit: u32, except: &[SessionNo]) -> Result<Vec<Outgoing>> {
+    async fn pending_uploads(&self, limit: u32, except: &[SessionRowId]) -> Result<Vec<PendingUpload>> {
         let except: Vec<i64> = except.iter().map(|session| session.0).collect();
         let except = serde_json::to_string(&except).expect("a list of numbers");
         far::outgoing(&self.readers, limit, &except).await
     }
 
-    async fn sent(&self, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()> {
+    async fn mark_uploaded(&self, what: &PendingUpload, seq: EventSeq, at: Timestamp) -> Result<()> {
         let what = what.clone();
         self.writer.write(move |db| Box::pin(async move { far::sent(db, &what, seq, at).await })).await
     }
 
-    async fn lag(&self) -> Result<Lag> {
+    async fn replication_lag(&self) -> Result<ReplicationLag> {
         far::lag(&self.readers).await
     }
 
-    async fn far_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>> {
+    async fn remote_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>> {
         far::packs(&self.readers, tenant).await
     }
 
-    async fn add_far_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()> {
+    async fn add_remote_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()> {
         let (tenant, packs) = (tenant.clone(), packs.to_vec());
         self.writer.write(move |db| Box::pin(async move { far::add_packs(db, &tenant, &packs).await })).await
     }
 
-    async fn sealed(&self, no: SessionNo) -> Result<SealedValues> {
+    async fn sealed_values(&self, no: SessionRowId) -> Result<SealedSessionValues> {
         read::sealed(&self.readers, no).await
     }
 
-    async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool> {
+    async fn rebuild(&self, rebuilt: RebuiltSession) -> Result<bool> {
         let seal = self.seal.clone();
         self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &seal, &rebuilt).await })).await
     }
 
-    async fn adopt(&self, adoption: Adoption) -> Result<()> {
+    async fn adopt(&self, adoption: HistoryAdoption) -> Result<()> {
         // Whose events a fork shares changes where two histories part.
-        self.lines.lock().expect("nobody panics while holding it").clear();
+        self.lineages.lock().expect("nobody panics while holding it").clear();
         let adopted =
             self.writer.write(move |db| Box::pin(async move { witness::adopt(db, &adoption).await })).await;
-        self.lines.lock().expect("nobody panics while holding it").clear();
+        self.lineages.lock().expect("nobody panics while holding it").clear();
         adopted
     }
 
@@ -397,14 +413,14 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn purge_again(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<()> {
+    async fn trash_by_tombstone(&self, no: SessionRowId, at: Timestamp, by: AuditActor) -> Result<()> {
         let seal = self.seal.clone();
         self.writer
             .write(move |db| Box::pin(async move { witness::purge_again(db, &seal, no, (at, &by)).await }))
             .await
     }
 
-    async fn tombstones_of(&self, tenant: &TenantId, id: &SessionId) -> Result<Vec<Tombstone>> {
+    async fn tombstones_of(&self, tenant: &TenantId, id: &SessionId) -> Result<Vec<SessionTombstone>> {
         purge::of_id(&self.readers, tenant, id).await
     }
 
@@ -413,37 +429,37 @@ impl Store for Sqlite {
         tenant: &TenantId,
         id: &SessionId,
         at: Timestamp,
-    ) -> Result<Option<Session>> {
+    ) -> Result<Option<SessionRow>> {
         let row = purge::had_id(&self.readers, (tenant, id), at).await?;
         row.as_ref().map(read::session_row).transpose()
     }
 
-    async fn definition(
+    async fn agent_definition(
         &self,
         tenant: &TenantId,
         name: &AgentName,
         version: u32,
-    ) -> Result<Option<FarAgent>> {
+    ) -> Result<Option<AgentDefinition>> {
         far::definition(&self.readers, tenant, name, version).await
     }
 
-    async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<LogPosition>> {
+    async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<SessionLogEnd>> {
         witness::log_positions(&self.readers, tenant).await
     }
 
-    async fn tombstones(&self) -> Result<Vec<(SessionNo, Tombstone)>> {
+    async fn tombstones(&self) -> Result<Vec<(SessionRowId, SessionTombstone)>> {
         witness::tombstones(&self.readers, false, u32::MAX).await
     }
 
-    async fn tombstone(&self, no: SessionNo) -> Result<Option<(Tombstone, bool)>> {
+    async fn tombstone(&self, no: SessionRowId) -> Result<Option<(SessionTombstone, bool)>> {
         witness::tombstone(&self.readers, no).await
     }
 
-    async fn damage(&self) -> Result<Option<String>> {
+    async fn check_integrity(&self) -> Result<Option<String>> {
         read::damage(&self.readers).await
     }
 
-    async fn add_agents(&self, agents: Vec<FarAgent>, at: Timestamp) -> Result<()> {
+    async fn add_agents(&self, agents: Vec<AgentDefinition>, at: Timestamp) -> Result<()> {
         self.writer
             .write(move |db| {
                 Box::pin(async move {
@@ -456,102 +472,102 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn make_workspace(&self, new: NewWorkspace) -> Result<Workspace> {
+    async fn make_workspace(&self, new: NewWorkspaceRow) -> Result<WorkspaceRow> {
         self.writer.write(move |db| Box::pin(async move { workspaces::make(db, &new).await })).await
     }
 
-    async fn find_workspace(&self, scope: &Scope, slug: &Slug) -> Result<Option<Workspace>> {
+    async fn find_workspace(&self, scope: &AccessScope, slug: &Slug) -> Result<Option<WorkspaceRow>> {
         workspaces::find(&self.readers, scope, slug).await
     }
 
-    async fn workspaces(&self, scope: &Scope) -> Result<Vec<Workspace>> {
+    async fn workspaces(&self, scope: &AccessScope) -> Result<Vec<WorkspaceRow>> {
         workspaces::list(&self.readers, scope).await
     }
 
-    async fn half_deleted(&self) -> Result<Vec<Workspace>> {
+    async fn workspaces_being_deleted(&self) -> Result<Vec<WorkspaceRow>> {
         workspaces::half_deleted(&self.readers).await
     }
 
-    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
+    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp, by: AuditActor) -> Result<()> {
         self.writer
             .write(move |db| Box::pin(async move { workspaces::begin_deleting(db, id, at, by).await }))
             .await
     }
 
-    async fn deleted(&self, id: WorkspaceId, at: Timestamp) -> Result<()> {
+    async fn finish_deleting(&self, id: WorkspaceId, at: Timestamp) -> Result<()> {
         self.writer.write(move |db| Box::pin(async move { workspaces::deleted(db, id, at).await })).await
     }
 
-    async fn order_end(&self, no: SessionNo, by: Order, fate: Fate) -> Result<()> {
+    async fn request_end(&self, no: SessionRowId, by: AuditActor, fate: EndDisposition) -> Result<()> {
         self.writer.write(move |db| Box::pin(async move { audit::order(db, no, by, fate).await })).await
     }
 
-    async fn overdue(&self, now: Timestamp) -> Result<Vec<Session>> {
+    async fn expired_sessions(&self, now: Timestamp) -> Result<Vec<SessionRow>> {
         trash::overdue(&self.readers, now).await
     }
 
-    async fn rested(&self, status: Status, before: Timestamp) -> Result<Vec<Session>> {
+    async fn resting_sessions(&self, status: SessionStatus, before: Timestamp) -> Result<Vec<SessionRow>> {
         trash::rested(&self.readers, status, before).await
     }
 
-    async fn record(&self, line: Audited, of: Option<SessionNo>) -> Result<()> {
+    async fn add_audit_entry(&self, line: AuditEntry, of: Option<SessionRowId>) -> Result<()> {
         let seal = self.seal.clone();
         self.writer.write(move |db| Box::pin(async move { audit::record(db, &seal, line, of).await })).await
     }
 
-    async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>> {
+    async fn audit_entries(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
         audit::list(&self.readers, &self.seal, tenant, query).await
     }
 
-    async fn trash(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<bool> {
+    async fn trash(&self, no: SessionRowId, at: Timestamp, by: AuditActor) -> Result<bool> {
         let seal = self.seal.clone();
         self.writer.write(move |db| Box::pin(async move { trash::put(db, &seal, no, (at, &by)).await })).await
     }
 
-    async fn trashed_parents(&self, before: Timestamp) -> Result<Vec<SessionNo>> {
+    async fn trashed_parents(&self, before: Timestamp) -> Result<Vec<SessionRowId>> {
         trash::old_parents(&self.readers, before).await
     }
 
-    async fn forget_unshared(&self, no: SessionNo) -> Result<bool> {
+    async fn forget_unshared(&self, no: SessionRowId) -> Result<bool> {
         let done =
             self.writer.write(move |db| Box::pin(async move { trash::thin_out(db, no).await })).await?;
         if !done {
-            self.writer.erase_log().await;
+            self.writer.truncate_wal().await;
         }
         Ok(done)
     }
 
-    async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>> {
+    async fn trashed_sessions(&self, before: Timestamp) -> Result<Vec<SessionRow>> {
         trash::old(&self.readers, before).await
     }
 
-    async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool> {
+    async fn purge(&self, no: SessionRowId, at: Timestamp) -> Result<bool> {
         let seal = self.seal.clone();
         let done = self
             .writer
             .write(move |db| Box::pin(async move { trash::bury(db, &seal, no, at).await }))
             .await?;
         if done {
-            self.writer.erase_log().await;
+            self.writer.truncate_wal().await;
         }
         Ok(done)
     }
 
-    async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()> {
+    async fn enqueue_deletes(&self, keys: &[String], at: Timestamp) -> Result<()> {
         let keys = keys.to_vec();
         self.writer.write(move |db| Box::pin(async move { far::doom(db, &keys, at).await })).await
     }
 
-    async fn doomed(&self, limit: u32) -> Result<Vec<(i64, String)>> {
+    async fn queued_deletes(&self, limit: u32) -> Result<Vec<(i64, String)>> {
         far::doomed(&self.readers, limit).await
     }
 
-    async fn spare(&self, keys: &[String]) -> Result<()> {
+    async fn cancel_deletes(&self, keys: &[String]) -> Result<()> {
         let keys = serde_json::to_string(keys).expect("a list of strings");
         self.writer.write(move |db| Box::pin(async move { far::spare(db, &keys).await })).await
     }
 
-    async fn forget_far_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()> {
+    async fn forget_remote_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let (tenant, packs) = (tenant.clone(), serde_json::to_string(packs).expect("a list of strings"));
         self.writer
             .write(move |db| Box::pin(async move { far::forget_packs(db, &tenant, &packs).await }))
@@ -562,7 +578,7 @@ impl Store for Sqlite {
         census::state(&self.readers, tenant).await
     }
 
-    async fn retract(&self, tenant: &TenantId, what: Retraction) -> Result<()> {
+    async fn retract(&self, tenant: &TenantId, what: RemoteRetraction) -> Result<()> {
         let tenant = tenant.clone();
         self.writer.write(move |db| Box::pin(async move { census::retract(db, &tenant, &what).await })).await
     }
@@ -581,34 +597,48 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { census::forget_objects(db, &keys).await })).await
     }
 
-    async fn undoom(&self, numbers: &[i64]) -> Result<()> {
+    async fn dequeue_deletes(&self, numbers: &[i64]) -> Result<()> {
         let numbers = serde_json::to_string(numbers).expect("a list of numbers");
         self.writer.write(move |db| Box::pin(async move { far::undoom(db, &numbers).await })).await
     }
 
-    async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>> {
+    async fn usage(
+        &self,
+        scope: &AccessScope,
+        by: Option<UsageGrouping>,
+        query: &UsageQuery,
+    ) -> Result<Vec<UsageReportRow>> {
         usage::sums(&self.readers, scope, by, query).await
     }
 
-    async fn took(&self, workspace: WorkspaceId, of: (Incarnation, Resources), at: Timestamp) -> Result<()> {
+    async fn record_resource_usage(
+        &self,
+        workspace: WorkspaceId,
+        of: (Incarnation, ResourceUsage),
+        at: Timestamp,
+    ) -> Result<()> {
         self.writer
             .write(move |db| Box::pin(async move { resources::took(db, workspace, of, at).await }))
             .await
     }
 
-    async fn taken(&self, workspace: Option<WorkspaceId>) -> Result<Resources> {
+    async fn workspace_resource_usage(&self, workspace: Option<WorkspaceId>) -> Result<ResourceUsage> {
         resources::taken(&self.readers, workspace).await
     }
 
-    async fn taken_of(&self, scope: &Scope, query: &UsageQuery) -> Result<Resources> {
+    async fn total_resource_usage(&self, scope: &AccessScope, query: &UsageQuery) -> Result<ResourceUsage> {
         resources::taken_of(&self.readers, scope, query).await
     }
 
-    async fn taken_by(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<(SessionId, Resources)>> {
+    async fn resource_usage_by_session(
+        &self,
+        scope: &AccessScope,
+        sessions: &[SessionId],
+    ) -> Result<Vec<(SessionId, ResourceUsage)>> {
         resources::taken_by(&self.readers, scope, sessions).await
     }
 
-    async fn once(
+    async fn claim_idempotency_key(
         &self,
         tenant: &TenantId,
         route: &str,
@@ -616,16 +646,21 @@ impl Store for Sqlite {
         hash: &str,
         resource: &str,
         at: Timestamp,
-    ) -> Result<Claimed> {
+    ) -> Result<IdempotencyClaim> {
         let words = [tenant.as_str(), route, key, hash, resource].map(str::to_owned);
         self.writer.write(move |db| Box::pin(async move { write::once(db, &words, at).await })).await
     }
 
-    async fn claimed(&self, tenant: &TenantId, route: &str, key: &str) -> Result<Option<String>> {
+    async fn idempotency_resource(
+        &self,
+        tenant: &TenantId,
+        route: &str,
+        key: &str,
+    ) -> Result<Option<String>> {
         read::claimed(&self.readers, tenant, route, key).await
     }
 
-    async fn forget_refused(&self, tenant: &TenantId, route: &str, key: &str) -> Result<()> {
+    async fn release_idempotency_key(&self, tenant: &TenantId, route: &str, key: &str) -> Result<()> {
         let words = [tenant.as_str(), route, key].map(str::to_owned);
         self.writer.write(move |db| Box::pin(async move { write::forget_refused(db, &words).await })).await
     }

@@ -1,10 +1,10 @@
 //! What was used, summed for whoever asks.
 
-use ash_model::{AgentName, OwnerId, SessionId, SessionNo, Spent, Timestamp, TurnId};
+use ash_model::{AgentName, OwnerId, SessionId, SessionRowId, Timestamp, TurnId, UsageTotal};
 
 /// What is summed apart from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageBy {
+pub enum UsageGrouping {
     Turn,
     Session,
     Agent,
@@ -13,28 +13,28 @@ pub enum UsageBy {
     Day,
 }
 
-impl UsageBy {
-    pub const ALL: [(UsageBy, &'static str); 6] = [
-        (UsageBy::Turn, "turn"),
-        (UsageBy::Session, "session"),
-        (UsageBy::Agent, "agent"),
-        (UsageBy::Owner, "owner"),
-        (UsageBy::Model, "model"),
-        (UsageBy::Day, "day"),
+impl UsageGrouping {
+    pub const ALL: [(UsageGrouping, &'static str); 6] = [
+        (UsageGrouping::Turn, "turn"),
+        (UsageGrouping::Session, "session"),
+        (UsageGrouping::Agent, "agent"),
+        (UsageGrouping::Owner, "owner"),
+        (UsageGrouping::Model, "model"),
+        (UsageGrouping::Day, "day"),
     ];
 
     pub fn as_str(self) -> &'static str {
-        UsageBy::ALL.iter().find(|(by, _)| *by == self).map_or("", |(_, name)| name)
+        UsageGrouping::ALL.iter().find(|(by, _)| *by == self).map_or("", |(_, name)| name)
     }
 
-    pub fn parse(text: &str) -> Option<UsageBy> {
-        UsageBy::ALL.iter().find(|(_, name)| *name == text).map(|(by, _)| *by)
+    pub fn parse(text: &str) -> Option<UsageGrouping> {
+        UsageGrouping::ALL.iter().find(|(_, name)| *name == text).map(|(by, _)| *by)
     }
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct UsageQuery {
-    pub session: Option<SessionNo>,
+    pub session: Option<SessionRowId>,
     pub agent: Option<AgentName>,
     pub owner: Option<OwnerId>,
     /// When it began to be used: at this or after, and before that.
@@ -45,7 +45,7 @@ pub struct UsageQuery {
 
 /// A sum, with what everything in it has in common.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct UsageSum {
+pub struct UsageReportRow {
     pub turn: Option<TurnId>,
     /// None although it was asked for: the session was forgotten.
     pub session: Option<SessionId>,
@@ -54,7 +54,7 @@ pub struct UsageSum {
     pub model: Option<String>,
     /// As 2026-01-31.
     pub day: Option<String>,
-    pub spent: Spent,
+    pub spent: UsageTotal,
     pub turns: u64,
     pub first: Option<Timestamp>,
     pub last: Option<Timestamp>,

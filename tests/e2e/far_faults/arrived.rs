@@ -1,13 +1,13 @@
 //! What the object store has, as the proxy saw it come, and how it hangs together.
 
 use crate::proxy::Stored;
-use ash_model::{far::Manifest, luggage};
+use ash_model::{far::SessionManifest, luggage};
 use ash_snapshot::{Repo, TreeId};
 use std::{collections::BTreeSet, path::PathBuf};
 
 pub struct Arrived {
     keys: BTreeSet<String>,
-    manifests: Vec<Manifest>,
+    manifests: Vec<SessionManifest>,
     repo: Repo,
 }
 
@@ -21,7 +21,7 @@ impl Arrived {
 
     /// A checkpoint can be told again from what is there.
     pub fn check(&self, id: &str, number: u64) {
-        let of = |manifest: &&Manifest| {
+        let of = |manifest: &&SessionManifest| {
             manifest.session.as_str() == id
                 && manifest.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.number == number)
         };
@@ -29,7 +29,7 @@ impl Arrived {
         self.check_manifest(manifest.unwrap_or_else(|| panic!("no manifest of checkpoint {number} of {id}")));
     }
 
-    fn check_manifest(&self, manifest: &Manifest) {
+    fn check_manifest(&self, manifest: &SessionManifest) {
         let id = &manifest.session;
         let agent = format!("tenants/default/agents/{}/{:08}-", manifest.agent, manifest.version);
         assert!(self.keys.iter().any(|key| key.starts_with(&agent)), "{id}: its agent is not there");
@@ -41,7 +41,7 @@ impl Arrived {
         }
         self.check_log(manifest);
         let (Some(parent), Some(base)) = (&manifest.parent, manifest.base) else { return };
-        let tells = |other: &&Manifest| other.session == *parent && other.seq >= base;
+        let tells = |other: &&SessionManifest| other.session == *parent && other.seq >= base;
         let told = self.manifests.iter().find(tells);
         self.check_manifest(
             told.unwrap_or_else(|| {
@@ -51,19 +51,19 @@ impl Arrived {
     }
 
     /// Every event is in the manifest, or in a pack to which it leads.
-    fn check_log(&self, manifest: &Manifest) {
+    fn check_log(&self, manifest: &SessionManifest) {
         let (id, base) = (&manifest.session, manifest.base.unwrap_or(0));
         assert_eq!(
             manifest.events.len() as u64,
-            manifest.seq.saturating_sub(manifest.covers.max(base)),
+            manifest.seq.saturating_sub(manifest.packed_through.max(base)),
             "events of {id}"
         );
-        let mut next = manifest.chain.clone();
+        let mut next = manifest.log_snapshot.clone();
         while let Some(text) = next.take() {
             let tree = TreeId::parse(&text).expect("a tree");
             self.check_pack(tree.pack_name(), &format!("the log of {id}"));
-            let record = self.repo.note(&tree, luggage::RECORD).expect("a pack").expect("a record");
-            let record: luggage::Record = serde_json::from_slice(&record).expect("a record");
+            let record = self.repo.note(&tree, luggage::SESSION_NOTE).expect("a pack").expect("a record");
+            let record: luggage::PackSessionRecord = serde_json::from_slice(&record).expect("a record");
             assert_eq!(record.session, *id, "another's log");
             next = (record.after > base).then_some(record.previous);
         }

@@ -1,7 +1,7 @@
 //! Everything that was ever captured holds nothing from outside.
 
 use super::{LARGEST_BUNDLE, Stage};
-use ash_snapshot::{ContentId, Entry, LeafKind, RelPath, Repo};
+use ash_snapshot::{ContentId, FileEntryKind, RelPath, Repo, SnapshotEntry};
 use std::{io::Read, path::Path, sync::Arc};
 
 impl Stage {
@@ -14,7 +14,7 @@ impl Stage {
         for snapshot in &snapshots {
             for root in ["workspace", "home", "files"] {
                 // Each has some of these.
-                let leaves = match repo.leaves(&snapshot.tree, root) {
+                let leaves = match repo.entries(&snapshot.tree, root) {
                     Err(ash_snapshot::Error::NotFound { .. }) => continue,
                     leaves => leaves.expect("listed"),
                 };
@@ -23,15 +23,17 @@ impl Stage {
                 }
                 for leaf in leaves {
                     self.is_clean("a name", &leaf.path);
-                    let LeafKind::File { size, content: Some(id), .. } = leaf.what else { continue };
+                    let FileEntryKind::File { size, content: Some(id), .. } = leaf.what else { continue };
                     files += 1;
                     if size > LARGEST_BUNDLE || seen.contains(&id) {
                         continue;
                     }
                     seen.push(id);
-                    let path = RelPath::met(&leaf.path).expect("a path");
+                    let path = RelPath::from_walk(&leaf.path).expect("a path");
                     let entry = repo.read(&snapshot.tree, root, &path).expect("read");
-                    let Some(Entry::File { mut content, .. }) = entry else { panic!("{path} is a file") };
+                    let Some(SnapshotEntry::File { mut content, .. }) = entry else {
+                        panic!("{path} is a file")
+                    };
                     let mut bytes = Vec::new();
                     content.read_to_end(&mut bytes).expect("read");
                     self.is_clean("a checkpoint", &bytes);

@@ -4,37 +4,42 @@
 mod request;
 mod stream;
 
-use super::failure::{Asked, Failure, Key, Refusal};
-use super::http::Post;
-use super::{Error, Provider, Reply, Request, Sink, calling};
-use crate::cancel::Cancel;
-use request::Thoughts;
+use super::failure::{CallTarget, ProviderFailure, ProviderKeyOwner, ProviderRefusal};
+use super::http::HttpPost;
+use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, calling};
+use crate::cancel::CancelToken;
+use request::ThinkingScope;
 use std::path::PathBuf;
-use stream::Message;
+use stream::AnthropicAssembler;
 
 /// Where a session names none.
 pub(crate) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
 /// The longest answer that is asked for, thoughts and calls and all.
-const MOST_TOKENS: u32 = 32_000;
+const MAX_ANSWER_TOKENS: u32 = 32_000;
 
-pub(super) struct Anthropic {
+pub(super) struct AnthropicClient {
     pub(super) model: String,
     pub(super) socket: PathBuf,
 }
 
-impl Provider for Anthropic {
+impl ModelClient for AnthropicClient {
     fn model(&self) -> &str {
         &self.model
     }
 
-    fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
-        let asked = Asked { model: &self.model, key: Key::Servers };
-        let mut thoughts = Thoughts::OfTheTurn;
-        calling::patiently(&asked, sink, cancel, |sink| {
+    fn answer(
+        &self,
+        request: &ModelRequest<'_>,
+        sink: AnswerSink<'_>,
+        cancel: &CancelToken,
+    ) -> Result<ModelReply, Error> {
+        let asked = CallTarget { model: &self.model, key: ProviderKeyOwner::Server };
+        let mut thoughts = ThinkingScope::OfTheTurn;
+        calling::call_with_retries(&asked, sink, cancel, |sink| {
             let answer = self.call(request, thoughts, sink, cancel);
             match answer {
-                Err(failure) if thoughts == Thoughts::OfTheTurn && is_about_thoughts(&failure) => {
-                    thoughts = Thoughts::LeftOut;
+                Err(failure) if thoughts == ThinkingScope::OfTheTurn && is_about_thoughts(&failure) => {
+                    thoughts = ThinkingScope::LeftOut;
                     self.call(request, thoughts, sink, cancel)
                 }
                 answer => answer,
@@ -43,19 +48,19 @@ impl Provider for Anthropic {
     }
 }
 
-impl Anthropic {
+impl AnthropicClient {
     fn call(
         &self,
-        request: &Request<'_>,
-        thoughts: Thoughts,
-        sink: Sink<'_>,
-        cancel: &Cancel,
-    ) -> Result<Reply, Failure> {
+        request: &ModelRequest<'_>,
+        thoughts: ThinkingScope,
+        sink: AnswerSink<'_>,
+        cancel: &CancelToken,
+    ) -> Result<ModelReply, ProviderFailure> {
         let body = request::body(&self.model, request, thoughts);
         let headers = &[("anthropic-version", "2023-06-01")];
-        calling::call::<Message>(
+        calling::call::<AnthropicAssembler>(
             &self.socket,
-            &Post { target: "/v1/messages", headers, body: &body },
+            &HttpPost { target: "/v1/messages", headers, body: &body },
             sink,
             cancel,
         )
@@ -64,16 +69,16 @@ impl Anthropic {
 
 /// Thoughts are signed over all that was before them. After a change of that, as of a CLAUDE.md between a death
 /// and the next start, they are refused, and the conversation goes on without them.
-fn is_about_thoughts(failure: &Failure) -> bool {
+fn is_about_thoughts(failure: &ProviderFailure) -> bool {
     match failure {
-        Failure::Refused(Refusal { status: Some(400), message, .. }) => {
+        ProviderFailure::Refused(ProviderRefusal { status: Some(400), message, .. }) => {
             ["`thinking`", "`redacted_thinking`"].iter().any(|word| message.contains(word))
         }
-        Failure::Refused(_)
-        | Failure::Cancelled
-        | Failure::Broken(_)
-        | Failure::Declined
-        | Failure::OutOfTokens => false,
+        ProviderFailure::Refused(_)
+        | ProviderFailure::Cancelled
+        | ProviderFailure::Broken(_)
+        | ProviderFailure::Declined
+        | ProviderFailure::OutOfTokens => false,
     }
 }
 
@@ -85,7 +90,11 @@ mod tests {
     fn thoughts_that_are_refused_are_told_from_everything_else() {
         let refused = |status, message: &str| {
             let (status, message) = (Some(status), message.to_owned());
-            is_about_thoughts(&Failure::Refused(Refusal { status, message, ..Refusal::default() }))
+            is_about_thoughts(&ProviderFailure::Refused(ProviderRefusal {
+                status,
+                message,
+                ..ProviderRefusal::default()
+            }))
         };
         let bound = "messages.5.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation.";
         assert!(refused(400, bound));

@@ -1,21 +1,21 @@
 //! What went wrong with a call, and what a person can do about it. Pure.
 
-use super::http::Head;
+use super::http::HttpResponseHead;
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
 
 /// Of what the service says about it. Others wrote it, and it is shown.
-const MOST_WORDS: usize = 500;
+const MAX_MESSAGE_CHARS: usize = 500;
 /// Codes that say more than the types beside them.
 const TOO_LONG: &str = "context_length_exceeded";
 const FILTERED: &str = "content_filter";
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Failure {
+pub(super) enum ProviderFailure {
     Cancelled,
     /// The service said no: at once with a status, or in the middle of its answer without one.
-    Refused(Refusal),
+    Refused(ProviderRefusal),
     /// The connection broke, or what came over it makes no sense.
     Broken(String),
     /// It does not want to answer.
@@ -25,7 +25,7 @@ pub(super) enum Failure {
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Refusal {
+pub(super) struct ProviderRefusal {
     pub(super) status: Option<u16>,
     pub(super) kind: String,
     pub(super) message: String,
@@ -35,21 +35,21 @@ pub(super) struct Refusal {
 }
 
 /// Who was asked, for those who read that it failed.
-pub(super) struct Asked<'a> {
+pub(super) struct CallTarget<'a> {
     pub(super) model: &'a str,
-    pub(super) key: Key,
+    pub(super) key: ProviderKeyOwner,
 }
 
 /// Whose key it was asked with, as far as we know: all that can be told apart in here is who speaks with whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
-    Servers,
-    Clients,
+pub(super) enum ProviderKeyOwner {
+    Server,
+    Client,
 }
 
 /// An error as services tell of it: with a type, or a code, or both, and some with neither.
 #[derive(Deserialize)]
-pub(super) struct Wrong {
+pub(super) struct ProviderErrorBody {
     #[serde(rename = "type", default)]
     kind: Value,
     #[serde(default)]
@@ -59,12 +59,12 @@ pub(super) struct Wrong {
 }
 
 #[derive(Deserialize)]
-struct Problem {
-    error: Wrong,
+struct ProviderErrorEnvelope {
+    error: ProviderErrorBody,
 }
 
-impl From<Wrong> for Refusal {
-    fn from(wrong: Wrong) -> Refusal {
+impl From<ProviderErrorBody> for ProviderRefusal {
+    fn from(wrong: ProviderErrorBody) -> ProviderRefusal {
         // What is wrong with a conversation that is too long only the code says.
         let [code, kind] =
             [&wrong.code, &wrong.kind].map(|word| word.as_str().filter(|word| !word.is_empty()));
@@ -73,19 +73,23 @@ impl From<Wrong> for Refusal {
             Some(_) | None => kind.or(code),
         };
         let message = wrong.message.as_str().unwrap_or_default();
-        Refusal { kind: words(kind.unwrap_or("error")), message: words(message), ..Refusal::default() }
+        ProviderRefusal {
+            kind: words(kind.unwrap_or("error")),
+            message: words(message),
+            ..ProviderRefusal::default()
+        }
     }
 }
 
-impl Failure {
+impl ProviderFailure {
     /// Something that no honest service would send.
-    pub(super) fn nonsense(what: &str) -> Failure {
-        Failure::Broken(format!("the answer makes no sense: {what}"))
+    pub(super) fn malformed(what: &str) -> ProviderFailure {
+        ProviderFailure::Broken(format!("the answer makes no sense: {what}"))
     }
 
-    pub(super) fn refused(head: &Head, body: &[u8]) -> Failure {
-        let wrong = serde_json::from_slice::<Problem>(body).map(|problem| problem.error);
-        let wrong = wrong.unwrap_or_else(|_| Wrong {
+    pub(super) fn refused(head: &HttpResponseHead, body: &[u8]) -> ProviderFailure {
+        let wrong = serde_json::from_slice::<ProviderErrorEnvelope>(body).map(|problem| problem.error);
+        let wrong = wrong.unwrap_or_else(|_| ProviderErrorBody {
             kind: Value::Null,
             code: Value::Null,
             message: String::from_utf8_lossy(body).into(),
@@ -94,77 +98,93 @@ impl Failure {
         let retry_after = number("retry-after-ms").map(Duration::from_millis);
         let retry_after = retry_after.or(number("retry-after").map(Duration::from_secs));
         let again = head.header("x-should-retry").and_then(|value| value.parse().ok());
-        Failure::Refused(Refusal { status: Some(head.status), retry_after, again, ..wrong.into() })
+        ProviderFailure::Refused(ProviderRefusal {
+            status: Some(head.status),
+            retry_after,
+            again,
+            ..wrong.into()
+        })
     }
 
     pub(super) fn status(&self) -> Option<u16> {
         match self {
-            Failure::Refused(refusal) => refusal.status,
-            Failure::Cancelled | Failure::Broken(_) | Failure::Declined | Failure::OutOfTokens => None,
+            ProviderFailure::Refused(refusal) => refusal.status,
+            ProviderFailure::Cancelled
+            | ProviderFailure::Broken(_)
+            | ProviderFailure::Declined
+            | ProviderFailure::OutOfTokens => None,
         }
     }
 
     /// As Claude Code names it to its clients.
     pub(super) fn kind(&self) -> &'static str {
         match self {
-            Failure::Refused(Refusal { status: Some(429), .. }) => "rate_limit",
-            Failure::Refused(Refusal { status: Some(529), .. }) => "overloaded",
-            Failure::Refused(Refusal { status: Some(500..), .. }) => "server_error",
-            Failure::Refused(Refusal { kind, .. }) if kind == "overloaded_error" => "overloaded",
-            Failure::Refused(Refusal { kind, .. }) if kind == "server_error" => "server_error",
-            Failure::Refused(_)
-            | Failure::Cancelled
-            | Failure::Broken(_)
-            | Failure::Declined
-            | Failure::OutOfTokens => "unknown",
+            ProviderFailure::Refused(ProviderRefusal { status: Some(429), .. }) => "rate_limit",
+            ProviderFailure::Refused(ProviderRefusal { status: Some(529), .. }) => "overloaded",
+            ProviderFailure::Refused(ProviderRefusal { status: Some(500..), .. }) => "server_error",
+            ProviderFailure::Refused(ProviderRefusal { kind, .. }) if kind == "overloaded_error" => {
+                "overloaded"
+            }
+            ProviderFailure::Refused(ProviderRefusal { kind, .. }) if kind == "server_error" => {
+                "server_error"
+            }
+            ProviderFailure::Refused(_)
+            | ProviderFailure::Cancelled
+            | ProviderFailure::Broken(_)
+            | ProviderFailure::Declined
+            | ProviderFailure::OutOfTokens => "unknown",
         }
     }
 
     /// Whether the same would be refused tomorrow, and all that is asked after it with it.
-    pub(super) fn is_for_good(&self) -> bool {
+    pub(super) fn is_permanent(&self) -> bool {
         match self {
-            Failure::Declined | Failure::Refused(Refusal { status: Some(400 | 413), .. }) => true,
-            Failure::Refused(_) | Failure::Cancelled | Failure::Broken(_) | Failure::OutOfTokens => false,
+            ProviderFailure::Declined
+            | ProviderFailure::Refused(ProviderRefusal { status: Some(400 | 413), .. }) => true,
+            ProviderFailure::Refused(_)
+            | ProviderFailure::Cancelled
+            | ProviderFailure::Broken(_)
+            | ProviderFailure::OutOfTokens => false,
         }
     }
 
     /// For the one whose turn it was: what happened, and the next step.
-    pub(super) fn explain(&self, asked: &Asked<'_>, attempts: u32) -> String {
+    pub(super) fn explain(&self, asked: &CallTarget<'_>, attempts: u32) -> String {
         match self {
-            Failure::Cancelled => "the turn was interrupted".into(),
-            Failure::Declined => {
+            ProviderFailure::Cancelled => "the turn was interrupted".into(),
+            ProviderFailure::Declined => {
                 "The model declined to answer. Put it in other words, or ask for something else.".into()
             }
-            Failure::OutOfTokens => {
+            ProviderFailure::OutOfTokens => {
                 "The model used all of its tokens without an answer. Ask for less at once.".into()
             }
-            Failure::Broken(why) => format!(
+            ProviderFailure::Broken(why) => format!(
                 "The model could not be asked ({}): {why}. Send the message again later.",
                 times(attempts)
             ),
-            Failure::Refused(refusal) => refusal.explain(asked, attempts),
+            ProviderFailure::Refused(refusal) => refusal.explain(asked, attempts),
         }
     }
 }
 
-impl Refusal {
-    fn explain(&self, asked: &Asked<'_>, attempts: u32) -> String {
+impl ProviderRefusal {
+    fn explain(&self, asked: &CallTarget<'_>, attempts: u32) -> String {
         let said = self.said();
-        let Asked { model, key } = asked;
+        let CallTarget { model, key } = asked;
         match (self.status, key) {
-            (Some(401), Key::Servers) => format!(
+            (Some(401), ProviderKeyOwner::Server) => format!(
                 "The model service does not accept the key: {said}. Set a valid ANTHROPIC_API_KEY for the \
                  server and restart it; a session with a `provider` of its own is resumed with one whose apiKey is valid. (The token of a subscription is good for runtime = \"claude\" only.)"
             ),
-            (Some(401), Key::Clients) => format!(
+            (Some(401), ProviderKeyOwner::Client) => format!(
                 "The model service does not accept the session's key: {said}. Stop the session, and resume it with a \
                  `provider` whose apiKey is valid."
             ),
-            (Some(403), Key::Servers) => format!(
+            (Some(403), ProviderKeyOwner::Server) => format!(
                 "The server's key may not use {model}: {said}. Set the session's `model` to one that it may use, or \
                  another ANTHROPIC_API_KEY for the server."
             ),
-            (Some(403), Key::Clients) => format!(
+            (Some(403), ProviderKeyOwner::Client) => format!(
                 "The session's key may not use {model}: {said}. Set the session's `model` to one that it may use, or \
                  resume it with another `provider`."
             ),
@@ -212,7 +232,8 @@ fn too_long(model: &str, said: &str) -> String {
 
 /// One line, and not too long.
 fn words(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_WORDS).collect();
+    let line: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE_CHARS).collect();
     line.trim().to_owned()
 }
 
@@ -220,12 +241,12 @@ fn words(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const OURS: Asked<'_> = Asked { model: "m-1", key: Key::Servers };
-    const THEIRS: Asked<'_> = Asked { model: "m-1", key: Key::Clients };
+    const OURS: CallTarget<'_> = CallTarget { model: "m-1", key: ProviderKeyOwner::Server };
+    const THEIRS: CallTarget<'_> = CallTarget { model: "m-1", key: ProviderKeyOwner::Client };
 
-    fn refused(status: u16, headers: &[(&str, &str)], body: &str) -> Failure {
+    fn refused(status: u16, headers: &[(&str, &str)], body: &str) -> ProviderFailure {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Failure::refused(&Head { status, headers }, body.as_bytes())
+        ProviderFailure::refused(&HttpResponseHead { status, headers }, body.as_bytes())
     }
 
     fn error(kind: &str, message: &str) -> String {
@@ -264,16 +285,17 @@ mod tests {
 
     #[test]
     fn the_headers_say_whether_and_when_to_ask_again() {
-        let Failure::Refused(refusal) = refused(429, &[("retry-after-ms", "1500"), ("retry-after", "2")], "")
+        let ProviderFailure::Refused(refusal) =
+            refused(429, &[("retry-after-ms", "1500"), ("retry-after", "2")], "")
         else {
             panic!("a refusal")
         };
         assert_eq!(refusal.retry_after, Some(Duration::from_millis(1500)));
         let headers = [("retry-after", "7"), ("x-should-retry", "false")];
-        let Failure::Refused(refusal) = refused(429, &headers, "") else { panic!("a refusal") };
+        let ProviderFailure::Refused(refusal) = refused(429, &headers, "") else { panic!("a refusal") };
         assert_eq!((refusal.retry_after, refusal.again), (Some(Duration::from_secs(7)), Some(false)));
         let odd = [("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT"), ("x-should-retry", "maybe")];
-        let Failure::Refused(refusal) = refused(429, &odd, "") else { panic!("a refusal") };
+        let ProviderFailure::Refused(refusal) = refused(429, &odd, "") else { panic!("a refusal") };
         assert_eq!((refusal.retry_after, refusal.again), (None, None));
     }
 

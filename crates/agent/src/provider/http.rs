@@ -1,25 +1,25 @@
 //! As much of HTTP/1.1 as one request and its answer need. What comes is bounded and checked: whoever is inside the
 //! sandbox may have put something else behind the socket.
 
-use super::failure::Failure;
+use super::failure::ProviderFailure;
 
 /// Where bytes come from. 0 is the end.
-pub(super) trait Source {
-    fn read(&mut self, into: &mut [u8]) -> Result<usize, Failure>;
+pub(super) trait ByteSource {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, ProviderFailure>;
 }
 
 /// Of all headers together.
-const MOST_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// An answer of the longest kind, with all that is said around every token.
-const MOST_BODY: u64 = 64 << 20;
+const MAX_BODY_BYTES: u64 = 64 << 20;
 /// A size and what may follow it.
-const MOST_CHUNK_LINE: usize = 1 << 10;
+const MAX_CHUNK_LINE_BYTES: usize = 1 << 10;
 /// `100 Continue` and the like, which are not the answer.
-const MOST_NOTES: usize = 8;
+const MAX_INFORMATIONAL_RESPONSES: usize = 8;
 const BUFFER: usize = 16 << 10;
 
 /// What is asked.
-pub(super) struct Post<'a> {
+pub(super) struct HttpPost<'a> {
     /// The path, and what follows it.
     pub(super) target: &'a str,
     /// Beside those that every request has.
@@ -27,7 +27,7 @@ pub(super) struct Post<'a> {
     pub(super) body: &'a [u8],
 }
 
-pub(super) fn request(Post { target, headers, body }: &Post<'_>) -> Vec<u8> {
+pub(super) fn request(HttpPost { target, headers, body }: &HttpPost<'_>) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let length = body.len();
     let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -41,13 +41,13 @@ pub(super) fn request(Post { target, headers, body }: &Post<'_>) -> Vec<u8> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Head {
+pub(super) struct HttpResponseHead {
     pub(super) status: u16,
     /// Names in lower case.
     pub(super) headers: Vec<(String, String)>,
 }
 
-impl Head {
+impl HttpResponseHead {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
@@ -57,19 +57,19 @@ impl Head {
     }
 }
 
-pub(super) struct Answer<S> {
-    pub(super) head: Head,
-    pub(super) body: Body<S>,
+pub(super) struct HttpResponse<S> {
+    pub(super) head: HttpResponseHead,
+    pub(super) body: HttpResponseBody<S>,
 }
 
-pub(super) struct Body<S> {
-    reader: Reader<S>,
-    framing: Framing,
+pub(super) struct HttpResponseBody<S> {
+    reader: HttpByteReader<S>,
+    framing: BodyFraming,
     left: u64,
 }
 
 #[derive(Debug, PartialEq)]
-enum Framing {
+enum BodyFraming {
     Length(u64),
     /// What is left of this chunk.
     Chunk(u64),
@@ -77,103 +77,107 @@ enum Framing {
     Over,
 }
 
-pub(super) fn answer<S: Source>(source: S) -> Result<Answer<S>, Failure> {
-    let mut reader = Reader { source, buffer: vec![0; BUFFER], start: 0, end: 0 };
-    for _ in 0..MOST_NOTES {
+pub(super) fn answer<S: ByteSource>(source: S) -> Result<HttpResponse<S>, ProviderFailure> {
+    let mut reader = HttpByteReader { source, buffer: vec![0; BUFFER], start: 0, end: 0 };
+    for _ in 0..MAX_INFORMATIONAL_RESPONSES {
         let head = head(&mut reader)?;
         if head.status >= 200 {
             let framing = framing(&head)?;
-            return Ok(Answer { head, body: Body { reader, framing, left: MOST_BODY } });
+            return Ok(HttpResponse {
+                head,
+                body: HttpResponseBody { reader, framing, left: MAX_BODY_BYTES },
+            });
         }
     }
-    Err(Failure::nonsense("notes without an answer"))
+    Err(ProviderFailure::malformed("notes without an answer"))
 }
 
-fn head<S: Source>(reader: &mut Reader<S>) -> Result<Head, Failure> {
-    let mut room = MOST_HEAD;
+fn head<S: ByteSource>(reader: &mut HttpByteReader<S>) -> Result<HttpResponseHead, ProviderFailure> {
+    let mut room = MAX_HEAD_BYTES;
     let mut line = || {
         let line = reader.line(room)?;
         room -= line.len();
-        String::from_utf8(line).map_err(|_| Failure::nonsense("a header that is not text"))
+        String::from_utf8(line).map_err(|_| ProviderFailure::malformed("a header that is not text"))
     };
     let status = status(&line()?)?;
     let mut headers = Vec::new();
     loop {
         let line = line()?;
         if line.is_empty() {
-            return Ok(Head { status, headers });
+            return Ok(HttpResponseHead { status, headers });
         }
         let (name, value) =
-            line.split_once(':').ok_or_else(|| Failure::nonsense("a header without a colon"))?;
+            line.split_once(':').ok_or_else(|| ProviderFailure::malformed("a header without a colon"))?;
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
 }
 
-fn status(line: &str) -> Result<u16, Failure> {
+fn status(line: &str) -> Result<u16, ProviderFailure> {
     let number =
         line.strip_prefix("HTTP/1.1 ").or(line.strip_prefix("HTTP/1.0 ")).and_then(|rest| rest.get(..3));
     let number = number.and_then(|number| number.parse().ok()).filter(|number| (100..1000).contains(number));
-    number.ok_or_else(|| Failure::nonsense("no status"))
+    number.ok_or_else(|| ProviderFailure::malformed("no status"))
 }
 
 /// An answer without a length and without chunks is refused: its end could not be told from a broken connection.
-fn framing(head: &Head) -> Result<Framing, Failure> {
+fn framing(head: &HttpResponseHead) -> Result<BodyFraming, ProviderFailure> {
     match (head.all("transfer-encoding")[..].as_ref(), head.all("content-length")[..].as_ref()) {
-        ([coding], []) if coding.eq_ignore_ascii_case("chunked") => Ok(Framing::NextChunk),
+        ([coding], []) if coding.eq_ignore_ascii_case("chunked") => Ok(BodyFraming::NextChunk),
         ([], [length]) if length.bytes().all(|byte| byte.is_ascii_digit()) => {
-            let length = length.parse().map_err(|_| Failure::nonsense("a length"))?;
-            Ok(if length == 0 { Framing::Over } else { Framing::Length(length) })
+            let length = length.parse().map_err(|_| ProviderFailure::malformed("a length"))?;
+            Ok(if length == 0 { BodyFraming::Over } else { BodyFraming::Length(length) })
         }
-        _ => Err(Failure::nonsense("no length")),
+        _ => Err(ProviderFailure::malformed("no length")),
     }
 }
 
-impl<S: Source> Body<S> {
+impl<S: ByteSource> HttpResponseBody<S> {
     /// Appends what came; false at the end.
-    pub(super) fn read(&mut self, into: &mut Vec<u8>) -> Result<bool, Failure> {
-        if self.framing == Framing::NextChunk {
+    pub(super) fn read(&mut self, into: &mut Vec<u8>) -> Result<bool, ProviderFailure> {
+        if self.framing == BodyFraming::NextChunk {
             self.framing = self.next_chunk()?;
         }
         let left = match self.framing {
-            Framing::Length(left) | Framing::Chunk(left) => left,
-            Framing::NextChunk | Framing::Over => return Ok(false),
+            BodyFraming::Length(left) | BodyFraming::Chunk(left) => left,
+            BodyFraming::NextChunk | BodyFraming::Over => return Ok(false),
         };
         let piece = self.reader.some(left)?;
         let length = piece.len() as u64;
         into.extend_from_slice(piece);
-        self.left = self.left.checked_sub(length).ok_or_else(|| Failure::nonsense("a body without end"))?;
+        self.left =
+            self.left.checked_sub(length).ok_or_else(|| ProviderFailure::malformed("a body without end"))?;
         self.framing = match self.framing {
-            Framing::Length(left) if left == length => Framing::Over,
-            Framing::Length(left) => Framing::Length(left - length),
-            Framing::Chunk(left) if left == length => {
+            BodyFraming::Length(left) if left == length => BodyFraming::Over,
+            BodyFraming::Length(left) => BodyFraming::Length(left - length),
+            BodyFraming::Chunk(left) if left == length => {
                 self.end_of_chunk()?;
-                Framing::NextChunk
+                BodyFraming::NextChunk
             }
-            Framing::Chunk(left) => Framing::Chunk(left - length),
-            Framing::NextChunk => Framing::NextChunk,
-            Framing::Over => Framing::Over,
+            BodyFraming::Chunk(left) => BodyFraming::Chunk(left - length),
+            BodyFraming::NextChunk => BodyFraming::NextChunk,
+            BodyFraming::Over => BodyFraming::Over,
         };
         Ok(true)
     }
 
-    fn next_chunk(&mut self) -> Result<Framing, Failure> {
-        let line = self.reader.line(MOST_CHUNK_LINE)?;
+    fn next_chunk(&mut self) -> Result<BodyFraming, ProviderFailure> {
+        let line = self.reader.line(MAX_CHUNK_LINE_BYTES)?;
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         let size =
             std::str::from_utf8(digits).ok().filter(|size| size.bytes().all(|b| b.is_ascii_hexdigit()));
         let size = size.and_then(|size| u64::from_str_radix(size, 16).ok());
-        match size.ok_or_else(|| Failure::nonsense("the size of a chunk"))? {
+        match size.ok_or_else(|| ProviderFailure::malformed("the size of a chunk"))? {
             0 => {
                 self.skip_trailers()?;
-                Ok(Framing::Over)
+                Ok(BodyFraming::Over)
             }
-            size if size > MOST_BODY => Err(Failure::nonsense("the size of a chunk")),
-            size => Ok(Framing::Chunk(size)),
+            size if size > MAX_BODY_BYTES => Err(ProviderFailure::malformed("the size of a chunk")),
+            size => Ok(BodyFraming::Chunk(size)),
         }
     }
 
-    fn skip_trailers(&mut self) -> Result<(), Failure> {
-        let mut room = MOST_HEAD;
+    fn skip_trailers(&mut self) -> Result<(), ProviderFailure> {
+        let mut room = MAX_HEAD_BYTES;
         loop {
             match self.reader.line(room)?.len() {
                 0 => return Ok(()),
@@ -182,29 +186,29 @@ impl<S: Source> Body<S> {
         }
     }
 
-    fn end_of_chunk(&mut self) -> Result<(), Failure> {
-        match self.reader.line(MOST_CHUNK_LINE)?.is_empty() {
+    fn end_of_chunk(&mut self) -> Result<(), ProviderFailure> {
+        match self.reader.line(MAX_CHUNK_LINE_BYTES)?.is_empty() {
             true => Ok(()),
-            false => Err(Failure::nonsense("a chunk longer than its size")),
+            false => Err(ProviderFailure::malformed("a chunk longer than its size")),
         }
     }
 }
 
-struct Reader<S> {
+struct HttpByteReader<S> {
     source: S,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl<S: Source> Reader<S> {
+impl<S: ByteSource> HttpByteReader<S> {
     /// At least one byte, and at most so many.
-    fn some(&mut self, most: u64) -> Result<&[u8], Failure> {
+    fn some(&mut self, most: u64) -> Result<&[u8], ProviderFailure> {
         if self.start == self.end {
             self.start = 0;
             self.end = self.source.read(&mut self.buffer)?;
             if self.end == 0 {
-                return Err(Failure::Broken("the answer was cut off".into()));
+                return Err(ProviderFailure::Broken("the answer was cut off".into()));
             }
         }
         let length = (self.end - self.start).min(usize::try_from(most).unwrap_or(usize::MAX));
@@ -213,7 +217,7 @@ impl<S: Source> Reader<S> {
     }
 
     /// Without its end. The line and its end have at most so many bytes.
-    fn line(&mut self, most: usize) -> Result<Vec<u8>, Failure> {
+    fn line(&mut self, most: usize) -> Result<Vec<u8>, ProviderFailure> {
         let mut line = Vec::new();
         while line.len() < most {
             match self.some(1)? {
@@ -225,7 +229,7 @@ impl<S: Source> Reader<S> {
                 byte => line.extend_from_slice(byte),
             }
         }
-        Err(Failure::nonsense("a line without end"))
+        Err(ProviderFailure::malformed("a line without end"))
     }
 }
 
@@ -240,8 +244,8 @@ mod tests {
         size: usize,
     }
 
-    impl Source for Script<'_> {
-        fn read(&mut self, into: &mut [u8]) -> Result<usize, Failure> {
+    impl ByteSource for Script<'_> {
+        fn read(&mut self, into: &mut [u8]) -> Result<usize, ProviderFailure> {
             let wanted = self.size.min(into.len());
             let mut length = 0;
             while length < wanted {
@@ -260,16 +264,16 @@ mod tests {
         }
     }
 
-    fn whole(bytes: &str, size: usize) -> Result<(u16, String), Failure> {
+    fn whole(bytes: &str, size: usize) -> Result<(u16, String), ProviderFailure> {
         read(Script { bytes: bytes.as_bytes(), then: b"", size })
     }
 
-    fn endless(bytes: &str, then: &str) -> Failure {
+    fn endless(bytes: &str, then: &str) -> ProviderFailure {
         let script = Script { bytes: bytes.as_bytes(), then: then.as_bytes(), size: 8192 };
         read(script).expect_err("refused")
     }
 
-    fn read(script: Script<'_>) -> Result<(u16, String), Failure> {
+    fn read(script: Script<'_>) -> Result<(u16, String), ProviderFailure> {
         let mut answer = answer(script)?;
         let mut body = Vec::new();
         while answer.body.read(&mut body)? {}
@@ -304,7 +308,7 @@ mod tests {
         let text = format!("{CHUNKED}5\r\nhello\r\n0\r\n\r\n");
         for end in 0..text.len() {
             let broken = whole(&text[..end], 3);
-            assert!(matches!(broken, Err(Failure::Broken(_))), "{end}: {broken:?}");
+            assert!(matches!(broken, Err(ProviderFailure::Broken(_))), "{end}: {broken:?}");
         }
     }
 
@@ -353,7 +357,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\ncontent-length: 9999999999999\r\n\r\n", "x"),
         ] {
             let refused = endless(bytes, then);
-            assert!(matches!(refused, Failure::Broken(_)), "{refused:?}");
+            assert!(matches!(refused, ProviderFailure::Broken(_)), "{refused:?}");
         }
     }
 }

@@ -8,7 +8,10 @@
 #[cfg(test)]
 pub(super) mod testing;
 
-use crate::conversation::{AssistantMessage, Block, Content, Ended, Reason, Step, ToolResult, Turn};
+use crate::conversation::{
+    AssistantBlock, AssistantMessage, PromptContent, TerminalReason, ToolResult, TranscriptTurn,
+    TurnEndRecord, TurnStep,
+};
 use ash_model::shown_tool_name;
 use serde_json::{Value, json};
 
@@ -31,8 +34,11 @@ pub(super) fn system(own: Option<&str>) -> Vec<&str> {
 
 /// `thoughts_of`: the model that is given back what it thought in the running turn. Thoughts are signed over everything
 /// before them, so those of earlier turns are left out: each edit of what the agent is told would make them worthless.
-pub(super) fn messages(turns: &[Turn], thoughts_of: Option<&str>) -> Vec<(Role, Vec<Value>)> {
-    let mut messages = Messages::default();
+pub(super) fn messages(
+    turns: &[TranscriptTurn],
+    thoughts_of: Option<&str>,
+) -> Vec<(MessageRole, Vec<Value>)> {
+    let mut messages = RequestMessages::default();
     let last = turns.len().saturating_sub(1);
     for (index, turn) in turns.iter().enumerate().filter(|(_, turn)| !is_refused(turn)) {
         messages.add(turn, thoughts_of.filter(|_| index == last));
@@ -41,40 +47,40 @@ pub(super) fn messages(turns: &[Turn], thoughts_of: Option<&str>) -> Vec<(Role, 
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum MessageRole {
     User,
     Assistant,
 }
 
-impl Role {
+impl MessageRole {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Role::User => "user",
-            Role::Assistant => "assistant",
+            MessageRole::User => "user",
+            MessageRole::Assistant => "assistant",
         }
     }
 }
 
 #[derive(Default)]
-struct Messages(Vec<(Role, Vec<Value>)>);
+struct RequestMessages(Vec<(MessageRole, Vec<Value>)>);
 
-impl Messages {
-    fn add(&mut self, turn: &Turn, thoughts_of: Option<&str>) {
-        self.say(Role::User, head(turn.head.as_deref()));
-        self.say(Role::User, prompt(turn.prompt.as_ref()));
+impl RequestMessages {
+    fn add(&mut self, turn: &TranscriptTurn, thoughts_of: Option<&str>) {
+        self.say(MessageRole::User, head(turn.head.as_deref()));
+        self.say(MessageRole::User, prompt(turn.prompt.as_ref()));
         for step in &turn.steps {
-            self.say(Role::Assistant, said(&step.message, thoughts_of));
-            self.say(Role::User, results(step));
-            step.steers.iter().for_each(|steer| self.say(Role::User, prompt(Some(&steer.what))));
+            self.say(MessageRole::Assistant, said(&step.message, thoughts_of));
+            self.say(MessageRole::User, results(step));
+            step.steers.iter().for_each(|steer| self.say(MessageRole::User, prompt(Some(&steer.content))));
         }
         if let Some(ended) = turn.ended.as_ref().filter(|ended| is_interrupted(ended)) {
             // The user has seen it.
-            self.say(Role::Assistant, texts([ended.partial.as_str()]));
-            self.say(Role::User, texts([INTERRUPTED]));
+            self.say(MessageRole::Assistant, texts([ended.partial.as_str()]));
+            self.say(MessageRole::User, texts([INTERRUPTED]));
         }
     }
 
-    fn say(&mut self, role: Role, blocks: Vec<Value>) {
+    fn say(&mut self, role: MessageRole, blocks: Vec<Value>) {
         match self.0.last_mut() {
             _ if blocks.is_empty() => {}
             Some((last, there)) if *last == role => there.extend(blocks),
@@ -84,20 +90,20 @@ impl Messages {
 }
 
 /// A picture that the service cannot read would be the end of the conversation, were it sent again and again.
-fn is_refused(turn: &Turn) -> bool {
+fn is_refused(turn: &TranscriptTurn) -> bool {
     let ended = turn.ended.as_ref().and_then(|ended| ended.ending.terminal_reason);
-    turn.steps.is_empty() && ended == Some(Reason::InvalidRequest)
+    turn.steps.is_empty() && ended == Some(TerminalReason::InvalidRequest)
 }
 
-fn is_interrupted(ended: &Ended) -> bool {
+fn is_interrupted(ended: &TurnEndRecord) -> bool {
     match ended.ending.terminal_reason {
-        Some(Reason::AbortedStreaming | Reason::AbortedTools) => true,
+        Some(TerminalReason::AbortedStreaming | TerminalReason::AbortedTools) => true,
         Some(
-            Reason::ApiError
-            | Reason::InvalidRequest
-            | Reason::MaxTurns
-            | Reason::ContextFull
-            | Reason::TranscriptError,
+            TerminalReason::ApiError
+            | TerminalReason::InvalidRequest
+            | TerminalReason::MaxTurns
+            | TerminalReason::ContextFull
+            | TerminalReason::TranscriptError,
         )
         | None => false,
     }
@@ -109,11 +115,13 @@ fn head(head: Option<&str>) -> Vec<Value> {
     head.map(|head| text(&format!("<system-reminder>\n{head}\n</system-reminder>"))).into_iter().collect()
 }
 
-fn prompt(prompt: Option<&Content>) -> Vec<Value> {
+fn prompt(prompt: Option<&PromptContent>) -> Vec<Value> {
     let blocks = match prompt {
         None => texts([LOST]),
-        Some(Content::Text(text)) => texts([text.as_str()]),
-        Some(Content::Blocks(blocks)) => blocks.iter().filter(|block| is_usable(block)).map(plain).collect(),
+        Some(PromptContent::Text(text)) => texts([text.as_str()]),
+        Some(PromptContent::Blocks(blocks)) => {
+            blocks.iter().filter(|block| is_usable(block)).map(plain).collect()
+        }
     };
     if blocks.is_empty() { texts([EMPTY]) } else { blocks }
 }
@@ -133,39 +141,40 @@ fn plain(block: &Value) -> Value {
 fn said(message: &AssistantMessage, thoughts_of: Option<&str>) -> Vec<Value> {
     let thinks = thoughts_of == Some(message.model.as_str());
     let blocks = message.content.iter().filter(|block| match block {
-        Block::Text { text } => !is_blank(text),
-        Block::ToolUse(_) => true,
-        Block::Thinking { .. } | Block::RedactedThinking { .. } => thinks,
+        AssistantBlock::Text { text } => !is_blank(text),
+        AssistantBlock::ToolUse(_) => true,
+        AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. } => thinks,
     });
-    let mut blocks: Vec<&Block> = blocks.collect();
+    let mut blocks: Vec<&AssistantBlock> = blocks.collect();
     // The API takes no message that ends with a thought.
-    while let Some(Block::Thinking { .. } | Block::RedactedThinking { .. }) = blocks.last() {
+    while let Some(AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. }) = blocks.last()
+    {
         blocks.pop();
     }
     blocks.into_iter().map(shape).collect()
 }
 
-fn shape(block: &Block) -> Value {
+fn shape(block: &AssistantBlock) -> Value {
     match block {
-        Block::ToolUse(call) => {
+        AssistantBlock::ToolUse(call) => {
             let input =
                 Some(&call.input).filter(|input| input.is_object()).cloned().unwrap_or_else(|| json!({}));
             // Older transcripts hold names as models gave them.
             let name = shown_tool_name(&call.name);
             json!({ "type": "tool_use", "id": call.id, "name": name, "input": input })
         }
-        Block::Text { text: said } => text(said),
-        Block::Thinking { thinking, signature } => {
+        AssistantBlock::Text { text: said } => text(said),
+        AssistantBlock::Thinking { thinking, signature } => {
             json!({ "type": "thinking", "thinking": thinking, "signature": signature })
         }
-        Block::RedactedThinking { data } => json!({ "type": "redacted_thinking", "data": data }),
+        AssistantBlock::RedactedThinking { data } => json!({ "type": "redacted_thinking", "data": data }),
     }
 }
 
 /// One for each call, in their order.
-fn results(step: &Step) -> Vec<Value> {
+fn results(step: &TurnStep) -> Vec<Value> {
     let results = step.message.calls().map(|call| {
-        let result = step.results.iter().map(|shown| &shown.what).find(|result| result.tool_use_id == call.id);
+        let result = step.results.iter().map(|shown| &shown.content).find(|result| result.tool_use_id == call.id);
         let (content, is_error) =
             result.map_or((ToolResult::UNKNOWN, true), |result| (result.content.as_str(), result.is_error));
         json!({ "type": "tool_result", "tool_use_id": call.id, "content": cut(content), "is_error": is_error })

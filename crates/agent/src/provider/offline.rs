@@ -4,11 +4,13 @@
 
 mod command;
 
-use super::{Error, Provider, Reply, Request, Sink, Word};
-use crate::cancel::Cancel;
-use crate::conversation::{Block, Content, Step, Subtype, ToolUse, Turn, Usage};
-use crate::ids::Digest;
-use command::Command;
+use super::{AnswerProgress, AnswerSink, Error, ModelClient, ModelReply, ModelRequest};
+use crate::cancel::CancelToken;
+use crate::conversation::{
+    ApiUsage, AssistantBlock, PromptContent, ResultSubtype, ToolUse, TranscriptTurn, TurnStep,
+};
+use crate::ids::FnvDigest;
+use command::OfflineCommand;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,11 +28,11 @@ Anything else I answer with what I remember of our conversation."#;
 const HINT: &str = r#" Say "help" to see what I can do."#;
 const WORDS_AT_ONCE: usize = 8;
 /// However long the text, this many pieces are enough to see it grow.
-const MOST_PIECES: usize = 1024;
+const MAX_PIECES: usize = 1024;
 
-pub(super) struct Offline;
+pub(super) struct OfflineClient;
 
-impl Provider for Offline {
+impl ModelClient for OfflineClient {
     fn model(&self) -> &str {
         "offline"
     }
@@ -39,56 +41,63 @@ impl Provider for Offline {
         false
     }
 
-    fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
+    fn answer(
+        &self,
+        request: &ModelRequest<'_>,
+        sink: AnswerSink<'_>,
+        cancel: &CancelToken,
+    ) -> Result<ModelReply, Error> {
         let Some((turn, earlier)) = request.turns.split_last() else { return Err(Error::Cancelled) };
         let round = match command::parse(&turn.text()) {
             Some(commands) => script(commands, turn),
-            None => Round { parts: vec![Part::at_once(chat(turn, earlier))], calls: Vec::new() },
+            None => {
+                OfflineAnswer { parts: vec![OfflineText::at_once(chat(turn, earlier))], calls: Vec::new() }
+            }
         };
         let text = perform(&round.parts, sink, cancel)?;
         let usage = usage(request, &text, &round.calls);
-        let text = (!text.is_empty() || round.calls.is_empty()).then_some(Block::Text { text });
-        let content = text.into_iter().chain(round.calls.into_iter().map(Block::ToolUse)).collect();
-        Ok(Reply { id: format!("msg_{}", name(turn)), content, usage })
+        let text = (!text.is_empty() || round.calls.is_empty()).then_some(AssistantBlock::Text { text });
+        let content = text.into_iter().chain(round.calls.into_iter().map(AssistantBlock::ToolUse)).collect();
+        Ok(ModelReply { id: format!("msg_{}", name(turn)), content, usage })
     }
 }
 
 /// What to say, and what to call, in one answer.
-struct Round {
-    parts: Vec<Part>,
+struct OfflineAnswer {
+    parts: Vec<OfflineText>,
     calls: Vec<ToolUse>,
 }
 
-struct Part {
+struct OfflineText {
     text: String,
-    pace: Pace,
+    pace: OfflineTextPace,
 }
 
-enum Pace {
+enum OfflineTextPace {
     AtOnce,
     /// Waits that long before each word.
     Slow(Duration),
     /// Waits after the first word until there is a file at this path.
-    Held(PathBuf),
+    UntilFile(PathBuf),
 }
 
 /// How often a held text looks for its file.
-const LOOK: Duration = Duration::from_millis(5);
+const FILE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-impl Part {
-    fn at_once(text: String) -> Part {
-        Part { text, pace: Pace::AtOnce }
+impl OfflineText {
+    fn at_once(text: String) -> OfflineText {
+        OfflineText { text, pace: OfflineTextPace::AtOnce }
     }
 
     /// Waits before a piece. True as soon as the turn is cancelled.
-    fn is_cancelled_before(&self, piece: usize, cancel: &Cancel) -> bool {
+    fn is_cancelled_before(&self, piece: usize, cancel: &CancelToken) -> bool {
         match &self.pace {
-            Pace::AtOnce => cancel.is_cancelled(),
-            Pace::Slow(pause) => cancel.within(*pause),
-            Pace::Held(_) if piece == 0 => cancel.is_cancelled(),
-            Pace::Held(path) => {
+            OfflineTextPace::AtOnce => cancel.is_cancelled(),
+            OfflineTextPace::Slow(pause) => cancel.within(*pause),
+            OfflineTextPace::UntilFile(_) if piece == 0 => cancel.is_cancelled(),
+            OfflineTextPace::UntilFile(path) => {
                 while !path.exists() {
-                    if cancel.within(LOOK) {
+                    if cancel.within(FILE_POLL_INTERVAL) {
                         return true;
                     }
                 }
@@ -99,51 +108,55 @@ impl Part {
 }
 
 /// Each call takes one round, so the number of steps tells where we are. The last round says what came out.
-fn script(commands: Vec<Command>, turn: &Turn) -> Round {
+fn script(commands: Vec<OfflineCommand>, turn: &TranscriptTurn) -> OfflineAnswer {
     let mut parts = Vec::new();
     let mut called = 0;
     for command in commands {
         match command {
-            Command::Say { pause, text } => parts.push(Part { text, pace: Pace::Slow(pause) }),
-            Command::Hold { path, text } => parts.push(Part { text, pace: Pace::Held(path.into()) }),
-            Command::Help => parts.push(Part::at_once(HELP.into())),
-            Command::Call { tool, input } if called == turn.steps.len() => {
-                let id = format!("toolu_{}", name(turn));
-                return Round { parts, calls: vec![ToolUse { id, name: tool.into(), input }] };
+            OfflineCommand::Say { pause, text } => {
+                parts.push(OfflineText { text, pace: OfflineTextPace::Slow(pause) })
             }
-            Command::Call { .. } => {
+            OfflineCommand::Hold { path, text } => {
+                parts.push(OfflineText { text, pace: OfflineTextPace::UntilFile(path.into()) })
+            }
+            OfflineCommand::Help => parts.push(OfflineText::at_once(HELP.into())),
+            OfflineCommand::Call { tool, input } if called == turn.steps.len() => {
+                let id = format!("toolu_{}", name(turn));
+                return OfflineAnswer { parts, calls: vec![ToolUse { id, name: tool.into(), input }] };
+            }
+            OfflineCommand::Call { .. } => {
                 called += 1;
                 parts.clear();
             }
         }
     }
-    let came_out = turn.steps.iter().flat_map(results).map(|text| Part::at_once(text.to_owned()));
-    Round { parts: came_out.chain(parts).collect(), calls: Vec::new() }
+    let came_out = turn.steps.iter().flat_map(results).map(|text| OfflineText::at_once(text.to_owned()));
+    OfflineAnswer { parts: came_out.chain(parts).collect(), calls: Vec::new() }
 }
 
-fn results(step: &Step) -> impl Iterator<Item = &str> {
-    step.results.iter().map(|result| result.what.content.as_str())
+fn results(step: &TurnStep) -> impl Iterator<Item = &str> {
+    step.results.iter().map(|result| result.content.content.as_str())
 }
 
 /// The same for the same step of the same turn, and for no other.
-fn name(turn: &Turn) -> Digest {
-    Digest::NOTHING.add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
+fn name(turn: &TranscriptTurn) -> FnvDigest {
+    FnvDigest::EMPTY.add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
 }
 
-fn perform(parts: &[Part], sink: Sink<'_>, cancel: &Cancel) -> Result<String, Error> {
+fn perform(parts: &[OfflineText], sink: AnswerSink<'_>, cancel: &CancelToken) -> Result<String, Error> {
     let mut said = String::new();
     for (index, part) in parts.iter().enumerate() {
         let break_before = if index > 0 { "\n" } else { "" };
         let words = match part.pace {
-            Pace::AtOnce => WORDS_AT_ONCE,
-            Pace::Slow(_) | Pace::Held(_) => 1,
+            OfflineTextPace::AtOnce => WORDS_AT_ONCE,
+            OfflineTextPace::Slow(_) | OfflineTextPace::UntilFile(_) => 1,
         };
         for (number, piece) in pieces(&part.text, words).into_iter().enumerate() {
             if part.is_cancelled_before(number, cancel) {
                 return Err(Error::Cancelled);
             }
             let piece = if number == 0 { format!("{break_before}{piece}") } else { piece.to_owned() };
-            sink(Word::Text(&piece));
+            sink(AnswerProgress::Text(&piece));
             said.push_str(&piece);
         }
     }
@@ -152,7 +165,7 @@ fn perform(parts: &[Part], sink: Sink<'_>, cancel: &Cancel) -> Result<String, Er
 
 /// Cuts after every so many words. Together the pieces are the text, spaces and all.
 fn pieces(text: &str, words: usize) -> Vec<&str> {
-    let shortest = if words == 1 { 0 } else { text.len() / MOST_PIECES };
+    let shortest = if words == 1 { 0 } else { text.len() / MAX_PIECES };
     let (mut pieces, mut start, mut seen) = (Vec::new(), 0, 0);
     let mut before = ' ';
     for (at, c) in text.char_indices() {
@@ -171,7 +184,7 @@ fn pieces(text: &str, words: usize) -> Vec<&str> {
     pieces
 }
 
-fn chat(turn: &Turn, earlier: &[Turn]) -> String {
+fn chat(turn: &TranscriptTurn, earlier: &[TranscriptTurn]) -> String {
     let number = earlier.len() + 1;
     let answered = earlier.iter().filter(|turn| is_answered(turn)).count();
     let mut said = format!("This is turn {number}. I remember {} earlier messages", earlier.len() + answered);
@@ -179,7 +192,7 @@ fn chat(turn: &Turn, earlier: &[Turn]) -> String {
         said += &format!("; the first was: \"{}\"", cut(&first.text(), 80));
     }
     said += &format!(". You said: \"{}\".", cut(&turn.text(), 200));
-    match turn.prompt.as_ref().map_or(0, Content::others) {
+    match turn.prompt.as_ref().map_or(0, PromptContent::non_text_blocks) {
         0 => {}
         1 => said += " With it came 1 block that is not text.",
         others => said += &format!(" With it came {others} blocks that are not text."),
@@ -190,8 +203,8 @@ fn chat(turn: &Turn, earlier: &[Turn]) -> String {
     said
 }
 
-fn is_answered(turn: &Turn) -> bool {
-    turn.ended.as_ref().is_some_and(|ended| ended.ending.subtype == Subtype::Success)
+fn is_answered(turn: &TranscriptTurn) -> bool {
+    turn.ended.as_ref().is_some_and(|ended| ended.ending.subtype == ResultSubtype::Success)
 }
 
 fn cut(text: &str, most: usize) -> String {
@@ -202,13 +215,13 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 /// About four characters are a token.
-fn usage(request: &Request<'_>, said: &str, calls: &[ToolUse]) -> Usage {
+fn usage(request: &ModelRequest<'_>, said: &str, calls: &[ToolUse]) -> ApiUsage {
     let read = characters(request.system.unwrap_or_default()) + request.turns.iter().map(size).sum::<u64>();
     let written = characters(said) + calls.iter().map(call_size).sum::<u64>();
-    Usage { input_tokens: read.div_ceil(4), output_tokens: written.div_ceil(4), ..Usage::default() }
+    ApiUsage { input_tokens: read.div_ceil(4), output_tokens: written.div_ceil(4), ..ApiUsage::default() }
 }
 
-fn size(turn: &Turn) -> u64 {
+fn size(turn: &TranscriptTurn) -> u64 {
     let steps = turn.steps.iter().map(|step| {
         let calls = step.message.calls().map(call_size).sum::<u64>();
         characters(&step.message.text()) + calls + results(step).map(characters).sum::<u64>()
@@ -241,7 +254,7 @@ mod tests {
     fn a_long_text_comes_in_a_bounded_number_of_pieces() {
         let text = "word ".repeat(200_000);
         let pieces = pieces(&text, 8);
-        assert!(pieces.len() <= MOST_PIECES + 1, "{}", pieces.len());
+        assert!(pieces.len() <= MAX_PIECES + 1, "{}", pieces.len());
         assert_eq!(pieces.concat(), text);
     }
 

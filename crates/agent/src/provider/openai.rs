@@ -4,60 +4,67 @@
 mod request;
 mod stream;
 
-use super::failure::{Asked, Key};
-use super::http::Post;
-use super::{Error, Provider, Reply, Request, Sink, calling};
-use crate::cancel::Cancel;
-use crate::conversation::{Block, Turn};
+use super::failure::{CallTarget, ProviderKeyOwner};
+use super::http::HttpPost;
+use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, calling};
+use crate::cancel::CancelToken;
+use crate::conversation::{AssistantBlock, TranscriptTurn};
 use crate::ids;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use stream::Message;
+use stream::OpenAiAssembler;
 
 /// Of the id of a call: services take no longer one back.
-const MOST_ID: usize = 40;
+const MAX_CALL_ID_BYTES: usize = 40;
 
-pub(super) struct OpenAi {
+pub(super) struct OpenAiClient {
     model: String,
     socket: PathBuf,
     target: String,
 }
 
-impl OpenAi {
-    pub(super) fn new(model: String, socket: PathBuf, api_version: Option<&str>) -> OpenAi {
+impl OpenAiClient {
+    pub(super) fn new(model: String, socket: PathBuf, api_version: Option<&str>) -> OpenAiClient {
         let version = api_version.map(|version| format!("?api-version={version}")).unwrap_or_default();
-        OpenAi { model, socket, target: format!("/chat/completions{version}") }
+        OpenAiClient { model, socket, target: format!("/chat/completions{version}") }
     }
 }
 
-impl Provider for OpenAi {
+impl ModelClient for OpenAiClient {
     fn model(&self) -> &str {
         &self.model
     }
 
-    fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
-        let asked = Asked { model: &self.model, key: Key::Clients };
+    fn answer(
+        &self,
+        request: &ModelRequest<'_>,
+        sink: AnswerSink<'_>,
+        cancel: &CancelToken,
+    ) -> Result<ModelReply, Error> {
+        let asked = CallTarget { model: &self.model, key: ProviderKeyOwner::Client };
         let body = request::body(&self.model, request);
-        let post = Post { target: &self.target, headers: &[], body: &body };
-        let call = |sink: Sink<'_>| calling::call::<Message>(&self.socket, &post, sink, cancel);
-        calling::patiently(&asked, sink, cancel, call).map(|reply| named(reply, request.turns))
+        let post = HttpPost { target: &self.target, headers: &[], body: &body };
+        let call = |sink: AnswerSink<'_>| calling::call::<OpenAiAssembler>(&self.socket, &post, sink, cancel);
+        calling::call_with_retries(&asked, sink, cancel, call).map(|reply| named(reply, request.turns))
     }
 }
 
 /// Many services number their calls, or name them as another would not take it. A result must find its call, and the
 /// conversation may go on with another service: such names are replaced.
-fn named(mut reply: Reply, turns: &[Turn]) -> Reply {
+fn named(mut reply: ModelReply, turns: &[TranscriptTurn]) -> ModelReply {
     let before = turns.last().into_iter().flat_map(|turn| &turn.steps).flat_map(|step| step.message.calls());
     let mut taken: HashSet<String> = before.map(|call| call.id.clone()).collect();
     for block in &mut reply.content {
         match block {
-            Block::ToolUse(call) => {
+            AssistantBlock::ToolUse(call) => {
                 if !is_plain(&call.id) || taken.contains(&call.id) {
                     call.id = fresh("call_");
                 }
                 taken.insert(call.id.clone());
             }
-            Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
+            AssistantBlock::Text { .. }
+            | AssistantBlock::Thinking { .. }
+            | AssistantBlock::RedactedThinking { .. } => {}
         }
     }
     if reply.id.is_empty() {
@@ -68,7 +75,7 @@ fn named(mut reply: Reply, turns: &[Turn]) -> Reply {
 
 fn is_plain(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    (1..=MOST_ID).contains(&id.len()) && id.bytes().all(plain)
+    (1..=MAX_CALL_ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
 }
 
 fn fresh(what: &str) -> String {
@@ -79,7 +86,7 @@ fn fresh(what: &str) -> String {
 mod tests {
     use super::super::messages::testing::{assistant, call, conversation, result, user};
     use super::*;
-    use crate::conversation::{ToolUse, Usage};
+    use crate::conversation::{ApiUsage, ToolUse};
     use serde_json::json;
 
     #[test]
@@ -91,15 +98,19 @@ mod tests {
         ]);
         let long = "x".repeat(41);
         let ids = ["call_0", "call_1", "call_1", "functions.run:0", "", &long];
-        let call = |id: &str| Block::ToolUse(ToolUse { id: id.into(), name: "run".into(), input: json!({}) });
+        let call = |id: &str| {
+            AssistantBlock::ToolUse(ToolUse { id: id.into(), name: "run".into(), input: json!({}) })
+        };
         let content = ids.iter().map(|id| call(id)).collect();
-        let reply = named(Reply { id: String::new(), content, usage: Usage::default() }, &turns);
+        let reply = named(ModelReply { id: String::new(), content, usage: ApiUsage::default() }, &turns);
         let names: Vec<String> = reply
             .content
             .iter()
             .filter_map(|block| match block {
-                Block::ToolUse(call) => Some(call.id.clone()),
-                Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+                AssistantBlock::ToolUse(call) => Some(call.id.clone()),
+                AssistantBlock::Text { .. }
+                | AssistantBlock::Thinking { .. }
+                | AssistantBlock::RedactedThinking { .. } => None,
             })
             .collect();
         assert_eq!(names.iter().filter(|name| ids.contains(&name.as_str())).collect::<Vec<_>>(), ["call_1"]);

@@ -1,17 +1,17 @@
 //! Whether to ask again, and when. Pure.
 
-use super::failure::{Failure, Refusal};
+use super::failure::{ProviderFailure, ProviderRefusal};
 use std::time::Duration;
 
 /// How often one answer is asked for.
-pub(super) const MOST: u32 = 8;
-const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
+pub(super) const MAX_ATTEMPTS: u32 = 8;
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const MAX_DELAY: Duration = Duration::from_secs(30);
 /// Who is told to come back later than this is better off with an error.
-const LONGEST_ASKED_FOR: Duration = Duration::from_secs(120);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// What services call an error in the middle of an answer that may be gone the next time.
-const PASSING: [&str; 7] = [
+const TRANSIENT_ERROR_TYPES: [&str; 7] = [
     "overloaded_error",
     "api_error",
     "rate_limit_error",
@@ -22,38 +22,38 @@ const PASSING: [&str; 7] = [
 ];
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Next {
+pub(super) enum RetryDecision {
     Again { delay: Duration },
     GiveUp,
     Cancelled,
 }
 
 /// `dice` spreads those who failed at the same time.
-pub(super) fn next(failure: &Failure, attempt: u32, dice: u8) -> Next {
+pub(super) fn decide(failure: &ProviderFailure, attempt: u32, dice: u8) -> RetryDecision {
     let asked_for = match failure {
-        Failure::Cancelled => return Next::Cancelled,
-        Failure::Declined | Failure::OutOfTokens => return Next::GiveUp,
-        Failure::Refused(refusal) if !passes(refusal) => return Next::GiveUp,
-        Failure::Refused(refusal) => refusal.retry_after,
-        Failure::Broken(_) => None,
+        ProviderFailure::Cancelled => return RetryDecision::Cancelled,
+        ProviderFailure::Declined | ProviderFailure::OutOfTokens => return RetryDecision::GiveUp,
+        ProviderFailure::Refused(refusal) if !is_transient(refusal) => return RetryDecision::GiveUp,
+        ProviderFailure::Refused(refusal) => refusal.retry_after,
+        ProviderFailure::Broken(_) => None,
     };
-    if attempt >= MOST || asked_for.is_some_and(|time| time > LONGEST_ASKED_FOR) {
-        return Next::GiveUp;
+    if attempt >= MAX_ATTEMPTS || asked_for.is_some_and(|time| time > MAX_RETRY_AFTER) {
+        return RetryDecision::GiveUp;
     }
-    let delay = FIRST.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST);
+    let delay = FIRST_DELAY.saturating_mul(1 << (attempt - 1).min(16)).min(MAX_DELAY);
     // From three quarters of it to all of it.
     let delay = delay.mul_f32(0.75 + f32::from(dice) / 1020.0);
-    Next::Again { delay: asked_for.unwrap_or(delay) }
+    RetryDecision::Again { delay: asked_for.unwrap_or(delay) }
 }
 
 /// Whether it may be another answer the next time.
-fn passes(refusal: &Refusal) -> bool {
+fn is_transient(refusal: &ProviderRefusal) -> bool {
     let passing = match refusal.status {
         // Nobody pays before the next try.
         _ if refusal.kind == "insufficient_quota" => false,
         Some(408 | 409 | 429 | 500..) => true,
         Some(_) => false,
-        None => PASSING.contains(&refusal.kind.as_str()),
+        None => TRANSIENT_ERROR_TYPES.contains(&refusal.kind.as_str()),
     };
     refusal.again.unwrap_or(passing)
 }
@@ -62,58 +62,64 @@ fn passes(refusal: &Refusal) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(status: u16) -> Refusal {
-        Refusal { status: Some(status), ..Refusal::default() }
+    fn refused(status: u16) -> ProviderRefusal {
+        ProviderRefusal { status: Some(status), ..ProviderRefusal::default() }
     }
 
-    fn delay(next: Next) -> Option<Duration> {
+    fn delay(next: RetryDecision) -> Option<Duration> {
         match next {
-            Next::Again { delay } => Some(delay),
-            Next::GiveUp | Next::Cancelled => None,
+            RetryDecision::Again { delay } => Some(delay),
+            RetryDecision::GiveUp | RetryDecision::Cancelled => None,
         }
     }
 
     #[test]
     fn what_may_pass_is_asked_again_and_what_will_not_is_not() {
         for status in [408, 429, 500, 502, 503, 504, 529] {
-            assert!(delay(next(&Failure::Refused(refused(status)), 1, 0)).is_some(), "{status}");
+            assert!(delay(decide(&ProviderFailure::Refused(refused(status)), 1, 0)).is_some(), "{status}");
         }
         for status in [400, 401, 403, 404, 413, 301] {
-            assert_eq!(next(&Failure::Refused(refused(status)), 1, 0), Next::GiveUp, "{status}");
+            assert_eq!(
+                decide(&ProviderFailure::Refused(refused(status)), 1, 0),
+                RetryDecision::GiveUp,
+                "{status}"
+            );
         }
-        let told = |status, again| Refusal { again: Some(again), ..refused(status) };
-        assert_eq!(next(&Failure::Refused(told(429, false)), 1, 0), Next::GiveUp);
-        assert!(delay(next(&Failure::Refused(told(400, true)), 1, 0)).is_some());
-        let midway = |kind: &str| Failure::Refused(Refusal { kind: kind.into(), ..Refusal::default() });
-        assert!(delay(next(&midway("overloaded_error"), 1, 0)).is_some());
-        assert!(delay(next(&midway("server_error"), 1, 0)).is_some());
-        assert_eq!(next(&midway("invalid_request_error"), 1, 0), Next::GiveUp);
-        let unpaid = Refusal { kind: "insufficient_quota".into(), ..refused(429) };
-        assert_eq!(next(&Failure::Refused(unpaid), 1, 0), Next::GiveUp);
-        assert_eq!(next(&Failure::Declined, 1, 0), Next::GiveUp);
-        assert_eq!(next(&Failure::OutOfTokens, 1, 0), Next::GiveUp);
-        assert_eq!(next(&Failure::Cancelled, 1, 0), Next::Cancelled);
+        let told = |status, again| ProviderRefusal { again: Some(again), ..refused(status) };
+        assert_eq!(decide(&ProviderFailure::Refused(told(429, false)), 1, 0), RetryDecision::GiveUp);
+        assert!(delay(decide(&ProviderFailure::Refused(told(400, true)), 1, 0)).is_some());
+        let midway = |kind: &str| {
+            ProviderFailure::Refused(ProviderRefusal { kind: kind.into(), ..ProviderRefusal::default() })
+        };
+        assert!(delay(decide(&midway("overloaded_error"), 1, 0)).is_some());
+        assert!(delay(decide(&midway("server_error"), 1, 0)).is_some());
+        assert_eq!(decide(&midway("invalid_request_error"), 1, 0), RetryDecision::GiveUp);
+        let unpaid = ProviderRefusal { kind: "insufficient_quota".into(), ..refused(429) };
+        assert_eq!(decide(&ProviderFailure::Refused(unpaid), 1, 0), RetryDecision::GiveUp);
+        assert_eq!(decide(&ProviderFailure::Declined, 1, 0), RetryDecision::GiveUp);
+        assert_eq!(decide(&ProviderFailure::OutOfTokens, 1, 0), RetryDecision::GiveUp);
+        assert_eq!(decide(&ProviderFailure::Cancelled, 1, 0), RetryDecision::Cancelled);
     }
 
     #[test]
     fn the_waits_grow_and_come_to_an_end() {
-        let broken = Failure::Broken("x".into());
+        let broken = ProviderFailure::Broken("x".into());
         let waits: Vec<Duration> =
-            (1..MOST).filter_map(|attempt| delay(next(&broken, attempt, 255))).collect();
+            (1..MAX_ATTEMPTS).filter_map(|attempt| delay(decide(&broken, attempt, 255))).collect();
         let expected = [500, 1000, 2000, 4000, 8000, 16000, 30000].map(Duration::from_millis);
         assert_eq!(waits, expected);
-        assert_eq!(next(&broken, MOST, 255), Next::GiveUp);
-        assert_eq!(delay(next(&broken, 1, 0)), Some(Duration::from_millis(375)));
+        assert_eq!(decide(&broken, MAX_ATTEMPTS, 255), RetryDecision::GiveUp);
+        assert_eq!(delay(decide(&broken, 1, 0)), Some(Duration::from_millis(375)));
     }
 
     #[test]
     fn the_service_may_say_when_but_not_tomorrow() {
         let later = |seconds| {
             let retry_after = Some(Duration::from_secs(seconds));
-            next(&Failure::Refused(Refusal { retry_after, ..refused(429) }), 3, 99)
+            decide(&ProviderFailure::Refused(ProviderRefusal { retry_after, ..refused(429) }), 3, 99)
         };
-        assert_eq!(later(0), Next::Again { delay: Duration::ZERO });
-        assert_eq!(later(17), Next::Again { delay: Duration::from_secs(17) });
-        assert_eq!(later(121), Next::GiveUp);
+        assert_eq!(later(0), RetryDecision::Again { delay: Duration::ZERO });
+        assert_eq!(later(17), RetryDecision::Again { delay: Duration::from_secs(17) });
+        assert_eq!(later(121), RetryDecision::GiveUp);
     }
 }

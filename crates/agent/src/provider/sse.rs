@@ -1,19 +1,19 @@
 //! Server-sent events, as far as services use them for answers: of each event its data. Pure, and bounded.
 
-use super::failure::Failure;
+use super::failure::ProviderFailure;
 
 /// Longer than any event that a model makes, shorter than what would hurt.
-const MOST: usize = 16 << 20;
+const MAX_EVENT_BYTES: usize = 16 << 20;
 
 #[derive(Default)]
-pub(super) struct Events {
+pub(super) struct SseDecoder {
     line: Vec<u8>,
     data: Vec<u8>,
 }
 
-impl Events {
+impl SseDecoder {
     /// Takes what came, and gives the data of each event that is whole now.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ProviderFailure> {
         let mut whole = Vec::new();
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -27,9 +27,9 @@ impl Events {
         Ok(whole)
     }
 
-    fn check(&self) -> Result<(), Failure> {
-        match self.line.len().max(self.data.len()) > MOST {
-            true => Err(Failure::nonsense("an event without end")),
+    fn check(&self) -> Result<(), ProviderFailure> {
+        match self.line.len().max(self.data.len()) > MAX_EVENT_BYTES {
+            true => Err(ProviderFailure::malformed("an event without end")),
             false => Ok(()),
         }
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn events(text: &str, size: usize) -> Vec<String> {
-        let mut events = Events::default();
+        let mut events = SseDecoder::default();
         let taken = text.as_bytes().chunks(size).map(|piece| events.take(piece).expect("events"));
         taken.flatten().map(|data| String::from_utf8(data).expect("UTF-8")).collect()
     }
@@ -72,9 +72,9 @@ mod tests {
     #[test]
     fn an_event_without_end_is_refused_and_not_kept() {
         for piece in ["data: xxxxxxxxxxxxxxxxxxxxxx", "data: xxxxxxxxxxxxxxxxxxxxxx\n"] {
-            let mut events = Events::default();
+            let mut events = SseDecoder::default();
             let piece = piece.repeat(4096);
-            let pieces = 2 * MOST / piece.len();
+            let pieces = 2 * MAX_EVENT_BYTES / piece.len();
             let refused = (0..pieces).any(|_| events.take(piece.as_bytes()).is_err());
             assert!(refused, "{pieces} pieces were taken");
         }

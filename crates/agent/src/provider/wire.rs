@@ -1,8 +1,8 @@
 //! The socket on which models are called. Every wait ends when the turn is cancelled, and one day by itself.
 
-use super::failure::Failure;
-use super::http::Source;
-use crate::cancel::{Cancel, timespec};
+use super::failure::ProviderFailure;
+use super::http::ByteSource;
+use crate::cancel::{CancelToken, timespec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,24 +13,28 @@ use std::path::Path;
 use std::time::Duration;
 
 /// While a model thinks, the service says every few seconds that it is still there.
-const SILENCE: Duration = Duration::from_secs(300);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-pub(super) struct Wire<'a> {
+pub(super) struct ModelSocket<'a> {
     socket: OwnedFd,
-    cancel: &'a Cancel,
+    cancel: &'a CancelToken,
 }
 
-impl Wire<'_> {
-    pub(super) fn connect<'a>(path: &Path, cancel: &'a Cancel) -> Result<Wire<'a>, Failure> {
-        let broken = |error: Errno| Failure::Broken(format!("cannot connect to {}: {error}", path.display()));
+impl ModelSocket<'_> {
+    pub(super) fn connect<'a>(
+        path: &Path,
+        cancel: &'a CancelToken,
+    ) -> Result<ModelSocket<'a>, ProviderFailure> {
+        let broken =
+            |error: Errno| ProviderFailure::Broken(format!("cannot connect to {}: {error}", path.display()));
         // Non-blocking: a full queue is an error that passes, not a wait that nobody can end.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(broken)?;
         connect(&socket, &SocketAddrUnix::new(path).map_err(broken)?).map_err(broken)?;
-        Ok(Wire { socket, cancel })
+        Ok(ModelSocket { socket, cancel })
     }
 
-    pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), ProviderFailure> {
         while !bytes.is_empty() {
             self.wait(PollFlags::OUT)?;
             match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
@@ -44,14 +48,17 @@ impl Wire<'_> {
         Ok(())
     }
 
-    fn wait(&self, what: PollFlags) -> Result<(), Failure> {
+    fn wait(&self, what: PollFlags) -> Result<(), ProviderFailure> {
         loop {
             let mut fds = [PollFd::new(self.cancel, PollFlags::IN), PollFd::new(&self.socket, what)];
-            match poll(&mut fds, Some(&timespec(SILENCE))) {
+            match poll(&mut fds, Some(&timespec(IDLE_TIMEOUT))) {
                 Ok(0) => {
-                    return Err(Failure::Broken(format!("nothing came for {} s", SILENCE.as_secs())));
+                    return Err(ProviderFailure::Broken(format!(
+                        "nothing came for {} s",
+                        IDLE_TIMEOUT.as_secs()
+                    )));
                 }
-                Ok(_) if !fds[0].revents().is_empty() => return Err(Failure::Cancelled),
+                Ok(_) if !fds[0].revents().is_empty() => return Err(ProviderFailure::Cancelled),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
@@ -60,12 +67,12 @@ impl Wire<'_> {
     }
 }
 
-fn broken(error: Errno) -> Failure {
-    Failure::Broken(format!("the connection broke: {error}"))
+fn broken(error: Errno) -> ProviderFailure {
+    ProviderFailure::Broken(format!("the connection broke: {error}"))
 }
 
-impl Source for Wire<'_> {
-    fn read(&mut self, into: &mut [u8]) -> Result<usize, Failure> {
+impl ByteSource for ModelSocket<'_> {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, ProviderFailure> {
         loop {
             self.wait(PollFlags::IN)?;
             match rustix::io::read(&self.socket, &mut *into) {
@@ -86,15 +93,18 @@ mod tests {
     fn a_wait_ends_when_the_turn_is_cancelled() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("sock");
-        let cancel = Cancel::new().expect("eventfd");
-        assert!(matches!(Wire::connect(&path, &cancel), Err(Failure::Broken(_))), "nobody is there");
+        let cancel = CancelToken::new().expect("eventfd");
+        assert!(
+            matches!(ModelSocket::connect(&path, &cancel), Err(ProviderFailure::Broken(_))),
+            "nobody is there"
+        );
         let _listener = UnixListener::bind(&path).expect("bind");
-        let mut wire = Wire::connect(&path, &cancel).expect("connected");
+        let mut wire = ModelSocket::connect(&path, &cancel).expect("connected");
         let far = cancel.clone();
         let canceller = std::thread::spawn(move || far.cancel());
-        assert_eq!(wire.read(&mut [0; 8]), Err(Failure::Cancelled));
+        assert_eq!(wire.read(&mut [0; 8]), Err(ProviderFailure::Cancelled));
         // More than a socket holds, and nobody reads.
-        assert_eq!(wire.send(&vec![0; 64 << 20]), Err(Failure::Cancelled));
+        assert_eq!(wire.send(&vec![0; 64 << 20]), Err(ProviderFailure::Cancelled));
         canceller.join().expect("no panic");
     }
 
@@ -102,9 +112,9 @@ mod tests {
     fn who_hangs_up_early_is_still_listened_to() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("sock");
-        let cancel = Cancel::new().expect("eventfd");
+        let cancel = CancelToken::new().expect("eventfd");
         let listener = UnixListener::bind(&path).expect("bind");
-        let mut wire = Wire::connect(&path, &cancel).expect("connected");
+        let mut wire = ModelSocket::connect(&path, &cancel).expect("connected");
         drop(listener.accept().expect("accepted"));
         assert_eq!(wire.send(&vec![0; 64 << 20]), Ok(()));
     }

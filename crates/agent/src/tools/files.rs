@@ -1,6 +1,6 @@
 //! Files: read, write, edit, list. Only regular files are opened, since a pipe would never end.
 
-use super::MOST;
+use super::MAX_TEXT_BYTES;
 use rustix::fs::OFlags;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
@@ -8,9 +8,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-const MOST_NAMES: usize = 10_000;
+const MAX_LISTED_NAMES: usize = 10_000;
 /// Text files have no zero byte this early.
-const TELLING: usize = 8 << 10;
+const BINARY_CHECK_BYTES: usize = 8 << 10;
 
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let (bytes, length) = beginning(path).map_err(because("read", path))?;
@@ -33,7 +33,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<String, String> {
 pub(super) fn edit(path: &Path, old: &str, new: &str) -> Result<String, String> {
     let (mut bytes, length) = beginning(path).map_err(because("edit", path))?;
     if length > bytes.len() as u64 {
-        return Err(format!("cannot edit {}: it has more than {MOST} bytes", path.display()));
+        return Err(format!("cannot edit {}: it has more than {MAX_TEXT_BYTES} bytes", path.display()));
     }
     let at = only_place(&bytes, old.as_bytes()).map_err(because("edit", path))?;
     bytes.splice(at..at + old.len(), new.bytes());
@@ -49,9 +49,9 @@ pub(super) fn list(path: &Path) -> Result<String, String> {
         names.push(entry.file_name().to_string_lossy().into_owned() + if folder { "/" } else { "" });
     }
     names.sort();
-    if names.len() > MOST_NAMES {
-        let more = names.len() - MOST_NAMES;
-        names.truncate(MOST_NAMES);
+    if names.len() > MAX_LISTED_NAMES {
+        let more = names.len() - MAX_LISTED_NAMES;
+        names.truncate(MAX_LISTED_NAMES);
         names.push(format!("[and {more} more]"));
     }
     Ok(if names.is_empty() { "[empty]".into() } else { names.join("\n") })
@@ -65,13 +65,13 @@ fn because<E: Display>(what: &str, path: &Path) -> impl FnOnce(E) -> String {
 pub(super) fn beginning(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     let file = open(OpenOptions::new().read(true), path)?;
     let mut bytes = Vec::new();
-    (&file).take(MOST as u64).read_to_end(&mut bytes)?;
+    (&file).take(MAX_TEXT_BYTES as u64).read_to_end(&mut bytes)?;
     let length = file.metadata()?.len().max(bytes.len() as u64);
     Ok((bytes, length))
 }
 
 pub(super) fn is_binary(bytes: &[u8]) -> bool {
-    bytes[..bytes.len().min(TELLING)].contains(&0)
+    bytes[..bytes.len().min(BINARY_CHECK_BYTES)].contains(&0)
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(read(&path), Ok("[binary file of 2 bytes]".into()));
         fs::write(&path, b"a\xff").expect("write");
         assert_eq!(read(&path), Ok("a\u{fffd}".into()));
-        fs::write(&path, "x".repeat(MOST + 1)).expect("write");
+        fs::write(&path, "x".repeat(MAX_TEXT_BYTES + 1)).expect("write");
         assert!(read(&path).expect("read").ends_with("x\n[cut: the first 1048576 of 1048577 bytes]"));
         assert!(edit(&path, "x", "y").expect_err("too long").contains("more than"));
     }

@@ -65,7 +65,7 @@ fn tool(name: &str, what: &str, properties: Value, required: &[&str]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::{Call, NAMES};
+    use crate::tools::{NAMES, ToolInvocation};
     use serde::Deserialize;
 
     #[test]
@@ -78,8 +78,9 @@ mod tests {
             let properties = schema["properties"].as_object().expect("properties");
             let value = |schema: &Value| if schema["type"] == "integer" { json!(1) } else { json!("x") };
             let all: Value = properties.iter().map(|(name, schema)| (name.clone(), value(schema))).collect();
-            let takes =
-                |input: &Value| Call::deserialize(json!({ "name": tool["name"], "input": input })).is_ok();
+            let takes = |input: &Value| {
+                ToolInvocation::deserialize(json!({ "name": tool["name"], "input": input })).is_ok()
+            };
             assert!(takes(&all), "{tool}");
             for name in properties.keys() {
                 let mut without = all.clone();

@@ -2,9 +2,9 @@
 //!
 //! The shell is not reaped before we are done: until then its id, which is the group's, cannot become another's.
 
-use super::{MOST, Outcome};
-use crate::cancel::{Cancel, timespec};
-use crate::conversation::Ran;
+use super::{MAX_TEXT_BYTES, ToolOutcome};
+use crate::cancel::{CancelToken, timespec};
+use crate::conversation::CommandOutput;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -14,85 +14,85 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const TIME: Duration = Duration::from_secs(600);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// What a command leaves running in the background may hold the pipes open for ever.
-const AFTER_EXIT: Duration = Duration::from_secs(1);
+const OUTPUT_GRACE_AFTER_EXIT: Duration = Duration::from_secs(1);
 /// A killed process is gone at once, except in the depths of the kernel.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+const EXIT_GRACE_AFTER_KILL: Duration = Duration::from_secs(5);
 
-pub(super) fn run(command: &str, timeout_ms: Option<u64>, cancel: &Cancel) -> Outcome {
-    let time = timeout_ms.map_or(TIME, Duration::from_millis);
+pub(super) fn run(command: &str, timeout_ms: Option<u64>, cancel: &CancelToken) -> ToolOutcome {
+    let time = timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
     match start(command).and_then(|running| running.watch(time, cancel)) {
         Ok(outcome) => outcome,
         Err(error) => Err(format!("cannot run the command: {error}")).into(),
     }
 }
 
-fn start(command: &str) -> io::Result<Running> {
+fn start(command: &str) -> io::Result<RunningCommand> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).process_group(0);
     let mut child = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let stdout = Stream::new(child.stdout.take().map(OwnedFd::from));
-    let stderr = Stream::new(child.stderr.take().map(OwnedFd::from));
+    let stdout = OutputPipe::new(child.stdout.take().map(OwnedFd::from));
+    let stderr = OutputPipe::new(child.stderr.take().map(OwnedFd::from));
     let group = Pid::from_child(&child);
     let exit = pidfd_open(group, PidfdFlags::empty()).or_else(|error| {
         // What cannot be watched must not run on unseen.
         let _ = kill_process_group(group, Signal::KILL);
         child.wait().and(Err(error.into()))
     })?;
-    Ok(Running { child, group, exit, stdout, stderr, phase: Phase::Running })
+    Ok(RunningCommand { child, group, exit, stdout, stderr, phase: CommandPhase::Running })
 }
 
-struct Running {
+struct RunningCommand {
     child: Child,
     group: Pid,
     exit: OwnedFd,
-    stdout: Stream,
-    stderr: Stream,
-    phase: Phase,
+    stdout: OutputPipe,
+    stderr: OutputPipe,
+    phase: CommandPhase,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Phase {
+enum CommandPhase {
     Running,
-    Killed(Why),
+    Killed(KillReason),
     /// By itself, or because of us.
-    Exited(Option<Why>),
+    Exited(Option<KillReason>),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Why {
+enum KillReason {
     Interrupted,
     TimedOut,
 }
 
 /// Which of the things we wait for have happened.
-struct Ready {
+struct CommandReadiness {
     exited: bool,
     cancelled: bool,
     stdout: bool,
     stderr: bool,
 }
 
-impl Running {
-    fn watch(mut self, time: Duration, cancel: &Cancel) -> io::Result<Outcome> {
+impl RunningCommand {
+    fn watch(mut self, time: Duration, cancel: &CancelToken) -> io::Result<ToolOutcome> {
         let mut until = Instant::now() + time;
         while !self.is_over() {
             let left = until.saturating_duration_since(Instant::now());
             let ready = if left.is_zero() { None } else { Some(self.wait(left, cancel)?) };
             let Some(ready) = ready else {
-                if self.phase != Phase::Running {
+                if self.phase != CommandPhase::Running {
                     break;
                 }
-                until = self.kill(Why::TimedOut);
+                until = self.kill(KillReason::TimedOut);
                 continue;
             };
-            if ready.cancelled && self.phase == Phase::Running {
-                until = self.kill(Why::Interrupted);
+            if ready.cancelled && self.phase == CommandPhase::Running {
+                until = self.kill(KillReason::Interrupted);
             }
             if ready.exited {
                 self.phase = self.phase.exited();
-                until = Instant::now() + AFTER_EXIT;
+                until = Instant::now() + OUTPUT_GRACE_AFTER_EXIT;
             }
             self.read(&ready);
         }
@@ -100,21 +100,23 @@ impl Running {
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Exited(_)) && self.stdout.pipe.is_none() && self.stderr.pipe.is_none()
+        matches!(self.phase, CommandPhase::Exited(_))
+            && self.stdout.pipe.is_none()
+            && self.stderr.pipe.is_none()
     }
 
-    fn kill(&mut self, why: Why) -> Instant {
+    fn kill(&mut self, why: KillReason) -> Instant {
         // Fails only if all of the group are gone, which is what is wanted.
         let _ = kill_process_group(self.group, Signal::KILL);
-        self.phase = Phase::Killed(why);
-        Instant::now() + AFTER_KILL
+        self.phase = CommandPhase::Killed(why);
+        Instant::now() + EXIT_GRACE_AFTER_KILL
     }
 
-    fn wait(&self, time: Duration, cancel: &Cancel) -> io::Result<Ready> {
+    fn wait(&self, time: Duration, cancel: &CancelToken) -> io::Result<CommandReadiness> {
         let happened = match self.phase {
-            Phase::Running => vec![self.exit.as_fd(), cancel.as_fd()],
-            Phase::Killed(_) => vec![self.exit.as_fd()],
-            Phase::Exited(_) => vec![],
+            CommandPhase::Running => vec![self.exit.as_fd(), cancel.as_fd()],
+            CommandPhase::Killed(_) => vec![self.exit.as_fd()],
+            CommandPhase::Exited(_) => vec![],
         };
         let (first_pipe, pipes) = (happened.len(), [&self.stdout, &self.stderr]);
         let pipes = pipes.into_iter().filter_map(|stream| stream.pipe.as_ref().map(OwnedFd::as_fd));
@@ -125,7 +127,7 @@ impl Running {
             Err(error) => return Err(error.into()),
         }
         let is_ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready {
+        Ok(CommandReadiness {
             exited: first_pipe > 0 && is_ready(0),
             cancelled: first_pipe > 1 && is_ready(1),
             stdout: self.stdout.pipe.is_some() && is_ready(first_pipe),
@@ -134,9 +136,10 @@ impl Running {
         })
     }
 
-    fn read(&mut self, ready: &Ready) {
-        let room =
-            |stdout: &Stream, stderr: &Stream| MOST.saturating_sub(stdout.bytes.len() + stderr.bytes.len());
+    fn read(&mut self, ready: &CommandReadiness) {
+        let room = |stdout: &OutputPipe, stderr: &OutputPipe| {
+            MAX_TEXT_BYTES.saturating_sub(stdout.bytes.len() + stderr.bytes.len())
+        };
         if ready.stdout {
             self.stdout.read(room(&self.stdout, &self.stderr));
         }
@@ -145,38 +148,39 @@ impl Running {
         }
     }
 
-    fn outcome(mut self, time: Duration) -> io::Result<Outcome> {
+    fn outcome(mut self, time: Duration) -> io::Result<ToolOutcome> {
         let exit_code = match self.child.try_wait()? {
             Some(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()),
             None => 128 + Signal::KILL.as_raw(),
         };
-        let ran = Ran { stdout: self.stdout.text(), stderr: self.stderr.text(), exit_code };
+        let ran = CommandOutput { stdout: self.stdout.text(), stderr: self.stderr.text(), exit_code };
         let note = match self.phase {
-            Phase::Exited(None) | Phase::Running => {
+            CommandPhase::Exited(None) | CommandPhase::Running => {
                 (exit_code != 0).then(|| format!("exit code {exit_code}"))
             }
-            Phase::Killed(Why::Interrupted) | Phase::Exited(Some(Why::Interrupted)) => {
+            CommandPhase::Killed(KillReason::Interrupted)
+            | CommandPhase::Exited(Some(KillReason::Interrupted)) => {
                 Some("[interrupted: the command was killed]".into())
             }
-            Phase::Killed(Why::TimedOut) | Phase::Exited(Some(Why::TimedOut)) => {
+            CommandPhase::Killed(KillReason::TimedOut) | CommandPhase::Exited(Some(KillReason::TimedOut)) => {
                 Some(format!("[timed out: the command was killed after {} s]", time.as_secs_f32()))
             }
         };
-        Ok(Outcome { content: summary(&ran, note.as_deref()), is_error: note.is_some(), ran: Some(ran) })
+        Ok(ToolOutcome { content: summary(&ran, note.as_deref()), is_error: note.is_some(), ran: Some(ran) })
     }
 }
 
-impl Phase {
-    fn exited(self) -> Phase {
+impl CommandPhase {
+    fn exited(self) -> CommandPhase {
         match self {
-            Phase::Running => Phase::Exited(None),
-            Phase::Killed(why) => Phase::Exited(Some(why)),
-            Phase::Exited(why) => Phase::Exited(why),
+            CommandPhase::Running => CommandPhase::Exited(None),
+            CommandPhase::Killed(why) => CommandPhase::Exited(Some(why)),
+            CommandPhase::Exited(why) => CommandPhase::Exited(why),
         }
     }
 }
 
-fn summary(ran: &Ran, note: Option<&str>) -> String {
+fn summary(ran: &CommandOutput, note: Option<&str>) -> String {
     let parts =
         [without_last_newline(&ran.stdout), without_last_newline(&ran.stderr), note.unwrap_or_default()];
     let said: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -187,16 +191,16 @@ fn without_last_newline(text: &str) -> &str {
     text.strip_suffix('\n').unwrap_or(text)
 }
 
-struct Stream {
+struct OutputPipe {
     /// None once it has ended.
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
     dropped: u64,
 }
 
-impl Stream {
-    fn new(pipe: Option<OwnedFd>) -> Stream {
-        Stream { pipe, bytes: Vec::new(), dropped: 0 }
+impl OutputPipe {
+    fn new(pipe: Option<OwnedFd>) -> OutputPipe {
+        OutputPipe { pipe, bytes: Vec::new(), dropped: 0 }
     }
 
     /// Reads on when there is no room left: a command whose output nobody takes would stop.
@@ -228,8 +232,8 @@ impl Stream {
 mod tests {
     use super::*;
 
-    fn run_here(command: &str, timeout_ms: Option<u64>) -> Outcome {
-        run(command, timeout_ms, &Cancel::new().expect("eventfd"))
+    fn run_here(command: &str, timeout_ms: Option<u64>) -> ToolOutcome {
+        run(command, timeout_ms, &CancelToken::new().expect("eventfd"))
     }
 
     #[test]
@@ -237,7 +241,7 @@ mod tests {
         let outcome = run_here("echo out; echo err >&2; exit 3", None);
         assert_eq!(outcome.content, "out\nerr\nexit code 3");
         assert!(outcome.is_error);
-        let ran = Ran { stdout: "out\n".into(), stderr: "err\n".into(), exit_code: 3 };
+        let ran = CommandOutput { stdout: "out\n".into(), stderr: "err\n".into(), exit_code: 3 };
         assert_eq!(outcome.ran, Some(ran));
     }
 
@@ -260,7 +264,7 @@ mod tests {
     #[test]
     fn output_without_end_is_cut() {
         let outcome = run_here("yes | head -c 5000000; echo no >&2", None);
-        assert!(outcome.content.len() < MOST + 100, "{}", outcome.content.len());
+        assert!(outcome.content.len() < MAX_TEXT_BYTES + 100, "{}", outcome.content.len());
         assert!(outcome.content.contains("\n[cut at 1 MiB: 3951424 more bytes]"));
     }
 

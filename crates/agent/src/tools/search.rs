@@ -1,14 +1,14 @@
 //! Finds a text in the files below a folder. In the order of names, so that twice the same search says the same.
 
 use super::files::{beginning, is_binary};
-use crate::cancel::Cancel;
+use crate::cancel::CancelToken;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const MOST_FOUND: usize = 200;
-const LONGEST_LINE: usize = 200;
+const MAX_MATCHES: usize = 200;
+const MAX_LINE_CHARS: usize = 200;
 
-pub(super) fn search(text: &str, below: &Path, cancel: &Cancel) -> Result<String, String> {
+pub(super) fn search(text: &str, below: &Path, cancel: &CancelToken) -> Result<String, String> {
     if text.is_empty() {
         return Err("cannot search for nothing".into());
     }
@@ -24,9 +24,9 @@ pub(super) fn search(text: &str, below: &Path, cancel: &Cancel) -> Result<String
         } else {
             look_into(&path, text, &mut found);
         }
-        if found.len() > MOST_FOUND {
-            found.truncate(MOST_FOUND);
-            found.push(format!("[only the first {MOST_FOUND} are shown]"));
+        if found.len() > MAX_MATCHES {
+            found.truncate(MAX_MATCHES);
+            found.push(format!("[only the first {MAX_MATCHES} are shown]"));
             break;
         }
     }
@@ -56,9 +56,9 @@ fn look_into(path: &Path, text: &str, found: &mut Vec<String>) {
     let content = String::from_utf8_lossy(&bytes);
     let shown = path.strip_prefix(".").unwrap_or(path).display();
     for (number, line) in content.lines().enumerate().filter(|(_, line)| line.contains(text)) {
-        let line: String = line.trim().chars().take(LONGEST_LINE).collect();
+        let line: String = line.trim().chars().take(MAX_LINE_CHARS).collect();
         found.push(format!("{shown}:{}: {line}", number + 1));
-        if found.len() > MOST_FOUND {
+        if found.len() > MAX_MATCHES {
             return;
         }
     }
@@ -81,7 +81,7 @@ mod tests {
         fs::write(at("b/x"), "needle\n").expect("write");
         fs::write(at("a.bin"), b"\0needle").expect("write");
         fs::write(at(".git/config"), "needle").expect("write");
-        let found = search("needle", folder.path(), &Cancel::new().expect("eventfd")).expect("found");
+        let found = search("needle", folder.path(), &CancelToken::new().expect("eventfd")).expect("found");
         let expected = [
             at("b/x").display().to_string() + ":1: needle",
             at("c").display().to_string() + ":2: the needle",
@@ -93,7 +93,7 @@ mod tests {
     fn many_matches_are_cut() {
         let folder = tempdir().expect("folder");
         fs::write(folder.path().join("f"), "x\n".repeat(1000)).expect("write");
-        let found = search("x", folder.path(), &Cancel::new().expect("eventfd")).expect("found");
-        assert_eq!(found.lines().count(), MOST_FOUND + 1);
+        let found = search("x", folder.path(), &CancelToken::new().expect("eventfd")).expect("found");
+        assert_eq!(found.lines().count(), MAX_MATCHES + 1);
     }
 }

@@ -1,33 +1,33 @@
 //! What is too large on its own is shown by its ends, with a note: never silently, and never in the transcript.
 
-use crate::conversation::{Block, Content, Shown, Turn};
+use crate::conversation::{AssistantBlock, PromptContent, TranscriptItem, TranscriptTurn};
 use serde_json::Value;
 
-pub(super) fn shortened(turn: &Turn, longest: usize) -> Turn {
+pub(super) fn shortened(turn: &TranscriptTurn, longest: usize) -> TranscriptTurn {
     let mut turn = turn.clone();
     turn.prompt.iter_mut().for_each(|prompt| shorten_content(prompt, longest));
     turn.head.iter_mut().for_each(|head| shorten(head, longest));
     for step in &mut turn.steps {
         for block in &mut step.message.content {
             match block {
-                Block::Text { text } => shorten(text, longest),
-                Block::ToolUse(call) => shorten_strings(&mut call.input, longest),
+                AssistantBlock::Text { text } => shorten(text, longest),
+                AssistantBlock::ToolUse(call) => shorten_strings(&mut call.input, longest),
                 // Signed as they are.
-                Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
+                AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. } => {}
             }
         }
-        for Shown { what, .. } in &mut step.results {
+        for TranscriptItem { content: what, .. } in &mut step.results {
             shorten(&mut what.content, longest);
         }
-        step.steers.iter_mut().for_each(|steer| shorten_content(&mut steer.what, longest));
+        step.steers.iter_mut().for_each(|steer| shorten_content(&mut steer.content, longest));
     }
     turn
 }
 
-fn shorten_content(content: &mut Content, longest: usize) {
+fn shorten_content(content: &mut PromptContent, longest: usize) {
     match content {
-        Content::Text(text) => shorten(text, longest),
-        Content::Blocks(blocks) => {
+        PromptContent::Text(text) => shorten(text, longest),
+        PromptContent::Blocks(blocks) => {
             for block in blocks.iter_mut().filter(|block| block["type"] == "text") {
                 shorten_strings(block, longest);
             }

@@ -1,6 +1,6 @@
 //! How large things are: guesses that err on the high side, and what the service itself has said.
 
-use crate::conversation::{Block, Content, Step, Turn, Usage};
+use crate::conversation::{ApiUsage, AssistantBlock, PromptContent, TranscriptTurn, TurnStep};
 use serde_json::Value;
 
 /// Beside the words: what a block is wrapped in, in bytes.
@@ -10,25 +10,25 @@ const PREAMBLE: u64 = 800;
 /// A picture costs what it shows, whatever its bytes. Of the largest, in bytes of text.
 const PICTURE: u64 = 12_500;
 /// Providers show no more of what a tool said.
-const LONGEST_RESULT: usize = 48 << 10;
+const MAX_RESULT_BYTES: usize = 48 << 10;
 
 /// How many tokens a thousand bytes are.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rate(u64);
+pub(crate) struct TokenDensity(u64);
 
-impl Rate {
+impl TokenDensity {
     /// More than there are: text has about four bytes to a token, and numbers and strange words less.
-    pub(crate) const SAFE: Rate = Rate(400);
+    pub(crate) const SAFE: TokenDensity = TokenDensity(400);
     const LEAST: u64 = 250;
 
     /// As it was measured, and somewhat more.
-    pub(super) fn measured(tokens: u64, bytes: u64) -> Rate {
-        Rate::of(tokens.saturating_mul(1100) / bytes.max(1))
+    pub(super) fn measured(tokens: u64, bytes: u64) -> TokenDensity {
+        TokenDensity::of(tokens.saturating_mul(1100) / bytes.max(1))
     }
 
     /// Whatever somebody has written down.
-    pub(crate) fn of(per_thousand: u64) -> Rate {
-        Rate(per_thousand.clamp(Rate::LEAST, Rate::SAFE.0))
+    pub(crate) fn of(per_thousand: u64) -> TokenDensity {
+        TokenDensity(per_thousand.clamp(TokenDensity::LEAST, TokenDensity::SAFE.0))
     }
 
     pub(crate) fn per_thousand(self) -> u64 {
@@ -41,7 +41,7 @@ impl Rate {
 }
 
 pub(super) fn tokens(bytes: u64) -> u64 {
-    Rate::SAFE.tokens(bytes)
+    TokenDensity::SAFE.tokens(bytes)
 }
 
 pub(super) fn bytes(tokens: u64) -> u64 {
@@ -54,18 +54,18 @@ pub(crate) fn base(system: Option<&str>, tools: &[Value]) -> u64 {
 }
 
 /// What the service said of a request and its answer, in tokens, and what came after, in bytes.
-pub(super) struct Measured {
+pub(super) struct MeasuredContext {
     pub(super) known: u64,
     pub(super) later: u64,
 }
 
 /// Of the request that this step answered.
-pub(super) fn measured(turns: &[Turn], step: &str, model: &str) -> Option<Measured> {
-    let place = |turn: &Turn| turn.steps.iter().position(|other| other.uuid == step);
+pub(super) fn measured(turns: &[TranscriptTurn], step: &str, model: &str) -> Option<MeasuredContext> {
+    let place = |turn: &TranscriptTurn| turn.steps.iter().position(|other| other.uuid == step);
     let (index, at) = turns.iter().enumerate().rev().find_map(|(index, turn)| Some((index, place(turn)?)))?;
     let turn = &turns[index];
     let message = &turn.steps[at].message;
-    let Usage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } =
+    let ApiUsage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } =
         message.usage;
     let parts = [input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens];
     let known = parts.into_iter().fold(0, u64::saturating_add);
@@ -77,25 +77,25 @@ pub(super) fn measured(turns: &[Turn], step: &str, model: &str) -> Option<Measur
     let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
     let next = turns[index + 1..].iter().enumerate();
     let next = next.map(|(number, turn)| size(turn, is_last(index + 1 + number))).sum::<u64>();
-    Some(Measured { known, later: results(&turn.steps[at]) + later + partial + next })
+    Some(MeasuredContext { known, later: results(&turn.steps[at]) + later + partial + next })
 }
 
-pub(super) fn all(turns: &[Turn]) -> u64 {
+pub(super) fn all(turns: &[TranscriptTurn]) -> u64 {
     turns.iter().enumerate().map(|(index, turn)| size(turn, index + 1 == turns.len())).sum()
 }
 
 /// Thoughts are shown of the last turn alone.
-pub(super) fn size(turn: &Turn, is_last: bool) -> u64 {
+pub(super) fn size(turn: &TranscriptTurn, is_last: bool) -> u64 {
     let prompt = turn.prompt.as_ref().map_or(WRAPPING, content);
     let head = turn.head.as_deref().map_or(0, piece);
     let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
     prompt + head + partial + turn.steps.iter().map(|step| step_size(step, is_last)).sum::<u64>()
 }
 
-fn content(content: &Content) -> u64 {
+fn content(content: &PromptContent) -> u64 {
     match content {
-        Content::Text(text) => piece(text),
-        Content::Blocks(blocks) => blocks.iter().map(block).sum(),
+        PromptContent::Text(text) => piece(text),
+        PromptContent::Blocks(blocks) => blocks.iter().map(block).sum(),
     }
 }
 
@@ -104,23 +104,27 @@ fn block(block: &Value) -> u64 {
     WRAPPING + if is_picture { PICTURE } else { value(block) }
 }
 
-pub(super) fn step_size(step: &Step, with_thoughts: bool) -> u64 {
+pub(super) fn step_size(step: &TurnStep, with_thoughts: bool) -> u64 {
     let said = step.message.content.iter().map(|block| match block {
-        Block::Text { text } => piece(text),
-        Block::ToolUse(call) => WRAPPING + piece(&call.id) + written(&call.name) + value(&call.input),
-        Block::Thinking { thinking, signature } if with_thoughts => piece(thinking) + written(signature),
-        Block::RedactedThinking { data } if with_thoughts => piece(data),
-        Block::Thinking { .. } | Block::RedactedThinking { .. } => 0,
+        AssistantBlock::Text { text } => piece(text),
+        AssistantBlock::ToolUse(call) => {
+            WRAPPING + piece(&call.id) + written(&call.name) + value(&call.input)
+        }
+        AssistantBlock::Thinking { thinking, signature } if with_thoughts => {
+            piece(thinking) + written(signature)
+        }
+        AssistantBlock::RedactedThinking { data } if with_thoughts => piece(data),
+        AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. } => 0,
     });
     said.sum::<u64>() + results(step)
 }
 
 /// Each call has one, if only a word that it has none; and what the user said after them.
-fn results(step: &Step) -> u64 {
-    let longest = LONGEST_RESULT as u64 + WRAPPING;
-    let there = step.results.iter().map(|shown| piece(&shown.what.content).min(2 * longest) + WRAPPING);
+fn results(step: &TurnStep) -> u64 {
+    let longest = MAX_RESULT_BYTES as u64 + WRAPPING;
+    let there = step.results.iter().map(|shown| piece(&shown.content.content).min(2 * longest) + WRAPPING);
     let missing = step.message.calls().count().saturating_sub(step.results.len()) as u64;
-    let steers = step.steers.iter().map(|steer| content(&steer.what));
+    let steers = step.steers.iter().map(|steer| content(&steer.content));
     there.chain(steers).sum::<u64>() + missing * 2 * WRAPPING
 }
 
@@ -143,6 +147,6 @@ fn written(text: &str) -> u64 {
 }
 
 /// In bytes.
-pub(crate) fn size_of(turn: &Turn) -> u64 {
+pub(crate) fn size_of(turn: &TranscriptTurn) -> u64 {
     size(turn, false)
 }

@@ -2,7 +2,7 @@
 //! one refuses: calls without results, and results without calls.
 
 use crate::harness::{Agent, Place, SESSION, streamed, types};
-use ash_dev::{Listen, Options, Script, Server};
+use ash_dev::{ListenAddress, ModelScript, ModelServer, ModelServerOptions};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ pub(crate) const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown
 pub(crate) struct Model {
     folder: TempDir,
     // In this order: a server ends on its runtime.
-    _server: Server,
+    _server: ModelServer,
     _runtime: Runtime,
 }
 
@@ -31,12 +31,12 @@ impl Model {
 
     pub(crate) fn of(script: &str, window: Option<u64>) -> Model {
         let folder = tempfile::tempdir().expect("folder");
-        let script = Script::parse(script).expect("a script");
-        let listen = Listen::Unix(folder.path().join("model.sock"));
-        let options = Options { listen, script, log: Some(folder.path().join("log")), window };
+        let script = ModelScript::parse(script).expect("a script");
+        let listen = ListenAddress::Unix(folder.path().join("model.sock"));
+        let options = ModelServerOptions { listen, script, log: Some(folder.path().join("log")), window };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let server = runtime.block_on(Server::start(options)).expect("a server");
+        let server = runtime.block_on(ModelServer::start(options)).expect("a server");
         Model { folder, _server: server, _runtime: runtime }
     }
 

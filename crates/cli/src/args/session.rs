@@ -1,12 +1,12 @@
 //! `ash session`: everything that is done to one session, and lists of them.
 
 use super::values;
-use ash_model::Status;
+use ash_model::SessionStatus;
 use clap::{Args, Subcommand};
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Subcommand)]
-pub(crate) enum Session {
+pub(crate) enum SessionCommand {
     /// Start a session
     Create {
         #[arg(default_value = "default")]
@@ -26,13 +26,13 @@ pub(crate) enum Session {
         #[arg(short, long = "metadata", value_name = "NAME=VALUE")]
         metadata: Vec<String>,
         /// End it and put it in the trash so long after its last activity, for example 24h or 7d
-        #[arg(long, value_name = "DURATION", value_parser = ash_model::duration)]
+        #[arg(long, value_name = "DURATION", value_parser = ash_model::parse_duration)]
         ttl: Option<Duration>,
         /// What needs leave: with bypassPermissions nothing does
         #[arg(long, value_name = "MODE", value_parser = values::PERMISSION_MODES)]
         permission_mode: Option<String>,
         #[command(flatten)]
-        options: Options,
+        options: SessionOptionArgs,
         /// A variable for its environment, with NAME alone that of this shell
         #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
         env: Vec<String>,
@@ -68,7 +68,7 @@ pub(crate) enum Session {
     Lock {
         id: String,
         /// How long it lasts unless it is used
-        #[arg(long, value_name = "DURATION", value_parser = ash_model::duration, default_value = "60s")]
+        #[arg(long, value_name = "DURATION", value_parser = ash_model::parse_duration, default_value = "60s")]
         ttl: Duration,
         /// How others are told who has it
         #[arg(long, value_name = "NAME")]
@@ -83,10 +83,10 @@ pub(crate) enum Session {
     Config {
         id: String,
         #[command(flatten)]
-        options: Options,
+        options: SessionOptionArgs,
     },
     /// All sessions, newest first
-    List(Listing),
+    List(ListSessionsArgs),
     /// Replace what is noted on it; without any, nothing is
     Label {
         id: String,
@@ -94,7 +94,7 @@ pub(crate) enum Session {
         metadata: Vec<String>,
     },
     /// End sessions that nobody has used for long; lists them and asks first
-    Prune(Prune),
+    Prune(PruneArgs),
     /// One session
     Get { id: String },
     /// Save it and let it rest; its sandbox stays warm
@@ -103,7 +103,7 @@ pub(crate) enum Session {
     Resume {
         id: String,
         #[command(flatten)]
-        options: Options,
+        options: SessionOptionArgs,
         /// Do not follow
         #[arg(short, long)]
         detach: bool,
@@ -252,7 +252,7 @@ pub(crate) enum Session {
 }
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct SessionOptionArgs {
     /// An option, as the API names it; the value is JSON or text: -o reasoningEffort=high -o 'availableTools=["Read"]'
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     pub(crate) option: Vec<String>,
@@ -262,11 +262,11 @@ pub(crate) struct Options {
 }
 
 #[derive(Args)]
-pub(crate) struct Listing {
+pub(crate) struct ListSessionsArgs {
     #[arg(long)]
     pub(crate) agent: Option<String>,
     /// Which are so
-    #[arg(long, value_parser = Status::ALL.map(Status::as_str))]
+    #[arg(long, value_parser = SessionStatus::ALL.map(SessionStatus::as_str))]
     pub(crate) status: Option<String>,
     /// In this shared workspace
     #[arg(short, long, value_name = "NAME")]
@@ -290,7 +290,7 @@ pub(crate) struct Listing {
 }
 
 #[derive(Args)]
-pub(crate) struct Prune {
+pub(crate) struct PruneArgs {
     /// Last active longer ago, for example 24h or 7d
     #[arg(long, value_name = "DURATION", value_parser = values::age)]
     pub(crate) older_than: String,

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Args)]
-pub(crate) struct Repository {
+pub(crate) struct RepositoryArgs {
     /// The repository: a directory with packs
     // Asked for by hand: a required option before the subcommand cannot be given after it.
     #[arg(long = "repo", global = true, value_name = "DIR", help_heading = "Repository")]
@@ -18,7 +18,7 @@ pub(crate) struct Repository {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Snapshot {
+pub(crate) enum SnapshotCommand {
     /// Save a folder as it is now; only what changed since the last time is read and written
     Save {
         #[arg(value_name = "PATH")]
@@ -60,7 +60,7 @@ pub(crate) enum Snapshot {
         #[arg(long)]
         dry_run: bool,
         /// Leave packs alone that are younger, for example 90s, 30m, 24h or 7d
-        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = ash_model::duration)]
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = ash_model::parse_duration)]
         grace: Duration,
     },
     /// Sessions that checkpoints of a server's repository tell of

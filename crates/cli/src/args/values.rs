@@ -22,13 +22,13 @@ pub(super) fn limit() -> RangedI64ValueParser<u32> {
 
 /// Checked, and sent as it is.
 pub(super) fn age(text: &str) -> Result<String, &'static str> {
-    ash_model::duration(text).map(|_| text.to_owned())
+    ash_model::parse_duration(text).map(|_| text.to_owned())
 }
 
 /// How long ago, or a time.
 pub(super) fn when(text: &str) -> Result<String, String> {
     let is_time = text.parse::<jiff::Timestamp>().is_ok();
-    match is_time || ash_model::duration(text).is_ok() {
+    match is_time || ash_model::parse_duration(text).is_ok() {
         true => Ok(text.to_owned()),
         false => Err("write it as 30m, 24h or 7d ago, or as a time: 2026-11-15T12:00:00Z".to_owned()),
     }
@@ -37,7 +37,7 @@ pub(super) fn when(text: &str) -> Result<String, String> {
 /// How long a command may take, in parts of a second too.
 pub(super) fn patience(text: &str) -> Result<Duration, &'static str> {
     let millis = text.strip_suffix("ms").and_then(|number| number.parse().ok()).map(Duration::from_millis);
-    let given = millis.map_or_else(|| ash_model::duration(text), Ok);
+    let given = millis.map_or_else(|| ash_model::parse_duration(text), Ok);
     match given {
         Ok(given) if !given.is_zero() && given <= LONGEST_COMMAND => Ok(given),
         Ok(_) => Err("it may be 1ms to 300s"),

@@ -1,6 +1,6 @@
 //! A value that is refused is blamed on the variable that it comes from where nobody wrote the flag.
 
-use super::Ash;
+use super::CliArgs;
 use clap::{
     Command, CommandFactory, Error, Parser,
     builder::StyledStr,
@@ -8,15 +8,16 @@ use clap::{
 };
 use std::ffi::OsString;
 
-pub(crate) fn parse() -> Ash {
-    Ash::try_parse().unwrap_or_else(|error| blamed(error, &std::env::args_os().collect::<Vec<_>>()).exit())
+pub(crate) fn parse() -> CliArgs {
+    CliArgs::try_parse()
+        .unwrap_or_else(|error| blamed(error, &std::env::args_os().collect::<Vec<_>>()).exit())
 }
 
 fn blamed(mut error: Error, written: &[OsString]) -> Error {
     let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return error };
     let flag = arg.split([' ', '=']).next().unwrap_or_default().to_owned();
     let is_written = written.iter().any(|word| word.to_string_lossy().starts_with(&flag));
-    let variable = variable(&Ash::command(), flag.trim_start_matches('-'));
+    let variable = variable(&CliArgs::command(), flag.trim_start_matches('-'));
     if let Some(variable) = variable.filter(|name| !is_written && std::env::var_os(name).is_some()) {
         let tip = StyledStr::from(format!("the value comes from the environment variable {variable}"));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
@@ -36,7 +37,7 @@ mod tests {
 
     #[test]
     fn each_flag_of_the_server_has_its_variable() {
-        let named = |long| variable(&Ash::command(), long);
+        let named = |long| variable(&CliArgs::command(), long);
         assert_eq!(named("retention").as_deref(), Some("ASH_RETENTION"));
         assert_eq!(named("limits").as_deref(), Some("ASH_LIMITS"));
         assert_eq!((named("take-over"), named("no-such-flag")), (None, None));
@@ -45,7 +46,7 @@ mod tests {
     #[test]
     fn a_flag_that_somebody_wrote_is_not_blamed_on_a_variable() {
         let words = ["ash", "serve", "--port=many"].map(OsString::from);
-        let error = Ash::try_parse_from(["ash", "serve", "--port=many"]).err().expect("refused");
+        let error = CliArgs::try_parse_from(["ash", "serve", "--port=many"]).err().expect("refused");
         assert!(!blamed(error, &words).to_string().contains("environment variable"));
     }
 }

@@ -2,12 +2,12 @@
 
 use super::environment;
 use crate::{
-    api::{Api, Failure, Result, encoded},
-    args::{Agent, Deploy},
-    out::{self, Paint, Table, paint},
-    settings::running,
+    api::{ApiClient, CliError, Result, percent_encode},
+    args::{AgentCommand, DeployArgs},
+    out::{self, TerminalStyle, TextTable, paint},
+    settings::running_server,
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -16,12 +16,12 @@ use std::{collections::BTreeMap, fs, path::Path};
 const DEFAULT: &str = "default";
 const UNUSED: &str = "not used yet";
 
-pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
+pub(crate) async fn deploy(deploy: DeployArgs) -> Result<()> {
     let folder = fs::canonicalize(&deploy.path)
-        .map_err(Failure::local(&format!("cannot read {}", deploy.path.display())))?;
+        .map_err(CliError::from_io(&format!("cannot read {}", deploy.path.display())))?;
     let has = |name: &str| folder.join(name).is_file();
     if !has("CLAUDE.md") && !has("AGENTS.md") && !has("ash.toml") {
-        return Err(Failure::invalid(format!(
+        return Err(CliError::invalid(format!(
             "{} is not an agent's folder: it has no CLAUDE.md, AGENTS.md or ash.toml",
             folder.display()
         )));
@@ -32,7 +32,7 @@ pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
     let mut files = Vec::new();
     collect(&folder, "", &mut files)?;
     let body = json!({ "name": name, "files": files, "env": env });
-    let answer = Api::new(&deploy.settings).post("/api/agents", &body).await?;
+    let answer = ApiClient::new(&deploy.settings).post("/api/agents", &body).await?;
     if deploy.settings.json {
         out::json(&answer);
         return Ok(());
@@ -40,7 +40,7 @@ pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
     let agent = &answer["agent"];
     eprintln!(
         "{} deployed {} version {} ({}, {} files)",
-        out::paint_err(Paint::Green, "✓"),
+        out::paint_err(TerminalStyle::Green, "✓"),
         agent["name"].as_str().unwrap_or_default(),
         agent["version"],
         agent["runtime"].as_str().unwrap_or_default(),
@@ -76,34 +76,35 @@ fn dotenv(folder: &Path) -> BTreeMap<String, String> {
 
 fn collect(folder: &Path, prefix: &str, files: &mut Vec<Value>) -> Result<()> {
     let words = format!("cannot read {}", folder.display());
-    let failed = || Failure::local(&words);
+    let failed = || CliError::from_io(&words);
     let mut entries: Vec<_> = fs::read_dir(folder).map_err(failed())?.flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().map_err(failed())?;
         let passing = [".sock", ".lock", ".pid"].iter().any(|end| name.ends_with(end));
-        if ash_server::is_left_out(name.as_bytes(), kind.is_dir()) || passing {
+        if ash_server::is_excluded_from_bundle(name.as_bytes(), kind.is_dir()) || passing {
             continue;
         }
         let path = format!("{prefix}{name}");
         if kind.is_dir() {
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
-            let content = fs::read(entry.path()).map_err(Failure::local(&format!("cannot read {path}")))?;
+            let content =
+                fs::read(entry.path()).map_err(CliError::from_io(&format!("cannot read {path}")))?;
             files.push(json!({ "path": path, "content": STANDARD.encode(content) }));
         }
     }
     Ok(())
 }
 
-pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> {
+pub(crate) async fn run(api: &ApiClient, command: AgentCommand, as_json: bool) -> Result<()> {
     match command {
-        Agent::List => list(api, as_json).await,
-        Agent::Info { name } => {
-            let answer = match api.get(&format!("/api/agents/{}", encoded(&name))).await {
-                Err(failure) if failure.kind == Kind::NotFound && name == DEFAULT && !as_json => {
-                    println!("{}  {UNUSED}; its first session makes it", paint(Paint::Bold, DEFAULT));
+        AgentCommand::List => list(api, as_json).await,
+        AgentCommand::Info { name } => {
+            let answer = match api.get(&format!("/api/agents/{}", percent_encode(&name))).await {
+                Err(failure) if failure.kind == FailureKind::NotFound && name == DEFAULT && !as_json => {
+                    println!("{}  {UNUSED}; its first session makes it", paint(TerminalStyle::Bold, DEFAULT));
                     return Ok(());
                 }
                 answer => answer?,
@@ -115,8 +116,8 @@ pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> 
             }
             Ok(())
         }
-        Agent::Delete { name } => {
-            let answer = api.delete(&format!("/api/agents/{}", encoded(&name))).await?;
+        AgentCommand::Delete { name } => {
+            let answer = api.delete(&format!("/api/agents/{}", percent_encode(&name))).await?;
             if as_json {
                 out::json(&answer)
             } else {
@@ -127,33 +128,33 @@ pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> 
     }
 }
 
-async fn list(api: &Api, as_json: bool) -> Result<()> {
+async fn list(api: &ApiClient, as_json: bool) -> Result<()> {
     let answer = api.get("/api/agents").await?;
     if as_json {
         out::json(&answer);
         return Ok(());
     }
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["NAME", "VERSION", "RUNTIME", "UPDATED"]);
+    let mut table = TextTable::new(&["NAME", "VERSION", "RUNTIME", "UPDATED"]);
     for agent in answer["agents"].as_array().into_iter().flatten() {
         let text = |name: &str| agent[name].as_str().unwrap_or_default().to_owned();
         table.row(vec![
-            (text("name"), Some(Paint::Bold)),
+            (text("name"), Some(TerminalStyle::Bold)),
             (agent["version"].to_string(), None),
             (text("runtime"), None),
-            (out::ago(&text("updatedAt"), now), Some(Paint::Dim)),
+            (out::format_age(&text("updatedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     // The built-in one is there without a deploy, and made by its first session.
     if !answer["agents"].as_array().into_iter().flatten().any(|agent| agent["name"] == DEFAULT) {
         // Only of a server of this machine it is known which it will be.
-        let own = running().filter(|own| own.url == api.url);
+        let own = running_server().filter(|own| own.url == api.url);
         let runtime = own.and_then(|own| own.settings.get("default-runtime").cloned());
         table.row(vec![
-            (DEFAULT.to_owned(), Some(Paint::Bold)),
+            (DEFAULT.to_owned(), Some(TerminalStyle::Bold)),
             ("-".to_owned(), None),
             (runtime.unwrap_or_else(|| "-".to_owned()), None),
-            (UNUSED.to_owned(), Some(Paint::Dim)),
+            (UNUSED.to_owned(), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -162,7 +163,7 @@ async fn list(api: &Api, as_json: bool) -> Result<()> {
 
 fn info(agent: &Value) {
     let text = |name: &str| agent[name].as_str().unwrap_or_default().to_owned();
-    println!("{}", paint(Paint::Bold, &text("name")));
+    println!("{}", paint(TerminalStyle::Bold, &text("name")));
     println!("  version   {}", agent["version"]);
     println!("  runtime   {}", text("runtime"));
     println!("  from      {}", text("path"));

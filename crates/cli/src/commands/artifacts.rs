@@ -2,13 +2,13 @@
 
 use super::{history, sessions::path};
 use crate::{
-    api::{Api, Failure, Result, encoded},
-    out::{self, Paint, Table},
+    api::{ApiClient, CliError, Result, percent_encode},
+    out::{self, TerminalStyle, TextTable},
 };
 use reqwest::Method;
 use std::path::Path;
 
-pub(crate) async fn plan(api: &Api, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
+pub(crate) async fn plan(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, &format!("/plan{}", at(checkpoint)))).await;
     let answer = answer.map_err(|failure| history::named(&id, failure))?;
@@ -26,7 +26,7 @@ pub(crate) async fn plan(api: &Api, id: &str, checkpoint: Option<u64>, as_json: 
     Ok(0)
 }
 
-pub(crate) async fn list(api: &Api, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
+pub(crate) async fn list(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, &format!("/artifacts{}", at(checkpoint)))).await;
     let answer = answer.map_err(|failure| history::named(&id, failure))?;
@@ -41,14 +41,14 @@ pub(crate) async fn list(api: &Api, id: &str, checkpoint: Option<u64>, as_json: 
         return Ok(0);
     }
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["PATH", "SIZE", "CHANGED"]);
+    let mut table = TextTable::new(&["PATH", "SIZE", "CHANGED"]);
     for file in found {
         let text = |name: &str| file[name].as_str().unwrap_or_default();
         table.row(vec![
             // A name with a line break would look like two.
             (text("path").replace(char::is_control, "\u{fffd}"), None),
-            (out::size(file["size"].as_u64().unwrap_or(0)), None),
-            (out::ago(text("modifiedAt"), now), Some(Paint::Dim)),
+            (out::format_bytes(file["size"].as_u64().unwrap_or(0)), None),
+            (out::format_age(text("modifiedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -57,22 +57,22 @@ pub(crate) async fn list(api: &Api, id: &str, checkpoint: Option<u64>, as_json: 
 
 /// As it is, to the file that is named, or to stdout.
 pub(crate) async fn read(
-    api: &Api,
+    api: &ApiClient,
     (id, name): (&str, &str),
     to: Option<&Path>,
     checkpoint: Option<u64>,
 ) -> Result<u8> {
     let id = api.session_id(id).await?;
-    let name: Vec<String> = name.split('/').map(encoded).collect();
+    let name: Vec<String> = name.split('/').map(percent_encode).collect();
     let url = path(&id, &format!("/artifacts/{}{}", name.join("/"), at(checkpoint)));
     let response = api.send(api.request(Method::GET, &url)).await;
     let response = response.map_err(|failure| history::named(&id, failure))?;
     let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
     let written = match to {
         Some(file) => std::fs::write(file, &bytes),
-        None => out::data(&bytes),
+        None => out::print_bytes(&bytes),
     };
-    written.map_err(Failure::local("cannot write"))?;
+    written.map_err(CliError::from_io("cannot write"))?;
     Ok(0)
 }
 

@@ -2,22 +2,22 @@
 
 use super::sessions::path;
 use crate::{
-    api::{Api, Result, encoded},
-    out::{self, Paint, Table},
+    api::{ApiClient, Result, percent_encode},
+    out::{self, TerminalStyle, TextTable},
 };
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Shows what waits, after it was changed if that is wanted.
 pub(crate) async fn queue(
-    api: &Api,
+    api: &ApiClient,
     id: &str,
     (first, cancel): (&[String], &[String]),
     as_json: bool,
 ) -> Result<u8> {
     let id = api.session_id(id).await?;
     for turn in cancel {
-        let taken_back = api.delete(&path(&id, &format!("/queue/{}", encoded(turn)))).await;
+        let taken_back = api.delete(&path(&id, &format!("/queue/{}", percent_encode(turn)))).await;
         api.unless_ended(&id, taken_back).await?;
     }
     let answer = match first.is_empty() {
@@ -37,14 +37,14 @@ pub(crate) async fn queue(
         return Ok(0);
     }
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["TURN", "STATUS", "SINCE", "MESSAGE"]);
+    let mut table = TextTable::new(&["TURN", "STATUS", "SINCE", "MESSAGE"]);
     for turn in &turns {
         let text = |name: &str| turn[name].as_str().unwrap_or_default().to_owned();
         let content = turn["content"].as_str().map_or_else(|| turn["content"].to_string(), str::to_owned);
         table.row(vec![
-            (text("turn"), Some(Paint::Bold)),
-            (text("status"), Some(Paint::Cyan)),
-            (out::ago(&text("createdAt"), now), Some(Paint::Dim)),
+            (text("turn"), Some(TerminalStyle::Bold)),
+            (text("status"), Some(TerminalStyle::Cyan)),
+            (out::format_age(&text("createdAt"), now), Some(TerminalStyle::Dim)),
             (out::shortened(&content, 80), None),
         ]);
     }
@@ -54,7 +54,7 @@ pub(crate) async fn queue(
 
 /// Prints the token, which is all that its holder needs.
 pub(crate) async fn lock(
-    api: &Api,
+    api: &ApiClient,
     id: &str,
     (ttl, holder, takeover): (Duration, Option<String>, bool),
     as_json: bool,
@@ -75,7 +75,7 @@ pub(crate) async fn lock(
     Ok(0)
 }
 
-pub(crate) async fn unlock(api: &Api, id: &str, as_json: bool) -> Result<u8> {
+pub(crate) async fn unlock(api: &ApiClient, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let unlocked = api.delete(&path(&id, "/lock")).await;
     let answer: Value = api.unless_ended(&id, unlocked).await?;

@@ -2,11 +2,11 @@
 
 use super::{folder, permission, sessions, show};
 use crate::{
-    api::{Api, Failure, Result},
-    args::Chat,
-    out::{Paint, paint_err},
+    api::{ApiClient, CliError, Result},
+    args::ChatArgs,
+    out::{TerminalStyle, paint_err},
     settings::home,
-    stream::Stream,
+    stream::SessionStream,
 };
 use rustyline::{
     Completer, Config, Editor, Helper, Highlighter, Hinter,
@@ -17,31 +17,35 @@ use rustyline::{
 use serde_json::json;
 use std::io::{IsTerminal, Read};
 
-pub(crate) async fn run(chat: Chat) -> Result<u8> {
-    let api = Api::new(&chat.settings);
-    let dir = chat.dir.as_deref().map(folder::existing).transpose()?;
+pub(crate) async fn run(chat: ChatArgs) -> Result<u8> {
+    let api = ApiClient::new(&chat.settings);
+    let dir = chat.dir.as_deref().map(folder::canonical_folder).transpose()?;
     let (id, agent) = session(&api, &chat).await?;
     if let Some(dir) = &dir {
-        folder::push(&api, &id, dir, folder::Which::of(chat.all)).await?;
+        folder::push(&api, &id, dir, folder::FileSelection::of(chat.all)).await?;
     }
     let message = match &chat.message {
         Some(message) => Some(message.clone()),
-        None => piped()?,
+        None => read_piped_stdin()?,
     };
     let code = match message {
         Some(message) => one_shot(&api, (&id, &agent), &message, chat.settings.json).await?,
-        None => talk(&api, &id, &agent).await?,
+        None => run_interactive(&api, &id, &agent).await?,
     };
     if chat.end {
         api.delete(&sessions::path(&id, "")).await?;
     } else if !chat.settings.json {
-        eprintln!("{} ash chat --resume {}", paint_err(Paint::Dim, "Come back:"), api.short_id(&id).await);
+        eprintln!(
+            "{} ash chat --resume {}",
+            paint_err(TerminalStyle::Dim, "Come back:"),
+            api.short_id(&id).await
+        );
     }
     Ok(code)
 }
 
 /// Its id, and its agent, which a session that comes back brings along.
-async fn session(api: &Api, chat: &Chat) -> Result<(String, String)> {
+async fn session(api: &ApiClient, chat: &ChatArgs) -> Result<(String, String)> {
     match (&chat.resume, &chat.session_id) {
         (Some(id), _) | (None, Some(id)) => {
             let id = if id.is_empty() { api.last_session().await? } else { api.session_id(id).await? };
@@ -50,7 +54,7 @@ async fn session(api: &Api, chat: &Chat) -> Result<(String, String)> {
             if let Some(other) = chat.agent.as_deref().filter(|other| *other != agent) {
                 return Err(not_its_agent(&id, agent, other));
             }
-            let answer = sessions::bring_back(api, &id, &json!({})).await?;
+            let answer = sessions::resume_with_progress(api, &id, &json!({})).await?;
             show::receipt(&answer["resume"]);
             Ok((id, agent.to_owned()))
         }
@@ -63,56 +67,56 @@ async fn session(api: &Api, chat: &Chat) -> Result<(String, String)> {
 }
 
 /// Most likely a message: the agent comes first.
-fn not_its_agent(id: &str, agent: &str, other: &str) -> Failure {
-    Failure::invalid(format!(
+fn not_its_agent(id: &str, agent: &str, other: &str) -> CliError {
+    CliError::invalid(format!(
         "session {id} is one of agent \"{agent}\", and not of \"{other}\". To say something in it: ash chat --resume {id} {agent} \"message\""
     ))
 }
 
 /// A message that comes through a pipe instead of a keyboard.
-fn piped() -> Result<Option<String>> {
+fn read_piped_stdin() -> Result<Option<String>> {
     if std::io::stdin().is_terminal() {
         return Ok(None);
     }
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(Failure::local("cannot read the message"))?;
+    std::io::stdin().read_to_string(&mut text).map_err(CliError::from_io("cannot read the message"))?;
     if text.trim().is_empty() {
-        return Err(Failure::invalid(
+        return Err(CliError::invalid(
             "there is no terminal to talk on; give a message: ash chat AGENT \"message\"",
         ));
     }
     Ok(Some(text.trim_end().to_owned()))
 }
 
-async fn one_shot(api: &Api, (id, agent): (&str, &str), message: &str, as_json: bool) -> Result<u8> {
+async fn one_shot(api: &ApiClient, (id, agent): (&str, &str), message: &str, as_json: bool) -> Result<u8> {
     if as_json {
         let request = api
             .request(reqwest::Method::POST, &sessions::path(id, "/messages"))
             .header("accept", "application/json");
         let sent = api.send(request.json(&json!({ "content": message })));
         let mut answer: serde_json::Value =
-            permission::meanwhile(api, id, sent).await?.json().await.unwrap_or_default();
+            permission::announce_while_waiting(api, id, sent).await?.json().await.unwrap_or_default();
         answer["sessionId"] = json!(id);
         crate::out::json(&answer);
         return sessions::exit_code(api, id, &answer).await;
     }
     eprintln!("Session: {id}\nAgent: {agent}");
-    show::turn(Stream::send(api, id, json!({ "content": message })).await?, api, id).await
+    show::turn(SessionStream::send(api, id, json!({ "content": message })).await?, api, id).await
 }
 
-async fn talk(api: &Api, id: &str, agent: &str) -> Result<u8> {
-    eprintln!("{}", paint_err(Paint::Bold, &format!("Talking to {agent}.")));
+async fn run_interactive(api: &ApiClient, id: &str, agent: &str) -> Result<u8> {
+    eprintln!("{}", paint_err(TerminalStyle::Bold, &format!("Talking to {agent}.")));
     eprintln!(
         "{}",
         paint_err(
-            Paint::Dim,
+            TerminalStyle::Dim,
             "A line that ends with \\ goes on; Ctrl-C interrupts, Ctrl-D leaves. Nothing you leave is lost."
         )
     );
     let mut editor = editor()?;
     loop {
         let read = tokio::task::spawn_blocking(move || (editor.readline("› "), editor)).await;
-        let (line, back) = read.map_err(|_| Failure::invalid("the keyboard is gone"))?;
+        let (line, back) = read.map_err(|_| CliError::invalid("the keyboard is gone"))?;
         editor = back;
         match line {
             Ok(line) if line.trim().is_empty() => {}
@@ -121,37 +125,38 @@ async fn talk(api: &Api, id: &str, agent: &str) -> Result<u8> {
                 editor.add_history_entry(&line).ok();
                 save(&mut editor);
                 let message = line.replace("\\\n", "\n");
-                show::turn(Stream::send(api, id, json!({ "content": message })).await?, api, id).await?;
+                show::turn(SessionStream::send(api, id, json!({ "content": message })).await?, api, id)
+                    .await?;
                 eprintln!();
             }
             Err(ReadlineError::Interrupted) => {
-                eprintln!("{}", paint_err(Paint::Dim, "(Ctrl-D or /quit leaves)"));
+                eprintln!("{}", paint_err(TerminalStyle::Dim, "(Ctrl-D or /quit leaves)"));
             }
             Err(ReadlineError::Eof) => return Ok(0),
-            Err(error) => return Err(Failure::invalid(format!("the keyboard cannot be read: {error}"))),
+            Err(error) => return Err(CliError::invalid(format!("the keyboard cannot be read: {error}"))),
         }
     }
 }
 
 #[derive(Completer, Helper, Highlighter, Hinter)]
-struct Lines;
+struct ChatLineValidator;
 
-impl Validator for Lines {
+impl Validator for ChatLineValidator {
     fn validate(&self, context: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
         let goes_on = context.input().ends_with('\\');
         Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }
 
-type Keyboard = Editor<Lines, FileHistory>;
+type ChatLineEditor = Editor<ChatLineValidator, FileHistory>;
 
-fn editor() -> Result<Keyboard> {
+fn editor() -> Result<ChatLineEditor> {
     let config =
         Config::builder().auto_add_history(false).max_history_size(1000).map(|builder| builder.build());
-    let config = config.map_err(|error| Failure::invalid(error.to_string()))?;
+    let config = config.map_err(|error| CliError::invalid(error.to_string()))?;
     let mut editor =
-        Editor::with_config(config).map_err(|error| Failure::invalid(format!("no terminal: {error}")))?;
-    editor.set_helper(Some(Lines));
+        Editor::with_config(config).map_err(|error| CliError::invalid(format!("no terminal: {error}")))?;
+    editor.set_helper(Some(ChatLineValidator));
     if let Some(path) = history() {
         // The first time there is none.
         editor.load_history(&path).ok();
@@ -159,7 +164,7 @@ fn editor() -> Result<Keyboard> {
     Ok(editor)
 }
 
-fn save(editor: &mut Keyboard) {
+fn save(editor: &mut ChatLineEditor) {
     if let Some(path) = history() {
         editor.save_history(&path).ok();
     }

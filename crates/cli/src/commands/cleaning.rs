@@ -2,16 +2,16 @@
 
 use super::show;
 use crate::{
-    api::{Api, Failure, Result, encoded},
-    args::Prune,
-    out::{self, Paint, Table},
+    api::{ApiClient, CliError, Result, percent_encode},
+    args::PruneArgs,
+    out::{self, TerminalStyle, TextTable},
 };
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// Shows what would go, asks, and lets it go. The server leaves alone whoever has begun to work meanwhile.
-pub(crate) async fn prune(api: &Api, prune: Prune, as_json: bool) -> Result<u8> {
-    let Prune { older_than, status, owner, purge, dry_run, yes } = prune;
+pub(crate) async fn prune(api: &ApiClient, prune: PruneArgs, as_json: bool) -> Result<u8> {
+    let PruneArgs { older_than, status, owner, purge, dry_run, yes } = prune;
     let body = |dry: bool| {
         let mut body = json!({ "olderThan": older_than, "purge": purge, "dryRun": dry });
         for (name, value) in [("status", &status), ("owner", &owner)] {
@@ -39,7 +39,7 @@ pub(crate) async fn prune(api: &Api, prune: Prune, as_json: bool) -> Result<u8> 
         eprintln!("would {deed} {}; nothing was done", sessions.len());
         return Ok(0);
     }
-    if !yes && !agreed(&format!("{deed} {}?", sessions.len()))? {
+    if !yes && !confirm(&format!("{deed} {}?", sessions.len()))? {
         eprintln!("nothing was done");
         return Ok(1);
     }
@@ -52,26 +52,26 @@ pub(crate) async fn prune(api: &Api, prune: Prune, as_json: bool) -> Result<u8> 
     Ok(0)
 }
 
-fn agreed(question: &str) -> Result<bool> {
+fn confirm(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::invalid("nobody is there to ask; say --yes to do it, or --dry-run to look"));
+        return Err(CliError::invalid("nobody is there to ask; say --yes to do it, or --dry-run to look"));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush().ok();
     let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).map_err(Failure::local("cannot read the answer"))?;
+    std::io::stdin().lock().read_line(&mut answer).map_err(CliError::from_io("cannot read the answer"))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 pub(crate) async fn audit(
-    api: &Api,
+    api: &ApiClient,
     (session, since, limit): (Option<String>, Option<String>, u32),
     as_json: bool,
 ) -> Result<()> {
     let mut query = format!("/api/audit?limit={limit}");
     for (name, value) in [("session", session), ("since", since)] {
         if let Some(value) = value {
-            query.push_str(&format!("&{name}={}", encoded(&value)));
+            query.push_str(&format!("&{name}={}", percent_encode(&value)));
         }
     }
     let answer = api.get(&query).await?;
@@ -79,11 +79,11 @@ pub(crate) async fn audit(
         out::json(&answer);
         return Ok(());
     }
-    let mut table = Table::new(&["WHEN", "WHAT", "WHICH", "OWNER", "BY KEY", "OF", "RULE"]);
+    let mut table = TextTable::new(&["WHEN", "WHAT", "WHICH", "OWNER", "BY KEY", "OF", "RULE"]);
     for line in answer["audit"].as_array().into_iter().flatten() {
         let text = |value: &Value| (value.as_str().unwrap_or_default().to_owned(), None);
         let by = &line["by"];
-        let mut row = vec![(line["at"].as_str().unwrap_or_default().to_owned(), Some(Paint::Dim))];
+        let mut row = vec![(line["at"].as_str().unwrap_or_default().to_owned(), Some(TerminalStyle::Dim))];
         let rest = [&line["action"], &line["subject"], &line["owner"], &by["key"], &by["owner"], &by["rule"]];
         row.extend(rest.map(text));
         table.row(row);

@@ -1,13 +1,13 @@
 //! The server in the background: start, stop, restart, status, logs.
 
-use super::variables;
+use super::parse_key_values;
 use crate::{
-    api::{Api, Failure, Result},
-    args::Daemon,
-    out::{self, Paint, paint},
-    settings::{Running, Settings, data_dir, running},
+    api::{ApiClient, CliError, Result},
+    args::DaemonArgs,
+    out::{self, TerminalStyle, paint},
+    settings::{ClientSettings, RunningServer, data_dir, running_server},
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use std::{
     fs,
     io::{Read, Seek},
@@ -18,28 +18,28 @@ use std::{
 };
 use tokio::time::Instant;
 
-const STARTING: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Running turns get ten seconds, and captures take what they take.
-const STOPPING: Duration = Duration::from_secs(120);
-const DYING: Duration = Duration::from_secs(5);
-const GLANCE: Duration = Duration::from_millis(50);
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+const PREVIOUS_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn place() -> Result<PathBuf> {
-    data_dir().ok_or_else(|| Failure::invalid("HOME is not set: say where the data is with ASH_DATA_DIR"))
+    data_dir().ok_or_else(|| CliError::invalid("HOME is not set: say where the data is with ASH_DATA_DIR"))
 }
 
 fn log_file(data: &Path) -> PathBuf {
     data.join("server.log")
 }
 
-pub(crate) async fn start(daemon: Daemon) -> Result<()> {
+pub(crate) async fn start(daemon: DaemonArgs) -> Result<()> {
     let data = place()?;
-    if let Some(running) = wait_for_the_dying().await {
+    if let Some(running) = wait_for_previous_exit().await {
         eprintln!("ash {} is running already at {} (pid {})", running.version, running.url, running.pid);
         if !daemon.env.is_empty() || daemon.port.is_some() || daemon.take_over {
             eprintln!(
                 "{} nothing was changed: -e, --port and --take-over count only when a server starts. `ash restart` with the same flags starts it again with them; its sessions go on",
-                out::paint_err(Paint::Yellow, "!")
+                out::paint_err(TerminalStyle::Yellow, "!")
             );
         }
         return Ok(());
@@ -48,7 +48,7 @@ pub(crate) async fn start(daemon: Daemon) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(&data)
-        .map_err(Failure::local("cannot make the data directory"))?;
+        .map_err(CliError::from_io("cannot make the data directory"))?;
     let spinner = out::spinner("starting the server");
     let pid = spawn(&daemon, &data)?;
     let started = wait_until_up(pid, &data).await;
@@ -56,7 +56,7 @@ pub(crate) async fn start(daemon: Daemon) -> Result<()> {
     let running = started?;
     eprintln!(
         "{} ash {} at {} (pid {})",
-        out::paint_err(Paint::Green, "✓"),
+        out::paint_err(TerminalStyle::Green, "✓"),
         running.version,
         running.url,
         running.pid
@@ -65,44 +65,44 @@ pub(crate) async fn start(daemon: Daemon) -> Result<()> {
 }
 
 /// A server that was just killed holds its lock for a moment longer; one that answers is alive.
-async fn wait_for_the_dying() -> Option<Running> {
-    let until = Instant::now() + DYING;
+async fn wait_for_previous_exit() -> Option<RunningServer> {
+    let until = Instant::now() + PREVIOUS_EXIT_TIMEOUT;
     loop {
-        let running = running()?;
-        let settings = Settings::of_stranger(running.url.clone());
-        if Api::new(&settings).get("/health").await.is_ok() || Instant::now() >= until {
+        let running = running_server()?;
+        let settings = ClientSettings::without_key(running.url.clone());
+        if ApiClient::new(&settings).get("/health").await.is_ok() || Instant::now() >= until {
             return Some(running);
         }
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn spawn(daemon: &Daemon, data: &Path) -> Result<u32> {
-    let exe = std::env::current_exe().map_err(Failure::local("cannot find my own program"))?;
+fn spawn(daemon: &DaemonArgs, data: &Path) -> Result<u32> {
+    let exe = std::env::current_exe().map_err(CliError::from_io("cannot find my own program"))?;
     let log = fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(log_file(data))
-        .map_err(Failure::local("cannot open the log"))?;
+        .map_err(CliError::from_io("cannot open the log"))?;
     let mut command = Command::new(exe);
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
     // Of its own group: Ctrl-C in this terminal is not meant for it.
     command.process_group(0);
-    command.envs(variables(&daemon.env)?);
+    command.envs(parse_key_values(&daemon.env)?);
     if let Some(port) = daemon.port {
         command.env("ASH_PORT", port.to_string());
     }
     if daemon.take_over {
         command.arg("--take-over");
     }
-    let child = command.spawn().map_err(Failure::local("cannot start the server"))?;
+    let child = command.spawn().map_err(CliError::from_io("cannot start the server"))?;
     Ok(child.id())
 }
 
-async fn wait_until_up(pid: u32, data: &Path) -> Result<Running> {
-    let until = Instant::now() + STARTING;
+async fn wait_until_up(pid: u32, data: &Path) -> Result<RunningServer> {
+    let until = Instant::now() + START_TIMEOUT;
     loop {
-        if let Some(running) = running().filter(|running| running.pid == pid) {
+        if let Some(running) = running_server().filter(|running| running.pid == pid) {
             return Ok(running);
         }
         let ended = !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid);
@@ -110,9 +110,9 @@ async fn wait_until_up(pid: u32, data: &Path) -> Result<Running> {
             let last = last_lines(&log_file(data), 5);
             let message =
                 format!("the server did not start. The end of {}:\n{last}", log_file(data).display());
-            return Err(Failure::new(Kind::Unavailable, message));
+            return Err(CliError::new(FailureKind::Unavailable, message));
         }
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -128,19 +128,19 @@ fn last_lines(file: &Path, count: usize) -> String {
 }
 
 pub(crate) async fn stop() -> Result<()> {
-    let Some(running) = running() else {
+    let Some(running) = running_server() else {
         eprintln!("no server is running here");
         return Ok(());
     };
     let spinner = out::spinner("stopping: running turns get 10 s, then every session is saved");
     end(running.pid, libc::SIGTERM).await?;
     spinner.finish_and_clear();
-    eprintln!("{} stopped; every session is saved", out::paint_err(Paint::Green, "✓"));
+    eprintln!("{} stopped; every session is saved", out::paint_err(TerminalStyle::Green, "✓"));
     Ok(())
 }
 
-pub(crate) async fn restart(daemon: Daemon) -> Result<()> {
-    if let Some(running) = running() {
+pub(crate) async fn restart(daemon: DaemonArgs) -> Result<()> {
+    if let Some(running) = running_server() {
         // Unlike a stop this leaves the sandboxes, which the next server takes over.
         end(running.pid, libc::SIGHUP).await?;
     }
@@ -151,23 +151,23 @@ async fn end(pid: u32, signal: i32) -> Result<()> {
     let Ok(target) = i32::try_from(pid) else { return Ok(()) };
     // SAFETY: kill has no memory effects; the pid is of the server that wrote its note in our data directory.
     if unsafe { libc::kill(target, signal) } != 0 {
-        return Err(Failure::local("cannot signal the server")(std::io::Error::last_os_error()));
+        return Err(CliError::from_io("cannot signal the server")(std::io::Error::last_os_error()));
     }
-    let until = Instant::now() + STOPPING;
+    let until = Instant::now() + STOP_TIMEOUT;
     while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid) {
         if Instant::now() >= until {
-            return Err(Failure::new(
-                Kind::Unavailable,
+            return Err(CliError::new(
+                FailureKind::Unavailable,
                 format!("the server (pid {pid}) does not stop; see `ash logs`"),
             ));
         }
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
-pub(crate) async fn status(settings: &Settings) -> Result<()> {
-    let health = Api::new(settings).get("/health").await?;
+pub(crate) async fn status(settings: &ClientSettings) -> Result<()> {
+    let health = ApiClient::new(settings).get("/health").await?;
     if settings.json {
         out::json(&health);
         return Ok(());
@@ -178,7 +178,7 @@ pub(crate) async fn status(settings: &Settings) -> Result<()> {
         out::status(health["status"].as_str().unwrap_or("?")),
         settings.server_url().unwrap_or_default()
     );
-    let own = running().filter(|own| Some(&own.url) == settings.server_url().as_ref());
+    let own = running_server().filter(|own| Some(&own.url) == settings.server_url().as_ref());
     if let Some(running) = own {
         println!("  pid       {}", running.pid);
     }
@@ -203,26 +203,29 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-pub(crate) async fn health(settings: &Settings) -> Result<()> {
-    out::json(&Api::new(settings).get("/health").await?);
+pub(crate) async fn health(settings: &ClientSettings) -> Result<()> {
+    out::json(&ApiClient::new(settings).get("/health").await?);
     Ok(())
 }
 
 pub(crate) async fn logs(follow: bool) -> Result<()> {
     let path = log_file(&place()?);
     let mut file = fs::File::open(&path).map_err(|_| {
-        Failure::new(Kind::NotFound, format!("there is no log at {}; `ash start` writes one", path.display()))
+        CliError::new(
+            FailureKind::NotFound,
+            format!("there is no log at {}; `ash start` writes one", path.display()),
+        )
     })?;
     loop {
         let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(Failure::local("cannot read the log"))?;
-        if out::data(&text).is_err() || !follow {
+        file.read_to_end(&mut text).map_err(CliError::from_io("cannot read the log"))?;
+        if out::print_bytes(&text).is_err() || !follow {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
         if file.metadata().map(|meta| meta.len()).unwrap_or(0) < file.stream_position().unwrap_or(0) {
-            println!("{}", paint(Paint::Dim, "(the log was cut)"));
-            file.rewind().map_err(Failure::local("cannot read the log"))?;
+            println!("{}", paint(TerminalStyle::Dim, "(the log was cut)"));
+            file.rewind().map_err(CliError::from_io("cannot read the log"))?;
         }
     }
 }

@@ -11,37 +11,37 @@ mod service;
 mod walls;
 
 use crate::{
-    api::{Failure, Result},
-    out::{self, Paint, paint},
-    settings::{Running, Settings, running},
+    api::{CliError, Result},
+    out::{self, TerminalStyle, paint},
+    settings::{ClientSettings, RunningServer, running_server},
 };
-use ash_server::{Config, Sandbox};
+use ash_server::{SandboxSetting, ServerConfig};
 use clap::Parser;
-pub(super) use given::by_flag;
+pub(super) use given::settings_by_flag;
 use serde_json::{Value, json};
-use service::Told;
+use service::ServerHealth;
 
 /// The server's settings as it would read them, without a command line.
 #[derive(Parser)]
-pub(super) struct Server {
+pub(super) struct ServerConfigArgs {
     #[command(flatten)]
-    pub(super) config: ash_server::Config,
+    pub(super) config: ash_server::ServerConfig,
 }
 
-impl Server {
+impl ServerConfigArgs {
     /// The settings that this shell's environment makes.
-    pub(super) fn of_environment() -> Result<Config> {
-        let server = Server::try_parse_from(["ash"]);
+    pub(super) fn of_environment() -> Result<ServerConfig> {
+        let server = ServerConfigArgs::try_parse_from(["ash"]);
         server.map(|server| server.config).map_err(|error| {
             let text = error.to_string();
             let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            Failure::invalid(format!("{reason}{}", given::variable_of(&error)))
+            CliError::invalid(format!("{reason}{}", given::variable_of(&error)))
         })
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum CheckSeverity {
     Fine,
     Warning,
     Problem,
@@ -49,25 +49,25 @@ enum Level {
 
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Check {
+struct DoctorCheck {
     name: &'static str,
-    level: Level,
+    level: CheckSeverity,
     found: String,
     /// What to do, a line each.
     remedy: Vec<String>,
 }
 
-impl Check {
-    fn fine(name: &'static str, found: impl Into<String>) -> Check {
-        Check { name, level: Level::Fine, found: found.into(), remedy: Vec::new() }
+impl DoctorCheck {
+    fn fine(name: &'static str, found: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, level: CheckSeverity::Fine, found: found.into(), remedy: Vec::new() }
     }
 
-    fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check { name, level: Level::Warning, found: found.into(), remedy: lines(remedy) }
+    fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, level: CheckSeverity::Warning, found: found.into(), remedy: lines(remedy) }
     }
 
-    fn problem(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check { name, level: Level::Problem, found: found.into(), remedy: lines(remedy) }
+    fn problem(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, level: CheckSeverity::Problem, found: found.into(), remedy: lines(remedy) }
     }
 }
 
@@ -75,21 +75,21 @@ fn lines(text: impl Into<String>) -> Vec<String> {
     text.into().lines().map(str::to_owned).collect()
 }
 
-pub(crate) async fn run(settings: &Settings) -> Result<u8> {
+pub(crate) async fn run(settings: &ClientSettings) -> Result<u8> {
     let checks = examine(settings).await;
     if settings.json {
         out::json(&report(&checks));
     } else {
         show(&checks);
     }
-    Ok(u8::from(count(&checks, Level::Problem) > 0))
+    Ok(u8::from(count(&checks, CheckSeverity::Problem) > 0))
 }
 
-async fn examine(settings: &Settings) -> Vec<Check> {
-    let own = running();
+async fn examine(settings: &ClientSettings) -> Vec<DoctorCheck> {
+    let own = running_server();
     let noted = own.as_ref().and_then(given::config_of);
-    let here = Server::of_environment();
-    let told = service::ask(settings).await;
+    let here = ServerConfigArgs::of_environment();
+    let told = service::query_server_health(settings).await;
     let mut checks = vec![machine::kernel()];
     checks.extend(own.as_ref().filter(|_| noted.is_some()).map(given::judge));
     match (noted.clone(), here) {
@@ -102,23 +102,27 @@ async fn examine(settings: &Settings) -> Vec<Check> {
         (None, Err(failure)) => checks.push(settings_problem(&failure)),
     }
     match &told {
-        Ok(told) => checks.extend(service::told(told)),
+        Ok(told) => checks.extend(service::health_checks(told)),
         Err(check) => checks.push(check.clone()),
     }
     checks
 }
 
 /// `own`: the server that runs here, and whether it noted what it has. `told`: what the server that clients talk to said.
-async fn of_this_machine(config: &Config, own: Option<(&Running, bool)>, told: Option<&Told>) -> Vec<Check> {
+async fn of_this_machine(
+    config: &ServerConfig,
+    own: Option<(&RunningServer, bool)>,
+    told: Option<&ServerHealth>,
+) -> Vec<DoctorCheck> {
     let noted = own.filter(|(_, noted)| *noted).map(|(own, _)| own);
     let told = own.map(|(own, _)| told.filter(|told| told.is_of(own)).ok_or(()));
     let mut checks = vec![machine::clock(config)];
     checks.extend(walls::check(config).await);
-    if config.sandbox != Sandbox::Docker {
+    if config.sandbox != SandboxSetting::Docker {
         checks.extend(machine::groups(config));
     } else {
         // An engine makes its own groups.
-        checks.push(machine::limits(config, ash_sandbox::Groups::None));
+        checks.push(machine::limits(config, ash_sandbox::CgroupSupport::None));
     }
     checks.extend([machine::landlock(), machine::seccomp()]);
     checks.extend(walls::required(config));
@@ -133,37 +137,37 @@ async fn of_this_machine(config: &Config, own: Option<(&Running, bool)>, told: O
     checks
 }
 
-fn settings_problem(failure: &Failure) -> Check {
+fn settings_problem(failure: &CliError) -> DoctorCheck {
     let remedy = "correct this variable of the environment; `ash serve --help` lists them";
-    Check::problem("settings", failure.message.clone(), remedy)
+    DoctorCheck::problem("settings", failure.message.clone(), remedy)
 }
 
-fn count(checks: &[Check], level: Level) -> usize {
+fn count(checks: &[DoctorCheck], level: CheckSeverity) -> usize {
     checks.iter().filter(|check| check.level == level).count()
 }
 
-fn report(checks: &[Check]) -> Value {
-    let entry = |check: &Check| {
+fn report(checks: &[DoctorCheck]) -> Value {
+    let entry = |check: &DoctorCheck| {
         let status = match check.level {
-            Level::Fine => "ok",
-            Level::Warning => "warning",
-            Level::Problem => "problem",
+            CheckSeverity::Fine => "ok",
+            CheckSeverity::Warning => "warning",
+            CheckSeverity::Problem => "problem",
         };
         json!({ "name": check.name, "status": status, "found": check.found, "remedy": check.remedy })
     };
     json!({
         "checks": checks.iter().map(entry).collect::<Vec<_>>(),
-        "problems": count(checks, Level::Problem), "warnings": count(checks, Level::Warning),
+        "problems": count(checks, CheckSeverity::Problem), "warnings": count(checks, CheckSeverity::Warning),
     })
 }
 
-fn show(checks: &[Check]) {
+fn show(checks: &[DoctorCheck]) {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     for check in checks {
         let (colour, mark) = match check.level {
-            Level::Fine => (Paint::Green, "✓"),
-            Level::Warning => (Paint::Yellow, "!"),
-            Level::Problem => (Paint::Red, "✗"),
+            CheckSeverity::Fine => (TerminalStyle::Green, "✓"),
+            CheckSeverity::Warning => (TerminalStyle::Yellow, "!"),
+            CheckSeverity::Problem => (TerminalStyle::Red, "✗"),
         };
         let indent = width + 4;
         for (n, line) in out::wrapped(&check.found, indent).iter().enumerate() {
@@ -171,20 +175,20 @@ fn show(checks: &[Check]) {
             println!("{mark} {name:width$}  {line}");
         }
         for line in check.remedy.iter().flat_map(|line| out::wrapped(line, indent)) {
-            println!("{:indent$}{}", "", paint(Paint::Dim, &line));
+            println!("{:indent$}{}", "", paint(TerminalStyle::Dim, &line));
         }
     }
-    println!("\n{}", verdict(count(checks, Level::Problem), count(checks, Level::Warning)));
+    println!("\n{}", verdict(count(checks, CheckSeverity::Problem), count(checks, CheckSeverity::Warning)));
 }
 
 fn verdict(problems: usize, warnings: usize) -> String {
     let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     match (problems, warnings) {
-        (0, 0) => paint(Paint::Green, "everything is fine"),
-        (0, warnings) => paint(Paint::Yellow, &number(warnings, "warning")),
+        (0, 0) => paint(TerminalStyle::Green, "everything is fine"),
+        (0, warnings) => paint(TerminalStyle::Yellow, &number(warnings, "warning")),
         (problems, warnings) => {
             let said = format!("{}, {}", number(problems, "problem"), number(warnings, "warning"));
-            paint(Paint::Red, &said)
+            paint(TerminalStyle::Red, &said)
         }
     }
 }
@@ -205,8 +209,8 @@ mod tests {
     #[test]
     fn the_report_for_programs_says_the_same() {
         let checks = [
-            Check::fine("kernel", "Linux 6.1.0"),
-            Check::problem("bubblewrap", "not installed", "first do this\nthen that"),
+            DoctorCheck::fine("kernel", "Linux 6.1.0"),
+            DoctorCheck::problem("bubblewrap", "not installed", "first do this\nthen that"),
         ];
         let expected = json!({
             "checks": [

@@ -1,21 +1,21 @@
 //! Object stores: what is in one, and bringing it back.
 
-use super::doctor::Server;
+use super::doctor::ServerConfigArgs;
 use crate::{
-    api::{Failure, Result},
-    out::{self, Table},
+    api::{CliError, Result},
+    out::{self, TextTable},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::IsTerminal;
 
-fn config(from: String) -> Result<ash_server::Config> {
-    Ok(ash_server::Config { snapshot_url: Some(from), ..Server::of_environment()? })
+fn config(from: String) -> Result<ash_server::ServerConfig> {
+    Ok(ash_server::ServerConfig { snapshot_url: Some(from), ..ServerConfigArgs::of_environment()? })
 }
 
 pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
-    let found = ash_server::far_sessions(&config(from)?).await;
-    let found = found.map_err(|error| Failure::invalid(error.to_string()))?;
+    let found = ash_server::list_remote_sessions(&config(from)?).await;
+    let found = found.map_err(|error| CliError::invalid(error.to_string()))?;
     if as_json {
         let all: Vec<_> = found
             .iter()
@@ -37,7 +37,7 @@ pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
         return Ok(());
     }
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["ID", "TENANT", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
+    let mut table = TextTable::new(&["ID", "TENANT", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
     for one in found {
         let mut cells = vec![one.id.as_str().to_owned(), one.tenant.as_str().to_owned()];
         match one.manifest {
@@ -45,7 +45,7 @@ pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
                 told.agent.as_str().to_owned(),
                 told.status.as_str().to_owned(),
                 told.turns.to_string(),
-                out::ago(&told.last_active_at.to_string(), now),
+                out::format_age(&told.last_active_at.to_string(), now),
                 out::shortened(told.title.as_deref().unwrap_or_default(), 40),
             ]),
             None => cells.push("sealed".to_owned()),
@@ -64,13 +64,13 @@ pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u
         false => ProgressBar::hidden(),
     };
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template"));
-    let mut tell = |so_far: &ash_server::Returned| {
+    let mut tell = |so_far: &ash_server::RemoteRestoreReport| {
         bar.set_message(format!("sessions: {}, MB: {:.1}", so_far.sessions, so_far.bytes as f64 / 1e6));
         bar.tick();
     };
     let returned = ash_server::restore(&config(from)?, lazy, &mut tell).await;
     bar.finish_and_clear();
-    let returned = returned.map_err(|error| Failure::invalid(error.to_string()))?;
+    let returned = returned.map_err(|error| CliError::invalid(error.to_string()))?;
     if as_json {
         out::json(&json!({
             "sessions": returned.sessions, "agents": returned.agents, "bytes": returned.bytes,

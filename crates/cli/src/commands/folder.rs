@@ -8,16 +8,16 @@ mod collect;
 mod known;
 mod patch;
 
-pub(crate) use collect::Which;
+pub(crate) use collect::FileSelection;
 
 use crate::{
-    api::{Api, Failure, Result},
+    api::{ApiClient, CliError, Result},
     commands::sessions::path,
-    out::{self, Paint, paint_err, plural},
+    out::{self, TerminalStyle, paint_err, plural},
 };
-use apply::{Deed, Plan, Why};
-use ash_model::Kind;
-use changes::{Changes, How, Server};
+use apply::{Deed, PullConflict, PullPlan};
+use ash_model::FailureKind;
+use changes::{ServerWorkspace, WorkspaceChangeKind, WorkspaceDiff};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -29,22 +29,22 @@ const LARGEST_FILE: u64 = 100 << 20;
 
 /// Something that did not come along, and why.
 #[derive(Debug)]
-pub(crate) struct LeftOut {
+pub(crate) struct SkippedFile {
     path: String,
     why: String,
 }
 
 #[derive(Debug)]
-pub(crate) struct Pushed {
+pub(crate) struct PushReport {
     files: usize,
     bytes: u64,
     checkpoint: u64,
-    left_out: Vec<LeftOut>,
+    left_out: Vec<SkippedFile>,
 }
 
-impl Pushed {
+impl PushReport {
     pub(crate) fn json(&self) -> Value {
-        let Pushed { files, bytes, checkpoint, left_out } = self;
+        let PushReport { files, bytes, checkpoint, left_out } = self;
         json!({ "files": files, "bytes": bytes, "checkpoint": checkpoint, "leftOut": shown(left_out) })
     }
 
@@ -54,14 +54,14 @@ impl Pushed {
     }
 }
 
-fn shown(left_out: &[LeftOut]) -> Vec<Value> {
+fn shown(left_out: &[SkippedFile]) -> Vec<Value> {
     left_out.iter().map(|left| json!({ "path": left.path, "why": left.why })).collect()
 }
 
-fn warn_of(left_out: &[LeftOut]) {
+fn warn_of(left_out: &[SkippedFile]) {
     for left in left_out {
         let line = format!("left out: {} ({})", printable(&left.path), left.why);
-        eprintln!("{} {line}", paint_err(Paint::Yellow, "!"));
+        eprintln!("{} {line}", paint_err(TerminalStyle::Yellow, "!"));
     }
 }
 
@@ -71,16 +71,16 @@ fn printable(name: &str) -> String {
 }
 
 /// Copies the folder, and has the server remember this moment as what changes are counted from. Talks on stderr.
-pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Result<Pushed> {
+pub(crate) async fn push(api: &ApiClient, id: &str, dir: &Path, which: FileSelection) -> Result<PushReport> {
     let session = api.get(&path(id, "")).await?["session"].take();
     if session["openTurns"].as_u64().unwrap_or(0) > 0 {
         let remedy = format!("wait until it is over, or stop it with `ash session interrupt {id}`");
-        return Err(Failure::new(Kind::Conflict, format!("a turn runs in this session; {remedy}")));
+        return Err(CliError::new(FailureKind::Conflict, format!("a turn runs in this session; {remedy}")));
     }
-    let dir = existing(dir)?;
+    let dir = canonical_folder(dir)?;
     let found = collect::collect(&dir, which)?;
     if !session["config"]["base"].is_null() {
-        keep_changes(api, id).await?;
+        checkpoint_changes(api, id).await?;
     }
     let bar = out::bar("copying", found.bytes);
     let sent = bundle::send(api, id, &dir, &found, &bar).await?;
@@ -88,39 +88,40 @@ pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Resul
     let answer = api.post(&path(id, "/checkpoints"), &json!({ "base": true })).await?;
     bar.finish_and_clear();
     let checkpoint = answer["checkpoint"].as_u64().unwrap_or(0);
-    known::remember(session["workspaceId"].as_str().unwrap_or_default(), &dir, checkpoint);
+    known::store_checkpoint(session["workspaceId"].as_str().unwrap_or_default(), &dir, checkpoint);
     let left_out = found.left_out.into_iter().chain(sent.left_out).collect();
-    let pushed = Pushed { files: sent.files, bytes: sent.bytes, checkpoint, left_out };
+    let pushed = PushReport { files: sent.files, bytes: sent.bytes, checkpoint, left_out };
     warn_of(&pushed.left_out);
-    let words = format!("{}, {}", plural(pushed.files as u64, "file"), out::size(pushed.bytes));
-    eprintln!("{} {words}", paint_err(Paint::Green, "✓"));
+    let words = format!("{}, {}", plural(pushed.files as u64, "file"), out::format_bytes(pushed.bytes));
+    eprintln!("{} {words}", paint_err(TerminalStyle::Green, "✓"));
     Ok(pushed)
 }
 
 /// What the agent did since the last push may be overwritten by this one: it stays in a checkpoint.
-async fn keep_changes(api: &Api, id: &str) -> Result<()> {
-    let count = Server::of(api, id).await?.changes().await?.files.len();
+async fn checkpoint_changes(api: &ApiClient, id: &str) -> Result<()> {
+    let count = ServerWorkspace::of(api, id).await?.changes().await?.files.len();
     if count > 0 {
         let answer = api.post(&path(id, "/checkpoints"), &json!({})).await?;
         let changes = plural(count as u64, "change");
         let kept = format!("kept as checkpoint {}: {changes} since the last push", answer["checkpoint"]);
-        eprintln!("{} {kept}", paint_err(Paint::Dim, "·"));
+        eprintln!("{} {kept}", paint_err(TerminalStyle::Dim, "·"));
     }
     Ok(())
 }
 
 /// The folder's real path.
-pub(crate) fn existing(dir: &Path) -> Result<PathBuf> {
-    let found = fs::canonicalize(dir).map_err(Failure::local(&format!("cannot read {}", dir.display())))?;
+pub(crate) fn canonical_folder(dir: &Path) -> Result<PathBuf> {
+    let found =
+        fs::canonicalize(dir).map_err(CliError::from_io(&format!("cannot read {}", dir.display())))?;
     if found.is_dir() {
         return Ok(found);
     }
-    Err(Failure::invalid(format!("{} is not a folder", dir.display())))
+    Err(CliError::invalid(format!("{} is not a folder", dir.display())))
 }
 
 /// Which checkpoints are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Between {
+pub(crate) struct CheckpointRange {
     /// `None`: the one that a folder was copied in with.
     pub(crate) from: Option<u64>,
     /// `None`: the files as they are now.
@@ -129,60 +130,66 @@ pub(crate) struct Between {
 
 /// Prints a patch that `git apply` understands.
 pub(crate) async fn diff(
-    api: &Api,
+    api: &ApiClient,
     id: &str,
-    between: Between,
+    between: CheckpointRange,
     (name_only, as_json): (bool, bool),
 ) -> Result<u8> {
-    let server = Server::between(api, id, between).await?;
+    let server = ServerWorkspace::between(api, id, between).await?;
     if as_json {
-        out::json(&server.raw().await?);
+        out::json(&server.fetch_json().await?);
         return Ok(0);
     }
     let changes = server.changes().await?;
     warn_of_unnamed(&changes);
     if changes.files.is_empty() {
-        eprintln!("{}", paint_err(Paint::Dim, "no changes"));
+        eprintln!("{}", paint_err(TerminalStyle::Dim, "no changes"));
     }
     for change in &changes.files {
         let text = if name_only {
             format!("{}\n", printable(&change.path))
         } else {
-            patch::of(&server, change).await?
+            patch::format_patch(&server, change).await?
         };
         // A reader that has seen enough, as `head` does, is no failure.
-        if out::data(text.as_bytes()).is_err() {
+        if out::print_bytes(text.as_bytes()).is_err() {
             return Ok(0);
         }
     }
     Ok(0)
 }
 
-fn warn_of_unnamed(changes: &Changes) {
+fn warn_of_unnamed(changes: &WorkspaceDiff) {
     if changes.unnamed > 0 {
         let count = plural(changes.unnamed as u64, "file");
         let words = format!("{count} with a name that is not UTF-8 cannot be shown or pulled");
-        eprintln!("{} {words}", paint_err(Paint::Yellow, "!"));
+        eprintln!("{} {words}", paint_err(TerminalStyle::Yellow, "!"));
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Local {
+pub(crate) enum LocalChangePolicy {
     /// What was changed here too stays as it is, and so does everything else.
-    Keep,
+    KeepLocal,
     Overwrite,
 }
 
 /// Brings what is new to a folder into it: all of it or, if something is in conflict, nothing.
-pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json: bool) -> Result<u8> {
-    fs::create_dir_all(dir).map_err(Failure::local(&format!("cannot make {}", dir.display())))?;
-    let dir = existing(dir)?;
-    let server = Server::of(api, id).await?;
+pub(crate) async fn pull(
+    api: &ApiClient,
+    id: &str,
+    dir: &Path,
+    local: LocalChangePolicy,
+    as_json: bool,
+) -> Result<u8> {
+    fs::create_dir_all(dir).map_err(CliError::from_io(&format!("cannot make {}", dir.display())))?;
+    let dir = canonical_folder(dir)?;
+    let server = ServerWorkspace::of(api, id).await?;
     let spinner = out::spinner("comparing");
     // Before anything is read: what changes from here on is brought by the next pull, too.
-    let captured = captured(api, id).await;
+    let captured = create_checkpoint(api, id).await;
     let known = known::checkpoint(server.workspace(), &dir);
-    let (server, changes) = server.changes_for(known).await?;
+    let (server, changes) = server.changes_since(known).await?;
     spinner.finish_and_clear();
     warn_of_unnamed(&changes);
     let bar = out::bar("fetching", changes.bytes());
@@ -196,20 +203,20 @@ pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json:
     warn_of(&plan.left_out);
     // Also if something was left out: else all that did come would be in the way of the next pull.
     if let Some(captured) = captured {
-        known::remember(server.workspace(), &dir, captured);
+        known::store_checkpoint(server.workspace(), &dir, captured);
     }
     let exit_code = u8::from(!plan.left_out.is_empty());
     if as_json {
         let files: Vec<Value> = done.0.iter().map(deed).collect();
         let count = |how| done.count(how);
         out::json(&json!({
-            "changed": count(How::Modified), "added": count(How::Added), "deleted": count(How::Deleted),
+            "changed": count(WorkspaceChangeKind::Modified), "added": count(WorkspaceChangeKind::Added), "deleted": count(WorkspaceChangeKind::Deleted),
             "files": files, "conflicts": [], "leftOut": shown(&plan.left_out),
         }));
         return Ok(exit_code);
     }
     done.0.iter().for_each(list);
-    eprintln!("{} {done}", paint_err(Paint::Green, "✓"));
+    eprintln!("{} {done}", paint_err(TerminalStyle::Green, "✓"));
     Ok(exit_code)
 }
 
@@ -224,36 +231,36 @@ fn deed(deed: &Deed) -> Value {
 /// In the letters of `git status`.
 fn list(deed: &Deed) {
     let (letter, colour) = match deed.how {
-        How::Added => ("A", Paint::Green),
-        How::Modified => ("M", Paint::Yellow),
-        How::Deleted => ("D", Paint::Red),
+        WorkspaceChangeKind::Added => ("A", TerminalStyle::Green),
+        WorkspaceChangeKind::Modified => ("M", TerminalStyle::Yellow),
+        WorkspaceChangeKind::Deleted => ("D", TerminalStyle::Red),
     };
     let leads = deed.target.as_ref().map_or_else(String::new, |target| format!(" -> {}", printable(target)));
     println!("{} {}{leads}", out::paint(colour, letter), printable(&deed.path));
 }
 
 /// A checkpoint of the workspace as it is. None: a turn runs or the session has ended; it can be read all the same.
-async fn captured(api: &Api, id: &str) -> Option<u64> {
+async fn create_checkpoint(api: &ApiClient, id: &str) -> Option<u64> {
     api.post(&path(id, "/checkpoints"), &json!({})).await.ok()?["checkpoint"].as_u64()
 }
 
-fn refused(plan: &Plan, as_json: bool) -> Result<u8> {
+fn refused(plan: &PullPlan, as_json: bool) -> Result<u8> {
     if as_json {
-        let shown = |(path, why): &(String, Why)| json!({ "path": path, "why": why.as_str() });
+        let shown = |(path, why): &(String, PullConflict)| json!({ "path": path, "why": why.as_str() });
         let conflicts: Vec<Value> = plan.conflicts.iter().map(shown).collect();
         out::json(
             &json!({ "changed": 0, "added": 0, "deleted": 0, "files": [], "conflicts": conflicts, "leftOut": [] }),
         );
     }
     for (path, why) in &plan.conflicts {
-        eprintln!("{} {}: {}", paint_err(Paint::Yellow, "!"), printable(path), why.as_str());
+        eprintln!("{} {}: {}", paint_err(TerminalStyle::Yellow, "!"), printable(path), why.as_str());
     }
-    let in_the_way = plan.conflicts.iter().any(|(_, why)| *why == Why::InTheWay);
+    let in_the_way = plan.conflicts.iter().any(|(_, why)| *why == PullConflict::InTheWay);
     let remedy = if in_the_way { "move what is in the way" } else { "overwrite with --force" };
     let words = format!("{}; nothing was changed. Pull into another folder, or {remedy}", conflicts(plan));
-    Err(Failure::new(Kind::Conflict, words))
+    Err(CliError::new(FailureKind::Conflict, words))
 }
 
-fn conflicts(plan: &Plan) -> String {
+fn conflicts(plan: &PullPlan) -> String {
     plural(plan.conflicts.len() as u64, "conflict")
 }

@@ -2,14 +2,14 @@
 
 use super::sessions::path;
 use crate::{
-    api::{Api, Failure, Result},
-    out::{self, Paint, Table, paint, paint_err},
+    api::{ApiClient, CliError, Result},
+    out::{self, TerminalStyle, TextTable, paint, paint_err},
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use serde_json::{Value, json};
 
 pub(crate) async fn list(
-    api: &Api,
+    api: &ApiClient,
     id: &str,
     (limit, before): (u32, Option<u64>),
     as_json: bool,
@@ -27,15 +27,15 @@ pub(crate) async fn list(
         return Ok(0);
     }
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["", "N", "TAKEN", "FILES", "SIZE", "WHAT"]);
+    let mut table = TextTable::new(&["", "N", "TAKEN", "FILES", "SIZE", "WHAT"]);
     for checkpoint in found {
         let current = checkpoint["current"] == true;
         table.row(vec![
-            (if current { "*" } else { "" }.to_owned(), Some(Paint::Green)),
-            (checkpoint["number"].to_string(), Some(Paint::Bold)),
-            (out::ago(checkpoint["at"].as_str().unwrap_or_default(), now), Some(Paint::Dim)),
+            (if current { "*" } else { "" }.to_owned(), Some(TerminalStyle::Green)),
+            (checkpoint["number"].to_string(), Some(TerminalStyle::Bold)),
+            (out::format_age(checkpoint["at"].as_str().unwrap_or_default(), now), Some(TerminalStyle::Dim)),
             (checkpoint["files"].to_string(), None),
-            (out::size(checkpoint["bytes"].as_u64().unwrap_or(0)), None),
+            (out::format_bytes(checkpoint["bytes"].as_u64().unwrap_or(0)), None),
             (kind(checkpoint).to_owned(), None),
         ]);
     }
@@ -58,7 +58,7 @@ fn kind(checkpoint: &Value) -> &'static str {
     }
 }
 
-pub(crate) async fn one(api: &Api, id: &str, number: u64, as_json: bool) -> Result<u8> {
+pub(crate) async fn show_checkpoint(api: &ApiClient, id: &str, number: u64, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, &format!("/checkpoints/{number}"))).await;
     let answer = answer.map_err(|failure| named(&id, failure))?;
@@ -69,17 +69,17 @@ pub(crate) async fn one(api: &Api, id: &str, number: u64, as_json: bool) -> Resu
     let checkpoint = &answer["checkpoint"];
     let text = |name: &str| checkpoint[name].as_str().unwrap_or_default().to_owned();
     let current = if checkpoint["current"] == true { " (the session is here)" } else { "" };
-    println!("checkpoint {}{current}", paint(Paint::Bold, &number.to_string()));
+    println!("checkpoint {}{current}", paint(TerminalStyle::Bold, &number.to_string()));
     let line = |name: &str, value: String| println!("  {name:<11} {value}");
     line("what", kind(checkpoint).to_owned());
-    line("taken", out::ago(&text("at"), jiff::Timestamp::now()));
+    line("taken", out::format_age(&text("at"), jiff::Timestamp::now()));
     if !checkpoint["turn"].is_null() {
         line("turn", text("turn"));
     }
     line("event", checkpoint["seq"].to_string());
     line(
         "files",
-        format!("{}, {}", checkpoint["files"], out::size(checkpoint["bytes"].as_u64().unwrap_or(0))),
+        format!("{}, {}", checkpoint["files"], out::format_bytes(checkpoint["bytes"].as_u64().unwrap_or(0))),
     );
     line("processes", text("consistency"));
     for (name, what) in [("skipped", "skipped"), ("unsettled", "unsettled")] {
@@ -90,7 +90,12 @@ pub(crate) async fn one(api: &Api, id: &str, number: u64, as_json: bool) -> Resu
     Ok(0)
 }
 
-pub(crate) async fn rewind(api: &Api, id: &str, (number, files): (u64, bool), as_json: bool) -> Result<u8> {
+pub(crate) async fn rewind(
+    api: &ApiClient,
+    id: &str,
+    (number, files): (u64, bool),
+    as_json: bool,
+) -> Result<u8> {
     let id = api.session_id(id).await?;
     let spinner = out::spinner(&format!("going to checkpoint {number}"));
     let body =
@@ -103,7 +108,11 @@ pub(crate) async fn rewind(api: &Api, id: &str, (number, files): (u64, bool), as
         return Ok(0);
     }
     let rewound = &answer["rewound"];
-    eprintln!("{} at checkpoint {number}, {} turns in", paint_err(Paint::Green, "✓"), rewound["turns"]);
+    eprintln!(
+        "{} at checkpoint {number}, {} turns in",
+        paint_err(TerminalStyle::Green, "✓"),
+        rewound["turns"]
+    );
     if rewound["midTurn"] == true {
         eprintln!("  a turn was under way there; it does not go on, send it again");
     }
@@ -117,15 +126,15 @@ pub(crate) async fn rewind(api: &Api, id: &str, (number, files): (u64, bool), as
 }
 
 /// The refusal, with the command that helps.
-pub(crate) fn named(id: &str, failure: Failure) -> Failure {
+pub(crate) fn named(id: &str, failure: CliError) -> CliError {
     let remedy = match failure.kind {
-        Kind::NotFound if failure.message.contains("no such checkpoint") => {
+        FailureKind::NotFound if failure.message.contains("no such checkpoint") => {
             format!("; `ash session checkpoints {id}` lists them")
         }
-        Kind::Conflict if failure.message.contains("turn is not over") => {
+        FailureKind::Conflict if failure.message.contains("turn is not over") => {
             format!(": `ash session interrupt {id}`")
         }
         _ => String::new(),
     };
-    Failure { message: format!("{}{remedy}", failure.message), ..failure }
+    CliError { message: format!("{}{remedy}", failure.message), ..failure }
 }

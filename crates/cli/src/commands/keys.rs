@@ -1,15 +1,15 @@
 //! API keys: make one for everything of a tenant or for one owner, list them, take one away.
 
 use crate::{
-    api::{Api, Result, encoded},
-    args::Key,
-    out::{self, Paint, Table},
+    api::{ApiClient, Result, percent_encode},
+    args::KeyCommand,
+    out::{self, TerminalStyle, TextTable},
 };
 use serde_json::json;
 
-pub(crate) async fn run(api: &Api, command: Key, as_json: bool) -> Result<()> {
+pub(crate) async fn run(api: &ApiClient, command: KeyCommand, as_json: bool) -> Result<()> {
     match command {
-        Key::Create { label, owner } => {
+        KeyCommand::Create { label, owner } => {
             let made = api.post("/api/api-keys", &json!({ "label": label, "owner": owner })).await?;
             if as_json {
                 out::json(&made);
@@ -17,18 +17,18 @@ pub(crate) async fn run(api: &Api, command: Key, as_json: bool) -> Result<()> {
                 println!("{}", made["key"].as_str().unwrap_or_default());
             }
         }
-        Key::List => {
+        KeyCommand::List => {
             let answer = api.get("/api/api-keys").await?;
             if as_json {
                 out::json(&answer);
                 return Ok(());
             }
-            let mut table = Table::new(&["ID", "OWNER", "LABEL", "CREATED"]);
+            let mut table = TextTable::new(&["ID", "OWNER", "LABEL", "CREATED"]);
             for key in answer["keys"].as_array().into_iter().flatten() {
                 let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
                 let (id, owner, label) = (text("id"), text("owner"), text("label"));
                 table.row(vec![
-                    (id, Some(Paint::Bold)),
+                    (id, Some(TerminalStyle::Bold)),
                     (owner, None),
                     (label, None),
                     (text("createdAt"), None),
@@ -36,8 +36,8 @@ pub(crate) async fn run(api: &Api, command: Key, as_json: bool) -> Result<()> {
             }
             table.print();
         }
-        Key::Delete { id } => {
-            let answer = api.delete(&format!("/api/api-keys/{}", encoded(&id))).await?;
+        KeyCommand::Delete { id } => {
+            let answer = api.delete(&format!("/api/api-keys/{}", percent_encode(&id))).await?;
             if as_json {
                 out::json(&answer);
             } else {

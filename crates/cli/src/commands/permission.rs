@@ -4,8 +4,8 @@ mod details;
 
 use super::sessions::path;
 use crate::{
-    api::{Api, Failure, Result, encoded},
-    out::{self, Paint, paint, paint_err},
+    api::{ApiClient, CliError, Result, percent_encode},
+    out::{self, TerminalStyle, paint, paint_err},
 };
 use details::{Before, choices, details, first, rule};
 use futures::future::BoxFuture;
@@ -20,11 +20,11 @@ use std::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// A file that a call replaces is compared with it up to this size.
-const MOST_COMPARED: u64 = 1 << 20;
+const MAX_COMPARED_BYTES: u64 = 1 << 20;
 const UNREAD: &str = "what it replaces, if anything, cannot be read";
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
+pub(crate) async fn list(api: &ApiClient, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, "/permissions")).await?;
     if as_json {
@@ -40,11 +40,11 @@ pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
         let text = |name: &str| asked[name].as_str().unwrap_or_default();
         println!(
             "{}  {}  {}",
-            paint(Paint::Bold, text("id")),
-            paint(Paint::Cyan, text("tool")),
-            paint(Paint::Dim, &format!("until {}", text("expiresAt")))
+            paint(TerminalStyle::Bold, text("id")),
+            paint(TerminalStyle::Cyan, text("tool")),
+            paint(TerminalStyle::Dim, &format!("until {}", text("expiresAt")))
         );
-        println!("{}", whole(asked, &before(api, &id, asked).await).trim_end());
+        println!("{}", full_description(asked, &current_file_content(api, &id, asked).await).trim_end());
         for (n, suggestion) in (1..).zip(suggestions(asked)) {
             println!("  --always {n}  {}", rule(suggestion));
         }
@@ -53,7 +53,7 @@ pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
 }
 
 /// All of what will happen, or what is asked.
-fn whole(asked: &Value, before: &Before) -> String {
+fn full_description(asked: &Value, before: &Before) -> String {
     match asked["question"] == true && !questions(asked).is_empty() {
         true => choices(asked),
         false => details(asked["tool"].as_str().unwrap_or_default(), &asked["input"], before),
@@ -66,7 +66,7 @@ fn suggestions(asked: &Value) -> &[Value] {
 
 /// `answers`: QUESTION=CHOICE each, or only the choice where there is one question.
 pub(crate) async fn allow(
-    api: &Api,
+    api: &ApiClient,
     (id, permission): (&str, &str),
     (answers, always): (&[String], Option<usize>),
     as_json: bool,
@@ -80,7 +80,7 @@ pub(crate) async fn allow(
             let chosen = number.checked_sub(1).and_then(|n| suggestions(asked).get(n));
             let chosen = chosen.ok_or_else(|| {
                 let there = suggestions(asked).len();
-                Failure::invalid(format!(
+                CliError::invalid(format!(
                     "--always {number}: its agent suggests {there} rules; `ash session permissions` lists them"
                 ))
             })?;
@@ -91,21 +91,26 @@ pub(crate) async fn allow(
             body["answers"] = Value::Object(chosen(&questions(asked), answers)?);
         }
     }
-    tell(api, (&id, permission), &body, as_json).await
+    send_verdict(api, (&id, permission), &body, as_json).await
 }
 
 pub(crate) async fn deny(
-    api: &Api,
+    api: &ApiClient,
     (id, permission): (&str, &str),
     message: Option<&str>,
     as_json: bool,
 ) -> Result<u8> {
     let id = api.session_id(id).await?;
-    tell(api, (&id, permission), &json!({ "behavior": "deny", "message": message }), as_json).await
+    send_verdict(api, (&id, permission), &json!({ "behavior": "deny", "message": message }), as_json).await
 }
 
-async fn tell(api: &Api, (id, permission): (&str, &str), body: &Value, as_json: bool) -> Result<u8> {
-    let told = api.post(&path(id, &format!("/permissions/{}", encoded(permission))), body).await;
+async fn send_verdict(
+    api: &ApiClient,
+    (id, permission): (&str, &str),
+    body: &Value,
+    as_json: bool,
+) -> Result<u8> {
+    let told = api.post(&path(id, &format!("/permissions/{}", percent_encode(permission))), body).await;
     let answer = api.unless_ended(id, told).await?;
     if as_json {
         out::json(&answer);
@@ -135,7 +140,7 @@ fn chosen(questions: &[&str], given: &[String]) -> Result<Map<String, Value>> {
             (Some(named), _) => named,
             (None, [only]) => (*only, answer.as_str()),
             (None, _) => {
-                return Err(Failure::invalid(format!(
+                return Err(CliError::invalid(format!(
                     "\"{answer}\" names no question; write it as QUESTION=CHOICE with one of: {}",
                     questions.join(" | ")
                 )));
@@ -158,13 +163,17 @@ pub(crate) fn summary(asked: &Value) -> String {
 }
 
 /// Waits for `answer` and says meanwhile what the agent waits for: a line of JSON each, on stderr.
-pub(crate) async fn meanwhile<T>(api: &Api, id: &str, answer: impl Future<Output = T>) -> T {
+pub(crate) async fn announce_while_waiting<T>(
+    api: &ApiClient,
+    id: &str,
+    answer: impl Future<Output = T>,
+) -> T {
     let mut answer = std::pin::pin!(answer);
     let mut seen = BTreeSet::new();
     loop {
         tokio::select! {
             answer = &mut answer => return answer,
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         // If it cannot be asked now it is asked again.
         let pending = api.get(&path(id, "/permissions")).await.unwrap_or_default();
@@ -178,46 +187,51 @@ pub(crate) async fn meanwhile<T>(api: &Api, id: &str, answer: impl Future<Output
 }
 
 /// The person at the terminal, if there is one, is asked one thing after the other.
-pub(crate) struct Desk {
-    api: Api,
+pub(crate) struct PermissionPrompter {
+    api: ApiClient,
     session: String,
     waiting: VecDeque<Value>,
     asking: Option<(Value, BoxFuture<'static, std::io::Result<Option<Value>>>)>,
 }
 
 /// What came of a request.
-pub(crate) enum Decided {
+pub(crate) enum PermissionPromptResult {
     /// The body that says so.
     Answer { id: String, body: Value },
     /// Nobody is there, or they want to leave it open.
-    Open { asked: Value },
+    Unanswered { asked: Value },
 }
 
-impl Desk {
-    pub(crate) fn new(api: &Api, session: &str) -> Desk {
-        Desk { api: api.clone(), session: session.to_owned(), waiting: VecDeque::new(), asking: None }
+impl PermissionPrompter {
+    pub(crate) fn new(api: &ApiClient, session: &str) -> PermissionPrompter {
+        PermissionPrompter {
+            api: api.clone(),
+            session: session.to_owned(),
+            waiting: VecDeque::new(),
+            asking: None,
+        }
     }
 
-    pub(crate) fn put(&mut self, asked: Value) {
+    pub(crate) fn enqueue(&mut self, asked: Value) {
         self.waiting.push_back(asked);
     }
 
     /// Somebody else has answered it, or nobody waits for it any more. True: it was being asked here.
-    pub(crate) fn forget(&mut self, id: &Value) -> bool {
+    pub(crate) fn cancel(&mut self, id: &Value) -> bool {
         self.waiting.retain(|asked| asked["id"] != *id);
         self.asking.take_if(|(asked, _)| asked["id"] == *id).is_some()
     }
 
     /// Never comes while there is nothing to ask. Whoever stops waiting loses nothing.
-    pub(crate) async fn decided(&mut self) -> Decided {
+    pub(crate) async fn next_decision(&mut self) -> PermissionPromptResult {
         if self.asking.is_none() {
             let Some(asked) = self.waiting.pop_front() else { return std::future::pending().await };
             if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-                return Decided::Open { asked };
+                return PermissionPromptResult::Unanswered { asked };
             }
-            let (question, api, session) = (asked.clone(), self.api.again(), self.session.clone());
+            let (question, api, session) = (asked.clone(), self.api.reconnected(), self.session.clone());
             let asking = async move {
-                let before = before(&api, &session, &question).await;
+                let before = current_file_content(&api, &session, &question).await;
                 ask(&question, &before).await
             };
             self.asking = Some((asked, Box::pin(asking)));
@@ -226,21 +240,22 @@ impl Desk {
         let said = asking.await;
         let Some((asked, _)) = self.asking.take() else { return std::future::pending().await };
         match said {
-            Ok(Some(body)) => {
-                Decided::Answer { id: asked["id"].as_str().unwrap_or_default().to_owned(), body }
-            }
-            Ok(None) | Err(_) => Decided::Open { asked },
+            Ok(Some(body)) => PermissionPromptResult::Answer {
+                id: asked["id"].as_str().unwrap_or_default().to_owned(),
+                body,
+            },
+            Ok(None) | Err(_) => PermissionPromptResult::Unanswered { asked },
         }
     }
 }
 
 /// All of what a request is about, as it is said where nobody sits at a terminal.
-pub(super) async fn described(api: &Api, session: &str, asked: &Value) -> String {
-    whole(asked, &before(api, session, asked).await)
+pub(super) async fn described(api: &ApiClient, session: &str, asked: &Value) -> String {
+    full_description(asked, &current_file_content(api, session, asked).await)
 }
 
 /// What is in the file that a call replaces.
-async fn before(api: &Api, session: &str, asked: &Value) -> Before {
+async fn current_file_content(api: &ApiClient, session: &str, asked: &Value) -> Before {
     let Some(file) = asked["input"]["file_path"].as_str().filter(|_| asked["tool"] == "Write") else {
         return Before::Nothing;
     };
@@ -248,14 +263,14 @@ async fn before(api: &Api, session: &str, asked: &Value) -> Before {
     else {
         return Before::Unknown("outside the workspace: what it replaces, if anything, cannot be shown");
     };
-    let name: Vec<String> = inside.split('/').map(encoded).collect();
+    let name: Vec<String> = inside.split('/').map(percent_encode).collect();
     let request = api.request(reqwest::Method::GET, &path(session, &format!("/files/{}", name.join("/"))));
     match api.send(request).await {
-        Ok(found) if found.content_length().is_some_and(|size| size <= MOST_COMPARED) => {
+        Ok(found) if found.content_length().is_some_and(|size| size <= MAX_COMPARED_BYTES) => {
             found.text().await.map_or(Before::Unknown(UNREAD), Before::Text)
         }
         Ok(_) => Before::Unknown("it replaces a file that is too large to be compared"),
-        Err(failure) if failure.kind == ash_model::Kind::NotFound => Before::Nothing,
+        Err(failure) if failure.kind == ash_model::FailureKind::NotFound => Before::Nothing,
         Err(_) => Before::Unknown(UNREAD),
     }
 }
@@ -266,9 +281,9 @@ async fn ask(asked: &Value, before: &Before) -> std::io::Result<Option<Value>> {
         return ask_questions(asked).await;
     }
     let tool = asked["tool"].as_str().unwrap_or("a tool");
-    let all = whole(asked, before);
+    let all = full_description(asked, before);
     let (mut shown, mut hidden) = first(&all);
-    eprintln!("{}", paint_err(Paint::Yellow, &format!("? {tool}")));
+    eprintln!("{}", paint_err(TerminalStyle::Yellow, &format!("? {tool}")));
     loop {
         eprintln!("{shown}");
         for (n, suggestion) in (1..).zip(suggestions(asked)) {
@@ -286,11 +301,11 @@ async fn ask(asked: &Value, before: &Before) -> std::io::Result<Option<Value>> {
             (shown, hidden) = first(hidden);
             continue;
         }
-        return Ok(Some(leave(&said, suggestions(asked))));
+        return Ok(Some(parse_verdict(&said, suggestions(asked))));
     }
 }
 
-fn leave(said: &str, suggestions: &[Value]) -> Value {
+fn parse_verdict(said: &str, suggestions: &[Value]) -> Value {
     let always = said.to_lowercase().strip_prefix('a').and_then(|number| match number {
         "" => suggestions.first(),
         number => number.parse::<usize>().ok()?.checked_sub(1).and_then(|n| suggestions.get(n)),
@@ -314,7 +329,7 @@ async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
             .map(|choice| choice["label"].as_str().unwrap_or_default())
             .collect();
         let only = json!({ "input": { "questions": [question] } });
-        eprintln!("{} {}", paint_err(Paint::Yellow, "?"), choices(&only));
+        eprintln!("{} {}", paint_err(TerminalStyle::Yellow, "?"), choices(&only));
         let several = if question["multiSelect"] == true { "s, with commas between" } else { "" };
         let Some(said) = prompt(&format!("number{several}, or your own words: ")).await? else {
             return Ok(None);
@@ -336,7 +351,7 @@ fn choice(choices: &[&str], said: &str) -> String {
 
 /// One line from the terminal. Not through std's buffer: whoever stops waiting must not have taken a line along.
 async fn prompt(words: &str) -> std::io::Result<Option<String>> {
-    eprint!("{}", paint_err(Paint::Bold, words));
+    eprint!("{}", paint_err(TerminalStyle::Bold, words));
     std::io::stderr().flush()?;
     let keyboard = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     // SAFETY: a file has the same descriptor, and keeps it open, as long as it lives.
@@ -364,23 +379,26 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_leave() {
-        assert_eq!(leave("Yes", &[]), json!({"behavior": "allow"}));
+        assert_eq!(parse_verdict("Yes", &[]), json!({"behavior": "allow"}));
         for no in ["", "n", "NO"] {
-            assert_eq!(leave(no, &[]), json!({"behavior": "deny"}));
+            assert_eq!(parse_verdict(no, &[]), json!({"behavior": "deny"}));
         }
-        assert_eq!(leave("use tabs", &[]), json!({"behavior": "deny", "message": "use tabs"}));
+        assert_eq!(parse_verdict("use tabs", &[]), json!({"behavior": "deny", "message": "use tabs"}));
     }
 
     #[test]
     fn always_takes_one_of_the_agents_own_suggestions() {
         let rules = [json!({"type": "addRules"}), json!({"type": "setMode"})];
         for (said, rule) in [("a", &rules[0]), ("A1", &rules[0]), ("a2", &rules[1])] {
-            assert_eq!(leave(said, &rules), json!({"behavior": "allow", "updatedPermissions": [rule]}));
+            assert_eq!(
+                parse_verdict(said, &rules),
+                json!({"behavior": "allow", "updatedPermissions": [rule]})
+            );
         }
         for no in ["a3", "a0", "always"] {
-            assert_eq!(leave(no, &rules)["behavior"], "deny", "{no}");
+            assert_eq!(parse_verdict(no, &rules)["behavior"], "deny", "{no}");
         }
-        assert_eq!(leave("a", &[])["behavior"], "deny");
+        assert_eq!(parse_verdict("a", &[])["behavior"], "deny");
     }
 
     #[test]

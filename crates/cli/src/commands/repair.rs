@@ -1,33 +1,35 @@
 //! `ash repair`: a database that knows less than its witnesses learns from them.
 
-use super::doctor::Server;
+use super::doctor::ServerConfigArgs;
 use crate::{
-    api::{Failure, Result},
-    out::{self, Paint, paint},
+    api::{CliError, Result},
+    out::{self, TerminalStyle, paint},
 };
-use ash_server::{Repair, Repaired, RepairedSession};
+use ash_server::{RepairMode, RepairReport, RepairedSession};
 use serde_json::{Value, json};
 
 /// Answers 1 if something could not be brought back, or if there is something to bring back and nothing was done.
 pub(super) async fn run(yes: bool, as_json: bool) -> Result<u8> {
-    let config = Server::of_environment()?;
-    let how = if yes { Repair::Apply } else { Repair::DryRun };
+    let config = ServerConfigArgs::of_environment()?;
+    let how = if yes { RepairMode::Apply } else { RepairMode::DryRun };
     let repaired = ash_server::repair(&config, how).await;
-    let repaired = repaired.map_err(|error| Failure::invalid(error.to_string()))?;
+    let repaired = repaired.map_err(|error| CliError::invalid(error.to_string()))?;
     match as_json {
         true => out::json(&shown(&repaired, yes)),
-        false => tell(&repaired, yes),
+        false => print_report(&repaired, yes),
     }
     let failed = repaired.sessions.iter().any(|session| session.failed.is_some());
     let left = !yes && is_something(&repaired);
     Ok(u8::from(failed || left))
 }
 
-fn is_something(repaired: &Repaired) -> bool {
-    repaired.damaged.is_some() || !repaired.sessions.is_empty() || !repaired.orphans.is_empty()
+fn is_something(repaired: &RepairReport) -> bool {
+    repaired.database_error.is_some()
+        || !repaired.sessions.is_empty()
+        || !repaired.orphan_workspaces.is_empty()
 }
 
-fn shown(repaired: &Repaired, yes: bool) -> Value {
+fn shown(repaired: &RepairReport, yes: bool) -> Value {
     let session = |one: &RepairedSession| {
         json!({
             "tenantId": one.tenant, "id": one.session, "from": one.witness, "known": one.known, "proven": one.proven,
@@ -35,20 +37,20 @@ fn shown(repaired: &Repaired, yes: bool) -> Value {
         })
     };
     json!({
-        "dryRun": !yes, "damaged": repaired.damaged, "aside": repaired.aside,
+        "dryRun": !yes, "damaged": repaired.database_error, "aside": repaired.damaged_database_copy,
         "sessions": repaired.sessions.iter().map(session).collect::<Vec<_>>(),
-        "unknownTrees": repaired.orphans, "kept": repaired.kept,
+        "unknownTrees": repaired.orphan_workspaces, "kept": repaired.preserved_trees,
     })
 }
 
-fn tell(repaired: &Repaired, yes: bool) {
+fn print_report(repaired: &RepairReport, yes: bool) {
     if !is_something(repaired) {
-        eprintln!("{}", paint(Paint::Green, "the database knows everything that its witnesses know"));
+        eprintln!("{}", paint(TerminalStyle::Green, "the database knows everything that its witnesses know"));
         return;
     }
-    if let Some(damaged) = &repaired.damaged {
+    if let Some(damaged) = &repaired.database_error {
         eprintln!("the database cannot be read: {}", damaged);
-        match &repaired.aside {
+        match &repaired.damaged_database_copy {
             Some(aside) => eprintln!("it is kept as {}; a new one was made", aside.display()),
             None => {
                 eprintln!("with --yes it is put aside, and a new one is made from packs and the object store")
@@ -58,19 +60,19 @@ fn tell(repaired: &Repaired, yes: bool) {
     for one in &repaired.sessions {
         let known = one.known.map_or("unknown".to_owned(), |known| format!("known up to event {known}"));
         let from = match one.witness {
-            ash_model::Witness::Packs => "packs",
-            ash_model::Witness::Bucket => "the object store",
+            ash_model::HistorySource::Packs => "packs",
+            ash_model::HistorySource::Bucket => "the object store",
         };
         let what = match (&one.failed, yes) {
-            (Some(error), _) => paint(Paint::Red, &format!("not back: {}", error)),
-            (None, true) => paint(Paint::Green, "back"),
+            (Some(error), _) => paint(TerminalStyle::Red, &format!("not back: {}", error)),
+            (None, true) => paint(TerminalStyle::Green, "back"),
             (None, false) => "would come back".to_owned(),
         };
         let id = one.session.as_str().to_owned();
         println!("{id}  {known}, {} events in {from}: {what}", one.proven);
     }
-    for (number, workspace) in repaired.orphans.iter().enumerate() {
-        match repaired.kept.get(number) {
+    for (number, workspace) in repaired.orphan_workspaces.iter().enumerate() {
+        match repaired.preserved_trees.get(number) {
             Some(kept) => println!("the files of an unknown workspace are in {}", kept.display()),
             None => println!("the files of workspace {workspace}, which nobody knows, would be put aside"),
         }

@@ -1,11 +1,11 @@
 //! `ash serve`: the server in the foreground.
 
-use crate::args::Serve;
+use crate::args::ServeArgs;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-pub(crate) fn run(mut serve: Serve) -> ExitCode {
-    serve.config.given = super::doctor::by_flag();
+pub(crate) fn run(mut serve: ServeArgs) -> ExitCode {
+    serve.config.settings_by_flag = super::doctor::settings_by_flag();
     // Before a key comes into it.
     if let Err(error) = ash_sandbox::keep_memory_private() {
         eprintln!("ash: the server's memory cannot be kept private: {error}");
@@ -20,7 +20,7 @@ pub(crate) fn run(mut serve: Serve) -> ExitCode {
         logging.with_target(false).with_ansi(colours).init();
     }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = ash_server::watch_stretches(&mut runtime).enable_all().build();
+    let runtime = ash_server::watch_poll_times(&mut runtime).enable_all().build();
     let served = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
         runtime.block_on(ash_server::serve(serve.config)).map_err(|error| error.to_string())
     });

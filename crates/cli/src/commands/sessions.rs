@@ -1,20 +1,20 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{artifacts, busy, cleaning, environment, folder, history, permission, show, variables};
+use super::{artifacts, busy, cleaning, environment, folder, history, parse_key_values, permission, show};
 use crate::{
-    api::{Api, Failure, Result, encoded},
-    args::{Listing, Options, Session},
-    out::{self, Paint, Table, paint},
-    stream::{Next, Stream},
+    api::{ApiClient, CliError, Result, percent_encode},
+    args::{ListSessionsArgs, SessionCommand, SessionOptionArgs},
+    out::{self, TerminalStyle, TextTable, paint},
+    stream::{SessionStream, SessionStreamItem},
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
+pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool) -> Result<u8> {
     match command {
-        Session::Create {
+        SessionCommand::Create {
             agent,
             id,
             workspace,
@@ -28,13 +28,13 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             dir,
             all,
         } => {
-            let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
+            let dir = dir.map(|dir| folder::canonical_folder(&dir)).transpose()?;
             let mut options = json!({
                 "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode,
                 "extraEnv": environment(&env)?.into_iter().collect::<BTreeMap<_, _>>(),
                 "owner": owner, "metadata": map(&metadata)?, "ttl": ttl.map(|ttl| ttl.as_secs()),
             });
-            for (name, value) in given(&more)? {
+            for (name, value) in option_values(&more)? {
                 options[name] = value;
             }
             let made = create(api, &agent, options).await?;
@@ -47,29 +47,33 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
                 println!("{id}")
             }
             match dir {
-                Some(dir) => Ok(folder::push(api, &id, &dir, folder::Which::of(all)).await?.exit_code()),
+                Some(dir) => {
+                    Ok(folder::push(api, &id, &dir, folder::FileSelection::of(all)).await?.exit_code())
+                }
                 None => Ok(0),
             }
         }
-        Session::Send { id, message, on_busy, raw } => {
+        SessionCommand::Send { id, message, on_busy, raw } => {
             let body = json!({ "content": message, "onBusy": on_busy });
             send(api, &id, body, (raw, as_json)).await
         }
-        Session::Queue { id, first, cancel } => busy::queue(api, &id, (&first, &cancel), as_json).await,
-        Session::Lock { id, ttl, holder, takeover } => {
+        SessionCommand::Queue { id, first, cancel } => {
+            busy::queue(api, &id, (&first, &cancel), as_json).await
+        }
+        SessionCommand::Lock { id, ttl, holder, takeover } => {
             busy::lock(api, &id, (ttl, holder, takeover), as_json).await
         }
-        Session::Unlock { id } => busy::unlock(api, &id, as_json).await,
-        Session::Config { id, options } => {
+        SessionCommand::Unlock { id } => busy::unlock(api, &id, as_json).await,
+        SessionCommand::Config { id, options } => {
             let id = api.session_id(&id).await?;
-            let answer = api.patch(&path(&id, "/config"), &Value::Object(given(&options)?)).await?;
+            let answer = api.patch(&path(&id, "/config"), &Value::Object(option_values(&options)?)).await?;
             name_ignored(&answer["session"]);
             out::json(if as_json { &answer } else { &answer["session"]["config"] });
             Ok(0)
         }
-        Session::List(listing) => list(api, listing, as_json).await,
-        Session::Prune(prune) => cleaning::prune(api, prune, as_json).await,
-        Session::Label { id, metadata } => {
+        SessionCommand::List(listing) => list(api, listing, as_json).await,
+        SessionCommand::Prune(prune) => cleaning::prune(api, prune, as_json).await,
+        SessionCommand::Label { id, metadata } => {
             let id = api.session_id(&id).await?;
             let answer = api.patch(&path(&id, ""), &json!({ "metadata": map(&metadata)? })).await?;
             if as_json {
@@ -77,7 +81,7 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Get { id } => {
+        SessionCommand::Get { id } => {
             let id = api.session_id(&id).await?;
             let answer = api.get(&path(&id, "")).await?;
             if as_json {
@@ -87,13 +91,13 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Pause { id } => act(api, &id, "pause", as_json).await,
-        Session::Stop { id } => act(api, &id, "stop", as_json).await,
-        Session::Resume { id, options, detach } => {
-            let options = Value::Object(given(&options)?);
+        SessionCommand::Pause { id } => post_action(api, &id, "pause", as_json).await,
+        SessionCommand::Stop { id } => post_action(api, &id, "stop", as_json).await,
+        SessionCommand::Resume { id, options, detach } => {
+            let options = Value::Object(option_values(&options)?);
             resume(api, &id, &options, (detach, as_json)).await
         }
-        Session::End { id, purge } => {
+        SessionCommand::End { id, purge } => {
             let id = api.session_id(&id).await?;
             let answer = api.delete(&path(&id, if purge { "?purge=true" } else { "" })).await?;
             if as_json {
@@ -105,7 +109,7 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Fork { id, new, checkpoint, same_workspace } => {
+        SessionCommand::Fork { id, new, checkpoint, same_workspace } => {
             let id = api.session_id(&id).await?;
             let mut body = json!({ "sessionId": new, "checkpoint": checkpoint });
             if same_workspace {
@@ -122,7 +126,7 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Interrupt { id } => {
+        SessionCommand::Interrupt { id } => {
             let id = api.session_id(&id).await?;
             let answer = api.post(&path(&id, "/interrupt"), &json!({})).await?;
             let ran = !answer["turn"].is_null();
@@ -133,47 +137,55 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Permissions { id } => permission::list(api, &id, as_json).await,
-        Session::Allow { id, permission, answers, always } => {
+        SessionCommand::Permissions { id } => permission::list(api, &id, as_json).await,
+        SessionCommand::Allow { id, permission, answers, always } => {
             permission::allow(api, (&id, &permission), (&answers, always), as_json).await
         }
-        Session::Deny { id, permission, message } => {
+        SessionCommand::Deny { id, permission, message } => {
             permission::deny(api, (&id, &permission), message.as_deref(), as_json).await
         }
-        Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
-        Session::Logs { id } => logs(api, &id, as_json).await,
-        Session::Tail { id, kind, since } => {
+        SessionCommand::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
+        SessionCommand::Logs { id } => logs(api, &id, as_json).await,
+        SessionCommand::Tail { id, kind, since } => {
             tail(api, &id, (kind.as_deref(), since.as_deref()), as_json).await
         }
-        Session::Checkpoints { id, limit, before } => history::list(api, &id, (limit, before), as_json).await,
-        Session::Checkpoint { id, number } => history::one(api, &id, number, as_json).await,
-        Session::Rewind { id, checkpoint, files } => {
+        SessionCommand::Checkpoints { id, limit, before } => {
+            history::list(api, &id, (limit, before), as_json).await
+        }
+        SessionCommand::Checkpoint { id, number } => {
+            history::show_checkpoint(api, &id, number, as_json).await
+        }
+        SessionCommand::Rewind { id, checkpoint, files } => {
             history::rewind(api, &id, (checkpoint, files), as_json).await
         }
-        Session::Files { id, path, checkpoint } => {
+        SessionCommand::Files { id, path, checkpoint } => {
             files(api, &id, (path.as_deref(), checkpoint), as_json).await
         }
-        Session::Plan { id, checkpoint } => artifacts::plan(api, &id, checkpoint, as_json).await,
-        Session::Artifacts { id, path: None, checkpoint, .. } => {
+        SessionCommand::Plan { id, checkpoint } => artifacts::plan(api, &id, checkpoint, as_json).await,
+        SessionCommand::Artifacts { id, path: None, checkpoint, .. } => {
             artifacts::list(api, &id, checkpoint, as_json).await
         }
-        Session::Artifacts { id, path: Some(name), out, checkpoint } => {
+        SessionCommand::Artifacts { id, path: Some(name), out, checkpoint } => {
             artifacts::read(api, (&id, &name), out.as_deref(), checkpoint).await
         }
-        Session::Diff { id, from, to, name_only } => {
+        SessionCommand::Diff { id, from, to, name_only } => {
             let id = api.session_id(&id).await?;
-            let between = folder::Between { from, to };
+            let between = folder::CheckpointRange { from, to };
             let diff = folder::diff(api, &id, between, (name_only, as_json)).await;
             diff.map_err(|failure| history::named(&id, failure))
         }
-        Session::Pull { id, dir, force } => {
+        SessionCommand::Pull { id, dir, force } => {
             let id = api.session_id(&id).await?;
-            let local = if force { folder::Local::Overwrite } else { folder::Local::Keep };
+            let local = if force {
+                folder::LocalChangePolicy::Overwrite
+            } else {
+                folder::LocalChangePolicy::KeepLocal
+            };
             folder::pull(api, &id, &dir, local, as_json).await
         }
-        Session::Push { id, dir, all } => {
+        SessionCommand::Push { id, dir, all } => {
             let id = api.session_id(&id).await?;
-            let pushed = folder::push(api, &id, &dir, folder::Which::of(all)).await?;
+            let pushed = folder::push(api, &id, &dir, folder::FileSelection::of(all)).await?;
             if as_json {
                 out::json(&pushed.json());
             }
@@ -183,19 +195,19 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
 }
 
 pub(crate) fn path(id: &str, rest: &str) -> String {
-    format!("/api/sessions/{}{rest}", encoded(id))
+    format!("/api/sessions/{}{rest}", percent_encode(id))
 }
 
 fn short(id: &str) -> String {
-    if out::is_chosen(id) { id.to_owned() } else { id.chars().take(8).collect() }
+    if out::is_custom_id(id) { id.to_owned() } else { id.chars().take(8).collect() }
 }
 
 fn map(metadata: &[String]) -> Result<BTreeMap<String, String>> {
-    Ok(variables(metadata)?.into_iter().collect())
+    Ok(parse_key_values(metadata)?.into_iter().collect())
 }
 
 /// What a file says, and after it what the command line says.
-fn given(options: &Options) -> Result<serde_json::Map<String, Value>> {
+fn option_values(options: &SessionOptionArgs) -> Result<serde_json::Map<String, Value>> {
     let mut all = match &options.options {
         None => serde_json::Map::new(),
         Some(file) => {
@@ -203,17 +215,17 @@ fn given(options: &Options) -> Result<serde_json::Map<String, Value>> {
                 true => std::io::read_to_string(std::io::stdin()),
                 false => std::fs::read_to_string(file),
             };
-            let text = text.map_err(Failure::local(&format!("cannot read {}", file.display())))?;
+            let text = text.map_err(CliError::from_io(&format!("cannot read {}", file.display())))?;
             serde_json::from_str(&text).map_err(|error| not_an_object(file, &error))?
         }
     };
     for option in &options.option {
         let (name, value) = option
             .split_once('=')
-            .ok_or_else(|| Failure::invalid(format!("{option:?} is not of the form NAME=VALUE")))?;
+            .ok_or_else(|| CliError::invalid(format!("{option:?} is not of the form NAME=VALUE")))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         if name == "provider" && (value["apiKey"].is_string() || value["headers"].is_object()) {
-            return Err(Failure::invalid(
+            return Err(CliError::invalid(
                 "keys are not taken as flags, which every user of this machine can read: put the provider into a file, and give that with --options FILE (- is standard input)",
             ));
         }
@@ -222,22 +234,22 @@ fn given(options: &Options) -> Result<serde_json::Map<String, Value>> {
     Ok(all)
 }
 
-fn not_an_object(file: &std::path::Path, error: &serde_json::Error) -> Failure {
+fn not_an_object(file: &std::path::Path, error: &serde_json::Error) -> CliError {
     let place = match (error.classify(), error.line()) {
         (serde_json::error::Category::Data, _) | (_, 0) => String::new(),
         (_, line) => format!(": it cannot be read from line {line}, column {} on", error.column()),
     };
-    Failure::invalid(format!("{} is no JSON object{place}", file.display()))
+    CliError::invalid(format!("{} is no JSON object{place}", file.display()))
 }
 
 /// Starts a session; `options` that are null are left out.
-pub(crate) async fn create(api: &Api, agent: &str, options: Value) -> Result<Value> {
+pub(crate) async fn create(api: &ApiClient, agent: &str, options: Value) -> Result<Value> {
     let mut body = json!({ "agent": agent });
     for (name, value) in options.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
         body[name] = value.clone();
     }
     api.post("/api/sessions", &body).await.map_err(|failure| match failure.kind {
-        ash_model::Kind::NotFound => Failure {
+        ash_model::FailureKind::NotFound => CliError {
             message: format!(
                 "{}; `ash agent list` shows what there is, `ash deploy DIR` adds one",
                 failure.message
@@ -258,7 +270,7 @@ fn name_ignored(session: &Value) {
     }
 }
 
-async fn act(api: &Api, id: &str, action: &str, as_json: bool) -> Result<u8> {
+async fn post_action(api: &ApiClient, id: &str, action: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let spinner = out::spinner(&format!("{action}: saving the workspace"));
     let answer = api.post(&path(&id, &format!("/{action}")), &json!({})).await;
@@ -273,15 +285,15 @@ async fn act(api: &Api, id: &str, action: &str, as_json: bool) -> Result<u8> {
     Ok(0)
 }
 
-async fn resume(api: &Api, id: &str, options: &Value, (detach, as_json): (bool, bool)) -> Result<u8> {
+async fn resume(api: &ApiClient, id: &str, options: &Value, (detach, as_json): (bool, bool)) -> Result<u8> {
     // One that the server does not know may be in its object store, under its whole id.
     let (id, unknown) = match api.session_id(id).await {
         Ok(id) => (id, None),
-        Err(failure) if failure.kind == Kind::NotFound => (id.to_owned(), Some(failure)),
+        Err(failure) if failure.kind == FailureKind::NotFound => (id.to_owned(), Some(failure)),
         Err(failure) => return Err(failure),
     };
-    let answer = match (bring_back(api, &id, options).await, unknown) {
-        (Err(failure), Some(unknown)) if failure.kind == Kind::NotFound => return Err(unknown),
+    let answer = match (resume_with_progress(api, &id, options).await, unknown) {
+        (Err(failure), Some(unknown)) if failure.kind == FailureKind::NotFound => return Err(unknown),
         (answer, _) => answer?,
     };
     if as_json {
@@ -292,18 +304,18 @@ async fn resume(api: &Api, id: &str, options: &Value, (detach, as_json): (bool, 
     if detach {
         return Ok(0);
     }
-    eprintln!("{}", out::paint_err(Paint::Dim, "following; Ctrl-C leaves it running"));
+    eprintln!("{}", out::paint_err(TerminalStyle::Dim, "following; Ctrl-C leaves it running"));
     follow(api, &id, &last_event(api, &id).await?, (None, false)).await
 }
 
-async fn last_event(api: &Api, id: &str) -> Result<String> {
+async fn last_event(api: &ApiClient, id: &str) -> Result<String> {
     let last = api.get(&path(id, "/events?limit=1000&type=lifecycle")).await?;
     let last = last["events"].as_array().and_then(|events| events.last());
     Ok(last.map(|event| event["sequence"].to_string()).unwrap_or_default())
 }
 
 /// Resumes it, and shows how far that has come if it takes long. Answers what the server answers.
-pub(super) async fn bring_back(api: &Api, id: &str, options: &Value) -> Result<Value> {
+pub(super) async fn resume_with_progress(api: &ApiClient, id: &str, options: &Value) -> Result<Value> {
     let bar = out::spinner("bringing it back");
     let answer = {
         let to = path(id, "/resume");
@@ -319,59 +331,60 @@ pub(super) async fn bring_back(api: &Api, id: &str, options: &Value) -> Result<V
 }
 
 /// Only for the eyes: whatever goes wrong here, the answer comes.
-async fn watch(api: &Api, id: &str, bar: &indicatif::ProgressBar) {
+async fn watch(api: &ApiClient, id: &str, bar: &indicatif::ProgressBar) {
     // A server that knows it only from its object store has nothing to follow at first.
     let mut stream = loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let Ok(last) = last_event(api, id).await else { continue };
-        match Stream::follow(api, id, &last).await {
+        match SessionStream::follow(api, id, &last).await {
             Ok(stream) => break stream,
             Err(_) => continue,
         }
     };
-    while let Ok(Next::Frame(frame)) = stream.next().await {
+    while let Ok(SessionStreamItem::Frame(frame)) = stream.next().await {
         if frame.event == "restore_progress" {
-            out::restoring(bar, &frame.data);
+            out::show_restore_progress(bar, &frame.data);
         }
     }
 }
 
-async fn send(api: &Api, id: &str, body: Value, (raw, as_json): (bool, bool)) -> Result<u8> {
+async fn send(api: &ApiClient, id: &str, body: Value, (raw, as_json): (bool, bool)) -> Result<u8> {
     let id = api.session_id(id).await?;
     if as_json {
         let request = api.request(Method::POST, &path(&id, "/messages")).header("accept", "application/json");
         let sent = api.send(request.json(&body));
-        let answer: Value = permission::meanwhile(api, &id, sent).await?.json().await.unwrap_or_default();
+        let answer: Value =
+            permission::announce_while_waiting(api, &id, sent).await?.json().await.unwrap_or_default();
         out::json(&answer);
         return exit_code(api, &id, &answer).await;
     }
-    let stream = Stream::send(api, &id, body).await?;
+    let stream = SessionStream::send(api, &id, body).await?;
     if raw { print_raw(stream, api, &id).await } else { show::turn(stream, api, &id).await }
 }
 
 /// The exit code for a turn that was answered as JSON.
-pub(super) async fn exit_code(api: &Api, id: &str, answer: &Value) -> Result<u8> {
+pub(super) async fn exit_code(api: &ApiClient, id: &str, answer: &Value) -> Result<u8> {
     match is_cut(answer) {
         true => show::after_cut(api, id, answer["turn"].as_str().unwrap_or_default(), 1).await,
         false => Ok(u8::from(answer["status"] != "done")),
     }
 }
 
-async fn print_raw(mut stream: Stream, api: &Api, session: &str) -> Result<u8> {
+async fn print_raw(mut stream: SessionStream, api: &ApiClient, session: &str) -> Result<u8> {
     let mut cut = None;
     loop {
         match stream.next().await? {
-            Next::Frame(frame) => {
+            SessionStreamItem::Frame(frame) => {
                 println!("[{}] {}", frame.event, out::escaped(&frame.data.to_string()));
                 if frame.event == "error" && frame.data["code"] == "session_ended" {
-                    return Err(Failure::ended());
+                    return Err(CliError::ended());
                 }
                 if frame.event == "done" && is_cut(&frame.data) {
                     cut = frame.data["turn"].as_str().map(str::to_owned);
                 }
             }
-            Next::Waiting => eprintln!("(waiting for the server)"),
-            Next::Over => {
+            SessionStreamItem::Reconnecting => eprintln!("(waiting for the server)"),
+            SessionStreamItem::Ended => {
                 return match &cut {
                     Some(turn) => show::after_cut(api, session, turn, 0).await,
                     None => Ok(0),
@@ -387,12 +400,17 @@ fn is_cut(answer: &Value) -> bool {
 }
 
 /// From the start, or from `since` on, until the reader leaves or nothing can come any more.
-async fn tail(api: &Api, id: &str, (kind, since): (Option<&str>, Option<&str>), as_json: bool) -> Result<u8> {
+async fn tail(
+    api: &ApiClient,
+    id: &str,
+    (kind, since): (Option<&str>, Option<&str>),
+    as_json: bool,
+) -> Result<u8> {
     if let Some(kind) = kind.filter(|kind| !ash_server::EVENTS.contains(kind)) {
         let own = ash_server::EVENTS.join(", ");
         eprintln!(
             "{} {kind} is none of the server's events, so only its agent's own can be. They are: {own}",
-            out::paint_err(Paint::Yellow, "!")
+            out::paint_err(TerminalStyle::Yellow, "!")
         );
     }
     let id = api.session_id(id).await?;
@@ -404,12 +422,12 @@ async fn tail(api: &Api, id: &str, (kind, since): (Option<&str>, Option<&str>), 
 }
 
 /// The last event before `since`: the id of an event as tail shows it, or how long ago.
-async fn event_before(api: &Api, id: &str, since: &str) -> Result<String> {
+async fn event_before(api: &ApiClient, id: &str, since: &str) -> Result<String> {
     if since.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ':')) && !since.is_empty() {
         return Ok(since.to_owned());
     }
-    let ago = ash_model::duration(since).map_err(|error| {
-        Failure::invalid(format!("--since {since:?}: {error}, or give the id of an event as tail shows it"))
+    let ago = ash_model::parse_duration(since).map_err(|error| {
+        CliError::invalid(format!("--since {since:?}: {error}, or give the id of an event as tail shows it"))
     })?;
     let from = jiff::Timestamp::now().saturating_sub(jiff::SignedDuration::try_from(ago).unwrap_or_default());
     let from = from.unwrap_or(jiff::Timestamp::MIN);
@@ -431,36 +449,38 @@ async fn event_before(api: &Api, id: &str, since: &str) -> Result<String> {
 }
 
 /// Prints a line for each event until the reader leaves or nothing can come any more.
-async fn follow(api: &Api, id: &str, last: &str, (kind, as_json): (Option<&str>, bool)) -> Result<u8> {
+async fn follow(api: &ApiClient, id: &str, last: &str, (kind, as_json): (Option<&str>, bool)) -> Result<u8> {
     // The first event of all has no cursor before it.
     let last = if last == "0" { "" } else { last };
-    let mut stream = Stream::follow(api, id, last).await?;
+    let mut stream = SessionStream::follow(api, id, last).await?;
     loop {
         let next = tokio::select! {
             next = stream.next() => next?,
             _ = tokio::signal::ctrl_c() => return Ok(0),
         };
         match next {
-            Next::Frame(frame) if kind.is_some_and(|kind| kind != frame.event) => {}
-            Next::Frame(frame) if as_json => {
+            SessionStreamItem::Frame(frame) if kind.is_some_and(|kind| kind != frame.event) => {}
+            SessionStreamItem::Frame(frame) if as_json => {
                 let line = json!({ "id": frame.id, "event": frame.event, "data": frame.data });
                 println!("{}", out::escaped(&line.to_string()));
             }
             // What it says is in the events beside it.
-            Next::Frame(frame) if kind.is_none() && frame.event == "message" => {}
-            Next::Frame(frame) => println!(
+            SessionStreamItem::Frame(frame) if kind.is_none() && frame.event == "message" => {}
+            SessionStreamItem::Frame(frame) => println!(
                 "{} {}",
-                paint(Paint::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)),
+                paint(TerminalStyle::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)),
                 out::shortened(&frame.data.to_string(), 160)
             ),
-            Next::Waiting => eprintln!("{}", out::paint_err(Paint::Dim, "(waiting for the server)")),
-            Next::Over => return Ok(0),
+            SessionStreamItem::Reconnecting => {
+                eprintln!("{}", out::paint_err(TerminalStyle::Dim, "(waiting for the server)"))
+            }
+            SessionStreamItem::Ended => return Ok(0),
         }
     }
 }
 
 /// What comes on stdout and stderr of its agent, as the server keeps it.
-async fn logs(api: &Api, id: &str, as_json: bool) -> Result<u8> {
+async fn logs(api: &ApiClient, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, "/logs")).await?;
     if as_json {
@@ -475,7 +495,7 @@ async fn logs(api: &Api, id: &str, as_json: bool) -> Result<u8> {
     Ok(0)
 }
 
-async fn exec(api: &Api, id: &str, command: &str, timeout: Duration, as_json: bool) -> Result<u8> {
+async fn exec(api: &ApiClient, id: &str, command: &str, timeout: Duration, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     let answer = api.post(&path(&id, "/exec"), &json!({ "command": command, "timeout": timeout })).await?;
@@ -484,19 +504,22 @@ async fn exec(api: &Api, id: &str, command: &str, timeout: Duration, as_json: bo
         out::json(&answer);
         return Ok(code);
     }
-    out::data(answer["stdout"].as_str().unwrap_or_default().as_bytes()).ok();
+    out::print_bytes(answer["stdout"].as_str().unwrap_or_default().as_bytes()).ok();
     eprint!("{}", answer["stderr"].as_str().unwrap_or_default());
     if answer["timedOut"] == true {
         eprintln!(
             "{}",
-            out::paint_err(Paint::Yellow, &format!("(ended after {timeout} ms; allow more with --timeout)"))
+            out::paint_err(
+                TerminalStyle::Yellow,
+                &format!("(ended after {timeout} ms; allow more with --timeout)")
+            )
         );
     }
     Ok(code)
 }
 
 async fn files(
-    api: &Api,
+    api: &ApiClient,
     id: &str,
     (file, checkpoint): (Option<&str>, Option<u64>),
     as_json: bool,
@@ -505,13 +528,13 @@ async fn files(
     let at = checkpoint.map(|number| format!("?checkpoint={number}")).unwrap_or_default();
     let named = |failure| history::named(&id, failure);
     if let Some(file) = file {
-        let name: Vec<String> = file.split('/').map(encoded).collect();
+        let name: Vec<String> = file.split('/').map(percent_encode).collect();
         let url = path(&id, &format!("/files/{}{at}", name.join("/")));
         let response = api.send(api.request(Method::GET, &url)).await.map_err(named)?;
         let source = response.headers().get("x-ash-source").and_then(|source| source.to_str().ok());
         let source = source.unwrap_or_default().to_owned();
         let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
-        out::data(&bytes).map_err(Failure::local("cannot write"))?;
+        out::print_bytes(&bytes).map_err(CliError::from_io("cannot write"))?;
         tell_source(&source, checkpoint);
         return Ok(0);
     }
@@ -522,14 +545,14 @@ async fn files(
     }
     tell_source(answer["source"].as_str().unwrap_or_default(), checkpoint);
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["PATH", "SIZE", "CHANGED"]);
+    let mut table = TextTable::new(&["PATH", "SIZE", "CHANGED"]);
     for file in answer["files"].as_array().into_iter().flatten() {
         let text = |name: &str| file[name].as_str().unwrap_or_default().to_owned();
-        let size = out::size(file["size"].as_u64().unwrap_or(0));
+        let size = out::format_bytes(file["size"].as_u64().unwrap_or(0));
         table.row(vec![
             (text("path"), None),
             (size, None),
-            (out::ago(&text("modifiedAt"), now), Some(Paint::Dim)),
+            (out::format_age(&text("modifiedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -543,17 +566,26 @@ fn tell_source(source: &str, checkpoint: Option<u64>) {
         (None, "sandbox") => "from its sandbox".to_owned(),
         (None, _) => "from its snapshot: it has no sandbox now".to_owned(),
     };
-    eprintln!("{}", out::paint_err(Paint::Dim, &words));
+    eprintln!("{}", out::paint_err(TerminalStyle::Dim, &words));
 }
 
 /// The last hundred of whosever.
-pub(crate) async fn all(api: &Api, as_json: bool) -> Result<u8> {
+pub(crate) async fn all(api: &ApiClient, as_json: bool) -> Result<u8> {
     listed(api, "/api/sessions?limit=100", as_json).await
 }
 
-async fn list(api: &Api, listing: Listing, as_json: bool) -> Result<u8> {
-    let Listing { agent, status, workspace, id_prefix, owner, metadata, older_than, newer_than, limit } =
-        listing;
+async fn list(api: &ApiClient, listing: ListSessionsArgs, as_json: bool) -> Result<u8> {
+    let ListSessionsArgs {
+        agent,
+        status,
+        workspace,
+        id_prefix,
+        owner,
+        metadata,
+        older_than,
+        newer_than,
+        limit,
+    } = listing;
     let mut query = format!("/api/sessions?limit={limit}");
     let asked = [
         ("agent", agent),
@@ -565,15 +597,15 @@ async fn list(api: &Api, listing: Listing, as_json: bool) -> Result<u8> {
         ("newerThan", newer_than),
     ];
     for (name, value) in asked.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-        query.push_str(&format!("&{name}={}", encoded(&value)));
+        query.push_str(&format!("&{name}={}", percent_encode(&value)));
     }
-    for (name, value) in variables(&metadata)? {
-        query.push_str(&format!("&metadata.{}={}", encoded(&name), encoded(&value)));
+    for (name, value) in parse_key_values(&metadata)? {
+        query.push_str(&format!("&metadata.{}={}", percent_encode(&name), percent_encode(&value)));
     }
     listed(api, &query, as_json).await
 }
 
-async fn listed(api: &Api, query: &str, as_json: bool) -> Result<u8> {
+async fn listed(api: &ApiClient, query: &str, as_json: bool) -> Result<u8> {
     let answer = api.get(query).await?;
     if as_json {
         out::json(&answer);
@@ -589,7 +621,10 @@ async fn listed(api: &Api, query: &str, as_json: bool) -> Result<u8> {
     if total > sessions.len() {
         eprintln!(
             "{}",
-            out::paint_err(Paint::Dim, &format!("{} of {total}; see more with --limit", sessions.len()))
+            out::paint_err(
+                TerminalStyle::Dim,
+                &format!("{} of {total}; see more with --limit", sessions.len())
+            )
         );
     }
     Ok(0)

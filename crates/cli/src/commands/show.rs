@@ -1,13 +1,13 @@
 //! Showing turns, sessions and receipts to people.
 
-use super::permission::{Decided, Desk, described, summary};
+use super::permission::{PermissionPromptResult, PermissionPrompter, described, summary};
 use crate::{
-    api::{Api, Failure, Result},
-    out::{self, Paint, Table, paint, paint_err},
-    stream::{Frame, Next, Stream},
+    api::{ApiClient, CliError, Result},
+    out::{self, TerminalStyle, TextTable, paint, paint_err},
+    stream::{SessionStream, SessionStreamFrame, SessionStreamItem},
     words,
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -17,16 +17,16 @@ const FOLDED: usize = 100;
 pub(crate) fn sessions(sessions: &[Value]) {
     let now = jiff::Timestamp::now();
     let ids: Vec<&str> = sessions.iter().filter_map(|session| session["id"].as_str()).collect();
-    let mut table = Table::new(&["ID", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
+    let mut table = TextTable::new(&["ID", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
     for session in sessions {
         let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
         let id = text("id");
         table.row(vec![
-            (shortest(&id, &ids), Some(Paint::Bold)),
+            (shortest(&id, &ids), Some(TerminalStyle::Bold)),
             (text("agentName"), None),
             (text("status"), Some(colour(&text("status")))),
             (session["turns"].to_string(), None),
-            (out::ago(&text("lastActiveAt"), now), Some(Paint::Dim)),
+            (out::format_age(&text("lastActiveAt"), now), Some(TerminalStyle::Dim)),
             (out::shortened(&text("title"), 48), None),
         ]);
     }
@@ -36,26 +36,26 @@ pub(crate) fn sessions(sessions: &[Value]) {
 fn shortest(id: &str, all: &[&str]) -> String {
     let ends = id.char_indices().map(|(at, c)| at + c.len_utf8()).skip(7);
     let unique = |prefix: &str| all.iter().filter(|other| other.starts_with(prefix)).count() <= 1;
-    if out::is_chosen(id) {
+    if out::is_custom_id(id) {
         return id.to_owned();
     }
     ends.map(|end| &id[..end]).find(|prefix| unique(prefix)).unwrap_or(id).to_owned()
 }
 
-fn colour(status: &str) -> Paint {
+fn colour(status: &str) -> TerminalStyle {
     match status {
-        "active" => Paint::Green,
-        "starting" => Paint::Cyan,
-        "paused" | "stopped" => Paint::Yellow,
-        "error" => Paint::Red,
-        _ => Paint::Dim,
+        "active" => TerminalStyle::Green,
+        "starting" => TerminalStyle::Cyan,
+        "paused" | "stopped" => TerminalStyle::Yellow,
+        "error" => TerminalStyle::Red,
+        _ => TerminalStyle::Dim,
     }
 }
 
 pub(crate) fn session(session: &Value) {
     let now = jiff::Timestamp::now();
     let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
-    println!("{}  {}", paint(Paint::Bold, &text("id")), out::status(&text("status")));
+    println!("{}  {}", paint(TerminalStyle::Bold, &text("id")), out::status(&text("status")));
     let line = |name: &str, value: String| println!("  {name:<11} {value}");
     if !text("title").is_empty() {
         line("title", text("title"));
@@ -68,8 +68,8 @@ pub(crate) fn session(session: &Value) {
         "checkpoint",
         number("remote").map_or(local.clone(), |n| format!("{local} ({n} in the object store)")),
     );
-    line("created", out::ago(&text("createdAt"), now));
-    line("active", out::ago(&text("lastActiveAt"), now));
+    line("created", out::format_age(&text("createdAt"), now));
+    line("active", out::format_age(&text("lastActiveAt"), now));
     if let Some(parent) = session["parentSessionId"].as_str() {
         line("fork of", parent.to_owned());
     }
@@ -89,7 +89,7 @@ pub(crate) fn session(session: &Value) {
         line("waits for", format!("{what} ({id})"));
     }
     if let Some(error) = session["error"]["error"].as_str() {
-        line("error", paint(Paint::Red, &words::of_shell(error)));
+        line("error", paint(TerminalStyle::Red, &words::of_shell(error)));
     }
     if !text("lastText").is_empty() {
         line("last said", text("lastText"));
@@ -99,7 +99,7 @@ pub(crate) fn session(session: &Value) {
 /// What a resume brought back, on stderr.
 pub(crate) fn receipt(receipt: &Value) {
     let Some(path) = receipt["path"].as_str() else {
-        eprintln!("{} it was active all along", paint_err(Paint::Green, "✓"));
+        eprintln!("{} it was active all along", paint_err(TerminalStyle::Green, "✓"));
         return;
     };
     let from = match (path, receipt["from"].as_str(), receipt["source"].as_str()) {
@@ -112,9 +112,13 @@ pub(crate) fn receipt(receipt: &Value) {
     let lost: Vec<&str> =
         receipt["lost"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if lost.is_empty() {
-        eprintln!("{} back, {from}; nothing was lost", paint_err(Paint::Green, "✓"));
+        eprintln!("{} back, {from}; nothing was lost", paint_err(TerminalStyle::Green, "✓"));
     } else {
-        eprintln!("{} back, {from}, but this is missing: {}", paint_err(Paint::Yellow, "!"), lost.join("; "));
+        eprintln!(
+            "{} back, {from}, but this is missing: {}",
+            paint_err(TerminalStyle::Yellow, "!"),
+            lost.join("; ")
+        );
     }
     if let Some(salvage) = receipt["salvage"].as_u64() {
         eprintln!("  what was found on disk could not be trusted and is kept as checkpoint {salvage}");
@@ -122,14 +126,14 @@ pub(crate) fn receipt(receipt: &Value) {
 }
 
 /// Prints a turn as it comes. Ctrl-C interrupts it, a second one leaves. Answers the exit code.
-pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result<u8> {
-    let mut printer = Printer::new();
+pub(crate) async fn turn(mut stream: SessionStream, api: &ApiClient, session: &str) -> Result<u8> {
+    let mut printer = TurnPrinter::new();
     let mut interrupted = false;
-    let mut desk = Desk::new(api, session);
+    let mut desk = PermissionPrompter::new(api, session);
     loop {
         let next = tokio::select! {
             next = stream.next() => next?,
-            decided = desk.decided() => {
+            decided = desk.next_decision() => {
                 decide(decided, &mut printer, api, session).await?;
                 continue;
             }
@@ -145,20 +149,20 @@ pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result
             }
         };
         match next {
-            Next::Frame(frame) if frame.event == "permission_request" => {
+            SessionStreamItem::Frame(frame) if frame.event == "permission_request" => {
                 printer.close();
-                desk.put(frame.data);
+                desk.enqueue(frame.data);
             }
-            Next::Frame(frame) if frame.event == "permission_answered" => {
-                if desk.forget(&frame.data["id"]) {
+            SessionStreamItem::Frame(frame) if frame.event == "permission_answered" => {
+                if desk.cancel(&frame.data["id"]) {
                     eprintln!();
                     let said = |name: &str| frame.data[name].as_str().unwrap_or_default();
                     printer.note(&format!("{} by {}", said("behavior"), said("by")));
                 }
             }
-            Next::Frame(frame) => printer.frame(&frame),
-            Next::Waiting => printer.note("the connection is lost; waiting for the server"),
-            Next::Over => {
+            SessionStreamItem::Frame(frame) => printer.frame(&frame),
+            SessionStreamItem::Reconnecting => printer.note("the connection is lost; waiting for the server"),
+            SessionStreamItem::Ended => {
                 let code = printer.finish();
                 return match &printer.cut {
                     Some(turn) => after_cut(api, session, turn, code).await,
@@ -170,28 +174,35 @@ pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result
 }
 
 /// With which exit code a turn ends that was interrupted or taken back: that of an ended session, if that is why.
-pub(crate) async fn after_cut(api: &Api, session: &str, turn: &str, code: u8) -> Result<u8> {
+pub(crate) async fn after_cut(api: &ApiClient, session: &str, turn: &str, code: u8) -> Result<u8> {
     let path = super::sessions::path;
     // While it is being ended its status does not yet say so, but every wish is refused. This one changes nothing: the turn
     // is over.
     let first = api.patch(&path(session, "/queue"), &json!({ "order": [turn] })).await;
-    let refused = first.is_err_and(|refused| refused.kind == Kind::Gone);
+    let refused = first.is_err_and(|refused| refused.kind == FailureKind::Gone);
     let is_ended =
         refused || api.get(&path(session, "")).await.is_ok_and(|found| found["session"]["status"] == "ended");
-    if is_ended { Err(Failure::ended()) } else { Ok(code) }
+    if is_ended { Err(CliError::ended()) } else { Ok(code) }
 }
 
-async fn decide(decided: Decided, printer: &mut Printer, api: &Api, session: &str) -> Result<()> {
+async fn decide(
+    decided: PermissionPromptResult,
+    printer: &mut TurnPrinter,
+    api: &ApiClient,
+    session: &str,
+) -> Result<()> {
     match decided {
-        Decided::Answer { id, body } => {
+        PermissionPromptResult::Answer { id, body } => {
             let answer = super::sessions::path(session, &format!("/permissions/{id}"));
             // The server may have been restarted since, and have another port.
-            match api.again().post(&answer, &body).await {
-                Err(failure) if failure.kind == ash_model::Kind::Conflict => printer.note(&failure.message),
+            match api.reconnected().post(&answer, &body).await {
+                Err(failure) if failure.kind == ash_model::FailureKind::Conflict => {
+                    printer.note(&failure.message)
+                }
                 other => drop(other?),
             }
         }
-        Decided::Open { asked } => {
+        PermissionPromptResult::Unanswered { asked } => {
             let what = described(api, session, &asked).await;
             let (tool, id) =
                 (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
@@ -202,7 +213,7 @@ async fn decide(decided: Decided, printer: &mut Printer, api: &Api, session: &st
     Ok(())
 }
 
-struct Printer {
+struct TurnPrinter {
     spinner: indicatif::ProgressBar,
     /// The cursor stands in the middle of a line.
     open: bool,
@@ -212,12 +223,12 @@ struct Printer {
     cut: Option<String>,
 }
 
-impl Printer {
-    fn new() -> Printer {
-        Printer { spinner: out::spinner("thinking"), open: false, failed: None, cut: None }
+impl TurnPrinter {
+    fn new() -> TurnPrinter {
+        TurnPrinter { spinner: out::spinner("thinking"), open: false, failed: None, cut: None }
     }
 
-    fn frame(&mut self, frame: &Frame) {
+    fn frame(&mut self, frame: &SessionStreamFrame) {
         match frame.event.as_str() {
             "text_delta" => self.text(frame.data["delta"].as_str().unwrap_or_default()),
             "tool_use" => {
@@ -229,12 +240,12 @@ impl Printer {
                 let name = frame.data["name"].as_str().unwrap_or("tool");
                 self.line(&format!(
                     "{} {}",
-                    paint(Paint::Cyan, &format!("▸ {name}")),
-                    paint(Paint::Dim, &out::shortened(&shown, FOLDED))
+                    paint(TerminalStyle::Cyan, &format!("▸ {name}")),
+                    paint(TerminalStyle::Dim, &out::shortened(&shown, FOLDED))
                 ));
             }
             "tool_result" => self.result(&frame.data),
-            "restore_progress" => out::restoring(&self.spinner, &frame.data),
+            "restore_progress" => out::show_restore_progress(&self.spinner, &frame.data),
             "session_start" => {
                 self.spinner.finish_and_clear();
                 self.spinner = out::spinner("thinking");
@@ -246,9 +257,9 @@ impl Printer {
             }
             "error" => {
                 let text = |name: &str| frame.data[name].as_str().unwrap_or_default();
-                let failure = Failure::told(Kind::Internal, text("code"), text("error"));
+                let failure = CliError::from_server(FailureKind::Internal, text("code"), text("error"));
                 self.close();
-                eprintln!("{} {failure}", paint_err(Paint::Red, "error:"));
+                eprintln!("{} {failure}", paint_err(TerminalStyle::Red, "error:"));
                 self.failed = Some(failure.exit_code());
             }
             "done" => {
@@ -258,7 +269,7 @@ impl Printer {
                         self.cut = frame.data["turn"].as_str().map(str::to_owned);
                         let code = u8::from(how == "cancelled");
                         self.failed = self.failed.or(Some(code));
-                        eprintln!("{}", paint_err(Paint::Yellow, &format!("({how})")));
+                        eprintln!("{}", paint_err(TerminalStyle::Yellow, &format!("({how})")));
                     }
                     Some("done") => {}
                     _ => self.failed = self.failed.or(Some(1)),
@@ -274,9 +285,12 @@ impl Printer {
         let first = out::shortened(text.lines().next().unwrap_or_default(), FOLDED);
         let first = if text.trim().is_empty() { "(no output)".to_owned() } else { first };
         let more = if lines > 1 { format!(" (+{} lines)", lines - 1) } else { String::new() };
-        let mark =
-            if data["is_error"] == true { paint(Paint::Red, "  ✗") } else { paint(Paint::Dim, "  └") };
-        self.line(&format!("{mark} {}", paint(Paint::Dim, &format!("{first}{more}"))));
+        let mark = if data["is_error"] == true {
+            paint(TerminalStyle::Red, "  ✗")
+        } else {
+            paint(TerminalStyle::Dim, "  └")
+        };
+        self.line(&format!("{mark} {}", paint(TerminalStyle::Dim, &format!("{first}{more}"))));
         self.spinner = out::spinner("thinking");
     }
 
@@ -295,7 +309,7 @@ impl Printer {
 
     fn note(&mut self, note: &str) {
         self.close();
-        eprintln!("{}", paint_err(Paint::Dim, &format!("({note})")));
+        eprintln!("{}", paint_err(TerminalStyle::Dim, &format!("({note})")));
     }
 
     fn close(&mut self) {

@@ -8,13 +8,13 @@ mod restore;
 mod save;
 
 use crate::{
-    api::{Failure, Result},
-    args::{Repository, Snapshot},
+    api::{CliError, Result},
+    args::{RepositoryArgs, SnapshotCommand},
     out,
 };
-use ash_model::Kind;
-use ash_snapshot::{Error, Progress};
-use place::Place;
+use ash_model::FailureKind;
+use ash_snapshot::{Error, SnapshotProgress};
+use place::OpenRepository;
 use std::{
     error::Error as _,
     path::Path,
@@ -24,58 +24,73 @@ use std::{
 
 /// The one root of a folder that was saved, and those of a session's checkpoint.
 const FILES: &str = "files";
-const OF_A_SESSION: [&str; 2] = ["workspace", "home"];
+const SESSION_ROOTS: [&str; 2] = ["workspace", "home"];
 
-pub(crate) fn run(repository: &Repository, command: Snapshot) -> Result<u8> {
-    let place = |how| Place::open(repository, how);
+pub(crate) fn run(repository: &RepositoryArgs, command: SnapshotCommand) -> Result<u8> {
+    let place = |how| OpenRepository::open(repository, how);
     match command {
-        Snapshot::Save { folder } => save::run(&place(place::Missing::Make)?, &folder),
-        Snapshot::List => listing::run(&place(place::Missing::Refuse)?),
-        Snapshot::Restore { id, target } => restore::run(&place(place::Missing::Refuse)?, &id, &target),
-        Snapshot::Diff { id, other } => listing::diff(&place(place::Missing::Refuse)?, &id, other.as_deref()),
-        Snapshot::Verify { read_data } => check::verify(&place(place::Missing::Refuse)?, read_data),
-        Snapshot::Gc { keep_last, keep_hourly, keep_daily, dry_run, grace } => {
-            let rules = gc::Wish { keep_last, keep_hourly, keep_daily, dry_run, grace };
-            gc::run(&place(place::Missing::Refuse)?, &rules)
+        SnapshotCommand::Save { folder } => {
+            save::run(&place(place::MissingRepositoryPolicy::Create)?, &folder)
         }
-        Snapshot::Sessions => check::sessions(&place(place::Missing::Refuse)?),
+        SnapshotCommand::List => listing::run(&place(place::MissingRepositoryPolicy::Refuse)?),
+        SnapshotCommand::Restore { id, target } => {
+            restore::run(&place(place::MissingRepositoryPolicy::Refuse)?, &id, &target)
+        }
+        SnapshotCommand::Diff { id, other } => {
+            listing::diff(&place(place::MissingRepositoryPolicy::Refuse)?, &id, other.as_deref())
+        }
+        SnapshotCommand::Verify { read_data } => {
+            check::verify(&place(place::MissingRepositoryPolicy::Refuse)?, read_data)
+        }
+        SnapshotCommand::Gc { keep_last, keep_hourly, keep_daily, dry_run, grace } => {
+            let rules = gc::GcOptions { keep_last, keep_hourly, keep_daily, dry_run, grace };
+            gc::run(&place(place::MissingRepositoryPolicy::Refuse)?, &rules)
+        }
+        SnapshotCommand::Sessions => check::sessions(&place(place::MissingRepositoryPolicy::Refuse)?),
     }
 }
 
 /// What went wrong in a repository, with what to do about it.
-fn failed(place: &Place) -> impl Fn(Error) -> Failure {
+fn repository_error(place: &OpenRepository) -> impl Fn(Error) -> CliError {
     let dir = place.dir.display().to_string();
-    move |error| explained(&dir, &error)
+    move |error| describe_error(&dir, &error)
 }
 
-fn explained(dir: &str, error: &Error) -> Failure {
+fn describe_error(dir: &str, error: &Error) -> CliError {
     let said = match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     };
     let (kind, remedy) = match error {
-        Error::NotFound { .. } => (Kind::NotFound, String::new()),
+        Error::NotFound { .. } => (FailureKind::NotFound, String::new()),
         Error::NotAFile { .. }
         | Error::NotAFolder { .. }
         | Error::Outside { .. }
         | Error::NotEmpty { .. }
-        | Error::BadPath(_) => (Kind::Invalid, String::new()),
-        Error::Full { .. } => (Kind::Unavailable, "; free some space, nothing was changed".to_owned()),
+        | Error::BadPath(_) => (FailureKind::Invalid, String::new()),
+        Error::Full { .. } => (FailureKind::Unavailable, "; free some space, nothing was changed".to_owned()),
         Error::Damaged { .. } => {
             let remedy =
                 format!("; `ash snapshot verify --repo {dir} --read-data` says which snapshots are whole");
-            (Kind::Unprocessable, remedy)
+            (FailureKind::Unprocessable, remedy)
         }
-        Error::Sealed { .. } => (Kind::Unauthorized, "; give the right one with --key-file".to_owned()),
-        Error::Far { .. } => (Kind::Unavailable, "; try again later".to_owned()),
-        Error::InUse { .. } => (Kind::Conflict, String::new()),
-        Error::Unreadable { .. } | Error::Io { .. } => (Kind::Internal, String::new()),
+        Error::Sealed { .. } => {
+            (FailureKind::Unauthorized, "; give the right one with --key-file".to_owned())
+        }
+        Error::Far { .. } => (FailureKind::Unavailable, "; try again later".to_owned()),
+        Error::InUse { .. } => (FailureKind::Conflict, String::new()),
+        Error::Unreadable { .. } | Error::Io { .. } => (FailureKind::Internal, String::new()),
     };
-    Failure::new(kind, format!("{said}{remedy}"))
+    CliError::new(kind, format!("{said}{remedy}"))
 }
 
 /// Does long work and shows how far it is, where there is a terminal.
-fn watched<T>(message: &str, bytes: Option<u64>, progress: &Progress, work: impl FnOnce() -> T) -> T {
+fn with_progress<T>(
+    message: &str,
+    bytes: Option<u64>,
+    progress: &SnapshotProgress,
+    work: impl FnOnce() -> T,
+) -> T {
     let bar = match bytes {
         Some(bytes) => out::bar(message, bytes),
         None => out::spinner(message),
@@ -90,12 +105,12 @@ fn watched<T>(message: &str, bytes: Option<u64>, progress: &Progress, work: impl
                 let (files, done) = (&progress.files, &progress.bytes);
                 let (files, done) = (files.load(Ordering::Relaxed), done.load(Ordering::Relaxed));
                 bar.set_position(done);
-                bar.set_message(format!("{message}: {files} files, {}", out::size(done)));
+                bar.set_message(format!("{message}: {files} files, {}", out::format_bytes(done)));
                 std::thread::park_timeout(Duration::from_millis(80));
             }
             bar.finish_and_clear();
         });
-        let over = Over { flag: &over, shower: shower.thread().clone() };
+        let over = ProgressStopGuard { flag: &over, shower: shower.thread().clone() };
         let result = work();
         drop(over);
         result
@@ -103,12 +118,12 @@ fn watched<T>(message: &str, bytes: Option<u64>, progress: &Progress, work: impl
 }
 
 /// However the work ends, nobody waits for its bar.
-struct Over<'o> {
+struct ProgressStopGuard<'o> {
     flag: &'o AtomicBool,
     shower: std::thread::Thread,
 }
 
-impl Drop for Over<'_> {
+impl Drop for ProgressStopGuard<'_> {
     fn drop(&mut self) {
         self.flag.store(true, Ordering::Relaxed);
         self.shower.unpark();
@@ -117,7 +132,11 @@ impl Drop for Over<'_> {
 
 fn absolute(path: &Path) -> Result<std::path::PathBuf> {
     path.canonicalize().map_err(|error| {
-        let kind = if error.kind() == std::io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Internal };
-        Failure::new(kind, format!("cannot open {}: {error}", path.display()))
+        let kind = if error.kind() == std::io::ErrorKind::NotFound {
+            FailureKind::NotFound
+        } else {
+            FailureKind::Internal
+        };
+        CliError::new(kind, format!("cannot open {}: {error}", path.display()))
     })
 }

@@ -1,20 +1,20 @@
 //! What models' answers used, and what that costs.
 
 use crate::{
-    api::{Api, Result, encoded},
-    args::Spent,
-    out::{self, Paint, Table},
+    api::{ApiClient, Result, percent_encode},
+    args::UsageArgs,
+    out::{self, TerminalStyle, TextTable},
 };
 use serde_json::Value;
 
-pub(crate) async fn run(api: &Api, asked: Spent, as_json: bool) -> Result<()> {
-    let Spent { by, session, agent, owner, since, until, limit } = asked;
+pub(crate) async fn run(api: &ApiClient, asked: UsageArgs, as_json: bool) -> Result<()> {
+    let UsageArgs { by, session, agent, owner, since, until, limit } = asked;
     let mut query = format!("/api/usage?by={by}&limit={limit}");
     let asked =
         [("session", session), ("agent", agent), ("owner", owner), ("since", since), ("until", until)];
     for (name, value) in asked {
         if let Some(value) = value {
-            query.push_str(&format!("&{name}={}", encoded(&value)));
+            query.push_str(&format!("&{name}={}", percent_encode(&value)));
         }
     }
     let answer = api.get(&query).await?;
@@ -37,20 +37,20 @@ fn show(by: &str, answer: &Value) {
     };
     let head: Vec<&'static str> = names.iter().map(|(head, _)| *head).collect();
     let numbers = ["INPUT", "OUTPUT", "CACHE WRITE", "CACHE READ", "ROUNDS", "COST"];
-    let mut table = Table::new(&[head, numbers.to_vec()].concat());
+    let mut table = TextTable::new(&[head, numbers.to_vec()].concat());
     for sum in answer["usage"].as_array().into_iter().flatten() {
         // A session that was forgotten has no name any more; a session without an owner has none.
         let named = names.iter().map(|(_, name)| (sum[*name].as_str().unwrap_or("-").to_owned(), None));
         table.row(named.chain(cells(sum, None)).collect());
     }
-    let mut total = vec![("total".to_owned(), Some(Paint::Bold))];
+    let mut total = vec![("total".to_owned(), Some(TerminalStyle::Bold))];
     total.extend(names.iter().skip(1).map(|_| (String::new(), None)));
-    total.extend(cells(&answer["total"], Some(Paint::Bold)));
+    total.extend(cells(&answer["total"], Some(TerminalStyle::Bold)));
     table.row(total);
     table.print();
 }
 
-fn cells(sum: &Value, colour: Option<Paint>) -> Vec<(String, Option<Paint>)> {
+fn cells(sum: &Value, colour: Option<TerminalStyle>) -> Vec<(String, Option<TerminalStyle>)> {
     let names = ["inputTokens", "outputTokens", "cacheCreationTokens", "cacheReadTokens", "rounds"];
     let numbers = names.iter().map(|name| sum[*name].as_u64().unwrap_or(0).to_string());
     let cost = match (sum["costUsd"].as_f64(), sum["unpriced"] == true) {

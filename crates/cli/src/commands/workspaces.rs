@@ -1,61 +1,61 @@
 //! Workspaces that sessions share.
 
 use crate::{
-    api::{Api, Result},
-    args::Workspace,
-    out::{self, Paint, Table, paint},
+    api::{ApiClient, Result},
+    args::WorkspaceCommand,
+    out::{self, TerminalStyle, TextTable, paint},
 };
 use serde_json::{Value, json};
 
 fn path(slug: &str, rest: &str) -> String {
-    format!("/api/workspaces/{}{rest}", crate::api::encoded(slug))
+    format!("/api/workspaces/{}{rest}", crate::api::percent_encode(slug))
 }
 
-pub(super) async fn run(api: &Api, command: Workspace, as_json: bool) -> Result<()> {
+pub(super) async fn run(api: &ApiClient, command: WorkspaceCommand, as_json: bool) -> Result<()> {
     let answer = match &command {
-        Workspace::Create { name, agent } => {
+        WorkspaceCommand::Create { name, agent } => {
             api.post("/api/workspaces", &json!({ "slug": name, "agent": agent })).await?
         }
-        Workspace::List => api.get("/api/workspaces").await?,
-        Workspace::Info { name } => api.get(&path(name, "")).await?,
-        Workspace::Delete { name } => api.delete(&path(name, "")).await?,
-        Workspace::Files { name } => api.get(&path(name, "/files")).await?,
-        Workspace::Checkpoints { name } => api.get(&path(name, "/checkpoints")).await?,
+        WorkspaceCommand::List => api.get("/api/workspaces").await?,
+        WorkspaceCommand::Info { name } => api.get(&path(name, "")).await?,
+        WorkspaceCommand::Delete { name } => api.delete(&path(name, "")).await?,
+        WorkspaceCommand::Files { name } => api.get(&path(name, "/files")).await?,
+        WorkspaceCommand::Checkpoints { name } => api.get(&path(name, "/checkpoints")).await?,
     };
     if as_json {
         out::json(&answer);
         return Ok(());
     }
     match command {
-        Workspace::Create { name, agent } => {
+        WorkspaceCommand::Create { name, agent } => {
             eprintln!("{name} is there; next: ash session create {agent} --workspace {name}");
         }
-        Workspace::List => list(&answer),
-        Workspace::Info { .. } => info(&answer),
-        Workspace::Delete { name } => eprintln!("{name} is gone; its conversations stay readable"),
-        Workspace::Files { .. } => {
+        WorkspaceCommand::List => list(&answer),
+        WorkspaceCommand::Info { .. } => info(&answer),
+        WorkspaceCommand::Delete { name } => eprintln!("{name} is gone; its conversations stay readable"),
+        WorkspaceCommand::Files { .. } => {
             for file in answer["files"].as_array().into_iter().flatten() {
                 println!("{}", file["path"].as_str().unwrap_or_default());
             }
         }
-        Workspace::Checkpoints { .. } => checkpoints(&answer),
+        WorkspaceCommand::Checkpoints { .. } => checkpoints(&answer),
     }
     Ok(())
 }
 
 fn list(answer: &Value) {
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["NAME", "AGENT", "SESSIONS", "CHECKPOINT", "CREATED"]);
+    let mut table = TextTable::new(&["NAME", "AGENT", "SESSIONS", "CHECKPOINT", "CREATED"]);
     for workspace in answer["workspaces"].as_array().into_iter().flatten() {
         let text = |name: &str| workspace[name].as_str().unwrap_or_default().to_owned();
         let checkpoint =
             workspace["checkpoint"].as_u64().map_or_else(String::new, |number| number.to_string());
         table.row(vec![
-            (text("slug"), Some(Paint::Bold)),
+            (text("slug"), Some(TerminalStyle::Bold)),
             (text("agentName"), None),
             (workspace["sessions"].to_string(), None),
             (checkpoint, None),
-            (out::ago(&text("createdAt"), now), Some(Paint::Dim)),
+            (out::format_age(&text("createdAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -64,7 +64,7 @@ fn list(answer: &Value) {
 fn info(answer: &Value) {
     let workspace = &answer["workspace"];
     let text = |name: &str| workspace[name].as_str().unwrap_or_default().to_owned();
-    println!("{}", paint(Paint::Bold, &text("slug")));
+    println!("{}", paint(TerminalStyle::Bold, &text("slug")));
     println!("  agent       {}", text("agentName"));
     println!("  status      {}", text("status"));
     println!(
@@ -79,13 +79,13 @@ fn info(answer: &Value) {
 
 fn checkpoints(answer: &Value) {
     let now = jiff::Timestamp::now();
-    let mut table = Table::new(&["NUMBER", "FILES", "SIZE", "WHEN"]);
+    let mut table = TextTable::new(&["NUMBER", "FILES", "SIZE", "WHEN"]);
     for one in answer["checkpoints"].as_array().into_iter().flatten() {
         table.row(vec![
-            (one["number"].to_string(), Some(Paint::Bold)),
+            (one["number"].to_string(), Some(TerminalStyle::Bold)),
             (one["files"].to_string(), None),
-            (out::size(one["bytes"].as_u64().unwrap_or(0)), None),
-            (out::ago(one["at"].as_str().unwrap_or_default(), now), Some(Paint::Dim)),
+            (out::format_bytes(one["bytes"].as_u64().unwrap_or(0)), None),
+            (out::format_age(one["at"].as_str().unwrap_or_default(), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();

@@ -1,21 +1,24 @@
 //! Azure Blob Storage.
 
-use super::{Environment, door, is_plain, known, once, options, unusable};
+use super::{EnvironmentVariables, http_connector, is_plain, known, no_retries, options, unusable};
 use crate::{
-    http::Metadata,
-    shelf::Shelf,
-    trouble::{Code, Trouble},
+    http::MetadataAccess,
+    shelf::ObjectBackend,
+    trouble::{BucketError, BucketErrorCode},
 };
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use std::sync::Arc;
 
-pub(super) fn open(container: &str, env: &Environment) -> Result<Arc<dyn Shelf>, Trouble> {
+pub(super) fn open(
+    container: &str,
+    env: &EnvironmentVariables,
+) -> Result<Arc<dyn ObjectBackend>, BucketError> {
     let builder = told(env);
     let is_set = |key: &AzureConfigKey| builder.get_config_value(key).is_some();
     if !is_set(&AzureConfigKey::AccountName) {
         let sentence =
             format!("az://{container} does not say in which account it is: set AZURE_STORAGE_ACCOUNT_NAME.");
-        return Err(Trouble::new(Code::NoCredentials, sentence));
+        return Err(BucketError::new(BucketErrorCode::NoCredentials, sentence));
     }
     let credentials = [
         AzureConfigKey::AccessKey,
@@ -24,22 +27,22 @@ pub(super) fn open(container: &str, env: &Environment) -> Result<Arc<dyn Shelf>,
         AzureConfigKey::FederatedTokenFile,
         AzureConfigKey::ClientSecret,
     ];
-    let metadata = if credentials.iter().any(is_set) { Metadata::Never } else { Metadata::Ask };
+    let metadata = if credentials.iter().any(is_set) { MetadataAccess::Never } else { MetadataAccess::Ask };
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-    if metadata == Metadata::Ask && is_plain(endpoint.as_deref()) {
-        return Err(Trouble::without_credentials(&format!("az://{container}")));
+    if metadata == MetadataAccess::Ask && is_plain(endpoint.as_deref()) {
+        return Err(BucketError::without_credentials(&format!("az://{container}")));
     }
     let built = builder
         .with_container_name(container)
         .with_client_options(options(endpoint.as_deref()))
-        .with_retry(once())
-        .with_http_connector(door(metadata, env))
+        .with_retry(no_retries())
+        .with_http_connector(http_connector(metadata, env))
         .build();
     built.map(|store| Arc::new(store) as _).map_err(|e| unusable("az", container, &e))
 }
 
 /// What the environment says, but for what is ours to decide.
-fn told(env: &Environment) -> MicrosoftAzureBuilder {
+fn told(env: &EnvironmentVariables) -> MicrosoftAzureBuilder {
     let mut builder = MicrosoftAzureBuilder::new();
     // What Azure's own tools call them.
     for (name, key) in [

@@ -1,15 +1,15 @@
 //! Google Cloud Storage.
 
-use super::{Environment, door, first, is_plain, known, once, options};
+use super::{EnvironmentVariables, first, http_connector, is_plain, known, no_retries, options};
 use crate::{
-    http::Metadata,
-    shelf::Shelf,
-    trouble::{Code, Trouble},
+    http::MetadataAccess,
+    shelf::ObjectBackend,
+    trouble::{BucketError, BucketErrorCode},
 };
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use std::sync::Arc;
 
-pub(super) fn open(bucket: &str, env: &Environment) -> Result<Arc<dyn Shelf>, Trouble> {
+pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn ObjectBackend>, BucketError> {
     let emulator = first(&["STORAGE_EMULATOR_HOST"], env).map(|host| match host.contains("://") {
         true => host.trim_end_matches('/').to_owned(),
         false => format!("http://{host}"),
@@ -22,39 +22,39 @@ pub(super) fn open(bucket: &str, env: &Environment) -> Result<Arc<dyn Shelf>, Tr
     // An emulator is told nobody's credentials, and without any we would be asking the metadata service.
     let anybody = (emulator.is_some() || is_plain(base)).then_some("emulator");
     let (builder, metadata) = match first(&["GOOGLE_BEARER_TOKEN"], env).or(anybody) {
-        Some(token) => (builder.with_bearer_token(token), Metadata::Never),
+        Some(token) => (builder.with_bearer_token(token), MetadataAccess::Never),
         None => with_credentials(builder, env),
     };
     let built = builder
         .with_client_options(options(base))
-        .with_retry(once())
-        .with_http_connector(door(metadata, env))
+        .with_retry(no_retries())
+        .with_http_connector(http_connector(metadata, env))
         .build();
     // Its reason is left out: it may repeat some of a key.
     built.map(|store| Arc::new(store) as _).map_err(|_| {
         let sentence = "Google's credentials cannot be read: GOOGLE_APPLICATION_CREDENTIALS and \
                         GOOGLE_SERVICE_ACCOUNT are paths of JSON files, GOOGLE_SERVICE_ACCOUNT_KEY is the JSON itself.";
-        Trouble::new(Code::NoCredentials, sentence)
+        BucketError::new(BucketErrorCode::NoCredentials, sentence)
     })
 }
 
 /// Those that are named, else those that `gcloud` left at home, else the instance's.
 fn with_credentials(
     mut builder: GoogleCloudStorageBuilder,
-    env: &Environment,
-) -> (GoogleCloudStorageBuilder, Metadata) {
-    let mut metadata = Metadata::Ask;
+    env: &EnvironmentVariables,
+) -> (GoogleCloudStorageBuilder, MetadataAccess) {
+    let mut metadata = MetadataAccess::Ask;
     for (key, value) in known::<GoogleConfigKey>("GOOGLE_", env) {
         use GoogleConfigKey::{ApplicationCredentials, ServiceAccount, ServiceAccountKey};
         if matches!(key, ApplicationCredentials | ServiceAccount | ServiceAccountKey) {
             builder = builder.with_config(key, value);
-            metadata = Metadata::Never;
+            metadata = MetadataAccess::Never;
         }
     }
     let home =
         env.get("HOME").map(|home| format!("{home}/.config/gcloud/application_default_credentials.json"));
-    match home.filter(|path| metadata == Metadata::Ask && std::path::Path::new(path).exists()) {
-        Some(path) => (builder.with_application_credentials(path), Metadata::Never),
+    match home.filter(|path| metadata == MetadataAccess::Ask && std::path::Path::new(path).exists()) {
+        Some(path) => (builder.with_application_credentials(path), MetadataAccess::Never),
         None => (builder, metadata),
     }
 }

@@ -1,18 +1,18 @@
 //! The file in which AWS's own tools keep keys, by profile. object_store does not read it.
 
-use super::Environment;
-use crate::trouble::{Code, Trouble};
+use super::EnvironmentVariables;
+use crate::trouble::{BucketError, BucketErrorCode};
 use secrecy::SecretString;
 use std::path::PathBuf;
 
-pub(super) struct Profile {
+pub(super) struct AwsProfile {
     pub(super) key_id: String,
     pub(super) secret: SecretString,
     pub(super) token: Option<SecretString>,
 }
 
 /// The profile that is asked for, else the default one. Only a profile that was asked for by name must be there.
-pub(super) fn find(env: &Environment) -> Result<Option<Profile>, Trouble> {
+pub(super) fn find(env: &EnvironmentVariables) -> Result<Option<AwsProfile>, BucketError> {
     let asked = env.get("AWS_PROFILE");
     let path = match env.get("AWS_SHARED_CREDENTIALS_FILE") {
         Some(path) => Some(PathBuf::from(path)),
@@ -27,13 +27,13 @@ pub(super) fn find(env: &Environment) -> Result<Option<Profile>, Trouble> {
                 "There are no keys for the profile {name} in {file}: add them, or set those that `aws configure \
                  export-credentials --format env` prints."
             );
-            Err(Trouble::new(Code::NoCredentials, sentence))
+            Err(BucketError::new(BucketErrorCode::NoCredentials, sentence))
         }
         (found, _) => Ok(found),
     }
 }
 
-fn read(text: &str, name: &str) -> Option<Profile> {
+fn read(text: &str, name: &str) -> Option<AwsProfile> {
     let lines = text.lines().map(str::trim);
     let section = lines
         .skip_while(|line| {
@@ -50,7 +50,7 @@ fn read(text: &str, name: &str) -> Option<Profile> {
             _ => {}
         }
     }
-    Some(Profile { key_id: key_id?, secret: secret?, token })
+    Some(AwsProfile { key_id: key_id?, secret: secret?, token })
 }
 
 #[cfg(test)]

@@ -1,60 +1,68 @@
 //! S3, and what speaks like it.
 
-use super::{Environment, door, first, is_plain, known, once, options, profile, profile::Profile, unusable};
-use crate::{http::Metadata, shelf::Shelf, trouble::Trouble};
+use super::{
+    EnvironmentVariables, first, http_connector, is_plain, known, no_retries, options, profile,
+    profile::AwsProfile, unusable,
+};
+use crate::{http::MetadataAccess, shelf::ObjectBackend, trouble::BucketError};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use secrecy::ExposeSecret;
 use std::sync::Arc;
 
 /// Where keys come from, as object_store looks for them; the profile is our addition.
-enum Keys {
+enum AwsKeySource {
     Given,
-    Profile(Profile),
+    Profile(AwsProfile),
     WebIdentity,
     Container,
     Instance,
 }
 
-impl Keys {
-    fn find(env: &Environment) -> Result<Keys, Trouble> {
+impl AwsKeySource {
+    fn find(env: &EnvironmentVariables) -> Result<AwsKeySource, BucketError> {
         let has = |names: &[&str]| first(names, env).is_some();
         if has(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]) {
-            Ok(Keys::Given)
+            Ok(AwsKeySource::Given)
         } else if has(&["AWS_WEB_IDENTITY_TOKEN_FILE"]) && has(&["AWS_ROLE_ARN"]) {
-            Ok(Keys::WebIdentity)
+            Ok(AwsKeySource::WebIdentity)
         } else if has(&["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"]) {
-            Ok(Keys::Container)
+            Ok(AwsKeySource::Container)
         } else {
-            Ok(profile::find(env)?.map_or(Keys::Instance, Keys::Profile))
+            Ok(profile::find(env)?.map_or(AwsKeySource::Instance, AwsKeySource::Profile))
         }
     }
 
-    fn metadata(&self) -> Metadata {
+    fn metadata(&self) -> MetadataAccess {
         match self {
-            Keys::Given | Keys::Profile(_) | Keys::WebIdentity => Metadata::Never,
-            Keys::Container | Keys::Instance => Metadata::Ask,
+            AwsKeySource::Given | AwsKeySource::Profile(_) | AwsKeySource::WebIdentity => {
+                MetadataAccess::Never
+            }
+            AwsKeySource::Container | AwsKeySource::Instance => MetadataAccess::Ask,
         }
     }
 }
 
-pub(super) fn open(bucket: &str, env: &Environment) -> Result<Arc<dyn Shelf>, Trouble> {
+pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn ObjectBackend>, BucketError> {
     let endpoint = first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"], env);
     let region = first(&["ASH_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"], env);
-    let keys = Keys::find(env)?;
-    if matches!(keys, Keys::Instance) && is_plain(endpoint) && !env.contains_key("AWS_METADATA_ENDPOINT") {
-        return Err(Trouble::without_credentials(&format!("s3://{bucket}")));
+    let keys = AwsKeySource::find(env)?;
+    if matches!(keys, AwsKeySource::Instance)
+        && is_plain(endpoint)
+        && !env.contains_key("AWS_METADATA_ENDPOINT")
+    {
+        return Err(BucketError::without_credentials(&format!("s3://{bucket}")));
     }
     let mut builder = told(env)
         .with_bucket_name(bucket)
         .with_region(region.unwrap_or("us-east-1"))
         .with_client_options(options(endpoint))
-        .with_retry(once())
-        .with_http_connector(door(keys.metadata(), env));
+        .with_retry(no_retries())
+        .with_http_connector(http_connector(keys.metadata(), env));
     if !env.contains_key("AWS_VIRTUAL_HOSTED_STYLE_REQUEST") {
         // A certificate is for one name before the region, so not for one with a dot in it.
         builder = builder.with_virtual_hosted_style_request(endpoint.is_none() && !bucket.contains('.'));
     }
-    if let Keys::Profile(Profile { key_id, secret, token }) = keys {
+    if let AwsKeySource::Profile(AwsProfile { key_id, secret, token }) = keys {
         builder = builder.with_access_key_id(key_id).with_secret_access_key(secret.expose_secret());
         if let Some(token) = token {
             builder = builder.with_token(token.expose_secret());
@@ -64,7 +72,7 @@ pub(super) fn open(bucket: &str, env: &Environment) -> Result<Arc<dyn Shelf>, Tr
 }
 
 /// What the environment says, but for what is ours to decide: without conditional writes nothing here would be true.
-fn told(env: &Environment) -> AmazonS3Builder {
+fn told(env: &EnvironmentVariables) -> AmazonS3Builder {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in known::<AmazonS3ConfigKey>("AWS_", env) {
         match key {

@@ -2,7 +2,7 @@
 //! some take seconds to start, but each beneath a prefix of its own.
 
 use crate::{gcs::Gcs, memory, servers, servers::Server};
-use ash_cloud::{Bucket, Code, Faults, Found, PART, Patience, Written};
+use ash_cloud::{Bucket, BucketErrorCode, BucketObject, FaultRates, PART, PutOutcome, RetryPolicy};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use std::{
@@ -109,8 +109,8 @@ async fn of_eight_who_write_one_key_one_is_first(home: &Home) {
         let key = format!("race/{round}");
         let bucket = home.bucket();
         let writers = (0..8_u8).map(|n| bucket.put_new(&key, Bytes::from(vec![n; 1000])));
-        let written: Vec<Written> = futures::future::try_join_all(writers).await.expect("all answers");
-        let firsts: Vec<usize> = (0..8).filter(|n| written[*n] == Written::New).collect();
+        let written: Vec<PutOutcome> = futures::future::try_join_all(writers).await.expect("all answers");
+        let firsts: Vec<usize> = (0..8).filter(|n| written[*n] == PutOutcome::Created).collect();
         assert_eq!(firsts.len(), 1, "{written:?}");
         assert_eq!(bucket.get(&key).await.expect("what was put"), vec![firsts[0] as u8; 1000]);
     }
@@ -119,8 +119,8 @@ async fn of_eight_who_write_one_key_one_is_first(home: &Home) {
 async fn what_was_put_is_got_whole_and_by_ranges(home: &Home) {
     let bucket = home.bucket();
     let bytes: Bytes = (0..3_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
-    assert_eq!(bucket.put_new("packs/one.pack", bytes.clone()).await, Ok(Written::New));
-    assert_eq!(bucket.put_new("packs/empty", Bytes::new()).await, Ok(Written::New));
+    assert_eq!(bucket.put_new("packs/one.pack", bytes.clone()).await, Ok(PutOutcome::Created));
+    assert_eq!(bucket.put_new("packs/empty", Bytes::new()).await, Ok(PutOutcome::Created));
     assert_eq!(bucket.head("packs/one.pack").await, Ok(Some(3_000_000)));
     assert_eq!(bucket.head("packs/empty").await, Ok(Some(0)));
     assert_eq!(bucket.get("packs/one.pack").await.expect("bytes"), bytes);
@@ -134,20 +134,20 @@ async fn what_was_put_is_got_whole_and_by_ranges(home: &Home) {
         None,
     ];
     for ((key, most), wanted) in begun.into_iter().zip(wanted) {
-        assert!(bucket.begin(key, most).await == Ok(wanted), "{key}, {most}");
+        assert!(bucket.read_prefix(key, most).await == Ok(wanted), "{key}, {most}");
     }
     assert_eq!(bucket.get_range("packs/one.pack", 10..20).await.expect("bytes"), bytes[10..20]);
     // Near each other, far apart, not in order, one twice, one empty, one at the end.
     let ranges = [5..7, 2_900_000..2_900_010, 100..101, 5..7, 9..9, 2_999_999..3_000_000];
-    let before = bucket.tally();
+    let before = bucket.traffic();
     let found = bucket.get_ranges("packs/one.pack", &ranges).await.expect("ranges");
     let wanted: Vec<&[u8]> =
         ranges.iter().map(|range| &bytes[range.start as usize..range.end as usize]).collect();
     assert_eq!(found, wanted);
-    assert_eq!(bucket.tally().get - before.get, 2, "near ranges are one request");
+    assert_eq!(bucket.traffic().get - before.get, 2, "near ranges are one request");
     for beyond in [2_999_999..3_000_001, 3_000_000..3_000_010] {
         let trouble = bucket.get_range("packs/one.pack", beyond).await.expect_err("the end");
-        assert_eq!((trouble.code, trouble.passing), (Code::Damaged, false), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Damaged, false), "{trouble}");
     }
 }
 
@@ -155,12 +155,15 @@ async fn what_is_not_there_is_missing(home: &Home) {
     let bucket = home.bucket();
     assert_eq!(bucket.head("nothing/here").await, Ok(None));
     let trouble = bucket.get("nothing/here").await.expect_err("nothing");
-    assert_eq!(trouble.code, Code::Missing);
-    assert!(trouble.sentence.starts_with("There is no nothing/here in "), "{trouble}");
-    assert_eq!(bucket.get_range("nothing/here", 0..5).await.expect_err("nothing").code, Code::Missing);
+    assert_eq!(trouble.code, BucketErrorCode::Missing);
+    assert!(trouble.message.starts_with("There is no nothing/here in "), "{trouble}");
+    assert_eq!(
+        bucket.get_range("nothing/here", 0..5).await.expect_err("nothing").code,
+        BucketErrorCode::Missing
+    );
     assert_eq!(keys(&bucket, "nothing").await, Vec::<String>::new());
     for bad in ["", "a//b", "../up", "a/./b"] {
-        assert_eq!(bucket.put_new(bad, Bytes::new()).await.expect_err(bad).code, Code::Settings);
+        assert_eq!(bucket.put_new(bad, Bytes::new()).await.expect_err(bad).code, BucketErrorCode::Settings);
     }
 }
 
@@ -174,8 +177,8 @@ async fn a_listing_of_pages_is_whole_and_in_order(home: &Home) {
         .await
         .expect("all are put");
     wanted.sort();
-    let found: Vec<Found> = bucket.list("many").try_collect().await.expect("a listing");
-    assert_eq!(found, wanted.into_iter().map(|key| Found { key, size: 1 }).collect::<Vec<_>>());
+    let found: Vec<BucketObject> = bucket.list("many").try_collect().await.expect("a listing");
+    assert_eq!(found, wanted.into_iter().map(|key| BucketObject { key, size: 1 }).collect::<Vec<_>>());
 }
 
 async fn a_listing_that_breaks_off_goes_on(home: &Home) {
@@ -184,10 +187,11 @@ async fn a_listing_that_breaks_off_goes_on(home: &Home) {
     for key in &wanted {
         bucket.put_new(key, Bytes::new()).await.expect("put");
     }
-    let patience = Patience { tries: 20, first: Duration::ZERO, ..Patience::default() };
-    let broken = bucket.faulty(Faults { cut: 90, ..Faults::default() }).patient(patience);
+    let patience = RetryPolicy { max_attempts: 20, initial_delay: Duration::ZERO, ..RetryPolicy::default() };
+    let broken =
+        bucket.with_faults(FaultRates { cut: 90, ..FaultRates::default() }).with_retry_policy(patience);
     assert_eq!(keys(&broken, "").await, wanted);
-    assert!(broken.tally().again > 0, "it was to break off");
+    assert!(broken.traffic().retries > 0, "it was to break off");
 }
 
 async fn directories_are_listed_by_name(home: &Home) {
@@ -221,7 +225,7 @@ async fn a_large_file_arrives_with_a_few_parts_in_memory(home: &Home) {
         assert!(told.fetch_max(bytes, Relaxed) <= length + 5);
     };
     let (written, most) = memory::most_during(bucket.put_file("large", file.path(), &progress)).await;
-    assert_eq!(written, Ok(Written::New));
+    assert_eq!(written, Ok(PutOutcome::Created));
     assert_eq!(told.into_inner(), length + 5);
     assert_eq!(bucket.head("large").await, Ok(Some(length + 5)));
     if home.is_elsewhere {
@@ -242,10 +246,10 @@ async fn a_file_that_is_there_is_not_sent_again(home: &Home) {
     let bucket = home.bucket();
     for (key, length) in [("small", 100), ("large", 17 << 20)] {
         let file = file_of(length);
-        assert_eq!(bucket.put_file(key, file.path(), &|_| {}).await, Ok(Written::New));
-        let before = bucket.tally().bytes_up;
-        assert_eq!(bucket.put_file(key, file.path(), &|_| {}).await, Ok(Written::There));
-        assert_eq!(bucket.tally().bytes_up, before, "nothing arrived again");
+        assert_eq!(bucket.put_file(key, file.path(), &|_| {}).await, Ok(PutOutcome::Created));
+        let before = bucket.traffic().bytes_up;
+        assert_eq!(bucket.put_file(key, file.path(), &|_| {}).await, Ok(PutOutcome::AlreadyExists));
+        assert_eq!(bucket.traffic().bytes_up, before, "nothing arrived again");
     }
 }
 
@@ -255,7 +259,7 @@ async fn a_file_of_another_length_is_not_overwritten(home: &Home) {
         bucket.put_new(key, Bytes::from_static(b"damaged")).await.expect("put");
         let trouble =
             bucket.put_file(key, file_of(length).path(), &|_| {}).await.expect_err("another length");
-        assert_eq!(trouble.code, Code::Damaged);
+        assert_eq!(trouble.code, BucketErrorCode::Damaged);
         assert_eq!(bucket.get(key).await.expect("bytes"), "damaged");
     }
 }
@@ -275,7 +279,7 @@ async fn what_is_deleted_is_gone_and_gone_already_is_fine(home: &Home) {
     assert_eq!(keys(&bucket, "").await, all[290..]);
     bucket.delete(&unwanted).await.expect("gone already");
     bucket.delete(&[]).await.expect("nothing to do");
-    assert_eq!(bucket.put_new("d/000", Bytes::from_static(b"y")).await, Ok(Written::New));
+    assert_eq!(bucket.put_new("d/000", Bytes::from_static(b"y")).await, Ok(PutOutcome::Created));
 }
 
 async fn a_check_leaves_nothing_but_its_mark(home: &Home) {
@@ -293,7 +297,7 @@ async fn a_bucket_that_is_missing_is_told(home: &Home) {
         Err(trouble) => Err(trouble),
     };
     let trouble = found.expect_err("it is missing");
-    assert_eq!((trouble.code, trouble.passing), (Code::BucketMissing, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::BucketMissing, false), "{trouble}");
 }
 
 /// A file whose bytes tell where they are.
@@ -313,7 +317,7 @@ async fn it_does_not_take_a_wrong_key(home: &Home) {
     let mut env = home.env.clone();
     env.insert("AZURE_STORAGE_ACCOUNT_KEY".into(), "d3Jvbmc=".into());
     let trouble = Bucket::open(&home.url, &env).expect("a bucket").check().await.expect_err("refused");
-    assert_eq!((trouble.code, trouble.passing), (Code::WrongKey, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::WrongKey, false), "{trouble}");
 }
 
 async fn it_takes_a_signature_instead_of_a_key(home: &Home) {
@@ -329,6 +333,6 @@ async fn it_does_not_take_a_wrong_token(home: &Home) {
     let mut env = home.env.clone();
     env.insert("GOOGLE_BEARER_TOKEN".into(), "abracadabra".into());
     let trouble = Bucket::open(&home.url, &env).expect("a bucket").check().await.expect_err("refused");
-    assert_eq!((trouble.code, trouble.passing), (Code::WrongKey, false), "{trouble}");
-    assert!(!trouble.sentence.contains("abracadabra"));
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::WrongKey, false), "{trouble}");
+    assert!(!trouble.message.contains("abracadabra"));
 }

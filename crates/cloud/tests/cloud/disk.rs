@@ -1,6 +1,6 @@
 //! A directory as a bucket, where it differs from the others.
 
-use ash_cloud::{Bucket, Code};
+use ash_cloud::{Bucket, BucketErrorCode};
 use bytes::Bytes;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_change},
@@ -30,9 +30,9 @@ async fn fill(disk: &Path) {
     let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
     file.as_file().set_len(30 << 20).expect("a length");
     let trouble = bucket.put_file("large", file.path(), &|_| {}).await.expect_err("no space");
-    assert_eq!((trouble.code, trouble.passing), (Code::NoSpace, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::NoSpace, false), "{trouble}");
     let trouble = bucket.put_new("medium", Bytes::from(vec![0; 25 << 20])).await.expect_err("no space");
-    assert_eq!((trouble.code, trouble.passing), (Code::NoSpace, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::NoSpace, false), "{trouble}");
     assert_eq!(std::fs::read_dir(disk).expect("a listing").count(), 0, "nothing is left of them");
     bucket.check().await.expect("there is space for a little");
 }

@@ -1,22 +1,33 @@
 //! What survives a store that fails, over many seeds. Time is tokio's, which passes at once where all wait.
 
 use crate::scripted::{Scripted, answer, cut_answer, error};
-use ash_cloud::{Bucket, Code, Faults, Limits, Patience, Written};
+use ash_cloud::{Bucket, BucketErrorCode, FaultRates, PutOutcome, RequestLimits, RetryPolicy};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Of ten requests four go wrong in some way.
-fn faults(seed: u64) -> Faults {
-    Faults { seed, before: 10, after: 10, silent: 5, cut: 10, late: 10, lateness: Duration::from_secs(20) }
+fn faults(seed: u64) -> FaultRates {
+    FaultRates {
+        seed,
+        before: 10,
+        after: 10,
+        silent: 5,
+        cut: 10,
+        late: 10,
+        lateness: Duration::from_secs(20),
+    }
 }
 
 /// Two buckets on one store: one that fails, one that does not. Twenty tries: even with these faults nobody runs out.
 fn pair(seed: u64) -> (Bucket, Bucket) {
     let store = Arc::new(InMemory::new());
-    let patience = Patience { tries: 20, ..Patience::default() };
-    (Bucket::over(store.clone()).faulty(faults(seed)).patient(patience), Bucket::over(store))
+    let patience = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
+    (
+        Bucket::with_backend(store.clone()).with_faults(faults(seed)).with_retry_policy(patience),
+        Bucket::with_backend(store),
+    )
 }
 
 async fn keys(bucket: &Bucket) -> Vec<String> {
@@ -37,14 +48,14 @@ async fn everything_that_was_put_is_there_and_no_key_is_new_twice() {
         for key in &all {
             let there = sound.get(key).await.expect("what was put");
             assert!((0..4).any(|writer| there == vec![writer; 9]), "seed {seed}");
-            let mut firsts = done.iter().filter(|(_, of, put)| of == &key && *put == Ok(Written::New));
+            let mut firsts = done.iter().filter(|(_, of, put)| of == &key && *put == Ok(PutOutcome::Created));
             if let Some((writer, ..)) = firsts.next() {
                 assert_eq!(there, vec![*writer; 9], "seed {seed}: whoever was first is who is there");
             }
             assert!(firsts.next().is_none(), "seed {seed}: {key} was new twice");
         }
         assert!(done.iter().all(|(.., put)| put.is_ok()), "seed {seed}: {done:?}");
-        again += faulty.tally().again;
+        again += faulty.traffic().retries;
     }
     assert!(again > 1000, "they were to fail, and did so {again} times");
 }
@@ -87,9 +98,13 @@ async fn large_files_arrive_whole() {
         let directory = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
         let sound = Bucket::open(&format!("file://{}", directory.path().display()), &BTreeMap::new())
             .expect("a bucket");
-        let patience = Patience { tries: 20, ..Patience::default() };
-        let faulty = sound.clone().faulty(faults(seed)).patient(patience);
-        assert_eq!(faulty.put_file("large", file.path(), &|_| {}).await, Ok(Written::New), "seed {seed}");
+        let patience = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
+        let faulty = sound.clone().with_faults(faults(seed)).with_retry_policy(patience);
+        assert_eq!(
+            faulty.put_file("large", file.path(), &|_| {}).await,
+            Ok(PutOutcome::Created),
+            "seed {seed}"
+        );
         assert_eq!(sound.get("large").await.expect("bytes"), bytes, "seed {seed}");
     }
 }
@@ -97,13 +112,13 @@ async fn large_files_arrive_whole() {
 #[tokio::test(start_paused = true)]
 async fn the_same_seed_fails_in_the_same_way() {
     let outcome = async |seed: u64| {
-        let once = Patience { tries: 1, ..Patience::default() };
-        let bucket = Bucket::over(Arc::new(InMemory::new())).faulty(faults(seed)).patient(once);
+        let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+        let bucket =
+            Bucket::with_backend(Arc::new(InMemory::new())).with_faults(faults(seed)).with_retry_policy(once);
         let mut outcomes = Vec::new();
         for n in 0..200 {
-            outcomes.push(
-                bucket.put_new(&format!("{n}"), Bytes::new()).await.map_err(|trouble| trouble.sentence),
-            );
+            outcomes
+                .push(bucket.put_new(&format!("{n}"), Bytes::new()).await.map_err(|trouble| trouble.message));
         }
         outcomes
     };
@@ -123,11 +138,11 @@ async fn a_body_that_breaks_off_is_read_again() {
     .await;
     let bucket = quick(&server);
     assert_eq!(bucket.get("a").await.expect("bytes"), whole);
-    assert_eq!(bucket.tally().again, 1);
+    assert_eq!(bucket.traffic().retries, 1);
 
     let server = Scripted::start(|_, _| cut_answer(200, "", "01234", 10)).await;
     let trouble = quick(&server).get("a").await.expect_err("never whole");
-    assert_eq!((trouble.code, trouble.passing), (Code::Unreachable, true), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Unreachable, true), "{trouble}");
 }
 
 #[tokio::test]
@@ -135,7 +150,7 @@ async fn what_may_pass_is_tried_again_and_nothing_else_is() {
     let attempts = async |reply: Vec<u8>| {
         let server = Scripted::start(move |_, _| reply.clone()).await;
         let trouble = quick(&server).put_new("a", Bytes::new()).await.expect_err("it fails");
-        (server.asked().len(), trouble.passing)
+        (server.asked().len(), trouble.is_transient)
     };
     for (status, code) in [(503, "SlowDown"), (500, "InternalError"), (429, ""), (400, "RequestTimeout")] {
         assert_eq!(attempts(error(status, code, "")).await, (3, true), "{status} {code}");
@@ -151,21 +166,21 @@ async fn a_write_under_way_is_not_one_that_is_there() {
     let conflict = || error(409, "ConditionalRequestConflict", "A conflicting operation occurred.");
     // It came to nothing, and ours is the first.
     let server = Scripted::start(move |_, n| if n < 2 { conflict() } else { answer(200, "", "") }).await;
-    assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(Written::New));
+    assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(PutOutcome::Created));
     // It succeeded.
     let server =
         Scripted::start(move |_, n| if n == 0 { conflict() } else { error(412, "PreconditionFailed", "") })
             .await;
-    assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(Written::There));
+    assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(PutOutcome::AlreadyExists));
     // It goes on and on: whether something is there is looked up.
-    for (status, wanted) in [(200, Ok(Written::There)), (404, Err(true))] {
+    for (status, wanted) in [(200, Ok(PutOutcome::AlreadyExists)), (404, Err(true))] {
         let server = Scripted::start(move |line, _| match line.starts_with("HEAD") {
             true => answer(status, "", ""),
             false => conflict(),
         })
         .await;
         let put = quick(&server).put_new("a", Bytes::new()).await;
-        assert_eq!(put.map_err(|trouble| trouble.passing), wanted);
+        assert_eq!(put.map_err(|trouble| trouble.is_transient), wanted);
     }
 }
 
@@ -189,7 +204,7 @@ async fn an_upload_whose_end_was_not_heard_is_complete() {
     .await;
     assert_eq!(
         quick(&server).put_file("a", file.path(), &|_| {}).await,
-        Ok(Written::New),
+        Ok(PutOutcome::Created),
         "{:?}",
         server.asked()
     );
@@ -212,22 +227,28 @@ async fn an_upload_that_fails_is_given_up() {
     })
     .await;
     let trouble = quick(&server).put_file("a", file.path(), &|_| {}).await.expect_err("refused");
-    assert_eq!(trouble.code, Code::AccessDenied);
+    assert_eq!(trouble.code, BucketErrorCode::AccessDenied);
     let last = server.asked().pop().expect("a request");
     assert!(last.starts_with("DELETE /shelf/a?uploadId=u "), "{last}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_never_answers_is_given_up() {
-    let silent = Faults { silent: 100, ..Faults::default() };
-    let bucket =
-        pair(0).1.faulty(silent).limited(Limits { silence: Duration::from_secs(5), ..Limits::default() });
+    let silent = FaultRates { silent: 100, ..FaultRates::default() };
+    let bucket = pair(0)
+        .1
+        .with_faults(silent)
+        .with_limits(RequestLimits { idle_timeout: Duration::from_secs(5), ..RequestLimits::default() });
     let trouble = bucket.head("a").await.expect_err("no answer");
-    assert_eq!((trouble.code, trouble.passing), (Code::Unreachable, true), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Unreachable, true), "{trouble}");
 }
 
 /// S3 at that server, for whoever has little patience.
 fn quick(server: &Scripted) -> Bucket {
-    let patience = Patience { tries: 3, first: Duration::from_millis(1), longest: Duration::from_millis(1) };
-    Bucket::open("s3://shelf", &server.as_s3()).expect("a bucket").patient(patience)
+    let patience = RetryPolicy {
+        max_attempts: 3,
+        initial_delay: Duration::from_millis(1),
+        max_delay: Duration::from_millis(1),
+    };
+    Bucket::open("s3://shelf", &server.as_s3()).expect("a bucket").with_retry_policy(patience)
 }

@@ -2,7 +2,7 @@
 //! credentials out at is ours, and counts.
 
 use crate::{gcs::Gcs, servers::environment};
-use ash_cloud::{Bucket, Code};
+use ash_cloud::{Bucket, BucketErrorCode};
 use rustix::thread::UnshareFlags;
 use std::{
     process::Command,
@@ -47,7 +47,11 @@ async fn ask_around() {
     {
         let before = asked.load(Relaxed);
         let trouble = Bucket::open(url, &env).expect("a bucket").check().await.expect_err("nobody answers");
-        assert_eq!((trouble.code, trouble.passing), (Code::NoCredentials, false), "{trouble}");
+        assert_eq!(
+            (trouble.code, trouble.is_transient),
+            (BucketErrorCode::NoCredentials, false),
+            "{trouble}"
+        );
         assert!(asked.load(Relaxed) > before, "{url}");
     }
 
@@ -68,7 +72,7 @@ async fn ask_around() {
     for (url, env) in [("s3://shelf", &keys[..]), ("az://shelf", &azure[..]), ("gs://shelf", &google[..])] {
         let trouble =
             Bucket::open(url, &environment(env)).expect("a bucket").check().await.expect_err("nowhere");
-        assert_eq!(trouble.code, Code::Unreachable, "{trouble}");
+        assert_eq!(trouble.code, BucketErrorCode::Unreachable, "{trouble}");
     }
     // Whoever has keys does not get there by being sent, either.
     let elsewhere = [
@@ -77,6 +81,6 @@ async fn ask_around() {
         ("AWS_ENDPOINT_URL", "http://169.254.169.254"),
     ];
     let sent = Bucket::open("s3://shelf", &environment(&elsewhere)).expect("a bucket").check().await;
-    assert_eq!(sent.expect_err("refused").code, Code::Settings);
+    assert_eq!(sent.expect_err("refused").code, BucketErrorCode::Settings);
     assert_eq!(asked.load(Relaxed), before);
 }

@@ -4,14 +4,14 @@ use crate::{
     scripted::{Scripted, answer, error},
     servers::environment,
 };
-use ash_cloud::{Bucket, Code, Trouble};
+use ash_cloud::{Bucket, BucketError, BucketErrorCode};
 use std::collections::BTreeMap;
 use tokio::io::AsyncReadExt;
 
 const SECRETS: [&str; 4] =
     ["the-secret-key", "the-session-token", "the-sas-signature", "dGhlLWF6dXJlLWtleQ=="];
 
-async fn check(url: &str, env: &BTreeMap<String, String>) -> Trouble {
+async fn check(url: &str, env: &BTreeMap<String, String>) -> BucketError {
     let found = match Bucket::open(url, env) {
         Ok(bucket) => bucket.check().await,
         Err(trouble) => Err(trouble),
@@ -23,7 +23,7 @@ async fn check(url: &str, env: &BTreeMap<String, String>) -> Trouble {
 }
 
 /// What is said when S3 answers everything so.
-async fn told(reply: Vec<u8>) -> Trouble {
+async fn told(reply: Vec<u8>) -> BucketError {
     let server = Scripted::start(move |_, _| reply.clone()).await;
     check("s3://shelf", &server.as_s3()).await
 }
@@ -32,14 +32,14 @@ async fn told(reply: Vec<u8>) -> Trouble {
 async fn a_missing_bucket() {
     let trouble = told(error(404, "NoSuchBucket", "The specified bucket does not exist")).await;
     assert_eq!(trouble.to_string(), "s3://shelf does not exist: create it, or correct its name.");
-    assert_eq!((trouble.code, trouble.passing), (Code::BucketMissing, false));
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::BucketMissing, false));
 }
 
 #[tokio::test]
 async fn no_permission() {
     let trouble = told(error(403, "AccessDenied", "Access Denied")).await;
-    assert_eq!((trouble.code, trouble.passing), (Code::AccessDenied, false));
-    assert!(trouble.sentence.contains("HTTP 403, AccessDenied, Access Denied"), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::AccessDenied, false));
+    assert!(trouble.message.contains("HTTP 403, AccessDenied, Access Denied"), "{trouble}");
 }
 
 #[tokio::test]
@@ -51,20 +51,20 @@ async fn a_wrong_key() {
              x-amz-security-token:the-session-token</CanonicalRequest></Error>"
         );
         let trouble = told(answer(403, "", &body)).await;
-        assert_eq!((trouble.code, trouble.passing), (Code::WrongKey, false), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::WrongKey, false), "{trouble}");
     }
 }
 
 #[tokio::test]
 async fn an_expired_token() {
     let trouble = told(error(400, "ExpiredToken", "The provided token has expired.")).await;
-    assert_eq!((trouble.code, trouble.passing), (Code::Expired, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Expired, false), "{trouble}");
 }
 
 #[tokio::test]
 async fn a_clock_that_is_off() {
     let trouble = told(error(403, "RequestTimeTooSkewed", "The difference is too large.")).await;
-    assert_eq!((trouble.code, trouble.passing), (Code::ClockSkew, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::ClockSkew, false), "{trouble}");
 }
 
 #[tokio::test]
@@ -74,17 +74,17 @@ async fn another_region() {
     let elsewhere = "Location: https://shelf.s3.eu-west-3.amazonaws.com/\r\n";
     for reply in [answer(400, "", malformed), answer(301, "", ""), answer(307, elsewhere, "")] {
         let trouble = told(reply).await;
-        assert_eq!((trouble.code, trouble.passing), (Code::WrongRegion, false), "{trouble}");
-        assert!(trouble.sentence.contains("ASH_S3_REGION"), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::WrongRegion, false), "{trouble}");
+        assert!(trouble.message.contains("ASH_S3_REGION"), "{trouble}");
     }
-    assert!(told(answer(400, "", malformed)).await.sentence.contains("eu-west-3"));
+    assert!(told(answer(400, "", malformed)).await.message.contains("eu-west-3"));
 }
 
 #[tokio::test]
 async fn no_space() {
     for reply in [error(507, "InsufficientStorage", "Full."), answer(507, "", "")] {
         let trouble = told(reply).await;
-        assert_eq!((trouble.code, trouble.passing), (Code::NoSpace, false), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::NoSpace, false), "{trouble}");
     }
 }
 
@@ -92,7 +92,7 @@ async fn no_space() {
 async fn too_many_requests() {
     for reply in [error(503, "SlowDown", "Please reduce your request rate."), answer(429, "", "")] {
         let trouble = told(reply).await;
-        assert_eq!((trouble.code, trouble.passing), (Code::Throttled, true), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Throttled, true), "{trouble}");
     }
 }
 
@@ -100,10 +100,10 @@ async fn too_many_requests() {
 async fn a_server_that_fails() {
     for reply in [error(500, "InternalError", "We failed."), answer(502, "", "<html>"), answer(408, "", "")] {
         let trouble = told(reply).await;
-        assert_eq!((trouble.code, trouble.passing), (Code::Other, true), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Other, true), "{trouble}");
     }
     let trouble = told(error(400, "SomethingNew", "Who knows.")).await;
-    assert_eq!((trouble.code, trouble.passing), (Code::Other, false), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Other, false), "{trouble}");
 }
 
 #[tokio::test]
@@ -118,9 +118,9 @@ async fn nobody_there() {
         ("AWS_SECRET_ACCESS_KEY", "the-secret-key"),
     ]);
     let trouble = check("s3://shelf/some/where", &env).await;
-    assert_eq!((trouble.code, trouble.passing), (Code::Unreachable, true));
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Unreachable, true));
     assert!(
-        trouble.sentence.starts_with("s3://shelf/some/where cannot be reached (Connection refused"),
+        trouble.message.starts_with("s3://shelf/some/where cannot be reached (Connection refused"),
         "{trouble}"
     );
 }
@@ -131,8 +131,8 @@ async fn no_credentials() {
     let server = Scripted::start(|_, _| answer(404, "", "")).await;
     let env = environment(&[("AWS_METADATA_ENDPOINT", &server.url)]);
     let trouble = check("s3://shelf", &env).await;
-    assert_eq!((trouble.code, trouble.passing), (Code::NoCredentials, false), "{trouble}");
-    assert!(trouble.sentence.contains("AWS_ACCESS_KEY_ID"), "{trouble}");
+    assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::NoCredentials, false), "{trouble}");
+    assert!(trouble.message.contains("AWS_ACCESS_KEY_ID"), "{trouble}");
     assert!(server.asked()[0].starts_with("PUT /latest/api/token"), "{:?}", server.asked());
 
     // Whatever is spoken to like this is no cloud, so no cloud is asked.
@@ -143,17 +143,21 @@ async fn no_credentials() {
     ]);
     for url in ["s3://shelf", "az://shelf"] {
         let trouble = Bucket::open(url, &env).expect_err("no credentials");
-        assert_eq!((trouble.code, trouble.passing), (Code::NoCredentials, false), "{trouble}");
+        assert_eq!(
+            (trouble.code, trouble.is_transient),
+            (BucketErrorCode::NoCredentials, false),
+            "{trouble}"
+        );
     }
 
     let trouble = check("az://shelf", &BTreeMap::new()).await;
-    assert_eq!(trouble.code, Code::NoCredentials);
-    assert!(trouble.sentence.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{trouble}");
+    assert_eq!(trouble.code, BucketErrorCode::NoCredentials);
+    assert!(trouble.message.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{trouble}");
 
     let env = environment(&[("HOME", "/nonexistent"), ("AWS_PROFILE", "work")]);
     let trouble = check("s3://shelf", &env).await;
-    assert_eq!(trouble.code, Code::NoCredentials);
-    assert!(trouble.sentence.contains("/nonexistent/.aws/credentials"), "{trouble}");
+    assert_eq!(trouble.code, BucketErrorCode::NoCredentials);
+    assert!(trouble.message.contains("/nonexistent/.aws/credentials"), "{trouble}");
 }
 
 #[tokio::test]
@@ -168,13 +172,13 @@ async fn azure_in_its_own_words() {
         answer(403, "", &body)
     };
     let cases = [
-        (&signed, failed("Signed expiry time has passed: it has expired"), Code::Expired, false),
-        (&signed, failed("Signature not valid in the specified time frame"), Code::Expired, false),
-        (&keyed, failed("Request date header too old: 'Mon'"), Code::ClockSkew, false),
-        (&keyed, failed("The MAC signature found does not match"), Code::WrongKey, false),
-        (&keyed, error(404, "ContainerNotFound", "No."), Code::BucketMissing, false),
-        (&keyed, error(403, "AuthorizationPermissionMismatch", "No."), Code::AccessDenied, false),
-        (&keyed, error(503, "ServerBusy", "No."), Code::Throttled, true),
+        (&signed, failed("Signed expiry time has passed: it has expired"), BucketErrorCode::Expired, false),
+        (&signed, failed("Signature not valid in the specified time frame"), BucketErrorCode::Expired, false),
+        (&keyed, failed("Request date header too old: 'Mon'"), BucketErrorCode::ClockSkew, false),
+        (&keyed, failed("The MAC signature found does not match"), BucketErrorCode::WrongKey, false),
+        (&keyed, error(404, "ContainerNotFound", "No."), BucketErrorCode::BucketMissing, false),
+        (&keyed, error(403, "AuthorizationPermissionMismatch", "No."), BucketErrorCode::AccessDenied, false),
+        (&keyed, error(503, "ServerBusy", "No."), BucketErrorCode::Throttled, true),
     ];
     for (credentials, reply, code, passing) in cases {
         let server = Scripted::start(move |_, _| reply.clone()).await;
@@ -182,7 +186,7 @@ async fn azure_in_its_own_words() {
         env.insert("AZURE_STORAGE_ACCOUNT".into(), "account".into());
         env.insert("AZURE_STORAGE_ENDPOINT".into(), server.url.clone());
         let trouble = check("az://shelf", &env).await;
-        assert_eq!((trouble.code, trouble.passing), (code, passing), "{trouble}");
+        assert_eq!((trouble.code, trouble.is_transient), (code, passing), "{trouble}");
     }
 }
 
@@ -190,14 +194,14 @@ async fn azure_in_its_own_words() {
 async fn urls_that_are_none() {
     for url in ["shelf", "http://shelf", "s3://", "s3:///prefix", "file://relative/path", "ftp://x/y"] {
         let trouble = check(url, &BTreeMap::new()).await;
-        assert_eq!(trouble.code, Code::Settings, "{trouble}");
+        assert_eq!(trouble.code, BucketErrorCode::Settings, "{trouble}");
     }
     let trouble = check("s3://AKID:the-secret-key@shelf", &BTreeMap::new()).await;
-    assert_eq!(trouble.code, Code::Settings);
+    assert_eq!(trouble.code, BucketErrorCode::Settings);
     let trouble = check("s3://shelf/a//b", &BTreeMap::new()).await;
-    assert_eq!(trouble.code, Code::Settings);
+    assert_eq!(trouble.code, BucketErrorCode::Settings);
     let env = environment(&[("GOOGLE_SERVICE_ACCOUNT_KEY", "\"the-secret-key\"")]);
-    assert_eq!(check("gs://shelf", &env).await.code, Code::NoCredentials);
+    assert_eq!(check("gs://shelf", &env).await.code, BucketErrorCode::NoCredentials);
 }
 
 #[tokio::test]
@@ -215,7 +219,7 @@ async fn nothing_is_sent_in_the_clear_but_where_http_is_written() {
     // The first byte of a handshake.
     assert_eq!(stream.read_u8().await.expect("a byte"), 0x16);
     drop((stream, listener));
-    assert_eq!(client.await.expect("an answer").code, Code::Unreachable);
+    assert_eq!(client.await.expect("an answer").code, BucketErrorCode::Unreachable);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What is counted and what is limited. Time is tokio's, which passes at once where all wait.
 
-use ash_cloud::{Bucket, Faults, Limits, Tally};
+use ash_cloud::{Bucket, BucketTraffic, FaultRates, RequestLimits};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::memory::InMemory;
@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 fn empty() -> Bucket {
-    Bucket::over(Arc::new(InMemory::new()))
+    Bucket::with_backend(Arc::new(InMemory::new()))
 }
 
 /// Each request takes that long.
-fn slow(seconds: u64) -> Faults {
-    Faults { late: 100, lateness: Duration::from_secs(seconds), ..Faults::default() }
+fn slow(seconds: u64) -> FaultRates {
+    FaultRates { late: 100, lateness: Duration::from_secs(seconds), ..FaultRates::default() }
 }
 
 /// In a task of its own, where the server will ask, too.
@@ -32,21 +32,33 @@ async fn count() {
     bucket.list("").try_for_each(async |_| Ok(())).await.expect("listed");
     bucket.list_dirs("").await.expect("listed");
     bucket.delete(&["a".into(), "b".into()]).await.expect("deleted");
-    let expected =
-        Tally { put: 2, get: 2, head: 1, list: 2, delete: 2, bytes_up: 5, bytes_down: 7, ..Tally::default() };
-    assert_eq!(bucket.tally(), expected);
+    let expected = BucketTraffic {
+        put: 2,
+        get: 2,
+        head: 1,
+        list: 2,
+        delete: 2,
+        bytes_up: 5,
+        bytes_down: 7,
+        ..BucketTraffic::default()
+    };
+    assert_eq!(bucket.traffic(), expected);
     let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
     file.as_file().set_len(17 << 20).expect("a length");
     bucket.put_file("large", file.path(), &|_| {}).await.expect("put");
     // The begin, three parts and the end, between two looks.
-    assert_eq!(bucket.tally(), Tally { part: 5, head: 3, bytes_up: 5 + (17 << 20), ..expected });
+    assert_eq!(bucket.traffic(), BucketTraffic { part: 5, head: 3, bytes_up: 5 + (17 << 20), ..expected });
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_so_many_requests_are_under_way_and_their_turn_is_not_their_fault() {
     // Ten seconds of silence are too many: those who wait for their turn do not count them.
-    let limits = Limits { at_once: Some(2), silence: Duration::from_secs(10), ..Limits::default() };
-    let bucket = empty().faulty(slow(5)).limited(limits);
+    let limits = RequestLimits {
+        max_concurrent: Some(2),
+        idle_timeout: Duration::from_secs(10),
+        ..RequestLimits::default()
+    };
+    let bucket = empty().with_faults(slow(5)).with_limits(limits);
     let begin = Instant::now();
     let names: Vec<String> = (0..10).map(|n| n.to_string()).collect();
     futures::future::try_join_all(names.iter().map(|key| bucket.put_new(key, Bytes::new())))
@@ -56,12 +68,12 @@ async fn only_so_many_requests_are_under_way_and_their_turn_is_not_their_fault()
     let begin = Instant::now();
     futures::future::try_join_all(names.iter().map(|key| bucket.get(key))).await.expect("got");
     assert_eq!(begin.elapsed().as_secs(), 25);
-    assert_eq!(bucket.tally().again, 0);
+    assert_eq!(bucket.traffic().retries, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_reads_a_listing_may_ask_for_more() {
-    let bucket = empty().limited(Limits { at_once: Some(1), ..Limits::default() });
+    let bucket = empty().with_limits(RequestLimits { max_concurrent: Some(1), ..RequestLimits::default() });
     for key in ["a", "b", "c"] {
         bucket.put_new(key, Bytes::from_static(b"x")).await.expect("put");
     }
@@ -71,7 +83,8 @@ async fn whoever_reads_a_listing_may_ask_for_more() {
 
 #[tokio::test(start_paused = true)]
 async fn only_so_many_bytes_go_by_in_a_second() {
-    let bucket = empty().limited(Limits { bytes_per_second: Some(1000), ..Limits::default() });
+    let bucket =
+        empty().with_limits(RequestLimits { bytes_per_second: Some(1000), ..RequestLimits::default() });
     let begin = Instant::now();
     for key in ["a", "b", "c"] {
         bucket.put_new(key, Bytes::from(vec![0; 100_000])).await.expect("put");
@@ -82,5 +95,5 @@ async fn only_so_many_bytes_go_by_in_a_second() {
     assert_eq!(begin.elapsed().as_secs(), 300);
     bucket.get("b").await.expect("got");
     assert_eq!(begin.elapsed().as_secs(), 400);
-    assert_eq!(bucket.tally().again, 0);
+    assert_eq!(bucket.traffic().retries, 0);
 }

@@ -1,6 +1,6 @@
 //! Names of conversations, which are the same in every run.
 
-use super::{Message, own::CONTINUED};
+use super::{RequestMessage, own::CONTINUED};
 
 /// Names a conversation in a summary of it, so that what follows a summary is not mistaken for a beginning.
 const NAMED: &str = "conversation-";
@@ -8,10 +8,10 @@ const NAMED: &str = "conversation-";
 /// A conversation's name: a hash of what people said and of how the messages follow each other. Not of what the tools
 /// and the model said: paths and times of one run would make it another's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Id(String);
+pub(crate) struct ConversationId(String);
 
-impl Id {
-    pub(super) fn of(messages: &[Message]) -> Id {
+impl ConversationId {
+    pub(super) fn of(messages: &[RequestMessage]) -> ConversationId {
         let mut hash = blake3::Hasher::new();
         for message in messages.iter().filter(|message| message.role != "system") {
             hash.update(message.role.as_bytes()).update(b"\0");
@@ -22,18 +22,18 @@ impl Id {
                 hash.update(continued(&block.text).as_bytes());
             }
         }
-        Id(short(hash.finalize()))
+        ConversationId(short(hash.finalize()))
     }
 
-    pub(crate) fn with(&self, what: &str) -> Id {
-        Id(short(blake3::hash(format!("{}\0{what}", self.0).as_bytes())))
+    pub(crate) fn derive(&self, what: &str) -> ConversationId {
+        ConversationId(short(blake3::hash(format!("{}\0{what}", self.0).as_bytes())))
     }
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    pub(crate) fn named(&self) -> String {
+    pub(crate) fn marker(&self) -> String {
         format!("{NAMED}{}", self.0)
     }
 }
@@ -52,11 +52,11 @@ fn continued(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::{CONTINUED, NAMED, continued};
-    use crate::conversation::Conversation;
+    use crate::conversation::MessagesRequest;
     use serde_json::{Value, json};
 
-    fn read(messages: Value) -> Conversation {
-        Conversation::read(&json!({ "messages": messages })).expect("a conversation")
+    fn read(messages: Value) -> MessagesRequest {
+        MessagesRequest::read(&json!({ "messages": messages })).expect("a conversation")
     }
 
     #[test]

@@ -13,21 +13,22 @@ const TAGS: [&str; 9] = [
     "task-notification",
 ];
 /// And those without tags: a text that begins so is not a person's, but means that there is something to do.
-const WISHES: [&str; 3] = [CONTINUED, "[Request interrupted by user", "Continue from where you left off."];
+const CONTINUATION_PREFIXES: [&str; 3] =
+    [CONTINUED, "[Request interrupted by user", "Continue from where you left off."];
 pub(super) const CONTINUED: &str = "This session is being continued from a previous conversation";
 
 /// What remains of a text without Claude Code's own words; none if nothing does.
-pub(super) fn of_a_person(text: &str) -> Option<String> {
+pub(super) fn strip_injected_text(text: &str) -> Option<String> {
     let text = without_tags(text);
     (!text.is_empty() && !begins_as_wish(&text)).then_some(text)
 }
 
-pub(super) fn is_wish(text: &str) -> bool {
+pub(super) fn is_continuation(text: &str) -> bool {
     begins_as_wish(&without_tags(text))
 }
 
 fn begins_as_wish(text: &str) -> bool {
-    WISHES.iter().any(|words| text.starts_with(words))
+    CONTINUATION_PREFIXES.iter().any(|words| text.starts_with(words))
 }
 
 fn without_tags(text: &str) -> String {
@@ -48,7 +49,7 @@ mod tests {
 
     #[test]
     fn only_what_a_person_wrote_remains() {
-        let said = |text| of_a_person(text);
+        let said = |text| strip_injected_text(text);
         assert_eq!(said("<system-reminder>a</system-reminder>\nhello"), Some("hello".into()));
         assert_eq!(said("hello <b>there</b>"), Some("hello <b>there</b>".into()));
         for text in
@@ -57,6 +58,6 @@ mod tests {
             assert_eq!(said(text), None, "{text}");
         }
         assert_eq!(said("Continue from where you left off."), None);
-        assert!(is_wish("Continue from where you left off.") && !is_wish("hello"));
+        assert!(is_continuation("Continue from where you left off.") && !is_continuation("hello"));
     }
 }

@@ -1,10 +1,10 @@
 //! As the real API does: each call is answered in the next message, and nothing else is. A conversation that was put
 //! together wrongly after a crash is found out here, and not by a customer.
 
-use super::{Block, Message};
+use super::{RequestBlock, RequestMessage};
 use std::collections::HashSet;
 
-pub(super) fn check(messages: &[Message]) -> Result<(), String> {
+pub(super) fn check(messages: &[RequestMessage]) -> Result<(), String> {
     let mut called: HashSet<String> = HashSet::new();
     for (role, blocks) in turns(messages) {
         let answered = of_kind(&blocks, "tool_result", |block| &block.tool_use_id);
@@ -27,8 +27,8 @@ pub(super) fn check(messages: &[Message]) -> Result<(), String> {
 }
 
 /// Messages of the same role that follow each other count as one.
-fn turns(messages: &[Message]) -> Vec<(&str, Vec<Block>)> {
-    let mut turns: Vec<(&str, Vec<Block>)> = Vec::new();
+fn turns(messages: &[RequestMessage]) -> Vec<(&str, Vec<RequestBlock>)> {
+    let mut turns: Vec<(&str, Vec<RequestBlock>)> = Vec::new();
     for message in messages.iter().filter(|message| message.role != "system") {
         match turns.last_mut() {
             Some((role, blocks)) if *role == message.role => blocks.extend(message.blocks()),
@@ -38,13 +38,13 @@ fn turns(messages: &[Message]) -> Vec<(&str, Vec<Block>)> {
     turns
 }
 
-fn of_kind(blocks: &[Block], kind: &str, id: fn(&Block) -> &String) -> HashSet<String> {
+fn of_kind(blocks: &[RequestBlock], kind: &str, id: fn(&RequestBlock) -> &String) -> HashSet<String> {
     blocks.iter().filter(|block| block.kind == kind).map(|block| id(block).clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::conversation::Conversation;
+    use crate::conversation::MessagesRequest;
     use serde_json::{Value, json};
 
     fn call(id: &str) -> Value {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     fn check(messages: Value) -> Result<(), String> {
-        Conversation::read(&json!({ "messages": messages })).map(|_| ())
+        MessagesRequest::read(&json!({ "messages": messages })).map(|_| ())
     }
 
     #[test]

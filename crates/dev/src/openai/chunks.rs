@@ -1,13 +1,13 @@
 //! A reply as a chat completion: whole, or as the chunks of a stream.
 
 use crate::{
-    events::{Event, at_once, paced},
-    reply::{Block, Reply},
+    events::{PacedSseEvent, at_once, paced},
+    reply::{ReplyBlock, ScriptedReply},
 };
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub(crate) fn whole(reply: &Reply) -> Value {
+pub(crate) fn whole(reply: &ScriptedReply) -> Value {
     let texts: Vec<&str> = texts(reply).collect();
     let content = if texts.is_empty() { Value::Null } else { json!(texts.concat()) };
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
@@ -22,39 +22,40 @@ pub(crate) fn whole(reply: &Reply) -> Value {
 }
 
 /// `counted`: with what it cost at the end.
-pub(crate) fn chunks(reply: &Reply, counted: bool) -> Vec<Event> {
+pub(crate) fn chunks(reply: &ScriptedReply, counted: bool) -> Vec<PacedSseEvent> {
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
         about(reply, "chat.completion.chunk", json!([choice]), Value::Null)
     };
-    let mut events = vec![Event::new(chunk(json!({ "role": "assistant", "content": "" }), Value::Null))];
+    let mut events =
+        vec![PacedSseEvent::new(chunk(json!({ "role": "assistant", "content": "" }), Value::Null))];
     for (index, block) in reply.blocks.iter().enumerate() {
         let deltas = deltas(reply, index, block).into_iter();
-        events.extend(deltas.map(|(delta, pause)| Event { data: chunk(delta, Value::Null), pause }));
+        events.extend(deltas.map(|(delta, pause)| PacedSseEvent { data: chunk(delta, Value::Null), pause }));
     }
-    events.push(Event::new(chunk(json!({}), json!(finish(reply)))));
+    events.push(PacedSseEvent::new(chunk(json!({}), json!(finish(reply)))));
     if counted {
-        events.push(Event::new(about(reply, "chat.completion.chunk", json!([]), usage(reply))));
+        events.push(PacedSseEvent::new(about(reply, "chat.completion.chunk", json!([]), usage(reply))));
     }
     events
 }
 
-pub(crate) fn overloaded() -> Event {
-    Event::new(super::problem(503, "Overloaded"))
+pub(crate) fn overloaded() -> PacedSseEvent {
+    PacedSseEvent::new(super::problem(503, "Overloaded"))
 }
 
 /// Thoughts come as other services send them: the one that this is named after keeps them to itself.
-fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> {
+fn deltas(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Vec<(Value, Duration)> {
     match block {
-        Block::Text { text, pace } => {
+        ReplyBlock::Text { text, pace } => {
             let pieces = paced(text, *pace).into_iter();
             pieces.map(|(piece, pause)| (json!({ "content": piece }), pause)).collect()
         }
-        Block::Thinking(text) => {
+        ReplyBlock::Thinking(text) => {
             let pieces = at_once(text).into_iter();
             pieces.map(|piece| (json!({ "reasoning_content": piece }), Duration::ZERO)).collect()
         }
-        Block::Call { name, input } => {
+        ReplyBlock::Call { name, input } => {
             let place = calls(reply).position(|(at, _, _)| at == index).unwrap_or_default();
             let mut first = call(&call_id(reply, index), name, "");
             first["index"] = json!(place);
@@ -70,7 +71,7 @@ fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> 
     }
 }
 
-fn about(reply: &Reply, object: &str, choices: Value, usage: Value) -> Value {
+fn about(reply: &ScriptedReply, object: &str, choices: Value, usage: Value) -> Value {
     // As with messages: no two answers have the same.
     let id = format!("chatcmpl-{}", reply.message_id());
     json!({ "id": id, "object": object, "created": 0, "model": reply.model, "choices": choices, "usage": usage })
@@ -80,29 +81,29 @@ fn call(id: &str, name: &str, arguments: &str) -> Value {
     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }
 
-fn call_id(reply: &Reply, index: usize) -> String {
-    format!("call_{}", reply.id.with(&index.to_string()).as_str())
+fn call_id(reply: &ScriptedReply, index: usize) -> String {
+    format!("call_{}", reply.id.derive(&index.to_string()).as_str())
 }
 
-fn texts(reply: &Reply) -> impl Iterator<Item = &str> {
+fn texts(reply: &ScriptedReply) -> impl Iterator<Item = &str> {
     reply.blocks.iter().filter_map(|block| match block {
-        Block::Text { text, .. } => Some(text.as_str()),
-        Block::Thinking(_) | Block::Call { .. } => None,
+        ReplyBlock::Text { text, .. } => Some(text.as_str()),
+        ReplyBlock::Thinking(_) | ReplyBlock::Call { .. } => None,
     })
 }
 
-fn calls(reply: &Reply) -> impl Iterator<Item = (usize, &str, &Value)> {
+fn calls(reply: &ScriptedReply) -> impl Iterator<Item = (usize, &str, &Value)> {
     reply.blocks.iter().enumerate().filter_map(|(index, block)| match block {
-        Block::Call { name, input } => Some((index, name.as_str(), input)),
-        Block::Text { .. } | Block::Thinking(_) => None,
+        ReplyBlock::Call { name, input } => Some((index, name.as_str(), input)),
+        ReplyBlock::Text { .. } | ReplyBlock::Thinking(_) => None,
     })
 }
 
-fn finish(reply: &Reply) -> &'static str {
+fn finish(reply: &ScriptedReply) -> &'static str {
     if calls(reply).next().is_some() { "tool_calls" } else { "stop" }
 }
 
-fn usage(reply: &Reply) -> Value {
+fn usage(reply: &ScriptedReply) -> Value {
     let (prompt, completion) = (reply.input_tokens, reply.output_tokens());
     json!({
         "prompt_tokens": prompt,

@@ -1,7 +1,7 @@
 //! The real Claude Code against the model server: what is scripted here is what it really gets.
 
 use super::support::{DEADLINE, Stage, directory};
-use ash_dev::Listen;
+use ash_dev::ListenAddress;
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::Stdio};
 use tokio::{
@@ -110,7 +110,7 @@ async fn claude_code_runs_a_command_that_a_prompt_asks_for() {
 async fn claude_code_runs_a_command_over_a_unix_socket() {
     let dir = directory();
     let socket = dir.path().join("api.sock");
-    runs_a_command(Stage::on(Listen::Unix(socket), "", dir).await).await;
+    runs_a_command(Stage::on(ListenAddress::Unix(socket), "", dir).await).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The model server over HTTP: what it answers, how it misbehaves, what it writes down.
 
 use super::support::{Stage, directory, gathered, request};
-use ash_dev::Listen;
+use ash_dev::ListenAddress;
 use serde_json::{Value, json};
 
 fn types(events: &[Value]) -> Vec<&str> {
@@ -216,14 +216,19 @@ async fn helpers_and_summaries_do_no_harm() {
 #[tokio::test]
 async fn it_listens_only_on_this_machine_and_a_dead_socket_does_not_stop_it() {
     let dir = directory();
-    let options =
-        |listen| ash_dev::Options { listen, script: ash_dev::Script::default(), log: None, window: None };
-    let outside = Listen::Tcp(([0, 0, 0, 0], 0).into());
-    assert!(ash_dev::Server::start(options(outside)).await.is_err());
+    let options = |listen| ash_dev::ModelServerOptions {
+        listen,
+        script: ash_dev::ModelScript::default(),
+        log: None,
+        window: None,
+    };
+    let outside = ListenAddress::Tcp(([0, 0, 0, 0], 0).into());
+    assert!(ash_dev::ModelServer::start(options(outside)).await.is_err());
     let path = dir.path().join("socket");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket that nobody listens on"));
-    let server = ash_dev::Server::start(options(Listen::Unix(path.clone()))).await.expect("a server");
-    let second = ash_dev::Server::start(options(Listen::Unix(path.clone()))).await;
+    let server =
+        ash_dev::ModelServer::start(options(ListenAddress::Unix(path.clone()))).await.expect("a server");
+    let second = ash_dev::ModelServer::start(options(ListenAddress::Unix(path.clone()))).await;
     assert!(second.is_err(), "one that lives keeps its socket");
     drop(server);
     assert!(!path.exists());

@@ -1,6 +1,6 @@
 //! A model server under test, in this process, and what its clients need. Nothing is left when it is dropped.
 
-use ash_dev::{Listen, Options, Script, Server};
+use ash_dev::{ListenAddress, ModelScript, ModelServer, ModelServerOptions};
 use reqwest::Response;
 use serde_json::{Value, json};
 use std::{path::PathBuf, time::Duration};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Stage {
-    pub(crate) server: Server,
+    pub(crate) server: ModelServer,
     pub(crate) dir: TempDir,
     pub(crate) log: PathBuf,
 }
@@ -24,14 +24,14 @@ impl Stage {
     }
 
     pub(crate) async fn with(script: &str) -> Stage {
-        Stage::on(Listen::Tcp(([127, 0, 0, 1], 0).into()), script, directory()).await
+        Stage::on(ListenAddress::Tcp(([127, 0, 0, 1], 0).into()), script, directory()).await
     }
 
-    pub(crate) async fn on(listen: Listen, script: &str, dir: TempDir) -> Stage {
+    pub(crate) async fn on(listen: ListenAddress, script: &str, dir: TempDir) -> Stage {
         let log = dir.path().join("log");
-        let script = Script::parse(script).expect("a script");
-        let options = Options { listen, script, log: Some(log.clone()), window: None };
-        Stage { server: Server::start(options).await.expect("a server"), dir, log }
+        let script = ModelScript::parse(script).expect("a script");
+        let options = ModelServerOptions { listen, script, log: Some(log.clone()), window: None };
+        Stage { server: ModelServer::start(options).await.expect("a server"), dir, log }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

@@ -11,41 +11,42 @@ use std::{
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct ContentOutline {
     pub(super) calls: Vec<String>,
     pub(super) results: Vec<String>,
     /// There is a call or an outcome, with a name or without.
-    pub(super) binds: bool,
+    pub(super) has_call_or_result: bool,
     /// The same words have the same, in whatever order the fields of an object come.
     pub(super) digest: u64,
 }
 
 /// Nothing is said, as with `null`.
-impl Default for Content {
-    fn default() -> Content {
-        let digest = digest(|hasher| Shape::Null.hash(hasher));
-        Content { calls: Vec::new(), results: Vec::new(), binds: false, digest }
+impl Default for ContentOutline {
+    fn default() -> ContentOutline {
+        let digest = digest(|hasher| JsonShape::Null.hash(hasher));
+        ContentOutline { calls: Vec::new(), results: Vec::new(), has_call_or_result: false, digest }
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
-        let (mut content, mut hasher) = (Content::default(), DefaultHasher::new());
-        Reading { hasher: &mut hasher, see: See::Content(&mut content) }.deserialize(deserializer)?;
+impl<'de> Deserialize<'de> for ContentOutline {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ContentOutline, D::Error> {
+        let (mut content, mut hasher) = (ContentOutline::default(), DefaultHasher::new());
+        HashingVisitor { hasher: &mut hasher, see: ValueCapture::Content(&mut content) }
+            .deserialize(deserializer)?;
         content.digest = hasher.finish();
         Ok(content)
     }
 }
 
-impl Content {
-    fn note(&mut self, block: Block) {
+impl ContentOutline {
+    fn note(&mut self, block: ContentBlockHeader) {
         match block.kind.as_deref() {
             Some("tool_use") => {
-                self.binds = true;
+                self.has_call_or_result = true;
                 self.calls.extend(block.id);
             }
             Some("tool_result") => {
-                self.binds = true;
+                self.has_call_or_result = true;
                 self.results.extend(block.tool_use_id);
             }
             Some(_) | None => {}
@@ -55,36 +56,36 @@ impl Content {
 
 /// What we want of a block of content.
 #[derive(Default)]
-struct Block {
+struct ContentBlockHeader {
     kind: Option<String>,
     id: Option<String>,
     tool_use_id: Option<String>,
 }
 
-impl Block {
-    fn field(&mut self, name: Name) -> See<'_> {
+impl ContentBlockHeader {
+    fn field(&mut self, name: BlockFieldName) -> ValueCapture<'_> {
         let field = match name {
-            Name::Kind => &mut self.kind,
-            Name::Id => &mut self.id,
-            Name::ToolUseId => &mut self.tool_use_id,
-            Name::Other => return See::Nothing,
+            BlockFieldName::Kind => &mut self.kind,
+            BlockFieldName::Id => &mut self.id,
+            BlockFieldName::ToolUseId => &mut self.tool_use_id,
+            BlockFieldName::Other => return ValueCapture::Nothing,
         };
         // Of two fields of one name the last counts.
         *field = None;
-        See::Text(field)
+        ValueCapture::Text(field)
     }
 }
 
 /// What is wanted of a value beside its hash.
-enum See<'s> {
+enum ValueCapture<'s> {
     Nothing,
-    Content(&'s mut Content),
-    Block(&'s mut Block),
+    Content(&'s mut ContentOutline),
+    Block(&'s mut ContentBlockHeader),
     Text(&'s mut Option<String>),
 }
 
 #[derive(Hash)]
-enum Shape {
+enum JsonShape {
     Null,
     Bool,
     Number,
@@ -95,12 +96,12 @@ enum Shape {
     End,
 }
 
-struct Reading<'r> {
+struct HashingVisitor<'r> {
     hasher: &'r mut DefaultHasher,
-    see: See<'r>,
+    see: ValueCapture<'r>,
 }
 
-impl<'de> DeserializeSeed<'de> for Reading<'_> {
+impl<'de> DeserializeSeed<'de> for HashingVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -108,14 +109,14 @@ impl<'de> DeserializeSeed<'de> for Reading<'_> {
     }
 }
 
-impl Reading<'_> {
-    fn scalar<E>(self, shape: Shape, value: impl Hash) -> Result<(), E> {
+impl HashingVisitor<'_> {
+    fn scalar<E>(self, shape: JsonShape, value: impl Hash) -> Result<(), E> {
         (shape, value).hash(self.hasher);
         Ok(())
     }
 }
 
-impl<'de> Visitor<'de> for Reading<'_> {
+impl<'de> Visitor<'de> for HashingVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,103 +124,111 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        self.scalar(Shape::Null, ())
+        self.scalar(JsonShape::Null, ())
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.scalar(Shape::Bool, value)
+        self.scalar(JsonShape::Bool, value)
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<(), E> {
-        self.scalar(Shape::Number, (0, value))
+        self.scalar(JsonShape::Number, (0, value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<(), E> {
-        self.scalar(Shape::Number, (1, value))
+        self.scalar(JsonShape::Number, (1, value))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<(), E> {
-        self.scalar(Shape::Number, (2, value.to_bits()))
+        self.scalar(JsonShape::Number, (2, value.to_bits()))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<(), E> {
-        (Shape::Text, value).hash(self.hasher);
-        if let See::Text(text) = self.see {
+        (JsonShape::Text, value).hash(self.hasher);
+        if let ValueCapture::Text(text) = self.see {
             *text = Some(value.to_owned());
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let Reading { hasher, mut see } = self;
-        Shape::List.hash(hasher);
+        let HashingVisitor { hasher, mut see } = self;
+        JsonShape::List.hash(hasher);
         loop {
-            let mut block = Block::default();
-            let inner = if let See::Content(_) = see { See::Block(&mut block) } else { See::Nothing };
-            if list.next_element_seed(Reading { hasher, see: inner })?.is_none() {
+            let mut block = ContentBlockHeader::default();
+            let inner = if let ValueCapture::Content(_) = see {
+                ValueCapture::Block(&mut block)
+            } else {
+                ValueCapture::Nothing
+            };
+            if list.next_element_seed(HashingVisitor { hasher, see: inner })?.is_none() {
                 break;
             }
-            if let See::Content(content) = &mut see {
+            if let ValueCapture::Content(content) = &mut see {
                 content.note(block);
             }
         }
-        Shape::End.hash(hasher);
+        JsonShape::End.hash(hasher);
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Reading { hasher, mut see } = self;
+        let HashingVisitor { hasher, mut see } = self;
         let mut fields: Vec<(u64, u64)> = Vec::new();
-        while let Some((key, name)) = map.next_key_seed(Key)? {
-            let see = if let See::Block(block) = &mut see { block.field(name) } else { See::Nothing };
+        while let Some((key, name)) = map.next_key_seed(FieldNameSeed)? {
+            let see = if let ValueCapture::Block(block) = &mut see {
+                block.field(name)
+            } else {
+                ValueCapture::Nothing
+            };
             let mut value = DefaultHasher::new();
-            map.next_value_seed(Reading { hasher: &mut value, see })?;
+            map.next_value_seed(HashingVisitor { hasher: &mut value, see })?;
             fields.push((key, value.finish()));
         }
         // In the order of their names. The sort is stable: of those of one name the last counts.
         fields.sort_by_key(|(key, _)| *key);
-        Shape::Object.hash(hasher);
+        JsonShape::Object.hash(hasher);
         for (at, (key, value)) in fields.iter().enumerate() {
             if fields.get(at + 1).is_none_or(|(next, _)| next != key) {
                 (key, value).hash(hasher);
             }
         }
-        Shape::End.hash(hasher);
+        JsonShape::End.hash(hasher);
         Ok(())
     }
 }
 
 /// The name of a field, by its hash.
-struct Key;
+struct FieldNameSeed;
 
-enum Name {
+enum BlockFieldName {
     Kind,
     Id,
     ToolUseId,
     Other,
 }
 
-impl<'de> DeserializeSeed<'de> for Key {
-    type Value = (u64, Name);
+impl<'de> DeserializeSeed<'de> for FieldNameSeed {
+    type Value = (u64, BlockFieldName);
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(u64, Name), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(u64, BlockFieldName), D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Key {
-    type Value = (u64, Name);
+impl Visitor<'_> for FieldNameSeed {
+    type Value = (u64, BlockFieldName);
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a name")
     }
 
-    fn visit_str<E>(self, key: &str) -> Result<(u64, Name), E> {
+    fn visit_str<E>(self, key: &str) -> Result<(u64, BlockFieldName), E> {
         let name = match key {
-            "type" => Name::Kind,
-            "id" => Name::Id,
-            "tool_use_id" => Name::ToolUseId,
-            _ => Name::Other,
+            "type" => BlockFieldName::Kind,
+            "id" => BlockFieldName::Id,
+            "tool_use_id" => BlockFieldName::ToolUseId,
+            _ => BlockFieldName::Other,
         };
         Ok((digest(|hasher| key.hash(hasher)), name))
     }
@@ -235,7 +244,7 @@ fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
 mod tests {
     use super::*;
 
-    fn content(text: &str) -> Content {
+    fn content(text: &str) -> ContentOutline {
         serde_json::from_str(text).expect("JSON")
     }
 
@@ -249,7 +258,7 @@ mod tests {
         assert!(same(r#"{"a":{"b":1,"c":[]},"d":null}"#, r#"{"d":null,"a":{"c":[],"b":1}}"#));
         assert!(same("[1e2, 0.5]", "[100.0, 5e-1]"));
         assert!(same(r#"{"a":1,"a":2}"#, r#"{"a":2}"#), "of two of one name the last counts");
-        assert_eq!(content("null"), Content::default());
+        assert_eq!(content("null"), ContentOutline::default());
     }
 
     #[test]
@@ -295,7 +304,7 @@ mod tests {
     #[test]
     fn calls_and_outcomes_are_seen_where_they_stand_and_nowhere_else() {
         let seen = |text: &str| {
-            let Content { calls, results, binds, .. } = content(text);
+            let ContentOutline { calls, results, has_call_or_result: binds, .. } = content(text);
             (calls.join(" "), results.join(" "), binds)
         };
         let both = r#"["x",{"type":"tool_use","id":"a"},{"id":"b","type":"tool_use"},{"tool_use_id":"c","type":"tool_result"}]"#;

@@ -1,6 +1,6 @@
 //! One line of a transcript, as far as we have to understand it, and what can be read of a damaged one.
 
-use super::content::Content;
+use super::content::ContentOutline;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 /// An entry of the conversation itself: what belongs to a subagent, and what is only kept, is none.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct ClaudeEntry {
     pub(super) id: Uuid,
     pub(super) parent: Option<Uuid>,
     /// After a compaction the chain begins anew, and says what it stands for.
     pub(super) logical: Option<Uuid>,
-    pub(super) speaker: Speaker,
+    pub(super) speaker: EntryAuthor,
     /// A message of the assistant comes in several entries, one for each block.
     pub(super) message: Option<String>,
     pub(super) calls: Vec<String>,
@@ -28,41 +28,41 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Speaker {
+pub(super) enum EntryAuthor {
     User,
     Assistant,
     /// The program itself: what it attached, and its marks.
     Program,
 }
 
-impl Entry {
+impl ClaudeEntry {
     pub(super) fn before(&self) -> Option<Uuid> {
         self.parent.or(self.logical)
     }
 
     pub(super) fn is_prompt(&self) -> bool {
-        self.speaker == Speaker::User && self.results.is_empty()
+        self.speaker == EntryAuthor::User && self.results.is_empty()
     }
 }
 
 /// What a line holds. `None`: nothing that can be read.
-pub(super) fn read(line: &[u8]) -> Option<Option<Entry>> {
+pub(super) fn read(line: &[u8]) -> Option<Option<ClaudeEntry>> {
     let (length, entry) = first(line)?;
     is_blank(&line[length..]).then_some(entry)
 }
 
 /// The line that these bytes begin with: how long it is, and the entry if it is one.
-fn first(bytes: &[u8]) -> Option<(usize, Option<Entry>)> {
+fn first(bytes: &[u8]) -> Option<(usize, Option<ClaudeEntry>)> {
     // A list would do for serde as well.
     bytes.trim_ascii_start().starts_with(b"{").then_some(())?;
-    let mut found = serde_json::Deserializer::from_slice(bytes).into_iter::<Wire<'_>>();
+    let mut found = serde_json::Deserializer::from_slice(bytes).into_iter::<RawClaudeEntry<'_>>();
     let wire = found.next()?.ok()?;
     Some((found.byte_offset(), wire.entry()))
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire<'l> {
+struct RawClaudeEntry<'l> {
     #[serde(borrow, rename = "type")]
     kind: Option<Cow<'l, str>>,
     uuid: Option<Uuid>,
@@ -70,37 +70,37 @@ struct Wire<'l> {
     logical_parent_uuid: Option<Uuid>,
     #[serde(default)]
     is_sidechain: bool,
-    message: Option<Message>,
+    message: Option<EntryMessage>,
     /// Whatever it is.
     #[serde(borrow)]
     attachment: Option<&'l RawValue>,
 }
 
 /// The longest thing attached that is looked at.
-const LONGEST_ATTACHMENT: usize = 64 << 20;
+const MAX_ATTACHMENT_BYTES: usize = 64 << 20;
 
 #[derive(Deserialize)]
-struct Attachment {
+struct EntryAttachment {
     source_uuid: Option<Uuid>,
 }
 
 #[derive(Deserialize, Default)]
-struct Message {
+struct EntryMessage {
     id: Option<String>,
     #[serde(default)]
-    content: Content,
+    content: ContentOutline,
 }
 
-impl Wire<'_> {
-    fn entry(self) -> Option<Entry> {
+impl RawClaudeEntry<'_> {
+    fn entry(self) -> Option<ClaudeEntry> {
         let speaker = match self.kind.as_deref() {
-            Some("user") => Speaker::User,
-            Some("assistant") => Speaker::Assistant,
-            _ => Speaker::Program,
+            Some("user") => EntryAuthor::User,
+            Some("assistant") => EntryAuthor::Assistant,
+            _ => EntryAuthor::Program,
         };
-        let Message { id: message, content } =
-            self.message.filter(|_| speaker != Speaker::Program).unwrap_or_default();
-        Some(Entry {
+        let EntryMessage { id: message, content } =
+            self.message.filter(|_| speaker != EntryAuthor::Program).unwrap_or_default();
+        Some(ClaudeEntry {
             id: self.uuid.filter(|_| !self.is_sidechain)?,
             parent: self.parent_uuid,
             logical: self.logical_parent_uuid,
@@ -115,8 +115,8 @@ impl Wire<'_> {
 }
 
 fn carried(attachment: &RawValue) -> Option<Uuid> {
-    let text = Some(attachment.get()).filter(|text| text.len() <= LONGEST_ATTACHMENT)?;
-    serde_json::from_str::<Attachment>(text).ok()?.source_uuid
+    let text = Some(attachment.get()).filter(|text| text.len() <= MAX_ATTACHMENT_BYTES)?;
+    serde_json::from_str::<EntryAttachment>(text).ok()?.source_uuid
 }
 
 /// The line with these links instead of its own, and otherwise to the byte as it was. It may be large, and anything but
@@ -129,15 +129,15 @@ pub(super) fn linked(line: &[u8], parent: Option<Uuid>, logical: Option<Uuid>) -
         out.extend_from_slice(br#","logicalParentUuid":"#);
         serde_json::to_writer(&mut out, &logical).ok()?;
     }
-    serde_json::Deserializer::from_slice(line).deserialize_map(Others(&mut out)).ok()?;
+    serde_json::Deserializer::from_slice(line).deserialize_map(UnlinkedFieldCopier(&mut out)).ok()?;
     out.push(b'}');
     Some(out)
 }
 
 /// Copies all fields but the links.
-struct Others<'o>(&'o mut Vec<u8>);
+struct UnlinkedFieldCopier<'o>(&'o mut Vec<u8>);
 
-impl<'de> Visitor<'de> for Others<'_> {
+impl<'de> Visitor<'de> for UnlinkedFieldCopier<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,21 +160,21 @@ impl<'de> Visitor<'de> for Others<'_> {
 
 /// What was wrong with a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Faults {
+pub(super) struct LineFaults {
     /// Lines with bytes that are no text.
     pub(super) nuls: u64,
     /// Line separators that some readers take for the end of a line.
     pub(super) separators: u64,
     /// Entries that stood on the line of another.
-    pub(super) together: u64,
+    pub(super) joined_entries: u64,
     pub(super) unreadable: u64,
 }
 
-impl std::ops::AddAssign for Faults {
-    fn add_assign(&mut self, more: Faults) {
+impl std::ops::AddAssign for LineFaults {
+    fn add_assign(&mut self, more: LineFaults) {
         self.nuls += more.nuls;
         self.separators += more.separators;
-        self.together += more.together;
+        self.joined_entries += more.joined_entries;
         self.unreadable += more.unreadable;
     }
 }
@@ -182,42 +182,50 @@ impl std::ops::AddAssign for Faults {
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Whoever is inside writes it: more pieces than this, and calls and outcomes in them, are not a conversation, and would
 /// fill our memory. Claude Code writes half a kilobyte and more for each.
-pub(super) const MOST_PIECES: usize = if cfg!(test) { 1 << 12 } else { 1 << 19 };
+pub(super) const MAX_PIECES: usize = if cfg!(test) { 1 << 12 } else { 1 << 19 };
 /// How often a torn line is searched for the beginning of another one. Each time may take as long as the line.
-const MOST_TRIES: u64 = 16;
+const MAX_SEARCHES_PER_LINE: u64 = 16;
 /// A longer line is not searched.
-const LONGEST_SEARCHED: usize = if cfg!(test) { 1 << 16 } else { 4 << 20 };
+const MAX_SEARCHED_LINE_BYTES: usize = if cfg!(test) { 1 << 16 } else { 4 << 20 };
 /// How much of a transcript is read again in such searches, all in all.
-const MOST_SEARCHED: usize = if cfg!(test) { 1 << 18 } else { 64 << 20 };
+const MAX_SEARCHED_BYTES: usize = if cfg!(test) { 1 << 18 } else { 64 << 20 };
 /// How entries begin.
-const HEADS: [&[u8]; 2] = [br#"{"parentUuid""#, br#"{"type""#];
+const ENTRY_PREFIXES: [&[u8]; 2] = [br#"{"parentUuid""#, br#"{"type""#];
 
 /// Reads the lines of a transcript, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct TranscriptReader {
     pieces: usize,
     searched: usize,
-    pub(super) faults: Faults,
+    pub(super) faults: LineFaults,
 }
 
-impl Reader {
+impl TranscriptReader {
     /// Hands on what stands on a line, each as a line of its own and with the entry that it is, if it is one. Returns
     /// what was wrong with it. Of a line for which there is no room the rest counts as unreadable.
-    pub(super) fn read(&mut self, line: Vec<u8>, take: &mut dyn FnMut(Vec<u8>, Option<Entry>)) -> Faults {
+    pub(super) fn read(
+        &mut self,
+        line: Vec<u8>,
+        take: &mut dyn FnMut(Vec<u8>, Option<ClaudeEntry>),
+    ) -> LineFaults {
         let faults = match self.pieces {
-            MOST_PIECES.. => Faults { unreadable: u64::from(!is_blank(&line)), ..Faults::default() },
+            MAX_PIECES.. => LineFaults { unreadable: u64::from(!is_blank(&line)), ..LineFaults::default() },
             _ => self.take_apart(line, take),
         };
         self.faults += faults;
         faults
     }
 
-    fn take_apart(&mut self, mut line: Vec<u8>, take: &mut dyn FnMut(Vec<u8>, Option<Entry>)) -> Faults {
+    fn take_apart(
+        &mut self,
+        mut line: Vec<u8>,
+        take: &mut dyn FnMut(Vec<u8>, Option<ClaudeEntry>),
+    ) -> LineFaults {
         let mut faults = clean(&mut line);
         let (mut at, mut found) = (0, 0);
         while let Some(spaces) = line[at..].iter().position(|byte| !byte.is_ascii_whitespace()) {
             at += spaces;
-            let full = self.pieces >= MOST_PIECES;
+            let full = self.pieces >= MAX_PIECES;
             self.pieces += 1;
             match first(&line[at..]).filter(|_| !full) {
                 Some((length, entry)) => {
@@ -233,23 +241,23 @@ impl Reader {
                 }
                 None => {
                     faults.unreadable += 1;
-                    let again = !full && faults.unreadable <= MOST_TRIES;
+                    let again = !full && faults.unreadable <= MAX_SEARCHES_PER_LINE;
                     let Some(next) = again.then(|| self.search(&line, at + 1)).flatten() else { break };
                     at = next;
                 }
             }
         }
-        faults.together = found.saturating_sub(1);
+        faults.joined_entries = found.saturating_sub(1);
         faults
     }
 
     /// What follows a torn entry may be whole.
     fn search(&mut self, line: &[u8], from: usize) -> Option<usize> {
-        if line.len() > LONGEST_SEARCHED || self.searched > MOST_SEARCHED {
+        if line.len() > MAX_SEARCHED_LINE_BYTES || self.searched > MAX_SEARCHED_BYTES {
             return None;
         }
         self.searched += line.len() - from;
-        let begins = |place: &usize| HEADS.iter().any(|head| line[*place..].starts_with(head));
+        let begins = |place: &usize| ENTRY_PREFIXES.iter().any(|head| line[*place..].starts_with(head));
         (from..line.len()).filter(|place| line[*place] == b'{').find(begins)
     }
 }
@@ -259,7 +267,7 @@ fn is_blank(bytes: &[u8]) -> bool {
 }
 
 /// Makes harmless what is no text, and what some readers take for the end of a line.
-fn clean(line: &mut Vec<u8>) -> Faults {
+fn clean(line: &mut Vec<u8>) -> LineFaults {
     let before = line.len();
     if line.starts_with(BYTE_ORDER_MARK) {
         line.drain(..BYTE_ORDER_MARK.len());
@@ -270,7 +278,7 @@ fn clean(line: &mut Vec<u8>) -> Faults {
     if separators {
         *line = escaped(line);
     }
-    Faults { nuls, separators: u64::from(separators), ..Faults::default() }
+    LineFaults { nuls, separators: u64::from(separators), ..LineFaults::default() }
 }
 
 fn is_separator(bytes: &[u8]) -> bool {
@@ -298,8 +306,8 @@ fn escaped(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn texts(line: &[u8]) -> (Vec<String>, Faults) {
-        let (mut found, mut reader) = (Vec::new(), Reader::default());
+    fn texts(line: &[u8]) -> (Vec<String>, LineFaults) {
+        let (mut found, mut reader) = (Vec::new(), TranscriptReader::default());
         let faults = reader.read(line.to_vec(), &mut |piece, _| {
             found.push(String::from_utf8(piece).expect("text"));
         });
@@ -309,14 +317,14 @@ mod tests {
     #[test]
     fn a_whole_line_is_one_piece_without_fault() {
         let line = "{\"type\":\"user\",\"x\":1}\r";
-        assert_eq!(texts(line.as_bytes()), (vec![line.to_owned()], Faults::default()));
+        assert_eq!(texts(line.as_bytes()), (vec![line.to_owned()], LineFaults::default()));
     }
 
     #[test]
     fn entries_on_one_line_are_taken_apart() {
         let (found, faults) = texts(br#"{"type":"a"}{"type":"b"} {"type":"c"}"#);
         assert_eq!(found, [r#"{"type":"a"}"#, r#"{"type":"b"}"#, r#"{"type":"c"}"#]);
-        assert_eq!(faults, Faults { together: 2, ..Faults::default() });
+        assert_eq!(faults, LineFaults { joined_entries: 2, ..LineFaults::default() });
     }
 
     #[test]
@@ -334,7 +342,7 @@ mod tests {
         assert_eq!((found, faults.nuls), (vec![r#"{"type":"a"}"#.to_owned()], 1));
         let (found, faults) = texts("{\"type\":\"x\u{2028}y\u{2029}\"}".as_bytes());
         assert_eq!((found, faults.separators), (vec![r#"{"type":"x\u2028y\u2029"}"#.to_owned()], 1));
-        assert_eq!(texts(b"\0\0\0"), (vec![], Faults { nuls: 1, ..Faults::default() }));
+        assert_eq!(texts(b"\0\0\0"), (vec![], LineFaults { nuls: 1, ..LineFaults::default() }));
     }
 
     #[test]
@@ -368,33 +376,36 @@ mod tests {
 
     #[test]
     fn a_torn_line_that_is_too_long_is_not_searched_and_a_whole_one_is_read() {
-        let long = "x".repeat(LONGEST_SEARCHED);
+        let long = "x".repeat(MAX_SEARCHED_LINE_BYTES);
         let (found, faults) = texts(format!(r#"{{"type":"{long}{{"type":"b"}}"#).as_bytes());
         assert_eq!((found.len(), faults.unreadable), (0, 1));
         let whole = format!(r#"{{"type":"{long}"}}"#);
-        assert_eq!(texts(whole.as_bytes()), (vec![whole], Faults::default()));
+        assert_eq!(texts(whole.as_bytes()), (vec![whole], LineFaults::default()));
         let (found, faults) = texts(format!(r#"{{"type":"{long}"}}{{"type":"b"}}"#).as_bytes());
-        assert_eq!((found.len(), faults.together), (2, 1));
+        assert_eq!((found.len(), faults.joined_entries), (2, 1));
     }
 
     #[test]
     fn no_more_is_searched_than_may_be_of_a_whole_transcript() {
-        let line = format!(r#"{{"type":"{}{{"type":"b"}}"#, "x".repeat(LONGEST_SEARCHED - 100));
-        let (mut found, mut reader) = (0, Reader::default());
+        let line = format!(r#"{{"type":"{}{{"type":"b"}}"#, "x".repeat(MAX_SEARCHED_LINE_BYTES - 100));
+        let (mut found, mut reader) = (0, TranscriptReader::default());
         for _ in 0..100 {
             reader.read(line.clone().into_bytes(), &mut |_, _| found += 1);
         }
-        assert_eq!((found, reader.faults.unreadable), (MOST_SEARCHED / LONGEST_SEARCHED + 1, 100));
+        assert_eq!(
+            (found, reader.faults.unreadable),
+            (MAX_SEARCHED_BYTES / MAX_SEARCHED_LINE_BYTES + 1, 100)
+        );
     }
 
     #[test]
     fn no_more_pieces_are_read_than_a_conversation_has() {
-        let (found, faults) = texts("{}".repeat(MOST_PIECES + 5).as_bytes());
-        assert_eq!((found.len(), faults.unreadable), (MOST_PIECES, 1));
-        let block = r#"{"type":"tool_use","id":"c"},"#.repeat(MOST_PIECES - 2);
+        let (found, faults) = texts("{}".repeat(MAX_PIECES + 5).as_bytes());
+        assert_eq!((found.len(), faults.unreadable), (MAX_PIECES, 1));
+        let block = r#"{"type":"tool_use","id":"c"},"#.repeat(MAX_PIECES - 2);
         let calls =
             format!(r#"{{"type":"assistant","uuid":"{}","message":{{"content":[{block}0]}}}}"#, Uuid::nil());
-        let (mut found, mut reader) = (0, Reader::default());
+        let (mut found, mut reader) = (0, TranscriptReader::default());
         for line in [calls.as_str(), "{}", "{}", " ", "{}"] {
             reader.read(line.as_bytes().to_vec(), &mut |_, _| found += 1);
         }
@@ -423,7 +434,7 @@ mod tests {
     fn calls_and_results_are_seen() {
         let line = br#"{"type":"assistant","uuid":"00000000-0000-0000-0000-000000000001","message":{"id":"m","content":[{"type":"text","text":"t"},{"type":"tool_use","id":"c"}]}}"#;
         let entry = read(line).flatten().expect("an entry");
-        assert_eq!((entry.speaker, entry.message.as_deref()), (Speaker::Assistant, Some("m")));
+        assert_eq!((entry.speaker, entry.message.as_deref()), (EntryAuthor::Assistant, Some("m")));
         assert_eq!(entry.calls, ["c"]);
         let line = br#"{"type":"user","uuid":"00000000-0000-0000-0000-000000000001","message":{"content":[{"type":"tool_result","tool_use_id":"c","content":"x"}]}}"#;
         let entry = read(line).flatten().expect("an entry");

@@ -5,27 +5,27 @@ mod pair;
 mod row;
 
 use super::{
-    entry::{Entry, Faults, Reader, Speaker},
-    transcript::{Thread, Unpaired},
+    entry::{ClaudeEntry, EntryAuthor, LineFaults, TranscriptReader},
+    transcript::{EntryChain, UnpairedToolCalls},
 };
-use crate::{Logged, Mended, Native, Words};
+use crate::{LoggedContent, LoggedMessage, MendedTranscript, TranscriptIdentity};
 use pair::pair_up;
-use row::{Row, row_of};
+use row::{TranscriptRow, row_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
 /// More calls without an outcome than this are no conversation.
-const MOST_UNPAIRED: usize = 1000;
+const MAX_UNPAIRED: usize = 1000;
 
 #[derive(Debug, Default)]
-struct Done {
+struct MendCounts {
     /// Messages that neither the transcript nor our log has.
     gone: u64,
     /// Unreadable pieces that were none of the messages that were put back.
     unaccounted: u64,
     put_back: u64,
     /// Of those, the ones that were lost together with what lay beside them, if anything did: nobody knows.
-    beside: u64,
+    lost_neighbours: u64,
     relinked: u64,
     /// Links to entries that our log does not have.
     notes: u64,
@@ -35,19 +35,25 @@ struct Done {
     altered: u64,
 }
 
-pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], native: &Native) -> Mended {
-    let Found { rows, faults, torn, repeated } = read_all(lines);
-    let spoken = |row: &Row| row.entry.as_ref().is_some_and(|entry| entry.speaker != Speaker::Program);
+pub(super) fn mend(
+    lines: &mut dyn Iterator<Item = Vec<u8>>,
+    log: &[LoggedMessage],
+    native: &TranscriptIdentity,
+) -> MendedTranscript {
+    let ParsedTranscript { rows, faults, torn, repeated } = read_all(lines);
+    let spoken =
+        |row: &TranscriptRow| row.entry.as_ref().is_some_and(|entry| entry.speaker != EntryAuthor::Program);
     // Notes to messages that are gone are notes to nothing.
     let usable = rows.iter().any(spoken);
-    let woven = usable.then(|| weave(rows, log, native, torn));
+    let woven = usable.then(|| merge(rows, log, native, torn));
     // Only now: what hung nowhere may hang together.
-    let woven = woven.filter(|woven| unpaired(&woven.rows).calls.len() <= MOST_UNPAIRED);
+    let woven = woven.filter(|woven| unpaired(&woven.rows).calls.len() <= MAX_UNPAIRED);
     let rebuilt = woven.is_none();
-    let Woven { rows, mut done } = woven.unwrap_or_else(|| weave(Vec::new(), log, native, BTreeMap::new()));
+    let MergedTranscript { rows, mut done } =
+        woven.unwrap_or_else(|| merge(Vec::new(), log, native, BTreeMap::new()));
     done.repeated = repeated;
     let rows = pair_up(rows, native, &mut done);
-    Mended {
+    MendedTranscript {
         lines: rows.into_iter().map(|row| row.line).collect(),
         rebuilt,
         repairs: repairs(&faults, &done),
@@ -56,25 +62,30 @@ pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], nat
 }
 
 /// What there is and what our log has, hanging together.
-struct Woven {
-    rows: Vec<Row>,
-    done: Done,
+struct MergedTranscript {
+    rows: Vec<TranscriptRow>,
+    done: MendCounts,
 }
 
-fn weave(rows: Vec<Row>, log: &[Logged], native: &Native, torn: BTreeMap<usize, u64>) -> Woven {
-    let mut done = Done::default();
+fn merge(
+    rows: Vec<TranscriptRow>,
+    log: &[LoggedMessage],
+    native: &TranscriptIdentity,
+    torn: BTreeMap<usize, u64>,
+) -> MergedTranscript {
+    let mut done = MendCounts::default();
     let rows = forget_altered(rows, log, &mut done);
-    let there: HashSet<Uuid> = rows.iter().filter_map(Row::id).collect();
+    let there: HashSet<Uuid> = rows.iter().filter_map(TranscriptRow::id).collect();
     let gone = log.iter().filter(|message| message.words.is_none() && !there.contains(&message.id));
     done.gone = gone.count() as u64;
     let rows = put_back(rows, log, native, torn, &mut done);
     let rows = relink(rows, log, &mut done);
     let rows = if is_whole(&rows, log) { rows } else { in_one_line(rows, log) };
     done.relinked = rows.iter().filter(|row| row.moved).count() as u64;
-    Woven { rows, done }
+    MergedTranscript { rows, done }
 }
 
-fn lost(rebuilt: bool, done: &Done) -> Vec<String> {
+fn lost(rebuilt: bool, done: &MendCounts) -> Vec<String> {
     let mut lost = Vec::new();
     if done.gone > 0 {
         lost.push(format!("{} messages of the conversation", done.gone));
@@ -88,7 +99,7 @@ fn lost(rebuilt: bool, done: &Done) -> Vec<String> {
             1 => lost.push("a note of the agent beside the messages".to_owned()),
             notes => lost.push(format!("{notes} notes of the agent beside the messages")),
         }
-        match done.beside {
+        match done.lost_neighbours {
             0 => {}
             1 => lost.push("what the agent had noted beside a message that was put back".to_owned()),
             count => {
@@ -102,7 +113,7 @@ fn lost(rebuilt: bool, done: &Done) -> Vec<String> {
     lost
 }
 
-fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
+fn repairs(faults: &LineFaults, done: &MendCounts) -> Vec<String> {
     [
         (done.put_back, "messages put back from the log"),
         (done.relinked, "links mended"),
@@ -111,7 +122,7 @@ fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
         (done.repeated, "repeated entries taken out"),
         (done.altered, "altered messages taken out"),
         (faults.unreadable, "unreadable pieces taken out"),
-        (faults.together, "entries given a line of their own"),
+        (faults.joined_entries, "entries given a line of their own"),
         (faults.nuls, "lines freed of bytes that are no text"),
         (faults.separators, "lines freed of line separators"),
     ]
@@ -121,22 +132,23 @@ fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
     .collect()
 }
 
-struct Found {
-    rows: Vec<Row>,
-    faults: Faults,
+struct ParsedTranscript {
+    rows: Vec<TranscriptRow>,
+    faults: LineFaults,
     /// Before which row each unreadable piece stood. One that ends the file was being written when somebody died: nothing
     /// else was to come of it.
     torn: BTreeMap<usize, u64>,
     repeated: u64,
 }
 
-fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> Found {
-    let (mut rows, mut torn, mut reader) = (Vec::<Row>::new(), BTreeMap::new(), Reader::default());
+fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> ParsedTranscript {
+    let (mut rows, mut torn, mut reader) =
+        (Vec::<TranscriptRow>::new(), BTreeMap::new(), TranscriptReader::default());
     let (mut seen, mut repeated) = (HashSet::new(), 0);
     let mut tail_torn = 0;
     for line in lines {
         let (before, mut pieces) = (rows.len(), 0);
-        let wrong = reader.read(line, &mut |mut line, entry: Option<Entry>| {
+        let wrong = reader.read(line, &mut |mut line, entry: Option<ClaudeEntry>| {
             pieces += 1;
             if entry.as_ref().is_some_and(|entry| !seen.insert(entry.id)) {
                 repeated += 1;
@@ -144,7 +156,7 @@ fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> Found {
             }
             // Whoever reads lines reads them into more space than they take.
             line.shrink_to_fit();
-            rows.push(Row::new(line, entry));
+            rows.push(TranscriptRow::new(line, entry));
         });
         if wrong.unreadable > 0 {
             *torn.entry(before).or_default() += wrong.unreadable;
@@ -154,16 +166,20 @@ fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> Found {
     if tail_torn == 1 {
         torn.remove(&rows.len());
     }
-    Found { rows, faults: reader.faults, torn, repeated }
+    ParsedTranscript { rows, faults: reader.faults, torn, repeated }
 }
 
 /// What somebody changed is taken out, and comes back as it was said.
-fn forget_altered(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
+fn forget_altered(
+    mut rows: Vec<TranscriptRow>,
+    log: &[LoggedMessage],
+    done: &mut MendCounts,
+) -> Vec<TranscriptRow> {
     let said: HashMap<Uuid, u64> = log
         .iter()
         .filter_map(|message| match &message.words {
-            Some(Words::Line(line)) => Some((message.id, super::spoken(line)?.digest)),
-            Some(Words::Prompt(_)) | None => None,
+            Some(LoggedContent::Line(line)) => Some((message.id, super::spoken(line)?.digest)),
+            Some(LoggedContent::Prompt(_)) | None => None,
         })
         .collect();
     let before = rows.len();
@@ -178,12 +194,12 @@ fn forget_altered(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Ro
 /// Puts what the log has and the transcript does not before what followed it. Each message that comes back accounts for
 /// one unreadable piece at its place.
 fn put_back(
-    rows: Vec<Row>,
-    log: &[Logged],
-    native: &Native,
+    rows: Vec<TranscriptRow>,
+    log: &[LoggedMessage],
+    native: &TranscriptIdentity,
     mut torn: BTreeMap<usize, u64>,
-    done: &mut Done,
-) -> Vec<Row> {
+    done: &mut MendCounts,
+) -> Vec<TranscriptRow> {
     let mut places: HashMap<Uuid, usize> = HashMap::new();
     let mut first_child: HashMap<Uuid, usize> = HashMap::new();
     for (place, row) in rows.iter().enumerate() {
@@ -200,7 +216,7 @@ fn put_back(
         following[number] = places.get(&message.id).copied().unwrap_or(following[number + 1]);
     }
     let mut after = 0;
-    let mut back: Vec<(usize, Row)> = Vec::new();
+    let mut back: Vec<(usize, TranscriptRow)> = Vec::new();
     let mut gaps: HashMap<usize, u64> = HashMap::new();
     for (number, message) in log.iter().enumerate() {
         if let Some(place) = places.get(&message.id) {
@@ -220,7 +236,7 @@ fn put_back(
     // One that is missing at the end was never written; anywhere else something was destroyed.
     let end = rows.len();
     let destroyed = gaps.iter().filter(|(place, count)| **place < end || **count > 1);
-    done.beside = destroyed.map(|(_, count)| count).sum();
+    done.lost_neighbours = destroyed.map(|(_, count)| count).sum();
     let mut merged = Vec::with_capacity(rows.len() + back.len());
     let mut back = back.into_iter().peekable();
     for (place, row) in rows.into_iter().enumerate() {
@@ -235,9 +251,9 @@ fn put_back(
 }
 
 /// What names an entry that nobody has, or that comes later, hangs on the one before it.
-fn relink(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
+fn relink(mut rows: Vec<TranscriptRow>, log: &[LoggedMessage], done: &mut MendCounts) -> Vec<TranscriptRow> {
     let ours: HashSet<Uuid> = log.iter().map(|message| message.id).collect();
-    let there: HashSet<Uuid> = rows.iter().filter_map(Row::id).collect();
+    let there: HashSet<Uuid> = rows.iter().filter_map(TranscriptRow::id).collect();
     let (mut seen, mut last) = (HashSet::new(), None);
     for row in &mut rows {
         let Some(entry) = &row.entry else { continue };
@@ -253,27 +269,27 @@ fn relink(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
     rows
 }
 
-fn thread_of(rows: &[Row]) -> Thread<'_> {
-    Thread::of(rows.iter().filter_map(|row| row.entry.as_deref()))
+fn thread_of(rows: &[TranscriptRow]) -> EntryChain<'_> {
+    EntryChain::of(rows.iter().filter_map(|row| row.entry.as_deref()))
 }
 
-fn unpaired(rows: &[Row]) -> Unpaired {
+fn unpaired(rows: &[TranscriptRow]) -> UnpairedToolCalls {
     let thread = thread_of(rows);
     thread.unpaired(&thread.known())
 }
 
-fn is_whole(rows: &[Row], log: &[Logged]) -> bool {
+fn is_whole(rows: &[TranscriptRow], log: &[LoggedMessage]) -> bool {
     let known = thread_of(rows).known();
-    let there: HashSet<Uuid> = rows.iter().filter_map(Row::id).collect();
+    let there: HashSet<Uuid> = rows.iter().filter_map(TranscriptRow::id).collect();
     log.iter().filter(|message| there.contains(&message.id)).all(|message| known.contains(&message.id))
 }
 
 /// Where links lead elsewhere: what the log has, in its order, each hanging on the one before, with the program's own
 /// notes between them, and what came after the last of them.
-fn in_one_line(rows: Vec<Row>, log: &[Logged]) -> Vec<Row> {
+fn in_one_line(rows: Vec<TranscriptRow>, log: &[LoggedMessage]) -> Vec<TranscriptRow> {
     let order: HashMap<Uuid, usize> =
         log.iter().enumerate().map(|(number, message)| (message.id, number)).collect();
-    let number = |row: &Row| row.entry.as_ref().and_then(|entry| order.get(&entry.id)).copied();
+    let number = |row: &TranscriptRow| row.entry.as_ref().and_then(|entry| order.get(&entry.id)).copied();
     let end = rows.iter().rposition(|row| number(row).is_some()).map_or(0, |place| place + 1);
     let (mut kept, mut at) = (Vec::new(), 0);
     for (place, row) in rows.into_iter().enumerate() {
@@ -283,7 +299,7 @@ fn in_one_line(rows: Vec<Row>, log: &[Logged]) -> Vec<Row> {
                 kept.push(((number, 0, place), row));
             }
             (None, None) => kept.push(((at, 1, place), row)),
-            (Some(entry), None) if place >= end || entry.speaker == Speaker::Program => {
+            (Some(entry), None) if place >= end || entry.speaker == EntryAuthor::Program => {
                 kept.push(((at, 1, place), row));
             }
             (Some(_), None) => {}
@@ -291,7 +307,7 @@ fn in_one_line(rows: Vec<Row>, log: &[Logged]) -> Vec<Row> {
     }
     kept.sort_by_key(|(key, _)| *key);
     let mut last = None;
-    let mut rows: Vec<Row> = kept.into_iter().map(|(_, row)| row).collect();
+    let mut rows: Vec<TranscriptRow> = kept.into_iter().map(|(_, row)| row).collect();
     for row in &mut rows {
         let Some(entry) = &row.entry else { continue };
         let (id, before) = (entry.id, entry.before());
@@ -307,8 +323,8 @@ fn in_one_line(rows: Vec<Row>, log: &[Logged]) -> Vec<Row> {
 mod tests {
     use super::*;
     use crate::{
-        Expected,
-        claude::{entry::MOST_PIECES, transcript},
+        ExpectedMessage,
+        claude::{entry::MAX_PIECES, transcript},
     };
     use serde_json::{Value, json};
 
@@ -328,28 +344,32 @@ mod tests {
         entry(number, Some(parent), "assistant", json!([{"type": "tool_use", "id": call}]))
     }
 
-    fn mended(lines: &[Value], log: &[usize]) -> Mended {
-        let native = Native { id: id(900), cwd: "/workspace".into() };
-        let log: Vec<Logged> =
-            log.iter().map(|number| Logged { id: id(*number), at: String::new(), words: None }).collect();
+    fn mended(lines: &[Value], log: &[usize]) -> MendedTranscript {
+        let native = TranscriptIdentity { id: id(900), cwd: "/workspace".into() };
+        let log: Vec<LoggedMessage> = log
+            .iter()
+            .map(|number| LoggedMessage { id: id(*number), at: String::new(), words: None })
+            .collect();
         mend(&mut lines.iter().map(|line| line.to_string().into_bytes()), &log, &native)
     }
 
     /// Whether nothing is left to be mended, with these messages in it.
-    fn is_sound(mended: &Mended, known: &[usize]) -> bool {
-        let expected: Vec<Expected> =
-            known.iter().map(|number| Expected { id: id(*number), prompt: true, digest: None }).collect();
-        transcript::survey(&mut mended.lines.iter().cloned(), &expected).sound
+    fn is_sound(mended: &MendedTranscript, known: &[usize]) -> bool {
+        let expected: Vec<ExpectedMessage> = known
+            .iter()
+            .map(|number| ExpectedMessage { id: id(*number), prompt: true, digest: None })
+            .collect();
+        transcript::survey(&mut mended.lines.iter().cloned(), &expected).is_sound
     }
 
     #[test]
     fn no_more_rows_are_kept_than_a_conversation_has() {
         let lines: Vec<Value> =
-            [prompt(1, None)].into_iter().chain(vec![json!({}); MOST_PIECES + 9]).collect();
+            [prompt(1, None)].into_iter().chain(vec![json!({}); MAX_PIECES + 9]).collect();
         let mended = mended(&lines, &[1]);
         assert_eq!(
             (mended.lines.len(), mended.repairs),
-            (MOST_PIECES, vec!["10 unreadable pieces taken out".to_owned()])
+            (MAX_PIECES, vec!["10 unreadable pieces taken out".to_owned()])
         );
     }
 
@@ -361,20 +381,20 @@ mod tests {
             let mended = mended(&calls.chain([prompt(50_000, Some(99_000))]).collect::<Vec<_>>(), &[50_000]);
             (mended.rebuilt, mended.lines.len())
         };
-        assert_eq!(calls(MOST_UNPAIRED), (false, 2 * MOST_UNPAIRED + 1));
-        assert_eq!(calls(MOST_UNPAIRED + 1), (true, 0));
+        assert_eq!(calls(MAX_UNPAIRED), (false, 2 * MAX_UNPAIRED + 1));
+        assert_eq!(calls(MAX_UNPAIRED + 1), (true, 0));
     }
 
     #[test]
     fn of_our_own_log_no_more_calls_are_answered_than_anybody_would_go_on_with() {
-        let native = Native { id: id(900), cwd: "/workspace".into() };
+        let native = TranscriptIdentity { id: id(900), cwd: "/workspace".into() };
         let blocks: Vec<Value> =
-            (0..MOST_UNPAIRED + 5).map(|n| json!({"type": "tool_use", "id": format!("c{n}")})).collect();
+            (0..MAX_UNPAIRED + 5).map(|n| json!({"type": "tool_use", "id": format!("c{n}")})).collect();
         let said = entry(1, None, "assistant", json!(blocks)).to_string();
-        let logged = |number, words| Logged { id: id(number), at: String::new(), words: Some(words) };
-        let log = [logged(1, Words::Line(said)), logged(2, Words::Prompt(json!("go on")))];
+        let logged = |number, words| LoggedMessage { id: id(number), at: String::new(), words: Some(words) };
+        let log = [logged(1, LoggedContent::Line(said)), logged(2, LoggedContent::Prompt(json!("go on")))];
         let mended = mend(&mut std::iter::empty(), &log, &native);
-        assert_eq!((mended.rebuilt, mended.lines.len()), (true, 2 + MOST_UNPAIRED));
+        assert_eq!((mended.rebuilt, mended.lines.len()), (true, 2 + MAX_UNPAIRED));
     }
 
     #[test]

@@ -2,23 +2,23 @@
 
 use super::*;
 use crate::testing::launch;
-use ash_model::{Outcome, TurnId};
+use ash_model::{TurnId, TurnOutcome};
 
-fn argv(memory: Memory) -> String {
-    Claude.launch(&launch(memory)).argv.join(" ")
+fn argv(memory: ConversationSource) -> String {
+    ClaudeDriver.launch(&launch(memory)).argv.join(" ")
 }
 
-fn hear(ear: &mut Ear, line: Value) -> Vec<Heard> {
-    Claude.hear(ear, line.to_string().as_bytes())
+fn hear(ear: &mut TurnTracker, line: Value) -> Vec<AgentEvent> {
+    ClaudeDriver.parse_line(ear, line.to_string().as_bytes())
 }
 
 #[test]
 fn a_plan_is_in_the_call_that_asks_for_leave_to_carry_it_out() {
     let input = json!({ "plan": "# Plan", "planFilePath": "/home/agent/.claude/plans/a-b-c.md" });
-    assert_eq!(Claude.plan("ExitPlanMode", &input), Some("# Plan"));
-    assert_eq!(Claude.plan("Write", &input), None);
+    assert_eq!(ClaudeDriver.plan("ExitPlanMode", &input), Some("# Plan"));
+    assert_eq!(ClaudeDriver.plan("Write", &input), None);
     for none in [json!({}), json!({ "plan": 3 }), json!(["plan"]), json!(null)] {
-        assert_eq!(Claude.plan("ExitPlanMode", &none), None, "{none}");
+        assert_eq!(ClaudeDriver.plan("ExitPlanMode", &none), None, "{none}");
     }
 }
 
@@ -37,15 +37,16 @@ fn a_message_that_came_too_late_for_its_turn_is_the_next_one() {
         "terminal_reason": "aborted_tools", "user_message_uuids": [TURN]});
     let done = result(TURN, "first");
     // The turn was interrupted and the agent goes on with it, or it was at rest and nobody had heard so.
-    for (end, then) in [(vec![aborted], Outcome::Interrupted), (vec![done, idle()], Outcome::Done)] {
+    for (end, then) in [(vec![aborted], TurnOutcome::Interrupted), (vec![done, idle()], TurnOutcome::Done)] {
         for told_first in [true, false] {
             let mut ear = told();
-            let mut heard: Vec<Heard> = end.iter().flat_map(|line| hear(&mut ear, line.clone())).collect();
+            let mut heard: Vec<AgentEvent> =
+                end.iter().flat_map(|line| hear(&mut ear, line.clone())).collect();
             heard.extend(hear(&mut ear, taken_up(NEXT)));
             assert_eq!(rested(&heard).map(|(turn, how, _)| (turn, how)), Some((TURN, then)));
-            assert!(!heard.iter().any(|heard| matches!(heard, Heard::Steered { .. })));
+            assert!(!heard.iter().any(|heard| matches!(heard, AgentEvent::Steered { .. })));
             hear(&mut ear, init.clone());
-            assert!(!ear.stirs(), "it was asked for");
+            assert!(!ear.has_self_started(), "it was asked for");
             if told_first {
                 ear.expect(NEXT);
             }
@@ -57,13 +58,13 @@ fn a_message_that_came_too_late_for_its_turn_is_the_next_one() {
                 ear.expect(NEXT);
             }
             let over = rested(&hear(&mut ear, idle()));
-            assert_eq!(over, Some((NEXT, Outcome::Done, "second".to_owned())), "{then:?} {told_first}");
+            assert_eq!(over, Some((NEXT, TurnOutcome::Done, "second".to_owned())), "{then:?} {told_first}");
         }
     }
 }
 
-fn told() -> Ear {
-    let mut ear = Ear::default();
+fn told() -> TurnTracker {
+    let mut ear = TurnTracker::default();
     ear.expect(TURN);
     ear
 }
@@ -81,39 +82,39 @@ fn idle() -> Value {
     json!({"type": "system", "subtype": "session_state_changed", "state": "idle"})
 }
 
-fn rested(heard: &[Heard]) -> Option<(TurnId, Outcome, String)> {
+fn rested(heard: &[AgentEvent]) -> Option<(TurnId, TurnOutcome, String)> {
     heard.iter().find_map(|heard| match heard {
-        Heard::Rested { turn, how, text, .. } => Some((*turn, *how, text.clone())),
-        Heard::Ready { .. }
-        | Heard::Delta { .. }
-        | Heard::Message { .. }
-        | Heard::Asked { .. }
-        | Heard::Withdrawn { .. }
-        | Heard::Steered { .. }
-        | Heard::Set { .. } => None,
+        AgentEvent::TurnEnded { turn, how, text, .. } => Some((*turn, *how, text.clone())),
+        AgentEvent::Ready { .. }
+        | AgentEvent::Delta { .. }
+        | AgentEvent::Message { .. }
+        | AgentEvent::PermissionRequested { .. }
+        | AgentEvent::PermissionWithdrawn { .. }
+        | AgentEvent::Steered { .. }
+        | AgentEvent::SettingAnswered { .. } => None,
     })
 }
 
 #[test]
 fn it_starts_under_our_id_and_comes_back_to_it() {
     let (from, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
-    assert!(argv(Memory::Fresh { id }).contains(&format!("--session-id {id}")));
-    assert!(!argv(Memory::Fresh { id }).contains("--resume"));
-    assert!(argv(Memory::Own { id }).contains(&format!("--resume {id}")));
-    let fork = argv(Memory::Fork { from, id });
+    assert!(argv(ConversationSource::Fresh { id }).contains(&format!("--session-id {id}")));
+    assert!(!argv(ConversationSource::Fresh { id }).contains("--resume"));
+    assert!(argv(ConversationSource::Resume { id }).contains(&format!("--resume {id}")));
+    let fork = argv(ConversationSource::Fork { from, id });
     assert!(fork.contains(&format!("--resume {from} --session-id {id}")) && fork.contains("--fork-session"));
 }
 
 #[test]
 fn no_key_is_inside() {
-    let env = Claude.launch(&launch(Memory::Fresh { id: Uuid::nil() })).env;
-    assert_eq!(env["ANTHROPIC_API_KEY"], PLACEHOLDER);
+    let env = ClaudeDriver.launch(&launch(ConversationSource::Fresh { id: Uuid::nil() })).env;
+    assert_eq!(env["ANTHROPIC_API_KEY"], PLACEHOLDER_KEY);
     assert_eq!(env["ANTHROPIC_UNIX_SOCKET"], "/run/ash/model.sock");
 }
 
 #[test]
 fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
-    let mut ear = Ear::default();
+    let mut ear = TurnTracker::default();
     assert_eq!(rested(&hear(&mut ear, idle())), None, "nobody asked anything yet");
     ear.expect(TURN);
     hear(&mut ear, json!({"type": "system", "subtype": "session_state_changed", "state": "running"}));
@@ -121,7 +122,7 @@ fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
     hear(&mut ear, lifecycle("started"));
     assert_eq!(rested(&hear(&mut ear, result(TURN, "the answer"))), None, "there may be more");
     hear(&mut ear, lifecycle("completed"));
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "the answer".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "the answer".into())));
     assert_eq!(rested(&hear(&mut ear, idle())), None, "once");
 }
 
@@ -134,7 +135,7 @@ fn what_a_background_task_has_to_say_answers_nobody() {
     hear(&mut ear, other);
     assert_eq!(rested(&hear(&mut ear, idle())), None);
     hear(&mut ear, result(TURN, "mine"));
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "mine".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "mine".into())));
 }
 
 #[test]
@@ -155,19 +156,19 @@ fn a_compaction_is_said_once_however_long_it_takes() {
 
 #[test]
 fn what_it_begins_by_itself_is_a_turn_of_its_own() {
-    let mut ear = Ear::default();
+    let mut ear = TurnTracker::default();
     hear(&mut ear, json!({"type": "system", "subtype": "init"}));
-    assert!(ear.stirs());
-    ear.expect_own(TURN);
+    assert!(ear.has_self_started());
+    ear.expect_self_started(TURN);
     let mut answer = result(TurnId(Uuid::from_u128(8)), "the build is done");
     answer["origin"] = json!({"kind": "task-notification"});
     hear(&mut ear, answer);
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "the build is done".into())));
-    assert!(!ear.stirs(), "once");
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "the build is done".into())));
+    assert!(!ear.has_self_started(), "once");
     // Over before anybody looked.
     hear(&mut ear, json!({"type": "system", "subtype": "init"}));
     hear(&mut ear, idle());
-    assert!(!ear.stirs());
+    assert!(!ear.has_self_started());
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn an_agent_in_the_background_holds_the_turn_and_a_command_does_not() {
     hear(&mut ear, result(TURN, "started both"));
     assert_eq!(rested(&hear(&mut ear, idle())), None);
     hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "started both".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "started both".into())));
 }
 
 #[test]
@@ -192,17 +193,17 @@ fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all()
         &mut ear,
         json!({"type": "system", "subtype": "task_started", "task_id": "a", "task_type": "local_agent"}),
     );
-    assert!(!ear.is_held(), "it works itself");
+    assert!(!ear.is_waiting_for_background(), "it works itself");
     hear(&mut ear, result(TURN, "it was asked"));
     hear(&mut ear, lifecycle("completed"));
     let of_helper = json!({"type": "assistant", "parent_tool_use_id": "t", "message": {"content": []}});
     hear(&mut ear, of_helper);
-    assert!(ear.is_held());
+    assert!(ear.is_waiting_for_background());
     assert_eq!(
-        rested(&ear.let_go().into_iter().collect::<Vec<_>>()),
-        Some((TURN, Outcome::Done, "it was asked".into()))
+        rested(&ear.stop_waiting_for_background().into_iter().collect::<Vec<_>>()),
+        Some((TURN, TurnOutcome::Done, "it was asked".into()))
     );
-    assert!(!ear.is_held(), "once");
+    assert!(!ear.is_waiting_for_background(), "once");
 
     // It does not say that it is idle as long as the other works.
     let next = TurnId(Uuid::from_u128(9));
@@ -211,26 +212,29 @@ fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all()
     assert_eq!(rested(&hear(&mut ear, result(next, "yes?"))), None);
     let mut completed = lifecycle("completed");
     completed["command_uuid"] = json!(next.0);
-    assert_eq!(rested(&hear(&mut ear, completed)), Some((next, Outcome::Done, "yes?".into())));
+    assert_eq!(rested(&hear(&mut ear, completed)), Some((next, TurnOutcome::Done, "yes?".into())));
 
     hear(&mut ear, init());
     let own = TurnId(Uuid::from_u128(10));
-    ear.expect_own(own);
+    ear.expect_self_started(own);
     assert_eq!(
         rested(&hear(&mut ear, result(TurnId(Uuid::from_u128(8)), "by the way"))),
-        Some((own, Outcome::Done, "by the way".into()))
+        Some((own, TurnOutcome::Done, "by the way".into()))
     );
     hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
     hear(&mut ear, init());
-    ear.expect_own(TURN);
+    ear.expect_self_started(TURN);
     assert_eq!(rested(&hear(&mut ear, result(next, "it is back"))), None, "it will say so");
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "it is back".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "it is back".into())));
 }
 
 #[test]
 fn a_message_it_knows_already_is_over_without_an_answer() {
     let mut ear = told();
-    assert_eq!(rested(&hear(&mut ear, lifecycle("completed"))), Some((TURN, Outcome::Done, String::new())));
+    assert_eq!(
+        rested(&hear(&mut ear, lifecycle("completed"))),
+        Some((TURN, TurnOutcome::Done, String::new()))
+    );
 }
 
 #[test]
@@ -243,7 +247,7 @@ fn an_interrupted_turn_is_over_as_interrupted() {
         json!({"type": "result", "subtype": "error_during_execution", "is_error": true, "terminal_reason": "aborted_streaming"}),
     );
     hear(&mut ear, lifecycle("cancelled"));
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Interrupted, String::new())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Interrupted, String::new())));
 }
 
 #[test]
@@ -254,16 +258,16 @@ fn a_turn_that_was_cut_off_goes_on_under_another_name() {
     hear(&mut ear, busy.clone());
     hear(&mut ear, lifecycle("completed"));
     hear(&mut ear, continued.clone());
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "went on".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "went on".into())));
     // Or it was faster than we.
-    let mut ear = Ear::default();
+    let mut ear = TurnTracker::default();
     hear(&mut ear, busy);
     hear(&mut ear, continued);
     assert_eq!(rested(&hear(&mut ear, idle())), None);
     ear.expect(TURN);
     assert_eq!(
         rested(&hear(&mut ear, lifecycle("completed"))),
-        Some((TURN, Outcome::Done, "went on".into()))
+        Some((TURN, TurnOutcome::Done, "went on".into()))
     );
     assert_eq!(rested(&hear(&mut ear, lifecycle("completed"))), None, "once");
 }
@@ -276,11 +280,11 @@ fn an_interrupted_turn_waits_for_nobody_and_leaves_nobody_to_wait_for() {
         json!({"type": "system", "subtype": "task_started", "task_id": "a", "task_type": "local_agent"}),
     );
     hear(&mut ear, json!({"type": "result", "is_error": true, "terminal_reason": "aborted_tools"}));
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Interrupted, String::new())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Interrupted, String::new())));
     let next = TurnId(Uuid::from_u128(8));
     ear.expect(next);
     hear(&mut ear, result(next, "the next"));
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((next, Outcome::Done, "the next".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((next, TurnOutcome::Done, "the next".into())));
 }
 
 #[test]
@@ -300,7 +304,7 @@ fn as_it_was_recorded_after_a_kill() {
     for line in lines {
         assert_eq!(rested(&hear(&mut ear, line.clone())), None, "{line}");
     }
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "went on".into())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "went on".into())));
 }
 
 #[test]
@@ -312,18 +316,18 @@ fn who_takes_over_hears_the_same_by_listening_again() {
             .iter()
             .flat_map(|line| hear(&mut first, line.clone()))
             .filter_map(|heard| match heard {
-                Heard::Message { line } => Some(line),
-                Heard::Ready { .. }
-                | Heard::Delta { .. }
-                | Heard::Rested { .. }
-                | Heard::Asked { .. }
-                | Heard::Withdrawn { .. }
-                | Heard::Steered { .. }
-                | Heard::Set { .. } => None,
+                AgentEvent::Message { line } => Some(line),
+                AgentEvent::Ready { .. }
+                | AgentEvent::Delta { .. }
+                | AgentEvent::TurnEnded { .. }
+                | AgentEvent::PermissionRequested { .. }
+                | AgentEvent::PermissionWithdrawn { .. }
+                | AgentEvent::Steered { .. }
+                | AgentEvent::SettingAnswered { .. } => None,
             })
             .collect();
         let mut second = told();
-        kept.iter().for_each(|line| drop(Claude.hear(&mut second, line.as_bytes())));
+        kept.iter().for_each(|line| drop(ClaudeDriver.parse_line(&mut second, line.as_bytes())));
         assert_eq!(first, second);
     }
 }
@@ -337,7 +341,7 @@ fn a_turn_of_a_version_that_does_not_announce_idle_ends_at_its_result() {
     let mut ear = told();
     let unnamed = json!({"type": "result", "subtype": "success", "is_error": false, "result": "old"});
     hear(&mut ear, init("2.1.47"));
-    assert_eq!(rested(&hear(&mut ear, unnamed)), Some((TURN, Outcome::Done, "old".to_owned())));
+    assert_eq!(rested(&hear(&mut ear, unnamed)), Some((TURN, TurnOutcome::Done, "old".to_owned())));
 }
 
 #[test]
@@ -349,7 +353,7 @@ fn a_result_that_names_no_message_is_the_answer_if_its_version_never_names_one()
     hear(&mut ear, init("2.1.197"));
     assert_eq!(rested(&hear(&mut ear, task)), None);
     assert_eq!(rested(&hear(&mut ear, unnamed.clone())), None, "it will say that it is idle");
-    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "old".to_owned())));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "old".to_owned())));
     // Of one that names them it is the answer to something else.
     let mut ear = told();
     let mut naming = init("2.1.325");

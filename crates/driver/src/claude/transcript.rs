@@ -2,8 +2,8 @@
 //! naming the one before it. What the next request holds is the chain that ends in the newest entry; whatever is not
 //! in it is forgotten, in silence. So we look before it does.
 
-use super::entry::{Entry, Faults, Reader, Speaker};
-use crate::{Remembered, Survey};
+use super::entry::{ClaudeEntry, EntryAuthor, LineFaults, TranscriptReader};
+use crate::{ResumedConversation, TranscriptSurvey};
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
@@ -21,39 +21,43 @@ pub(super) fn folder(cwd: &Path) -> String {
 }
 
 /// What of the messages in our log it will know.
-pub(super) fn survey(lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[crate::Expected]) -> Survey {
-    let mut reader = Reader::default();
+pub(super) fn survey(
+    lines: &mut dyn Iterator<Item = Vec<u8>>,
+    expected: &[crate::ExpectedMessage],
+) -> TranscriptSurvey {
+    let mut reader = TranscriptReader::default();
     let mut entries = Vec::new();
     for line in lines {
         reader.read(line, &mut |_, entry| entries.extend(entry));
     }
     let faults = reader.faults;
-    let thread = Thread::of(&entries);
+    let thread = EntryChain::of(&entries);
     let known = thread.known();
     let turns = expected.iter().filter(|message| message.prompt && known.contains(&message.id)).count();
-    let as_said = |message: &crate::Expected| {
+    let as_said = |message: &crate::ExpectedMessage| {
         let found = thread.get(message.id).filter(|_| known.contains(&message.id));
         found.is_some_and(|entry| message.digest.is_none_or(|digest| digest == entry.digest))
     };
     let missing: Vec<usize> = (0..expected.len()).filter(|number| !as_said(&expected[*number])).collect();
-    let damaged = faults.unreadable + thread.torn(&known);
+    let damaged = faults.unreadable + thread.broken_links(&known);
     let unpaired = thread.unpaired(&known);
     // Line separators it reads as what they are.
-    let sound = Faults { separators: 0, ..faults } == Faults::default()
+    let sound = LineFaults { separators: 0, ..faults } == LineFaults::default()
         && damaged == 0
         && missing.is_empty()
-        && unpaired == Unpaired::default()
+        && unpaired == UnpairedToolCalls::default()
         && thread.repeated == 0
-        && thread.ends();
-    let remembered = Remembered { found: !thread.entries.is_empty(), turns: turns as u64, damaged };
+        && thread.reaches_beginning();
+    let remembered =
+        ResumedConversation { is_found: !thread.entries.is_empty(), turns: turns as u64, damaged };
     let prompts = thread.prompts(&known);
-    Survey { remembered, missing, sound, prompts }
+    TranscriptSurvey { resumed: remembered, missing, is_sound: sound, prompts }
 }
 
 /// The entries in the order of the file, and how they hang together.
 #[derive(Debug, Default)]
-pub(super) struct Thread<'e> {
-    entries: Vec<&'e Entry>,
+pub(super) struct EntryChain<'e> {
+    entries: Vec<&'e ClaudeEntry>,
     places: HashMap<Uuid, usize>,
     repeated: u64,
 }
@@ -61,14 +65,14 @@ pub(super) struct Thread<'e> {
 /// Calls whose outcome the conversation does not say though it goes on after them, and outcomes of no call. The real
 /// API takes neither.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Unpaired {
+pub(super) struct UnpairedToolCalls {
     pub(super) calls: Vec<(Uuid, String)>,
     pub(super) results: Vec<(Uuid, String)>,
 }
 
-impl<'e> Thread<'e> {
-    pub(super) fn of(entries: impl IntoIterator<Item = &'e Entry>) -> Thread<'e> {
-        let mut thread = Thread::default();
+impl<'e> EntryChain<'e> {
+    pub(super) fn of(entries: impl IntoIterator<Item = &'e ClaudeEntry>) -> EntryChain<'e> {
+        let mut thread = EntryChain::default();
         for entry in entries {
             if thread.places.contains_key(&entry.id) {
                 thread.repeated += 1;
@@ -80,7 +84,7 @@ impl<'e> Thread<'e> {
         thread
     }
 
-    fn get(&self, id: Uuid) -> Option<&'e Entry> {
+    fn get(&self, id: Uuid) -> Option<&'e ClaudeEntry> {
         self.places.get(&id).map(|place| self.entries[*place])
     }
 
@@ -92,7 +96,7 @@ impl<'e> Thread<'e> {
         let mut at = self.entries.last().copied();
         // Hostile input: a circle ends where it began.
         while let Some(entry) = at.filter(|entry| known.insert(entry.id)) {
-            messages.extend(entry.message.as_deref().filter(|_| entry.speaker == Speaker::Assistant));
+            messages.extend(entry.message.as_deref().filter(|_| entry.speaker == EntryAuthor::Assistant));
             at = entry.before().and_then(|before| self.get(before));
         }
         for entry in &self.entries {
@@ -114,7 +118,7 @@ impl<'e> Thread<'e> {
     }
 
     /// A chain that comes back to itself has no beginning.
-    fn ends(&self) -> bool {
+    fn reaches_beginning(&self) -> bool {
         let (mut at, mut steps) = (self.entries.last().copied(), 0);
         while let Some(entry) = at {
             steps += 1;
@@ -127,20 +131,20 @@ impl<'e> Thread<'e> {
     }
 
     /// How often the chain names an entry that nobody has.
-    fn torn(&self, known: &HashSet<Uuid>) -> u64 {
+    fn broken_links(&self, known: &HashSet<Uuid>) -> u64 {
         let before = known.iter().filter_map(|id| self.get(*id)?.before());
         before.filter(|id| !self.places.contains_key(id)).count() as u64
     }
 
-    pub(super) fn unpaired(&self, known: &HashSet<Uuid>) -> Unpaired {
+    pub(super) fn unpaired(&self, known: &HashSet<Uuid>) -> UnpairedToolCalls {
         let counts = || self.entries.iter().filter(|entry| known.contains(&entry.id));
         let calls: HashSet<&str> = counts().flat_map(|entry| &entry.calls).map(String::as_str).collect();
         let results: HashSet<&str> = counts().flat_map(|entry| &entry.results).map(String::as_str).collect();
         // What the last message asked for may still be under way.
         let last = self.entries.iter().rposition(|entry| known.contains(&entry.id) && entry.is_prompt());
         let over = self.entries[..last.unwrap_or(0)].iter().filter(|entry| known.contains(&entry.id));
-        let named = |entry: &Entry, id: &String| (entry.id, id.clone());
-        Unpaired {
+        let named = |entry: &ClaudeEntry, id: &String| (entry.id, id.clone());
+        UnpairedToolCalls {
             calls: over
                 .flat_map(|entry| entry.calls.iter().map(|call| named(entry, call)))
                 .filter(|(_, call)| !results.contains(call.as_str()))
@@ -155,8 +159,8 @@ impl<'e> Thread<'e> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::entry::MOST_PIECES, *};
-    use crate::Expected;
+    use super::{super::entry::MAX_PIECES, *};
+    use crate::ExpectedMessage;
     use serde_json::{Value, json};
 
     fn id(number: u128) -> Uuid {
@@ -180,15 +184,17 @@ mod tests {
             .to_string()
     }
 
-    fn look(lines: &[String], prompts: &[u128]) -> Survey {
-        let expected: Vec<Expected> =
-            prompts.iter().map(|number| Expected { id: id(*number), prompt: true, digest: None }).collect();
+    fn look(lines: &[String], prompts: &[u128]) -> TranscriptSurvey {
+        let expected: Vec<ExpectedMessage> = prompts
+            .iter()
+            .map(|number| ExpectedMessage { id: id(*number), prompt: true, digest: None })
+            .collect();
         survey(&mut lines.iter().map(|line| line.clone().into_bytes()), &expected)
     }
 
     /// Whether there is a conversation, how many of the turns are in it, and what is damaged.
     fn found(lines: &[String], prompts: &[u128]) -> (bool, u64, u64) {
-        let Remembered { found, turns, damaged } = look(lines, prompts).remembered;
+        let ResumedConversation { is_found: found, turns, damaged } = look(lines, prompts).resumed;
         (found, turns, damaged)
     }
 
@@ -209,7 +215,7 @@ mod tests {
             entry(3, Some(2), "user"),
         ];
         assert_eq!(found(&lines, &[1, 3]), (true, 2, 0));
-        assert!(look(&lines, &[1, 3]).sound);
+        assert!(look(&lines, &[1, 3]).is_sound);
     }
 
     #[test]
@@ -228,7 +234,7 @@ mod tests {
     fn a_lost_line_in_the_middle_is_damage_and_loses_what_was_before() {
         let lines = [entry(1, None, "user"), entry(3, Some(2), "user"), entry(4, Some(3), "assistant")];
         assert_eq!(found(&lines, &[1, 3]), (true, 1, 1));
-        assert!(!look(&lines, &[1, 3]).sound);
+        assert!(!look(&lines, &[1, 3]).is_sound);
     }
 
     #[test]
@@ -237,19 +243,19 @@ mod tests {
         assert_eq!(found(&["{\"type\":".to_owned(), "hello".to_owned()], &[1]), (false, 0, 2));
         let circle = [entry(1, Some(2), "user"), entry(2, Some(1), "assistant")];
         assert_eq!(found(&circle, &[1]), (true, 1, 0));
-        assert!(!look(&circle, &[1]).sound);
+        assert!(!look(&circle, &[1]).is_sound);
     }
 
     #[test]
     fn a_transcript_without_end_is_not_kept_without_end() {
         let entries = (1..).map(|n| entry(n, (n > 1).then(|| n - 1), "user").into_bytes());
-        let expected = [1, MOST_PIECES as u128 + 1].map(|number| Expected {
+        let expected = [1, MAX_PIECES as u128 + 1].map(|number| ExpectedMessage {
             id: id(number),
             prompt: true,
             digest: None,
         });
-        let found = survey(&mut entries.take(MOST_PIECES + 5), &expected).remembered;
-        assert_eq!(found, Remembered { found: true, turns: 1, damaged: 5 });
+        let found = survey(&mut entries.take(MAX_PIECES + 5), &expected).resumed;
+        assert_eq!(found, ResumedConversation { is_found: true, turns: 1, damaged: 5 });
     }
 
     #[test]
@@ -280,16 +286,16 @@ mod tests {
             entry(9, Some(8), "user"),
         ];
         let survey = look(&lines, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert!(survey.sound, "{survey:?}");
+        assert!(survey.is_sound, "{survey:?}");
     }
 
     #[test]
     fn a_call_without_a_result_is_only_sound_while_it_may_be_under_way() {
         let mut lines = vec![entry(1, None, "user"), call(2, 1, "m", "a")];
-        assert!(look(&lines, &[1]).sound, "the turn may have been cut off");
+        assert!(look(&lines, &[1]).is_sound, "the turn may have been cut off");
         lines.push(entry(3, Some(2), "user"));
-        assert!(!look(&lines, &[1, 3]).sound);
+        assert!(!look(&lines, &[1, 3]).is_sound);
         let lines = [entry(1, None, "user"), result(2, 1, "a"), entry(3, Some(2), "user")];
-        assert!(!look(&lines, &[1, 3]).sound, "a result of nothing");
+        assert!(!look(&lines, &[1, 3]).is_sound, "a result of nothing");
     }
 }

@@ -4,12 +4,15 @@
 mod spending;
 
 use ash_model::{
-    Adopted, AdoptedUpTo, AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Compared,
-    ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath,
-    JournalPosition, Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome,
-    OwnProvider, Path, PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved,
-    SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Unsaved, Usage, Used,
-    Verdict, Which, Witness,
+    AdoptedHistory, AdoptionPoint, AgentName, BudgetLimits, BudgetScope, BusyPolicy, ByokEndpoint,
+    CaptureConsistency, ComparisonMethod, ConcurrentTurn, ConversationPoint, Death, Durability, Epoch, Fact,
+    HistorySource, Incarnation, InterruptedTurnPolicy, JournalPosition, LimitKind, LimitReached, LiveSetting,
+    LockAcquisition, MessageOptions, ModelApiDialect, ModelProvider, ModelStopReason, PermissionId,
+    PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, Problem, Receipt, RemoteComparison,
+    ResourceLimits, ResumeComparison, ResumePath, ResumeSource, SandboxPath, SavedCheckpoint, SessionId,
+    SessionLock, SessionMetadata, SessionOptions, SessionRewind, Tier, Timestamp, TokenUsage,
+    ToolCallOutcome, ToolCallRecord, TreeOrigin, TurnId, TurnOutcome, UnsavedPath, UsageIncrement,
+    VerdictSource, WorkspaceRewind,
 };
 use serde_json::json;
 use spending::{bounds, budgets, routed};
@@ -28,7 +31,7 @@ fn problem() -> Option<Problem> {
 
 fn beginnings() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
-    let options = Options {
+    let options = SessionOptions {
         infinite_sessions: None,
         on_busy: None,
         base: None,
@@ -54,20 +57,20 @@ fn beginnings() -> Vec<Fact> {
         mcp_servers: Some(json!({"s": {"command": "x"}})),
         subagents: Some(json!({"a": {}})),
         initial_agent: Some("a".into()),
-        on_interrupted: Some(OnInterrupted::Ask),
+        on_interrupted: Some(InterruptedTurnPolicy::Ask),
         wake_report: None,
-        ..Options::default()
+        ..SessionOptions::default()
     };
     let parent = SessionId::parse("parent").expect("a name");
     let forked = |checkpoint| Fact::Forked {
         parent: Some(parent.clone()),
         checkpoint,
         memory: Uuid::from_u128(9),
-        told: 3,
+        turns_delivered: 3,
         waiting: Vec::new(),
     };
     vec![
-        Fact::Created { agent: agent.clone(), version: 2, options: Options::default() },
+        Fact::Created { agent: agent.clone(), version: 2, options: SessionOptions::default() },
         Fact::Created { agent, version: 2, options },
         forked(Some(1)),
         forked(None),
@@ -77,13 +80,13 @@ fn beginnings() -> Vec<Fact> {
 /// Options that came after the first version of the golden file.
 fn later_options() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
-    let options = Options { base: Some(4), ..Options::default() };
+    let options = SessionOptions { base: Some(4), ..SessionOptions::default() };
     vec![Fact::Created { agent, version: 2, options }]
 }
 
 fn turns() -> Vec<Fact> {
     let turn = turn();
-    let ask = Ask {
+    let ask = MessageOptions {
         model: Some("m".into()),
         max_turns: Some(5),
         max_budget_usd: Some(0.5),
@@ -93,24 +96,27 @@ fn turns() -> Vec<Fact> {
         durability: None,
         max_tokens: None,
     };
-    let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let usage =
+        TokenUsage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
     let mut facts = vec![
-        Fact::Queued { turn, content: json!("hi"), ask: Ask::default(), lock: None },
-        Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), ask, lock: None },
+        Fact::Queued { turn, content: json!("hi"), options: MessageOptions::default(), lock: None },
+        Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), options: ask, lock: None },
         Fact::Started { turn, input: 2 },
         Fact::Continued { turn, attempt: 2, discard_after: 41, input: 3, calls: Vec::new() },
         Fact::Said { line: "{ \"type\":\"assistant\" , \"x\":\"\\u00e4\" }".into() },
         Fact::Interrupting { turn, input: 4 },
-        Fact::Rested { turn, how: Outcome::Done, text: "ä\n\"".into(), usage, problem: None },
-        Fact::Rested { turn, how: Outcome::Failed, text: String::new(), usage, problem: problem() },
-        Fact::Finished { turn, how: Outcome::Failed, checkpoint: None, problem: problem() },
+        Fact::Rested { turn, outcome: TurnOutcome::Done, text: "ä\n\"".into(), usage, problem: None },
+        Fact::Rested { turn, outcome: TurnOutcome::Failed, text: String::new(), usage, problem: problem() },
+        Fact::Finished { turn, outcome: TurnOutcome::Failed, checkpoint: None, problem: problem() },
     ];
-    facts.extend([Outcome::Done, Outcome::Interrupted, Outcome::Cancelled].map(|how| Fact::Finished {
-        turn,
-        how,
-        checkpoint: Some(4),
-        problem: None,
-    }));
+    facts.extend(
+        [TurnOutcome::Done, TurnOutcome::Interrupted, TurnOutcome::Cancelled].map(|how| Fact::Finished {
+            turn,
+            outcome: how,
+            checkpoint: Some(4),
+            problem: None,
+        }),
+    );
     facts.extend(
         [
             Death::Agent { how: "signal 9".into() },
@@ -126,11 +132,11 @@ fn turns() -> Vec<Fact> {
 }
 
 fn captures() -> Vec<Fact> {
-    let saved = Saved {
+    let saved = SavedCheckpoint {
         number: 4,
         turn: Some(turn()),
         tree: "237a7f".into(),
-        consistency: Consistency::Frozen,
+        consistency: CaptureConsistency::Frozen,
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
@@ -138,14 +144,24 @@ fn captures() -> Vec<Fact> {
         unsaved_more: 0,
         salvage: false,
         mid_turn: false,
-        beside: Vec::new(),
-        back: None,
+        concurrent_turns: Vec::new(),
+        rewound_to: None,
     };
     let skipped = vec!["home/.claude/.credentials.json".to_owned()];
     vec![
         Fact::Saved(saved.clone()),
-        Fact::Saved(Saved { consistency: Consistency::Stopped, turn: None, skipped, ..saved.clone() }),
-        Fact::Saved(Saved { consistency: Consistency::Live, turn: None, salvage: true, ..saved }),
+        Fact::Saved(SavedCheckpoint {
+            consistency: CaptureConsistency::Stopped,
+            turn: None,
+            skipped,
+            ..saved.clone()
+        }),
+        Fact::Saved(SavedCheckpoint {
+            consistency: CaptureConsistency::Live,
+            turn: None,
+            salvage: true,
+            ..saved
+        }),
         Fact::SaveFailed { turn: Some(turn()), error: "no space".into() },
         Fact::SaveFailed { turn: None, error: "no space".into() },
     ]
@@ -154,9 +170,9 @@ fn captures() -> Vec<Fact> {
 fn life() -> Vec<Fact> {
     let incarnation = Incarnation(Uuid::from_u128(8));
     let whole = Receipt {
-        path: Path::Warm,
-        source: Source::Local,
-        from: From::Live,
+        path: ResumePath::Warm,
+        source: ResumeSource::Local,
+        from: TreeOrigin::Live,
         tier: Tier::Native,
         checkpoint: Some(4),
         verified: true,
@@ -167,8 +183,8 @@ fn life() -> Vec<Fact> {
         adopted: None,
     };
     let torn = Receipt {
-        path: Path::Cold,
-        from: From::Checkpoint,
+        path: ResumePath::Cold,
+        from: TreeOrigin::Checkpoint,
         checkpoint: None,
         verified: false,
         lost: vec!["workspace".into()],
@@ -176,17 +192,17 @@ fn life() -> Vec<Fact> {
         ..whole.clone()
     };
     let mut facts = vec![
-        Fact::Awake { incarnation, kept: None, outdated: false },
+        Fact::Awake { incarnation, resumed_after: None, outdated: false },
         Fact::Asleep { incarnation: Some(incarnation) },
         Fact::Asleep { incarnation: None },
         Fact::Resuming,
         Fact::Resumed { receipt: whole, head: None },
     ];
     let ways = [
-        (Source::Cloud, Tier::Repaired),
-        (Source::Fresh, Tier::Rebuilt),
-        (Source::Local, Tier::History),
-        (Source::Local, Tier::Fresh),
+        (ResumeSource::Cloud, Tier::Repaired),
+        (ResumeSource::Fresh, Tier::Rebuilt),
+        (ResumeSource::Local, Tier::History),
+        (ResumeSource::Local, Tier::Fresh),
     ];
     facts.extend(ways.map(|(source, tier)| {
         let receipt = Receipt { source, tier, ..torn.clone() };
@@ -199,9 +215,9 @@ fn life() -> Vec<Fact> {
 
 /// What came after the first lines were written; they stand last.
 fn history() -> Vec<Fact> {
-    let then = Then { told: 2, turns: 2, ..Then::default() };
-    let midway = Then {
-        told: 3,
+    let then = ConversationPoint { turns_delivered: 2, turns: 2, ..ConversationPoint::default() };
+    let midway = ConversationPoint {
+        turns_delivered: 3,
         turns: 3,
         title: Some("hi".into()),
         last_text: Some("ä".into()),
@@ -209,11 +225,11 @@ fn history() -> Vec<Fact> {
         under_way: Some(turn()),
         waiting: vec![TurnId(Uuid::from_u128(10))],
     };
-    let saved = Saved {
+    let saved = SavedCheckpoint {
         number: 5,
         turn: Some(turn()),
         tree: "237a7f".into(),
-        consistency: Consistency::Frozen,
+        consistency: CaptureConsistency::Frozen,
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
@@ -221,29 +237,29 @@ fn history() -> Vec<Fact> {
         unsaved_more: 0,
         salvage: false,
         mid_turn: true,
-        beside: Vec::new(),
-        back: None,
+        concurrent_turns: Vec::new(),
+        rewound_to: None,
     };
     vec![
         Fact::Forked {
             parent: Some(SessionId::parse("parent").expect("a name")),
             checkpoint: Some(1),
             memory: Uuid::from_u128(9),
-            told: 3,
+            turns_delivered: 3,
             waiting: vec![turn()],
         },
         Fact::Saved(saved),
-        Fact::Rewound(Rewound { to: 3, from: Some(7), seq: 41, then }),
-        Fact::Rewound(Rewound { to: 5, from: None, seq: 52, then: midway }),
+        Fact::Rewound(SessionRewind { to: 3, from: Some(7), seq: 41, conversation: then }),
+        Fact::Rewound(SessionRewind { to: 5, from: None, seq: 52, conversation: midway }),
     ]
 }
 
 /// The way down, and what the agent is told of it.
 fn ladder() -> Vec<Fact> {
     let receipt = Receipt {
-        path: Path::Cold,
-        source: Source::Local,
-        from: From::Checkpoint,
+        path: ResumePath::Cold,
+        source: ResumeSource::Local,
+        from: TreeOrigin::Checkpoint,
         tier: Tier::Repaired,
         checkpoint: Some(4),
         verified: true,
@@ -256,46 +272,54 @@ fn ladder() -> Vec<Fact> {
     let incarnation = Incarnation(Uuid::from_u128(8));
     vec![
         Fact::ResumeFailed { tier: Tier::Native, reason: "A sentence.".into() },
-        Fact::Awake { incarnation, kept: Some(41), outdated: false },
+        Fact::Awake { incarnation, resumed_after: Some(41), outdated: false },
         Fact::Resumed { receipt, head: Some("You were asleep.".into()) },
     ]
 }
 
 fn own_turns() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
-    let call = |id: &str, how| Call { id: id.into(), tool: "Bash".into(), how };
-    let calls = vec![call("a", How::Done), call("b", How::Unknown), call("c", How::NotStarted)];
+    let call = |id: &str, how| ToolCallRecord { id: id.into(), tool: "Bash".into(), outcome: how };
+    let calls = vec![
+        call("a", ToolCallOutcome::Done),
+        call("b", ToolCallOutcome::Unknown),
+        call("c", ToolCallOutcome::NotStarted),
+    ];
     vec![
-        Fact::Stirred { turn: turn() },
+        Fact::SelfStarted { turn: turn() },
         Fact::Continued { turn: turn(), attempt: 2, discard_after: 41, input: 3, calls },
         Fact::Created {
             agent: agent.clone(),
             version: 2,
-            options: Options { max_wait: Some(60), ..Options::default() },
+            options: SessionOptions { max_wait: Some(60), ..SessionOptions::default() },
         },
         Fact::Created {
             agent: agent.clone(),
             version: 2,
-            options: Options { durability: Some(Durability::Remote), ..Options::default() },
+            options: SessionOptions { durability: Some(Durability::Remote), ..SessionOptions::default() },
         },
         Fact::Queued {
             turn: turn(),
             content: json!("hello"),
-            ask: Ask { durability: Some(Durability::Local), ..Ask::default() },
+            options: MessageOptions { durability: Some(Durability::Local), ..MessageOptions::default() },
             lock: None,
         },
-        Fact::Created { agent, version: 2, options: Options { ephemeral: Some(true), ..Options::default() } },
+        Fact::Created {
+            agent,
+            version: 2,
+            options: SessionOptions { ephemeral: Some(true), ..SessionOptions::default() },
+        },
     ]
 }
 
 /// And after those.
 fn shared() -> Vec<Fact> {
     let other = SessionId::parse("other").expect("a name");
-    let saved = Saved {
+    let saved = SavedCheckpoint {
         number: 6,
         turn: None,
         tree: "237a7f".into(),
-        consistency: Consistency::Frozen,
+        consistency: CaptureConsistency::Frozen,
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
@@ -303,38 +327,41 @@ fn shared() -> Vec<Fact> {
         unsaved_more: 0,
         salvage: false,
         mid_turn: false,
-        beside: vec![Beside { session: Some(other.clone()), turn: turn() }],
-        back: Some(3),
+        concurrent_turns: vec![ConcurrentTurn { session: Some(other.clone()), turn: turn() }],
+        rewound_to: Some(3),
     };
-    vec![Fact::Saved(saved), Fact::TakenBack(TakenBack { by: Some(other), checkpoint: 6, to: 3 })]
+    vec![
+        Fact::Saved(saved),
+        Fact::WorkspaceRewound(WorkspaceRewind { by: Some(other), checkpoint: 6, to: 3 }),
+    ]
 }
 
 fn labels() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
-    let options = Options { ttl: Some(3600), ..Options::default() };
+    let options = SessionOptions { ttl: Some(3600), ..SessionOptions::default() };
     let noted = std::collections::BTreeMap::from([("ticket".to_owned(), "42".to_owned())]);
-    let metadata = Metadata::try_from(noted).expect("one entry");
+    let metadata = SessionMetadata::try_from(noted).expect("one entry");
     vec![
         Fact::Labelled { metadata },
-        Fact::Labelled { metadata: Metadata::default() },
+        Fact::Labelled { metadata: SessionMetadata::default() },
         Fact::Created { agent, version: 2, options },
     ]
 }
 
-fn places() -> Options {
-    let inner = |path| InnerPath::parse(path).expect("a path");
-    Options {
+fn places() -> SessionOptions {
+    let inner = |path| SandboxPath::parse(path).expect("a path");
+    SessionOptions {
         working_directory: Some(inner("src")),
         config_dir: Some(inner("~/.config")),
         skill_directories: Some(vec![inner("/workspace/skills")]),
         disabled_skills: Some(vec!["verify".into()]),
-        ..Options::default()
+        ..SessionOptions::default()
     }
 }
 
 /// Messages that wait, and who may send them.
 fn busy() -> Vec<Fact> {
-    let lock = Lock {
+    let lock = SessionLock {
         number: 2,
         hash: "5f".into(),
         ttl_ms: 30_000,
@@ -342,48 +369,46 @@ fn busy() -> Vec<Fact> {
         holder: Some("ci".into()),
         in_use: false,
     };
-    let nameless = Lock { holder: None, ..lock.clone() };
+    let nameless = SessionLock { holder: None, ..lock.clone() };
     let agent = AgentName::parse("helper").expect("a name");
-    let with = |on_busy| Options { on_busy: Some(on_busy), ..Options::default() };
+    let with = |on_busy| SessionOptions { on_busy: Some(on_busy), ..SessionOptions::default() };
     let mut facts = vec![
         Fact::Requeued { order: vec![turn()], withdrawn: Vec::new() },
         Fact::Requeued { order: Vec::new(), withdrawn: vec![turn()] },
         Fact::Steering { turn: turn(), into: TurnId(Uuid::from_u128(8)), input: 3 },
         Fact::Steered { turn: turn(), into: TurnId(Uuid::from_u128(8)) },
-        Fact::Locked { how: Taking::Free, lock: lock.clone() },
-        Fact::Locked { how: Taking::Renewed, lock },
-        Fact::Locked { how: Taking::Over, lock: nameless },
+        Fact::Locked { acquisition: LockAcquisition::Free, lock: lock.clone() },
+        Fact::Locked { acquisition: LockAcquisition::Renewed, lock },
+        Fact::Locked { acquisition: LockAcquisition::Over, lock: nameless },
         Fact::Unlocked { number: 2 },
         Fact::Configured { options: places(), restart: true },
-        Fact::Configured { options: Options::default(), restart: false },
+        Fact::Configured { options: SessionOptions::default(), restart: false },
     ];
     facts.extend(
-        [OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer].map(|on_busy| Fact::Created {
-            agent: agent.clone(),
-            version: 2,
-            options: with(on_busy),
-        }),
+        [BusyPolicy::Queue, BusyPolicy::Reject, BusyPolicy::Interrupt, BusyPolicy::Steer]
+            .map(|on_busy| Fact::Created { agent: agent.clone(), version: 2, options: with(on_busy) }),
     );
     facts
 }
 
 /// Histories that came from another witness than the database.
 fn witnesses() -> Vec<Fact> {
-    let adopted = Adopted {
+    let adopted = AdoptedHistory {
         epoch: Epoch(4),
         seq: 52,
         checkpoint: Some(7),
-        witness: Witness::Bucket,
+        witness: HistorySource::Bucket,
         diverged: Some(SessionId::parse("s.diverged-3").expect("an id")),
-        heard: None,
+        journal_position: None,
     };
     let heard = JournalPosition { incarnation: Incarnation(Uuid::from_u128(8)), process: 1, position: 77 };
-    let up_to = AdoptedUpTo { epoch: Epoch(4), seq: 52, checkpoint: Some(7) };
-    let compared = Compared { remote: Some(RemoteComparison::Unreachable), ..Compared::default() };
+    let up_to = AdoptionPoint { epoch: Epoch(4), seq: 52, checkpoint: Some(7) };
+    let compared =
+        ResumeComparison { remote: Some(RemoteComparison::Unreachable), ..ResumeComparison::default() };
     let receipt = Receipt {
-        path: Path::Cold,
-        source: Source::Cloud,
-        from: From::Checkpoint,
+        path: ResumePath::Cold,
+        source: ResumeSource::Cloud,
+        from: TreeOrigin::Checkpoint,
         tier: Tier::Native,
         checkpoint: Some(7),
         verified: true,
@@ -395,54 +420,54 @@ fn witnesses() -> Vec<Fact> {
     };
     vec![
         Fact::Adopted(adopted.clone()),
-        Fact::Adopted(Adopted {
+        Fact::Adopted(AdoptedHistory {
             checkpoint: None,
-            witness: Witness::Packs,
+            witness: HistorySource::Packs,
             diverged: None,
             ..adopted.clone()
         }),
         Fact::Missing,
         Fact::Resumed { receipt, head: None },
-        Fact::Adopted(Adopted { heard: Some(heard), ..adopted }),
+        Fact::Adopted(AdoptedHistory { journal_position: Some(heard), ..adopted }),
     ]
 }
 
 fn idle() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
-    let options = Options { idle_timeout: Some(60), ..Options::default() };
+    let options = SessionOptions { idle_timeout: Some(60), ..SessionOptions::default() };
     let own = |r#type| {
-        let azure = r#type == Dialect::Azure;
-        let own_provider = Some(OwnProvider {
+        let azure = r#type == ModelApiDialect::Azure;
+        let own_provider = Some(ByokEndpoint {
             r#type,
             base_url: "https://models.example".into(),
             deployment_id: azure.then(|| "ours".into()),
             api_version: azure.then(|| "2024-10-21".into()),
         });
-        Options { own_provider, ..Options::default() }
+        SessionOptions { own_provider, ..SessionOptions::default() }
     };
-    let manner = Options {
+    let manner = SessionOptions {
         append_system_prompt: Some("Be kind.".into()),
         available_tools: Some(vec!["Read".into()]),
         reasoning_effort: Some("high".into()),
         streaming: Some(false),
-        ..Options::default()
+        ..SessionOptions::default()
     };
     vec![
         Fact::Idle { ms: 0, left_ms: None, evicted: false },
         Fact::Idle { ms: 1_500_000, left_ms: Some(300_000), evicted: false },
         Fact::Idle { ms: 60_000, left_ms: None, evicted: true },
         Fact::Created { agent: agent.clone(), version: 2, options },
-        Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Anthropic) },
-        Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Openai) },
-        Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Azure) },
+        Fact::Created { agent: agent.clone(), version: 2, options: own(ModelApiDialect::Anthropic) },
+        Fact::Created { agent: agent.clone(), version: 2, options: own(ModelApiDialect::Openai) },
+        Fact::Created { agent: agent.clone(), version: 2, options: own(ModelApiDialect::Azure) },
         Fact::Created { agent, version: 2, options: manner },
     ]
 }
 
 fn providers() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
-    let with = |provider| Options { provider: Some(provider), ..Options::default() };
-    [Provider::Offline, Provider::Anthropic]
+    let with = |provider| SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+    [ModelProvider::Offline, ModelProvider::Anthropic]
         .map(|provider| Fact::Created { agent: agent.clone(), version: 2, options: with(provider) })
         .to_vec()
 }
@@ -450,7 +475,7 @@ fn providers() -> Vec<Fact> {
 /// Leave that an agent asks for, and settings that change while it runs.
 fn permissions() -> Vec<Fact> {
     let id = PermissionId(Uuid::from_u128(11));
-    let asked = Asked {
+    let asked = PermissionRequest {
         id,
         turn: Some(turn()),
         request: "r".into(),
@@ -460,41 +485,46 @@ fn permissions() -> Vec<Fact> {
         suggestions: vec![json!({"type": "setMode"})],
         question: false,
         expires_at: Timestamp(1000),
-        on_timeout: OnPermissionTimeout::Deny,
+        on_timeout: PermissionTimeoutPolicy::Deny,
     };
-    let question = Asked {
+    let question = PermissionRequest {
         turn: None,
         tool: "AskUserQuestion".into(),
         tool_use_id: None,
         suggestions: Vec::new(),
         question: true,
-        on_timeout: OnPermissionTimeout::Interrupt,
+        on_timeout: PermissionTimeoutPolicy::Interrupt,
         ..asked.clone()
     };
-    let allowed = Asked { on_timeout: OnPermissionTimeout::Allow, ..asked.clone() };
-    let answered =
-        |verdict: Option<Verdict>, by, input| Fact::Answered { id, turn: Some(turn()), verdict, by, input };
-    let chosen = Verdict::Allow {
+    let allowed = PermissionRequest { on_timeout: PermissionTimeoutPolicy::Allow, ..asked.clone() };
+    let answered = |verdict: Option<PermissionVerdict>, by, input| Fact::Answered {
+        id,
+        turn: Some(turn()),
+        verdict,
+        by,
+        input,
+    };
+    let chosen = PermissionVerdict::Allow {
         updated_input: Some(json!({"command": "pwd"})),
         answers: [("Which?".to_owned(), "A".to_owned())].into(),
         updated_permissions: Vec::new(),
     };
     let agent = AgentName::parse("helper").expect("a name");
-    let options = Options {
+    let options = SessionOptions {
         permission_timeout: Some(60),
-        on_permission_timeout: Some(OnPermissionTimeout::Interrupt),
-        ..Options::default()
+        on_permission_timeout: Some(PermissionTimeoutPolicy::Interrupt),
+        ..SessionOptions::default()
     };
     vec![
-        Fact::Asked(asked),
-        Fact::Asked(question),
-        Fact::Asked(allowed),
-        answered(Some(Verdict::allow()), AnsweredBy::Client, Some(3)),
-        answered(Some(chosen), AnsweredBy::Client, Some(3)),
-        answered(Some(Verdict::deny("no")), AnsweredBy::Policy, Some(4)),
-        answered(None, AnsweredBy::Cancelled, None),
-        Fact::Setting { setting: Setting::Model("m".into()), input: 5 },
-        Fact::Setting { setting: Setting::PermissionMode("default".into()), input: 6 },
+        Fact::PermissionRequested(asked),
+        Fact::PermissionRequested(question),
+        Fact::PermissionRequested(allowed),
+        answered(Some(PermissionVerdict::allow()), VerdictSource::Client, Some(3)),
+        answered(Some(chosen), VerdictSource::Client, Some(3)),
+        answered(Some(PermissionVerdict::deny("no")), VerdictSource::Policy, Some(4)),
+        answered(None, VerdictSource::Cancelled, None),
+        Fact::Setting { setting: LiveSetting::Model("m".into()), input: 5 },
+        Fact::Setting { setting: LiveSetting::PermissionMode("default".into()), input: 6 },
         Fact::Created { agent, version: 2, options },
     ]
 }
@@ -530,14 +560,14 @@ fn every_fact() -> Vec<Fact> {
 /// What a receipt says of files, and an agent whose options changed while it was started.
 fn comparisons() -> Vec<Fact> {
     let receipt = |by| Receipt {
-        path: Path::Cold,
-        source: Source::Local,
-        from: From::Live,
+        path: ResumePath::Cold,
+        source: ResumeSource::Local,
+        from: TreeOrigin::Live,
         tier: Tier::Native,
         checkpoint: Some(4),
         verified: true,
         lost: Vec::new(),
-        compared: Some(Box::new(Compared {
+        compared: Some(Box::new(ResumeComparison {
             events: 5,
             messages: Some(2),
             tree: Some("98ee".into()),
@@ -554,9 +584,9 @@ fn comparisons() -> Vec<Fact> {
     };
     let resumed = |by| Fact::Resumed { receipt: receipt(by), head: None };
     vec![
-        Fact::Awake { incarnation: Incarnation(Uuid::from_u128(8)), kept: None, outdated: true },
-        resumed(Some(ComparedBy::Metadata)),
-        resumed(Some(ComparedBy::Content)),
+        Fact::Awake { incarnation: Incarnation(Uuid::from_u128(8)), resumed_after: None, outdated: true },
+        resumed(Some(ComparisonMethod::Metadata)),
+        resumed(Some(ComparisonMethod::Content)),
         resumed(None),
     ]
 }
@@ -564,16 +594,21 @@ fn comparisons() -> Vec<Fact> {
 /// Checkpoints that do not hold everything.
 fn unsaved() -> Vec<Fact> {
     let Some(Fact::Saved(saved)) = captures().into_iter().next() else { return Vec::new() };
-    let unsaved = vec![Unsaved { path: "workspace/pipe".into(), what: "a FIFO".into() }];
+    let unsaved = vec![UnsavedPath { path: "workspace/pipe".into(), what: "a FIFO".into() }];
     vec![
-        Fact::Saved(Saved { unsaved: unsaved.clone(), ..saved.clone() }),
-        Fact::Saved(Saved { unsaved, unsaved_more: 3, ..saved }),
+        Fact::Saved(SavedCheckpoint { unsaved: unsaved.clone(), ..saved.clone() }),
+        Fact::Saved(SavedCheckpoint { unsaved, unsaved_more: 3, ..saved }),
     ]
 }
 
 /// The message of a lock's holder.
 fn of_a_holder() -> Vec<Fact> {
-    vec![Fact::Queued { turn: turn(), content: json!("mine"), ask: Ask::default(), lock: Some(2) }]
+    vec![Fact::Queued {
+        turn: turn(),
+        content: json!("mine"),
+        options: MessageOptions::default(),
+        lock: Some(2),
+    }]
 }
 
 /// What names another session, once that was purged.
@@ -608,11 +643,11 @@ fn place(fact: &Fact) -> usize {
         Fact::Ended => 19,
         Fact::Rewound(_) => 20,
         Fact::ResumeFailed { .. } => 21,
-        Fact::Stirred { .. } => 25,
-        Fact::Asked(_) => 22,
+        Fact::SelfStarted { .. } => 25,
+        Fact::PermissionRequested(_) => 22,
         Fact::Answered { .. } => 23,
         Fact::Setting { .. } => 24,
-        Fact::TakenBack(_) => 26,
+        Fact::WorkspaceRewound(_) => 26,
         Fact::Idle { .. } => 27,
         Fact::Labelled { .. } => 28,
         Fact::Requeued { .. } => 29,

@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use ash_model::{Prices, Usage};
+use ash_model::{ModelPrices, TokenUsage};
 use serde::{Deserialize, Serialize};
 
-use super::refusal::Refusal;
+use super::refusal::EgressRefusal;
 use crate::journal::ModelUsage;
 
 /// More than these are summed up: the server has been away for long, and counts them all or none.
@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 1024;
 
 /// What is left of a session's budget, and of that of its turn, whichever is less.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Allowance {
+pub struct UsageAllowance {
     /// Where the journal was when the server counted: what is recorded up to here has been taken off already.
     pub position: u64,
     /// None: as many as it likes.
@@ -25,11 +25,11 @@ pub struct Allowance {
     pub nano_usd: Option<u64>,
     /// By which dollars are counted; left out if they are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prices: Option<Prices>,
+    pub prices: Option<ModelPrices>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Spending {
+struct SpendingEntry {
     /// Where its record ends in the journal. None: it is not written yet.
     offset: Option<u64>,
     tokens: u64,
@@ -38,44 +38,44 @@ struct Spending {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum AllowanceState {
     /// No server has said anything: an older one, which counts what its agent reports.
     #[default]
     Unlimited,
-    Allowed(Allowance),
+    Allowed(UsageAllowance),
     /// Its session has left.
     Closed,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Account {
-    standing: Standing,
-    spendings: VecDeque<Spending>,
+pub(crate) struct UsageAccount {
+    standing: AllowanceState,
+    spendings: VecDeque<SpendingEntry>,
     /// Records that are not in the journal yet.
     queue: Vec<ModelUsage>,
     /// Answers that are on their way.
     readings: usize,
 }
 
-impl Account {
-    pub(crate) fn set(&mut self, allowance: Option<Allowance>) {
+impl UsageAccount {
+    pub(crate) fn set(&mut self, allowance: Option<UsageAllowance>) {
         match allowance {
             Some(allowance) => {
                 let counted =
-                    |spending: &Spending| spending.offset.is_some_and(|at| at <= allowance.position);
+                    |spending: &SpendingEntry| spending.offset.is_some_and(|at| at <= allowance.position);
                 self.spendings.retain(|spending| !counted(spending));
-                self.standing = Standing::Allowed(allowance);
+                self.standing = AllowanceState::Allowed(allowance);
             }
             None => {
                 self.spendings.clear();
-                self.standing = Standing::Closed;
+                self.standing = AllowanceState::Closed;
             }
         }
     }
 
     /// Whether a server counts what is recorded.
     fn is_counted(&self) -> bool {
-        matches!(self.standing, Standing::Allowed(_))
+        matches!(self.standing, AllowanceState::Allowed(_))
     }
 
     pub(super) fn begin_reading(&mut self) {
@@ -91,7 +91,7 @@ impl Account {
     }
 
     /// An answer used so much, `more` of it than what was recorded of it before.
-    pub(super) fn record(&mut self, usage: ModelUsage, more: &Usage) {
+    pub(super) fn record(&mut self, usage: ModelUsage, more: &TokenUsage) {
         self.spend(&usage.model, more);
         // An older server could not read it.
         if self.is_counted() {
@@ -107,14 +107,14 @@ impl Account {
         }
     }
 
-    fn spend(&mut self, model: &str, more: &Usage) {
-        let Standing::Allowed(allowance) = &self.standing else { return };
-        let price = allowance.prices.as_ref().map(|prices| prices.of(model));
-        let spending = Spending {
+    fn spend(&mut self, model: &str, more: &TokenUsage) {
+        let AllowanceState::Allowed(allowance) = &self.standing else { return };
+        let price = allowance.prices.as_ref().map(|prices| prices.price_of(model));
+        let spending = SpendingEntry {
             offset: None,
             tokens: more.tokens(),
-            nano_usd: price.flatten().map_or(0, |price| price.of(more)),
-            unpriced: price.is_some_and(|price| price.is_none()) && !more.is_nothing(),
+            nano_usd: price.flatten().map_or(0, |price| price.cost_of(more)),
+            unpriced: price.is_some_and(|price| price.is_none()) && !more.is_zero(),
         };
         self.spendings.push_back(spending);
         if self.spendings.len() > MAX_ENTRIES {
@@ -136,21 +136,21 @@ impl Account {
     }
 
     /// Whether another request may go out.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), EgressRefusal> {
         let allowance = match &self.standing {
-            Standing::Unlimited => return Ok(()),
-            Standing::Closed => return Err(Refusal::Left),
-            Standing::Allowed(allowance) => allowance,
+            AllowanceState::Unlimited => return Ok(()),
+            AllowanceState::Closed => return Err(EgressRefusal::SessionLeft),
+            AllowanceState::Allowed(allowance) => allowance,
         };
-        let sum = |of: fn(&Spending) -> u64| {
+        let sum = |of: fn(&SpendingEntry) -> u64| {
             self.spendings.iter().fold(0_u64, |sum, spending| sum.saturating_add(of(spending)))
         };
         if allowance.tokens.is_some_and(|left| sum(|spending| spending.tokens) >= left) {
-            return Err(Refusal::UsedUp { limit: "maxTokens" });
+            return Err(EgressRefusal::BudgetExhausted { limit: "maxTokens" });
         }
         let unpriced = self.spendings.iter().any(|spending| spending.unpriced);
         if allowance.nano_usd.is_some_and(|left| unpriced || sum(|spending| spending.nano_usd) >= left) {
-            return Err(Refusal::UsedUp { limit: "maxBudgetUsd" });
+            return Err(EgressRefusal::BudgetExhausted { limit: "maxBudgetUsd" });
         }
         Ok(())
     }
@@ -160,37 +160,39 @@ impl Account {
 mod tests {
     use super::*;
 
-    fn allowance(position: u64, tokens: Option<u64>, nano_usd: Option<u64>) -> Option<Allowance> {
+    fn allowance(position: u64, tokens: Option<u64>, nano_usd: Option<u64>) -> Option<UsageAllowance> {
         let prices = nano_usd.map(|_| {
-            Prices::with(serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"))
-                .expect("prices")
+            ModelPrices::with_overrides(
+                serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"),
+            )
+            .expect("prices")
         });
-        Some(Allowance { position, tokens, nano_usd, prices })
+        Some(UsageAllowance { position, tokens, nano_usd, prices })
     }
 
-    fn tokens(input_tokens: u64) -> Usage {
-        Usage { input_tokens, ..Usage::default() }
+    fn tokens(input_tokens: u64) -> TokenUsage {
+        TokenUsage { input_tokens, ..TokenUsage::default() }
     }
 
     #[test]
     fn the_route_closes_when_what_is_left_is_used() {
-        let mut account = Account::default();
+        let mut account = UsageAccount::default();
         account.spend("m", &tokens(1_000_000));
         assert_eq!(account.check(), Ok(()), "no server has said anything");
         account.set(allowance(0, Some(10), None));
         account.spend("m", &tokens(9));
         assert_eq!(account.check(), Ok(()));
         account.spend("m", &tokens(1));
-        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxTokens" }));
+        assert_eq!(account.check(), Err(EgressRefusal::BudgetExhausted { limit: "maxTokens" }));
         account.set(allowance(0, None, None));
         assert_eq!(account.check(), Ok(()));
         account.set(None);
-        assert_eq!(account.check(), Err(Refusal::Left));
+        assert_eq!(account.check(), Err(EgressRefusal::SessionLeft));
     }
 
     #[test]
     fn what_the_server_has_counted_is_not_taken_off_twice() {
-        let mut account = Account::default();
+        let mut account = UsageAccount::default();
         account.set(allowance(0, Some(10), None));
         account.spend("m", &tokens(6));
         account.written(100);
@@ -200,28 +202,28 @@ mod tests {
         assert_eq!(account.check(), Ok(()));
         account.written(200);
         account.spend("m", &tokens(1));
-        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxTokens" }));
+        assert_eq!(account.check(), Err(EgressRefusal::BudgetExhausted { limit: "maxTokens" }));
         account.set(allowance(200, Some(2), None));
         assert_eq!(account.check(), Ok(()));
     }
 
     #[test]
     fn dollars_are_counted_by_the_servers_prices_and_a_model_without_one_closes_the_route() {
-        let mut account = Account::default();
+        let mut account = UsageAccount::default();
         account.set(allowance(0, None, Some(5_000)));
         account.spend("m", &tokens(4));
         assert_eq!(account.check(), Ok(()));
         account.spend("m", &tokens(1));
-        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxBudgetUsd" }));
+        assert_eq!(account.check(), Err(EgressRefusal::BudgetExhausted { limit: "maxBudgetUsd" }));
         account.set(allowance(0, None, Some(1_000_000)));
         assert_eq!(account.check(), Ok(()));
         account.spend("stranger", &tokens(1));
-        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxBudgetUsd" }));
+        assert_eq!(account.check(), Err(EgressRefusal::BudgetExhausted { limit: "maxBudgetUsd" }));
     }
 
     #[test]
     fn a_server_that_is_away_for_long_costs_no_memory() {
-        let mut account = Account::default();
+        let mut account = UsageAccount::default();
         account.set(allowance(0, Some(3000), None));
         for _ in 0..2999 {
             account.spend("m", &tokens(1));

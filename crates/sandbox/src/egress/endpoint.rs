@@ -1,12 +1,12 @@
 //! What of a model service an agent may call, by dialect. Pure. Files, batches, fine-tuning and the organisation lie
 //! behind the same key, and belong to the operator and to every tenant.
 
-use ash_model::Dialect;
+use ash_model::ModelApiDialect;
 use hyper::Method;
 
 /// What a request asks of a model service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Endpoint {
+pub(super) enum ModelEndpoint {
     Messages,
     CountTokens,
     ChatCompletions,
@@ -14,56 +14,57 @@ pub(super) enum Endpoint {
     Models,
 }
 
-impl Endpoint {
+impl ModelEndpoint {
     /// Whether a model works for it.
     pub(super) fn costs(self) -> bool {
         match self {
-            Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses => true,
-            Endpoint::CountTokens | Endpoint::Models => false,
+            ModelEndpoint::Messages | ModelEndpoint::ChatCompletions | ModelEndpoint::Responses => true,
+            ModelEndpoint::CountTokens | ModelEndpoint::Models => false,
         }
     }
 
     /// Whether a service may be asked there to work on after its answer, so that nobody would count what that uses.
     pub(super) fn has_background(self) -> bool {
         match self {
-            Endpoint::Responses => true,
-            Endpoint::Messages | Endpoint::CountTokens | Endpoint::ChatCompletions | Endpoint::Models => {
-                false
-            }
+            ModelEndpoint::Responses => true,
+            ModelEndpoint::Messages
+            | ModelEndpoint::CountTokens
+            | ModelEndpoint::ChatCompletions
+            | ModelEndpoint::Models => false,
         }
     }
 
     /// `path` is the one beneath the upstream's own, which ends with `/v1` or a deployment where the dialect has these.
-    pub(super) fn of(dialect: Option<Dialect>, method: &Method, path: &str) -> Option<Endpoint> {
+    pub(super) fn of(dialect: Option<ModelApiDialect>, method: &Method, path: &str) -> Option<ModelEndpoint> {
         let of_dialect = |dialect| match dialect {
-            Dialect::Anthropic => anthropic(method, path),
+            ModelApiDialect::Anthropic => anthropic(method, path),
             // A deployment is within the upstream.
-            Dialect::Openai | Dialect::Azure => openai(method, path),
+            ModelApiDialect::Openai | ModelApiDialect::Azure => openai(method, path),
         };
         match dialect {
             Some(dialect) => of_dialect(dialect),
-            None => Dialect::ALL.into_iter().find_map(of_dialect),
+            None => ModelApiDialect::ALL.into_iter().find_map(of_dialect),
         }
     }
 }
 
-fn anthropic(method: &Method, path: &str) -> Option<Endpoint> {
+fn anthropic(method: &Method, path: &str) -> Option<ModelEndpoint> {
     match (method, path) {
-        (&Method::POST, "/v1/messages") => Some(Endpoint::Messages),
-        (&Method::POST, "/v1/messages/count_tokens") => Some(Endpoint::CountTokens),
-        (&Method::GET, "/v1/models") => Some(Endpoint::Models),
+        (&Method::POST, "/v1/messages") => Some(ModelEndpoint::Messages),
+        (&Method::POST, "/v1/messages/count_tokens") => Some(ModelEndpoint::CountTokens),
+        (&Method::GET, "/v1/models") => Some(ModelEndpoint::Models),
         (&Method::GET, _) => {
-            path.strip_prefix("/v1/models/").filter(|id| is_id(id)).map(|_| Endpoint::Models)
+            path.strip_prefix("/v1/models/").filter(|id| is_id(id)).map(|_| ModelEndpoint::Models)
         }
         _ => None,
     }
 }
 
-fn openai(method: &Method, path: &str) -> Option<Endpoint> {
+fn openai(method: &Method, path: &str) -> Option<ModelEndpoint> {
     match (method, path) {
-        (&Method::POST, "/chat/completions") => Some(Endpoint::ChatCompletions),
-        (&Method::POST, "/responses") => Some(Endpoint::Responses),
-        (&Method::GET, "/models") => Some(Endpoint::Models),
+        (&Method::POST, "/chat/completions") => Some(ModelEndpoint::ChatCompletions),
+        (&Method::POST, "/responses") => Some(ModelEndpoint::Responses),
+        (&Method::GET, "/models") => Some(ModelEndpoint::Models),
         _ => None,
     }
 }
@@ -73,12 +74,14 @@ fn is_id(id: &str) -> bool {
 }
 
 /// For a refusal.
-pub(super) fn listed(dialect: Option<Dialect>) -> &'static str {
+pub(super) fn listed(dialect: Option<ModelApiDialect>) -> &'static str {
     match dialect {
-        Some(Dialect::Anthropic) | None => {
+        Some(ModelApiDialect::Anthropic) | None => {
             "POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models and GET /v1/models/ID"
         }
-        Some(Dialect::Openai | Dialect::Azure) => "POST /chat/completions, POST /responses and GET /models",
+        Some(ModelApiDialect::Openai | ModelApiDialect::Azure) => {
+            "POST /chat/completions, POST /responses and GET /models"
+        }
     }
 }
 
@@ -90,29 +93,29 @@ mod tests {
     fn each_dialect_has_what_talks_with_a_model_and_nothing_else() {
         let may = |dialect, request: &str| {
             let (method, path) = request.split_once(' ').expect("a method and a path");
-            Endpoint::of(dialect, &method.parse().expect("a method"), path)
+            ModelEndpoint::of(dialect, &method.parse().expect("a method"), path)
         };
         let anthropic = [
-            ("POST /v1/messages", Endpoint::Messages),
-            ("POST /v1/messages/count_tokens", Endpoint::CountTokens),
-            ("GET /v1/models", Endpoint::Models),
-            ("GET /v1/models/claude-opus-5-5", Endpoint::Models),
+            ("POST /v1/messages", ModelEndpoint::Messages),
+            ("POST /v1/messages/count_tokens", ModelEndpoint::CountTokens),
+            ("GET /v1/models", ModelEndpoint::Models),
+            ("GET /v1/models/claude-opus-5-5", ModelEndpoint::Models),
         ];
         let openai = [
-            ("POST /chat/completions", Endpoint::ChatCompletions),
-            ("POST /responses", Endpoint::Responses),
-            ("GET /models", Endpoint::Models),
+            ("POST /chat/completions", ModelEndpoint::ChatCompletions),
+            ("POST /responses", ModelEndpoint::Responses),
+            ("GET /models", ModelEndpoint::Models),
         ];
         for (request, endpoint) in anthropic {
-            assert_eq!(may(Some(Dialect::Anthropic), request), Some(endpoint), "{request}");
+            assert_eq!(may(Some(ModelApiDialect::Anthropic), request), Some(endpoint), "{request}");
             assert_eq!(may(None, request), Some(endpoint), "{request}");
-            assert_eq!(may(Some(Dialect::Openai), request), None, "{request}");
+            assert_eq!(may(Some(ModelApiDialect::Openai), request), None, "{request}");
         }
         for (request, endpoint) in openai {
-            for dialect in [Some(Dialect::Openai), Some(Dialect::Azure), None] {
+            for dialect in [Some(ModelApiDialect::Openai), Some(ModelApiDialect::Azure), None] {
                 assert_eq!(may(dialect, request), Some(endpoint), "{request}");
             }
-            assert_eq!(may(Some(Dialect::Anthropic), request), None, "{request}");
+            assert_eq!(may(Some(ModelApiDialect::Anthropic), request), None, "{request}");
         }
         for request in [
             "GET /",
@@ -136,7 +139,12 @@ mod tests {
             "DELETE /models/a",
             "POST /fine_tuning/jobs",
         ] {
-            for dialect in [Some(Dialect::Anthropic), Some(Dialect::Openai), Some(Dialect::Azure), None] {
+            for dialect in [
+                Some(ModelApiDialect::Anthropic),
+                Some(ModelApiDialect::Openai),
+                Some(ModelApiDialect::Azure),
+                None,
+            ] {
                 assert_eq!(may(dialect, request), None, "{request}");
             }
         }

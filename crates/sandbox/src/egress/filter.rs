@@ -3,15 +3,15 @@
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 
 /// Between two neighbours only (RFC 9110, 7.6.1), with what older software says in their place.
-const HOP: [&str; 7] =
+const HOP_BY_HOP: [&str; 7] =
     ["connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
 
 /// Who calls is ours to say.
-const OURS: [&str; 7] =
+const CALLER_IDENTITY: [&str; 7] =
     ["authorization", "x-api-key", "api-key", "openai-organization", "openai-project", "cookie", "cookie2"];
 
 /// Where to, and on whose behalf.
-const PLACE: [&str; 4] = ["host", "forwarded", "via", "x-real-ip"];
+const DESTINATION: [&str; 4] = ["host", "forwarded", "via", "x-real-ip"];
 
 /// Ask some servers for another method or path than the one we looked at.
 const OVERRIDES: [&str; 5] =
@@ -22,9 +22,9 @@ const OVERRIDES: [&str; 5] =
 const FRAMING: [&str; 3] = ["content-length", "expect", "accept-encoding"];
 
 /// What of a request may go out.
-pub(super) fn outwards(from: &HeaderMap) -> HeaderMap {
+pub(super) fn request_headers(from: &HeaderMap) -> HeaderMap {
     passed(from, |name| {
-        let lists = [&HOP[..], &OURS, &PLACE, &OVERRIDES, &FRAMING];
+        let lists = [&HOP_BY_HOP[..], &CALLER_IDENTITY, &DESTINATION, &OVERRIDES, &FRAMING];
         !lists.iter().any(|list| list.contains(&name)) && !is_of_a_proxy(name)
     })
 }
@@ -32,7 +32,7 @@ pub(super) fn outwards(from: &HeaderMap) -> HeaderMap {
 /// Whether a policy may add a header of this name to each call. Who calls is the policy's to say; where to, on whose
 /// behalf and how the connection is used is not.
 pub(super) fn may_be_added(name: &str) -> bool {
-    let lists = [&HOP[..], &PLACE, &OVERRIDES, &FRAMING];
+    let lists = [&HOP_BY_HOP[..], &DESTINATION, &OVERRIDES, &FRAMING];
     !lists.iter().any(|list| list.contains(&name)) && !is_of_a_proxy(name)
 }
 
@@ -42,7 +42,7 @@ fn is_of_a_proxy(name: &str) -> bool {
 
 /// What an agent needs of an answer: how to read it, its name for a complaint, and when to ask again. Everything else
 /// (cookies, the organisation, how much of its rate other tenants have used) is the operator's.
-const ANSWER: [&str; 9] = [
+const RESPONSE_ALLOWED: [&str; 9] = [
     "content-type",
     "content-length",
     "content-encoding",
@@ -55,8 +55,8 @@ const ANSWER: [&str; 9] = [
 ];
 
 /// What of an answer may come in.
-pub(super) fn inwards(from: &HeaderMap) -> HeaderMap {
-    let mut headers = passed(from, |name| ANSWER.contains(&name));
+pub(super) fn response_headers(from: &HeaderMap) -> HeaderMap {
+    let mut headers = passed(from, |name| RESPONSE_ALLOWED.contains(&name));
     if from.contains_key(TRANSFER_ENCODING) {
         // The chunks are what counts, and we make our own.
         headers.remove(CONTENT_LENGTH);
@@ -155,7 +155,7 @@ mod tests {
             ("anthropic-beta", "one"),
             ("anthropic-beta", "two"),
         ]);
-        assert_eq!(outwards(&asked), passed);
+        assert_eq!(request_headers(&asked), passed);
     }
 
     #[test]
@@ -178,10 +178,10 @@ mod tests {
             ("retry-after", "3"),
         ]);
         assert_eq!(
-            inwards(&answer),
+            response_headers(&answer),
             headers(&[("content-type", "text/event-stream"), ("request-id", "req_1"), ("retry-after", "3")])
         );
         let counted = headers(&[("content-length", "7")]);
-        assert_eq!(inwards(&counted), counted);
+        assert_eq!(response_headers(&counted), counted);
     }
 }

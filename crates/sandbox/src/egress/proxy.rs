@@ -33,47 +33,47 @@ use tokio::{
 };
 
 use super::{
-    endpoint::Endpoint,
+    endpoint::ModelEndpoint,
     filter,
-    rate::Rate,
-    reading::{AskedCell, Reading, Till},
-    refusal::{InBackground, Refusal, TooLong},
-    route::Route,
+    rate::RequestRateLimiter,
+    reading::{AnswerUsageReader, SharedRequestScan, UsageRecorder},
+    refusal::{EgressRefusal, InBackground, RequestBodyTooLong},
+    route::EgressRoute,
 };
 
 /// Of one socket. More wait in its queue.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Of one sandbox, whichever of its sockets they come through. More wait for a place.
 pub(super) const MAX_AT_ONCE: usize = 64;
-const MOST_BODY: u64 = 64 << 20;
+const MAX_BODY_BYTES: u64 = 64 << 20;
 /// The longest head of a request, and what is read ahead of a body.
 const BUFFER: usize = 64 << 10;
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of a service that says nothing at all. Models think for minutes.
-const SILENCE: Duration = Duration::from_secs(30 * 60);
+const RESPONSE_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Notices a machine that is gone, which says nothing either.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const IDLE: Duration = Duration::from_secs(60);
-const MOST_IDLE: usize = 4;
+const MAX_IDLE_CONNECTIONS: usize = 4;
 /// For looking up names.
-const MOST_HELPERS: usize = 4;
+const MAX_RESOLVER_THREADS: usize = 4;
 
-type Routes = watch::Receiver<Option<Arc<Route>>>;
+type EgressRouteReceiver = watch::Receiver<Option<Arc<EgressRoute>>>;
 
 /// What a request goes by.
 #[derive(Clone)]
-pub(super) struct Way {
-    pub(super) routes: Routes,
-    pub(super) rate: Arc<Mutex<Rate>>,
+pub(super) struct ProxyContext {
+    pub(super) routes: EgressRouteReceiver,
+    pub(super) rate: Arc<Mutex<RequestRateLimiter>>,
     pub(super) places: Arc<Semaphore>,
-    pub(super) till: Till,
+    pub(super) till: UsageRecorder,
 }
 
-pub(super) fn begin(listener: StdListener, way: Way) -> io::Result<()> {
+pub(super) fn begin(listener: StdListener, way: ProxyContext) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .max_blocking_threads(MOST_HELPERS)
+        .max_blocking_threads(MAX_RESOLVER_THREADS)
         .build()?;
     let listener = {
         let _inside = runtime.enter();
@@ -83,13 +83,13 @@ pub(super) fn begin(listener: StdListener, way: Way) -> io::Result<()> {
     std::thread::Builder::new().name("egress".to_owned()).spawn(serve).map(drop)
 }
 
-async fn serve(listener: UnixListener, way: Way) {
+async fn serve(listener: UnixListener, way: ProxyContext) {
     let mut routes = way.routes.clone();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(converse(stream, way.clone()))),
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(serve_connection(stream, way.clone()))),
                 // Out of descriptors: one of the others will give some back.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
@@ -104,14 +104,14 @@ async fn serve(listener: UnixListener, way: Way) {
     }
 }
 
-async fn converse(stream: UnixStream, way: Way) {
+async fn serve_connection(stream: UnixStream, way: ProxyContext) {
     let service = service_fn(move |request| {
         // Asked for each request: a connection may be older than the key.
         let (route, way) = (way.routes.borrow().clone(), way.clone());
         async move {
             let place = way.places.clone().acquire_owned().await;
             let answer = forward(request, route, &way).await.unwrap_or_else(|refusal| refusal.answer());
-            Ok::<_, Infallible>(answer.map(|body| Body::wrap(InPlace { body, _place: place.ok() })))
+            Ok::<_, Infallible>(answer.map(|body| Body::wrap(PermitHoldingBody { body, _place: place.ok() })))
         }
     });
     // An error is a broken connection, here or outside. The one inside sees it too; nobody else is concerned.
@@ -124,28 +124,30 @@ async fn converse(stream: UnixStream, way: Way) {
 
 async fn forward(
     request: Request<Incoming>,
-    route: Option<Arc<Route>>,
-    way: &Way,
-) -> Result<Response<Body>, Refusal> {
+    route: Option<Arc<EgressRoute>>,
+    way: &ProxyContext,
+) -> Result<Response<Body>, EgressRefusal> {
     let (head, body) = request.into_parts();
-    let (route, url, endpoint) = match admit(&head, &body, route).and_then(|admitted| way.pay(admitted)) {
-        Ok(admitted) => admitted,
-        Err(refusal) => {
-            drain(body).await;
-            return Err(refusal);
-        }
-    };
+    let (route, url, endpoint) =
+        match admit(&head, &body, route).and_then(|admitted| way.check_allowance(admitted)) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                drain(body).await;
+                return Err(refusal);
+            }
+        };
     let client = route.client.get_or_init(|| connect(&route)).clone()?;
-    let mut headers = filter::outwards(&head.headers);
+    let mut headers = filter::request_headers(&head.headers);
     // Last, so that they win.
     route.headers.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
     let mut asked = client.request(head.method.clone(), url).headers(headers);
     let mut rest = None;
-    let question = AskedCell::default();
+    let question = SharedRequestScan::default();
     // From here on: whoever hangs up now has asked.
-    let mut reading = endpoint.costs().then(|| Reading::new(way.till.clone(), endpoint, question.clone()));
+    let mut reading =
+        endpoint.costs().then(|| AnswerUsageReader::new(way.till.clone(), endpoint, question.clone()));
     if !body.is_end_stream() {
-        let (upload, unsent) = Upload::of(body, question, endpoint);
+        let (upload, unsent) = LimitedRequestBody::of(body, question, endpoint);
         asked = asked.body(Body::wrap(upload));
         rest = Some(unsent);
     } else if head.method == Method::POST {
@@ -154,22 +156,22 @@ async fn forward(
     match asked.send().await {
         Ok(answer) => admit_answer(answer.into(), &head.method, reading),
         Err(e) => {
-            reading.iter_mut().for_each(Reading::forget);
+            reading.iter_mut().for_each(AnswerUsageReader::discard);
             if let Some(unsent) = rest
                 && let Ok(body) = unsent.await
             {
                 drain(body).await;
             }
-            Err(Refusal::because(&e))
+            Err(EgressRefusal::because(&e))
         }
     }
 }
 
-type Admitted = (Arc<Route>, reqwest::Url, Endpoint);
+type AdmittedRequest = (Arc<EgressRoute>, reqwest::Url, ModelEndpoint);
 
-impl Way {
+impl ProxyContext {
     /// Whether there is something left for it. What costs nothing stays possible.
-    fn pay(&self, admitted: Admitted) -> Result<Admitted, Refusal> {
+    fn check_allowance(&self, admitted: AdmittedRequest) -> Result<AdmittedRequest, EgressRefusal> {
         if admitted.2.costs() {
             self.till.account().check()?;
         }
@@ -181,21 +183,21 @@ impl Way {
 fn admit(
     head: &hyper::http::request::Parts,
     body: &Incoming,
-    route: Option<Arc<Route>>,
-) -> Result<Admitted, Refusal> {
+    route: Option<Arc<EgressRoute>>,
+) -> Result<AdmittedRequest, EgressRefusal> {
     // An older one is told the end of an answer by the end of the connection, and could not see it cut.
     if head.version != Version::HTTP_11 {
-        return Err(Refusal::OldHttp);
+        return Err(EgressRefusal::OldHttp);
     }
-    if body.size_hint().lower() > MOST_BODY {
-        return Err(Refusal::TooLarge);
+    if body.size_hint().lower() > MAX_BODY_BYTES {
+        return Err(EgressRefusal::TooLarge);
     }
-    let route = route.ok_or(Refusal::NoRoute)?;
+    let route = route.ok_or(EgressRefusal::NoRoute)?;
     let (url, endpoint) = route.admit(&head.method, &head.uri)?;
     let is_compressed = head.headers.get_all(CONTENT_ENCODING).iter().any(|name| name != "identity");
     if endpoint.has_background() && is_compressed {
         // What its body asks for could not be read.
-        return Err(Refusal::Background);
+        return Err(EgressRefusal::Background);
     }
     Ok((route, url, endpoint))
 }
@@ -203,22 +205,22 @@ fn admit(
 fn admit_answer(
     answer: Response<Body>,
     asked: &Method,
-    mut reading: Option<Reading>,
-) -> Result<Response<Body>, Refusal> {
+    mut reading: Option<AnswerUsageReader>,
+) -> Result<Response<Body>, EgressRefusal> {
     let (mut head, body) = answer.into_parts();
     if !head.status.is_success() {
-        reading.iter_mut().for_each(Reading::forget);
+        reading.iter_mut().for_each(AnswerUsageReader::discard);
     }
     if head.status.is_informational() {
-        return Err(Refusal::Upgrade);
+        return Err(EgressRefusal::Upgrade);
     }
     let has_end = [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| head.headers.contains_key(name));
     let is_empty =
         asked == Method::HEAD || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
     if !has_end && !is_empty {
-        return Err(Refusal::Endless);
+        return Err(EgressRefusal::UnframedBody);
     }
-    head.headers = filter::inwards(&head.headers);
+    head.headers = filter::response_headers(&head.headers);
     // Ours is another connection than theirs.
     head.version = Version::HTTP_11;
     head.extensions.clear();
@@ -226,16 +228,16 @@ fn admit_answer(
     let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_plain = matches!(text(CONTENT_ENCODING), "" | "identity");
     reading.begin(text(CONTENT_TYPE), is_plain);
-    Ok(Response::from_parts(head, Body::wrap(Read { body, reading })))
+    Ok(Response::from_parts(head, Body::wrap(MeteredResponseBody { body, reading })))
 }
 
 /// An answer on its way in, read as it passes.
-struct Read {
+struct MeteredResponseBody {
     body: Body,
-    reading: Reading,
+    reading: AnswerUsageReader,
 }
 
-impl hyper::body::Body for Read {
+impl hyper::body::Body for MeteredResponseBody {
     type Data = Bytes;
     type Error = reqwest::Error;
 
@@ -268,12 +270,12 @@ impl hyper::body::Body for Read {
 }
 
 /// An answer that holds its request's place until it is read or dropped.
-struct InPlace {
+struct PermitHoldingBody {
     body: Body,
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl hyper::body::Body for InPlace {
+impl hyper::body::Body for PermitHoldingBody {
     type Data = Bytes;
     type Error = reqwest::Error;
 
@@ -295,7 +297,7 @@ impl hyper::body::Body for InPlace {
 
 /// A client that is still writing reads its answer only when it has been heard to the end.
 async fn drain(mut body: Incoming) {
-    let mut left = MOST_BODY;
+    let mut left = MAX_BODY_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
         let Some(less) = left.checked_sub(length) else { return };
@@ -303,29 +305,29 @@ async fn drain(mut body: Incoming) {
     }
 }
 
-fn connect(route: &Route) -> Result<Client, Refusal> {
+fn connect(route: &EgressRoute) -> Result<Client, EgressRefusal> {
     let builder = Client::builder()
         // A redirect would take the key along; it goes back to the one who asked, who has none.
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .referer(false)
-        .connect_timeout(CONNECT_PATIENCE)
-        .read_timeout(SILENCE)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(RESPONSE_IDLE_TIMEOUT)
         .tcp_keepalive(KEEPALIVE)
         .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MOST_IDLE);
-    let builder = if route.public { builder.dns_resolver(Arc::new(Public)) } else { builder };
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
+    let builder = if route.public { builder.dns_resolver(Arc::new(PublicAddressResolver)) } else { builder };
     let builder = match &route.socket {
         Some(path) => builder.unix_socket(path.as_path()),
         None => builder,
     };
-    builder.build().map_err(|e| Refusal::because(&e))
+    builder.build().map_err(|e| EgressRefusal::because(&e))
 }
 
 /// Names that lead to this machine or its neighbours lead nowhere.
-struct Public;
+struct PublicAddressResolver;
 
-impl Resolve for Public {
+impl Resolve for PublicAddressResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
@@ -368,26 +370,29 @@ fn is_public(address: IpAddr) -> bool {
 
 /// A request's body on its way out: no more than it may be, nothing that asks for work in the background, and no trailers,
 /// which would be headers that nobody has looked at. What has not been sent when it is dropped goes `back`.
-struct Upload {
+struct LimitedRequestBody {
     incoming: Option<Incoming>,
     left: u64,
     back: Option<oneshot::Sender<Incoming>>,
-    question: AskedCell,
-    endpoint: Endpoint,
+    question: SharedRequestScan,
+    endpoint: ModelEndpoint,
 }
 
-impl Upload {
+impl LimitedRequestBody {
     fn of(
         incoming: Incoming,
-        question: AskedCell,
-        endpoint: Endpoint,
+        question: SharedRequestScan,
+        endpoint: ModelEndpoint,
     ) -> (Self, oneshot::Receiver<Incoming>) {
         let (back, unsent) = oneshot::channel();
-        (Self { incoming: Some(incoming), left: MOST_BODY, back: Some(back), question, endpoint }, unsent)
+        (
+            Self { incoming: Some(incoming), left: MAX_BODY_BYTES, back: Some(back), question, endpoint },
+            unsent,
+        )
     }
 }
 
-impl hyper::body::Body for Upload {
+impl hyper::body::Body for LimitedRequestBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -416,7 +421,7 @@ impl hyper::body::Body for Upload {
                 self.left = left;
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
-            None => Poll::Ready(Some(Err(TooLong.into()))),
+            None => Poll::Ready(Some(Err(RequestBodyTooLong.into()))),
         }
     }
 
@@ -429,7 +434,7 @@ impl hyper::body::Body for Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for LimitedRequestBody {
     fn drop(&mut self) {
         if let (Some(incoming), Some(back)) = (self.incoming.take(), self.back.take()) {
             let _ = back.send(incoming);

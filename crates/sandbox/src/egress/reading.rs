@@ -3,12 +3,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ash_model::{Incarnation, Usage};
+use ash_model::{Incarnation, TokenUsage};
 
 use super::{
-    account::Account,
-    endpoint::Endpoint,
-    scan::{Scanner, Seen},
+    account::UsageAccount,
+    endpoint::ModelEndpoint,
+    scan::{JsonScanner, ScannedFields},
 };
 use crate::journal::ModelUsage;
 
@@ -21,21 +21,21 @@ const MAX_HEAD: usize = 16;
 
 /// A session's account, and the bell that tells the shim's loop of new records.
 #[derive(Debug, Clone)]
-pub(super) struct Till {
-    account: Arc<Mutex<Account>>,
+pub(super) struct UsageRecorder {
+    account: Arc<Mutex<UsageAccount>>,
     bell: Arc<std::os::unix::net::UnixStream>,
 }
 
-impl Till {
-    pub(super) fn new(account: Arc<Mutex<Account>>, bell: Arc<std::os::unix::net::UnixStream>) -> Self {
+impl UsageRecorder {
+    pub(super) fn new(account: Arc<Mutex<UsageAccount>>, bell: Arc<std::os::unix::net::UnixStream>) -> Self {
         Self { account, bell }
     }
 
-    pub(super) fn account(&self) -> MutexGuard<'_, Account> {
+    pub(super) fn account(&self) -> MutexGuard<'_, UsageAccount> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, usage: ModelUsage, more: &Usage) {
+    fn record(&self, usage: ModelUsage, more: &TokenUsage) {
         self.account().record(usage, more);
         // A full pipe has rung already.
         let _ = std::io::Write::write(&mut self.bell.as_ref(), &[1]);
@@ -44,14 +44,14 @@ impl Till {
 
 /// What is known of a request while it goes out.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
-    pub(super) scanner: Scanner,
+pub(super) struct OutgoingRequestScan {
+    pub(super) scanner: JsonScanner,
     pub(super) bytes: u64,
     /// All of it is out: from now on the service works.
     pub(super) whole: bool,
 }
 
-impl Asked {
+impl OutgoingRequestScan {
     pub(super) fn push(&mut self, bytes: &[u8], is_last: bool) {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
         self.scanner.push(bytes);
@@ -59,36 +59,36 @@ impl Asked {
     }
 }
 
-pub(super) type AskedCell = Arc<Mutex<Asked>>;
+pub(super) type SharedRequestScan = Arc<Mutex<OutgoingRequestScan>>;
 
 /// How an answer comes.
 #[derive(Debug)]
-enum Shape {
+enum AnswerEncoding {
     /// Nothing of it has come.
     Unknown,
-    Json(Scanner),
-    Events(Line),
+    Json(JsonScanner),
+    Events(SseLineScanner),
     /// Not to be read.
     Opaque,
 }
 
 /// A line of a stream of events.
 #[derive(Debug, Default)]
-struct Line {
+struct SseLineScanner {
     head: Vec<u8>,
-    data: Option<Scanner>,
+    data: Option<JsonScanner>,
 }
 
 /// One answer. Dropped before its end it was cut off, and counts as far as it came.
 #[derive(Debug)]
-pub(super) struct Reading {
-    till: Option<Till>,
-    endpoint: Endpoint,
-    asked: AskedCell,
-    shape: Shape,
+pub(super) struct AnswerUsageReader {
+    till: Option<UsageRecorder>,
+    endpoint: ModelEndpoint,
+    asked: SharedRequestScan,
+    shape: AnswerEncoding,
     id: Option<String>,
     model: Option<String>,
-    usage: Usage,
+    usage: TokenUsage,
     /// What the model wrote, and what came in all, in bytes.
     text: u64,
     bytes: u64,
@@ -96,33 +96,33 @@ pub(super) struct Reading {
     unreadable: bool,
     /// The service has said what all of it used.
     is_final: bool,
-    recorded: Usage,
+    recorded: TokenUsage,
     /// What is recorded is final.
     settled: bool,
 }
 
-impl Reading {
-    pub(super) fn new(till: Till, endpoint: Endpoint, asked: AskedCell) -> Self {
+impl AnswerUsageReader {
+    pub(super) fn new(till: UsageRecorder, endpoint: ModelEndpoint, asked: SharedRequestScan) -> Self {
         till.account().begin_reading();
         Self {
             till: Some(till),
             endpoint,
             asked,
-            shape: Shape::Unknown,
+            shape: AnswerEncoding::Unknown,
             id: None,
             model: None,
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             text: 0,
             bytes: 0,
             unreadable: false,
             is_final: false,
-            recorded: Usage::default(),
+            recorded: TokenUsage::default(),
             settled: false,
         }
     }
 
     /// The service did not take it, so that nothing is to be paid.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn discard(&mut self) {
         if let Some(till) = self.till.take() {
             till.account().end_reading();
         }
@@ -131,20 +131,20 @@ impl Reading {
     pub(super) fn begin(&mut self, content_type: &str, is_plain: bool) {
         self.unreadable = !is_plain;
         self.shape = match content_type {
-            _ if !is_plain => Shape::Opaque,
-            text if text.contains("event-stream") => Shape::Events(Line::default()),
-            _ => Shape::Json(Scanner::default()),
+            _ if !is_plain => AnswerEncoding::Opaque,
+            text if text.contains("event-stream") => AnswerEncoding::Events(SseLineScanner::default()),
+            _ => AnswerEncoding::Json(JsonScanner::default()),
         };
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
-        match std::mem::replace(&mut self.shape, Shape::Opaque) {
-            Shape::Json(mut scanner) => {
+        match std::mem::replace(&mut self.shape, AnswerEncoding::Opaque) {
+            AnswerEncoding::Json(mut scanner) => {
                 scanner.push(bytes);
-                self.shape = Shape::Json(scanner);
+                self.shape = AnswerEncoding::Json(scanner);
             }
-            Shape::Events(mut line) => {
+            AnswerEncoding::Events(mut line) => {
                 let mut rest = bytes;
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     line.push(&rest[..end]);
@@ -152,17 +152,17 @@ impl Reading {
                     rest = &rest[end + 1..];
                 }
                 line.push(rest);
-                self.shape = Shape::Events(line);
+                self.shape = AnswerEncoding::Events(line);
             }
-            shape @ (Shape::Unknown | Shape::Opaque) => self.shape = shape,
+            shape @ (AnswerEncoding::Unknown | AnswerEncoding::Opaque) => self.shape = shape,
         }
     }
 
-    fn end_line(&mut self, line: Line) {
+    fn end_line(&mut self, line: SseLineScanner) {
         let Some(scanner) = line.data else { return };
         if line.head.starts_with(DONE) {
             // Some services say after every piece what was used so far: the last one counts.
-            self.is_final |= !self.usage.is_nothing();
+            self.is_final |= !self.usage.is_zero();
             return self.record_if_final();
         }
         let (starts, ends) = {
@@ -182,7 +182,7 @@ impl Reading {
         }
     }
 
-    fn absorb(&mut self, seen: Seen) {
+    fn absorb(&mut self, seen: ScannedFields) {
         self.id = self.id.take().or(seen.id);
         self.model = self.model.take().or(seen.model);
         self.text = self.text.saturating_add(seen.text);
@@ -196,24 +196,24 @@ impl Reading {
         if self.till.is_none() {
             return;
         }
-        match std::mem::replace(&mut self.shape, Shape::Opaque) {
-            Shape::Json(scanner) => {
+        match std::mem::replace(&mut self.shape, AnswerEncoding::Opaque) {
+            AnswerEncoding::Json(scanner) => {
                 self.is_final |= scanner.seen.usage.is_some();
                 self.absorb(scanner.seen);
             }
-            Shape::Events(line) => self.end_line(line),
+            AnswerEncoding::Events(line) => self.end_line(line),
             // Whether the service heard all of the question, nobody knows but by what was sent.
-            Shape::Unknown if !self.asked().whole => return self.forget(),
-            Shape::Unknown | Shape::Opaque => {}
+            AnswerEncoding::Unknown if !self.asked().whole => return self.discard(),
+            AnswerEncoding::Unknown | AnswerEncoding::Opaque => {}
         }
-        if self.endpoint == Endpoint::ChatCompletions {
-            self.is_final |= !self.usage.is_nothing();
+        if self.endpoint == ModelEndpoint::ChatCompletions {
+            self.is_final |= !self.usage.is_zero();
         }
         match self.is_final {
             true => self.record_if_final(),
             false => self.record(self.estimated(), torn),
         }
-        self.forget();
+        self.discard();
     }
 
     fn record_if_final(&mut self) {
@@ -224,20 +224,21 @@ impl Reading {
     }
 
     /// Where the service did not say what was used: what was asked and what came, by their length.
-    fn estimated(&self) -> Usage {
+    fn estimated(&self) -> TokenUsage {
         let tokens = |bytes: u64| bytes.div_ceil(BYTES_PER_TOKEN);
         let written = if self.unreadable { self.bytes } else { self.text };
-        let input = if self.usage.is_nothing() { tokens(self.asked().bytes) } else { 0 };
-        let estimate = Usage { input_tokens: input, output_tokens: tokens(written), ..Usage::default() };
-        larger(self.usage, estimate).believed()
+        let input = if self.usage.is_zero() { tokens(self.asked().bytes) } else { 0 };
+        let estimate =
+            TokenUsage { input_tokens: input, output_tokens: tokens(written), ..TokenUsage::default() };
+        larger(self.usage, estimate).clamped()
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, OutgoingRequestScan> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&mut self, usage: Usage, torn: bool) {
-        let more = usage.beyond(self.recorded);
+    fn record(&mut self, usage: TokenUsage, torn: bool) {
+        let more = usage.saturating_sub(self.recorded);
         self.recorded = larger(self.recorded, usage);
         let message = self.id.get_or_insert_with(|| format!("unnamed-{}", Incarnation::fresh())).clone();
         let model = match &self.model {
@@ -250,13 +251,13 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for AnswerUsageReader {
     fn drop(&mut self) {
         self.finish(true);
     }
 }
 
-impl Line {
+impl SseLineScanner {
     fn push(&mut self, mut bytes: &[u8]) {
         if self.data.is_none() && self.head.len() < DATA.len() {
             let (head, rest) = bytes.split_at(bytes.len().min(DATA.len() - self.head.len()));
@@ -264,7 +265,7 @@ impl Line {
             bytes = rest;
             if self.head == DATA {
                 self.head.clear();
-                self.data = Some(Scanner::default());
+                self.data = Some(JsonScanner::default());
             }
         }
         let Some(data) = &mut self.data else { return };
@@ -278,19 +279,19 @@ impl Line {
 }
 
 /// Of each kind of token.
-fn larger(one: Usage, other: Usage) -> Usage {
-    one.plus(other.beyond(one))
+fn larger(one: TokenUsage, other: TokenUsage) -> TokenUsage {
+    one.saturating_add(other.saturating_sub(one))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::account::Allowance;
+    use crate::egress::account::UsageAllowance;
 
     /// What is recorded of an answer that comes in pieces of a length, and then ends or breaks off.
-    fn read(endpoint: Endpoint, kind: &str, text: &str, step: usize, torn: bool) -> Vec<ModelUsage> {
-        let account = Arc::new(Mutex::new(Account::default()));
-        account.lock().expect("open").set(Some(Allowance {
+    fn read(endpoint: ModelEndpoint, kind: &str, text: &str, step: usize, torn: bool) -> Vec<ModelUsage> {
+        let account = Arc::new(Mutex::new(UsageAccount::default()));
+        account.lock().expect("open").set(Some(UsageAllowance {
             position: 0,
             tokens: None,
             nano_usd: None,
@@ -298,10 +299,10 @@ mod tests {
         }));
         let (bell, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         bell.set_nonblocking(true).expect("set");
-        let mut asked = Asked { bytes: 400, whole: true, ..Asked::default() };
+        let mut asked = OutgoingRequestScan { bytes: 400, whole: true, ..OutgoingRequestScan::default() };
         asked.scanner.push(b"{\"model\": \"asked-for\", \"messages\": []}");
-        let till = Till::new(account.clone(), Arc::new(bell));
-        let mut reading = Reading::new(till, endpoint, Arc::new(Mutex::new(asked)));
+        let till = UsageRecorder::new(account.clone(), Arc::new(bell));
+        let mut reading = AnswerUsageReader::new(till, endpoint, Arc::new(Mutex::new(asked)));
         reading.begin(kind, true);
         text.as_bytes().chunks(step.max(1)).for_each(|piece| reading.push(piece));
         match torn {
@@ -317,7 +318,7 @@ mod tests {
     }
 
     fn used(message: &str, (input_tokens, output_tokens): (u64, u64), torn: bool) -> ModelUsage {
-        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        let usage = TokenUsage { input_tokens, output_tokens, ..TokenUsage::default() };
         ModelUsage { message: message.to_owned(), model: "m".to_owned(), usage, torn }
     }
 
@@ -329,12 +330,12 @@ mod tests {
     #[test]
     fn a_stream_of_messages_counts_from_its_first_event_and_with_what_it_came_to() {
         for step in [1, 13, 10_000] {
-            let records = read(Endpoint::Messages, "text/event-stream", EVENTS, step, false);
+            let records = read(ModelEndpoint::Messages, "text/event-stream", EVENTS, step, false);
             assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 9), false)], "{step}");
         }
         // Cut off after eight letters, which are two tokens.
         let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
-        let records = read(Endpoint::Messages, "text/event-stream; charset=utf-8", cut, 5, true);
+        let records = read(ModelEndpoint::Messages, "text/event-stream; charset=utf-8", cut, 5, true);
         assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 2), true)]);
     }
 
@@ -343,16 +344,16 @@ mod tests {
         let text = "data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"12345678\"}}],\"usage\":null}\n\n\
             data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";
         for step in [1, 10_000] {
-            let records = read(Endpoint::ChatCompletions, "text/event-stream", text, step, false);
+            let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", text, step, false);
             assert_eq!(records, [used("c1", (5, 3), false)], "{step}");
         }
         // Without being asked to, a service says nothing: a hundred tokens went in, by their length.
         let silent =
             &text[..text.find("data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[]").expect("there")];
-        let records = read(Endpoint::ChatCompletions, "text/event-stream", silent, 9, false);
+        let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, false);
         assert_eq!(records, [used("c1", (100, 2), false)]);
         assert_eq!(
-            read(Endpoint::ChatCompletions, "text/event-stream", silent, 9, true),
+            read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, true),
             [used("c1", (100, 2), true)]
         );
     }
@@ -362,11 +363,11 @@ mod tests {
         let text = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r1\",\"model\":\"m\",\"usage\":null}}\n\n\
             data: {\"type\":\"response.output_text.delta\",\"delta\":\"1234\"}\n\n\
             data: {\"type\":\"response.completed\",\"response\":{\"id\":\"r1\",\"model\":\"m\",\"output\":[{\"content\":[{\"text\":\"1234\"}]}],\"usage\":{\"input_tokens\":8,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":4}}}\n\n";
-        let records = read(Endpoint::Responses, "text/event-stream", text, 3, false);
+        let records = read(ModelEndpoint::Responses, "text/event-stream", text, 3, false);
         assert_eq!(records, [used("r1", (8, 4), false)]);
         let cut = &text[..text.find("data: {\"type\":\"response.completed").expect("there")];
         assert_eq!(
-            read(Endpoint::Responses, "text/event-stream", cut, 3, true),
+            read(ModelEndpoint::Responses, "text/event-stream", cut, 3, true),
             [used("r1", (100, 1), true)]
         );
     }
@@ -375,15 +376,15 @@ mod tests {
     fn json_counts_in_every_dialect() {
         for (endpoint, text) in [
             (
-                Endpoint::Messages,
+                ModelEndpoint::Messages,
                 r#"{"id":"a","model":"m","content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#,
             ),
             (
-                Endpoint::ChatCompletions,
+                ModelEndpoint::ChatCompletions,
                 r#"{"id":"a","model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
             ),
             (
-                Endpoint::Responses,
+                ModelEndpoint::Responses,
                 r#"{"id":"a","model":"m","output":[],"usage":{"input_tokens":3,"output_tokens":4}}"#,
             ),
         ] {
@@ -393,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_hangs_up_before_the_answer_pays_for_the_question() {
-        let records = read(Endpoint::Messages, "application/json", "", 1, true);
+        let records = read(ModelEndpoint::Messages, "application/json", "", 1, true);
         let [record] = &records[..] else { panic!("{records:?}") };
         assert_eq!((record.model.as_str(), record.usage.input_tokens, record.torn), ("asked-for", 100, true));
         assert!(record.message.starts_with("unnamed-"), "{record:?}");

@@ -3,7 +3,7 @@
 
 use std::error::Error as _;
 
-use ash_model::Dialect;
+use ash_model::ModelApiDialect;
 use hyper::{
     Response, StatusCode,
     header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
@@ -14,7 +14,7 @@ use super::{endpoint, rate};
 /// A body went on past what is passed.
 #[derive(Debug, thiserror::Error)]
 #[error("the body is too long")]
-pub(super) struct TooLong;
+pub(super) struct RequestBodyTooLong;
 
 /// A body asks the service to work on after its answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,45 +22,45 @@ pub(super) struct TooLong;
 pub(super) struct InBackground;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum EgressRefusal {
     NoRoute,
     OldHttp,
     Target(&'static str),
-    Endpoint(Option<Dialect>),
+    Endpoint(Option<ModelApiDialect>),
     /// The answer would come at once and not say what the work uses.
     Background,
     /// How many whole seconds until there is room again.
-    TooMany {
+    RateLimited {
         seconds: u64,
     },
     TooLarge,
     Unreachable {
         why: String,
     },
-    Late,
+    Timeout,
     /// Its end could not be told from a connection that broke.
-    Endless,
+    UnframedBody,
     Upgrade,
     /// The session of this socket has left the sandbox.
-    Left,
+    SessionLeft,
     /// By its name in the API.
-    UsedUp {
+    BudgetExhausted {
         limit: &'static str,
     },
 }
 
-impl Refusal {
+impl EgressRefusal {
     pub(super) fn because(error: &reqwest::Error) -> Self {
         let mut cause: &(dyn std::error::Error + 'static) = error;
         while let Some(deeper) = cause.source() {
             cause = deeper;
         }
-        if cause.is::<TooLong>() {
+        if cause.is::<RequestBodyTooLong>() {
             Self::TooLarge
         } else if cause.is::<InBackground>() {
             Self::Background
         } else if error.is_timeout() && !error.is_connect() {
-            Self::Late
+            Self::Timeout
         } else if error.is_timeout() {
             Self::Unreachable { why: "it does not answer".to_owned() }
         } else if error.source().is_some() {
@@ -73,15 +73,15 @@ impl Refusal {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::NoRoute | Self::Left => StatusCode::SERVICE_UNAVAILABLE,
-            Self::UsedUp { .. } => StatusCode::PAYMENT_REQUIRED,
+            Self::NoRoute | Self::SessionLeft => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BudgetExhausted { .. } => StatusCode::PAYMENT_REQUIRED,
             Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::Endpoint(_) | Self::Background => StatusCode::FORBIDDEN,
-            Self::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Target(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Unreachable { .. } | Self::Endless | Self::Upgrade => StatusCode::BAD_GATEWAY,
-            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+            Self::Unreachable { .. } | Self::UnframedBody | Self::Upgrade => StatusCode::BAD_GATEWAY,
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 
@@ -89,13 +89,15 @@ impl Refusal {
         match self {
             Self::OldHttp | Self::Target(_) => "invalid_request_error",
             Self::Endpoint(_) | Self::Background => "permission_error",
-            Self::TooMany { .. } => "rate_limit_error",
+            Self::RateLimited { .. } => "rate_limit_error",
             Self::TooLarge => "request_too_large",
-            Self::Late => "timeout_error",
-            Self::UsedUp { .. } => "billing_error",
-            Self::NoRoute | Self::Left | Self::Unreachable { .. } | Self::Endless | Self::Upgrade => {
-                "api_error"
-            }
+            Self::Timeout => "timeout_error",
+            Self::BudgetExhausted { .. } => "billing_error",
+            Self::NoRoute
+            | Self::SessionLeft
+            | Self::Unreachable { .. }
+            | Self::UnframedBody
+            | Self::Upgrade => "api_error",
         }
     }
 
@@ -104,8 +106,8 @@ impl Refusal {
             Self::NoRoute => "This sandbox has no way to a model: the server has no provider key for it. \
                               Give the server one and send the message again."
                 .to_owned(),
-            Self::Left => "This socket belongs to a session that has left the sandbox.".to_owned(),
-            Self::UsedUp { limit } => format!(
+            Self::SessionLeft => "This socket belongs to a session that has left the sandbox.".to_owned(),
+            Self::BudgetExhausted { limit } => format!(
                 "The budget is used up: {limit}. Raise it with PATCH …/config, or send a message with a higher one."
             ),
             Self::OldHttp => "Only HTTP/1.1 is spoken here.".to_owned(),
@@ -119,15 +121,15 @@ impl Refusal {
                                  answer, and what it uses could not be counted. Send it without `background`, \
                                  and not compressed."
                 .to_owned(),
-            Self::TooMany { seconds } => format!(
+            Self::RateLimited { seconds } => format!(
                 "A sandbox may make {} requests a minute. Try again in {seconds} seconds.",
                 rate::MAX_REQUESTS
             ),
             Self::Target(why) => format!("The path is not passed on: {why}."),
             Self::TooLarge => "The request is larger than 64 MiB.".to_owned(),
             Self::Unreachable { why } => format!("The model service cannot be reached: {why}."),
-            Self::Late => "The model service was silent for too long.".to_owned(),
-            Self::Endless => "The model service's answer has neither a length nor chunks, so that its end \
+            Self::Timeout => "The model service was silent for too long.".to_owned(),
+            Self::UnframedBody => "The model service's answer has neither a length nor chunks, so that its end \
                               could not be told from a broken connection."
                 .to_owned(),
             Self::Upgrade => "The model service wants to speak another protocol than HTTP.".to_owned(),
@@ -140,7 +142,7 @@ impl Refusal {
         let mut response = Response::new(text.into());
         *response.status_mut() = self.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Self::TooMany { seconds } = self {
+        if let Self::RateLimited { seconds } = self {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(*seconds));
         }
         response

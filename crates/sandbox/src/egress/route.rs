@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::OnceLock};
 
-use ash_model::Dialect;
+use ash_model::ModelApiDialect;
 use hyper::{
     Method, Uri,
     header::{HeaderMap, HeaderName, HeaderValue},
@@ -10,24 +10,24 @@ use hyper::{
 use reqwest::{Client, Url};
 use secrecy::ExposeSecret;
 
-use super::{Egress, endpoint::Endpoint, filter, refusal::Refusal};
+use super::{EgressPolicy, endpoint::ModelEndpoint, filter, refusal::EgressRefusal};
 
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct EgressRoute {
     base: Url,
     /// Instead of the network.
     pub(super) socket: Option<PathBuf>,
     pub(super) public: bool,
-    dialect: Option<Dialect>,
+    dialect: Option<ModelApiDialect>,
     /// Marked as sensitive: nothing prints them.
     pub(super) headers: HeaderMap,
     /// Made by the first request; a new policy has connections of its own.
-    pub(super) client: OnceLock<Result<Client, Refusal>>,
+    pub(super) client: OnceLock<Result<Client, EgressRefusal>>,
 }
 
-impl Route {
+impl EgressRoute {
     /// The error is for the operator, and has no value of a header in it.
-    pub(super) fn new(policy: &Egress) -> Result<Self, String> {
+    pub(super) fn new(policy: &EgressPolicy) -> Result<Self, String> {
         let (base, socket) = match policy.upstream.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => ("http://localhost", Some(PathBuf::from(path))),
             Some(_) => return Err("a unix: upstream needs an absolute path".to_owned()),
@@ -59,17 +59,17 @@ impl Route {
 
     /// Where a request from inside goes, and what is asked there. The operator's key opens all of a service; an agent
     /// gets what it needs to talk with a model.
-    pub(super) fn admit(&self, method: &Method, target: &Uri) -> Result<(Url, Endpoint), Refusal> {
+    pub(super) fn admit(&self, method: &Method, target: &Uri) -> Result<(Url, ModelEndpoint), EgressRefusal> {
         let url = self.url(target)?;
-        match Endpoint::of(self.dialect, method, target.path()) {
+        match ModelEndpoint::of(self.dialect, method, target.path()) {
             Some(endpoint) => Ok((url, endpoint)),
-            None => Err(Refusal::Endpoint(self.dialect)),
+            None => Err(EgressRefusal::Endpoint(self.dialect)),
         }
     }
 
-    fn url(&self, target: &Uri) -> Result<Url, Refusal> {
+    fn url(&self, target: &Uri) -> Result<Url, EgressRefusal> {
         if target.scheme().is_some() || target.authority().is_some() {
-            return Err(Refusal::Target("it names a server"));
+            return Err(EgressRefusal::Target("it names a server"));
         }
         check_path(target.path())?;
         let base = self.base.path().trim_end_matches('/');
@@ -78,7 +78,7 @@ impl Route {
         url.set_query(target.query());
         // Checked above; here against what the URL's own rules have made of it.
         let stays = url.origin() == self.base.origin() && url.path().starts_with(&format!("{base}/"));
-        if stays { Ok(url) } else { Err(Refusal::Target("it leads elsewhere")) }
+        if stays { Ok(url) } else { Err(EgressRefusal::Target("it leads elsewhere")) }
     }
 }
 
@@ -88,7 +88,7 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-fn headers(policy: &Egress) -> Result<HeaderMap, String> {
+fn headers(policy: &EgressPolicy) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &policy.headers {
         let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("header name {name:?}"))?;
@@ -104,22 +104,24 @@ fn headers(policy: &Egress) -> Result<HeaderMap, String> {
 }
 
 /// Refuses what servers are known to read in two ways, however harmless one of them is.
-fn check_path(path: &str) -> Result<(), Refusal> {
-    let Some(rest) = path.strip_prefix('/') else { return Err(Refusal::Target("it does not begin with /")) };
+fn check_path(path: &str) -> Result<(), EgressRefusal> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return Err(EgressRefusal::Target("it does not begin with /"));
+    };
     if !path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\') {
-        return Err(Refusal::Target("it has characters that a path does not have"));
+        return Err(EgressRefusal::Target("it has characters that a path does not have"));
     }
     if path.split('%').skip(1).any(hides) {
-        return Err(Refusal::Target("it hides a dot, a slash, a percent or a control character"));
+        return Err(EgressRefusal::Target("it hides a dot, a slash, a percent or a control character"));
     }
     let segments: Vec<_> = rest.split('/').collect();
     // The last may be empty: a path may end with a slash.
     if segments.iter().rev().skip(1).any(|segment| segment.is_empty()) {
-        return Err(Refusal::Target("it has //"));
+        return Err(EgressRefusal::Target("it has //"));
     }
     let dots = |segment: &&str| matches!(segment.split(';').next(), Some("." | ".."));
     if segments.iter().any(dots) {
-        return Err(Refusal::Target("it has . or .. in it"));
+        return Err(EgressRefusal::Target("it has . or .. in it"));
     }
     Ok(())
 }
@@ -136,14 +138,14 @@ mod tests {
 
     use super::*;
 
-    fn policy(upstream: &str) -> Egress {
+    fn policy(upstream: &str) -> EgressPolicy {
         let headers = BTreeMap::from([("x-api-key".to_owned(), "sesame".into())]);
-        Egress { upstream: upstream.to_owned(), headers, public: false, dialect: None }
+        EgressPolicy { upstream: upstream.to_owned(), headers, public: false, dialect: None }
     }
 
-    fn leads(upstream: &str, target: &str) -> Result<String, Refusal> {
-        let route = Route::new(&policy(upstream)).expect("a policy");
-        let target = target.parse::<Uri>().map_err(|_| Refusal::Target("no target"))?;
+    fn leads(upstream: &str, target: &str) -> Result<String, EgressRefusal> {
+        let route = EgressRoute::new(&policy(upstream)).expect("a policy");
+        let target = target.parse::<Uri>().map_err(|_| EgressRefusal::Target("no target"))?;
         route.url(&target).map(|url| url.to_string())
     }
 
@@ -156,7 +158,11 @@ mod tests {
             ("http://localhost", false),
             ("unix:/run/docker.sock", false),
         ] {
-            assert_eq!(Route::new(&Egress { public: true, ..policy(upstream) }).is_ok(), fine, "{upstream}");
+            assert_eq!(
+                EgressRoute::new(&EgressPolicy { public: true, ..policy(upstream) }).is_ok(),
+                fine,
+                "{upstream}"
+            );
         }
     }
 
@@ -205,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_upstream_is_encrypted_or_on_this_machine() {
-        let why = |upstream: &str| Route::new(&policy(upstream)).err().unwrap_or_default();
+        let why = |upstream: &str| EgressRoute::new(&policy(upstream)).err().unwrap_or_default();
         for good in [
             "https://api.anthropic.com",
             "http://127.0.0.1:8080",
@@ -232,14 +238,15 @@ mod tests {
 
     #[test]
     fn nothing_prints_a_key_and_no_error_holds_it() {
-        let route = Route::new(&policy("https://host")).expect("a policy");
+        let route = EgressRoute::new(&policy("https://host")).expect("a policy");
         let text = format!("{route:?} {:?}", policy("https://host"));
         assert!(text.contains("x-api-key") && !text.contains("sesame"), "{text}");
         for (name, value) in
             [("x-api-key", "sesame\r\nx: y"), ("bad name", "sesame"), ("connection", "sesame")]
         {
             let headers = BTreeMap::from([(name.to_owned(), value.into())]);
-            let why = Route::new(&Egress { headers, ..policy("https://host") }).expect_err("refused");
+            let why =
+                EgressRoute::new(&EgressPolicy { headers, ..policy("https://host") }).expect_err("refused");
             assert!(why.contains(name) && !why.contains("sesame"), "{why}");
         }
     }

@@ -1,6 +1,6 @@
 //! Reads a few values out of JSON as it passes, in whatever pieces it comes, without keeping the rest. Pure.
 
-use ash_model::Usage;
+use ash_model::TokenUsage;
 use serde_json::Value;
 
 /// Of one value that is kept: an id, a model's name, or what was used.
@@ -26,10 +26,10 @@ const TEXTS: [&str; 9] = [
 
 /// What a JSON text says about itself.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ScannedFields {
     pub(super) id: Option<String>,
     pub(super) model: Option<String>,
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<TokenUsage>,
     /// Of the outermost object.
     pub(super) kind: Option<String>,
     /// Bytes of what the model wrote.
@@ -39,7 +39,7 @@ pub(super) struct Seen {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Field {
+enum ScannedFieldName {
     Id,
     Model,
     Usage,
@@ -48,7 +48,7 @@ enum Field {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum InString {
+enum JsonStringState {
     No,
     Key,
     Text { counts: bool },
@@ -56,29 +56,29 @@ enum InString {
 
 /// One JSON text.
 #[derive(Debug)]
-pub(super) struct Scanner {
-    pub(super) seen: Seen,
+pub(super) struct JsonScanner {
+    pub(super) seen: ScannedFields,
     /// Whether each open bracket is an object's.
     open: Vec<bool>,
     deeper: usize,
-    string: InString,
+    string: JsonStringState,
     escaped: bool,
     /// The next string is a field's name.
     expects_key: bool,
     key: Vec<u8>,
     /// The outermost field that is being read is one of `WRAPPERS`.
     wrapped: bool,
-    keeping: Option<(Field, usize)>,
+    keeping: Option<(ScannedFieldName, usize)>,
     kept: Vec<u8>,
 }
 
-impl Default for Scanner {
+impl Default for JsonScanner {
     fn default() -> Self {
         Self {
-            seen: Seen::default(),
+            seen: ScannedFields::default(),
             open: Vec::new(),
             deeper: 0,
-            string: InString::No,
+            string: JsonStringState::No,
             escaped: false,
             expects_key: false,
             key: Vec::new(),
@@ -89,23 +89,23 @@ impl Default for Scanner {
     }
 }
 
-impl Scanner {
+impl JsonScanner {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.take(*byte));
     }
 
     fn take(&mut self, byte: u8) {
-        if self.string != InString::No {
+        if self.string != JsonStringState::No {
             return self.take_in_string(byte);
         }
         match byte {
             b'"' => {
                 if self.expects_key {
                     self.key.clear();
-                    self.string = InString::Key;
+                    self.string = JsonStringState::Key;
                 } else {
                     let counts = TEXTS.iter().any(|name| name.as_bytes() == self.key);
-                    self.string = InString::Text { counts };
+                    self.string = JsonStringState::Text { counts };
                 }
                 self.keep(byte);
             }
@@ -149,11 +149,11 @@ impl Scanner {
     fn take_in_string(&mut self, byte: u8) {
         self.keep(byte);
         match (self.string, byte) {
-            (InString::Key, b'"') if !self.escaped => {
-                self.string = InString::No;
+            (JsonStringState::Key, b'"') if !self.escaped => {
+                self.string = JsonStringState::No;
                 self.end_key();
             }
-            (InString::Key, _) => {
+            (JsonStringState::Key, _) => {
                 self.escaped = !self.escaped && byte == b'\\';
                 if self.key.len() < MAX_KEY {
                     self.key.push(byte);
@@ -161,9 +161,9 @@ impl Scanner {
             }
             _ if self.escaped => self.escaped = false,
             (_, b'\\') => self.escaped = true,
-            (_, b'"') => self.string = InString::No,
-            (InString::Text { counts: true }, _) => self.seen.text += 1,
-            (InString::Text { counts: false } | InString::No, _) => {}
+            (_, b'"') => self.string = JsonStringState::No,
+            (JsonStringState::Text { counts: true }, _) => self.seen.text += 1,
+            (JsonStringState::Text { counts: false } | JsonStringState::No, _) => {}
         }
     }
 
@@ -186,11 +186,11 @@ impl Scanner {
             return;
         }
         let field = match self.key.as_slice() {
-            b"id" => Field::Id,
-            b"model" => Field::Model,
-            b"usage" => Field::Usage,
-            b"type" if depth == 1 => Field::Kind,
-            b"background" if depth == 1 => Field::Background,
+            b"id" => ScannedFieldName::Id,
+            b"model" => ScannedFieldName::Model,
+            b"usage" => ScannedFieldName::Usage,
+            b"type" if depth == 1 => ScannedFieldName::Kind,
+            b"background" if depth == 1 => ScannedFieldName::Background,
             _ => return,
         };
         self.kept.clear();
@@ -208,28 +208,28 @@ impl Scanner {
         self.keeping = None;
         // Too long to be meant, or no JSON.
         let value = serde_json::from_slice::<Value>(&self.kept).ok();
-        if field == Field::Background {
+        if field == ScannedFieldName::Background {
             self.seen.is_background |= !matches!(value, Some(Value::Bool(false) | Value::Null));
         }
         let Some(value) = value else { return };
         let text = || value.as_str().filter(|text| text.len() <= 256).map(str::to_owned);
         match field {
-            Field::Id => self.seen.id = text().or(self.seen.id.take()),
-            Field::Model => self.seen.model = text().or(self.seen.model.take()),
-            Field::Kind => self.seen.kind = text(),
-            Field::Usage if value.is_object() => self.seen.usage = Some(usage(&value)),
-            Field::Usage | Field::Background => {}
+            ScannedFieldName::Id => self.seen.id = text().or(self.seen.id.take()),
+            ScannedFieldName::Model => self.seen.model = text().or(self.seen.model.take()),
+            ScannedFieldName::Kind => self.seen.kind = text(),
+            ScannedFieldName::Usage if value.is_object() => self.seen.usage = Some(usage(&value)),
+            ScannedFieldName::Usage | ScannedFieldName::Background => {}
         }
     }
 }
 
 /// In the words of any dialect. What others call the input has what was read from a cache in it.
-fn usage(value: &Value) -> Usage {
+fn usage(value: &Value) -> TokenUsage {
     let number = |name: &str| value[name].as_u64().unwrap_or(0);
     let usage = if value["prompt_tokens"].is_u64() {
         let cached = value["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
         let prompt = number("prompt_tokens");
-        Usage {
+        TokenUsage {
             input_tokens: prompt.saturating_sub(cached),
             output_tokens: number("completion_tokens"),
             cache_creation_tokens: 0,
@@ -238,21 +238,21 @@ fn usage(value: &Value) -> Usage {
     } else if value["input_tokens_details"].is_object() {
         let cached = value["input_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
         let input = number("input_tokens");
-        Usage {
+        TokenUsage {
             input_tokens: input.saturating_sub(cached),
             output_tokens: number("output_tokens"),
             cache_creation_tokens: 0,
             cache_read_tokens: cached.min(input),
         }
     } else {
-        Usage {
+        TokenUsage {
             input_tokens: number("input_tokens"),
             output_tokens: number("output_tokens"),
             cache_creation_tokens: number("cache_creation_input_tokens"),
             cache_read_tokens: number("cache_read_input_tokens"),
         }
     };
-    usage.believed()
+    usage.clamped()
 }
 
 #[cfg(test)]
@@ -260,14 +260,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn scanned(text: &str, step: usize) -> Seen {
-        let mut scanner = Scanner::default();
+    fn scanned(text: &str, step: usize) -> ScannedFields {
+        let mut scanner = JsonScanner::default();
         text.as_bytes().chunks(step).for_each(|piece| scanner.push(piece));
         scanner.seen
     }
 
-    fn used(input_tokens: u64, output_tokens: u64, cache_read_tokens: u64) -> Option<Usage> {
-        Some(Usage { input_tokens, output_tokens, cache_creation_tokens: 0, cache_read_tokens })
+    fn used(input_tokens: u64, output_tokens: u64, cache_read_tokens: u64) -> Option<TokenUsage> {
+        Some(TokenUsage { input_tokens, output_tokens, cache_creation_tokens: 0, cache_read_tokens })
     }
 
     #[test]

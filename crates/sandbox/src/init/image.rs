@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::{confine, frame::Start};
+use crate::{confine, frame::ProcessSpec};
 
 /// These are of the container and of its init, not of the image.
 const NOT_OURS: [&str; 3] = ["HOME", "HOSTNAME", "TERM"];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Image {
+pub(super) struct ImageEnvironment {
     env: BTreeMap<String, String>,
     prefix: Vec<String>,
 }
 
-impl Image {
+impl ImageEnvironment {
     /// The init's own environment is that of its image.
     pub(super) fn new(prefix: Vec<String>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -24,7 +24,7 @@ impl Image {
         Self { env: env.collect(), prefix }
     }
 
-    pub(super) fn dressed(&self, mut start: Start) -> Start {
+    pub(super) fn with_image_environment(&self, mut start: ProcessSpec) -> ProcessSpec {
         for (name, value) in &self.env {
             match start.env.get_mut(name) {
                 None => drop(start.env.insert(name.clone(), value.clone())),
@@ -49,8 +49,8 @@ fn joined(own: &str, more: &str) -> String {
 mod tests {
     use super::*;
 
-    fn start(argv: &[&str]) -> Start {
-        Start {
+    fn start(argv: &[&str]) -> ProcessSpec {
+        ProcessSpec {
             process: 1,
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             env: BTreeMap::from([("PATH", "/usr/bin:/bin"), ("LANG", "C.UTF-8")].map(owned)),
@@ -68,14 +68,17 @@ mod tests {
     fn what_an_image_says_stands_behind_what_a_process_is_given_but_its_path_comes_first() {
         let env = [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin"), ("LANG", "de_DE"), ("GOPATH", "/go")]
             .map(owned);
-        let image = Image { env: env.into(), prefix: vec!["/.ash/lib/ld".to_owned()] };
-        let dressed = image.dressed(start(&["go"]));
+        let image = ImageEnvironment { env: env.into(), prefix: vec!["/.ash/lib/ld".to_owned()] };
+        let dressed = image.with_image_environment(start(&["go"]));
         let expected =
             [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("GOPATH", "/go")]
                 .map(owned);
         assert_eq!((dressed.argv, dressed.env), (vec!["go".to_owned()], expected.into()));
-        let own = image.dressed(start(&["/.ash/ash", "builtin-agent"]));
+        let own = image.with_image_environment(start(&["/.ash/ash", "builtin-agent"]));
         assert_eq!(own.argv, ["/.ash/lib/ld", "/.ash/ash", "builtin-agent"]);
-        assert_eq!(Image::default().dressed(start(&["/.ash/ash"])), start(&["/.ash/ash"]));
+        assert_eq!(
+            ImageEnvironment::default().with_image_environment(start(&["/.ash/ash"])),
+            start(&["/.ash/ash"])
+        );
     }
 }

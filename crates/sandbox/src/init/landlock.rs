@@ -7,7 +7,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::UserNamespaces;
+use crate::UserNamespacePolicy;
 
 /// What the rules are written for; an older kernel enforces the part it knows.
 const WRITTEN_FOR: ABI = ABI::V6;
@@ -26,7 +26,7 @@ const DEVICES: [&str; 8] = [
 /// Answers how much of it this kernel enforces.
 pub(super) fn apply(
     writable: &[PathBuf],
-    user_namespaces: UserNamespaces,
+    user_namespaces: UserNamespacePolicy,
 ) -> Result<RulesetStatus, RulesetError> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -43,7 +43,7 @@ pub(super) fn apply(
         ruleset =
             allow(ruleset, Path::new(device), AccessFs::WriteFile | AccessFs::ReadFile | AccessFs::IoctlDev)?;
     }
-    if user_namespaces == UserNamespaces::Allowed {
+    if user_namespaces == UserNamespacePolicy::Allowed {
         // Who is who in a namespace is written into files of /proc. There is no rule for these alone: they come with
         // each process.
         ruleset = allow(ruleset, Path::new("/proc"), AccessFs::WriteFile | AccessFs::Truncate)?;

@@ -8,9 +8,9 @@ use seccompiler::{
     SeccompCondition as If, SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
-use crate::UserNamespaces;
+use crate::UserNamespacePolicy;
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -101,7 +101,7 @@ const NAMESPACES: [i32; 7] = [
 /// own, and an empty root. Mounts it does not take, and Landlock would refuse them anyway.
 const NESTING: [i32; 3] = [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_NEWNET];
 
-pub(super) fn apply(user_namespaces: UserNamespaces) -> Result<(), Error> {
+pub(super) fn apply(user_namespaces: UserNamespacePolicy) -> Result<(), Error> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let answers = [
         (forbidden(user_namespaces)?, libc::EPERM),
@@ -120,21 +120,21 @@ pub(super) fn apply(user_namespaces: UserNamespaces) -> Result<(), Error> {
 }
 
 /// clone3 hides its flags in memory, where a filter cannot look; told that it is missing, libc uses clone.
-fn missing() -> Rules {
-    Rules::from([(libc::SYS_clone3, Vec::new())])
+fn missing() -> SyscallRules {
+    SyscallRules::from([(libc::SYS_clone3, Vec::new())])
 }
 
 /// Routing netlink is a large surface with a long history. The answer is that of a kernel without it: names still
 /// resolve, and node's list of interfaces fails with words that say why.
-fn routing() -> Result<Rules, BackendError> {
+fn routing() -> Result<SyscallRules, BackendError> {
     let netlink = If::new(0, Len::Dword, Op::Eq, libc::AF_NETLINK as u64)?;
     let route = If::new(2, Len::Dword, Op::Eq, libc::NETLINK_ROUTE as u64)?;
-    Ok(Rules::from([(libc::SYS_socket, vec![rule([netlink, route])?])]))
+    Ok(SyscallRules::from([(libc::SYS_socket, vec![rule([netlink, route])?])]))
 }
 
 /// Of internet sockets TCP, UDP and ping: MPTCP, UDP-Lite, SCTP and the like are kernel surface without a use here. The
 /// answer is that of a kernel without them, after which programs fall back to TCP.
-fn protocols() -> Result<Rules, BackendError> {
+fn protocols() -> Result<SyscallRules, BackendError> {
     let usual = [
         0,
         libc::IPPROTO_ICMP,
@@ -150,13 +150,14 @@ fn protocols() -> Result<Rules, BackendError> {
         }
         SeccompRule::new(conditions)
     };
-    Ok(Rules::from([(libc::SYS_socket, vec![odd(libc::AF_INET)?, odd(libc::AF_INET6)?])]))
+    Ok(SyscallRules::from([(libc::SYS_socket, vec![odd(libc::AF_INET)?, odd(libc::AF_INET6)?])]))
 }
 
-fn forbidden(user_namespaces: UserNamespaces) -> Result<Rules, BackendError> {
-    let mut rules: Rules = NEVER.iter().chain(NEVER_HERE).map(|(call, _why)| (*call, Vec::new())).collect();
+fn forbidden(user_namespaces: UserNamespacePolicy) -> Result<SyscallRules, BackendError> {
+    let mut rules: SyscallRules =
+        NEVER.iter().chain(NEVER_HERE).map(|(call, _why)| (*call, Vec::new())).collect();
     let mut namespaces = NAMESPACES.to_vec();
-    if user_namespaces == UserNamespaces::Allowed {
+    if user_namespaces == UserNamespacePolicy::Allowed {
         namespaces.retain(|flag| !NESTING.contains(flag));
         rules.remove(&libc::SYS_chroot);
     }
@@ -224,14 +225,15 @@ mod tests {
     use super::*;
 
     /// Each flag or argument by which a call is refused; none: whatever the arguments.
-    fn refused(user_namespaces: UserNamespaces) -> BTreeMap<i64, usize> {
+    fn refused(user_namespaces: UserNamespacePolicy) -> BTreeMap<i64, usize> {
         let rules = forbidden(user_namespaces).expect("valid rules");
         rules.into_iter().map(|(call, rules)| (call, rules.len())).collect()
     }
 
     #[test]
     fn user_namespaces_take_a_few_refusals_away_and_no_other() {
-        let (mut usual, nesting) = (refused(UserNamespaces::Refused), refused(UserNamespaces::Allowed));
+        let (mut usual, nesting) =
+            (refused(UserNamespacePolicy::Refused), refused(UserNamespacePolicy::Allowed));
         assert_eq!(usual.remove(&libc::SYS_chroot), Some(0));
         for call in [libc::SYS_clone, libc::SYS_unshare] {
             *usual.get_mut(&call).expect("refused") -= NESTING.len();
@@ -243,7 +245,7 @@ mod tests {
     fn the_filter_compiles_for_this_machine() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).expect("a known machine");
         let filter = SeccompFilter::new(
-            forbidden(UserNamespaces::Refused).expect("valid rules"),
+            forbidden(UserNamespacePolicy::Refused).expect("valid rules"),
             SeccompAction::Allow,
             SeccompAction::Errno(1),
             arch,

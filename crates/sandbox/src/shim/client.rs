@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::{io::Errno, net::SendFlags};
 
 use crate::{
-    frame::{Frames, FromClient, FromShim, Malformed},
+    frame::{ClientFrame, FrameDecoder, MalformedFrame, ShimFrame},
     journal::Journal,
 };
 
@@ -14,9 +14,9 @@ const PIECE: usize = 64 << 10;
 const PIECES_PER_TURN: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct ShimClient {
     pub(super) socket: OwnedFd,
-    frames: Frames,
+    frames: FrameDecoder,
     out: Vec<u8>,
     sent: usize,
     /// How far the journal has been sent; None until it asks to follow.
@@ -25,15 +25,15 @@ pub(super) struct Client {
 
 /// The connection is of no more use.
 #[derive(Debug)]
-pub(super) struct Lost;
+pub(super) struct ClientDisconnected;
 
-impl From<Malformed> for Lost {
-    fn from(_: Malformed) -> Self {
-        Lost
+impl From<MalformedFrame> for ClientDisconnected {
+    fn from(_: MalformedFrame) -> Self {
+        ClientDisconnected
     }
 }
 
-impl Client {
+impl ShimClient {
     /// None: not of our own user, so nobody we talk to.
     pub(super) fn accept(listener: &OwnedFd) -> Option<Self> {
         use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
@@ -41,7 +41,7 @@ impl Client {
         let peer = socket_peercred(&socket).ok()?;
         (peer.uid == rustix::process::geteuid()).then(|| Self {
             socket,
-            frames: Frames::default(),
+            frames: FrameDecoder::default(),
             out: Vec::new(),
             sent: 0,
             cursor: None,
@@ -49,26 +49,26 @@ impl Client {
     }
 
     /// Reads once; frames that are complete by then come from `next`.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<(), Lost> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<(), ClientDisconnected> {
         match rustix::io::read(&self.socket, &mut *buffer) {
-            Ok(0) => Err(Lost),
+            Ok(0) => Err(ClientDisconnected),
             Ok(n) => {
                 self.frames.push(&buffer[..n]);
                 Ok(())
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(Lost),
+            Err(_) => Err(ClientDisconnected),
         }
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<FromClient>, Lost> {
+    pub(super) fn next(&mut self) -> Result<Option<ClientFrame>, ClientDisconnected> {
         match self.frames.next()? {
-            Some((kind, payload)) => Ok(Some(FromClient::decode(kind, &payload)?)),
+            Some((kind, payload)) => Ok(Some(ClientFrame::decode(kind, &payload)?)),
             None => Ok(None),
         }
     }
 
-    pub(super) fn say(&mut self, frame: &FromShim) {
+    pub(super) fn say(&mut self, frame: &ShimFrame) {
         self.out.extend_from_slice(&frame.encode());
     }
 
@@ -85,7 +85,11 @@ impl Client {
     }
 
     /// Sends what the socket takes: answers first, then journal, refilled from the file piece by piece.
-    pub(super) fn write(&mut self, journal: Option<&Journal>, buffer: &mut [u8]) -> Result<(), Lost> {
+    pub(super) fn write(
+        &mut self,
+        journal: Option<&Journal>,
+        buffer: &mut [u8],
+    ) -> Result<(), ClientDisconnected> {
         for _ in 0..PIECES_PER_TURN {
             if !self.unsent() {
                 self.out.clear();
@@ -98,21 +102,21 @@ impl Client {
                 Ok(n) => self.sent += n,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Lost),
+                Err(_) => return Err(ClientDisconnected),
             }
         }
         Ok(())
     }
 
-    fn refill(&mut self, journal: Option<&Journal>, buffer: &mut [u8]) -> Result<bool, Lost> {
+    fn refill(&mut self, journal: Option<&Journal>, buffer: &mut [u8]) -> Result<bool, ClientDisconnected> {
         let (Some(cursor), Some(journal)) = (self.cursor, journal) else { return Ok(false) };
         let piece = buffer.len().min(PIECE);
-        let read = journal.read(&mut buffer[..piece], cursor).map_err(|_| Lost)?;
+        let read = journal.read(&mut buffer[..piece], cursor).map_err(|_| ClientDisconnected)?;
         if read == 0 {
             return Ok(false);
         }
         self.cursor = Some(cursor + read as u64);
-        self.say(&FromShim::Data(buffer[..read].to_vec()));
+        self.say(&ShimFrame::Data(buffer[..read].to_vec()));
         Ok(true)
     }
 }

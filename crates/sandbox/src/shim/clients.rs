@@ -1,66 +1,66 @@
 //! Who may talk to the shim, and what they ask for.
 
 use super::{
-    Client, Epoch, FromClient, FromShim, Hello, Hold, Instant, Lost, MOST_STRANGERS, Phase, Plan, Sandbox,
-    Shim, VERSION,
+    ClientDisconnected, ClientFrame, Epoch, FreezeState, Instant, MAX_UNIDENTIFIED_CLIENTS, Shim, ShimClient,
+    ShimFrame, ShimHello, ShimPhase, ShimPlan, ShimSandbox, VERSION,
 };
 
 impl Shim {
     pub(super) fn accept(&mut self) {
-        if let Some(stranger) = Client::accept(&self.listener)
-            && self.strangers.len() < MOST_STRANGERS
+        if let Some(stranger) = ShimClient::accept(&self.listener)
+            && self.unidentified.len() < MAX_UNIDENTIFIED_CLIENTS
         {
-            self.strangers.push(stranger);
+            self.unidentified.push(stranger);
         }
     }
 
     pub(super) fn hear_stranger(&mut self, n: usize) {
         // A removal earlier in this turn moved the others up: then this reads nothing, which does no harm.
-        let Some(stranger) = self.strangers.get_mut(n) else { return };
+        let Some(stranger) = self.unidentified.get_mut(n) else { return };
         let heard = stranger.read(&mut self.buffer).and_then(|()| stranger.next());
         match heard {
             Ok(None) => {}
             Ok(Some(first)) => {
-                let stranger = self.strangers.remove(n);
+                let stranger = self.unidentified.remove(n);
                 self.introduce(stranger, first);
             }
-            Err(Lost) => drop(self.strangers.remove(n)),
+            Err(ClientDisconnected) => drop(self.unidentified.remove(n)),
         }
     }
 
-    fn introduce(&mut self, mut stranger: Client, first: FromClient) {
+    fn introduce(&mut self, mut stranger: ShimClient, first: ClientFrame) {
         let refused = match first {
-            FromClient::Build(plan) => match self.may_build(&plan) {
+            ClientFrame::Build(plan) => match self.may_build(&plan) {
                 Ok(()) => return self.build(stranger, *plan),
                 Err(why) => why,
             },
-            FromClient::Attach { version, epoch } => match self.may_attach(version, epoch) {
+            ClientFrame::Attach { version, epoch } => match self.may_attach(version, epoch) {
                 Ok(()) => return self.attach(stranger, epoch),
                 Err(why) => why,
             },
-            FromClient::Follow { .. }
-            | FromClient::Start(_)
-            | FromClient::In { .. }
-            | FromClient::CloseIn { .. }
-            | FromClient::Ack { .. }
-            | FromClient::Freeze
-            | FromClient::Thaw
-            | FromClient::Signal { .. }
-            | FromClient::End
-            | FromClient::Ping
-            | FromClient::Egress(_)
-            | FromClient::Allow { .. } => "say build or attach first".to_owned(),
+            ClientFrame::Follow { .. }
+            | ClientFrame::Start(_)
+            | ClientFrame::In { .. }
+            | ClientFrame::CloseIn { .. }
+            | ClientFrame::Ack { .. }
+            | ClientFrame::Freeze
+            | ClientFrame::Thaw
+            | ClientFrame::Signal { .. }
+            | ClientFrame::End
+            | ClientFrame::Ping
+            | ClientFrame::Egress(_)
+            | ClientFrame::Allow { .. } => "say build or attach first".to_owned(),
         };
-        stranger.say(&FromShim::Refused { why: refused });
+        stranger.say(&ShimFrame::Refused { why: refused });
         // Best effort, then the connection closes: its socket is empty, so a short answer fits.
         let _ = stranger.write(None, &mut []);
     }
 
-    fn may_build(&self, plan: &Plan) -> Result<(), String> {
+    fn may_build(&self, plan: &ShimPlan) -> Result<(), String> {
         match self.phase {
-            Phase::Unbuilt if plan.version == VERSION => Ok(()),
-            Phase::Unbuilt => Err(format!("this shim speaks version {VERSION}")),
-            Phase::Building | Phase::Up | Phase::Gone | Phase::Ending { .. } => {
+            ShimPhase::Unbuilt if plan.version == VERSION => Ok(()),
+            ShimPhase::Unbuilt => Err(format!("this shim speaks version {VERSION}")),
+            ShimPhase::Building | ShimPhase::Up | ShimPhase::Gone | ShimPhase::Ending { .. } => {
                 Err("already built".to_owned())
             }
         }
@@ -68,33 +68,37 @@ impl Shim {
 
     fn may_attach(&self, version: u32, epoch: Epoch) -> Result<(), String> {
         match self.phase {
-            Phase::Unbuilt => Err("nothing is built yet".to_owned()),
-            Phase::Building | Phase::Up | Phase::Gone | Phase::Ending { .. } if version != VERSION => {
+            ShimPhase::Unbuilt => Err("nothing is built yet".to_owned()),
+            ShimPhase::Building | ShimPhase::Up | ShimPhase::Gone | ShimPhase::Ending { .. }
+                if version != VERSION =>
+            {
                 Err(format!("this shim speaks version {VERSION}"))
             }
-            Phase::Building | Phase::Up | Phase::Gone | Phase::Ending { .. } if epoch < self.epoch => {
+            ShimPhase::Building | ShimPhase::Up | ShimPhase::Gone | ShimPhase::Ending { .. }
+                if epoch < self.epoch =>
+            {
                 Err(format!("epoch {} is over, epoch {} holds this sandbox", epoch.0, self.epoch.0))
             }
-            Phase::Building | Phase::Up | Phase::Gone | Phase::Ending { .. } => Ok(()),
+            ShimPhase::Building | ShimPhase::Up | ShimPhase::Gone | ShimPhase::Ending { .. } => Ok(()),
         }
     }
 
-    fn attach(&mut self, client: Client, epoch: Epoch) {
-        if let Phase::Ending { .. } = self.phase {
+    fn attach(&mut self, client: ShimClient, epoch: Epoch) {
+        if let ShimPhase::Ending { .. } = self.phase {
             // Closed without a word, as it will be in a moment for everybody.
             return;
         }
         self.lose_client();
         self.epoch = epoch;
         self.client = Some(client);
-        if self.phase != Phase::Building {
+        if self.phase != ShimPhase::Building {
             self.say_hello();
         }
         // Frames may have come together with the first one.
         self.obey_client();
     }
 
-    pub(super) fn say(&mut self, frame: &FromShim) {
+    pub(super) fn say(&mut self, frame: &ShimFrame) {
         if let Some(client) = &mut self.client {
             client.say(frame);
         }
@@ -103,7 +107,7 @@ impl Shim {
 
     pub(super) fn say_hello(&mut self) {
         let (Some(plan), Some(journal)) = (&self.plan, &self.journal) else { return };
-        let hello = Hello {
+        let hello = ShimHello {
             version: VERSION,
             incarnation: plan.incarnation,
             last_in: self.last_ins.values().copied().max().unwrap_or(0),
@@ -111,13 +115,13 @@ impl Shim {
             end: journal.end(),
             acked: journal.acked(),
             running: self.processes.keys().copied().collect(),
-            init: self.sandbox.as_ref().filter(|_| self.phase == Phase::Up).and_then(Sandbox::init),
+            init: self.sandbox.as_ref().filter(|_| self.phase == ShimPhase::Up).and_then(ShimSandbox::init),
             egress: true,
             usage: true,
             required: plan.required.clone(),
             user_namespaces: plan.user_namespaces,
         };
-        self.say(&FromShim::Hello(hello));
+        self.say(&ShimFrame::Hello(hello));
     }
 
     pub(super) fn serve_client(&mut self, revents: i16) {
@@ -145,37 +149,37 @@ impl Shim {
             match client.next() {
                 Ok(Some(frame)) => self.obey(frame),
                 Ok(None) => return,
-                Err(Lost) => return self.lose_client(),
+                Err(ClientDisconnected) => return self.lose_client(),
             }
         }
     }
 
     pub(super) fn lose_client(&mut self) {
         if self.client.take().is_some() {
-            self.alone = Instant::now();
-            self.looked = self.alone;
+            self.client_lost_at = Instant::now();
+            self.looked = self.client_lost_at;
             // Nobody is left who would thaw it.
-            self.let_go(Hold::None);
+            self.release_hold(FreezeState::None);
         }
     }
 
-    fn obey(&mut self, frame: FromClient) {
+    fn obey(&mut self, frame: ClientFrame) {
         match frame {
-            FromClient::Build(_) | FromClient::Attach { .. } => self.lose_client(),
-            FromClient::Follow { offset } => self.follow(offset),
-            FromClient::Start(start) => self.start(&start),
-            FromClient::In { process, number, bytes } => self.take_input(process, number, &bytes),
-            FromClient::CloseIn { process } => self.close_input(process),
-            FromClient::Ack { offset } => self.journal.iter_mut().for_each(|journal| journal.ack(offset)),
-            FromClient::Freeze => self.freeze(),
-            FromClient::Thaw => self.thaw(),
-            FromClient::Signal { process, signal } => self.signal(process, signal),
-            FromClient::End => self.end(false),
-            FromClient::Ping => self.say(&FromShim::Pong),
-            FromClient::Egress(policy) => {
-                self.sandbox.iter().for_each(|sandbox| sandbox.doors().set(policy.as_ref()));
+            ClientFrame::Build(_) | ClientFrame::Attach { .. } => self.lose_client(),
+            ClientFrame::Follow { offset } => self.follow(offset),
+            ClientFrame::Start(start) => self.start(&start),
+            ClientFrame::In { process, number, bytes } => self.take_input(process, number, &bytes),
+            ClientFrame::CloseIn { process } => self.close_input(process),
+            ClientFrame::Ack { offset } => self.journal.iter_mut().for_each(|journal| journal.ack(offset)),
+            ClientFrame::Freeze => self.freeze(),
+            ClientFrame::Thaw => self.thaw(),
+            ClientFrame::Signal { process, signal } => self.signal(process, signal),
+            ClientFrame::End => self.end(false),
+            ClientFrame::Ping => self.say(&ShimFrame::Pong),
+            ClientFrame::Egress(policy) => {
+                self.sandbox.iter().for_each(|sandbox| sandbox.doors().set_policy(policy.as_ref()));
             }
-            FromClient::Allow { process, allowance } => {
+            ClientFrame::Allow { process, allowance } => {
                 let sandbox = self.sandbox.as_mut();
                 // Without a socket its agent has no way to a model, and says so.
                 if let Some(Err(error)) = sandbox.map(|sandbox| sandbox.doors_mut().allow(process, allowance))
@@ -192,7 +196,7 @@ impl Shim {
             self.client.iter_mut().for_each(|client| client.follow(offset));
             self.write_client();
         } else {
-            self.say(&FromShim::Refused { why: format!("the journal does not hold offset {offset}") });
+            self.say(&ShimFrame::Refused { why: format!("the journal does not hold offset {offset}") });
             self.lose_client();
         }
     }

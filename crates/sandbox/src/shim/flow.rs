@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const BURST: u64 = 4;
 
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct OutputThrottle {
     /// None: as fast as it likes.
     per_second: Option<u64>,
     /// What may still come now; below zero it was more, because what was read is taken whole.
@@ -15,7 +15,7 @@ pub(super) struct Flow {
     at: Instant,
 }
 
-impl Flow {
+impl OutputThrottle {
     pub(super) fn new(per_second: Option<u64>, now: Instant) -> Self {
         let left = number(per_second.unwrap_or(0).saturating_mul(BURST));
         Self { per_second, left, at: now }
@@ -38,7 +38,7 @@ impl Flow {
     }
 
     /// When it is listened to again; None: it is.
-    pub(super) fn shut_until(&self) -> Option<Instant> {
+    pub(super) fn throttled_until(&self) -> Option<Instant> {
         let per_second = self.per_second.filter(|_| self.left <= 0)?;
         let owed = self.left.unsigned_abs() + 1;
         // At least a little later: for every byte on its own the loop would turn too often.
@@ -58,22 +58,22 @@ mod tests {
     #[test]
     fn what_comes_too_fast_is_waited_for_and_a_burst_is_not() {
         let now = Instant::now();
-        let mut flow = Flow::new(Some(1000), now);
+        let mut flow = OutputThrottle::new(Some(1000), now);
         flow.passed(3999);
-        assert_eq!(flow.shut_until(), None);
+        assert_eq!(flow.throttled_until(), None);
         flow.passed(2001);
-        assert_eq!(flow.shut_until(), Some(now + Duration::from_millis(2001)));
+        assert_eq!(flow.throttled_until(), Some(now + Duration::from_millis(2001)));
         flow.refill(now + Duration::from_millis(2001));
-        assert_eq!(flow.shut_until(), None);
+        assert_eq!(flow.throttled_until(), None);
         flow.refill(now + Duration::from_secs(3600));
         flow.passed(4000);
-        assert!(flow.shut_until().is_some(), "silence is saved up for four seconds at most");
+        assert!(flow.throttled_until().is_some(), "silence is saved up for four seconds at most");
     }
 
     #[test]
     fn without_a_limit_everything_passes() {
-        let mut flow = Flow::new(None, Instant::now());
+        let mut flow = OutputThrottle::new(None, Instant::now());
         flow.passed(usize::MAX);
-        assert_eq!(flow.shut_until(), None);
+        assert_eq!(flow.throttled_until(), None);
     }
 }

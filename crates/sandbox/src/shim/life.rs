@@ -1,24 +1,24 @@
 //! The life of the sandbox: built, up, gone.
 
 use super::{
-    Client, Consistency, Flow, FromShim, Hold, Instant, Phase, Plan, Report, Sandbox, Shim, Watchdog,
-    journal, process,
+    CaptureConsistency, FreezeState, InitReport, Instant, MemoryWatchdog, OutputThrottle, Shim, ShimClient,
+    ShimFrame, ShimPhase, ShimPlan, ShimSandbox, journal, process,
 };
 
 impl Shim {
-    pub(super) fn build(&mut self, client: Client, plan: Plan) {
+    pub(super) fn build(&mut self, client: ShimClient, plan: ShimPlan) {
         self.epoch = plan.epoch;
         self.client = Some(client);
-        self.phase = Phase::Building;
+        self.phase = ShimPhase::Building;
         self.since = Instant::now();
-        match Sandbox::build(&plan) {
+        match ShimSandbox::build(&plan) {
             Ok((sandbox, journal)) => {
-                self.flow = Flow::new(plan.limits.output_per_second, Instant::now());
+                self.flow = OutputThrottle::new(plan.limits.output_per_second, Instant::now());
                 self.watchdog = plan
                     .limits
                     .memory_bytes
                     .filter(|_| !sandbox.counts_memory())
-                    .map(|most| Watchdog::new(most, Instant::now()));
+                    .map(|most| MemoryWatchdog::new(most, Instant::now()));
                 self.sandbox = Some(sandbox);
                 self.journal = Some(journal);
             }
@@ -28,14 +28,14 @@ impl Shim {
     }
 
     pub(super) fn refuse_build(&mut self, why: &str) {
-        let words = self.sandbox.as_mut().map(Sandbox::last_words).unwrap_or_default();
+        let words = self.sandbox.as_mut().map(ShimSandbox::last_output).unwrap_or_default();
         let why = if words.is_empty() { why.to_owned() } else { format!("{why}: {words}") };
-        self.say(&FromShim::Refused { why });
+        self.say(&ShimFrame::Refused { why });
         self.end(true);
     }
 
     pub(super) fn learn_init(&mut self) {
-        let learnt = self.sandbox.as_mut().map_or(Ok(()), Sandbox::read_status);
+        let learnt = self.sandbox.as_mut().map_or(Ok(()), ShimSandbox::read_status);
         if let Err(e) = learnt {
             self.refuse_build(&e.to_string());
         }
@@ -43,39 +43,39 @@ impl Shim {
 
     pub(super) fn serve_control(&mut self, revents: i16) {
         if revents & libc::POLLOUT != 0 {
-            self.sandbox.iter_mut().for_each(Sandbox::send_orders);
+            self.sandbox.iter_mut().for_each(ShimSandbox::send_orders);
         }
         // Bounded: an init that talks without end must not keep the loop.
         for _ in 0..64 {
-            match self.sandbox.as_mut().and_then(Sandbox::hear) {
+            match self.sandbox.as_mut().and_then(ShimSandbox::hear) {
                 Some(report) => self.hear(report),
                 None => return,
             }
         }
     }
 
-    fn hear(&mut self, report: Report) {
+    fn hear(&mut self, report: InitReport) {
         match report {
-            Report::Ready => self.ready(),
-            Report::Started { process, pid } => self.started(process, pid),
-            Report::StartFailed { process, why } => self.start_failed(process, &why),
-            Report::Exited { process, code, signal } => self.exited(process, code, signal),
-            Report::Stopped { all } => {
-                if let Hold::Stopping { .. } = self.hold {
-                    self.held(if all { Consistency::Stopped } else { Consistency::Live });
+            InitReport::Ready => self.ready(),
+            InitReport::Started { process, pid } => self.started(process, pid),
+            InitReport::StartFailed { process, why } => self.start_failed(process, &why),
+            InitReport::Exited { process, code, signal } => self.exited(process, code, signal),
+            InitReport::Stopped { all } => {
+                if let FreezeState::Stopping { .. } = self.hold {
+                    self.set_held(if all { CaptureConsistency::Stopped } else { CaptureConsistency::Live });
                 }
             }
         }
     }
 
     fn ready(&mut self) {
-        if self.phase != Phase::Building {
+        if self.phase != ShimPhase::Building {
             return;
         }
         // Bubblewrap has told the number before it let init run, but on another pipe.
         self.learn_init();
         if self.sandbox.as_ref().is_some_and(|sandbox| sandbox.init().is_some()) {
-            self.phase = Phase::Up;
+            self.phase = ShimPhase::Up;
             self.say_hello();
         } else {
             self.refuse_build("bubblewrap did not tell the number of the init process");
@@ -88,27 +88,27 @@ impl Shim {
             if let Some(sandbox) = self.sandbox.as_mut()
                 && sandbox.child_ended(pid)
             {
-                let how = sandbox.how(status);
-                self.fallen(&how);
+                let how = sandbox.exit_description(status);
+                self.on_walls_down(&how);
             }
         }
     }
 
     pub(super) fn init_ended(&mut self) {
-        let how = self.sandbox.as_mut().map(Sandbox::container_fell).unwrap_or_default();
-        self.fallen(&how);
+        let how = self.sandbox.as_mut().map(ShimSandbox::on_container_exit).unwrap_or_default();
+        self.on_walls_down(&how);
     }
 
     /// The walls came down, by themselves or because we asked.
-    fn fallen(&mut self, how: &str) {
+    fn on_walls_down(&mut self, how: &str) {
         match self.phase {
-            Phase::Building => self.refuse_build(how),
-            Phase::Up => self.gone(how),
-            Phase::Unbuilt | Phase::Gone | Phase::Ending { .. } => {}
+            ShimPhase::Building => self.refuse_build(how),
+            ShimPhase::Up => self.record_sandbox_gone(how),
+            ShimPhase::Unbuilt | ShimPhase::Gone | ShimPhase::Ending { .. } => {}
         }
     }
 
-    fn gone(&mut self, how: &str) {
+    fn record_sandbox_gone(&mut self, how: &str) {
         // Reports that init sent before it died are still in the socket.
         self.serve_control(libc::POLLIN);
         for number in self.processes.keys().copied().collect::<Vec<_>>() {
@@ -118,23 +118,24 @@ impl Shim {
         self.leftovers.clear();
         self.count_ooms();
         // A container's engine says what ended it, even if the kernel's count had moved before.
-        let oom = self.ooms.unsaid > 0 || self.sandbox.as_ref().is_some_and(Sandbox::fell_for_memory);
-        self.sandbox.iter().for_each(|sandbox| sandbox.doors().hush());
+        let oom =
+            self.ooms.unattributed > 0 || self.sandbox.as_ref().is_some_and(ShimSandbox::was_oom_killed);
+        self.sandbox.iter().for_each(|sandbox| sandbox.doors().wait_for_last_usage());
         journal::gone(&mut self.batch, how, oom);
         self.commit();
-        self.phase = Phase::Gone;
+        self.phase = ShimPhase::Gone;
         self.since = Instant::now();
         self.answer_hold();
-        self.let_go(Hold::Lapsed);
-        self.sandbox.iter_mut().for_each(Sandbox::kill);
+        self.release_hold(FreezeState::Lapsed);
+        self.sandbox.iter_mut().for_each(ShimSandbox::kill);
         self.write_client();
     }
 
     pub(super) fn end(&mut self, refused: bool) {
-        if !matches!(self.phase, Phase::Ending { .. }) {
-            self.phase = Phase::Ending { refused };
+        if !matches!(self.phase, ShimPhase::Ending { .. }) {
+            self.phase = ShimPhase::Ending { refused };
             self.since = Instant::now();
-            self.sandbox.iter_mut().for_each(Sandbox::kill);
+            self.sandbox.iter_mut().for_each(ShimSandbox::kill);
         }
     }
 
@@ -151,8 +152,8 @@ impl Shim {
     }
 
     pub(super) fn count_ooms(&mut self) {
-        let killed = self.watchdog.as_ref().map_or(0, Watchdog::kills);
-        let count = killed + self.sandbox.as_ref().map_or(0, Sandbox::oom_kills);
+        let killed = self.watchdog.as_ref().map_or(0, MemoryWatchdog::kills);
+        let count = killed + self.sandbox.as_ref().map_or(0, ShimSandbox::oom_kills);
         self.ooms.count(count, Instant::now());
     }
 }

@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::{Phase, Shim};
+use super::{Shim, ShimPhase};
 use crate::{frame::HostProcess, memory, process};
 
-const CALM: Duration = Duration::from_secs(1);
+const CALM_INTERVAL: Duration = Duration::from_secs(1);
 /// From a quarter of the limit on.
-const ALERT: Duration = Duration::from_millis(200);
+const ALERT_INTERVAL: Duration = Duration::from_millis(200);
 /// Looking closely for nothing takes at most one part of so many of the time.
-const SHARE: u32 = 10;
+const EXACT_LOOK_TIME_DIVISOR: u32 = 10;
 
 #[derive(Debug)]
-pub(super) struct Watchdog {
-    most: u64,
+pub(super) struct MemoryWatchdog {
+    limit_bytes: u64,
     due: Instant,
     /// Not looked at closely again before.
-    closely: Instant,
+    next_exact_look: Instant,
     kills: u64,
 }
 
-impl Watchdog {
-    pub(super) fn new(most: u64, now: Instant) -> Self {
-        Self { most, due: now + ALERT, closely: now, kills: 0 }
+impl MemoryWatchdog {
+    pub(super) fn new(limit_bytes: u64, now: Instant) -> Self {
+        Self { limit_bytes, due: now + ALERT_INTERVAL, next_exact_look: now, kills: 0 }
     }
 
     pub(super) fn due(&self) -> Instant {
@@ -40,22 +40,22 @@ impl Watchdog {
     }
 
     fn look(&mut self, init: HostProcess, now: Instant) {
-        let family: Vec<i32> = process::family(init.pid as i32).into_iter().skip(1).collect();
-        let sum: u64 = family.iter().filter_map(|pid| memory::roughly(*pid)).sum();
-        self.due = now + if sum < self.most / 4 { CALM } else { ALERT };
-        if sum > self.most && now >= self.closely {
+        let family: Vec<i32> = process::with_descendants(init.pid as i32).into_iter().skip(1).collect();
+        let sum: u64 = family.iter().filter_map(|pid| memory::resident_bytes(*pid)).sum();
+        self.due = now + if sum < self.limit_bytes / 4 { CALM_INTERVAL } else { ALERT_INTERVAL };
+        if sum > self.limit_bytes && now >= self.next_exact_look {
             self.look_closely(&family, now);
         }
     }
 
     fn look_closely(&mut self, family: &[i32], now: Instant) {
-        let known = memory::exactly(family).into_iter();
+        let known = memory::proportional_bytes(family).into_iter();
         let known =
             known.filter_map(|(pid, bytes)| Some((bytes, HostProcess::of(u32::try_from(pid).ok()?)?)));
         let sizes: Vec<(u64, HostProcess)> = known.collect();
         let sum: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
-        if sum <= self.most {
-            self.closely = now + now.elapsed() * SHARE;
+        if sum <= self.limit_bytes {
+            self.next_exact_look = now + now.elapsed() * EXACT_LOOK_TIME_DIVISOR;
         } else if sizes.into_iter().max_by_key(|(bytes, _)| *bytes).is_some_and(|(_, who)| end(who)) {
             self.kills += 1;
         }
@@ -75,7 +75,7 @@ impl Shim {
     pub(super) fn watch_memory(&mut self, now: Instant) {
         let init = self.sandbox.as_ref().and_then(|sandbox| sandbox.init());
         let Some((dog, init)) = self.watchdog.as_mut().zip(init) else { return };
-        if self.phase == Phase::Up && now >= dog.due {
+        if self.phase == ShimPhase::Up && now >= dog.due {
             let before = dog.kills;
             dog.look(init, now);
             if dog.kills > before {

@@ -4,23 +4,23 @@
 use std::time::{Duration, Instant};
 
 /// Kills that are nobody's by then were those of children, whose ends we do not hear of.
-const A_MOMENT: Duration = Duration::from_secs(2);
+const ATTRIBUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
-pub(super) struct Ooms {
+pub(super) struct OomKillCounter {
     counted: u64,
     last: Option<Instant>,
     /// How many of them no process's end was said to be.
-    pub(super) unsaid: u64,
+    pub(super) unattributed: u64,
 }
 
-impl Ooms {
+impl OomKillCounter {
     pub(super) fn count(&mut self, count: u64, now: Instant) {
-        if self.last.is_some_and(|last| now > last + A_MOMENT) {
-            self.unsaid = 0;
+        if self.last.is_some_and(|last| now > last + ATTRIBUTION_TIMEOUT) {
+            self.unattributed = 0;
         }
         if count > self.counted {
-            self.unsaid += count - self.counted;
+            self.unattributed += count - self.counted;
             (self.counted, self.last) = (count, Some(now));
         }
     }
@@ -32,16 +32,16 @@ mod tests {
 
     #[test]
     fn each_kill_is_one_process_and_those_of_children_are_forgotten() {
-        let (mut ooms, now) = (Ooms::default(), Instant::now());
+        let (mut ooms, now) = (OomKillCounter::default(), Instant::now());
         ooms.count(0, now);
-        assert_eq!(ooms.unsaid, 0);
+        assert_eq!(ooms.unattributed, 0);
         ooms.count(2, now);
-        ooms.unsaid -= 1;
-        ooms.count(2, now + A_MOMENT);
-        assert_eq!(ooms.unsaid, 1, "the other's end comes a little later");
-        ooms.count(2, now + 2 * A_MOMENT);
-        assert_eq!(ooms.unsaid, 0);
-        ooms.count(3, now + 3 * A_MOMENT);
-        assert_eq!(ooms.unsaid, 1);
+        ooms.unattributed -= 1;
+        ooms.count(2, now + ATTRIBUTION_TIMEOUT);
+        assert_eq!(ooms.unattributed, 1, "the other's end comes a little later");
+        ooms.count(2, now + 2 * ATTRIBUTION_TIMEOUT);
+        assert_eq!(ooms.unattributed, 0);
+        ooms.count(3, now + 3 * ATTRIBUTION_TIMEOUT);
+        assert_eq!(ooms.unattributed, 1);
     }
 }

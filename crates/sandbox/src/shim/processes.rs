@@ -1,13 +1,13 @@
 //! Processes inside: starting them, and what goes into and comes out of their pipes.
 
 use super::{
-    Exit, FromShim, MOST_INPUT, Order, PIPE_MOST, Phase, Process, READ_SIZE, Read, Shim, Start, Stream, io,
-    journal, stdio,
+    InitCommand, MAX_PIPE_BYTES, MAX_QUEUED_INPUT_BYTES, OutputStream, PipeReadOutcome, ProcessExit,
+    ProcessPipes, ProcessSpec, READ_SIZE, Shim, ShimFrame, ShimPhase, io, journal, stdio,
 };
 
 impl Shim {
-    pub(super) fn start(&mut self, start: &Start) {
-        let started = if self.phase != Phase::Up {
+    pub(super) fn start(&mut self, start: &ProcessSpec) {
+        let started = if self.phase != ShimPhase::Up {
             Err(io::Error::other("the sandbox is gone"))
         } else if self.processes.contains_key(&start.process) {
             // Answering would look like the failure of the one that runs.
@@ -21,12 +21,12 @@ impl Shim {
         }
     }
 
-    fn try_start(&mut self, start: &Start) -> io::Result<()> {
+    fn try_start(&mut self, start: &ProcessSpec) -> io::Result<()> {
         let (process, theirs) = stdio::pipes(start.raw, start.stdin)?;
         let what = crate::control::seal(start)?;
         let sandbox = self.sandbox.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let [stdin, stdout, stderr] = theirs;
-        sandbox.order(Order::Start, vec![what, stdin, stdout, stderr]);
+        sandbox.order(InitCommand::Start, vec![what, stdin, stdout, stderr]);
         // Whoever had this number before took other input.
         self.last_ins.remove(&start.process);
         self.processes.insert(start.process, process);
@@ -53,7 +53,7 @@ impl Shim {
     pub(super) fn signal(&mut self, number: u16, signal: i32) {
         if let (Some(process), Some(sandbox)) = (self.processes.get_mut(&number), &mut self.sandbox) {
             process.killed |= signal == libc::SIGKILL;
-            sandbox.order(Order::Signal { process: number, signal }, Vec::new());
+            sandbox.order(InitCommand::Signal { process: number, signal }, Vec::new());
         }
     }
 
@@ -65,8 +65,8 @@ impl Shim {
         *last = number;
         // A process that is gone reads nothing; the number still counts as taken.
         let Some(input) = self.processes.get_mut(&process).and_then(|p| p.input.as_mut()) else { return };
-        if input.waiting() + bytes.len() > MOST_INPUT {
-            self.say(&FromShim::Refused { why: format!("process {process} does not read its input") });
+        if input.waiting() + bytes.len() > MAX_QUEUED_INPUT_BYTES {
+            self.say(&ShimFrame::Refused { why: format!("process {process} does not read its input") });
             return self.lose_client();
         }
         input.push(bytes);
@@ -87,18 +87,22 @@ impl Shim {
         }
     }
 
-    pub(super) fn read_stream(&mut self, number: u16, which: fn(&mut Process) -> &mut Option<Stream>) {
+    pub(super) fn read_stream(
+        &mut self,
+        number: u16,
+        which: fn(&mut ProcessPipes) -> &mut Option<OutputStream>,
+    ) {
         let longest = self.plan.as_ref().map_or(usize::MAX, |plan| plan.caps.line_bytes);
         let Some(process) = self.processes.get_mut(&number) else { return };
         let Some(stream) = which(process).as_mut() else { return };
         let (read, bytes) = stream.read(number, &mut self.buffer, &mut self.batch, longest);
         match read {
-            Read::Some | Read::Nothing => {}
-            Read::End => {
+            PipeReadOutcome::Some | PipeReadOutcome::Nothing => {}
+            PipeReadOutcome::End => {
                 stream.finish(number, &mut self.batch);
                 *which(process) = None;
             }
-            Read::TooLong => self.signal(number, libc::SIGKILL),
+            PipeReadOutcome::TooLong => self.signal(number, libc::SIGKILL),
         }
         self.flow.passed(bytes);
         self.commit();
@@ -112,9 +116,9 @@ impl Shim {
         self.finish_streams(number);
         let killed = self.processes.remove(&number).is_some_and(|process| process.killed);
         self.count_ooms();
-        let oom = self.ooms.unsaid > 0 && signal == Some(libc::SIGKILL) && !killed;
-        self.ooms.unsaid -= u64::from(oom);
-        journal::exit(&mut self.batch, number, Exit { code, signal, oom });
+        let oom = self.ooms.unattributed > 0 && signal == Some(libc::SIGKILL) && !killed;
+        self.ooms.unattributed -= u64::from(oom);
+        journal::exit(&mut self.batch, number, ProcessExit { code, signal, oom });
         self.commit();
         self.write_client();
     }
@@ -124,18 +128,18 @@ impl Shim {
         let longest = self.plan.as_ref().map_or(usize::MAX, |plan| plan.caps.line_bytes);
         let Some(process) = self.processes.get_mut(&number) else { return };
         for mut stream in [process.out.take(), process.err.take()].into_iter().flatten() {
-            let mut read = Read::Some;
+            let mut read = PipeReadOutcome::Some;
             // Not held back by the cap: a pipe is small, and the exit must come after its output.
-            for _ in 0..PIPE_MOST / READ_SIZE {
+            for _ in 0..MAX_PIPE_BYTES / READ_SIZE {
                 let bytes;
                 (read, bytes) = stream.read(number, &mut self.buffer, &mut self.batch, longest);
                 self.flow.passed(bytes);
-                if read != Read::Some {
+                if read != PipeReadOutcome::Some {
                     break;
                 }
             }
             stream.finish(number, &mut self.batch);
-            if read != Read::End {
+            if read != PipeReadOutcome::End {
                 self.leftovers.push(stream.fd);
             }
         }

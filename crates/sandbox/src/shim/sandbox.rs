@@ -22,63 +22,63 @@ use rustix::{
 
 use super::{
     docker,
-    walls::{self, Raised},
+    walls::{self, LaunchedSandbox},
 };
 use crate::{
-    Walls,
-    container::Container,
-    control::{self, Order, Report},
-    egress::Doors,
-    frame::{HostProcess, Plan},
-    journal::{Exit, Journal},
+    BackendKind,
+    container::DockerContainer,
+    control::{self, InitCommand, InitReport},
+    egress::EgressSockets,
+    frame::{HostProcess, ShimPlan},
+    journal::{Journal, ProcessExit},
     limits::Cgroup,
     process,
-    reap::Left,
+    reap::ShimRemains,
 };
 
 /// Of what bubblewrap prints, the end is what matters.
-const MOST_WORDS: usize = 4096;
-const MOST_STATUS: usize = 64 << 10;
+const MAX_COMPLAINT_BYTES: usize = 4096;
+const MAX_STATUS_BYTES: usize = 64 << 10;
 /// One page: written over in place it is found old or new, never mixed.
-const NOTE: usize = 4096;
+const NOTE_BYTES: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Sandbox {
-    walls: Walls,
+pub(super) struct ShimSandbox {
+    walls: BackendKind,
     dir: File,
     note: File,
-    left: Left,
+    left: ShimRemains,
     child: Option<u32>,
     control: Option<OwnedFd>,
     status: Option<OwnedFd>,
     status_text: Vec<u8>,
     complaints: Option<OwnedFd>,
-    words: Vec<u8>,
+    complaint_tail: Vec<u8>,
     /// Holds on to the init process itself: its number may be another's by the time we kill it.
     init: Option<(HostProcess, OwnedFd)>,
-    orders: VecDeque<(Order, Vec<OwnedFd>)>,
-    doors: Doors,
+    orders: VecDeque<(InitCommand, Vec<OwnedFd>)>,
+    doors: EgressSockets,
     swept: bool,
     /// Of a container: its init was seen dead, and what the engine said then.
-    fell: Option<docker::Ended>,
+    container_exit: Option<docker::ContainerExit>,
 }
 
-impl Sandbox {
-    pub(super) fn build(plan: &Plan) -> io::Result<(Self, Journal)> {
+impl ShimSandbox {
+    pub(super) fn build(plan: &ShimPlan) -> io::Result<(Self, Journal)> {
         let dir = File::open(&plan.run_dir)?;
         let journal = Journal::create(&dir, plan.incarnation)?;
-        let mut left = Left {
+        let mut left = ShimRemains {
             incarnation: plan.incarnation,
             boot: process::boot_id(),
             shim: HostProcess::of(std::process::id()),
             init: None,
             cgroup: None,
-            container: plan.container.as_ref().map(|wanted| Container::of(wanted, plan.incarnation)),
+            container: plan.container.as_ref().map(|wanted| DockerContainer::of(wanted, plan.incarnation)),
         };
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         let note = leave(&dir, &left)?;
-        let doors = Doors::make(&dir, plan.uid)?;
-        let Raised { child, init, control, status, complaints } = walls::build(plan, &mut left)?;
+        let doors = EgressSockets::make(&dir, plan.uid)?;
+        let LaunchedSandbox { child, init, control, status, complaints } = walls::build(plan, &mut left)?;
         let mut sandbox = Self {
             walls: plan.walls,
             dir,
@@ -89,12 +89,12 @@ impl Sandbox {
             status,
             status_text: Vec::new(),
             complaints,
-            words: Vec::new(),
+            complaint_tail: Vec::new(),
             init: None,
             orders: VecDeque::new(),
             doors,
             swept: false,
-            fell: None,
+            container_exit: None,
         };
         if let Some(init) = init {
             sandbox.found_init(init)?;
@@ -114,11 +114,11 @@ impl Sandbox {
         self.complaints.as_ref()
     }
 
-    pub(super) fn doors(&self) -> &Doors {
+    pub(super) fn doors(&self) -> &EgressSockets {
         &self.doors
     }
 
-    pub(super) fn doors_mut(&mut self) -> &mut Doors {
+    pub(super) fn doors_mut(&mut self) -> &mut EgressSockets {
         &mut self.doors
     }
 
@@ -128,7 +128,7 @@ impl Sandbox {
 
     /// Whether init is pid 1 of a namespace, so that it can stop everything there and nothing else.
     pub(super) fn has_own_pids(&self) -> bool {
-        self.walls != Walls::None
+        self.walls != BackendKind::None
     }
 
     pub(super) fn read_complaints(&mut self) {
@@ -137,26 +137,26 @@ impl Sandbox {
         match rustix::io::read(fd, &mut buffer) {
             Ok(0) => self.complaints = None,
             Ok(n) => {
-                self.words.extend_from_slice(&buffer[..n]);
-                let excess = self.words.len().saturating_sub(MOST_WORDS);
-                self.words.drain(..excess);
+                self.complaint_tail.extend_from_slice(&buffer[..n]);
+                let excess = self.complaint_tail.len().saturating_sub(MAX_COMPLAINT_BYTES);
+                self.complaint_tail.drain(..excess);
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.complaints = None,
         }
     }
 
-    pub(super) fn last_words(&mut self) -> String {
+    pub(super) fn last_output(&mut self) -> String {
         for _ in 0..16 {
             self.read_complaints();
         }
-        String::from_utf8_lossy(&self.words).trim().to_owned()
+        String::from_utf8_lossy(&self.complaint_tail).trim().to_owned()
     }
 
-    pub(super) fn how(&mut self, status: i32) -> String {
+    pub(super) fn exit_description(&mut self, status: i32) -> String {
         let status = ExitStatus::from_raw(status);
-        let exit = Exit { code: status.code(), signal: status.signal(), oom: false };
-        let words = self.last_words();
+        let exit = ProcessExit { code: status.code(), signal: status.signal(), oom: false };
+        let words = self.last_output();
         if words.is_empty() { exit.to_string() } else { format!("{exit}: {words}") }
     }
 
@@ -165,7 +165,9 @@ impl Sandbox {
         let Some(fd) = &self.status else { return Ok(()) };
         let mut buffer = [0; 4096];
         match rustix::io::read(fd, &mut buffer) {
-            Ok(n) if n > 0 && self.status_text.len() < MOST_STATUS => self.status_text.extend(&buffer[..n]),
+            Ok(n) if n > 0 && self.status_text.len() < MAX_STATUS_BYTES => {
+                self.status_text.extend(&buffer[..n])
+            }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
             Ok(_) | Err(_) => self.status = None,
         }
@@ -192,7 +194,7 @@ impl Sandbox {
         !self.orders.is_empty()
     }
 
-    pub(super) fn order(&mut self, order: Order, fds: Vec<OwnedFd>) {
+    pub(super) fn order(&mut self, order: InitCommand, fds: Vec<OwnedFd>) {
         self.orders.push_back((order, fds));
         self.send_orders();
     }
@@ -210,8 +212,8 @@ impl Sandbox {
     }
 
     /// None: nothing more for now, or something that is no report.
-    pub(super) fn hear(&mut self) -> Option<Report> {
-        match control::receive::<Report>(self.control.as_ref()?) {
+    pub(super) fn hear(&mut self) -> Option<InitReport> {
+        match control::receive::<InitReport>(self.control.as_ref()?) {
             // Descriptors from inside are dropped: nobody asked for any.
             Ok(Some((report, _fds))) => Some(report),
             Err(e) if is_passing(&e) => None,
@@ -227,14 +229,14 @@ impl Sandbox {
     /// Readable when the init of a container has ended, which nobody else would tell us.
     pub(super) fn watched(&self) -> Option<&OwnedFd> {
         let (_, handle) = self.init.as_ref()?;
-        (self.walls == Walls::Docker && self.fell.is_none()).then_some(handle)
+        (self.walls == BackendKind::Docker && self.container_exit.is_none()).then_some(handle)
     }
 
     /// Asks the engine what became of its container.
-    pub(super) fn container_fell(&mut self) -> String {
+    pub(super) fn on_container_exit(&mut self) -> String {
         let ended = self.left.container.as_ref().map(docker::ended);
         let how = ended.as_ref().map(|ended| ended.how.clone()).unwrap_or_default();
-        self.fell = ended;
+        self.container_exit = ended;
         how
     }
 
@@ -250,11 +252,11 @@ impl Sandbox {
     pub(super) fn oom_kills(&self) -> u64 {
         let counted = self.left.groups().map_or(0, Cgroup::oom_kills);
         // A container's count goes with it; its engine remembers whether there was one.
-        counted.max(self.fell.as_ref().map_or(0, |ended| u64::from(ended.oom)))
+        counted.max(self.container_exit.as_ref().map_or(0, |ended| u64::from(ended.oom)))
     }
 
-    pub(super) fn fell_for_memory(&self) -> bool {
-        self.fell.as_ref().is_some_and(|ended| ended.oom)
+    pub(super) fn was_oom_killed(&self) -> bool {
+        self.container_exit.as_ref().is_some_and(|ended| ended.oom)
     }
 
     pub(super) fn counts_memory(&self) -> bool {
@@ -301,11 +303,11 @@ impl Sandbox {
         }
         if let Some(container) = &self.left.container {
             // Whoever is overdue is ended by the engine.
-            let due = self.fell.is_some() || overdue;
+            let due = self.container_exit.is_some() || overdue;
             self.swept = due && (container.engine.remove(&container.name).is_ok() || overdue);
             return;
         }
-        if self.walls == Walls::None {
+        if self.walls == BackendKind::None {
             process::kill_descendants();
         }
         self.swept = self.left.cgroup.as_ref().is_none_or(Cgroup::try_remove) || give_up;
@@ -316,7 +318,7 @@ impl Sandbox {
     }
 
     /// Whether the directory we were given is no longer there, or another one is.
-    pub(super) fn is_homeless(&self, run_dir: &Path) -> bool {
+    pub(super) fn is_run_dir_replaced(&self, run_dir: &Path) -> bool {
         match (fs::metadata(run_dir), self.dir.metadata()) {
             (Ok(there), Ok(ours)) => (there.dev(), there.ino()) != (ours.dev(), ours.ino()),
             (Err(e), _) => e.kind() == io::ErrorKind::NotFound,
@@ -330,7 +332,7 @@ fn is_passing(e: &io::Error) -> bool {
 }
 
 /// Written aside and renamed: a reader finds all of it or nothing.
-fn leave(dir: &File, left: &Left) -> io::Result<File> {
+fn leave(dir: &File, left: &ShimRemains) -> io::Result<File> {
     let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(dir, "init.tmp", flags, Mode::RUSR | Mode::WUSR)?);
     file.write_all_at(&page(left)?, 0)?;
@@ -338,8 +340,8 @@ fn leave(dir: &File, left: &Left) -> io::Result<File> {
     Ok(file)
 }
 
-fn page(left: &Left) -> io::Result<Vec<u8>> {
+fn page(left: &ShimRemains) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(left).map_err(io::Error::other)?;
-    text.resize(text.len().max(NOTE), b' ');
+    text.resize(text.len().max(NOTE_BYTES), b' ');
     Ok(text)
 }

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use crate::journal;
 
 /// Longer lines of stderr are cut: it is for people, and nothing is lost that a protocol needs.
-const LONGEST_ERR: usize = 16 << 10;
+const MAX_STDERR_LINE_BYTES: usize = 16 << 10;
 pub(super) const READ_SIZE: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum OutputFraming {
     Lines,
     ErrLines,
     Raw,
@@ -22,7 +22,7 @@ pub(super) enum Form {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum PipeReadOutcome {
     Some,
     Nothing,
     End,
@@ -31,17 +31,17 @@ pub(super) enum Read {
 }
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct OutputStream {
     pub(super) fd: OwnedFd,
-    form: Form,
+    form: OutputFraming,
     /// The beginning of a line whose end has not come.
     carry: Vec<u8>,
-    deaf: bool,
+    is_discarding: bool,
 }
 
-impl Stream {
-    pub(super) fn new(fd: OwnedFd, form: Form) -> Self {
-        Self { fd, form, carry: Vec::new(), deaf: false }
+impl OutputStream {
+    pub(super) fn new(fd: OwnedFd, form: OutputFraming) -> Self {
+        Self { fd, form, carry: Vec::new(), is_discarding: false }
     }
 
     /// Reads once and appends whole records to `batch`. And how many bytes that was, whether or not a record came of them.
@@ -51,27 +51,27 @@ impl Stream {
         buffer: &mut [u8],
         batch: &mut Vec<u8>,
         longest: usize,
-    ) -> (Read, usize) {
+    ) -> (PipeReadOutcome, usize) {
         let (before, held) = (batch.len(), self.carry.len());
         let n = match rustix::io::read(&self.fd, &mut *buffer) {
-            Ok(0) => return (Read::End, 0),
+            Ok(0) => return (PipeReadOutcome::End, 0),
             Ok(n) => n,
-            Err(Errno::AGAIN | Errno::INTR) => return (Read::Nothing, 0),
-            Err(_) => return (Read::End, 0),
+            Err(Errno::AGAIN | Errno::INTR) => return (PipeReadOutcome::Nothing, 0),
+            Err(_) => return (PipeReadOutcome::End, 0),
         };
         let fits = self.take(process, &buffer[..n], batch, longest);
         // A record is more than its text, of which what was held has been counted.
         let written = (batch.len() - before).saturating_sub(held);
-        (if fits { Read::Some } else { Read::TooLong }, n.max(written))
+        (if fits { PipeReadOutcome::Some } else { PipeReadOutcome::TooLong }, n.max(written))
     }
 
     fn take(&mut self, process: u16, bytes: &[u8], batch: &mut Vec<u8>, longest: usize) -> bool {
         match self.form {
-            _ if self.deaf => {}
-            Form::Raw => journal::chunk(batch, process, bytes),
-            Form::ErrRaw => journal::err_chunk(batch, process, bytes),
-            Form::Lines => return self.take_lines(process, bytes, batch, longest),
-            Form::ErrLines => self.take_err(process, bytes, batch),
+            _ if self.is_discarding => {}
+            OutputFraming::Raw => journal::chunk(batch, process, bytes),
+            OutputFraming::ErrRaw => journal::err_chunk(batch, process, bytes),
+            OutputFraming::Lines => return self.take_lines(process, bytes, batch, longest),
+            OutputFraming::ErrLines => self.take_err(process, bytes, batch),
         }
         true
     }
@@ -99,7 +99,7 @@ impl Stream {
 
     fn give_up(&mut self, process: u16, batch: &mut Vec<u8>) -> bool {
         self.carry = Vec::new();
-        self.deaf = true;
+        self.is_discarding = true;
         journal::too_long(batch, process);
         false
     }
@@ -107,7 +107,7 @@ impl Stream {
     fn take_err(&mut self, process: u16, bytes: &[u8], batch: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, whole) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
-            let room = LONGEST_ERR - self.carry.len();
+            let room = MAX_STDERR_LINE_BYTES - self.carry.len();
             self.carry.extend_from_slice(&text[..text.len().min(room)]);
             if whole {
                 journal::err(batch, process, &self.carry);
@@ -121,23 +121,23 @@ impl Stream {
         let rest = std::mem::take(&mut self.carry);
         match self.form {
             _ if rest.is_empty() => {}
-            Form::Lines => journal::tail(batch, process, &rest),
-            Form::ErrLines => journal::err(batch, process, &rest),
-            Form::Raw | Form::ErrRaw => {}
+            OutputFraming::Lines => journal::tail(batch, process, &rest),
+            OutputFraming::ErrLines => journal::err(batch, process, &rest),
+            OutputFraming::Raw | OutputFraming::ErrRaw => {}
         }
     }
 }
 
 /// Bytes on their way to a process's stdin.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct StdinQueue {
     pub(super) fd: OwnedFd,
     queue: Vec<u8>,
     sent: usize,
     last: bool,
 }
 
-impl Input {
+impl StdinQueue {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self { fd, queue: Vec::new(), sent: 0, last: false }
     }
@@ -173,10 +173,10 @@ impl Input {
 }
 
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) input: Option<Input>,
-    pub(super) out: Option<Stream>,
-    pub(super) err: Option<Stream>,
+pub(super) struct ProcessPipes {
+    pub(super) input: Option<StdinQueue>,
+    pub(super) out: Option<OutputStream>,
+    pub(super) err: Option<OutputStream>,
     /// Init has confirmed it. Output is not read before, so that a process is never heard before its start.
     pub(super) started: bool,
     /// We sent SIGKILL ourselves, so its death by that signal is not for want of memory.
@@ -184,23 +184,27 @@ pub(super) struct Process {
 }
 
 /// Our ends of a new process's pipes, and the ends that travel to init.
-pub(super) fn pipes(raw: bool, stdin: bool) -> io::Result<(Process, [OwnedFd; 3])> {
+pub(super) fn pipes(raw: bool, stdin: bool) -> io::Result<(ProcessPipes, [OwnedFd; 3])> {
     let (out, theirs_out) = pipe()?;
     let (err, theirs_err) = pipe()?;
     let (input, theirs_in) = if stdin {
         let (theirs, ours) = pipe()?;
-        (Some(Input::new(ours)), theirs)
+        (Some(StdinQueue::new(ours)), theirs)
     } else {
         (None, std::fs::File::open("/dev/null")?.into())
     };
     for ours in [Some(&out), Some(&err), input.as_ref().map(|i| &i.fd)].into_iter().flatten() {
         nonblocking(ours)?;
     }
-    let (form, err_form) = if raw { (Form::Raw, Form::ErrRaw) } else { (Form::Lines, Form::ErrLines) };
-    let process = Process {
+    let (form, err_form) = if raw {
+        (OutputFraming::Raw, OutputFraming::ErrRaw)
+    } else {
+        (OutputFraming::Lines, OutputFraming::ErrLines)
+    };
+    let process = ProcessPipes {
         input,
-        out: Some(Stream::new(out, form)),
-        err: Some(Stream::new(err, err_form)),
+        out: Some(OutputStream::new(out, form)),
+        err: Some(OutputStream::new(err, err_form)),
         started: false,
         killed: false,
     };
@@ -220,40 +224,50 @@ pub(super) fn nonblocking(fd: impl AsFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Reader, What};
+    use crate::journal::{JournalPayload, JournalReader};
 
-    fn heard(form: Form, pieces: &[&[u8]], longest: usize) -> Vec<What> {
+    fn heard(form: OutputFraming, pieces: &[&[u8]], longest: usize) -> Vec<JournalPayload> {
         let (fd, _other) = pipe().expect("a pipe");
-        let (mut stream, mut batch) = (Stream::new(fd, form), Vec::new());
+        let (mut stream, mut batch) = (OutputStream::new(fd, form), Vec::new());
         for piece in pieces {
             stream.take(1, piece, &mut batch, longest);
         }
         stream.finish(1, &mut batch);
-        let mut reader = Reader::at(0);
+        let mut reader = JournalReader::at(0);
         reader.push(&batch);
-        std::iter::from_fn(|| reader.next().expect("valid")).map(|record| record.what).collect()
+        std::iter::from_fn(|| reader.next().expect("valid")).map(|record| record.payload).collect()
     }
 
     #[test]
     fn lines_are_whole_wherever_reads_cut_them() {
-        let got = heard(Form::Lines, &[b"a\xf0\x9f", b"\x98\x80b\n\nc", b"d\ne"], 100);
-        let line = |text: &[u8]| What::Line(text.to_vec());
-        assert_eq!(got, [line("a😀b".as_bytes()), line(b""), line(b"cd"), What::Tail(b"e".to_vec())]);
+        let got = heard(OutputFraming::Lines, &[b"a\xf0\x9f", b"\x98\x80b\n\nc", b"d\ne"], 100);
+        let line = |text: &[u8]| JournalPayload::StdoutLine(text.to_vec());
+        assert_eq!(
+            got,
+            [line("a😀b".as_bytes()), line(b""), line(b"cd"), JournalPayload::StdoutTail(b"e".to_vec())]
+        );
     }
 
     #[test]
     fn a_line_at_the_cap_passes_and_one_past_it_ends_the_stream() {
-        assert_eq!(heard(Form::Lines, &[b"1234\n"], 4), [What::Line(b"1234".to_vec())]);
-        assert_eq!(heard(Form::Lines, &[b"123", b"45", b"\nmore\n"], 4), [What::TooLong]);
-        assert_eq!(heard(Form::Lines, &[b"12345\nmore\n"], 4), [What::TooLong]);
+        assert_eq!(
+            heard(OutputFraming::Lines, &[b"1234\n"], 4),
+            [JournalPayload::StdoutLine(b"1234".to_vec())]
+        );
+        assert_eq!(
+            heard(OutputFraming::Lines, &[b"123", b"45", b"\nmore\n"], 4),
+            [JournalPayload::LineTooLong]
+        );
+        assert_eq!(heard(OutputFraming::Lines, &[b"12345\nmore\n"], 4), [JournalPayload::LineTooLong]);
     }
 
     #[test]
     fn what_is_read_counts_once_whether_it_is_kept_or_not() {
-        let much = vec![b'x'; LONGEST_ERR];
-        for (form, end) in [(Form::Lines, &b"\n"[..]), (Form::ErrLines, b"")] {
+        let much = vec![b'x'; MAX_STDERR_LINE_BYTES];
+        for (form, end) in [(OutputFraming::Lines, &b"\n"[..]), (OutputFraming::ErrLines, b"")] {
             let (fd, theirs) = pipe().expect("a pipe");
-            let (mut stream, mut buffer, mut batch) = (Stream::new(fd, form), vec![0; READ_SIZE], Vec::new());
+            let (mut stream, mut buffer, mut batch) =
+                (OutputStream::new(fd, form), vec![0; READ_SIZE], Vec::new());
             let mut sum = 0;
             for piece in [&much[..], &much, end].into_iter().filter(|piece| !piece.is_empty()) {
                 rustix::io::write(&theirs, piece).expect("written");
@@ -264,7 +278,7 @@ mod tests {
         }
         let (fd, theirs) = pipe().expect("a pipe");
         let (mut stream, mut buffer, mut batch) =
-            (Stream::new(fd, Form::Lines), vec![0; READ_SIZE], Vec::new());
+            (OutputStream::new(fd, OutputFraming::Lines), vec![0; READ_SIZE], Vec::new());
         rustix::io::write(&theirs, &[b'\n'; 1000]).expect("written");
         let (_, counted) = stream.read(1, &mut buffer, &mut batch, usize::MAX);
         assert_eq!(counted, batch.len(), "nothing but the beginnings of records");
@@ -272,8 +286,14 @@ mod tests {
 
     #[test]
     fn a_long_line_of_stderr_is_cut() {
-        let long = vec![b'x'; LONGEST_ERR + 10];
-        let got = heard(Form::ErrLines, &[&long, b"y\nz"], 4);
-        assert_eq!(got, [What::Err(long[..LONGEST_ERR].to_vec()), What::Err(b"z".to_vec())]);
+        let long = vec![b'x'; MAX_STDERR_LINE_BYTES + 10];
+        let got = heard(OutputFraming::ErrLines, &[&long, b"y\nz"], 4);
+        assert_eq!(
+            got,
+            [
+                JournalPayload::StderrLine(long[..MAX_STDERR_LINE_BYTES].to_vec()),
+                JournalPayload::StderrLine(b"z".to_vec())
+            ]
+        );
     }
 }

@@ -21,14 +21,14 @@ use rustix::{
 };
 
 use crate::{
-    Required, Wall, Walls,
-    confine::{self, Bind, Policy, Root},
-    control::{Control, Orders},
+    BackendKind, RequiredWalls, WallKind,
+    confine::{self, BindMount, BubblewrapPolicy, HostRootEntry},
+    control::{ConfineConfig, InitControlSocket},
     egress, etc,
-    frame::Plan,
+    frame::ShimPlan,
     limits::{Cgroup, Rlimits},
     process,
-    reap::Left,
+    reap::ShimRemains,
 };
 
 use super::docker;
@@ -38,7 +38,7 @@ const ROOTS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "
 const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
 
 #[derive(Debug)]
-pub(super) struct Raised {
+pub(super) struct LaunchedSandbox {
     /// Bubblewrap's outer process, or without walls the init itself. Containers are the engine's.
     pub(super) child: Option<u32>,
     /// If it is known already.
@@ -51,43 +51,49 @@ pub(super) struct Raised {
 }
 
 /// In control groups that are ours, or in a container.
-pub(super) fn build(plan: &Plan, left: &mut Left) -> io::Result<Raised> {
+pub(super) fn build(plan: &ShimPlan, left: &mut ShimRemains) -> io::Result<LaunchedSandbox> {
     if let Some(container) = &mut left.container {
-        let docker::Raised { control, init, groups } = docker::raise(plan, container)?;
+        let docker::RunningContainer { control, init, groups } = docker::start_container(plan, container)?;
         container.groups = Some(groups);
-        return Ok(Raised { child: None, init: Some(init), control, status: None, complaints: None });
+        return Ok(LaunchedSandbox {
+            child: None,
+            init: Some(init),
+            control,
+            status: None,
+            complaints: None,
+        });
     }
     left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
     let limited = limited(&plan.required, left.cgroup.as_ref());
-    limited.and_then(|()| raise(plan, left.cgroup.as_ref())).inspect_err(|_| {
+    limited.and_then(|()| launch_walls(plan, left.cgroup.as_ref())).inspect_err(|_| {
         left.cgroup.as_ref().map(Cgroup::try_remove);
     })
 }
 
 /// What could be made at the server's start need not be there for ever.
-fn limited(required: &Required, cgroup: Option<&Cgroup>) -> io::Result<()> {
+fn limited(required: &RequiredWalls, cgroup: Option<&Cgroup>) -> io::Result<()> {
     let limited = cgroup.is_some_and(|cgroup| cgroup.counts_memory() && cgroup.counts_processes());
-    match required.has(Wall::Limits) && !limited {
+    match required.has(WallKind::Limits) && !limited {
         true => Err(io::Error::other("ASH_WALLS_REQUIRED=limits, and no control groups can be made for it")),
         false => Ok(()),
     }
 }
 
 /// Everything raised lives in `cgroup` from its first instruction.
-fn raise(plan: &Plan, cgroup: Option<&Cgroup>) -> io::Result<Raised> {
+fn launch_walls(plan: &ShimPlan, cgroup: Option<&Cgroup>) -> io::Result<LaunchedSandbox> {
     let flags = SocketFlags::CLOEXEC;
     let (control, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let (complaints, stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     super::stdio::nonblocking(&control)?;
     super::stdio::nonblocking(&complaints)?;
     let raised = match plan.walls {
-        Walls::Bubblewrap => bubblewrap(plan, cgroup, &theirs, stderr),
-        Walls::None => bare(plan, cgroup, &theirs, stderr).map(|child| (child, None)),
-        Walls::Docker => Err(io::Error::other("the plan names no engine")),
+        BackendKind::Bubblewrap => bubblewrap(plan, cgroup, &theirs, stderr),
+        BackendKind::None => bare(plan, cgroup, &theirs, stderr).map(|child| (child, None)),
+        BackendKind::Docker => Err(io::Error::other("the plan names no engine")),
     };
     let (child, status) = raised.map_err(|e| explained(e, &complaints))?;
-    let init = (plan.walls == Walls::None).then_some(child);
-    Ok(Raised { child: Some(child), init, control, status, complaints: Some(complaints) })
+    let init = (plan.walls == BackendKind::None).then_some(child);
+    Ok(LaunchedSandbox { child: Some(child), init, control, status, complaints: Some(complaints) })
 }
 
 /// Only an error number survives a failed exec; the child has said the rest before it ended.
@@ -99,9 +105,9 @@ fn explained(e: io::Error, complaints: &OwnedFd) -> io::Error {
     }
 }
 
-fn orders(plan: &Plan, control: &OwnedFd) -> String {
-    let orders = Orders {
-        control: Control::Inherited(control.as_raw_fd()),
+fn orders(plan: &ShimPlan, control: &OwnedFd) -> String {
+    let orders = ConfineConfig {
+        control: InitControlSocket::Inherited(control.as_raw_fd()),
         walls: plan.walls,
         rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
@@ -113,7 +119,7 @@ fn orders(plan: &Plan, control: &OwnedFd) -> String {
 }
 
 fn bubblewrap(
-    plan: &Plan,
+    plan: &ShimPlan,
     cgroup: Option<&Cgroup>,
     control: &OwnedFd,
     stderr: OwnedFd,
@@ -124,7 +130,7 @@ fn bubblewrap(
         Some(etc) => etc.clone(),
         None => own_etc(plan)?,
     };
-    let mut policy = Policy {
+    let mut policy = BubblewrapPolicy {
         roots: roots(),
         host_etc: etc::from_host(&etc),
         masked: confine::MASKED.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
@@ -133,12 +139,12 @@ fn bubblewrap(
         home: plan.home.clone(),
         exe: plan.exe.clone(),
         egress: plan.run_dir.join(egress::DIR),
-        readonly: plan.readonly.iter().map(|dir| Bind { from: dir.clone(), at: dir.clone() }).collect(),
+        readonly: plan.readonly.iter().map(|dir| BindMount { from: dir.clone(), at: dir.clone() }).collect(),
         tmp_bytes: plan.limits.tmp_bytes,
         status_fd: their_status.as_raw_fd(),
         orders: orders(plan, control),
     };
-    let stage = plan.uid.map(|uid| Stage::for_policy(uid, &mut policy)).transpose()?;
+    let stage = plan.uid.map(|uid| MountStage::for_policy(uid, &mut policy)).transpose()?;
     let mut command = Command::new(&plan.bwrap);
     command.args(confine::argv(&policy));
     let keep = [control.as_raw_fd(), their_status.as_raw_fd()];
@@ -156,7 +162,7 @@ fn bubblewrap(
     Ok((child, Some(status)))
 }
 
-fn bare(plan: &Plan, cgroup: Option<&Cgroup>, control: &OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
+fn bare(plan: &ShimPlan, cgroup: Option<&Cgroup>, control: &OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
     let mut command = Command::new(&plan.exe);
     command.arg("confine").arg(orders(plan, control)).current_dir(&plan.workspace);
     let uid = plan.uid;
@@ -184,7 +190,7 @@ fn launch(
         command.pre_exec(move || {
             process::restore_default(libc::SIGHUP);
             process::unblock_signals()?;
-            process::step_back();
+            process::lower_cpu_priority();
             prepare()?;
             process::close_on_exec_from(3)?;
             for fd in keep {
@@ -198,35 +204,35 @@ fn launch(
 }
 
 /// Merged systems link /bin into /usr; others have it as a directory of its own.
-fn roots() -> Vec<Root> {
+fn roots() -> Vec<HostRootEntry> {
     let look = |path: &&str| {
         let path = PathBuf::from(path);
         match fs::read_link(&path) {
-            Ok(to) => Some(Root::Link { at: path, to }),
-            Err(_) if path.is_dir() => Some(Root::Dir(path)),
+            Ok(to) => Some(HostRootEntry::Link { at: path, to }),
+            Err(_) if path.is_dir() => Some(HostRootEntry::Dir(path)),
             Err(_) => None,
         }
     };
     ROOTS.iter().filter_map(look).collect()
 }
 
-fn own_etc(plan: &Plan) -> io::Result<PathBuf> {
+fn own_etc(plan: &ShimPlan) -> io::Result<PathBuf> {
     let etc = plan.run_dir.join("etc");
     etc::write(&etc)?;
     Ok(etc)
 }
 
 /// A private tmpfs where the sandbox's uid reaches sources that lie beneath directories closed to it.
-struct Stage {
+struct MountStage {
     uid: u32,
     base: PathBuf,
     /// From the host, to a name on the stage.
     binds: Vec<(PathBuf, PathBuf)>,
 }
 
-impl Stage {
+impl MountStage {
     /// Rewrites the policy's sources to where they will be on the stage.
-    fn for_policy(uid: u32, policy: &mut Policy) -> io::Result<Self> {
+    fn for_policy(uid: u32, policy: &mut BubblewrapPolicy) -> io::Result<Self> {
         let base = STAGES.iter().map(PathBuf::from).find(|dir| dir.is_dir());
         let base = base.ok_or_else(|| io::Error::other("none of /mnt, /media, /srv exists"))?;
         let mut stage = Self { uid, base, binds: Vec::new() };
@@ -316,10 +322,10 @@ mod tests {
         let dir = || Some(PathBuf::from("/sys/fs/cgroup/ash"));
         let none = Cgroup { memory: None, pids: None, freezer: dir(), unified: None, cpu: dir() };
         let all = Cgroup { memory: dir(), pids: dir(), ..none.clone() };
-        let limits = Required::parse("limits").expect("a wall");
+        let limits = RequiredWalls::parse("limits").expect("a wall");
         assert!(limited(&limits, Some(&all)).is_ok());
         assert!(limited(&limits, Some(&Cgroup { pids: None, ..all })).is_err());
         assert!(limited(&limits, Some(&none)).is_err() && limited(&limits, None).is_err());
-        assert!(limited(&Required::default(), None).is_ok());
+        assert!(limited(&RequiredWalls::default(), None).is_ok());
     }
 }

@@ -2,8 +2,8 @@
 
 use std::{fs, time::Duration};
 
-use ash_model::Usage;
-use ash_sandbox::{Allowance, ModelUsage, What};
+use ash_model::TokenUsage;
+use ash_sandbox::{JournalPayload, ModelUsage, UsageAllowance};
 use tokio::time::timeout;
 
 use crate::{
@@ -14,15 +14,15 @@ use crate::{
 const ANSWER: &str =
     r#"{"id":"msg_1","model":"m","content":[],"usage":{"input_tokens":60,"output_tokens":4}}"#;
 
-fn allowance(position: u64, tokens: Option<u64>) -> Option<Allowance> {
-    Some(Allowance { position, tokens, nano_usd: None, prices: None })
+fn allowance(position: u64, tokens: Option<u64>) -> Option<UsageAllowance> {
+    Some(UsageAllowance { position, tokens, nano_usd: None, prices: None })
 }
 
 /// The next record of what an answer used.
 async fn next_usage(live: &mut Live) -> (u16, ModelUsage) {
     loop {
         let record = timeout(DEADLINE, live.records.next()).await.expect("in time").expect("a record");
-        if let What::Usage(usage) = record.what {
+        if let JournalPayload::Usage(usage) = record.payload {
             return (record.process, usage);
         }
     }
@@ -32,7 +32,7 @@ async fn next_usage(live: &mut Live) -> (u16, ModelUsage) {
 async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_inside() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
-    live.remote.allow(1, allowance(0, None)).await.expect("sent");
+    live.remote.set_allowance(1, allowance(0, None)).await.expect("sent");
     let ask = format!("{CURL} -N http://localhost/v1/messages -d '{{\"model\":\"m\"}}'");
     live.start(script(7, &ask)).await;
     let mut call = upstream.next().await;
@@ -40,7 +40,7 @@ async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_insi
     let start = r#"{"type":"message_start","message":{"id":"msg_1","model":"m","usage":{"input_tokens":7,"output_tokens":1}}}"#;
     call.chunk(&format!("data: {start}\n\n")).await;
     let used = |message: &str, input_tokens, output_tokens, torn| {
-        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        let usage = TokenUsage { input_tokens, output_tokens, ..TokenUsage::default() };
         (1, ModelUsage { message: message.to_owned(), model: "m".to_owned(), usage, torn })
     };
     assert_eq!(next_usage(&mut live).await, used("msg_1", 7, 1, true));
@@ -69,7 +69,7 @@ async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_insi
 async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
-    live.remote.allow(1, allowance(0, Some(100))).await.expect("sent");
+    live.remote.set_allowance(1, allowance(0, Some(100))).await.expect("sent");
     let ask = format!("{CURL} -w ' %{{http_code}}\\n' http://localhost/v1/messages -d x");
     // The server is gone before the first of them is answered.
     live.start(script(
@@ -108,8 +108,8 @@ async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
 async fn each_session_of_a_sandbox_has_its_own_socket_and_account() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
-    live.remote.allow(1, allowance(0, Some(10))).await.expect("sent");
-    live.remote.allow(2, allowance(0, None)).await.expect("sent");
+    live.remote.set_allowance(1, allowance(0, Some(10))).await.expect("sent");
+    live.remote.set_allowance(2, allowance(0, None)).await.expect("sent");
     live.remote.thaw().await.expect("the frames before it are obeyed");
     let second = CURL.replace("model.sock", "model.2.sock");
     let ask =
@@ -124,7 +124,7 @@ async fn each_session_of_a_sandbox_has_its_own_socket_and_account() {
     live.start(script(6, &format!("{}; {}", ask(CURL), ask(&second)))).await;
     upstream.next().await.answer(ANSWER).await;
     assert_eq!(live.finish().await.0, ["402", "200"]);
-    live.remote.allow(2, None).await.expect("sent");
+    live.remote.set_allowance(2, None).await.expect("sent");
     assert_eq!(live.run(&ask(&second)).await.0, ["503"]);
 }
 
@@ -147,8 +147,8 @@ print(*sorted((status, seen.count(status)) for status in set(seen)))
 
 async fn two_sockets(upstream: &Upstream, rig: &Rig, count: &str, at_once: &str) -> Live {
     let mut live = connected(rig, upstream, "sesame").await;
-    live.remote.allow(1, allowance(0, None)).await.expect("sent");
-    live.remote.allow(2, allowance(0, None)).await.expect("sent");
+    live.remote.set_allowance(1, allowance(0, None)).await.expect("sent");
+    live.remote.set_allowance(2, allowance(0, None)).await.expect("sent");
     live.remote.thaw().await.expect("the frames before it are obeyed");
     live.start(command(5, &["/usr/bin/python3", "-c", CALLS, count, at_once])).await;
     live

@@ -1,7 +1,7 @@
 //! Lines in and out: none lost, none twice, none changed, whoever dies in between.
 
 use ash_model::Epoch;
-use ash_sandbox::{Caps, Error, Exit, What};
+use ash_sandbox::{Error, JournalPayload, ProcessExit, ShimLimits};
 
 use crate::rig::{Live, Rig, command, eventually, script};
 
@@ -13,12 +13,12 @@ async fn count(live: &mut Live, mut next: u64, stop: u64) -> (u64, u64) {
     while next < stop {
         let record = live.next().await;
         offset = record.offset;
-        match record.what {
-            What::Line(line) => {
+        match record.payload {
+            JournalPayload::StdoutLine(line) => {
                 assert_eq!(String::from_utf8_lossy(&line), next.to_string());
                 next += 1;
             }
-            What::Started { .. } => {}
+            JournalPayload::Started { .. } => {}
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -42,7 +42,7 @@ async fn a_client_that_dies_again_and_again_reads_an_exact_sequence() {
         live = rig.reattach(1, offset).await;
     }
     count(&mut live, next, LINES).await;
-    assert!(matches!(live.next().await.what, What::Exit(Exit { code: Some(0), .. })));
+    assert!(matches!(live.next().await.payload, JournalPayload::Exit(ProcessExit { code: Some(0), .. })));
     assert!(offset > 0);
 }
 
@@ -100,9 +100,9 @@ async fn megabytes_go_in_and_come_out_unchanged() {
     live.remote.close_input(1).await.expect("sent");
     let mut got = Vec::new();
     loop {
-        match live.next().await.what {
-            What::Chunk(bytes) => got.extend(bytes),
-            What::Exit(_) => break,
+        match live.next().await.payload {
+            JournalPayload::StdoutChunk(bytes) => got.extend(bytes),
+            JournalPayload::Exit(_) => break,
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -111,7 +111,7 @@ async fn megabytes_go_in_and_come_out_unchanged() {
 
 #[tokio::test]
 async fn an_agent_that_is_not_heard_waits_and_loses_nothing() {
-    let rig = Rig::with(Caps { unacked_bytes: 64 << 10, ..Caps::default() }, "data").await;
+    let rig = Rig::with(ShimLimits { unacked_bytes: 64 << 10, ..ShimLimits::default() }, "data").await;
     let lines = 200_000;
     let mut live = rig.launch().await;
     let journal = rig.spec.run_dir.join(format!("journal.{}", rig.spec.incarnation));
@@ -128,29 +128,32 @@ async fn an_agent_that_is_not_heard_waits_and_loses_nothing() {
         (next, step) = count(&mut live, next, (next + 1000).min(lines)).await;
         live.remote.ack(step).await.expect("sent");
     }
-    assert!(matches!(live.next().await.what, What::Exit(Exit { code: Some(0), .. })));
+    assert!(matches!(live.next().await.payload, JournalPayload::Exit(ProcessExit { code: Some(0), .. })));
 }
 
 #[tokio::test]
 async fn an_exit_passes_the_cap() {
-    let rig = Rig::with(Caps { unacked_bytes: 1 << 10, ..Caps::default() }, "data").await;
+    let rig = Rig::with(ShimLimits { unacked_bytes: 1 << 10, ..ShimLimits::default() }, "data").await;
     let mut live = rig.launch().await;
     live.start(script(1, "seq 100000")).await;
     live.remote.signal(1, rustix::process::Signal::KILL.as_raw()).await.expect("sent");
     let (_, exit) = live.finish().await;
-    assert_eq!(exit, Exit { code: None, signal: Some(9), oom: false });
+    assert_eq!(exit, ProcessExit { code: None, signal: Some(9), oom: false });
 }
 
 #[tokio::test]
 async fn a_line_that_is_too_long_ends_its_process_only() {
-    let rig = Rig::with(Caps { line_bytes: 100_000, ..Caps::default() }, "data").await;
+    let rig = Rig::with(ShimLimits { line_bytes: 100_000, ..ShimLimits::default() }, "data").await;
     let mut live = rig.launch().await;
     live.start(script(1, "head -c 100000 /dev/zero; echo; echo fine; head -c 200000 /dev/zero; sleep 1000"))
         .await;
-    assert_eq!(live.next().await.what, What::Line(vec![0; 100_000]));
-    assert_eq!(live.next().await.what, What::Line(b"fine".to_vec()));
-    assert_eq!(live.next().await.what, What::TooLong);
-    assert_eq!(live.next().await.what, What::Exit(Exit { code: None, signal: Some(9), oom: false }));
+    assert_eq!(live.next().await.payload, JournalPayload::StdoutLine(vec![0; 100_000]));
+    assert_eq!(live.next().await.payload, JournalPayload::StdoutLine(b"fine".to_vec()));
+    assert_eq!(live.next().await.payload, JournalPayload::LineTooLong);
+    assert_eq!(
+        live.next().await.payload,
+        JournalPayload::Exit(ProcessExit { code: None, signal: Some(9), oom: false })
+    );
     assert_eq!(live.run("echo on").await.0, ["on"]);
 }
 
@@ -160,13 +163,16 @@ async fn bytes_that_are_not_text_are_carried_as_they_are() {
     let mut live = rig.launch().await;
     live.start(script(1, "printf 'a\\xff\\xfe\\0b\\nrest'; printf 'bad\\xff\\n' >&2; exit 3")).await;
     let mut seen = Vec::new();
-    while !matches!(seen.last(), Some(What::Exit(_))) {
-        seen.push(live.next().await.what);
+    while !matches!(seen.last(), Some(JournalPayload::Exit(_))) {
+        seen.push(live.next().await.payload);
     }
-    assert!(seen.contains(&What::Line(b"a\xff\xfe\0b".to_vec())), "{seen:?}");
-    assert!(seen.contains(&What::Tail(b"rest".to_vec())), "{seen:?}");
-    assert!(seen.contains(&What::Err(b"bad\xff".to_vec())), "{seen:?}");
-    assert_eq!(seen.last(), Some(&What::Exit(Exit { code: Some(3), signal: None, oom: false })));
+    assert!(seen.contains(&JournalPayload::StdoutLine(b"a\xff\xfe\0b".to_vec())), "{seen:?}");
+    assert!(seen.contains(&JournalPayload::StdoutTail(b"rest".to_vec())), "{seen:?}");
+    assert!(seen.contains(&JournalPayload::StderrLine(b"bad\xff".to_vec())), "{seen:?}");
+    assert_eq!(
+        seen.last(),
+        Some(&JournalPayload::Exit(ProcessExit { code: Some(3), signal: None, oom: false }))
+    );
 }
 
 #[tokio::test]
@@ -184,7 +190,7 @@ async fn an_exit_does_not_wait_for_children_left_behind() {
 
 #[tokio::test]
 async fn a_socket_path_longer_than_an_address_works() {
-    let rig = Rig::with(Caps::default(), &"long/".repeat(40)).await;
+    let rig = Rig::with(ShimLimits::default(), &"long/".repeat(40)).await;
     assert!(rig.spec.run_dir.as_os_str().len() > 200);
     let mut live = rig.launch().await;
     assert_eq!(live.run("echo far").await.0, ["far"]);
@@ -208,8 +214,10 @@ async fn a_signal_reaches_the_whole_group() {
 async fn each_listener_hears_its_own_processes() {
     let rig = Rig::new().await;
     let live = rig.launch().await;
-    let said = |record: ash_sandbox::Record| match record.what {
-        What::Line(line) => Some((record.process, String::from_utf8_lossy(&line).into_owned())),
+    let said = |record: ash_sandbox::JournalRecord| match record.payload {
+        JournalPayload::StdoutLine(line) => {
+            Some((record.process, String::from_utf8_lossy(&line).into_owned()))
+        }
         _ => None,
     };
     let (mut first, mut second) = (live.remote.listen(vec![1..=1]), live.remote.listen(vec![2..=2, 70..=79]));
@@ -220,7 +228,7 @@ async fn each_listener_hears_its_own_processes() {
     // Each process counts its own input.
     live.remote.input(2, 5, b"x\n".to_vec()).await.expect("sent");
     live.remote.input(1, 1, b"a\n".to_vec()).await.expect("sent");
-    let next = async |records: &mut ash_sandbox::Records| loop {
+    let next = async |records: &mut ash_sandbox::RecordStream| loop {
         let record = tokio::time::timeout(crate::rig::DEADLINE, records.next()).await.expect("in time");
         if let Some(line) = said(record.expect("a record")) {
             return line;

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use ash_model::Epoch;
-use ash_sandbox::{Exit, What, drain, knock, reap};
+use ash_sandbox::{JournalPayload, ProcessExit, drain, knock, reap};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Rig, command, eventually, in_docker, is_root, marker, running, script};
@@ -27,7 +27,10 @@ async fn a_killed_shim_takes_everything_with_it_and_leaves_its_journal() {
     eventually("all are dead", || running(&seconds) == 0).await;
     assert!(knock(&rig.spec.run_dir, Epoch(9)).await.expect("asked").is_none());
     let left = drain(&rig.spec.run_dir, rig.spec.incarnation, first.offset).expect("drained");
-    assert_eq!(left.iter().map(|r| &r.what).collect::<Vec<_>>(), [&What::Line(b"two".to_vec())]);
+    assert_eq!(
+        left.iter().map(|r| &r.payload).collect::<Vec<_>>(),
+        [&JournalPayload::StdoutLine(b"two".to_vec())]
+    );
     let groups = rig.cgroup_dirs();
     if !in_docker() {
         // An engine clears up its own at once.
@@ -73,11 +76,11 @@ async fn a_killed_init_is_gone_and_its_journal_is_served_until_it_is_acknowledge
     let shim = rig.shim_pid();
     kill(live.hello.init.expect("it runs").pid as i32);
     let gone = live.next().await;
-    assert!(matches!(&gone.what, What::Gone { oom: false, .. }), "{gone:?}");
+    assert!(matches!(&gone.payload, JournalPayload::SandboxGone { oom: false, .. }), "{gone:?}");
     drop(live);
     let mut live = rig.reattach(1, 0).await;
     assert_eq!((live.hello.init, live.hello.running.len()), (None, 0));
-    assert!(matches!(live.next().await.what, What::Started { .. }));
+    assert!(matches!(live.next().await.payload, JournalPayload::Started { .. }));
     assert_eq!(live.line().await, "last words");
     assert_eq!(live.next().await, gone);
     live.remote.ack(gone.offset).await.expect("sent");
@@ -98,9 +101,9 @@ async fn as_root_a_process_killed_for_want_of_memory_says_so() {
     let mut live = rig.launch().await;
     live.start(command(1, &["/usr/bin/python3", "-c", "x = bytearray(200 << 20); print(len(x))"])).await;
     let (_, exit) = live.finish().await;
-    assert_eq!(exit, Exit { code: None, signal: Some(9), oom: true });
+    assert_eq!(exit, ProcessExit { code: None, signal: Some(9), oom: true });
     assert_eq!(exit.to_string(), "signal 9 (out of memory)");
-    assert_eq!(live.run("kill -9 $$").await.1, Exit { code: None, signal: Some(9), oom: false });
+    assert_eq!(live.run("kill -9 $$").await.1, ProcessExit { code: None, signal: Some(9), oom: false });
 }
 
 #[tokio::test]
@@ -187,6 +190,6 @@ async fn without_walls_a_killed_init_is_gone_with_everything() {
     live.start(start).await;
     assert_eq!(live.line().await, "up");
     kill(live.hello.init.expect("it runs").pid as i32);
-    assert!(matches!(live.next().await.what, What::Gone { .. }));
+    assert!(matches!(live.next().await.payload, JournalPayload::SandboxGone { .. }));
     eventually("all are dead", || running(&seconds) == 0).await;
 }

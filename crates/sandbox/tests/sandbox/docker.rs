@@ -3,13 +3,13 @@
 use std::{fs, path::Path};
 
 use ash_model::{Image, Incarnation};
-use ash_sandbox::{Caps, Docker, Exit, What, reap};
+use ash_sandbox::{DockerBackend, JournalPayload, ProcessExit, ShimLimits, reap};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Live, Rig, ask, command, engine, eventually, script};
 
 fn rig() -> Rig {
-    Rig::docker(Caps::default(), "data", "ash-test")
+    Rig::docker(ShimLimits::default(), "data", "ash-test")
 }
 
 fn name(rig: &Rig) -> String {
@@ -54,7 +54,7 @@ async fn as_root_a_container_that_somebody_removes_is_a_death_and_the_next_one_h
     assert_eq!(live.line().await, "up");
     assert_eq!(ask("DELETE", &format!("/containers/{}?force=1", name(&rig)), "").0, 204);
     let gone = live.next().await;
-    assert!(matches!(&gone.what, What::Gone { oom: false, .. }), "{gone:?}");
+    assert!(matches!(&gone.payload, JournalPayload::SandboxGone { oom: false, .. }), "{gone:?}");
     live.remote.ack(gone.offset).await.expect("sent");
     live.closed().await;
     let mut live = again(&mut rig).await;
@@ -71,23 +71,23 @@ async fn as_root_a_container_killed_for_want_of_memory_says_so_and_the_next_one_
     live.start(script(1, "exec head -c 200M /dev/zero > /tmp/big")).await;
     let gone = loop {
         let record = live.next().await;
-        if !matches!(record.what, What::Exit(_) | What::Err(_)) {
+        if !matches!(record.payload, JournalPayload::Exit(_) | JournalPayload::StderrLine(_)) {
             break record;
         }
     };
-    assert!(matches!(&gone.what, What::Gone { oom: true, .. }), "{gone:?}");
+    assert!(matches!(&gone.payload, JournalPayload::SandboxGone { oom: true, .. }), "{gone:?}");
     let mut live = again(&mut rig).await;
     assert_eq!(live.run("cat /workspace/w; ls /tmp").await.0, ["kept"]);
 }
 
 #[tokio::test]
 async fn as_root_an_image_needs_nothing_of_ours() {
-    let rig = Rig::docker(Caps::default(), "data", "ash-test-busybox");
+    let rig = Rig::docker(ShimLimits::default(), "data", "ash-test-busybox");
     let mut live = rig.launch().await;
     live.start(command(1, &["sh", "-c", "ls /; id -un; echo $HOME; touch /workspace/f /tmp/t && echo made"]))
         .await;
     let (lines, exit) = live.finish().await;
-    assert_eq!(exit, Exit { code: Some(0), signal: None, oom: false }, "{lines:?}");
+    assert_eq!(exit, ProcessExit { code: Some(0), signal: None, oom: false }, "{lines:?}");
     assert!(!lines.contains(&"usr".to_owned()) && !lines.contains(&"lib".to_owned()), "{lines:?}");
     assert_eq!(lines[lines.len() - 3..], ["agent", "/home/agent", "made"]);
     // And our own program runs there.
@@ -146,9 +146,10 @@ async fn as_root_servers_that_clear_away_at_the_same_time_do_not_fail() {
     rigs.iter().for_each(|rig| reap(&rig.spec.run_dir).expect("reaped"));
 }
 
-fn docker() -> Docker {
+fn docker() -> DockerBackend {
     let socket = format!("unix://{}", engine());
-    Docker::new("/ash".into(), Some(&socket), Image::parse("ash-test").expect("a name")).expect("a socket")
+    DockerBackend::new("/ash".into(), Some(&socket), Image::parse("ash-test").expect("a name"))
+        .expect("a socket")
 }
 
 /// An image like the one for tests, with one more line in its Dockerfile; removed when dropped.
@@ -185,14 +186,14 @@ impl Drop for Built {
 async fn as_root_an_image_with_a_volume_where_checkpoints_look_is_refused() {
     for at in ["/workspace/data", "/home/agent/.cache"] {
         let image = Built::with(&format!("VOLUME {at}"));
-        let rig = Rig::docker(Caps::default(), "data", &image.0);
+        let rig = Rig::docker(ShimLimits::default(), "data", &image.0);
         let error = rig.backend.launch(&rig.spec).await.expect_err("refused").to_string();
         assert!(error.contains(&format!("VOLUME at {at}")) && error.contains("without it"), "{error}");
         assert!(!is_there(&rig));
     }
     // What is ours anyway is covered by ours.
     let image = Built::with("VOLUME /workspace");
-    let rig = Rig::docker(Caps::default(), "data", &image.0);
+    let rig = Rig::docker(ShimLimits::default(), "data", &image.0);
     let mut live = rig.launch().await;
     live.start(command(1, &["sh", "-c", "echo kept > /workspace/f"])).await;
     assert_eq!(live.finish().await.1.code, Some(0));
@@ -202,7 +203,7 @@ async fn as_root_an_image_with_a_volume_where_checkpoints_look_is_refused() {
 #[tokio::test]
 async fn as_root_an_images_own_path_comes_first_and_agents_run_after_the_server() {
     let image = Built::with("ENV PATH=/opt/own:/bin");
-    let rig = Rig::docker(Caps::default(), "data", &image.0);
+    let rig = Rig::docker(ShimLimits::default(), "data", &image.0);
     let mut live = rig.launch().await;
     let mut start = command(1, &["sh", "-c", "echo $PATH; cat /proc/self/stat"]);
     start.env.insert("PATH".to_owned(), "/usr/bin:/bin".to_owned());
@@ -218,9 +219,9 @@ async fn as_root_an_images_own_path_comes_first_and_agents_run_after_the_server(
 #[tokio::test]
 async fn as_root_an_engine_that_cannot_be_asked_is_a_sentence_with_a_remedy() {
     let image = Image::parse("ash-test").expect("a name");
-    let docker = |host: &str| Docker::new("/ash".into(), Some(host), image.clone());
+    let docker = |host: &str| DockerBackend::new("/ash".into(), Some(host), image.clone());
     let missing =
-        docker("unix:///nowhere/docker.sock").expect("a path").look().await.expect_err("nobody there");
+        docker("unix:///nowhere/docker.sock").expect("a path").check().await.expect_err("nobody there");
     assert!(
         missing.to_string().starts_with("there is no Docker engine at /nowhere/docker.sock. Install"),
         "{missing}"
@@ -229,5 +230,5 @@ async fn as_root_an_engine_that_cannot_be_asked_is_a_sentence_with_a_remedy() {
     assert!(far.contains("unix:///PATH"), "{far}");
     assert!(Path::new(&engine()).exists());
     let here = docker(&format!("unix://{}", engine())).expect("a path");
-    assert!(here.look().await.expect("an engine").starts_with(|first: char| first.is_ascii_digit()));
+    assert!(here.check().await.expect("an engine").starts_with(|first: char| first.is_ascii_digit()));
 }

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
-use ash_model::Dialect;
-use ash_sandbox::{Caps, Egress, Error};
+use ash_model::ModelApiDialect;
+use ash_sandbox::{EgressPolicy, Error, ShimLimits};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
@@ -121,14 +121,14 @@ impl Call {
     }
 }
 
-fn policy(upstream: String, key: &str) -> Option<Egress> {
+fn policy(upstream: String, key: &str) -> Option<EgressPolicy> {
     let headers = BTreeMap::from([("x-api-key".to_owned(), key.into())]);
-    Some(Egress { upstream, headers, public: false, dialect: Some(Dialect::Anthropic) })
+    Some(EgressPolicy { upstream, headers, public: false, dialect: Some(ModelApiDialect::Anthropic) })
 }
 
 pub(crate) async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
     let live = rig.launch().await;
-    live.remote.egress(policy(upstream.url(), key)).await.expect("sent");
+    live.remote.set_egress(policy(upstream.url(), key)).await.expect("sent");
     live
 }
 
@@ -225,9 +225,13 @@ async fn what_is_not_for_talking_with_a_model_is_refused_by_name_and_never_reach
         requests.iter().map(ask).collect::<String>()
     };
     let base = upstream.url();
-    let openai = Egress { dialect: Some(Dialect::Openai), ..policy(format!("{base}/v1"), "k").expect("one") };
+    let openai = EgressPolicy {
+        dialect: Some(ModelApiDialect::Openai),
+        ..policy(format!("{base}/v1"), "k").expect("one")
+    };
     let deployment = format!("{base}/openai/deployments/d");
-    let azure = Egress { dialect: Some(Dialect::Azure), ..policy(deployment, "k").expect("one") };
+    let azure =
+        EgressPolicy { dialect: Some(ModelApiDialect::Azure), ..policy(deployment, "k").expect("one") };
     for (way, listed, requests) in [
         (
             policy(base, "k"),
@@ -245,7 +249,7 @@ async fn what_is_not_for_talking_with_a_model_is_refused_by_name_and_never_reach
         ),
         (Some(azure), "POST /chat/completions,", &[("GET", "/files"), ("POST", "/images/generations")]),
     ] {
-        live.remote.egress(way).await.expect("sent");
+        live.remote.set_egress(way).await.expect("sent");
         let (lines, _) = live.run(&refused(requests)).await;
         assert_eq!(lines.len(), requests.len());
         for line in lines {
@@ -264,7 +268,10 @@ async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_backgr
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = rig.launch().await;
     let way = policy(format!("{}/v1", upstream.url()), "k").expect("one");
-    live.remote.egress(Some(Egress { dialect: Some(Dialect::Openai), ..way })).await.expect("sent");
+    live.remote
+        .set_egress(Some(EgressPolicy { dialect: Some(ModelApiDialect::Openai), ..way }))
+        .await
+        .expect("sent");
     let ask = |body: &str, path: &str| {
         format!("printf %s '{body}' | {CURL} -w ' %{{http_code}}' http://localhost{path} -d @-")
     };
@@ -304,8 +311,9 @@ async fn a_deployment_of_azure_is_called_beneath_its_path_with_its_query() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = rig.launch().await;
     let deployment = format!("{}/gate/openai/deployments/d", upstream.url());
-    let azure = Egress { dialect: Some(Dialect::Azure), ..policy(deployment, "k").expect("one") };
-    live.remote.egress(Some(azure)).await.expect("sent");
+    let azure =
+        EgressPolicy { dialect: Some(ModelApiDialect::Azure), ..policy(deployment, "k").expect("one") };
+    live.remote.set_egress(Some(azure)).await.expect("sent");
     for (path, line) in [
         (
             "/chat/completions?api-version=v -d x",
@@ -473,7 +481,7 @@ async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
     assert_eq!((lines[1].as_str(), exit.code), ("503", Some(0)));
 
     let upstream = Upstream::new().await;
-    live.remote.egress(policy(upstream.url(), "sesame")).await.expect("sent");
+    live.remote.set_egress(policy(upstream.url(), "sesame")).await.expect("sent");
     drop(upstream);
     let (lines, exit) = live.run(&large).await;
     let told: serde_json::Value = serde_json::from_str(&lines[0]).expect("json");
@@ -486,7 +494,7 @@ async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
 async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = rig.launch().await;
-    live.remote.egress(policy(upstream.url().replace("http:", "https:"), "sesame")).await.expect("sent");
+    live.remote.set_egress(policy(upstream.url().replace("http:", "https:"), "sesame")).await.expect("sent");
     live.start(script(1, &format!("{CURL} -w '%{{http_code}}' http://localhost/v1/messages -d secret")))
         .await;
     let (mut stream, _) = timeout(DEADLINE, upstream.0.accept()).await.expect("in time").expect("accepted");
@@ -510,7 +518,7 @@ async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
     live.start(script(1, &format!("{CURL} -N http://localhost/v1/models/a http://localhost/v1/models/b")))
         .await;
     let call = upstream.next().await;
-    live.remote.egress(policy(upstream.url(), "second")).await.expect("sent");
+    live.remote.set_egress(policy(upstream.url(), "second")).await.expect("sent");
     // Answered in order, so the shim has read what came before.
     live.remote.thaw().await.expect("thawed");
     assert_eq!(call.header("x-api-key"), Some("first"));
@@ -521,7 +529,7 @@ async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
     call.begin_stream().await;
     call.chunk("two\n").await;
     assert_eq!(live.line().await, "two");
-    live.remote.egress(None).await.expect("sent");
+    live.remote.set_egress(None).await.expect("sent");
     call.hung_up().await;
     assert_ne!(live.finish().await.1.code, Some(0));
     let (lines, _) =
@@ -556,10 +564,10 @@ async fn a_policy_outlives_the_servers_connection_and_is_written_nowhere() {
 async fn a_policy_that_cannot_be_meant_is_refused_before_it_is_sent() {
     let rig = Rig::new().await;
     let live = rig.launch().await;
-    let refused = live.remote.egress(policy("http://api.anthropic.com".to_owned(), "sesame")).await;
-    assert!(matches!(&refused, Err(Error::Egress { why }) if why.contains("https")), "{refused:?}");
-    let refused = live.remote.egress(policy("https://api.anthropic.com".to_owned(), "ses\name")).await;
-    assert!(matches!(&refused, Err(Error::Egress { why }) if !why.contains("ses")), "{refused:?}");
+    let refused = live.remote.set_egress(policy("http://api.anthropic.com".to_owned(), "sesame")).await;
+    assert!(matches!(&refused, Err(Error::InvalidEgress { why }) if why.contains("https")), "{refused:?}");
+    let refused = live.remote.set_egress(policy("https://api.anthropic.com".to_owned(), "ses\name")).await;
+    assert!(matches!(&refused, Err(Error::InvalidEgress { why }) if !why.contains("ses")), "{refused:?}");
 }
 
 #[tokio::test]
@@ -627,7 +635,8 @@ async fn each_sandbox_has_its_own_key_and_no_way_to_anothers() {
 
 #[tokio::test]
 async fn a_data_directory_may_lie_deeper_than_a_sockets_address_is_long() {
-    let (rig, upstream) = (Rig::with(Caps::default(), &"long/".repeat(40)).await, Upstream::new().await);
+    let (rig, upstream) =
+        (Rig::with(ShimLimits::default(), &"long/".repeat(40)).await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     live.start(script(1, &format!("{CURL} http://localhost/v1/models"))).await;
     upstream.next().await.answer("far").await;
@@ -638,7 +647,7 @@ async fn a_data_directory_may_lie_deeper_than_a_sockets_address_is_long() {
 async fn without_walls_the_socket_is_where_it_is() {
     let (rig, upstream) = (Rig::bare(), Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
-    let inside = rig.backend.inside(&rig.spec);
+    let inside = rig.backend.layout(&rig.spec);
     let call = format!("curl -sS --unix-socket {} http://localhost/v1/models", inside.model_socket.display());
     let mut start = script(1, &call);
     start.cwd = inside.workspace;
@@ -655,7 +664,7 @@ async fn a_service_may_be_a_socket_of_this_machine() {
     let path = rig.base.path().join("m.sock");
     let service = UnixListener::bind(&path).expect("bound");
     let mut live = rig.launch().await;
-    live.remote.egress(policy(format!("unix:{}", path.display()), "sesame")).await.expect("sent");
+    live.remote.set_egress(policy(format!("unix:{}", path.display()), "sesame")).await.expect("sent");
     live.start(script(1, &format!("{CURL} http://localhost/v1/models"))).await;
     let (stream, _) = timeout(DEADLINE, service.accept()).await.expect("in time").expect("accepted");
     let call = Call::read(stream).await;

@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use ash_model::Consistency;
-use ash_sandbox::Caps;
+use ash_model::CaptureConsistency;
+use ash_sandbox::ShimLimits;
 
 use crate::rig::{Live, Rig, eventually, is_root, script};
 
@@ -13,7 +13,7 @@ fn length(file: &Path) -> u64 {
     fs::metadata(file).map_or(0, |meta| meta.len())
 }
 
-async fn counting(caps: Caps) -> (Rig, Live, std::path::PathBuf) {
+async fn counting(caps: ShimLimits) -> (Rig, Live, std::path::PathBuf) {
     let rig = Rig::with(caps, "data").await;
     let mut live = rig.launch().await;
     live.start(script(1, COUNTER)).await;
@@ -42,8 +42,8 @@ async fn goes_on(counter: &Path) {
 
 #[tokio::test]
 async fn nothing_is_written_while_the_sandbox_is_held() {
-    let (_rig, live, counter) = counting(Caps::default()).await;
-    let expected = if is_root() { Consistency::Frozen } else { Consistency::Stopped };
+    let (_rig, live, counter) = counting(ShimLimits::default()).await;
+    let expected = if is_root() { CaptureConsistency::Frozen } else { CaptureConsistency::Stopped };
     for _ in 0..3 {
         assert_eq!(live.remote.freeze().await.expect("frozen"), expected);
         assert!(stands_still(&counter).await);
@@ -54,7 +54,7 @@ async fn nothing_is_written_while_the_sandbox_is_held() {
 
 #[tokio::test]
 async fn a_sandbox_whose_client_dies_is_let_go() {
-    let (rig, live, counter) = counting(Caps::default()).await;
+    let (rig, live, counter) = counting(ShimLimits::default()).await;
     live.remote.freeze().await.expect("frozen");
     assert!(stands_still(&counter).await);
     drop(live);
@@ -65,7 +65,7 @@ async fn a_sandbox_whose_client_dies_is_let_go() {
 
 #[tokio::test]
 async fn a_sandbox_held_for_too_long_is_let_go_and_the_thaw_says_so() {
-    let (_rig, live, counter) = counting(Caps { hold_ms: 50, ..Caps::default() }).await;
+    let (_rig, live, counter) = counting(ShimLimits { hold_ms: 50, ..ShimLimits::default() }).await;
     live.remote.freeze().await.expect("frozen");
     goes_on(&counter).await;
     assert!(!live.remote.thaw().await.expect("thawed"));
@@ -73,7 +73,7 @@ async fn a_sandbox_held_for_too_long_is_let_go_and_the_thaw_says_so() {
 
 #[tokio::test]
 async fn a_held_sandbox_can_be_ended() {
-    let (rig, mut live, _counter) = counting(Caps::default()).await;
+    let (rig, mut live, _counter) = counting(ShimLimits::default()).await;
     live.remote.freeze().await.expect("frozen");
     live.remote.end().await.expect("sent");
     live.closed().await;
@@ -84,7 +84,7 @@ async fn a_held_sandbox_can_be_ended() {
 async fn without_walls_and_groups_a_hold_is_live() {
     let rig = Rig::bare();
     let live = rig.launch().await;
-    let expected = if is_root() { Consistency::Frozen } else { Consistency::Live };
+    let expected = if is_root() { CaptureConsistency::Frozen } else { CaptureConsistency::Live };
     assert_eq!(live.remote.freeze().await.expect("answered"), expected);
     assert!(live.remote.thaw().await.expect("thawed"));
 }

@@ -15,8 +15,9 @@ use std::{
 
 use ash_model::{Epoch, Image, Incarnation};
 use ash_sandbox::{
-    Backend, Bare, Bubblewrap, Caps, Docker, Exit, Hello, Limits, Link, Record, Records, Remote, Spec, Start,
-    UserNamespaces, What, reap,
+    BubblewrapBackend, DockerBackend, JournalPayload, JournalRecord, ProcessExit, ProcessSpec, RecordStream,
+    SandboxBackend, SandboxHandle, SandboxLimits, SandboxLink, SandboxSpec, ShimHello, ShimLimits,
+    UnconfinedBackend, UserNamespacePolicy, reap,
 };
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -64,11 +65,11 @@ pub(crate) fn host_program() -> PathBuf {
 pub(crate) struct Rig {
     pub(crate) base: tempfile::TempDir,
     pub(crate) exe: PathBuf,
-    pub(crate) spec: Spec,
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) spec: SandboxSpec,
+    pub(crate) backend: Box<dyn SandboxBackend>,
 }
 
-fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, Spec) {
+fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, SandboxSpec) {
     let base = tempfile::tempdir().expect("a directory");
     fs::set_permissions(base.path(), fs::Permissions::from_mode(0o700)).expect("0700");
     let root = base.path().join(below);
@@ -87,17 +88,17 @@ fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, Spec) {
     if fs::hard_link(host_program(), &exe).is_err() {
         fs::copy(host_program(), &exe).expect("copied");
     }
-    let spec = Spec {
+    let spec = SandboxSpec {
         incarnation: Incarnation::fresh(),
         epoch: Epoch(1),
         run_dir,
         workspace,
         home,
         uid,
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         readonly: Vec::new(),
         image: None,
-        user_namespaces: UserNamespaces::Refused,
+        user_namespaces: UserNamespacePolicy::Refused,
         orphan_ttl: Duration::from_secs(600),
     };
     (base, exe, spec)
@@ -105,41 +106,41 @@ fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, Spec) {
 
 impl Rig {
     pub(crate) async fn new() -> Self {
-        Self::with(Caps::default(), "data").await
+        Self::with(ShimLimits::default(), "data").await
     }
 
-    pub(crate) async fn with(caps: Caps, below: &str) -> Self {
+    pub(crate) async fn with(caps: ShimLimits, below: &str) -> Self {
         if in_docker() {
             return Self::docker(caps, below, "ash-test");
         }
         let (base, exe, spec) = prepare(below);
-        let backend = Bubblewrap::probe(exe.clone()).await.expect("walls").with_caps(caps);
+        let backend = BubblewrapBackend::probe(exe.clone()).await.expect("walls").with_caps(caps);
         Self { base, exe, spec, backend: Box::new(backend) }
     }
 
     /// With this machine's programs over those of the image: the same promises, tried with the same tools.
-    pub(crate) fn docker(caps: Caps, below: &str, image: &str) -> Self {
+    pub(crate) fn docker(caps: ShimLimits, below: &str, image: &str) -> Self {
         let (base, exe, mut spec) = prepare(below);
         if image == "ash-test" {
             spec.readonly = ["/usr", "/etc/alternatives"].map(PathBuf::from).to_vec();
         }
         let host = format!("unix://{}", engine());
         let image = Image::parse(image).expect("a name");
-        let backend = Docker::new(exe.clone(), Some(&host), image).expect("a socket").with_caps(caps);
+        let backend = DockerBackend::new(exe.clone(), Some(&host), image).expect("a socket").with_caps(caps);
         Self { base, exe, spec, backend: Box::new(backend) }
     }
 
     pub(crate) fn bare() -> Self {
         let (base, exe, mut spec) = prepare("data");
         spec.uid = None;
-        Self { base, backend: Box::new(Bare::new(exe.clone())), exe, spec }
+        Self { base, backend: Box::new(UnconfinedBackend::new(exe.clone())), exe, spec }
     }
 
     pub(crate) async fn launch(&self) -> Live {
         Live::of(self.backend.launch(&self.spec).await.expect("launched"))
     }
 
-    pub(crate) async fn knock(&self, epoch: u64) -> ash_sandbox::Knocked {
+    pub(crate) async fn knock(&self, epoch: u64) -> ash_sandbox::ShimHandshake {
         ash_sandbox::knock(&self.spec.run_dir, Epoch(epoch))
             .await
             .expect("answered")
@@ -188,17 +189,17 @@ impl Drop for Rig {
 }
 
 pub(crate) struct Live {
-    pub(crate) hello: Hello,
-    pub(crate) remote: Remote,
-    pub(crate) records: Records,
+    pub(crate) hello: ShimHello,
+    pub(crate) remote: SandboxHandle,
+    pub(crate) records: RecordStream,
 }
 
-pub(crate) fn script(process: u16, text: &str) -> Start {
+pub(crate) fn script(process: u16, text: &str) -> ProcessSpec {
     command(process, &["/bin/bash", "-c", text])
 }
 
-pub(crate) fn command(process: u16, argv: &[&str]) -> Start {
-    Start {
+pub(crate) fn command(process: u16, argv: &[&str]) -> ProcessSpec {
+    ProcessSpec {
         process,
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
         env: BTreeMap::from([
@@ -212,50 +213,55 @@ pub(crate) fn command(process: u16, argv: &[&str]) -> Start {
 }
 
 impl Live {
-    pub(crate) fn of(link: Link) -> Self {
+    pub(crate) fn of(link: SandboxLink) -> Self {
         let hello = link.hello().clone();
         let (remote, records) = link.split();
         Self { hello, remote, records }
     }
 
-    pub(crate) async fn next(&mut self) -> Record {
+    pub(crate) async fn next(&mut self) -> JournalRecord {
         let next = tokio::time::timeout(DEADLINE, self.records.next()).await.expect("a record in time");
         next.expect("the connection is open")
     }
 
-    pub(crate) async fn start(&mut self, start: Start) {
+    pub(crate) async fn start(&mut self, start: ProcessSpec) {
         let process = start.process;
         self.remote.start(start).await.expect("sent");
         let record = self.next().await;
-        assert!(matches!(record.what, What::Started { .. }) && record.process == process, "{record:?}");
+        assert!(
+            matches!(record.payload, JournalPayload::Started { .. }) && record.process == process,
+            "{record:?}"
+        );
     }
 
     pub(crate) async fn line(&mut self) -> String {
         loop {
-            match self.next().await.what {
-                What::Line(line) => return String::from_utf8(line).expect("text"),
-                What::Err(line) => eprintln!("stderr: {}", String::from_utf8_lossy(&line)),
+            match self.next().await.payload {
+                JournalPayload::StdoutLine(line) => return String::from_utf8(line).expect("text"),
+                JournalPayload::StderrLine(line) => eprintln!("stderr: {}", String::from_utf8_lossy(&line)),
                 other => panic!("no line but {other:?}"),
             }
         }
     }
 
     /// Everything until the process exits: lines of both outputs, in order.
-    pub(crate) async fn finish(&mut self) -> (Vec<String>, Exit) {
+    pub(crate) async fn finish(&mut self) -> (Vec<String>, ProcessExit) {
         let mut lines = Vec::new();
         loop {
-            match self.next().await.what {
-                What::Line(line) | What::Tail(line) | What::Err(line) => {
+            match self.next().await.payload {
+                JournalPayload::StdoutLine(line)
+                | JournalPayload::StdoutTail(line)
+                | JournalPayload::StderrLine(line) => {
                     lines.push(String::from_utf8_lossy(&line).into_owned());
                 }
-                What::Exit(exit) => return (lines, exit),
-                What::Usage(_) => {}
+                JournalPayload::Exit(exit) => return (lines, exit),
+                JournalPayload::Usage(_) => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
     }
 
-    pub(crate) async fn run(&mut self, text: &str) -> (Vec<String>, Exit) {
+    pub(crate) async fn run(&mut self, text: &str) -> (Vec<String>, ProcessExit) {
         self.start(script(7, text)).await;
         self.finish().await
     }

@@ -2,11 +2,13 @@
 
 use std::{fs, net::TcpListener};
 
-use ash_sandbox::{Bubblewrap, Exit, Limits, Required, UserNamespaces, What};
+use ash_sandbox::{
+    BubblewrapBackend, JournalPayload, ProcessExit, RequiredWalls, SandboxLimits, UserNamespacePolicy,
+};
 
 use crate::rig::{DEADLINE, Rig, command, in_docker, script};
 
-const OK: Exit = Exit { code: Some(0), signal: None, oom: false };
+const OK: ProcessExit = ProcessExit { code: Some(0), signal: None, oom: false };
 
 #[tokio::test]
 async fn an_echo_agent_answers() {
@@ -239,7 +241,7 @@ for path in ("/proc/sys/kernel/domainname", "/proc/sysrq-trigger", "/proc/1/oom_
 #[tokio::test]
 async fn where_user_namespaces_are_allowed_nothing_else_is() {
     let mut rig = Rig::new().await;
-    rig.spec.user_namespaces = UserNamespaces::Allowed;
+    rig.spec.user_namespaces = UserNamespacePolicy::Allowed;
     if in_docker() {
         let error = rig.backend.launch(&rig.spec).await.expect_err("refused").to_string();
         assert!(error.contains("a Docker engine's own filter refuses"), "{error}");
@@ -260,9 +262,9 @@ async fn where_user_namespaces_are_allowed_nothing_else_is() {
 #[tokio::test]
 async fn what_is_required_and_missing_keeps_a_sandbox_from_being_built() {
     let mut rig = Rig::new().await;
-    let required = Required::parse("no-userns").expect("a wall");
-    rig.backend = Box::new(Bubblewrap::probe_with(rig.exe.clone(), required).await.expect("walls"));
-    rig.spec.user_namespaces = UserNamespaces::Allowed;
+    let required = RequiredWalls::parse("no-userns").expect("a wall");
+    rig.backend = Box::new(BubblewrapBackend::probe_with(rig.exe.clone(), required).await.expect("walls"));
+    rig.spec.user_namespaces = UserNamespacePolicy::Allowed;
     let error = rig.backend.launch(&rig.spec).await.expect_err("refused").to_string();
     assert!(error.contains("ASH_WALLS_REQUIRED=no-userns"), "{error}");
 }
@@ -330,8 +332,12 @@ except BlockingIOError:
 #[tokio::test]
 async fn limits_hold() {
     let mut rig = Rig::new().await;
-    rig.spec.limits =
-        Limits { processes: Some(30), open_files: 100, tmp_bytes: 1 << 20, ..Limits::default() };
+    rig.spec.limits = SandboxLimits {
+        processes: Some(30),
+        open_files: 100,
+        tmp_bytes: 1 << 20,
+        ..SandboxLimits::default()
+    };
     let mut live = rig.launch().await;
     let text = "ulimit -n; ulimit -c; head -c 3000000 /dev/zero > /tmp/big 2>/dev/null || echo full";
     assert_eq!(live.run(text).await.0, ["100", "0", "full"]);
@@ -344,12 +350,12 @@ async fn a_program_that_is_not_there_fails_to_start_and_nothing_else() {
     let rig = Rig::new().await;
     let mut live = rig.launch().await;
     live.remote.start(command(1, &["no-such-program"])).await.expect("sent");
-    let What::StartFailed { why } = live.next().await.what else { panic!("it started") };
+    let JournalPayload::StartFailed { why } = live.next().await.payload else { panic!("it started") };
     assert!(why.contains("no-such-program") && why.contains("No such file"), "{why}");
     let mut start = command(1, &["true"]);
     start.cwd = "/workspace/nowhere".into();
     live.remote.start(start).await.expect("sent");
-    let What::StartFailed { why } = live.next().await.what else { panic!("it started") };
+    let JournalPayload::StartFailed { why } = live.next().await.payload else { panic!("it started") };
     assert!(why.contains("/workspace/nowhere"), "{why}");
     assert_eq!(live.run("echo fine").await, (vec!["fine".to_owned()], OK));
 }
@@ -379,7 +385,7 @@ async fn arguments_larger_than_a_datagram_arrive() {
 async fn without_walls_agents_run_where_the_files_are() {
     let rig = Rig::bare();
     let mut live = rig.launch().await;
-    let inside = rig.backend.inside(&rig.spec);
+    let inside = rig.backend.layout(&rig.spec);
     assert_eq!((&inside.workspace, &inside.exe), (&rig.spec.workspace, &rig.exe));
     let mut start = script(1, "pwd; echo x > f; sleep 0.01 & wait; cat");
     start.cwd = inside.workspace;

@@ -1,7 +1,7 @@
 //! One header of a tar, and what may come before one. Where readers of tars disagree about what is meant, it is refused: what
 //! one of them would check must be what the next one writes.
 
-use super::ledger::Refusal;
+use super::ledger::ArchiveError;
 use std::ops::Range;
 
 pub(super) const BLOCK: usize = 512;
@@ -19,7 +19,7 @@ pub(super) const USTAR: &[u8] = b"ustar";
 const POSIX: &[u8] = b"ustar\x00";
 
 /// What a header says. Owner and times are not read: files belong to the session, and are as old as they are there.
-pub(super) struct Header {
+pub(super) struct TarHeader {
     pub(super) flag: u8,
     pub(super) name: Vec<u8>,
     pub(super) target: Vec<u8>,
@@ -27,10 +27,10 @@ pub(super) struct Header {
     pub(super) mode: u32,
 }
 
-impl Header {
-    pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
+impl TarHeader {
+    pub(super) fn parse(block: &[u8; BLOCK]) -> Result<TarHeader, ArchiveError> {
         if !has_checksum(block) {
-            return Err(Refusal::Damaged("the checksum of a header is wrong".to_owned()));
+            return Err(ArchiveError::Damaged("the checksum of a header is wrong".to_owned()));
         }
         let mut name = text(&block[NAME]).to_vec();
         let prefix = text(&block[PREFIX]);
@@ -38,11 +38,12 @@ impl Header {
         if block[MAGIC].starts_with(POSIX) && !prefix.is_empty() {
             name = [prefix, b"/", &name].concat();
         }
-        let wrong = |what: &str| Refusal::entry(&name, format!("has a {what} that is no number we can use"));
+        let wrong =
+            |what: &str| ArchiveError::entry(&name, format!("has a {what} that is no number we can use"));
         let size = number(&block[SIZE]).ok_or_else(|| wrong("size"))?;
         let mode = number(&block[MODE]).ok_or_else(|| wrong("mode"))?;
         let mode = u32::try_from(mode & 0o777).unwrap_or(0);
-        Ok(Header { flag: block[FLAG], target: text(&block[TARGET]).to_vec(), size, mode, name })
+        Ok(TarHeader { flag: block[FLAG], target: text(&block[TARGET]).to_vec(), size, mode, name })
     }
 }
 
@@ -82,36 +83,36 @@ fn number(field: &[u8]) -> Option<u64> {
 
 /// What was said about the next entry before it came.
 #[derive(Default)]
-pub(super) struct Extra {
+pub(super) struct TarExtensions {
     pub(super) name: Option<Vec<u8>>,
     pub(super) target: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
     had_pax: bool,
 }
 
-impl Extra {
+impl TarExtensions {
     pub(super) fn is_empty(&self) -> bool {
         !self.had_pax && self.name.is_none() && self.target.is_none()
     }
 
-    pub(super) fn long_name(&mut self, content: &[u8]) -> Result<(), Refusal> {
-        once(&mut self.name, without_end(content).to_vec(), "two long names for one entry")
+    pub(super) fn long_name(&mut self, content: &[u8]) -> Result<(), ArchiveError> {
+        set_once(&mut self.name, without_end(content).to_vec(), "two long names for one entry")
     }
 
-    pub(super) fn long_target(&mut self, content: &[u8]) -> Result<(), Refusal> {
-        once(&mut self.target, without_end(content).to_vec(), "two long targets for one link")
+    pub(super) fn long_target(&mut self, content: &[u8]) -> Result<(), ArchiveError> {
+        set_once(&mut self.target, without_end(content).to_vec(), "two long targets for one link")
     }
 
-    pub(super) fn pax(&mut self, content: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn pax(&mut self, content: &[u8]) -> Result<(), ArchiveError> {
         if std::mem::replace(&mut self.had_pax, true) {
             return Err(damaged("two sets of attributes for one entry"));
         }
-        for record in Records(content) {
+        for record in PaxRecords(content) {
             let (key, value) = record?;
             match key {
-                b"path" => once(&mut self.name, value.to_vec(), "two names for one entry")?,
-                b"linkpath" => once(&mut self.target, value.to_vec(), "two targets for one link")?,
-                b"size" => once(&mut self.size, decimal(value)?, "two sizes for one entry")?,
+                b"path" => set_once(&mut self.name, value.to_vec(), "two names for one entry")?,
+                b"linkpath" => set_once(&mut self.target, value.to_vec(), "two targets for one link")?,
+                b"size" => set_once(&mut self.size, decimal(value)?, "two sizes for one entry")?,
                 _ => not_sparse(key)?,
             }
         }
@@ -120,8 +121,8 @@ impl Extra {
 }
 
 /// For all that follow: notes, as of a commit. Names and sizes for all make no sense.
-pub(super) fn global(content: &[u8]) -> Result<(), Refusal> {
-    for record in Records(content) {
+pub(super) fn check_global_pax(content: &[u8]) -> Result<(), ArchiveError> {
+    for record in PaxRecords(content) {
         let (key, _) = record?;
         if matches!(key, b"path" | b"linkpath" | b"size") {
             return Err(damaged("a name or size for all entries"));
@@ -131,21 +132,21 @@ pub(super) fn global(content: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn not_sparse(key: &[u8]) -> Result<(), Refusal> {
-    if key.starts_with(b"GNU.sparse.") { Err(Refusal::entry(key, SPARSE)) } else { Ok(()) }
+fn not_sparse(key: &[u8]) -> Result<(), ArchiveError> {
+    if key.starts_with(b"GNU.sparse.") { Err(ArchiveError::entry(key, SPARSE)) } else { Ok(()) }
 }
 
 pub(super) const SPARSE: &str = "is of a sparse file; pack it without --sparse";
 
-fn once<T>(place: &mut Option<T>, value: T, why: &str) -> Result<(), Refusal> {
+fn set_once<T>(place: &mut Option<T>, value: T, why: &str) -> Result<(), ArchiveError> {
     match place.replace(value) {
         Some(_) => Err(damaged(why)),
         None => Ok(()),
     }
 }
 
-fn damaged(why: &str) -> Refusal {
-    Refusal::Damaged(why.to_owned())
+fn damaged(why: &str) -> ArchiveError {
+    ArchiveError::Damaged(why.to_owned())
 }
 
 fn without_end(content: &[u8]) -> &[u8] {
@@ -153,17 +154,17 @@ fn without_end(content: &[u8]) -> &[u8] {
     &content[..end]
 }
 
-fn decimal(text: &[u8]) -> Result<u64, Refusal> {
+fn decimal(text: &[u8]) -> Result<u64, ArchiveError> {
     let digits = Some(text).filter(|text| !text.is_empty() && text.iter().all(u8::is_ascii_digit));
     let number = digits.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     number.ok_or_else(|| damaged("a number in attributes is none"))
 }
 
 /// `LENGTH KEY=VALUE\n`, and the length is that of all of it.
-struct Records<'a>(&'a [u8]);
+struct PaxRecords<'a>(&'a [u8]);
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Result<(&'a [u8], &'a [u8]), Refusal>;
+impl<'a> Iterator for PaxRecords<'a> {
+    type Item = Result<(&'a [u8], &'a [u8]), ArchiveError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -177,8 +178,8 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-impl<'a> Records<'a> {
-    fn cut(&mut self) -> Result<(&'a [u8], &'a [u8]), Refusal> {
+impl<'a> PaxRecords<'a> {
+    fn cut(&mut self) -> Result<(&'a [u8], &'a [u8]), ArchiveError> {
         let wrong = || damaged("attributes that are not as they should be");
         let space = self.0.iter().take(20).position(|byte| *byte == b' ').ok_or_else(wrong)?;
         let length = usize::try_from(decimal(&self.0[..space])?).map_err(|_| wrong())?;
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn records_say_how_long_they_are_and_are() {
         let of = |text: &[u8]| {
-            let mut extra = Extra::default();
+            let mut extra = TarExtensions::default();
             extra.pax(text).map(|()| extra.name.unwrap_or_default())
         };
         assert_eq!(of(b"8 path=a\n").err(), Some(damaged("attributes that are not as they should be")));

@@ -2,37 +2,37 @@
 //! whatever form, is entered here before it is written.
 
 use ash_session::weight_of;
-use ash_snapshot::{BadPath, RelPath, Weight};
+use ash_snapshot::{BadPath, DiskUsage, RelPath};
 use std::collections::HashMap;
 
 /// The most of everything.
 #[derive(Debug, Clone)]
-pub(crate) struct Limits {
+pub(crate) struct ArchiveLimits {
     /// Headers of every kind, and folders that are only named in paths.
     pub(crate) entries: usize,
     /// Of all files together, and of one.
     pub(crate) bytes: u64,
-    pub(crate) one: u64,
+    pub(crate) file_bytes: u64,
     /// Of folders one in the other.
     pub(crate) depth: usize,
     /// Of all paths together: they are held in memory.
     pub(crate) names: usize,
     /// Unpacked by packed, above what is unpacked anyway.
     pub(crate) ratio: u64,
-    pub(crate) small: u64,
+    pub(crate) ratio_free_bytes: u64,
     /// Of what comes before an entry and belongs to it: a long name, attributes.
     pub(crate) extension: u64,
 }
 
-impl Limits {
-    pub(crate) const UPLOAD: Limits = Limits {
+impl ArchiveLimits {
+    pub(crate) const UPLOAD: ArchiveLimits = ArchiveLimits {
         entries: 100_000,
         bytes: 100 << 20,
-        one: 100 << 20,
+        file_bytes: 100 << 20,
         depth: 128,
         names: 16 << 20,
         ratio: 200,
-        small: 16 << 20,
+        ratio_free_bytes: 16 << 20,
         extension: 128 << 10,
     };
 
@@ -44,7 +44,7 @@ impl Limits {
 
 /// Why nothing of it is taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum ArchiveError {
     #[error("the archive is {0}; send a gzipped tar or a plain tar")]
     Unsupported(&'static str),
     #[error("the archive is damaged: {0}")]
@@ -59,20 +59,20 @@ pub(crate) enum Refusal {
     Ratio { most: u64 },
 }
 
-impl Refusal {
+impl ArchiveError {
     pub(super) fn code(&self) -> &'static str {
         match self {
-            Refusal::Unsupported(_) => "archive_unsupported",
-            Refusal::Damaged(_) => "archive_damaged",
-            Refusal::BadEntry { .. } => "archive_bad_entry",
-            Refusal::TooLarge(_) => "archive_too_large",
-            Refusal::TooMany(_) => "archive_too_many_entries",
-            Refusal::Ratio { .. } => "archive_ratio",
+            ArchiveError::Unsupported(_) => "archive_unsupported",
+            ArchiveError::Damaged(_) => "archive_damaged",
+            ArchiveError::BadEntry { .. } => "archive_bad_entry",
+            ArchiveError::TooLarge(_) => "archive_too_large",
+            ArchiveError::TooMany(_) => "archive_too_many_entries",
+            ArchiveError::Ratio { .. } => "archive_ratio",
         }
     }
 
-    pub(super) fn entry(name: &[u8], why: impl Into<String>) -> Refusal {
-        Refusal::BadEntry { name: shown(name), why: why.into() }
+    pub(super) fn entry(name: &[u8], why: impl Into<String>) -> ArchiveError {
+        ArchiveError::BadEntry { name: shown(name), why: why.into() }
     }
 }
 
@@ -98,21 +98,21 @@ fn why(bad: &BadPath) -> &'static str {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum UploadNodeKind {
     File(u64),
     Link,
     Folder,
 }
 
-struct Node {
+struct UploadNode {
     number: u32,
-    what: What,
+    what: UploadNodeKind,
 }
 
 /// The tree that has come until now. By name within a folder and not by path: deep ones cost no more than others.
-pub(crate) struct Ledger {
-    limits: Limits,
-    nodes: HashMap<(u32, Box<[u8]>), Node>,
+pub(crate) struct UploadValidator {
+    limits: ArchiveLimits,
+    nodes: HashMap<(u32, Box<[u8]>), UploadNode>,
     headers: usize,
     bytes: u64,
     names: usize,
@@ -120,81 +120,92 @@ pub(crate) struct Ledger {
 
 const ROOT: u32 = 0;
 
-impl Ledger {
-    pub(crate) fn new(limits: &Limits) -> Ledger {
-        Ledger { limits: limits.clone(), nodes: HashMap::new(), headers: 0, bytes: 0, names: 0 }
+impl UploadValidator {
+    pub(crate) fn new(limits: &ArchiveLimits) -> UploadValidator {
+        UploadValidator { limits: limits.clone(), nodes: HashMap::new(), headers: 0, bytes: 0, names: 0 }
     }
 
     /// A name as it was sent.
-    pub(crate) fn path(&self, name: &[u8]) -> Result<RelPath, Refusal> {
-        let path = RelPath::from_bytes(name).map_err(|bad| Refusal::entry(name, why(&bad)))?;
+    pub(crate) fn path(&self, name: &[u8]) -> Result<RelPath, ArchiveError> {
+        let path = RelPath::from_bytes(name).map_err(|bad| ArchiveError::entry(name, why(&bad)))?;
         if name.iter().filter(|byte| **byte == b'/').count() >= self.limits.depth {
-            return Err(Refusal::entry(name, format!("is more than {} folders deep", self.limits.depth)));
+            return Err(ArchiveError::entry(
+                name,
+                format!("is more than {} folders deep", self.limits.depth),
+            ));
         }
         // Elsewhere a backslash is a slash, and what is here may be brought there.
         let climbs = name.split(|byte| matches!(byte, b'/' | b'\\')).any(|step| step == b"..");
         if climbs || name.starts_with(b"\\") {
-            return Err(Refusal::entry(name, "would lead elsewhere where backslashes are slashes"));
+            return Err(ArchiveError::entry(name, "would lead elsewhere where backslashes are slashes"));
         }
         Ok(path)
     }
 
     /// Something that takes time, whatever comes of it.
-    pub(super) fn header(&mut self) -> Result<(), Refusal> {
+    pub(super) fn count_header(&mut self) -> Result<(), ArchiveError> {
         self.headers += 1;
-        if self.headers > self.limits.entries { Err(Refusal::TooMany(self.limits.entries)) } else { Ok(()) }
+        if self.headers > self.limits.entries {
+            Err(ArchiveError::TooMany(self.limits.entries))
+        } else {
+            Ok(())
+        }
     }
 
-    pub(crate) fn file(&mut self, path: &RelPath, size: u64) -> Result<(), Refusal> {
-        let Limits { one, bytes, .. } = self.limits;
+    pub(crate) fn file(&mut self, path: &RelPath, size: u64) -> Result<(), ArchiveError> {
+        let ArchiveLimits { file_bytes: one, bytes, .. } = self.limits;
         if size > one {
             let error = format!("\"{}\" has {size} bytes; a file may have {one}", shown(path.as_bytes()));
-            return Err(Refusal::TooLarge(error));
+            return Err(ArchiveError::TooLarge(error));
         }
         self.bytes = self.bytes.saturating_add(size);
         if self.bytes > bytes {
-            return Err(Refusal::TooLarge(format!("more than {bytes} bytes at once; send them in parts")));
+            return Err(ArchiveError::TooLarge(format!(
+                "more than {bytes} bytes at once; send them in parts"
+            )));
         }
-        self.enter(path, What::File(size))
+        self.insert(path, UploadNodeKind::File(size))
     }
 
-    pub(super) fn link(&mut self, path: &RelPath, target: &[u8]) -> Result<(), Refusal> {
-        if target.len() >= 4096 || !path.keeps_inside(target) {
+    pub(super) fn link(&mut self, path: &RelPath, target: &[u8]) -> Result<(), ArchiveError> {
+        if target.len() >= 4096 || !path.link_stays_inside(target) {
             let why = format!("is a link to \"{}\": links lead down, or up first but not out", shown(target));
-            return Err(Refusal::entry(path.as_bytes(), why));
+            return Err(ArchiveError::entry(path.as_bytes(), why));
         }
-        self.enter(path, What::Link)
+        self.insert(path, UploadNodeKind::Link)
     }
 
-    pub(super) fn folder(&mut self, path: &RelPath) -> Result<(), Refusal> {
-        self.enter(path, What::Folder)
+    pub(super) fn folder(&mut self, path: &RelPath) -> Result<(), ArchiveError> {
+        self.insert(path, UploadNodeKind::Folder)
     }
 
     /// A hard link: what it names must have come before, and counts again.
-    pub(super) fn copy(&mut self, path: &RelPath, of: &RelPath) -> Result<(), Refusal> {
+    pub(super) fn copy(&mut self, path: &RelPath, of: &RelPath) -> Result<(), ArchiveError> {
         let why = || {
             format!("is a hard link to \"{}\", which is no file that came before it", shown(of.as_bytes()))
         };
         match self.find(of) {
-            Some(What::File(_)) if path == of => {
-                Err(Refusal::entry(path.as_bytes(), "is a hard link to itself"))
+            Some(UploadNodeKind::File(_)) if path == of => {
+                Err(ArchiveError::entry(path.as_bytes(), "is a hard link to itself"))
             }
-            Some(What::File(size)) => self.file(path, size),
-            Some(What::Link | What::Folder) | None => Err(Refusal::entry(path.as_bytes(), why())),
+            Some(UploadNodeKind::File(size)) => self.file(path, size),
+            Some(UploadNodeKind::Link | UploadNodeKind::Folder) | None => {
+                Err(ArchiveError::entry(path.as_bytes(), why()))
+            }
         }
     }
 
     /// What all of it will take on the disk, at least.
-    pub(super) fn weight(&self) -> Weight {
-        let size = |node: &Node| match node.what {
-            What::File(size) => size,
-            What::Link | What::Folder => 0,
+    pub(super) fn disk_usage(&self) -> DiskUsage {
+        let size = |node: &UploadNode| match node.what {
+            UploadNodeKind::File(size) => size,
+            UploadNodeKind::Link | UploadNodeKind::Folder => 0,
         };
         weight_of(self.nodes.values().map(size))
     }
 
-    fn find(&self, path: &RelPath) -> Option<What> {
-        let (mut at, mut what) = (ROOT, What::Folder);
+    fn find(&self, path: &RelPath) -> Option<UploadNodeKind> {
+        let (mut at, mut what) = (ROOT, UploadNodeKind::Folder);
         for name in path.as_bytes().split(|byte| *byte == b'/') {
             let node = self.nodes.get(&(at, Box::from(name)))?;
             (at, what) = (node.number, node.what);
@@ -202,45 +213,54 @@ impl Ledger {
         Some(what)
     }
 
-    fn enter(&mut self, path: &RelPath, what: What) -> Result<(), Refusal> {
+    fn insert(&mut self, path: &RelPath, what: UploadNodeKind) -> Result<(), ArchiveError> {
         self.names = self.names.saturating_add(path.as_bytes().len());
         if self.names > self.limits.names {
             let error =
                 format!("the names alone take more than {} bytes; send them in parts", self.limits.names);
-            return Err(Refusal::TooLarge(error));
+            return Err(ArchiveError::TooLarge(error));
         }
         let mut steps = path.as_bytes().split(|byte| *byte == b'/').peekable();
         let mut at = ROOT;
         while let Some(name) = steps.next() {
-            let wanted = if steps.peek().is_some() { What::Folder } else { what };
+            let wanted = if steps.peek().is_some() { UploadNodeKind::Folder } else { what };
             at = self.step(path, (at, name), wanted)?;
         }
         Ok(())
     }
 
-    fn step(&mut self, path: &RelPath, (at, name): (u32, &[u8]), wanted: What) -> Result<u32, Refusal> {
+    fn step(
+        &mut self,
+        path: &RelPath,
+        (at, name): (u32, &[u8]),
+        wanted: UploadNodeKind,
+    ) -> Result<u32, ArchiveError> {
         let count = self.nodes.len();
         if let Some(node) = self.nodes.get_mut(&(at, Box::from(name))) {
             return match (node.what, wanted) {
-                (What::Folder, What::Folder) => Ok(node.number),
+                (UploadNodeKind::Folder, UploadNodeKind::Folder) => Ok(node.number),
                 // Written twice: the last one counts.
-                (What::File(_) | What::Link, What::File(_) | What::Link) => {
+                (
+                    UploadNodeKind::File(_) | UploadNodeKind::Link,
+                    UploadNodeKind::File(_) | UploadNodeKind::Link,
+                ) => {
                     node.what = wanted;
                     Ok(node.number)
                 }
-                (What::Link, What::Folder) => {
-                    Err(Refusal::entry(path.as_bytes(), "goes through a link that came with it"))
+                (UploadNodeKind::Link, UploadNodeKind::Folder) => {
+                    Err(ArchiveError::entry(path.as_bytes(), "goes through a link that came with it"))
                 }
-                (What::File(_), What::Folder) | (What::Folder, What::File(_) | What::Link) => {
-                    Err(Refusal::entry(path.as_bytes(), "is a file in one place and a folder in another"))
-                }
+                (UploadNodeKind::File(_), UploadNodeKind::Folder)
+                | (UploadNodeKind::Folder, UploadNodeKind::File(_) | UploadNodeKind::Link) => Err(
+                    ArchiveError::entry(path.as_bytes(), "is a file in one place and a folder in another"),
+                ),
             };
         }
         if count >= self.limits.entries {
-            return Err(Refusal::TooMany(self.limits.entries));
+            return Err(ArchiveError::TooMany(self.limits.entries));
         }
-        let number = u32::try_from(count + 1).map_err(|_| Refusal::TooMany(self.limits.entries))?;
-        self.nodes.insert((at, Box::from(name)), Node { number, what: wanted });
+        let number = u32::try_from(count + 1).map_err(|_| ArchiveError::TooMany(self.limits.entries))?;
+        self.nodes.insert((at, Box::from(name)), UploadNode { number, what: wanted });
         Ok(number)
     }
 }

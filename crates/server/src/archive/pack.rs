@@ -1,14 +1,14 @@
 //! A workspace as a gzipped tar.
 
-use crate::problem::{Answer, Problem};
-use ash_model::Kind;
-use ash_session::{FoundFile, Place};
+use crate::problem::{ApiProblem, ApiResult};
+use ash_model::FailureKind;
+use ash_session::{FoundFile, WorkspaceFiles};
 use ash_snapshot::RelPath;
 use flate2::{Compression, write::GzEncoder};
 use std::io::{Read, Seek, Write};
 
 /// What a bundle may hold before it is packed.
-const MOST_BYTES: u64 = 100 << 20;
+const MAX_BUNDLE_BYTES: u64 = 100 << 20;
 
 const SKIPPED_DIRS: [&str; 11] = [
     "node_modules",
@@ -24,39 +24,43 @@ const SKIPPED_DIRS: [&str; 11] = [
     "tmp",
 ];
 /// What is no part of a bundle, nor of an agent that is deployed: what tools make again, and files of settings, which hold keys.
-pub fn is_left_out(name: &[u8], is_dir: bool) -> bool {
+pub fn is_excluded_from_bundle(name: &[u8], is_dir: bool) -> bool {
     let has_keys = name.starts_with(b".env") || name.ends_with(b".env") || name.ends_with(b".env.local");
     let is_made = is_dir && SKIPPED_DIRS.iter().any(|skipped| skipped.as_bytes() == name);
     has_keys || is_made || name == b".DS_Store"
 }
 
 /// Writes the workspace's files into `file` and rewinds it.
-pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
-    let files = place.list(&is_left_out)?;
+pub(crate) fn pack(place: &WorkspaceFiles, file: &mut std::fs::File) -> ApiResult<u64> {
+    let files = place.list(&is_excluded_from_bundle)?;
     fits(files.iter().map(|file| file.size).sum())?;
     let mut total = 0;
     let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
     for info in &files {
-        let path = RelPath::met(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
+        let path = RelPath::from_walk(&info.path).map_err(|error| ApiProblem::internal(error.to_string()))?;
         // Gone, replaced or grown since it was listed: the workspace is alive.
         let FoundFile::File { size, bytes, .. } = place.open(&path)? else { continue };
         total += size;
         fits(total)?;
-        append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
+        append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(ApiProblem::internal)?;
     }
-    tar.into_inner().and_then(GzEncoder::finish).map_err(Problem::internal)?;
-    let length = file.stream_position().map_err(Problem::internal)?;
-    file.rewind().map_err(Problem::internal)?;
+    tar.into_inner().and_then(GzEncoder::finish).map_err(ApiProblem::internal)?;
+    let length = file.stream_position().map_err(ApiProblem::internal)?;
+    file.rewind().map_err(ApiProblem::internal)?;
     Ok(length)
 }
 
-fn fits(total: u64) -> Answer<()> {
+fn fits(total: u64) -> ApiResult<()> {
     let error = || {
         format!(
-            "The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead"
+            "The workspace holds {total} bytes, more than the {MAX_BUNDLE_BYTES} of a bundle; fetch single files instead"
         )
     };
-    if total > MOST_BYTES { Err(Problem::new(Kind::TooLarge, "bundle_too_large", error())) } else { Ok(()) }
+    if total > MAX_BUNDLE_BYTES {
+        Err(ApiProblem::new(FailureKind::TooLarge, "bundle_too_large", error()))
+    } else {
+        Ok(())
+    }
 }
 
 fn append<W: Write>(

@@ -2,8 +2,8 @@
 //! holds a block, one extension and the ledger in memory, never a file.
 
 use super::{
-    header::{self, BLOCK, Extra, Header},
-    ledger::{Ledger, Limits, Refusal},
+    header::{self, BLOCK, TarExtensions, TarHeader},
+    ledger::{ArchiveError, ArchiveLimits, UploadValidator},
 };
 use ash_snapshot::RelPath;
 use flate2::bufread::GzDecoder;
@@ -13,7 +13,7 @@ use std::io::{self, Read};
 const OWN: u32 = 0o600;
 
 /// Checked: it may be made as it is.
-pub(super) enum Entry<'e> {
+pub(super) enum ArchiveEntry<'e> {
     File {
         path: &'e RelPath,
         mode: u32,
@@ -35,147 +35,157 @@ pub(super) enum Entry<'e> {
 
 /// Shows every entry in its order. Whoever writes while it reads must be able to take that back: what is wrong with the last
 /// one is known last.
-pub(super) fn each<E: From<Refusal>>(
+pub(super) fn visit_entries<E: From<ArchiveError>>(
     archive: &[u8],
-    limits: &Limits,
-    visit: &mut dyn FnMut(Entry<'_>) -> Result<(), E>,
-) -> Result<Ledger, E> {
-    let mut reading = Reading { stream: Stream::of(archive, limits)?, ledger: Ledger::new(limits), limits };
-    let mut extra = Extra::default();
+    limits: &ArchiveLimits,
+    visit: &mut dyn FnMut(ArchiveEntry<'_>) -> Result<(), E>,
+) -> Result<UploadValidator, E> {
+    let mut reading = ArchiveReader {
+        stream: ArchiveByteStream::of(archive, limits)?,
+        ledger: UploadValidator::new(limits),
+        limits,
+    };
+    let mut extra = TarExtensions::default();
     let mut first = true;
     while let Some(header) = reading.header(std::mem::take(&mut first))? {
         match header.flag {
             b'L' => extra.long_name(&reading.extension(&header)?)?,
             b'K' => extra.long_target(&reading.extension(&header)?)?,
             b'x' => extra.pax(&reading.extension(&header)?)?,
-            b'g' => header::global(&reading.extension(&header)?)?,
+            b'g' => header::check_global_pax(&reading.extension(&header)?)?,
             _ => reading.entry(header, std::mem::take(&mut extra), visit)?,
         }
     }
     if !extra.is_empty() {
-        return Err(Refusal::Damaged("it ends with a name for an entry that does not come".to_owned()).into());
+        return Err(
+            ArchiveError::Damaged("it ends with a name for an entry that does not come".to_owned()).into()
+        );
     }
     reading.stream.end()?;
     Ok(reading.ledger)
 }
 
-struct Reading<'a> {
-    stream: Stream<'a>,
-    ledger: Ledger,
-    limits: &'a Limits,
+struct ArchiveReader<'a> {
+    stream: ArchiveByteStream<'a>,
+    ledger: UploadValidator,
+    limits: &'a ArchiveLimits,
 }
 
-impl Reading<'_> {
+impl ArchiveReader<'_> {
     /// `None`: the end, as an archive says it. One that just stops was cut off.
-    fn header(&mut self, first: bool) -> Result<Option<Header>, Refusal> {
+    fn header(&mut self, first: bool) -> Result<Option<TarHeader>, ArchiveError> {
         let mut block = [0; BLOCK];
-        self.stream.exactly(&mut block)?;
+        self.stream.read_exact(&mut block)?;
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
         if first && !header::is_tar(&block) {
-            return Err(Refusal::Unsupported("a gzip file of something that is no tar"));
+            return Err(ArchiveError::Unsupported("a gzip file of something that is no tar"));
         }
-        self.ledger.header()?;
-        Header::parse(&block).map(Some)
+        self.ledger.count_header()?;
+        TarHeader::parse(&block).map(Some)
     }
 
-    fn extension(&mut self, header: &Header) -> Result<Vec<u8>, Refusal> {
+    fn extension(&mut self, header: &TarHeader) -> Result<Vec<u8>, ArchiveError> {
         if header.size > self.limits.extension {
             let error = format!(
                 "{} bytes that only describe an entry; it may be {}",
                 header.size, self.limits.extension
             );
-            return Err(Refusal::TooLarge(error));
+            return Err(ArchiveError::TooLarge(error));
         }
         let mut content = vec![0; usize::try_from(header.size).unwrap_or(0)];
-        self.stream.exactly(&mut content)?;
+        self.stream.read_exact(&mut content)?;
         self.pad(header.size)?;
         Ok(content)
     }
 
-    fn entry<E: From<Refusal>>(
+    fn entry<E: From<ArchiveError>>(
         &mut self,
-        header: Header,
-        extra: Extra,
-        visit: &mut dyn FnMut(Entry<'_>) -> Result<(), E>,
+        header: TarHeader,
+        extra: TarExtensions,
+        visit: &mut dyn FnMut(ArchiveEntry<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let name = extra.name.unwrap_or(header.name);
         if extra.size.is_some_and(|size| size != header.size) {
-            return Err(Refusal::entry(&name, "has two sizes that differ").into());
+            return Err(ArchiveError::entry(&name, "has two sizes that differ").into());
         }
         let target = extra.target.unwrap_or(header.target);
         let (bare, is_folder) = plain(&name);
         let what = kind(header.flag, is_folder, &name)?;
-        if what != Kind::File && header.size > 0 {
-            return Err(Refusal::entry(&name, "has content, and is no file").into());
+        if what != TarEntryKind::File && header.size > 0 {
+            return Err(ArchiveError::entry(&name, "has content, and is no file").into());
         }
         // The folder itself, as `tar -C folder .` writes it.
-        if what == Kind::Folder && matches!(bare, b"" | b".") && !name.starts_with(b"/") && !name.is_empty() {
+        if what == TarEntryKind::Folder
+            && matches!(bare, b"" | b".")
+            && !name.starts_with(b"/")
+            && !name.is_empty()
+        {
             return Ok(());
         }
         let path = self.ledger.path(bare)?;
         match what {
-            Kind::Folder => {
+            TarEntryKind::Folder => {
                 self.ledger.folder(&path)?;
-                visit(Entry::Folder { path: &path })
+                visit(ArchiveEntry::Folder { path: &path })
             }
-            Kind::Link => {
+            TarEntryKind::Link => {
                 self.ledger.link(&path, &target)?;
-                visit(Entry::Link { path: &path, target: &target })
+                visit(ArchiveEntry::Link { path: &path, target: &target })
             }
-            Kind::Hard => {
+            TarEntryKind::Hard => {
                 let of = self.ledger.path(plain(&target).0)?;
                 self.ledger.copy(&path, &of)?;
-                visit(Entry::Copy { path: &path, of: &of })
+                visit(ArchiveEntry::Copy { path: &path, of: &of })
             }
-            Kind::File => {
+            TarEntryKind::File => {
                 self.ledger.file(&path, header.size)?;
                 self.file(&path, (header.size, header.mode), visit)
             }
         }
     }
 
-    fn file<E: From<Refusal>>(
+    fn file<E: From<ArchiveError>>(
         &mut self,
         path: &RelPath,
         (size, mode): (u64, u32),
-        visit: &mut dyn FnMut(Entry<'_>) -> Result<(), E>,
+        visit: &mut dyn FnMut(ArchiveEntry<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut content = Content { stream: &mut self.stream, left: size };
-        visit(Entry::File { path, mode: mode | OWN, bytes: &mut content })?;
+        let mut content = ArchiveFileReader { stream: &mut self.stream, left: size };
+        visit(ArchiveEntry::File { path, mode: mode | OWN, bytes: &mut content })?;
         let left = content.left;
         self.stream.skip(left)?;
         Ok(self.pad(size)?)
     }
 
-    fn pad(&mut self, size: u64) -> Result<(), Refusal> {
+    fn pad(&mut self, size: u64) -> Result<(), ArchiveError> {
         self.stream.skip(size.next_multiple_of(BLOCK as u64) - size)
     }
 }
 
 #[derive(PartialEq, Eq)]
-enum Kind {
+enum TarEntryKind {
     File,
     Folder,
     Link,
     Hard,
 }
 
-fn kind(flag: u8, is_folder: bool, name: &[u8]) -> Result<Kind, Refusal> {
+fn kind(flag: u8, is_folder: bool, name: &[u8]) -> Result<TarEntryKind, ArchiveError> {
     let why = match flag {
         // Before there was a flag for folders a slash said it.
-        b'0' | 0 if is_folder => return Ok(Kind::Folder),
-        b'0' | 0 | b'7' if !is_folder => return Ok(Kind::File),
-        b'1' => return Ok(Kind::Hard),
-        b'2' => return Ok(Kind::Link),
-        b'5' => return Ok(Kind::Folder),
+        b'0' | 0 if is_folder => return Ok(TarEntryKind::Folder),
+        b'0' | 0 | b'7' if !is_folder => return Ok(TarEntryKind::File),
+        b'1' => return Ok(TarEntryKind::Hard),
+        b'2' => return Ok(TarEntryKind::Link),
+        b'5' => return Ok(TarEntryKind::Folder),
         b'3' | b'4' => "is a device; leave it out",
         b'6' => "is a FIFO; leave it out",
         b'S' => header::SPARSE,
         _ => "is of a kind that is neither a file, a folder nor a link",
     };
-    Err(Refusal::entry(name, why))
+    Err(ArchiveError::entry(name, why))
 }
 
 /// A name without `./` before it and slashes behind it, and whether there were any.
@@ -189,59 +199,68 @@ fn plain(name: &[u8]) -> (&[u8], bool) {
 }
 
 /// What is in an archive, unpacked as far as it is read.
-struct Stream<'a> {
-    from: Source<'a>,
+struct ArchiveByteStream<'a> {
+    from: ArchiveDecoder<'a>,
     read: u64,
-    most: u64,
+    max_bytes: u64,
     /// More than this is out of all proportion to what was sent.
-    fair: u64,
+    max_by_ratio: u64,
     ratio: u64,
 }
 
-enum Source<'a> {
+enum ArchiveDecoder<'a> {
     Plain(&'a [u8]),
     Gzip(Box<GzDecoder<&'a [u8]>>),
 }
 
-impl<'a> Stream<'a> {
-    fn of(archive: &'a [u8], limits: &Limits) -> Result<Stream<'a>, Refusal> {
+impl<'a> ArchiveByteStream<'a> {
+    fn of(archive: &'a [u8], limits: &ArchiveLimits) -> Result<ArchiveByteStream<'a>, ArchiveError> {
         let from = match archive {
-            [] => return Err(Refusal::Unsupported("empty")),
-            [0x1f, 0x8b, ..] => Source::Gzip(Box::new(GzDecoder::new(archive))),
-            [b'P', b'K', 3 | 5, ..] => return Err(Refusal::Unsupported("a zip file")),
-            [b'B', b'Z', b'h', ..] => return Err(Refusal::Unsupported("packed with bzip2")),
-            [0xfd, b'7', b'z', b'X', ..] => return Err(Refusal::Unsupported("packed with xz")),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => return Err(Refusal::Unsupported("packed with zstd")),
-            _ if archive.get(..BLOCK).is_some_and(header::is_tar) => Source::Plain(archive),
-            _ => return Err(Refusal::Unsupported("of no format that is known here")),
+            [] => return Err(ArchiveError::Unsupported("empty")),
+            [0x1f, 0x8b, ..] => ArchiveDecoder::Gzip(Box::new(GzDecoder::new(archive))),
+            [b'P', b'K', 3 | 5, ..] => return Err(ArchiveError::Unsupported("a zip file")),
+            [b'B', b'Z', b'h', ..] => return Err(ArchiveError::Unsupported("packed with bzip2")),
+            [0xfd, b'7', b'z', b'X', ..] => return Err(ArchiveError::Unsupported("packed with xz")),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => return Err(ArchiveError::Unsupported("packed with zstd")),
+            _ if archive.get(..BLOCK).is_some_and(header::is_tar) => ArchiveDecoder::Plain(archive),
+            _ => return Err(ArchiveError::Unsupported("of no format that is known here")),
         };
-        let fair = (archive.len() as u64).saturating_mul(limits.ratio).max(limits.small);
-        let fair = if matches!(from, Source::Plain(_)) { u64::MAX } else { fair };
-        Ok(Stream { from, read: 0, most: limits.stream(), fair, ratio: limits.ratio })
+        let fair = (archive.len() as u64).saturating_mul(limits.ratio).max(limits.ratio_free_bytes);
+        let fair = if matches!(from, ArchiveDecoder::Plain(_)) { u64::MAX } else { fair };
+        Ok(ArchiveByteStream {
+            from,
+            read: 0,
+            max_bytes: limits.stream(),
+            max_by_ratio: fair,
+            ratio: limits.ratio,
+        })
     }
 
-    fn some(&mut self, buffer: &mut [u8]) -> Result<usize, Refusal> {
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
         let read = match &mut self.from {
-            Source::Plain(bytes) => bytes.read(buffer),
-            Source::Gzip(gzip) => gzip.read(buffer),
+            ArchiveDecoder::Plain(bytes) => bytes.read(buffer),
+            ArchiveDecoder::Gzip(gzip) => gzip.read(buffer),
         };
         let read = read.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => cut_off(),
-            _ => Refusal::Damaged(format!("what gzip packed cannot be unpacked ({error})")),
+            _ => ArchiveError::Damaged(format!("what gzip packed cannot be unpacked ({error})")),
         })?;
         self.read = self.read.saturating_add(read as u64);
-        if self.read > self.fair {
-            return Err(Refusal::Ratio { most: self.ratio });
+        if self.read > self.max_by_ratio {
+            return Err(ArchiveError::Ratio { most: self.ratio });
         }
-        if self.read > self.most {
-            return Err(Refusal::TooLarge(format!("the archive unpacks to more than {} bytes", self.most)));
+        if self.read > self.max_bytes {
+            return Err(ArchiveError::TooLarge(format!(
+                "the archive unpacks to more than {} bytes",
+                self.max_bytes
+            )));
         }
         Ok(read)
     }
 
-    fn exactly(&mut self, mut buffer: &mut [u8]) -> Result<(), Refusal> {
+    fn read_exact(&mut self, mut buffer: &mut [u8]) -> Result<(), ArchiveError> {
         while !buffer.is_empty() {
-            match self.some(buffer)? {
+            match self.read_some(buffer)? {
                 0 => return Err(cut_off()),
                 read => buffer = &mut buffer[read..],
             }
@@ -249,51 +268,51 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    fn skip(&mut self, mut left: u64) -> Result<(), Refusal> {
+    fn skip(&mut self, mut left: u64) -> Result<(), ArchiveError> {
         let mut buffer = [0; 16 << 10];
         while left > 0 {
             let part = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-            self.exactly(&mut buffer[..part])?;
+            self.read_exact(&mut buffer[..part])?;
             left -= part as u64;
         }
         Ok(())
     }
 
     /// After its end an archive is filled up with zeros. What else follows is seen by some readers and not by others.
-    fn end(&mut self) -> Result<(), Refusal> {
-        let more = || Refusal::Damaged("something follows its end".to_owned());
+    fn end(&mut self) -> Result<(), ArchiveError> {
+        let more = || ArchiveError::Damaged("something follows its end".to_owned());
         let mut buffer = [0; 16 << 10];
         loop {
-            match self.some(&mut buffer)? {
+            match self.read_some(&mut buffer)? {
                 0 => break,
                 read if buffer[..read].iter().all(|byte| *byte == 0) => {}
                 _ => return Err(more()),
             }
         }
         match &self.from {
-            Source::Gzip(gzip) if !gzip.get_ref().is_empty() => Err(more()),
-            Source::Gzip(_) | Source::Plain(_) => Ok(()),
+            ArchiveDecoder::Gzip(gzip) if !gzip.get_ref().is_empty() => Err(more()),
+            ArchiveDecoder::Gzip(_) | ArchiveDecoder::Plain(_) => Ok(()),
         }
     }
 }
 
-fn cut_off() -> Refusal {
-    Refusal::Damaged("it ends in the middle".to_owned())
+fn cut_off() -> ArchiveError {
+    ArchiveError::Damaged("it ends in the middle".to_owned())
 }
 
 /// The bytes of one file.
-struct Content<'s, 'a> {
-    stream: &'s mut Stream<'a>,
+struct ArchiveFileReader<'s, 'a> {
+    stream: &'s mut ArchiveByteStream<'a>,
     left: u64,
 }
 
-impl Read for Content<'_, '_> {
+impl Read for ArchiveFileReader<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let part = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         if part == 0 {
             return Ok(0);
         }
-        match self.stream.some(&mut buffer[..part]).map_err(io::Error::other)? {
+        match self.stream.read_some(&mut buffer[..part]).map_err(io::Error::other)? {
             0 => Err(io::Error::other(cut_off())),
             read => {
                 self.left -= read as u64;

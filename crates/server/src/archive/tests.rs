@@ -5,34 +5,34 @@ mod mutations;
 mod tools;
 
 use super::*;
-use ash_snapshot::{Folder, Links};
+use ash_snapshot::{Folder, LinkPolicy};
 use flate2::{Compression, write::GzEncoder};
 use std::{io::Write, path::Path};
 
 /// Small, so that archives that are too large need not be.
-const SMALL: Limits = Limits {
+const SMALL: ArchiveLimits = ArchiveLimits {
     entries: 60,
     bytes: 100_000,
-    one: 50_000,
+    file_bytes: 50_000,
     depth: 20,
     names: 5_000,
     ratio: 20,
-    small: 50_000,
+    ratio_free_bytes: 50_000,
     extension: 5_000,
 };
 
 /// A tar written by hand: libraries would not write these.
 #[derive(Clone, Default)]
-struct Tar(Vec<u8>);
+struct TestTarBuilder(Vec<u8>);
 
-impl Tar {
+impl TestTarBuilder {
     fn entry(
         self,
         flag: u8,
         name: impl AsRef<[u8]>,
         target: impl AsRef<[u8]>,
         content: impl AsRef<[u8]>,
-    ) -> Tar {
+    ) -> TestTarBuilder {
         self.patched(flag, name.as_ref(), target.as_ref(), content.as_ref(), |_| {})
     }
 
@@ -44,7 +44,7 @@ impl Tar {
         target: &[u8],
         content: &[u8],
         patch: impl FnOnce(&mut [u8]),
-    ) -> Tar {
+    ) -> TestTarBuilder {
         let mut header = [0; 512];
         header[..name.len()].copy_from_slice(name);
         header[100..107].copy_from_slice(b"0000644");
@@ -61,33 +61,33 @@ impl Tar {
         self.bytes(content)
     }
 
-    fn bytes(mut self, content: &[u8]) -> Tar {
+    fn bytes(mut self, content: &[u8]) -> TestTarBuilder {
         self.0.extend_from_slice(content);
         self.0.resize(self.0.len().next_multiple_of(512), 0);
         self
     }
 
-    fn file(self, name: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Tar {
+    fn file(self, name: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> TestTarBuilder {
         self.entry(b'0', name, "", content)
     }
 
-    fn folder(self, name: &str) -> Tar {
+    fn folder(self, name: &str) -> TestTarBuilder {
         self.entry(b'5', name, "", "")
     }
 
-    fn link(self, name: &str, target: impl AsRef<[u8]>) -> Tar {
+    fn link(self, name: &str, target: impl AsRef<[u8]>) -> TestTarBuilder {
         self.entry(b'2', name, target, "")
     }
 
-    fn hard(self, name: &str, target: &str) -> Tar {
+    fn hard(self, name: &str, target: &str) -> TestTarBuilder {
         self.entry(b'1', name, target, "")
     }
 
-    fn pax(self, records: &[(&str, &[u8])]) -> Tar {
+    fn pax(self, records: &[(&str, &[u8])]) -> TestTarBuilder {
         self.attributes(b'x', records)
     }
 
-    fn attributes(self, flag: u8, records: &[(&str, &[u8])]) -> Tar {
+    fn attributes(self, flag: u8, records: &[(&str, &[u8])]) -> TestTarBuilder {
         let content: Vec<u8> = records.iter().flat_map(|(key, value)| record(key, value)).collect();
         self.entry(flag, "PaxHeaders/x", "", content)
     }
@@ -117,22 +117,24 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// As an upload is written: checked first, then entry by entry.
-fn unpack_into(dir: &Path, archive: &[u8], limits: &Limits) -> Result<usize, Refusal> {
-    check(archive, limits)?;
+fn unpack_into(dir: &Path, archive: &[u8], limits: &ArchiveLimits) -> Result<usize, ArchiveError> {
+    check_archive(archive, limits)?;
     let (folder, mut written) = (Folder::open(dir).expect("opened"), 0);
-    read::each(archive, limits, &mut |entry| {
-        written += usize::from(!matches!(entry, Entry::Folder { .. }));
+    read::visit_entries(archive, limits, &mut |entry| {
+        written += usize::from(!matches!(entry, ArchiveEntry::Folder { .. }));
         let done = match entry {
-            Entry::File { path, mode, bytes } => folder.replace_file(path, bytes, None, mode).map(drop),
-            Entry::Copy { path, of } => {
-                let (mut file, stat) = folder.open_file(of, Links::Refuse).expect("what came before");
+            ArchiveEntry::File { path, mode, bytes } => {
+                folder.replace_file(path, bytes, None, mode).map(drop)
+            }
+            ArchiveEntry::Copy { path, of } => {
+                let (mut file, stat) = folder.open_file(of, LinkPolicy::Refuse).expect("what came before");
                 folder.replace_file(path, &mut file, None, stat.mode).map(drop)
             }
-            Entry::Link { path, target } => folder.symlink(path, target, None),
-            Entry::Folder { path } => folder.make_sub(path, None),
+            ArchiveEntry::Link { path, target } => folder.symlink(path, target, None),
+            ArchiveEntry::Folder { path } => folder.make_subfolder(path, None),
         };
         done.expect("what was checked can be written");
-        Ok::<(), Refusal>(())
+        Ok::<(), ArchiveError>(())
     })?;
     Ok(written)
 }

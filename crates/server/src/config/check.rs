@@ -1,8 +1,8 @@
 //! Settings with which a server would start and be of no use. They are refused before anything is opened, all at once, each
 //! with its variable, the values that it takes, and what to do.
 
-use super::{Config, is_named, is_set};
-use ash_sandbox::Egress;
+use super::{ServerConfig, is_named, is_set};
+use ash_sandbox::EgressPolicy;
 use secrecy::{ExposeSecret, SecretString};
 use std::{fs, ops::RangeInclusive, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
@@ -15,18 +15,18 @@ const MAX_MBIT: u64 = 1_000_000_000;
 
 /// What the machine has, for settings that must not ask for more.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Machine {
+pub(crate) struct HostResources {
     pub(crate) memory_mb: u64,
     pub(crate) disk_mb: u64,
     pub(crate) is_root: bool,
 }
 
-impl Machine {
+impl HostResources {
     /// With the data directory, which exists. What cannot be read is no reason to refuse anything.
-    pub(crate) fn with(data: &Path) -> Machine {
+    pub(crate) fn detect(data: &Path) -> HostResources {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let disk = rustix::fs::statvfs(data).map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize) >> 20);
-        Machine {
+        HostResources {
             memory_mb: total_mb(&meminfo).unwrap_or(u64::MAX),
             disk_mb: disk.unwrap_or(u64::MAX),
             is_root: rustix::process::geteuid().is_root(),
@@ -40,7 +40,7 @@ fn total_mb(meminfo: &str) -> Option<u64> {
 }
 
 /// A setting that is a number, and what it may be.
-struct Number {
+struct NumericSetting {
     name: &'static str,
     given: u64,
     valid: RangeInclusive<u64>,
@@ -49,27 +49,27 @@ struct Number {
     too_high: String,
 }
 
-impl Number {
-    fn new(name: &'static str, given: impl TryInto<u64>) -> Number {
+impl NumericSetting {
+    fn new(name: &'static str, given: impl TryInto<u64>) -> NumericSetting {
         let given = given.try_into().unwrap_or(u64::MAX);
-        Number { name, given, valid: 0..=u64::MAX, unit: "", too_low: "", too_high: String::new() }
+        NumericSetting { name, given, valid: 0..=u64::MAX, unit: "", too_low: "", too_high: String::new() }
     }
 
-    fn seconds(name: &'static str, given: Duration) -> Number {
-        let number = Number { unit: " seconds", ..Number::new(name, given.as_secs()) };
+    fn seconds(name: &'static str, given: Duration) -> NumericSetting {
+        let number = NumericSetting { unit: " seconds", ..NumericSetting::new(name, given.as_secs()) };
         number.at_most(MAX_SECONDS, "that is more than a hundred years".to_owned())
     }
 
-    fn at_least(self, least: u64, too_low: &'static str) -> Number {
-        Number { valid: least..=*self.valid.end(), too_low, ..self }
+    fn at_least(self, least: u64, too_low: &'static str) -> NumericSetting {
+        NumericSetting { valid: least..=*self.valid.end(), too_low, ..self }
     }
 
-    fn at_most(self, most: u64, too_high: String) -> Number {
-        Number { valid: *self.valid.start()..=most, too_high, ..self }
+    fn at_most(self, most: u64, too_high: String) -> NumericSetting {
+        NumericSetting { valid: *self.valid.start()..=most, too_high, ..self }
     }
 
     fn problem(&self) -> Option<String> {
-        let Number { name, given, valid, unit, too_low, too_high } = self;
+        let NumericSetting { name, given, valid, unit, too_low, too_high } = self;
         let why = match () {
             () if given < valid.start() => *too_low,
             () if given > valid.end() => too_high,
@@ -83,18 +83,18 @@ impl Number {
     }
 }
 
-impl Config {
+impl ServerConfig {
     /// Everything that is wrong, a line for each.
-    pub(crate) fn check(&self, machine: &Machine) -> Result<(), String> {
-        let numbers = self.numbers(machine).into_iter().chain(self.times());
+    pub(crate) fn check(&self, machine: &HostResources) -> Result<(), String> {
+        let numbers = self.numbers(machine).into_iter().chain(self.durations());
         let problems: Vec<String> = numbers
             .filter_map(|number| number.problem())
-            .chain(self.memory())
-            .chain(self.nothing_kept())
+            .chain(self.prewarm_memory())
+            .chain(self.keeps_no_checkpoints())
             .chain(self.unusable_keys())
             .chain(self.base_url())
-            .chain(self.lists())
-            .chain(self.paths())
+            .chain(self.list_settings())
+            .chain(self.path_settings())
             .collect();
         match problems.is_empty() {
             true => Ok(()),
@@ -102,17 +102,17 @@ impl Config {
         }
     }
 
-    fn numbers(&self, machine: &Machine) -> Vec<Number> {
+    fn numbers(&self, machine: &HostResources) -> Vec<NumericSetting> {
         let uids = self.sandbox_uids.0.len() as u64;
-        let takes_uids = machine.is_root && self.sandbox != super::Sandbox::None;
-        let sandboxes = Number::new("ASH_MAX_SANDBOXES", self.max_sandboxes);
+        let takes_uids = machine.is_root && self.sandbox != super::SandboxSetting::None;
+        let sandboxes = NumericSetting::new("ASH_MAX_SANDBOXES", self.max_sandboxes);
         let sandboxes = sandboxes.at_least(1, "no session could run");
         let sandboxes = match takes_uids {
             true => sandboxes.at_most(uids, format!("ASH_SANDBOX_UIDS has a uid for {uids} of them")),
             false => sandboxes,
         };
-        let memory = Number::new("ASH_MIN_MEMORY_MB", self.min_memory_mb);
-        let disk = Number::new("ASH_MIN_FREE_MB", self.min_free_mb);
+        let memory = NumericSetting::new("ASH_MIN_MEMORY_MB", self.min_memory_mb);
+        let disk = NumericSetting::new("ASH_MIN_FREE_MB", self.min_free_mb);
         let (has_memory, has_disk) = (machine.memory_mb, machine.disk_mb);
         vec![
             sandboxes,
@@ -124,49 +124,50 @@ impl Config {
                 has_disk,
                 format!("the disk of the data directory has {has_disk} MiB, and nothing would be begun"),
             ),
-            Number::new("ASH_SNAPSHOT_CACHE_MB", self.snapshot_cache_mb)
+            NumericSetting::new("ASH_SNAPSHOT_CACHE_MB", self.snapshot_cache_mb)
                 .at_most(MAX_MIB, "no disk has that many".to_owned()),
-            Number::new("ASH_REMOTE_MBIT", self.remote_mbit)
+            NumericSetting::new("ASH_REMOTE_MBIT", self.remote_mbit)
                 .at_most(MAX_MBIT, "no line carries that much; 0 is as fast as it goes".to_owned()),
-            Number::new("ASH_MAX_CONNECTIONS", self.max_connections).at_least(1, "nobody could connect"),
-            Number::new("ASH_MAX_STREAMS", self.max_streams)
+            NumericSetting::new("ASH_MAX_CONNECTIONS", self.max_connections)
+                .at_least(1, "nobody could connect"),
+            NumericSetting::new("ASH_MAX_STREAMS", self.max_streams)
                 .at_least(1, "nobody could read an answer to a message"),
         ]
     }
 
-    fn times(&self) -> Vec<Number> {
+    fn durations(&self) -> Vec<NumericSetting> {
         vec![
-            Number::seconds("ASH_SETUP_MAX_SECONDS", self.setup_max_seconds)
+            NumericSetting::seconds("ASH_SETUP_MAX_SECONDS", self.setup_max_seconds)
                 .at_least(1, "every script of an agent would be given up at once"),
-            Number::seconds("ASH_REMOTE_TIMEOUT", self.remote_timeout)
+            NumericSetting::seconds("ASH_REMOTE_TIMEOUT", self.remote_timeout)
                 .at_least(1, "no turn could wait for the object store"),
-            Number::seconds("ASH_CLIENT_TIMEOUT", self.client_timeout)
+            NumericSetting::seconds("ASH_CLIENT_TIMEOUT", self.client_timeout)
                 .at_least(1, "every client would be given up at once"),
-            Number::seconds("ASH_QUEUE_WAIT", self.queue_wait),
-            Number::seconds("ASH_ORPHAN_TTL", self.orphan_ttl),
-            Number::seconds("ASH_STOP_GRACE", self.stop_grace),
-            Number::seconds("ASH_INTERRUPT_GRACE", self.interrupt_grace),
-            Number::seconds("ASH_PERMISSION_TIMEOUT", self.permission_timeout),
-            Number::seconds("ASH_MAX_WAIT", self.max_wait),
-            Number::seconds("ASH_IDLE_TIMEOUT", self.idle_timeout),
-            Number::seconds("ASH_CHECKPOINT_EVERY", self.checkpoint_every),
-            Number::seconds("ASH_GC_EVERY", self.gc_every),
-            Number::seconds("ASH_GC_GRACE", self.gc_grace),
-            Number::seconds("ASH_COLD_TTL", self.cold_ttl),
-            Number::seconds("ASH_TRASH_TTL", self.trash_ttl),
-            Number::seconds("ASH_REMOTE_GC_EVERY", self.remote_gc_every),
-            Number::seconds("ASH_REMOTE_CHECK_EVERY", self.remote_check_every),
+            NumericSetting::seconds("ASH_QUEUE_WAIT", self.queue_wait),
+            NumericSetting::seconds("ASH_ORPHAN_TTL", self.orphan_ttl),
+            NumericSetting::seconds("ASH_STOP_GRACE", self.stop_grace),
+            NumericSetting::seconds("ASH_INTERRUPT_GRACE", self.interrupt_grace),
+            NumericSetting::seconds("ASH_PERMISSION_TIMEOUT", self.permission_timeout),
+            NumericSetting::seconds("ASH_MAX_WAIT", self.max_wait),
+            NumericSetting::seconds("ASH_IDLE_TIMEOUT", self.idle_timeout),
+            NumericSetting::seconds("ASH_CHECKPOINT_EVERY", self.checkpoint_every),
+            NumericSetting::seconds("ASH_GC_EVERY", self.gc_every),
+            NumericSetting::seconds("ASH_GC_GRACE", self.gc_grace),
+            NumericSetting::seconds("ASH_COLD_TTL", self.cold_ttl),
+            NumericSetting::seconds("ASH_TRASH_TTL", self.trash_ttl),
+            NumericSetting::seconds("ASH_REMOTE_GC_EVERY", self.remote_gc_every),
+            NumericSetting::seconds("ASH_REMOTE_CHECK_EVERY", self.remote_check_every),
         ]
     }
 
     /// By the same rule as `memoryMb` of ASH_LIMITS.
-    fn memory(&self) -> Option<String> {
+    fn prewarm_memory(&self) -> Option<String> {
         let given = self.sandbox_memory_mb;
-        let wrong = ash_model::Bounds::parse(&format!("memoryMb={given}")).err()?;
+        let wrong = ash_model::ResourceLimits::parse(&format!("memoryMb={given}")).err()?;
         Some(format!("ASH_SANDBOX_MEMORY_MB is {given}, in which no agent starts: {wrong}"))
     }
 
-    fn nothing_kept(&self) -> Option<String> {
+    fn keeps_no_checkpoints(&self) -> Option<String> {
         let none = [self.keep_last, self.keep_hourly, self.keep_daily].iter().all(|number| *number == 0);
         none.then(|| {
             "ASH_KEEP_LAST, ASH_KEEP_HOURLY and ASH_KEEP_DAILY are all 0: there would be no checkpoint to go back to. Set one of them to 1 or more, or leave them out for the defaults".to_owned()
@@ -196,7 +197,7 @@ impl Config {
 
     fn base_url(&self) -> Option<String> {
         // Without a key, which has a check of its own.
-        let way = Egress { headers: Default::default(), ..self.egress()? };
+        let way = EgressPolicy { headers: Default::default(), ..self.egress()? };
         let wrong = way.check().err()?;
         Some(format!(
             "ANTHROPIC_BASE_URL is {:?}: {wrong}. Set it to https://HOST, http://127.0.0.1:PORT or unix:/PATH, or leave it out for the default",
@@ -204,7 +205,7 @@ impl Config {
         ))
     }
 
-    fn lists(&self) -> Vec<String> {
+    fn list_settings(&self) -> Vec<String> {
         let origins = wrong_items("ALLOWED_ORIGINS", &self.allowed_origins, origin);
         let hosts = wrong_items("ASH_ALLOWED_HOSTS", &self.allowed_hosts, host);
         origins
@@ -214,7 +215,7 @@ impl Config {
             .collect()
     }
 
-    fn paths(&self) -> Vec<String> {
+    fn path_settings(&self) -> Vec<String> {
         let dirs = self.agent_dirs();
         // One that is missing may come, as a mount does, where there are others.
         let is_one_there = dirs.iter().any(|dir| dir.is_dir());

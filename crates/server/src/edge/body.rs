@@ -2,10 +2,10 @@
 //! client that stops costs a file and not memory.
 
 use crate::{
-    app::App,
-    problem::{Answer, Problem},
+    app::AppState,
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use axum::{
     RequestExt,
     body::{Body, Bytes},
@@ -30,41 +30,45 @@ use tokio::{
 };
 
 /// A body of up to so many bytes is kept in memory while it arrives.
-const SMALL: usize = 256 << 10;
+const MAX_IN_MEMORY_BYTES: usize = 256 << 10;
 /// What all larger bodies that are worked on may take together; one of this size is worked on alone.
-const LARGE_TOGETHER: usize = 256 << 20;
+const MAX_LARGE_BODY_BYTES: usize = 256 << 20;
 /// Of a file, so much is read at once.
-const PIECE: usize = 64 << 10;
+const READ_CHUNK_BYTES: usize = 64 << 10;
 /// A client that sends fewer bytes a second, after the first of its time, is taken for one that has stopped.
-const SLOWEST: u64 = 1 << 10;
+const MIN_BYTES_PER_SECOND: u64 = 1 << 10;
 
 /// Where bodies wait that are too large to do so in memory.
 #[derive(Clone)]
-pub(crate) struct LargeBodies {
+pub(crate) struct BodySpooler {
     scratch: PathBuf,
     memory: Arc<Semaphore>,
 }
 
 /// A whole body, and its part of the memory for large ones.
-pub(crate) struct WholeBody {
+pub(crate) struct BufferedBody {
     pub(crate) bytes: Bytes,
     pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
 
-impl LargeBodies {
-    pub(crate) fn new(scratch: PathBuf) -> LargeBodies {
-        LargeBodies { scratch, memory: Arc::new(Semaphore::new(LARGE_TOGETHER)) }
+impl BodySpooler {
+    pub(crate) fn new(scratch: PathBuf) -> BodySpooler {
+        BodySpooler { scratch, memory: Arc::new(Semaphore::new(MAX_LARGE_BODY_BYTES)) }
     }
 
     /// All of it, as far as the route allows; in memory only when it has arrived and there is room for it.
-    pub(crate) async fn read(&self, request: Request, is_full: impl Fn() -> Answer<()>) -> Answer<WholeBody> {
+    pub(crate) async fn read(
+        &self,
+        request: Request,
+        is_full: impl Fn() -> ApiResult<()>,
+    ) -> ApiResult<BufferedBody> {
         let mut body = request.into_limited_body();
         let (mut small, mut large) = (Vec::new(), None);
         let mut length = 0;
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(unreadable)?.into_data() else { continue };
             length += data.len();
-            if large.is_none() && length <= SMALL {
+            if large.is_none() && length <= MAX_IN_MEMORY_BYTES {
                 small.extend_from_slice(&data);
                 continue;
             }
@@ -72,37 +76,37 @@ impl LargeBodies {
                 Some(spool) => spool,
                 None => {
                     is_full()?;
-                    Spool::new(&self.scratch, std::mem::take(&mut small)).await?
+                    BodySpoolFile::new(&self.scratch, std::mem::take(&mut small)).await?
                 }
             };
             large = Some(spool.add(data).await?);
         }
-        let Some(spool) = large else { return Ok(WholeBody { bytes: small.into(), memory: None }) };
-        let room = u32::try_from(length.min(LARGE_TOGETHER)).unwrap_or(u32::MAX);
-        let memory = self.memory.clone().acquire_many_owned(room).await.map_err(Problem::internal)?;
-        Ok(WholeBody { bytes: spool.whole(length).await?, memory: Some(memory) })
+        let Some(spool) = large else { return Ok(BufferedBody { bytes: small.into(), memory: None }) };
+        let room = u32::try_from(length.min(MAX_LARGE_BODY_BYTES)).unwrap_or(u32::MAX);
+        let memory = self.memory.clone().acquire_many_owned(room).await.map_err(ApiProblem::internal)?;
+        Ok(BufferedBody { bytes: spool.read_all(length).await?, memory: Some(memory) })
     }
 }
 
 /// A file that nobody else can open, gone with its handle.
-struct Spool(std::fs::File);
+struct BodySpoolFile(std::fs::File);
 
-impl Spool {
-    async fn new(scratch: &std::path::Path, beginning: Vec<u8>) -> Answer<Spool> {
+impl BodySpoolFile {
+    async fn new(scratch: &std::path::Path, beginning: Vec<u8>) -> ApiResult<BodySpoolFile> {
         let scratch = scratch.to_owned();
         let made = move || {
             let mut file = tempfile::tempfile_in(scratch)?;
             file.write_all(&beginning)?;
-            Ok(Spool(file))
+            Ok(BodySpoolFile(file))
         };
         blocking(made).await
     }
 
-    async fn add(mut self, data: Bytes) -> Answer<Spool> {
+    async fn add(mut self, data: Bytes) -> ApiResult<BodySpoolFile> {
         blocking(move || self.0.write_all(&data).map(|()| self)).await
     }
 
-    async fn whole(mut self, length: usize) -> Answer<Bytes> {
+    async fn read_all(mut self, length: usize) -> ApiResult<Bytes> {
         let read = move || {
             let mut bytes = Vec::with_capacity(length);
             self.0.rewind()?;
@@ -113,27 +117,27 @@ impl Spool {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Answer<T> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> ApiResult<T> {
     let done =
-        tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal("the work was cut off"))?;
+        tokio::task::spawn_blocking(work).await.map_err(|_| ApiProblem::internal("the work was cut off"))?;
     done.map_err(|error| match error.kind() {
         io::ErrorKind::StorageFull => ash_session::Error::LittleSpace(0).into(),
-        _ => Problem::internal(format!("a body could not be kept: {error}")),
+        _ => ApiProblem::internal(format!("a body could not be kept: {error}")),
     })
 }
 
-fn unreadable(error: axum::Error) -> Problem {
+fn unreadable(error: axum::Error) -> ApiProblem {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
     while let Some(error) = cause {
         if error.is::<LengthLimitError>() {
-            return Problem::new(Kind::TooLarge, "payload_too_large", "Payload Too Large");
+            return ApiProblem::new(FailureKind::TooLarge, "payload_too_large", "Payload Too Large");
         }
-        if error.is::<StoppedSending>() {
-            return Problem::new(Kind::Timeout, "request_timeout", error.to_string());
+        if error.is::<ClientStalledError>() {
+            return ApiProblem::new(FailureKind::Timeout, "request_timeout", error.to_string());
         }
         cause = error.source();
     }
-    Problem::invalid("unreadable_body", format!("The body could not be read: {error}"))
+    ApiProblem::invalid("unreadable_body", format!("The body could not be read: {error}"))
 }
 
 /// A reader's bytes as they are taken, read where that delays no other request.
@@ -143,7 +147,7 @@ pub(crate) fn read_file(reader: Box<dyn Read + Send>, length: u64) -> Body {
             return Ok(None);
         }
         let read = move || {
-            let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
+            let mut piece = vec![0; READ_CHUNK_BYTES.min(usize::try_from(left).unwrap_or(READ_CHUNK_BYTES))];
             let length = reader.read(&mut piece)?;
             piece.truncate(length);
             Ok::<_, io::Error>((reader, piece))
@@ -181,16 +185,16 @@ impl hyper::body::Body for SizedBody {
 }
 
 /// Ends requests whose clients stop sending.
-pub(crate) async fn with_timeout(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn with_timeout(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let timeout = app.client_timeout;
-    next.run(request.map(|body| Body::new(TimedBody::new(body, timeout)))).await
+    next.run(request.map(|body| Body::new(TimeoutBody::new(body, timeout)))).await
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("The client stopped sending: nothing of the body came for {} s. Send it again, without a break", .0.as_secs())]
-struct StoppedSending(Duration);
+struct ClientStalledError(Duration);
 
-struct TimedBody {
+struct TimeoutBody {
     body: Body,
     timeout: Duration,
     /// What the client has at the slowest.
@@ -199,21 +203,21 @@ struct TimedBody {
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl TimedBody {
-    fn new(body: Body, timeout: Duration) -> TimedBody {
-        TimedBody { body, timeout, began: None, received: 0, waiting: None }
+impl TimeoutBody {
+    fn new(body: Body, timeout: Duration) -> TimeoutBody {
+        TimeoutBody { body, timeout, began: None, received: 0, waiting: None }
     }
 
     /// Until when the next piece must be here: soon, and not later than all of it would be at the slowest.
     fn deadline(&mut self) -> Instant {
         let now = Instant::now();
         let began = *self.began.get_or_insert(now);
-        let slowest = began + self.timeout + Duration::from_secs(self.received / SLOWEST);
+        let slowest = began + self.timeout + Duration::from_secs(self.received / MIN_BYTES_PER_SECOND);
         (now + self.timeout).min(slowest)
     }
 }
 
-impl hyper::body::Body for TimedBody {
+impl hyper::body::Body for TimeoutBody {
     type Data = Bytes;
     type Error = axum::BoxError;
 
@@ -232,7 +236,7 @@ impl hyper::body::Body for TimedBody {
         let deadline = self.deadline();
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         match waiting.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(StoppedSending(self.timeout).into()))),
+            Poll::Ready(()) => Poll::Ready(Some(Err(ClientStalledError(self.timeout).into()))),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -250,8 +254,8 @@ impl hyper::body::Body for TimedBody {
 mod tests {
     use super::*;
 
-    fn bodies(dir: &tempfile::TempDir) -> LargeBodies {
-        LargeBodies::new(dir.path().to_owned())
+    fn bodies(dir: &tempfile::TempDir) -> BodySpooler {
+        BodySpooler::new(dir.path().to_owned())
     }
 
     fn in_pieces(number: usize, length: usize) -> Body {
@@ -265,12 +269,13 @@ mod tests {
         let bodies = bodies(&dir);
         let whole = bodies.read(Request::new(in_pieces(100, 10_000)), || Ok(())).await.expect("a body");
         assert_eq!(whole.bytes, vec![7u8; 1_000_000]);
-        assert_eq!(bodies.memory.available_permits(), LARGE_TOGETHER - 1_000_000);
+        assert_eq!(bodies.memory.available_permits(), MAX_LARGE_BODY_BYTES - 1_000_000);
         drop(whole);
-        assert_eq!(bodies.memory.available_permits(), LARGE_TOGETHER);
+        assert_eq!(bodies.memory.available_permits(), MAX_LARGE_BODY_BYTES);
         let small = bodies.read(Request::new(in_pieces(2, 10)), || Ok(())).await.expect("a body");
         assert!(small.bytes == vec![7u8; 20] && small.memory.is_none());
-        let full = bodies.read(Request::new(in_pieces(100, 10_000)), || Err(Problem::internal("full"))).await;
+        let full =
+            bodies.read(Request::new(in_pieces(100, 10_000)), || Err(ApiProblem::internal("full"))).await;
         assert!(full.is_err(), "a disk without space takes no large body");
     }
 
@@ -285,9 +290,9 @@ mod tests {
         }));
         for body in [silent, trickle] {
             let began = Instant::now();
-            let request = Request::new(Body::new(TimedBody::new(body, minute)));
+            let request = Request::new(Body::new(TimeoutBody::new(body, minute)));
             let problem = bodies(&dir).read(request, || Ok(())).await.err().expect("given up");
-            assert_eq!((problem.code.as_str(), problem.kind), ("request_timeout", Kind::Timeout));
+            assert_eq!((problem.code.as_str(), problem.kind), ("request_timeout", FailureKind::Timeout));
             assert!(began.elapsed() < 3 * minute, "{:?}", began.elapsed());
         }
     }
@@ -296,7 +301,7 @@ mod tests {
     async fn a_file_is_read_as_it_is_taken() {
         let mut body = read_file(Box::new(io::repeat(3).take(200_000)), 200_000);
         let first = body.frame().await.expect("a piece").expect("read").into_data().expect("data");
-        assert!(first.len() <= PIECE);
+        assert!(first.len() <= READ_CHUNK_BYTES);
         let rest = body.collect().await.expect("the rest").to_bytes();
         assert_eq!(first.len() + rest.len(), 200_000);
         let shorter = read_file(Box::new(io::repeat(3).take(10)), 20);

@@ -4,7 +4,7 @@
 //! makes way for a new one, so that a thousand silent clients cost a speaking one nothing. If none is idle, a few more are
 //! let in, for `/health` and the operator alone.
 
-use super::socket::TimedSocket;
+use super::socket::TimeoutSocket;
 use axum::{Router, body::Body, http::Request};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 /// How many more are let in when all are at work.
-const RESERVE: usize = 32;
+const RESERVED_CONNECTIONS: usize = 32;
 /// Of the files that the server may open, connections get at most this part.
-const PART_OF_FILES: usize = 2;
+const OPEN_FILES_DIVISOR: usize = 2;
 /// No header is longer; and of what a client does not read, no more waits in our memory.
 const BUFFER: usize = 64 << 10;
 /// Headers that take longer are not meant to come.
@@ -33,11 +33,11 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// What is wrong with connections is logged at most so often.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 /// How long nothing is accepted when the machine has no place for another file.
-const BREAK: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer {
+pub(crate) struct PeerAddresses {
     pub(crate) remote: SocketAddr,
     /// The address of this server that it talks to.
     pub(crate) local: Option<SocketAddr>,
@@ -45,25 +45,25 @@ pub(crate) struct Peer {
 
 /// The connection has a place of the reserve.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reserved;
+pub(crate) struct ReservedConnection;
 
-pub(crate) struct Edge {
-    places: Places,
+pub(crate) struct HttpServer {
+    places: ConnectionLimiter,
     header_timeout: Duration,
     client_timeout: Duration,
 }
 
 /// Who has a place, and who of them is idle, since when.
 #[derive(Clone)]
-struct Places {
-    table: Arc<Mutex<Table>>,
+struct ConnectionLimiter {
+    table: Arc<Mutex<ConnectionTable>>,
     max: usize,
 }
 
 #[derive(Default)]
-struct Table {
+struct ConnectionTable {
     last: u64,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, ConnectionState>,
     /// How many of them have a place of the reserve.
     reserved: usize,
     /// Numbers of connections, the one that has been idle for longest first.
@@ -71,7 +71,7 @@ struct Table {
     logged: Option<Instant>,
 }
 
-struct Connection {
+struct ConnectionState {
     kind: SeatKind,
     evicted: CancellationToken,
     /// Its number among the idle.
@@ -86,30 +86,34 @@ enum SeatKind {
     Reserved,
 }
 
-enum Admission {
-    Seated(SeatKind, Seat),
+enum ConnectionAdmission {
+    Seated(SeatKind, ConnectionPermit),
     Refused,
 }
 
 /// A place, which is free again when this is dropped.
-struct Seat {
-    places: Places,
+struct ConnectionPermit {
+    places: ConnectionLimiter,
     number: u64,
     evicted: CancellationToken,
 }
 
 /// A request under way, until its answer is sent.
-struct AtWork {
-    places: Places,
+struct InFlightRequest {
+    places: ConnectionLimiter,
     number: u64,
 }
 
-impl Edge {
+impl HttpServer {
     /// `max` connections, or fewer if the server may not open that many files.
-    pub(crate) fn new(max: usize, client_timeout: Duration, open_files: usize) -> Edge {
-        let max = max.min(open_files / PART_OF_FILES).max(1);
+    pub(crate) fn new(max: usize, client_timeout: Duration, open_files: usize) -> HttpServer {
+        let max = max.min(open_files / OPEN_FILES_DIVISOR).max(1);
         let header_timeout = client_timeout.min(HEADER_TIMEOUT);
-        Edge { places: Places { table: Arc::default(), max }, header_timeout, client_timeout }
+        HttpServer {
+            places: ConnectionLimiter { table: Arc::default(), max },
+            header_timeout,
+            client_timeout,
+        }
     }
 
     pub(crate) async fn serve(self, listener: TcpListener, router: Router) {
@@ -117,19 +121,19 @@ impl Edge {
             let (socket, remote) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    self.places.not_accepted(&error);
-                    tokio::time::sleep(BREAK).await;
+                    self.places.on_accept_error(&error);
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
                     continue;
                 }
             };
             let (seat, reserved) = match self.places.admit() {
-                Admission::Seated(SeatKind::Ordinary, seat) => (seat, None),
-                Admission::Seated(SeatKind::Reserved, seat) => (seat, Some(Reserved)),
-                Admission::Refused => continue,
+                ConnectionAdmission::Seated(SeatKind::Ordinary, seat) => (seat, None),
+                ConnectionAdmission::Seated(SeatKind::Reserved, seat) => (seat, Some(ReservedConnection)),
+                ConnectionAdmission::Refused => continue,
             };
             // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
             socket.set_nodelay(true).ok();
-            let peer = Peer { remote, local: socket.local_addr().ok() };
+            let peer = PeerAddresses { remote, local: socket.local_addr().ok() };
             tokio::spawn(self.connection(socket, (peer, reserved), seat, router.clone()));
         }
     }
@@ -137,13 +141,13 @@ impl Edge {
     fn connection(
         &self,
         socket: TcpStream,
-        (peer, reserved): (Peer, Option<Reserved>),
-        seat: Seat,
+        (peer, reserved): (PeerAddresses, Option<ReservedConnection>),
+        seat: ConnectionPermit,
         router: Router,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (places, number, evicted) = (seat.places.clone(), seat.number, seat.evicted.clone());
         let answer = service_fn(move |mut request: Request<Incoming>| {
-            let at_work = places.at_work(number);
+            let at_work = places.begin_request(number);
             request.extensions_mut().insert(peer);
             if let Some(reserved) = reserved {
                 request.extensions_mut().insert(reserved);
@@ -153,11 +157,11 @@ impl Edge {
                 let (head, body) = answering.await?.into_parts();
                 Ok::<_, Infallible>(axum::http::Response::from_parts(
                     head,
-                    AnswerBody { body, _at_work: at_work },
+                    ResponseBody { body, _at_work: at_work },
                 ))
             }
         });
-        let socket = TokioIo::new(TimedSocket::new(socket, self.client_timeout));
+        let socket = TokioIo::new(TimeoutSocket::new(socket, self.client_timeout));
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_timeout)
@@ -174,12 +178,12 @@ impl Edge {
     }
 }
 
-impl Places {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+impl ConnectionLimiter {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ConnectionTable> {
         self.table.lock().expect("no code panics while it holds this lock")
     }
 
-    fn admit(&self) -> Admission {
+    fn admit(&self) -> ConnectionAdmission {
         use SeatKind::{Ordinary, Reserved};
         let mut table = self.lock();
         let is_full = table.count(Ordinary) >= self.max;
@@ -193,34 +197,34 @@ impl Places {
         }
         let kind = match () {
             () if !is_full || made_way => Ordinary,
-            () if table.count(Reserved) < RESERVE || table.evict_one(Reserved) => Reserved,
-            () => return Admission::Refused,
+            () if table.count(Reserved) < RESERVED_CONNECTIONS || table.evict_one(Reserved) => Reserved,
+            () => return ConnectionAdmission::Refused,
         };
-        Admission::Seated(kind, self.seat(&mut table, kind))
+        ConnectionAdmission::Seated(kind, self.grant_permit(&mut table, kind))
     }
 
-    fn seat(&self, table: &mut Table, kind: SeatKind) -> Seat {
+    fn grant_permit(&self, table: &mut ConnectionTable, kind: SeatKind) -> ConnectionPermit {
         table.last += 1;
         let (number, evicted) = (table.last, CancellationToken::new());
-        let connection = Connection { kind, evicted: evicted.clone(), idle: None, requests: 0 };
+        let connection = ConnectionState { kind, evicted: evicted.clone(), idle: None, requests: 0 };
         table.connections.insert(number, connection);
         table.reserved += usize::from(kind == SeatKind::Reserved);
-        table.rest(number);
-        Seat { places: self.clone(), number, evicted }
+        table.mark_idle(number);
+        ConnectionPermit { places: self.clone(), number, evicted }
     }
 
-    fn at_work(&self, number: u64) -> AtWork {
+    fn begin_request(&self, number: u64) -> InFlightRequest {
         let mut table = self.lock();
         if let Some(connection) = table.connections.get_mut(&number) {
             connection.requests += 1;
             let idle = connection.idle.take();
             idle.map(|place| table.idle.remove(&place));
         }
-        AtWork { places: self.clone(), number }
+        InFlightRequest { places: self.clone(), number }
     }
 
     /// Most often the limit of open files: one that is idle goes, and it is tried again.
-    fn not_accepted(&self, error: &std::io::Error) {
+    fn on_accept_error(&self, error: &std::io::Error) {
         let mut table = self.lock();
         if !table.evict_one(SeatKind::Ordinary) {
             table.evict_one(SeatKind::Reserved);
@@ -233,8 +237,8 @@ impl Places {
     }
 }
 
-impl Table {
-    fn rest(&mut self, number: u64) {
+impl ConnectionTable {
+    fn mark_idle(&mut self, number: u64) {
         self.last += 1;
         let place = self.last;
         if let Some(connection) = self.connections.get_mut(&number) {
@@ -261,7 +265,7 @@ impl Table {
         true
     }
 
-    fn leave(&mut self, number: u64) -> Option<Connection> {
+    fn leave(&mut self, number: u64) -> Option<ConnectionState> {
         let connection = self.connections.remove(&number)?;
         self.reserved -= usize::from(connection.kind == SeatKind::Reserved);
         connection.idle.map(|place| self.idle.remove(&place));
@@ -276,30 +280,30 @@ impl Table {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.places.lock().leave(self.number);
     }
 }
 
-impl Drop for AtWork {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         let mut table = self.places.lock();
         let Some(connection) = table.connections.get_mut(&self.number) else { return };
         connection.requests -= 1;
         if connection.requests == 0 {
-            table.rest(self.number);
+            table.mark_idle(self.number);
         }
     }
 }
 
 /// An answer whose connection is at work until it is sent.
-struct AnswerBody {
+struct ResponseBody {
     body: Body,
-    _at_work: AtWork,
+    _at_work: InFlightRequest,
 }
 
-impl hyper::body::Body for AnswerBody {
+impl hyper::body::Body for ResponseBody {
     type Data = bytes::Bytes;
     type Error = axum::Error;
 
@@ -335,21 +339,23 @@ pub(crate) fn raise_open_files() -> usize {
 mod tests {
     use super::*;
 
-    fn places(max: usize) -> Places {
-        Places { table: Arc::default(), max }
+    fn places(max: usize) -> ConnectionLimiter {
+        ConnectionLimiter { table: Arc::default(), max }
     }
 
-    fn ordinary(admission: Admission) -> Seat {
+    fn ordinary(admission: ConnectionAdmission) -> ConnectionPermit {
         match admission {
-            Admission::Seated(SeatKind::Ordinary, seat) => seat,
-            Admission::Seated(SeatKind::Reserved, _) | Admission::Refused => panic!("no ordinary place"),
+            ConnectionAdmission::Seated(SeatKind::Ordinary, seat) => seat,
+            ConnectionAdmission::Seated(SeatKind::Reserved, _) | ConnectionAdmission::Refused => {
+                panic!("no ordinary place")
+            }
         }
     }
 
-    fn reserved(admission: Admission) -> Seat {
+    fn reserved(admission: ConnectionAdmission) -> ConnectionPermit {
         match admission {
-            Admission::Seated(SeatKind::Reserved, seat) => seat,
-            Admission::Seated(SeatKind::Ordinary, _) | Admission::Refused => {
+            ConnectionAdmission::Seated(SeatKind::Reserved, seat) => seat,
+            ConnectionAdmission::Seated(SeatKind::Ordinary, _) | ConnectionAdmission::Refused => {
                 panic!("no place of the reserve")
             }
         }
@@ -358,8 +364,8 @@ mod tests {
     #[test]
     fn the_longest_idle_makes_way_and_those_at_work_do_not() {
         let places = places(3);
-        let seats: Vec<Seat> = (0..3).map(|_| ordinary(places.admit())).collect();
-        let at_work = places.at_work(seats[0].number);
+        let seats: Vec<ConnectionPermit> = (0..3).map(|_| ordinary(places.admit())).collect();
+        let at_work = places.begin_request(seats[0].number);
         let fourth = ordinary(places.admit());
         let evicted: Vec<bool> = seats.iter().map(|seat| seat.evicted.is_cancelled()).collect();
         assert_eq!(evicted, [false, true, false], "the first is at work");
@@ -374,16 +380,19 @@ mod tests {
     #[test]
     fn when_all_are_at_work_a_few_more_are_let_in_apart() {
         let places = places(2);
-        let seats: Vec<Seat> = (0..2).map(|_| ordinary(places.admit())).collect();
-        let at_work: Vec<AtWork> = seats.iter().map(|seat| places.at_work(seat.number)).collect();
-        let mut reserve: Vec<Seat> = (0..RESERVE).map(|_| reserved(places.admit())).collect();
+        let seats: Vec<ConnectionPermit> = (0..2).map(|_| ordinary(places.admit())).collect();
+        let at_work: Vec<InFlightRequest> =
+            seats.iter().map(|seat| places.begin_request(seat.number)).collect();
+        let mut reserve: Vec<ConnectionPermit> =
+            (0..RESERVED_CONNECTIONS).map(|_| reserved(places.admit())).collect();
         // The first of the reserve is idle, and makes way for one that is in the reserve again, however often.
-        for _ in 0..2 * RESERVE {
+        for _ in 0..2 * RESERVED_CONNECTIONS {
             reserve.push(reserved(places.admit()));
         }
-        assert_eq!(places.lock().count(SeatKind::Reserved), RESERVE);
-        let busy: Vec<AtWork> = reserve.iter().map(|seat| places.at_work(seat.number)).collect();
-        assert!(matches!(places.admit(), Admission::Refused));
+        assert_eq!(places.lock().count(SeatKind::Reserved), RESERVED_CONNECTIONS);
+        let busy: Vec<InFlightRequest> =
+            reserve.iter().map(|seat| places.begin_request(seat.number)).collect();
+        assert!(matches!(places.admit(), ConnectionAdmission::Refused));
         drop((busy, at_work));
         let next = ordinary(places.admit());
         assert!(seats[0].evicted.is_cancelled(), "an ordinary one makes way for an ordinary one");

@@ -3,10 +3,10 @@
 //! names, and those that the operator lists for a reverse proxy.
 
 use crate::{
-    app::App,
-    problem::{Answer, Problem},
+    app::AppState,
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use axum::{
     extract::{Request, State},
     http::header::HOST,
@@ -40,7 +40,7 @@ impl AllowedHosts {
         address.is_ok() || name == "localhost" || names.contains(&name)
     }
 
-    fn check(&self, host: &str) -> Answer<()> {
+    fn check(&self, host: &str) -> ApiResult<()> {
         if self.allows(host) {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl AllowedHosts {
         let error = format!(
             "This server does not answer under the name \"{shown}\". If a reverse proxy uses it, add it to ASH_ALLOWED_HOSTS"
         );
-        Err(Problem::new(Kind::Forbidden, "host_not_allowed", error))
+        Err(ApiProblem::new(FailureKind::Forbidden, "host_not_allowed", error))
     }
 }
 
@@ -61,7 +61,7 @@ fn host_name(host: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-pub(crate) async fn check_host(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn check_host(State(app): State<AppState>, request: Request, next: Next) -> Response {
     // Each name that the request has counts: in its first line, and in every Host header.
     let line = request.uri().host();
     let headers = request.headers().get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?"));

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 /// So often it is looked whether there is something to give back.
-const EVERY: Duration = Duration::from_secs(5);
+const TRIM_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A server that has grown by less since it was smallest is left alone.
-const WORTH: u64 = 8 << 20;
+const MIN_GROWTH_BYTES: u64 = 8 << 20;
 /// If nothing came of it, the next attempt waits for twice as many rounds, up to this many.
 const MAX_ROUNDS: u32 = 6;
 /// Larger blocks come from the kernel one by one, and go back there when they are freed.
@@ -15,7 +15,7 @@ const LARGE_BLOCK: i32 = 128 << 10;
 
 /// Without a fixed threshold the library raises its own with every large block that is freed, and keeps all smaller ones
 /// from then on.
-pub(crate) fn return_large_blocks() {
+pub(crate) fn set_mmap_threshold() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator, which takes its own lock for it.
     unsafe {
@@ -24,8 +24,8 @@ pub(crate) fn return_large_blocks() {
 }
 
 /// Gives free memory back after every burst, for ever.
-pub(crate) async fn give_back_memory() {
-    let mut rounds = tokio::time::interval(EVERY);
+pub(crate) async fn trim_memory_forever() {
+    let mut rounds = tokio::time::interval(TRIM_CHECK_INTERVAL);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut smallest, mut wait, mut waited) = (u64::MAX, 1, 0);
     loop {
@@ -33,11 +33,11 @@ pub(crate) async fn give_back_memory() {
         let before = resident();
         smallest = smallest.min(before);
         waited += 1;
-        if before < smallest + WORTH || waited < wait {
+        if before < smallest + MIN_GROWTH_BYTES || waited < wait {
             continue;
         }
         tokio::task::spawn_blocking(trim).await.ok();
-        let helped = resident() + WORTH / 8 < before;
+        let helped = resident() + MIN_GROWTH_BYTES / 8 < before;
         (wait, waited) = (if helped { 1 } else { (wait * 2).min(MAX_ROUNDS) }, 0);
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     /// Small blocks, so that they come from the library's heap, with one after them that stays.
     #[test]
     fn what_was_freed_is_given_back() {
-        return_large_blocks();
+        set_mmap_threshold();
         let blocks: Vec<Vec<u8>> = (0..20_000).map(|_| vec![1; 4096]).collect();
         let (kept, full) = (vec![1u8; 100], resident());
         drop(blocks);

@@ -1,6 +1,6 @@
 //! Which user of this machine is at the other end of a connection: the kernel's tables of sockets say so.
 
-use super::Peer;
+use super::PeerAddresses;
 use axum::http::HeaderMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,8 +10,8 @@ const FORWARDING: [&str; 4] = ["forwarded", "via", "x-real-ip", "x-forwarded-"];
 const ESTABLISHED: &str = "01";
 
 /// Whether a request comes straight from a process of the user that runs this server.
-pub(crate) fn is_own_user(peer: Option<Peer>, headers: &HeaderMap) -> bool {
-    let Some(Peer { remote, local: Some(local) }) = peer else { return false };
+pub(crate) fn is_own_user(peer: Option<PeerAddresses>, headers: &HeaderMap) -> bool {
+    let Some(PeerAddresses { remote, local: Some(local) }) = peer else { return false };
     comes_straight(remote, headers) && uid_of(remote, local) == Some(rustix::process::geteuid().as_raw())
 }
 
@@ -66,9 +66,9 @@ mod tests {
             let listener = TcpListener::bind(host).expect("bound");
             let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
             let (socket, remote) = listener.accept().expect("accepted");
-            let peer = Peer { remote, local: socket.local_addr().ok() };
+            let peer = PeerAddresses { remote, local: socket.local_addr().ok() };
             assert!(is_own_user(Some(peer), &HeaderMap::new()), "{host}");
-            assert!(!is_own_user(Some(Peer { local: None, ..peer }), &HeaderMap::new()));
+            assert!(!is_own_user(Some(PeerAddresses { local: None, ..peer }), &HeaderMap::new()));
             for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "via", "x-real-ip"] {
                 let headers = [(name.parse().expect("a name"), HeaderValue::from_static("x"))];
                 assert!(!is_own_user(Some(peer), &headers.into_iter().collect()), "{name}");

@@ -11,19 +11,23 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-pub(super) struct TimedSocket<S> {
+pub(super) struct TimeoutSocket<S> {
     inner: S,
     timeout: Duration,
     /// Runs while a write waits for the client.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> TimedSocket<S> {
-    pub(super) fn new(inner: S, timeout: Duration) -> TimedSocket<S> {
-        TimedSocket { inner, timeout, stalled: None }
+impl<S> TimeoutSocket<S> {
+    pub(super) fn new(inner: S, timeout: Duration) -> TimeoutSocket<S> {
+        TimeoutSocket { inner, timeout, stalled: None }
     }
 
-    fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn poll_with_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -37,7 +41,7 @@ impl<S> TimedSocket<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,10 +51,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutSocket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.judge(cx, written)
+        self.poll_with_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -59,7 +63,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
-        self.judge(cx, written)
+        self.poll_with_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -68,12 +72,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(cx);
-        self.judge(cx, flushed)
+        self.poll_with_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.judge(cx, shut)
+        self.poll_with_timeout(cx, shut)
     }
 }
 
@@ -85,7 +89,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stops_reading_is_given_up_and_a_slow_one_is_not() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut socket = TimedSocket::new(ours, Duration::from_secs(60));
+        let mut socket = TimeoutSocket::new(ours, Duration::from_secs(60));
         let reading = tokio::spawn(async move {
             for _ in 0..5 {
                 tokio::time::sleep(Duration::from_secs(50)).await;

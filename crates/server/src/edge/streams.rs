@@ -10,13 +10,13 @@ use std::{
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 #[derive(Clone)]
-pub(crate) struct KeyStreams {
-    keys: Arc<Mutex<HashMap<String, OpenStreams>>>,
+pub(crate) struct KeyStreamLimiter {
+    keys: Arc<Mutex<HashMap<String, KeyStreamState>>>,
     max: usize,
 }
 
 #[derive(Default)]
-struct OpenStreams {
+struct KeyStreamState {
     revoked: CancellationToken,
     open: usize,
 }
@@ -25,25 +25,25 @@ struct OpenStreams {
 pub(crate) struct TooManyStreams(pub(crate) usize);
 
 /// One stream of a key; its place is free again when this is dropped.
-pub(crate) struct StreamLease {
-    streams: KeyStreams,
+pub(crate) struct StreamPermit {
+    streams: KeyStreamLimiter,
     key: String,
     revoked: CancellationToken,
 }
 
-impl KeyStreams {
-    pub(crate) fn new(max: usize) -> KeyStreams {
-        KeyStreams { keys: Arc::default(), max }
+impl KeyStreamLimiter {
+    pub(crate) fn new(max: usize) -> KeyStreamLimiter {
+        KeyStreamLimiter { keys: Arc::default(), max }
     }
 
-    pub(crate) fn open(&self, key: &str) -> Result<StreamLease, TooManyStreams> {
+    pub(crate) fn open(&self, key: &str) -> Result<StreamPermit, TooManyStreams> {
         let mut keys = self.lock();
         let streams = keys.entry(key.to_owned()).or_default();
         if streams.open >= self.max {
             return Err(TooManyStreams(self.max));
         }
         streams.open += 1;
-        Ok(StreamLease { streams: self.clone(), key: key.to_owned(), revoked: streams.revoked.clone() })
+        Ok(StreamPermit { streams: self.clone(), key: key.to_owned(), revoked: streams.revoked.clone() })
     }
 
     /// Every stream of the key ends now.
@@ -53,24 +53,24 @@ impl KeyStreams {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, OpenStreams>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, KeyStreamState>> {
         self.keys.lock().expect("no code panics while it holds this lock")
     }
 }
 
-impl StreamLease {
+impl StreamPermit {
     pub(crate) async fn revoked(&self) {
         self.revoked.cancelled().await;
     }
 
     /// The body, which ends when the key is revoked.
-    pub(crate) fn bound(self, body: Body) -> Body {
+    pub(crate) fn end_on_revoke(self, body: Body) -> Body {
         let revoked = Box::pin(self.revoked.clone().cancelled_owned());
-        Body::new(BoundBody { body, revoked, _lease: self })
+        Body::new(RevocableBody { body, revoked, _lease: self })
     }
 }
 
-impl Drop for StreamLease {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut keys = self.streams.lock();
         if let Some(streams) = keys.get_mut(&self.key) {
@@ -82,13 +82,13 @@ impl Drop for StreamLease {
     }
 }
 
-struct BoundBody {
+struct RevocableBody {
     body: Body,
     revoked: Pin<Box<WaitForCancellationFutureOwned>>,
-    _lease: StreamLease,
+    _lease: StreamPermit,
 }
 
-impl hyper::body::Body for BoundBody {
+impl hyper::body::Body for RevocableBody {
     type Data = bytes::Bytes;
     type Error = axum::Error;
 
@@ -118,12 +118,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_has_so_many_streams_at_once_and_none_when_it_is_revoked() {
-        let streams = KeyStreams::new(2);
+        let streams = KeyStreamLimiter::new(2);
         let (one, two) = (streams.open("a").expect("a place"), streams.open("a").expect("a place"));
         assert!(streams.open("a").is_err() && streams.open("b").is_ok());
         drop(one);
         let endless = Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
-        let mut body = streams.open("a").expect("a place again").bound(endless);
+        let mut body = streams.open("a").expect("a place again").end_on_revoke(endless);
         assert!(futures::poll!(body.frame()).is_pending());
         streams.revoke("b");
         assert!(futures::poll!(body.frame()).is_pending());

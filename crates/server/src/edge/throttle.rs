@@ -21,13 +21,13 @@ const DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAYED: usize = 64;
 const MAX_ADDRESSES: usize = 4096;
 
-pub(crate) struct FailedKeys {
-    addresses: Mutex<HashMap<IpAddr, Mistakes>>,
+pub(crate) struct FailedAuthThrottle {
+    addresses: Mutex<HashMap<IpAddr, FailedAuthCount>>,
     delayed: Semaphore,
 }
 
 #[derive(Debug)]
-struct Mistakes {
+struct FailedAuthCount {
     count: f64,
     at: Instant,
     unreported: u64,
@@ -35,28 +35,28 @@ struct Mistakes {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct ThrottleDecision {
     pub(crate) is_throttled: bool,
     /// This time the log and the audit are told, of so many.
     pub(crate) report: Option<u64>,
 }
 
-impl Default for FailedKeys {
-    fn default() -> FailedKeys {
-        FailedKeys { addresses: Mutex::default(), delayed: Semaphore::new(MAX_DELAYED) }
+impl Default for FailedAuthThrottle {
+    fn default() -> FailedAuthThrottle {
+        FailedAuthThrottle { addresses: Mutex::default(), delayed: Semaphore::new(MAX_DELAYED) }
     }
 }
 
-impl FailedKeys {
-    pub(crate) fn note(&self, address: IpAddr, now: Instant) -> Verdict {
+impl FailedAuthThrottle {
+    pub(crate) fn record_failure(&self, address: IpAddr, now: Instant) -> ThrottleDecision {
         let mut addresses = self.addresses.lock().expect("no code panics while it holds this lock");
         let address = network(address);
         if addresses.len() >= MAX_ADDRESSES && !addresses.contains_key(&address) {
-            make_room(&mut addresses, now);
+            evict_quiet_addresses(&mut addresses, now);
         }
-        let fresh = Mistakes { count: 0.0, at: now, unreported: 0, reported: None };
+        let fresh = FailedAuthCount { count: 0.0, at: now, unreported: 0, reported: None };
         let mistakes = addresses.entry(address).or_insert(fresh);
-        mistakes.count = (mistakes.left(now) + 1.0).min(BURST + 1.0);
+        mistakes.count = (mistakes.decayed_count(now) + 1.0).min(BURST + 1.0);
         mistakes.at = now;
         mistakes.unreported += 1;
         let is_due = mistakes.reported.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY);
@@ -64,7 +64,7 @@ impl FailedKeys {
             mistakes.reported = Some(now);
             std::mem::take(&mut mistakes.unreported)
         });
-        Verdict { is_throttled: mistakes.count > BURST, report }
+        ThrottleDecision { is_throttled: mistakes.count > BURST, report }
     }
 
     /// Guesses come no faster than so; not more wait than a few.
@@ -75,8 +75,8 @@ impl FailedKeys {
     }
 }
 
-impl Mistakes {
-    fn left(&self, now: Instant) -> f64 {
+impl FailedAuthCount {
+    fn decayed_count(&self, now: Instant) -> f64 {
         (self.count - now.saturating_duration_since(self.at).as_secs_f64() * REFILL).max(0.0)
     }
 }
@@ -93,8 +93,8 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 /// Forgets those that made no mistake lately, else the one that has been quiet for longest.
-fn make_room(addresses: &mut HashMap<IpAddr, Mistakes>, now: Instant) {
-    addresses.retain(|_, mistakes| mistakes.left(now) > 0.0);
+fn evict_quiet_addresses(addresses: &mut HashMap<IpAddr, FailedAuthCount>, now: Instant) {
+    addresses.retain(|_, mistakes| mistakes.decayed_count(now) > 0.0);
     let quiet = addresses.iter().min_by_key(|(_, mistakes)| mistakes.at).map(|(address, _)| *address);
     if let Some(quiet) = quiet.filter(|_| addresses.len() >= MAX_ADDRESSES) {
         addresses.remove(&quiet);
@@ -107,26 +107,27 @@ mod tests {
 
     #[test]
     fn an_address_has_a_number_of_mistakes_and_gets_more_with_time() {
-        let (failed, start) = (FailedKeys::default(), Instant::now());
+        let (failed, start) = (FailedAuthThrottle::default(), Instant::now());
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let first = failed.note(one, start);
-        assert_eq!(first, Verdict { is_throttled: false, report: Some(1) });
-        let verdicts: Vec<Verdict> = (0..150).map(|_| failed.note(one, start)).collect();
+        let first = failed.record_failure(one, start);
+        assert_eq!(first, ThrottleDecision { is_throttled: false, report: Some(1) });
+        let verdicts: Vec<ThrottleDecision> = (0..150).map(|_| failed.record_failure(one, start)).collect();
         assert_eq!(verdicts.iter().position(|verdict| verdict.is_throttled), Some(99));
         assert!(verdicts.iter().all(|verdict| verdict.report.is_none()), "one line is enough");
-        assert!(!failed.note(other, start).is_throttled);
-        let later = failed.note(one, start + Duration::from_secs(70));
-        assert_eq!(later, Verdict { is_throttled: false, report: Some(151) });
+        assert!(!failed.record_failure(other, start).is_throttled);
+        let later = failed.record_failure(one, start + Duration::from_secs(70));
+        assert_eq!(later, ThrottleDecision { is_throttled: false, report: Some(151) });
     }
 
     #[test]
     fn the_addresses_of_one_network_are_one_and_their_number_is_bounded() {
-        let (failed, start) = (FailedKeys::default(), Instant::now());
+        let (failed, start) = (FailedAuthThrottle::default(), Instant::now());
         let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 1, 1, 0, 0, 0, host]);
-        let throttled = (0..101).filter(|host| failed.note(address(*host), start).is_throttled).count();
+        let throttled =
+            (0..101).filter(|host| failed.record_failure(address(*host), start).is_throttled).count();
         assert_eq!(throttled, 1);
         for number in 0..(2 * MAX_ADDRESSES as u32) {
-            failed.note(IpAddr::V4(number.into()), start);
+            failed.record_failure(IpAddr::V4(number.into()), start);
         }
         assert!(failed.addresses.lock().expect("whole").len() <= MAX_ADDRESSES);
     }

@@ -1,23 +1,30 @@
 //! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
 
 use super::{
-    MOST_SYSTEM_PROMPT, limits, quotas,
-    take::{Body, ListAsked, NoParameters, Part, at_most, blocking, environment},
+    MAX_SYSTEM_PROMPT_CHARS, limits, quotas,
+    take::{
+        JsonBody, NoQueryParams, PathParam, StrictQueryParams, blocking, check_schema_max_chars,
+        parse_environment,
+    },
 };
 use crate::{
-    app::App,
-    archive::{Ledger, Limits, Refusal},
+    app::AppState,
+    archive::{ArchiveError, ArchiveLimits, UploadValidator},
     audit,
-    auth::{Admin, Caller},
-    edge::{self, Peer},
+    auth::{Caller, TenantAdmin},
+    edge::{self, PeerAddresses},
     fields,
-    once::{self, once},
-    problem::{Answer, Problem},
+    once::{self, claim_idempotency_key},
+    problem::{ApiProblem, ApiResult},
     shapes,
 };
-use ash_model::{AgentName, Bounds, Image, Needs, Provider, Runtime, TenantId};
-use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, Trouble, UnderWay};
-use ash_store::{Agent, Deed, DeployClaim, NewAgent};
+use ash_model::{
+    AgentName, AgentRuntime, Image, ModelProvider, ResourceLimits, SandboxRequirements, TenantId,
+};
+use ash_snapshot::{
+    CaptureGuard, CaptureRequest, CaptureRoot, Folder, LinkPolicy, RelPath, Repo, SnapshotErrorKind,
+};
+use ash_store::{AgentRow, AuditAction, DeployIdempotencyKey, NewAgentVersion};
 use axum::{
     Extension, Json,
     extract::State,
@@ -30,23 +37,23 @@ use std::{collections::BTreeMap, io::Read, path::PathBuf};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Deploy {
+pub(super) struct DeployRequest {
     name: AgentName,
     path: Option<PathBuf>,
-    files: Option<Vec<Upload>>,
+    files: Option<Vec<AgentFileUpload>>,
     system_prompt: Option<String>,
-    runtime: Option<Runtime>,
+    runtime: Option<AgentRuntime>,
     env: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
-struct Upload {
+struct AgentFileUpload {
     path: String,
     content: String,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Change {
+pub(super) struct AgentPatch {
     env: Option<BTreeMap<String, String>>,
     config: Option<Map<String, Value>>,
 }
@@ -54,61 +61,66 @@ pub(super) struct Change {
 /// What an agent folder says about itself.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-struct Manifest {
-    runtime: Option<Runtime>,
-    provider: Option<Provider>,
+struct AgentManifest {
+    runtime: Option<AgentRuntime>,
+    provider: Option<ModelProvider>,
     image: Option<String>,
     limits: Option<Map<String, Value>>,
-    setup: Option<Setup>,
-    sandbox: Option<Walls>,
+    setup: Option<SetupTimeouts>,
+    sandbox: Option<AgentManifestSandbox>,
 }
 
 /// How long its scripts may take.
 #[derive(Deserialize, Default, Clone, Copy)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Setup {
+struct SetupTimeouts {
     install_seconds: Option<u64>,
     startup_seconds: Option<u64>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Walls {
+struct AgentManifestSandbox {
     #[serde(default)]
     user_namespaces: bool,
     prewarm: Option<u32>,
 }
 
-impl Manifest {
+impl AgentManifest {
     /// A name that no engine takes would only fail when a session starts.
-    fn image(&self) -> Answer<Option<Image>> {
+    fn image(&self) -> ApiResult<Option<Image>> {
         let image = self.image.as_deref().map(Image::parse_reference).transpose();
-        image.map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: image: {error}")))
+        image.map_err(|error| ApiProblem::invalid("invalid_manifest", format!("ash.toml: image: {error}")))
     }
 
-    fn limits(&self) -> Answer<Option<Bounds>> {
+    fn limits(&self) -> ApiResult<Option<ResourceLimits>> {
         let given = self.limits.clone().map(Value::Object);
-        limits::over(given, None)
-            .map_err(|problem| Problem::invalid("invalid_manifest", format!("ash.toml: {}", problem.error)))
+        limits::merge_resource_limits(given, None).map_err(|problem| {
+            ApiProblem::invalid("invalid_manifest", format!("ash.toml: {}", problem.error))
+        })
     }
 
-    fn needs(&self, scripts: Scripts) -> Answer<Needs> {
-        let Setup { install_seconds, startup_seconds } = self.setup.unwrap_or_default();
+    fn needs(&self, scripts: AgentScripts) -> ApiResult<SandboxRequirements> {
+        let SetupTimeouts { install_seconds, startup_seconds } = self.setup.unwrap_or_default();
         for (name, given) in [("installSeconds", install_seconds), ("startupSeconds", startup_seconds)] {
-            if given.is_some_and(|seconds| !SECONDS.contains(&seconds)) {
-                let (least, most) = SECONDS.into_inner();
+            if given.is_some_and(|seconds| !SCRIPT_SECONDS_RANGE.contains(&seconds)) {
+                let (least, most) = SCRIPT_SECONDS_RANGE.into_inner();
                 let error = format!("ash.toml: setup.{name} must be {least} to {most}");
-                return Err(Problem::invalid("invalid_manifest", error));
+                return Err(ApiProblem::invalid("invalid_manifest", error));
             }
         }
         let prewarm = self.sandbox.as_ref().and_then(|sandbox| sandbox.prewarm);
-        if prewarm.is_some_and(|count| count > MOST_PREWARMED) {
-            let error = format!("ash.toml: sandbox.prewarm must be 0 to {MOST_PREWARMED}");
-            return Err(Problem::invalid("invalid_manifest", error));
+        if prewarm.is_some_and(|count| count > MAX_PREWARMED) {
+            let error = format!("ash.toml: sandbox.prewarm must be 0 to {MAX_PREWARMED}");
+            return Err(ApiProblem::invalid("invalid_manifest", error));
         }
-        Ok(Needs {
-            install_seconds: scripts.install.then(|| install_seconds.unwrap_or(Needs::INSTALL_SECONDS)),
-            startup_seconds: scripts.startup.then(|| startup_seconds.unwrap_or(Needs::STARTUP_SECONDS)),
+        Ok(SandboxRequirements {
+            install_seconds: scripts
+                .install
+                .then(|| install_seconds.unwrap_or(SandboxRequirements::INSTALL_SECONDS)),
+            startup_seconds: scripts
+                .startup
+                .then(|| startup_seconds.unwrap_or(SandboxRequirements::STARTUP_SECONDS)),
             user_namespaces: self.sandbox.as_ref().is_some_and(|sandbox| sandbox.user_namespaces),
             prewarm,
         })
@@ -116,32 +128,32 @@ impl Manifest {
 }
 
 /// More is a mistake; how long it is at most, the server says.
-const SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
+const SCRIPT_SECONDS_RANGE: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// Of sandboxes for one agent that nobody has asked for.
-const MOST_PREWARMED: u32 = 64;
+const MAX_PREWARMED: u32 = 64;
 const ROUTE: &str = "POST /api/agents";
-const MANIFEST: u64 = 64 << 10;
+const MAX_MANIFEST_BYTES: u64 = 64 << 10;
 const CLAUDE_MD: &str = "CLAUDE.md";
 
 pub(super) async fn deploy(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    peer: Option<Extension<Peer>>,
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+    peer: Option<Extension<PeerAddresses>>,
     headers: HeaderMap,
-    body: Body<Deploy>,
-) -> Answer<(StatusCode, Json<Value>)> {
-    let Deploy { name, path, files, system_prompt, runtime, env } = body.value;
+    body: JsonBody<DeployRequest>,
+) -> ApiResult<(StatusCode, Json<Value>)> {
+    let DeployRequest { name, path, files, system_prompt, runtime, env } = body.value;
     if path.is_some() && !app.is_operator(caller.tenant()) {
-        return Err(Problem::invalid(
+        return Err(ApiProblem::invalid(
             "path_not_allowed",
             "Only the server's own tenant may deploy from a path; upload the files instead",
         ));
     }
     if let Some(path) = &path {
-        may_read(&app, path, edge::is_own_user(peer.map(|Extension(peer)| peer), &headers))?;
+        check_agent_path(&app, path, edge::is_own_user(peer.map(|Extension(peer)| peer), &headers))?;
     }
-    at_most("systemPrompt", system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
-    let env = env.map(environment).transpose()?;
+    check_schema_max_chars("systemPrompt", system_prompt.as_deref(), MAX_SYSTEM_PROMPT_CHARS)?;
+    let env = env.map(parse_environment).transpose()?;
     let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
     let repo = app.sessions.rooms().repo(caller.tenant())?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
@@ -152,7 +164,7 @@ pub(super) async fn deploy(
         None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
     })
     .await?;
-    let new = NewAgent {
+    let new = NewAgentVersion {
         tenant: caller.tenant().clone(),
         name: name.clone(),
         tree,
@@ -168,34 +180,36 @@ pub(super) async fn deploy(
     };
     // What the operator asks for beyond it is cut when it is used.
     if !caller.is_operator() {
-        limits::within(&app, &caller, new.limits)?;
+        limits::check_operator_limits(&app, &caller, new.limits)?;
     }
     app.sessions.rooms().permits(&new.needs, None, new.limits)?;
     // One that is not installed may come later; one that is too old would only fail later.
     app.sessions.rooms().settings.supported(new.runtime).await?;
-    let _alone = app.growing.lock(caller.tenant().clone()).await;
+    let _alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
     // A version that its key has made is answered, and no other one made.
-    let used = once::used(&app, &caller.0, &headers, ROUTE).await?;
+    let used = once::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?;
     let is_again = used.is_some_and(|resource| resource.contains('@'));
     if !is_again {
         quotas::agent(&app, caller.tenant(), &name, &new.needs).await?;
     }
     // After everything that refuses: a deploy that was refused leaves no key behind.
-    let claim = once(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
-    let claim = claim.key.map(|key| DeployClaim { route: ROUTE.to_owned(), key });
+    let claim =
+        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
+    let claim = claim.key.map(|key| DeployIdempotencyKey { route: ROUTE.to_owned(), key });
     if !is_again {
-        audit::of_agent(&app, &caller, &name, (Deed::Deployed, None)).await?;
+        audit::record_for_agent(&app, &caller, &name, (AuditAction::Deployed, None)).await?;
         let variables = new.env.as_ref().map(|env| env.0.keys().cloned().collect());
-        audit::of_change(&app, &caller, audit::Changed::Agent(&name), (Vec::new(), variables)).await?;
+        audit::record_config_change(&app, &caller, audit::Changed::Agent(&name), (Vec::new(), variables))
+            .await?;
     }
-    let agent = app.sessions.rooms().store.deploy(NewAgent { claim, ..new }).await?;
-    app.sessions.expect(caller.tenant(), &agent).await?;
+    let agent = app.sessions.rooms().store.deploy(NewAgentVersion { claim, ..new }).await?;
+    app.sessions.prewarm(caller.tenant(), &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
 }
 
 /// Whether an agent may be deployed from there. `by_own_user`: who asks could read it without us.
-fn may_read(app: &App, path: &std::path::Path, by_own_user: bool) -> Answer<()> {
-    let refused = |error: String| Err(Problem::invalid("path_not_allowed", error));
+fn check_agent_path(app: &AppState, path: &std::path::Path, by_own_user: bool) -> ApiResult<()> {
+    let refused = |error: String| Err(ApiProblem::invalid("path_not_allowed", error));
     if app.agent_dirs.is_empty() {
         return match by_own_user {
             true => Ok(()),
@@ -222,56 +236,65 @@ fn may_read(app: &App, path: &std::path::Path, by_own_user: bool) -> Answer<()> 
 
 /// Which scripts the folder has.
 #[derive(Clone, Copy, Default)]
-struct Scripts {
+struct AgentScripts {
     install: bool,
     startup: bool,
 }
 
 /// The tree is kept from collections until its row is there.
-type Deployed = (String, Manifest, Scripts, UnderWay);
+type CapturedAgent = (String, AgentManifest, AgentScripts, CaptureGuard);
 
-fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<Deployed> {
+fn from_path(repo: &Repo, path: &std::path::Path) -> ApiResult<CapturedAgent> {
     if !path.is_absolute() {
-        return Err(Problem::invalid("invalid_path", "The agent's path must be absolute"));
+        return Err(ApiProblem::invalid("invalid_path", "The agent's path must be absolute"));
     }
     let folder = Folder::open(path).map_err(|error| {
-        Problem::invalid(
+        ApiProblem::invalid(
             "agent_directory",
             format!("Agent directory {} cannot be read: {error}", path.display()),
         )
     })?;
     if ![CLAUDE_MD, "AGENTS.md", "ash.toml"].iter().any(|name| has(&folder, name)) {
-        return Err(Problem::invalid(
+        return Err(ApiProblem::invalid(
             "agent_directory",
             "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)",
         ));
     }
-    take(repo, &folder)
+    capture_agent(repo, &folder)
 }
 
 fn has(folder: &Folder, name: &str) -> bool {
-    RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, Links::Inside).is_ok())
+    RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, LinkPolicy::Inside).is_ok())
 }
 
-type Files = (Vec<Upload>, Option<String>);
+type AgentUpload = (Vec<AgentFileUpload>, Option<String>);
 
-fn from_upload(repo: &Repo, scratch: &std::path::Path, name: &AgentName, files: Files) -> Answer<Deployed> {
-    std::fs::create_dir(scratch).map_err(Problem::internal)?;
-    let taken = fill(scratch, name, files).and_then(|folder| take(repo, &folder));
+fn from_upload(
+    repo: &Repo,
+    scratch: &std::path::Path,
+    name: &AgentName,
+    files: AgentUpload,
+) -> ApiResult<CapturedAgent> {
+    std::fs::create_dir(scratch).map_err(ApiProblem::internal)?;
+    let taken = write_agent_files(scratch, name, files).and_then(|folder| capture_agent(repo, &folder));
     if let Err(error) = Folder::erase(scratch) {
         tracing::warn!(%error, "uploaded files could not be removed");
     }
     taken
 }
 
-fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Files) -> Answer<Folder> {
+fn write_agent_files(
+    scratch: &std::path::Path,
+    name: &AgentName,
+    (files, system_prompt): AgentUpload,
+) -> ApiResult<Folder> {
     let folder = Folder::open(scratch)?;
     let mut has_prompt = false;
-    let mut ledger = Ledger::new(&Limits::UPLOAD);
+    let mut ledger = UploadValidator::new(&ArchiveLimits::UPLOAD);
     for file in files {
         let path = ledger.path(file.path.as_bytes()).map_err(bad_path)?;
         let content = STANDARD.decode(&file.content).map_err(|_| {
-            Problem::invalid(
+            ApiProblem::invalid(
                 "invalid_base64",
                 format!("The content of \"{}\" is not valid base64", file.path),
             )
@@ -282,15 +305,15 @@ fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Fil
     }
     if !has_prompt {
         let prompt = system_prompt.unwrap_or_else(|| format!("# {name}\n"));
-        let path = RelPath::parse(CLAUDE_MD).map_err(Problem::internal)?;
+        let path = RelPath::parse(CLAUDE_MD).map_err(ApiProblem::internal)?;
         write(&folder, &path, prompt.as_bytes())?;
     }
     Ok(folder)
 }
 
-fn bad_path(refusal: Refusal) -> Problem {
+fn bad_path(refusal: ArchiveError) -> ApiProblem {
     match refusal {
-        Refusal::BadEntry { name, why } => Problem::invalid(
+        ArchiveError::BadEntry { name, why } => ApiProblem::invalid(
             "invalid_path",
             format!("Path \"{name}\" escapes agent directory or is invalid: it {why}"),
         ),
@@ -298,35 +321,37 @@ fn bad_path(refusal: Refusal) -> Problem {
     }
 }
 
-fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> Answer<()> {
+fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> ApiResult<()> {
     let written = folder.write_file(path, &mut content, None, 0o644);
     written.map(drop).map_err(|error| match error.kind() {
         // The folder was empty before: two of the paths do not go together.
-        Trouble::Invalid | Trouble::NotAFile | Trouble::NotFound => {
-            Problem::invalid("invalid_path", format!("Path \"{path}\" cannot be written: {error}"))
+        SnapshotErrorKind::Invalid | SnapshotErrorKind::NotAFile | SnapshotErrorKind::NotFound => {
+            ApiProblem::invalid("invalid_path", format!("Path \"{path}\" cannot be written: {error}"))
         }
-        Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
+        SnapshotErrorKind::Full | SnapshotErrorKind::Damaged | SnapshotErrorKind::Io => error.into(),
     })
 }
 
-fn take(repo: &Repo, folder: &Folder) -> Answer<Deployed> {
+fn capture_agent(repo: &Repo, folder: &Folder) -> ApiResult<CapturedAgent> {
     let manifest = manifest(folder)?;
-    let scripts = Scripts { install: has(folder, "install.sh"), startup: has(folder, "startup.sh") };
-    let taken = repo.take(&Capture::of(&[Root { name: "workspace", folder }]))?;
+    let scripts = AgentScripts { install: has(folder, "install.sh"), startup: has(folder, "startup.sh") };
+    let taken = repo.capture(&CaptureRequest::of(&[CaptureRoot { name: "workspace", folder }]))?;
     Ok((taken.tree.as_str().to_owned(), manifest, scripts, taken.under_way))
 }
 
-fn manifest(folder: &Folder) -> Answer<Manifest> {
-    let path = RelPath::parse("ash.toml").map_err(Problem::internal)?;
-    let Ok((file, _)) = folder.open_file(&path, Links::Inside) else { return Ok(Manifest::default()) };
+fn manifest(folder: &Folder) -> ApiResult<AgentManifest> {
+    let path = RelPath::parse("ash.toml").map_err(ApiProblem::internal)?;
+    let Ok((file, _)) = folder.open_file(&path, LinkPolicy::Inside) else {
+        return Ok(AgentManifest::default());
+    };
     let mut text = String::new();
-    file.take(MANIFEST)
+    file.take(MAX_MANIFEST_BYTES)
         .read_to_string(&mut text)
-        .map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
-    manifest_of(&text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))
+        .map_err(|error| ApiProblem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
+    manifest_of(&text).map_err(|error| ApiProblem::invalid("invalid_manifest", format!("ash.toml: {error}")))
 }
 
-fn manifest_of(text: &str) -> Result<Manifest, String> {
+fn manifest_of(text: &str) -> Result<AgentManifest, String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(text, &error))?;
     let object =
         serde_json::to_value(table).map_err(|_| "a number or a time in it has no place there".to_owned())?;
@@ -349,7 +374,7 @@ const DEFAULT_PROMPT: &str =
     "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
 
 /// An agent called `default` is there for whoever asks for it before anything was deployed under that name.
-pub(super) async fn make_default(app: &App, caller: &Caller, name: &AgentName) -> Answer<()> {
+pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentName) -> ApiResult<()> {
     let (rooms, tenant) = (app.sessions.rooms(), caller.tenant());
     if name.as_str() != DEFAULT || rooms.store.agent(tenant, name).await?.is_some() {
         return Ok(());
@@ -358,7 +383,7 @@ pub(super) async fn make_default(app: &App, caller: &Caller, name: &AgentName) -
         (rooms.repo(tenant)?, app.scratch.join(uuid::Uuid::new_v4().to_string()), name.clone());
     let files = (Vec::new(), Some(DEFAULT_PROMPT.to_owned()));
     let (tree, _, _, _under_way) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
-    let agent = NewAgent {
+    let agent = NewAgentVersion {
         tenant: tenant.clone(),
         name: name.clone(),
         tree,
@@ -366,60 +391,64 @@ pub(super) async fn make_default(app: &App, caller: &Caller, name: &AgentName) -
         provider: None,
         image: None,
         limits: None,
-        needs: Needs::default(),
+        needs: SandboxRequirements::default(),
         origin: "built in".to_owned(),
         env: None,
         claim: None,
         at: rooms.clock(),
     };
-    let _alone = app.growing.lock(tenant.clone()).await;
+    let _alone = app.tenant_quota_locks.lock(tenant.clone()).await;
     quotas::agent(app, tenant, name, &agent.needs).await?;
-    audit::of_agent(app, caller, name, (Deed::Deployed, Some("built in".to_owned()))).await?;
+    audit::record_for_agent(app, caller, name, (AuditAction::Deployed, Some("built in".to_owned()))).await?;
     rooms.store.deploy(agent).await?;
     Ok(())
 }
 
-async fn find(app: &App, tenant: &TenantId, name: &str) -> Answer<Agent> {
-    let not_found = || Problem::not_found("agent_not_found", "Agent not found");
+async fn find(app: &AppState, tenant: &TenantId, name: &str) -> ApiResult<AgentRow> {
+    let not_found = || ApiProblem::not_found("agent_not_found", "Agent not found");
     let name = AgentName::parse(name).map_err(|_| not_found())?;
     app.sessions.rooms().store.agent(tenant, &name).await?.ok_or_else(not_found)
 }
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    _: ListAsked<NoParameters>,
-) -> Answer<Json<Value>> {
+    _: StrictQueryParams<NoQueryParams>,
+) -> ApiResult<Json<Value>> {
     let agents = app.sessions.rooms().store.agents(caller.tenant()).await?;
     Ok(Json(json!({ "agents": agents.iter().map(shapes::agent).collect::<Vec<_>>() })))
 }
 
-pub(super) async fn get(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
+pub(super) async fn get(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(name): PathParam,
+) -> ApiResult<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
     Ok(Json(json!({ "agent": shapes::agent(&agent) })))
 }
 
 pub(super) async fn change(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    Part(name): Part,
-    body: Body<Change>,
-) -> Answer<Json<Value>> {
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+    PathParam(name): PathParam,
+    body: JsonBody<AgentPatch>,
+) -> ApiResult<Json<Value>> {
     // What is changed is what was read.
-    let alone = app.growing.lock(caller.tenant().clone()).await;
+    let alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
     let agent = find(&app, caller.tenant(), &name).await?;
     let config = body.value.config.map(|change| merged(&agent, change));
     config.as_deref().map_or(Ok(()), |config| quotas::config(&app, config))?;
-    let env = body.value.env.map(environment).transpose()?;
+    let env = body.value.env.map(parse_environment).transpose()?;
     let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
     let changed = (config.as_ref().map(|_| "config".to_owned()).into_iter().collect(), names);
-    audit::of_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
+    audit::record_config_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, config, env).await?;
     drop(alone);
-    get(State(app), caller, Part(name)).await
+    get(State(app), caller, PathParam(name)).await
 }
 
-fn merged(agent: &Agent, change: Map<String, Value>) -> String {
+fn merged(agent: &AgentRow, change: Map<String, Value>) -> String {
     let mut config = shapes::config(agent);
     if let Some(config) = config.as_object_mut() {
         config.extend(change);
@@ -427,40 +456,44 @@ fn merged(agent: &Agent, change: Map<String, Value>) -> String {
     config.to_string()
 }
 
-pub(super) async fn config(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
+pub(super) async fn config(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(name): PathParam,
+) -> ApiResult<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
     Ok(Json(json!({ "config": shapes::config(&agent) })))
 }
 
 pub(super) async fn change_config(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    Part(name): Part,
-    body: Body<Map<String, Value>>,
-) -> Answer<Json<Value>> {
-    let alone = app.growing.lock(caller.tenant().clone()).await;
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+    PathParam(name): PathParam,
+    body: JsonBody<Map<String, Value>>,
+) -> ApiResult<Json<Value>> {
+    let alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
     let agent = find(&app, caller.tenant(), &name).await?;
     let changed = (body.value.keys().cloned().collect(), None);
     let config = merged(&agent, body.value);
     quotas::config(&app, &config)?;
-    audit::of_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
+    audit::record_config_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
     drop(alone);
-    self::config(State(app), caller, Part(name)).await
+    self::config(State(app), caller, PathParam(name)).await
 }
 
 pub(super) async fn delete(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    Part(name): Part,
-) -> Answer<Json<Value>> {
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+    PathParam(name): PathParam,
+) -> ApiResult<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
-    audit::of_agent(&app, &caller, &agent.name, (Deed::AgentDeleted, None)).await?;
+    audit::record_for_agent(&app, &caller, &agent.name, (AuditAction::AgentDeleted, None)).await?;
     app.sessions
         .rooms()
         .store
         .delete_agent(caller.tenant(), &agent.name, app.sessions.rooms().clock())
         .await?;
-    app.sessions.expect_no_more(caller.tenant(), &agent.name);
+    app.sessions.stop_prewarming(caller.tenant(), &agent.name);
     Ok(Json(json!({ "ok": true })))
 }

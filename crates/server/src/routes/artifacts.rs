@@ -1,28 +1,28 @@
 //! What a session's agent made beside the project: its plan, and documents for its user.
 
 use super::{
-    files::{Format, MOST_JSON, found, rel, shown, sized},
-    take::{Asked, ListAsked, Named, Part, blocking, session},
+    files::{FileReadQuery, MAX_JSON_BYTES, file_response, rel, shown, sized},
+    take::{FilePathParams, PathParam, QueryParams, StrictQueryParams, blocking, find_session},
 };
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
 use ash_model::Timestamp;
-use ash_session::{FoundFile, Proposed};
+use ash_session::{FoundFile, ProposedPlan};
 use axum::{Json, extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 #[derive(Deserialize)]
-pub(super) struct When {
+pub(super) struct CheckpointQuery {
     checkpoint: Option<u64>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Plan {
+struct PlanResponse {
     plan: Option<String>,
     /// Where the agent sees it, or would.
     path: String,
@@ -32,48 +32,48 @@ struct Plan {
 }
 
 pub(super) async fn plan(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    Asked(When { checkpoint }): Asked<When>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    QueryParams(CheckpointQuery { checkpoint }): QueryParams<CheckpointQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     let artifacts = app.sessions.artifacts(&session, checkpoint).await?;
     let (path, source) = (artifacts.plan_path().display().to_string(), artifacts.name());
     let written = blocking(move || written(artifacts.plan()?)).await?;
     let plan = match written {
-        Some((text, at)) => Plan { plan: Some(text), path, updated_at: Some(at), source },
+        Some((text, at)) => PlanResponse { plan: Some(text), path, updated_at: Some(at), source },
         None => match app.sessions.proposed(&session, checkpoint).await? {
-            Some(Proposed { text, .. }) if text.len() as u64 > MOST_JSON => {
-                let error = format!("The plan is too large ({} bytes, max {MOST_JSON})", text.len());
-                return Err(Problem::invalid("file_too_large", error));
+            Some(ProposedPlan { text, .. }) if text.len() as u64 > MAX_JSON_BYTES => {
+                let error = format!("The plan is too large ({} bytes, max {MAX_JSON_BYTES})", text.len());
+                return Err(ApiProblem::invalid("file_too_large", error));
             }
-            Some(Proposed { text, at }) => {
-                Plan { plan: Some(text), path, updated_at: Some(at), source: "log" }
+            Some(ProposedPlan { text, at }) => {
+                PlanResponse { plan: Some(text), path, updated_at: Some(at), source: "log" }
             }
-            None => Plan { plan: None, path, updated_at: None, source },
+            None => PlanResponse { plan: None, path, updated_at: None, source },
         },
     };
     Ok(Json(json!(plan)))
 }
 
-fn written(found: FoundFile) -> Answer<Option<(String, Timestamp)>> {
+fn written(found: FoundFile) -> ApiResult<Option<(String, Timestamp)>> {
     let at = match &found {
-        FoundFile::Missing => return Ok(None),
+        FoundFile::NotFound => return Ok(None),
         FoundFile::File { mtime_ms, .. } => Timestamp(*mtime_ms),
-        FoundFile::NotAFile | FoundFile::Closed => Timestamp(0),
+        FoundFile::NotAFile | FoundFile::PermissionDenied => Timestamp(0),
     };
-    let text = sized(found, MOST_JSON)?.whole(MOST_JSON)?;
+    let text = sized(found, MAX_JSON_BYTES)?.whole(MAX_JSON_BYTES)?;
     Ok(Some((String::from_utf8_lossy(&text).into_owned(), at)))
 }
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    ListAsked(When { checkpoint }): ListAsked<When>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    StrictQueryParams(CheckpointQuery { checkpoint }): StrictQueryParams<CheckpointQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     let artifacts = app.sessions.artifacts(&session, checkpoint).await?;
     let (path, source) = (artifacts.path().display().to_string(), artifacts.name());
     let files = blocking(move || Ok(artifacts.list()?)).await?;
@@ -82,17 +82,17 @@ pub(super) async fn list(
 }
 
 pub(super) async fn read(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Named { id, path }: Named,
-    Asked(format): Asked<Format>,
-) -> Answer<Response> {
-    let session = session(&app, &caller, &id).await?;
-    let (most, name) = (format.most()?, rel(&path)?);
+    FilePathParams { id, path }: FilePathParams,
+    QueryParams(format): QueryParams<FileReadQuery>,
+) -> ApiResult<Response> {
+    let session = find_session(&app, &caller, &id).await?;
+    let (most, name) = (format.max_bytes()?, rel(&path)?);
     let artifacts = app.sessions.artifacts(&session, format.checkpoint).await?;
     let source = artifacts.name();
     let file = blocking(move || sized(artifacts.open(&name)?, most)).await?;
-    found(&format, (&path, source), file).await
+    file_response(&format, (&path, source), file).await
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_sent_as_in_the_first_version() {
-        let plan = Plan {
+        let plan = PlanResponse {
             plan: Some("# Plan".to_owned()),
             path: "/home/agent/.ash/session/00000000-0000-0000-0000-000000000000/plan.md".to_owned(),
             updated_at: Some(Timestamp(0)),

@@ -3,19 +3,22 @@
 use super::{
     files::{self, ALWAYS_SKIPPED},
     sessions::change_options,
-    take::{Asked, Body, ListAsked, Numbered, Part, blocking, open_session, session},
+    take::{
+        CheckpointPathParams, JsonBody, PathParam, QueryParams, StrictQueryParams, blocking,
+        find_open_session, find_session,
+    },
 };
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
-    ignored::Ignored,
-    once::{self, once},
-    problem::{Answer, Problem},
+    ignored::GitignoreFilter,
+    once::{self, claim_idempotency_key},
+    problem::{ApiProblem, ApiResult},
     shapes,
 };
-use ash_model::Options;
-use ash_session::{Change, Place};
-use ash_snapshot::{LeafKind, TreeId};
+use ash_model::SessionOptions;
+use ash_session::{PathChange, WorkspaceFiles};
+use ash_snapshot::{FileEntryKind, TreeId};
 use axum::{
     Json,
     extract::State,
@@ -24,122 +27,130 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-const MOST_LISTED: u32 = 1000;
+const MAX_CHECKPOINTS_LISTED: u32 = 1000;
 
 #[derive(Deserialize)]
-pub(super) struct Listing {
+pub(super) struct CheckpointListQuery {
     limit: Option<u32>,
     before: Option<u64>,
 }
 
 /// Newest first; the next page begins before the last number of this one.
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    ListAsked(asked): ListAsked<Listing>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    StrictQueryParams(asked): StrictQueryParams<CheckpointListQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     let limit = asked.limit.unwrap_or(100);
-    if !(1..=MOST_LISTED).contains(&limit) {
-        return Err(Problem::invalid("invalid_query", format!("limit must be 1 to {MOST_LISTED}")));
+    if !(1..=MAX_CHECKPOINTS_LISTED).contains(&limit) {
+        return Err(ApiProblem::invalid(
+            "invalid_query",
+            format!("limit must be 1 to {MAX_CHECKPOINTS_LISTED}"),
+        ));
     }
     let found = app.sessions.checkpoints(&session, asked.before, limit).await?;
     let shown: Vec<Value> =
-        found.iter().map(|checkpoint| shapes::checkpoint(session.card.checkpoint, checkpoint)).collect();
+        found.iter().map(|checkpoint| shapes::checkpoint(session.summary.checkpoint, checkpoint)).collect();
     Ok(Json(json!({ "checkpoints": shown })))
 }
 
-pub(super) async fn get(State(app): State<App>, caller: Caller, named: Numbered) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &named.id).await?;
+pub(super) async fn get(
+    State(app): State<AppState>,
+    caller: Caller,
+    named: CheckpointPathParams,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &named.id).await?;
     let found = app.sessions.checkpoint(&session, named.number()?).await?;
-    let shown = shapes::checkpoint_alone(session.card.checkpoint, &found);
+    let shown = shapes::checkpoint_detail(session.summary.checkpoint, &found);
     Ok(Json(json!({ "checkpoint": shown })))
 }
 
 #[derive(Deserialize)]
-pub(super) struct Target {
+pub(super) struct RewindRequest {
     checkpoint: u64,
     /// Whether the files go back, too. They do, unless others are at work in them.
     files: Option<bool>,
 }
 
 pub(super) async fn rewind(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    body: Body<Target>,
-) -> Answer<Json<Value>> {
-    let found = open_session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    body: JsonBody<RewindRequest>,
+) -> ApiResult<Json<Value>> {
+    let found = find_open_session(&app, &caller, &id).await?;
     let (session, rewound) = app.sessions.rewind(&found, body.value.checkpoint, body.value.files).await?;
     let session = shapes::session(&session, app.sessions.rooms().clock());
     Ok(Json(json!({ "session": session, "rewound": shapes::rewound(&rewound) })))
 }
 
 #[derive(Deserialize)]
-pub(super) struct New {
+pub(super) struct CreateCheckpointRequest {
     /// Count changes from here on.
     #[serde(default)]
     base: bool,
 }
 
 pub(super) async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
+    PathParam(id): PathParam,
     headers: HeaderMap,
-    body: Body<New>,
-) -> Answer<(StatusCode, Json<Value>)> {
-    let found = open_session(&app, &caller, &id).await?;
-    once::key(&headers)?;
+    body: JsonBody<CreateCheckpointRequest>,
+) -> ApiResult<(StatusCode, Json<Value>)> {
+    let found = find_open_session(&app, &caller, &id).await?;
+    once::idempotency_key(&headers)?;
     let number = app.sessions.capture(&found).await?;
     // Only now its number is known. Of several tries the first one's counts: later ones have later files.
     let route = format!("POST /api/sessions/{id}/checkpoints");
-    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), number.to_string()).await?;
-    let number = claim.resource.parse().map_err(Problem::internal)?;
+    let claim =
+        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.bytes), number.to_string()).await?;
+    let number = claim.resource.parse().map_err(ApiProblem::internal)?;
     if body.value.base {
         let forward = |base: Option<u64>| Some(base.map_or(number, |base| base.max(number)));
-        let change = |options: Options| Ok(Options { base: forward(options.base), ..options });
+        let change = |options: SessionOptions| Ok(SessionOptions { base: forward(options.base), ..options });
         change_options(&app, found.no, change).await?;
     }
     Ok((StatusCode::CREATED, Json(json!({ "checkpoint": number }))))
 }
 
 #[derive(Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct DiffQuery {
     all: Option<bool>,
     /// Another checkpoint; without one, the files as they are now.
     to: Option<u64>,
 }
 
 pub(super) async fn diff(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    named: Numbered,
-    Asked(asked): Asked<Wanted>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &named.id).await?;
+    named: CheckpointPathParams,
+    QueryParams(asked): QueryParams<DiffQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &named.id).await?;
     let number = named.number()?;
     let since = app.sessions.tree_at(&session, number).await?;
-    let place = files::place(&app, &session, asked.to).await?;
+    let place = files::workspace_files(&app, &session, asked.to).await?;
     let all = asked.all == Some(true);
     let changes = blocking(move || changes(&place, &since, all)).await?;
     Ok(Json(shown(number, asked.to, &changes)))
 }
 
-fn changes(place: &Place, since: &TreeId, all: bool) -> Answer<Vec<Change>> {
+fn changes(place: &WorkspaceFiles, since: &TreeId, all: bool) -> ApiResult<Vec<PathChange>> {
     let skip = |name: &[u8], _: bool| !all && ALWAYS_SKIPPED.iter().any(|skipped| skipped.as_bytes() == name);
     let mut changes = place.changes(since, &skip)?;
     if !all {
-        let mut ignored = Ignored::of(place);
+        let mut ignored = GitignoreFilter::of(place);
         // What was there before is somebody's, whatever .gitignore says by now.
-        changes.retain(|change| change.before.is_some() || !ignored.names(&change.path));
+        changes.retain(|change| change.before.is_some() || !ignored.ignores(&change.path));
     }
     Ok(changes)
 }
 
 /// JSON is text: a name that is not cannot be said in it, only counted.
-fn shown(from: u64, to: Option<u64>, changes: &[Change]) -> Value {
+fn shown(from: u64, to: Option<u64>, changes: &[PathChange]) -> Value {
     let files: Vec<Value> = changes.iter().filter_map(shown_change).collect();
     let unnamed = changes.len() - files.len();
     let mut shown = json!({ "from": from, "files": files, "unnamed": unnamed });
@@ -149,7 +160,7 @@ fn shown(from: u64, to: Option<u64>, changes: &[Change]) -> Value {
     shown
 }
 
-fn shown_change(change: &Change) -> Option<Value> {
+fn shown_change(change: &PathChange) -> Option<Value> {
     let path = std::str::from_utf8(&change.path).ok()?;
     let (word, leaf) = match (&change.before, &change.now) {
         (None, Some(now)) => ("added", now),
@@ -166,10 +177,10 @@ fn shown_change(change: &Change) -> Option<Value> {
     Some(shown)
 }
 
-fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
+fn shown_leaf(leaf: &FileEntryKind) -> Option<Value> {
     match leaf {
-        LeafKind::File { size, mode, .. } => Some(json!({ "kind": "file", "size": size, "mode": mode })),
-        LeafKind::Link { target } => {
+        FileEntryKind::File { size, mode, .. } => Some(json!({ "kind": "file", "size": size, "mode": mode })),
+        FileEntryKind::Link { target } => {
             let target = std::str::from_utf8(target).ok()?;
             Some(json!({ "kind": "link", "size": target.len(), "mode": 0o777, "target": target }))
         }
@@ -180,19 +191,19 @@ fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn file(size: u64, mode: u32) -> Option<LeafKind> {
-        Some(LeafKind::File { size, mode, content: None })
+    fn file(size: u64, mode: u32) -> Option<FileEntryKind> {
+        Some(FileEntryKind::File { size, mode, content: None })
     }
 
     #[test]
     fn changes_are_shown_as_in_the_first_version() {
-        let link = Some(LeafKind::Link { target: b"a".to_vec() });
+        let link = Some(FileEntryKind::Link { target: b"a".to_vec() });
         let changes = [
-            Change { path: b"a".to_vec(), before: None, now: file(3, 0o644) },
-            Change { path: b"b/c".to_vec(), before: file(3, 0o644), now: file(4, 0o755) },
-            Change { path: b"d".to_vec(), before: file(5, 0o600), now: None },
-            Change { path: b"e".to_vec(), before: file(6, 0o644), now: link },
-            Change { path: b"\xff".to_vec(), before: None, now: file(1, 0o644) },
+            PathChange { path: b"a".to_vec(), before: None, now: file(3, 0o644) },
+            PathChange { path: b"b/c".to_vec(), before: file(3, 0o644), now: file(4, 0o755) },
+            PathChange { path: b"d".to_vec(), before: file(5, 0o600), now: None },
+            PathChange { path: b"e".to_vec(), before: file(6, 0o644), now: link },
+            PathChange { path: b"\xff".to_vec(), before: None, now: file(1, 0o644) },
         ];
         let golden = json!([
             { "path": "a", "change": "added", "kind": "file", "size": 3, "mode": 420 },

@@ -3,45 +3,48 @@
 use super::{
     listing::ago,
     sessions::shown,
-    take::{Body, ListAsked, NoParameters},
+    take::{JsonBody, NoQueryParams, StrictQueryParams},
 };
 use crate::{
-    app::App,
-    auth::{Admin, Caller},
-    problem::{Answer, Problem},
+    app::AppState,
+    auth::{Caller, TenantAdmin},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{OwnerId, SessionId, Status, Timestamp};
-use ash_session::{Leaving, is_at_rest};
-use ash_store::{AuditQuery, Audited, Fate, Filter, Order, Session};
+use ash_model::{OwnerId, SessionId, SessionStatus, Timestamp};
+use ash_session::{ExpiringSession, is_at_rest};
+use ash_store::{AuditActor, AuditEntry, AuditQuery, EndDisposition, SessionFilter, SessionRow};
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 const PAGE: u32 = 100;
-const MOST: u32 = 1000;
+const MAX_AUDIT_LIMIT: u32 = 1000;
 
 /// The rules, and what they would do now; nothing is done.
 pub(super) async fn retention(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    _: ListAsked<NoParameters>,
-) -> Answer<Json<Value>> {
-    let leaving = app.sessions.leaving(&app.retention).await?;
-    Ok(Json(told(&app, &caller, &leaving, true)))
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+    _: StrictQueryParams<NoQueryParams>,
+) -> ApiResult<Json<Value>> {
+    let leaving = app.sessions.expiring_sessions(&app.retention).await?;
+    Ok(Json(retention_json(&app, &caller, &leaving, true)))
 }
 
 /// What runs by itself from time to time, now.
-pub(super) async fn retain(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<Value>> {
-    let gone = app.sessions.clean(&app.retention).await?;
-    Ok(Json(told(&app, &caller, &gone, false)))
+pub(super) async fn apply_retention(
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+) -> ApiResult<Json<Value>> {
+    let gone = app.sessions.apply_session_ttl(&app.retention).await?;
+    Ok(Json(retention_json(&app, &caller, &gone, false)))
 }
 
-fn told(app: &App, caller: &Caller, leaving: &[Leaving], dry: bool) -> Value {
+fn retention_json(app: &AppState, caller: &Caller, leaving: &[ExpiringSession], dry: bool) -> Value {
     let rules: Vec<String> = app.retention.0.iter().map(ToString::to_string).collect();
     let own = leaving.iter().filter(|leaving| leaving.session.tenant == *caller.tenant());
     let sessions: Vec<Value> = own
-        .map(|Leaving { session, rule, fate, .. }| {
-            json!({ "id": session.id, "owner": session.owner, "status": session.card.status,
+        .map(|ExpiringSession { session, rule, fate, .. }| {
+            json!({ "id": session.id, "owner": session.owner, "status": session.summary.status,
                 "lastActiveAt": session.last_active_at, "rule": rule, "action": fate.as_str() })
         })
         .collect();
@@ -50,9 +53,9 @@ fn told(app: &App, caller: &Caller, leaving: &[Leaving], dry: bool) -> Value {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Prune {
+pub(super) struct PruneRequest {
     older_than: String,
-    status: Option<Status>,
+    status: Option<SessionStatus>,
     owner: Option<OwnerId>,
     #[serde(default)]
     purge: bool,
@@ -61,30 +64,34 @@ pub(super) struct Prune {
 }
 
 /// Ends or purges what nobody has used for long, of what the caller may see. Those at work are left alone.
-pub(super) async fn prune(State(app): State<App>, caller: Caller, body: Body<Prune>) -> Answer<Json<Value>> {
-    let Prune { older_than, status, owner, purge, dry_run } = body.value;
+pub(super) async fn prune(
+    State(app): State<AppState>,
+    caller: Caller,
+    body: JsonBody<PruneRequest>,
+) -> ApiResult<Json<Value>> {
+    let PruneRequest { older_than, status, owner, purge, dry_run } = body.value;
     if let Some(status) = status.filter(|status| !is_at_rest(*status)) {
         let error = format!(
             "Sessions that are {status} are at work; prune those that are paused, stopped, error or ended"
         );
-        return Err(Problem::invalid("invalid_body", error));
+        return Err(ApiProblem::invalid("invalid_body", error));
     }
-    let fate = if purge { Fate::Purge } else { Fate::End };
-    let unused = ash_model::duration(&older_than)
-        .map_err(|error| Problem::invalid("invalid_body", format!("olderThan is not valid: {error}")))?;
-    let older = Some(ash_session::before(app.sessions.rooms().rules_clock(), unused));
-    let filter = Filter { status, owner, older, ..Filter::default() };
+    let fate = if purge { EndDisposition::Purge } else { EndDisposition::End };
+    let unused = ash_model::parse_duration(&older_than)
+        .map_err(|error| ApiProblem::invalid("invalid_body", format!("olderThan is not valid: {error}")))?;
+    let older = Some(ash_session::earlier_by(app.sessions.rooms().retention_clock(), unused));
+    let filter = SessionFilter { status, owner, older, ..SessionFilter::default() };
     let found = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
     let now = app.sessions.rooms().clock();
-    let goes = |session: &Session| {
-        let Session { card, .. } = session;
-        let over = card.status == Status::Ended;
+    let goes = |session: &SessionRow| {
+        let SessionRow { summary: card, .. } = session;
+        let over = card.status == SessionStatus::Ended;
         let at_work = card.open_turns > 0 || card.lock.as_ref().is_some_and(|lock| lock.is_held(now));
         is_at_rest(card.status) && if over { purge } else { !at_work }
     };
     let mut gone = Vec::new();
     for session in found.sessions.into_iter().filter(goes) {
-        let by = Order { rule: Some("prune".to_owned()), ..caller.order() };
+        let by = AuditActor { rule: Some("prune".to_owned()), ..caller.audit_actor() };
         if dry_run || app.sessions.expire(&session, unused, (by, fate)).await? {
             gone.push(shown(&app, &session));
         }
@@ -93,7 +100,7 @@ pub(super) async fn prune(State(app): State<App>, caller: Caller, body: Body<Pru
 }
 
 #[derive(Deserialize)]
-pub(super) struct Looked {
+pub(super) struct AuditListQuery {
     session: Option<SessionId>,
     /// A time, or how long ago.
     since: Option<String>,
@@ -103,34 +110,35 @@ pub(super) struct Looked {
 
 /// Newest first.
 pub(super) async fn audit(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    ListAsked(asked): ListAsked<Looked>,
-) -> Answer<Json<Value>> {
+    State(app): State<AppState>,
+    TenantAdmin(caller): TenantAdmin,
+    StrictQueryParams(asked): StrictQueryParams<AuditListQuery>,
+) -> ApiResult<Json<Value>> {
     let limit = asked.limit.unwrap_or(PAGE);
-    if limit == 0 || limit > MOST {
-        return Err(Problem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
+    if limit == 0 || limit > MAX_AUDIT_LIMIT {
+        return Err(ApiProblem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
     }
     let rooms = app.sessions.rooms();
-    let since = asked.since.as_deref().map(|text| moment(rooms.clock(), "since", text)).transpose()?;
+    let since =
+        asked.since.as_deref().map(|text| parse_time_or_age(rooms.clock(), "since", text)).transpose()?;
     let subject = asked.session.map(String::from);
     let query = AuditQuery { subject, since, before: asked.cursor, limit };
-    let lines = rooms.store.audit(caller.tenant(), &query).await?;
+    let lines = rooms.store.audit_entries(caller.tenant(), &query).await?;
     let next = lines.last().filter(|_| lines.len() == limit as usize).map(|line| line.no.to_string());
     let lines: Vec<Value> = lines.iter().map(line).collect();
     Ok(Json(json!({ "audit": lines, "nextCursor": next })))
 }
 
 /// A time, or how long ago.
-pub(super) fn moment(now: Timestamp, name: &str, text: &str) -> Answer<Timestamp> {
+pub(super) fn parse_time_or_age(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp> {
     let time = serde_json::from_value::<Timestamp>(json!(text));
     time.or_else(|_| ago(now, name, text))
 }
 
-fn line(line: &Audited) -> Value {
+fn line(line: &AuditEntry) -> Value {
     let mut shown = json!({
-        "id": line.no, "at": line.at, "action": line.deed.as_str(), "subject": line.subject, "owner": line.owner,
-        "by": { "key": line.by.key, "owner": line.by.owner, "rule": line.by.rule },
+        "id": line.no, "at": line.at, "action": line.action.as_str(), "subject": line.subject, "owner": line.owner,
+        "by": { "key": line.actor.key, "owner": line.actor.owner, "rule": line.actor.rule },
     });
     if let Some(detail) = &line.detail {
         shown["detail"] = json!(detail);

@@ -1,17 +1,20 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
-use super::take::{Asked, Body, ListAsked, Named, Part, blocking, open_session, session};
+use super::take::{
+    FilePathParams, JsonBody, PathParam, QueryParams, StrictQueryParams, blocking, find_open_session,
+    find_session,
+};
 use crate::{
-    app::App,
-    archive::{self, Ledger, Limits},
+    app::AppState,
+    archive::{self, ArchiveLimits, UploadValidator},
     auth::Caller,
     edge::read_file,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{Kind, Status};
-use ash_session::{FoundFile, Place};
+use ash_model::{FailureKind, SessionStatus};
+use ash_session::{FoundFile, WorkspaceFiles};
 use ash_snapshot::{FileInfo, RelPath};
-use ash_store::Session;
+use ash_store::SessionRow;
 use axum::{
     Json,
     extract::State,
@@ -26,36 +29,40 @@ use std::{
     io::{Cursor, Read},
 };
 
-const MOST_RAW: u64 = 104_857_600;
-pub(super) const MOST_JSON: u64 = 1_048_576;
+const MAX_RAW_BYTES: u64 = 104_857_600;
+pub(super) const MAX_JSON_BYTES: u64 = 1_048_576;
 /// A file of up to so many bytes is in memory before its answer begins.
 const READ_FIRST: u64 = 64 << 10;
-const MOST_WRITTEN: usize = 52_428_800;
-const MOST_BATCH: usize = 104_857_600;
+const MAX_WRITTEN_FILE_BYTES: usize = 52_428_800;
+const MAX_WRITTEN_BATCH_BYTES: usize = 104_857_600;
 
 pub(super) const ALWAYS_SKIPPED: [&str; 4] = ["node_modules", ".git", "__pycache__", ".DS_Store"];
 const HIDDEN: [&str; 8] = [".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp"];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Listing {
+pub(super) struct FileListQuery {
     include_hidden: Option<bool>,
     checkpoint: Option<u64>,
 }
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    ListAsked(asked): ListAsked<Listing>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    StrictQueryParams(asked): StrictQueryParams<FileListQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     listed(&app, &session, asked).await
 }
 
 /// What is in a session's workspace.
-pub(super) async fn listed(app: &App, session: &Session, asked: Listing) -> Answer<Json<Value>> {
-    let place = place(app, session, asked.checkpoint).await?;
+pub(super) async fn listed(
+    app: &AppState,
+    session: &SessionRow,
+    asked: FileListQuery,
+) -> ApiResult<Json<Value>> {
+    let place = workspace_files(app, session, asked.checkpoint).await?;
     let hide = asked.include_hidden == Some(false);
     let (files, source) =
         blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name())))
@@ -64,7 +71,11 @@ pub(super) async fn listed(app: &App, session: &Session, asked: Listing) -> Answ
 }
 
 /// The files as a checkpoint has them, else as they are now.
-pub(super) async fn place(app: &App, session: &Session, checkpoint: Option<u64>) -> Answer<Place> {
+pub(super) async fn workspace_files(
+    app: &AppState,
+    session: &SessionRow,
+    checkpoint: Option<u64>,
+) -> ApiResult<WorkspaceFiles> {
     Ok(match checkpoint {
         Some(number) => app.sessions.files_at(session, number).await?,
         None => app.sessions.files(session).await?,
@@ -86,95 +97,95 @@ fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Format {
+pub(super) struct FileReadQuery {
     format: Option<String>,
     /// As this checkpoint has it; 0: as the agent's own files.
     pub(super) checkpoint: Option<u64>,
 }
 
-pub(super) fn rel(path: &str) -> Answer<RelPath> {
-    RelPath::parse(path).map_err(|_| Problem::invalid("invalid_path", "Invalid file path"))
+pub(super) fn rel(path: &str) -> ApiResult<RelPath> {
+    RelPath::parse(path).map_err(|_| ApiProblem::invalid("invalid_path", "Invalid file path"))
 }
 
 pub(super) async fn read(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Named { id, path }: Named,
-    Asked(asked): Asked<Format>,
-) -> Answer<Response> {
-    let session = session(&app, &caller, &id).await?;
-    let (most, name) = (asked.most()?, rel(&path)?);
-    let place = place(&app, &session, asked.checkpoint).await?;
+    FilePathParams { id, path }: FilePathParams,
+    QueryParams(asked): QueryParams<FileReadQuery>,
+) -> ApiResult<Response> {
+    let session = find_session(&app, &caller, &id).await?;
+    let (most, name) = (asked.max_bytes()?, rel(&path)?);
+    let place = workspace_files(&app, &session, asked.checkpoint).await?;
     let source = place.name();
     let file = blocking(move || sized(place.open(&name)?, most)).await?;
-    found(&asked, (&path, source), file).await
+    file_response(&asked, (&path, source), file).await
 }
 
-impl Format {
+impl FileReadQuery {
     /// So many bytes of a file are sent in this format.
-    pub(super) fn most(&self) -> Answer<u64> {
+    pub(super) fn max_bytes(&self) -> ApiResult<u64> {
         match self.format.as_deref() {
-            None | Some("raw") => Ok(MOST_RAW),
-            Some("json") => Ok(MOST_JSON),
-            Some(_) => Err(Problem::invalid("invalid_query", "format must be json or raw")),
+            None | Some("raw") => Ok(MAX_RAW_BYTES),
+            Some("json") => Ok(MAX_JSON_BYTES),
+            Some(_) => Err(ApiProblem::invalid("invalid_query", "format must be json or raw")),
         }
     }
 }
 
 /// A file that is sent, and how long it is.
-pub(super) struct SizedFile {
+pub(super) struct FileDownload {
     size: u64,
     bytes: Box<dyn Read + Send>,
 }
 
-impl SizedFile {
-    pub(super) fn whole(self, most: u64) -> Answer<Vec<u8>> {
+impl FileDownload {
+    pub(super) fn whole(self, most: u64) -> ApiResult<Vec<u8>> {
         let mut content = Vec::with_capacity(usize::try_from(self.size.min(most)).unwrap_or(0));
-        self.bytes.take(most).read_to_end(&mut content).map_err(Problem::internal)?;
+        self.bytes.take(most).read_to_end(&mut content).map_err(ApiProblem::internal)?;
         Ok(content)
     }
 }
 
 /// A file's content, in the format that was asked for.
-pub(super) async fn found(
-    asked: &Format,
+pub(super) async fn file_response(
+    asked: &FileReadQuery,
     (path, source): (&str, &'static str),
-    file: SizedFile,
-) -> Answer<Response> {
+    file: FileDownload,
+) -> ApiResult<Response> {
     if asked.format.as_deref() != Some("json") {
         return raw(path, file, source).await;
     }
-    let bytes = blocking(move || file.whole(MOST_JSON)).await?;
+    let bytes = blocking(move || file.whole(MAX_JSON_BYTES)).await?;
     let body = json!({ "path": path, "content": String::from_utf8_lossy(&bytes), "size": bytes.len(), "source": source });
     Ok(Json(body).into_response())
 }
 
-pub(super) fn sized(found: FoundFile, most: u64) -> Answer<SizedFile> {
+pub(super) fn sized(found: FoundFile, most: u64) -> ApiResult<FileDownload> {
     match found {
-        FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
-        FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
-        FoundFile::Closed => Err(closed()),
+        FoundFile::NotFound => Err(ApiProblem::not_found("file_not_found", "File not found")),
+        FoundFile::NotAFile => Err(ApiProblem::invalid("not_a_file", "Path is not a file")),
+        FoundFile::PermissionDenied => Err(closed()),
         FoundFile::File { size, .. } if size > most => {
-            Err(Problem::invalid("file_too_large", format!("File too large ({size} bytes, max {most})")))
+            Err(ApiProblem::invalid("file_too_large", format!("File too large ({size} bytes, max {most})")))
         }
-        FoundFile::File { size, bytes, .. } => Ok(SizedFile { size, bytes }),
+        FoundFile::File { size, bytes, .. } => Ok(FileDownload { size, bytes }),
     }
 }
 
-fn closed() -> Problem {
-    Problem::new(
-        Kind::Conflict,
+fn closed() -> ApiProblem {
+    ApiProblem::new(
+        FailureKind::Conflict,
         "closed",
         "Its permissions close it, or its folder, to the server; chmod it first",
     )
 }
 
 /// A large file is read while it is sent. Its beginning is read first: what cannot be read at all is no answer.
-async fn raw(path: &str, file: SizedFile, source: &'static str) -> Answer<Response> {
-    let SizedFile { size, mut bytes } = file;
+async fn raw(path: &str, file: FileDownload, source: &'static str) -> ApiResult<Response> {
+    let FileDownload { size, mut bytes } = file;
     let (beginning, bytes) = blocking(move || {
         let mut beginning = Vec::new();
-        bytes.by_ref().take(READ_FIRST).read_to_end(&mut beginning).map_err(Problem::internal)?;
+        bytes.by_ref().take(READ_FIRST).read_to_end(&mut beginning).map_err(ApiProblem::internal)?;
         Ok((beginning, bytes))
     })
     .await?;
@@ -224,44 +235,44 @@ fn encoded(name: &str) -> String {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Writing {
-    files: Vec<NewFile>,
+pub(super) struct WriteFilesRequest {
+    files: Vec<UploadedFile>,
     target_path: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct NewFile {
+struct UploadedFile {
     path: String,
     content: String,
 }
 
 pub(super) async fn write(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    body: Body<Writing>,
-) -> Answer<Json<Value>> {
-    let session = open_session(&app, &caller, &id).await?;
-    let Writing { files, target_path } = body.value;
+    PathParam(id): PathParam,
+    body: JsonBody<WriteFilesRequest>,
+) -> ApiResult<Json<Value>> {
+    let session = find_open_session(&app, &caller, &id).await?;
+    let WriteFilesRequest { files, target_path } = body.value;
     if !(1..=500).contains(&files.len()) {
-        return Err(Problem::invalid("invalid_body", "files must have 1 to 500 entries"));
+        return Err(ApiProblem::invalid("invalid_body", "files must have 1 to 500 entries"));
     }
     let target = target_path.filter(|path| path != "." && !path.is_empty());
     if let Some(target) = &target {
         rel(target.trim_end_matches('/'))?;
     }
     let files = within(target.as_deref(), files);
-    app.sessions.make_room(&session, expected(&files)).await?;
+    app.sessions.check_disk_limit(&session, decoded_sizes(&files)).await?;
     let written = change(&app, &session, move |place| Ok(write_all(place, files))).await?;
     Ok(Json(json!({ "files": written })))
 }
 
 /// Changes files and tells the session's keeper, even if the caller hangs up in between.
 async fn change<T: Send + 'static>(
-    app: &App,
-    session: &Session,
-    work: impl FnOnce(&Place) -> Answer<T> + Send + 'static,
-) -> Answer<T> {
+    app: &AppState,
+    session: &SessionRow,
+    work: impl FnOnce(&WorkspaceFiles) -> ApiResult<T> + Send + 'static,
+) -> ApiResult<T> {
     let (sessions, session) = (app.sessions.clone(), session.clone());
     let changing = tokio::spawn(async move {
         let place = sessions.files_to_write(&session).await?;
@@ -270,53 +281,53 @@ async fn change<T: Send + 'static>(
         sessions.touched(session.no).await?;
         done
     });
-    changing.await.map_err(|_| Problem::internal("the work was cut off"))?
+    changing.await.map_err(|_| ApiProblem::internal("the work was cut off"))?
 }
 
 /// Files by their paths in the workspace.
-fn within(target: Option<&str>, files: Vec<NewFile>) -> Vec<NewFile> {
+fn within(target: Option<&str>, files: Vec<UploadedFile>) -> Vec<UploadedFile> {
     let Some(target) = target.map(|target| target.trim_end_matches('/')) else { return files };
-    let inside = |file: NewFile| NewFile { path: format!("{target}/{}", file.path), ..file };
+    let inside = |file: UploadedFile| UploadedFile { path: format!("{target}/{}", file.path), ..file };
     files.into_iter().map(inside).collect()
 }
 
 /// Those that may be written, and how large they are at most.
-fn expected(files: &[NewFile]) -> Vec<(RelPath, u64)> {
-    let sized = |file: &NewFile| {
+fn decoded_sizes(files: &[UploadedFile]) -> Vec<(RelPath, u64)> {
+    let sized = |file: &UploadedFile| {
         let size = base64::decoded_len_estimate(file.content.len());
-        let path = RelPath::parse(&file.path).ok().filter(|_| size <= MOST_WRITTEN + 2)?;
+        let path = RelPath::parse(&file.path).ok().filter(|_| size <= MAX_WRITTEN_FILE_BYTES + 2)?;
         Some((path, size as u64))
     };
     files.iter().filter_map(sized).collect()
 }
 
 /// File by file, as the answer tells: each is there as a whole or not at all.
-fn write_all(place: &Place, files: Vec<NewFile>) -> Vec<Value> {
-    let (mut total, mut ledger) = (0, Ledger::new(&Limits::UPLOAD));
-    let write = |NewFile { path, content }| match write_one(place, (&path, &content), &mut total, &mut ledger)
-    {
-        Ok(size) => json!({ "path": path, "written": true, "size": size }),
-        Err(error) => json!({ "path": path, "written": false, "error": error }),
-    };
+fn write_all(place: &WorkspaceFiles, files: Vec<UploadedFile>) -> Vec<Value> {
+    let (mut total, mut ledger) = (0, UploadValidator::new(&ArchiveLimits::UPLOAD));
+    let write =
+        |UploadedFile { path, content }| match write_one(place, (&path, &content), &mut total, &mut ledger) {
+            Ok(size) => json!({ "path": path, "written": true, "size": size }),
+            Err(error) => json!({ "path": path, "written": false, "error": error }),
+        };
     files.into_iter().map(write).collect()
 }
 
 fn write_one(
-    place: &Place,
+    place: &WorkspaceFiles,
     (path, content): (&str, &str),
     total: &mut usize,
-    ledger: &mut Ledger,
+    ledger: &mut UploadValidator,
 ) -> Result<u64, String> {
     let name = ledger.path(path.as_bytes()).map_err(|_| "Invalid file path".to_owned())?;
     if path.rsplit('/').next() == Some(".DS_Store") {
         return Err("Skipped: .DS_Store".to_owned());
     }
     let bytes = STANDARD.decode(content).map_err(|_| "Invalid base64 content".to_owned())?;
-    if bytes.len() > MOST_WRITTEN {
-        return Err(format!("File too large ({} bytes, max {MOST_WRITTEN})", bytes.len()));
+    if bytes.len() > MAX_WRITTEN_FILE_BYTES {
+        return Err(format!("File too large ({} bytes, max {MAX_WRITTEN_FILE_BYTES})", bytes.len()));
     }
     *total += bytes.len();
-    if *total > MOST_BATCH {
+    if *total > MAX_WRITTEN_BATCH_BYTES {
         return Err("Batch size limit exceeded".to_owned());
     }
     ledger.file(&name, bytes.len() as u64).map_err(|refusal| refusal.to_string())?;
@@ -324,27 +335,31 @@ fn write_one(
 }
 
 pub(super) async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Named { id, path }: Named,
-) -> Answer<Json<Value>> {
-    let session = open_session(&app, &caller, &id).await?;
+    FilePathParams { id, path }: FilePathParams,
+) -> ApiResult<Json<Value>> {
+    let session = find_open_session(&app, &caller, &id).await?;
     let name = rel(&path)?;
     let removed = change(&app, &session, move |place| Ok(place.remove(&name)?)).await?;
     match removed {
-        FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
-        FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
-        FoundFile::Closed => Err(closed()),
+        FoundFile::NotFound => Err(ApiProblem::not_found("file_not_found", "File not found")),
+        FoundFile::NotAFile => Err(ApiProblem::invalid("not_a_file", "Path is not a file")),
+        FoundFile::PermissionDenied => Err(closed()),
         FoundFile::File { .. } => Ok(Json(json!({ "path": path, "deleted": true }))),
     }
 }
 
-pub(super) async fn bundle(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Response> {
-    let session = session(&app, &caller, &id).await?;
+pub(super) async fn bundle(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Response> {
+    let session = find_session(&app, &caller, &id).await?;
     let place = app.sessions.files(&session).await?;
     let scratch = app.scratch.clone();
     let (file, length) = blocking(move || {
-        let mut file = tempfile::tempfile_in(scratch).map_err(Problem::internal)?;
+        let mut file = tempfile::tempfile_in(scratch).map_err(ApiProblem::internal)?;
         let length = archive::pack(&place, &mut file)?;
         Ok((file, length))
     })
@@ -355,45 +370,45 @@ pub(super) async fn bundle(State(app): State<App>, caller: Caller, Part(id): Par
 }
 
 #[derive(Deserialize)]
-pub(super) struct Bundle {
+pub(super) struct UploadBundleRequest {
     bundle: String,
 }
 
 pub(super) async fn unbundle(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    body: Body<Bundle>,
-) -> Answer<Json<Value>> {
-    let session = open_session(&app, &caller, &id).await?;
-    let bytes = STANDARD
-        .decode(&body.value.bundle)
-        .map_err(|_| Problem::new(Kind::Invalid, "invalid_base64", "Invalid bundle: not valid base64"))?;
+    PathParam(id): PathParam,
+    body: JsonBody<UploadBundleRequest>,
+) -> ApiResult<Json<Value>> {
+    let session = find_open_session(&app, &caller, &id).await?;
+    let bytes = STANDARD.decode(&body.value.bundle).map_err(|_| {
+        ApiProblem::new(FailureKind::Invalid, "invalid_base64", "Invalid bundle: not valid base64")
+    })?;
     drop(body);
     if bytes.is_empty() {
-        return Err(Problem::invalid("archive_unsupported", "Empty bundle"));
+        return Err(ApiProblem::invalid("archive_unsupported", "Empty bundle"));
     }
-    let live = session.card.status == Status::Active;
+    let live = session.summary.status == SessionStatus::Active;
     // To its end even if the caller hangs up: the session's keeper is told of what is there.
-    let putting = tokio::spawn(async move { put(&app, &session, bytes).await });
-    let written = putting.await.map_err(|_| Problem::internal("the work was cut off"))??;
+    let putting = tokio::spawn(async move { unpack_into_workspace(&app, &session, bytes).await });
+    let written = putting.await.map_err(|_| ApiProblem::internal("the work was cut off"))??;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
     Ok(Json(json!({ "message": message, "written": written })))
 }
 
 /// All that is in an archive, or nothing.
-async fn put(app: &App, session: &Session, archive: Vec<u8>) -> Answer<usize> {
+async fn unpack_into_workspace(app: &AppState, session: &SessionRow, archive: Vec<u8>) -> ApiResult<usize> {
     let (archive, least) = blocking(move || {
-        let least = archive::check(&archive, &Limits::UPLOAD)?;
+        let least = archive::check_archive(&archive, &ArchiveLimits::UPLOAD)?;
         Ok((archive, least))
     })
     .await?;
     let upload = app.sessions.upload(session, least).await?;
     let (upload, written) = blocking(move || {
-        let written = archive::unpack(&archive, &Limits::UPLOAD, &upload)?;
+        let written = archive::unpack(&archive, &ArchiveLimits::UPLOAD, &upload)?;
         Ok((upload, written))
     })
     .await?;
-    app.sessions.put(session, upload).await.map_err(archive::not_put)?;
+    app.sessions.commit_upload(session, upload).await.map_err(archive::upload_problem)?;
     Ok(written)
 }

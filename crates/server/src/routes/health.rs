@@ -1,13 +1,13 @@
 //! How the server is.
 
 use crate::{
-    app::App,
-    auth::{self, Operator},
-    edge::Peer,
-    problem::Answer,
+    app::AppState,
+    auth::{self, ServerOperator},
+    edge::PeerAddresses,
+    problem::ApiResult,
 };
 use ash_model::TenantId;
-use ash_session::{Far, ServerTrouble};
+use ash_session::{Replicator, ServerTrouble};
 use axum::{
     Extension, Json,
     extract::State,
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A program gets JSON; a person with a browser a page that says what this is.
-pub(super) async fn hello(State(app): State<App>, headers: HeaderMap) -> Response {
+pub(super) async fn hello(State(app): State<AppState>, headers: HeaderMap) -> Response {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/html") {
         return Json(json!({ "name": "ash", "version": crate::VERSION, "health": "/health", "api": "/api" }))
@@ -49,11 +49,11 @@ fn is_host(host: &str) -> bool {
 /// Everybody sees how much is going on and whether something is wrong; callers that have a key see what. The answer is 200
 /// as long as there is one: what the database does not say is left at 0, and is a trouble.
 pub(super) async fn health(
-    State(app): State<App>,
-    peer: Option<Extension<Peer>>,
+    State(app): State<AppState>,
+    peer: Option<Extension<PeerAddresses>>,
     headers: HeaderMap,
 ) -> Json<Value> {
-    let has_key = auth::known(&app, &headers, peer.map(|Extension(peer)| peer)).await.is_ok();
+    let has_key = auth::caller_of_key(&app, &headers, peer.map(|Extension(peer)| peer)).await.is_ok();
     let counts = app.sessions.counts().await;
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await;
     let alive = counts.waiting + counts.running;
@@ -87,20 +87,20 @@ pub(super) async fn health(
         health["degraded"] = json!(true);
     }
     if has_key {
-        tell(&app, &mut health, troubles).await;
+        add_authenticated_details(&app, &mut health, troubles).await;
     }
     Json(health)
 }
 
 /// What only callers with a key see.
-async fn tell(app: &App, health: &mut Value, mut troubles: Vec<ServerTrouble>) {
+async fn add_authenticated_details(app: &AppState, health: &mut Value, mut troubles: Vec<ServerTrouble>) {
     health["coordinatorId"] = json!(app.metrics.coordinator());
     health["pool"]["queued"] = json!(app.sessions.queued());
     if let Some(free) = app.sessions.little_space() {
         health["freeBytes"] = json!(free);
         health["error"] = json!(ash_session::Error::LittleSpace(free >> 20).to_string());
     }
-    if let Some(far) = &app.sessions.rooms().far {
+    if let Some(far) = &app.sessions.rooms().replicator {
         match object_store(app, far).await {
             Ok(shown) => health["objectStore"] = shown,
             Err(problem) => {
@@ -115,9 +115,9 @@ async fn tell(app: &App, health: &mut Value, mut troubles: Vec<ServerTrouble>) {
 }
 
 /// Whether everything that is saved gets to where a lost machine cannot take it along.
-async fn object_store(app: &App, far: &Far) -> Answer<Value> {
+async fn object_store(app: &AppState, far: &Replicator) -> ApiResult<Value> {
     let rooms = app.sessions.rooms();
-    let lag = rooms.store.lag().await?;
+    let lag = rooms.store.replication_lag().await?;
     let seconds = lag.oldest.map_or(0, |oldest| (rooms.clock().0 - oldest.0).max(0) / 1000);
     let mut shown = json!({
         "url": far.bucket.to_string(), "status": "ok", "waitingCheckpoints": lag.checkpoints, "lagSeconds": seconds,
@@ -132,17 +132,17 @@ async fn object_store(app: &App, far: &Far) -> Answer<Value> {
 }
 
 /// Of all tenants together.
-pub(super) async fn metrics(State(app): State<App>, _: Operator) -> Answer<Response> {
+pub(super) async fn metrics(State(app): State<AppState>, _: ServerOperator) -> ApiResult<Response> {
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
-    if let Some(far) = &app.sessions.rooms().far {
-        let lag = app.sessions.rooms().store.lag().await?;
+    if let Some(far) = &app.sessions.rooms().replicator {
+        let lag = app.sessions.rooms().store.replication_lag().await?;
         let seconds =
             lag.oldest.map_or(0, |oldest| (app.sessions.rooms().clock().0 - oldest.0).max(0) / 1000);
-        app.metrics.far(lag.checkpoints, seconds, far.trouble().is_some(), &far.tally());
+        app.metrics.set_remote(lag.checkpoints, seconds, far.trouble().is_some(), &far.tally());
     }
-    app.metrics.taken(&app.sessions.rooms().store.taken(None).await?);
+    app.metrics.set_resource_usage(&app.sessions.rooms().store.workspace_resource_usage(None).await?);
     let capacity = app.sessions.rooms().settings.max_sandboxes;
-    app.metrics.queued(app.sessions.queued());
-    let text = app.metrics.text(app.sessions.counts().await, active, capacity);
+    app.metrics.set_queued(app.sessions.queued());
+    let text = app.metrics.encode(app.sessions.counts().await, active, capacity);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

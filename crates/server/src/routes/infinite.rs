@@ -2,9 +2,9 @@
 
 use crate::{
     fields,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{InfiniteSessions, Runtime};
+use ash_model::{AgentRuntime, CompactionOptions};
 use serde_json::Value;
 
 const NAME: &str = "infiniteSessions";
@@ -12,17 +12,17 @@ const FIELDS: [&str; 4] =
     ["enabled", "backgroundCompactionThreshold", "bufferExhaustionThreshold", "contextWindow"];
 
 /// What is in force with what a caller says of it, if they say anything.
-pub(super) fn over(
+pub(super) fn merge_compaction_options(
     given: Option<Value>,
-    before: Option<InfiniteSessions>,
-) -> Answer<Option<InfiniteSessions>> {
+    before: Option<CompactionOptions>,
+) -> ApiResult<Option<CompactionOptions>> {
     let Some(given) = given else { return Ok(before) };
     let mut set = before.unwrap_or_default();
     match given {
         Value::Bool(enabled) => set.enabled = enabled,
         Value::Object(fields) => {
             for (name, value) in fields {
-                take(&mut set, &name, &value)?;
+                set_compaction_option(&mut set, &name, &value)?;
             }
         }
         Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
@@ -39,7 +39,7 @@ pub(super) fn over(
     Ok(Some(set))
 }
 
-fn take(set: &mut InfiniteSessions, name: &str, value: &Value) -> Answer<()> {
+fn set_compaction_option(set: &mut CompactionOptions, name: &str, value: &Value) -> ApiResult<()> {
     let wrong = |what: String| invalid(format!("{NAME}.{name} must be {what}"));
     let part = || {
         let part = value.as_f64().filter(|part| *part > 0.0 && *part <= 1.0);
@@ -51,26 +51,30 @@ fn take(set: &mut InfiniteSessions, name: &str, value: &Value) -> Answer<()> {
         "bufferExhaustionThreshold" => set.buffer_exhaustion_threshold = part()?,
         "contextWindow" if value.is_null() => set.context_window = None,
         "contextWindow" => {
-            let sizes = InfiniteSessions::SMALLEST_WINDOW..=InfiniteSessions::LARGEST_WINDOW;
+            let sizes = CompactionOptions::MIN_WINDOW..=CompactionOptions::MAX_WINDOW;
             let tokens = value.as_u64().filter(|tokens| sizes.contains(tokens));
             let wrong = || wrong(format!("{} to {} tokens, or null", sizes.start(), sizes.end()));
             set.context_window = Some(tokens.ok_or_else(wrong)?);
         }
-        _ => return Err(Problem::invalid("unknown_field", fields::unknown(name, &FIELDS))),
+        _ => return Err(ApiProblem::invalid("unknown_field", fields::unknown_field_message(name, &FIELDS))),
     }
     Ok(())
 }
 
 /// Claude Code compacts by its own rules: what it cannot be told is refused, not forgotten. `given`: what the caller says.
-pub(super) fn check(given: Option<&Value>, set: Option<&InfiniteSessions>, runtime: Runtime) -> Answer<()> {
-    let (Some(set), Runtime::Claude) = (set, runtime) else { return Ok(()) };
+pub(super) fn check(
+    given: Option<&Value>,
+    set: Option<&CompactionOptions>,
+    runtime: AgentRuntime,
+) -> ApiResult<()> {
+    let (Some(set), AgentRuntime::Claude) = (set, runtime) else { return Ok(()) };
     // Also the usual value: who sets it counts on it.
     if given.is_some_and(|given| given.get("bufferExhaustionThreshold").is_some()) {
         return Err(invalid(format!(
             "{NAME}.bufferExhaustionThreshold cannot be set for Claude Code, whose turns wait for every compaction: leave it out"
         )));
     }
-    let windows = InfiniteSessions::WINDOWS_OF_CLAUDE;
+    let windows = CompactionOptions::WINDOWS_OF_CLAUDE;
     if set.context_window.is_some_and(|tokens| !windows.contains(&tokens)) {
         let (least, most) = (windows.start(), windows.end());
         return Err(invalid(format!(
@@ -80,8 +84,8 @@ pub(super) fn check(given: Option<&Value>, set: Option<&InfiniteSessions>, runti
     Ok(())
 }
 
-fn invalid(error: String) -> Problem {
-    Problem::invalid("invalid_body", error)
+fn invalid(error: String) -> ApiProblem {
+    ApiProblem::invalid("invalid_body", error)
 }
 
 #[cfg(test)]
@@ -89,8 +93,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn set(given: Value, before: Option<InfiniteSessions>) -> InfiniteSessions {
-        over(Some(given), before).ok().flatten().expect("taken")
+    fn set(given: Value, before: Option<CompactionOptions>) -> CompactionOptions {
+        merge_compaction_options(Some(given), before).ok().flatten().expect("taken")
     }
 
     #[test]
@@ -98,10 +102,10 @@ mod tests {
         let first = set(json!({ "backgroundCompactionThreshold": 0.5, "contextWindow": 8000 }), None);
         assert_eq!((first.enabled, first.buffer_exhaustion_threshold), (true, 0.95));
         let off = set(json!(false), Some(first));
-        assert_eq!(off, InfiniteSessions { enabled: false, ..first });
+        assert_eq!(off, CompactionOptions { enabled: false, ..first });
         assert_eq!(set(json!({ "contextWindow": null, "enabled": true }), Some(off)).context_window, None);
-        assert_eq!(over(None, Some(off)).ok(), Some(Some(off)));
-        assert_eq!(set(json!(true), None), InfiniteSessions::default());
+        assert_eq!(merge_compaction_options(None, Some(off)).ok(), Some(Some(off)));
+        assert_eq!(set(json!(true), None), CompactionOptions::default());
     }
 
     #[test]
@@ -109,15 +113,15 @@ mod tests {
         let checked = |given: Value, runtime| check(Some(&given), Some(&set(given.clone(), None)), runtime);
         for threshold in [0.9, 0.95, 1.0] {
             let given = json!({ "bufferExhaustionThreshold": threshold });
-            assert!(checked(given.clone(), Runtime::Claude).is_err(), "{given}");
-            assert!(checked(given, Runtime::Builtin).is_ok());
+            assert!(checked(given.clone(), AgentRuntime::Claude).is_err(), "{given}");
+            assert!(checked(given, AgentRuntime::Builtin).is_ok());
         }
-        assert!(checked(json!({ "contextWindow": 8000 }), Runtime::Claude).is_err());
-        assert!(checked(json!({ "contextWindow": 8000 }), Runtime::Builtin).is_ok());
+        assert!(checked(json!({ "contextWindow": 8000 }), AgentRuntime::Claude).is_err());
+        assert!(checked(json!({ "contextWindow": 8000 }), AgentRuntime::Builtin).is_ok());
         for fine in [json!(true), json!({ "contextWindow": 100_000, "backgroundCompactionThreshold": 0.3 })] {
-            assert!(checked(fine, Runtime::Claude).is_ok());
+            assert!(checked(fine, AgentRuntime::Claude).is_ok());
         }
         // What is stored has the usual one, which nobody set.
-        assert!(check(None, Some(&InfiniteSessions::default()), Runtime::Claude).is_ok());
+        assert!(check(None, Some(&CompactionOptions::default()), AgentRuntime::Claude).is_ok());
     }
 }

@@ -2,24 +2,30 @@
 //! its agent says, or the server.
 
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
     fields,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{BadBounds, Bounds, Kind, Needs, Resources};
-use ash_store::Session;
+use ash_model::{BadResourceLimits, FailureKind, ResourceLimits, ResourceUsage, SandboxRequirements};
+use ash_store::SessionRow;
 use serde_json::{Map, Value, json};
 
-pub(super) fn over(given: Option<Value>, before: Option<Bounds>) -> Answer<Option<Bounds>> {
+pub(super) fn merge_resource_limits(
+    given: Option<Value>,
+    before: Option<ResourceLimits>,
+) -> ApiResult<Option<ResourceLimits>> {
     let Some(given) = given else { return Ok(before) };
     let Value::Object(given) = given else {
         return Err(invalid("limits must be an object, as {\"memoryMb\": 2048}"));
     };
     let mut bounds = before.unwrap_or_default();
     for (name, value) in given {
-        if !Bounds::NAMES.contains(&name.as_str()) {
-            return Err(Problem::invalid("unknown_field", fields::unknown(&name, &Bounds::NAMES)));
+        if !ResourceLimits::NAMES.contains(&name.as_str()) {
+            return Err(ApiProblem::invalid(
+                "unknown_field",
+                fields::unknown_field_message(&name, &ResourceLimits::NAMES),
+            ));
         }
         let number = match value {
             Value::Null => None,
@@ -30,52 +36,62 @@ pub(super) fn over(given: Option<Value>, before: Option<Bounds>) -> Answer<Optio
         };
         bounds.set(&name, number).map_err(|error| invalid(format!("limits: {error}")))?;
     }
-    Ok(Some(bounds).filter(|bounds| *bounds != Bounds::default()))
+    Ok(Some(bounds).filter(|bounds| *bounds != ResourceLimits::default()))
 }
 
-fn invalid(error: impl Into<String>) -> Problem {
-    Problem::invalid("invalid_body", error)
+fn invalid(error: impl Into<String>) -> ApiProblem {
+    ApiProblem::invalid("invalid_body", error)
 }
 
 /// Asked for more than the operator allows, one is refused. Of what a session has since they allowed more, only so much is
 /// in force: it can be changed in other ways all the same.
-pub(super) fn allowed(app: &App, caller: &Caller, given: Option<Bounds>) -> Answer<()> {
-    within(app, caller, given)?;
-    Ok(app.sessions.rooms().permits(&Needs::default(), given, None)?)
+pub(super) fn check_resource_limits(
+    app: &AppState,
+    caller: &Caller,
+    given: Option<ResourceLimits>,
+) -> ApiResult<()> {
+    check_operator_limits(app, caller, given)?;
+    Ok(app.sessions.rooms().permits(&SandboxRequirements::default(), given, None)?)
 }
 
 /// The defaults are the most for all but the operator, unless ASH_LIMITS_MAX says otherwise.
-pub(super) fn within(app: &App, caller: &Caller, given: Option<Bounds>) -> Answer<()> {
+pub(super) fn check_operator_limits(
+    app: &AppState,
+    caller: &Caller,
+    given: Option<ResourceLimits>,
+) -> ApiResult<()> {
     let settings = &app.sessions.rooms().settings;
-    let most = if caller.is_operator() { settings.most } else { settings.most_of_tenants() };
-    let within = given.unwrap_or_default().within(most);
-    within.map_err(|error: BadBounds| {
+    let most = if caller.is_operator() { settings.max_limits } else { settings.tenant_limits() };
+    let within = given.unwrap_or_default().check_within(most);
+    within.map_err(|error: BadResourceLimits| {
         let error = format!("limits: {error}. The operator allows more with ASH_LIMITS_MAX");
-        Problem::new(Kind::Unprocessable, "limit_too_high", error)
+        ApiProblem::new(FailureKind::Unprocessable, "limit_too_high", error)
     })
 }
 
 /// What is in force, and by whom it is enforced.
-pub(super) async fn in_force(app: &App, session: &Session) -> Answer<Value> {
+pub(super) async fn effective_limits_json(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
     let bounds = app.sessions.rooms().bounds(session).await?;
     let mut shown = json!(bounds);
     let by: Map<String, Value> = shown
         .as_object()
         .into_iter()
         .flat_map(Map::keys)
-        .map(|name| (name.clone(), json!(app.enforced.by(name))))
+        .map(|name| (name.clone(), json!(app.limit_enforcement.enforcer_of(name))))
         .collect();
     shown["enforcedBy"] = Value::Object(by);
     Ok(shown)
 }
 
 /// What it took of the machine.
-pub(super) async fn resources(app: &App, session: &Session) -> Answer<Value> {
-    Ok(taken(&app.sessions.rooms().store.taken(Some(session.workspace)).await?))
+pub(super) async fn resources(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
+    Ok(resource_usage_json(
+        &app.sessions.rooms().store.workspace_resource_usage(Some(session.workspace)).await?,
+    ))
 }
 
-pub(super) fn taken(taken: &Resources) -> Value {
-    let Resources { cpu_ms, peak_memory, disk_bytes, files } = taken;
+pub(super) fn resource_usage_json(taken: &ResourceUsage) -> Value {
+    let ResourceUsage { cpu_ms, peak_memory, disk_bytes, files } = taken;
     json!({
         "cpuSeconds": *cpu_ms as f64 / 1000.0, "peakMemoryBytes": peak_memory, "diskBytes": disk_bytes,
         "files": files,
@@ -86,18 +102,18 @@ pub(super) fn taken(taken: &Resources) -> Value {
 mod tests {
     use super::*;
 
-    fn set(given: Value, before: Option<Bounds>) -> Option<Bounds> {
-        over(Some(given), before).expect("taken")
+    fn set(given: Value, before: Option<ResourceLimits>) -> Option<ResourceLimits> {
+        merge_resource_limits(Some(given), before).expect("taken")
     }
 
     #[test]
     fn what_is_left_out_stays_as_it_was_and_null_is_forgotten() {
         let first = set(json!({ "memoryMb": 64, "turnSeconds": 5 }), None);
-        assert_eq!(first, Some(Bounds::parse("memoryMb=64,turnSeconds=5").expect("bounds")));
+        assert_eq!(first, Some(ResourceLimits::parse("memoryMb=64,turnSeconds=5").expect("bounds")));
         let later = set(json!({ "memoryMb": null, "diskMb": 0 }), first);
-        assert_eq!(later, Some(Bounds::parse("diskMb=0,turnSeconds=5").expect("bounds")));
+        assert_eq!(later, Some(ResourceLimits::parse("diskMb=0,turnSeconds=5").expect("bounds")));
         assert_eq!(set(json!({ "diskMb": null, "turnSeconds": null }), later), None);
-        assert_eq!(over(None, later).ok(), Some(later));
+        assert_eq!(merge_resource_limits(None, later).ok(), Some(later));
     }
 
     #[test]
@@ -111,7 +127,7 @@ mod tests {
             (json!({ "memoryM": 64 }), "memoryM: did you mean memoryMb?"),
             (json!({ "ram": 64 }), "there are memoryMb, cpuPercent"),
         ] {
-            let error = over(Some(given), None).expect_err("refused").error;
+            let error = merge_resource_limits(Some(given), None).expect_err("refused").error;
             assert!(error.contains(word), "{error}");
         }
     }

@@ -2,17 +2,17 @@
 
 use super::{sessions::shown, take::unknown_parameter, workspaces};
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
-    fields::{FieldError, unknown},
-    problem::{Answer, Problem},
+    fields::{FieldError, unknown_field_message},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{AgentName, OwnerId, SessionNo, Status, Timestamp};
-use ash_store::Filter;
+use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Timestamp};
+use ash_store::SessionFilter;
 use axum::{Json, extract::Query, extract::State, http::Uri};
 use serde_json::{Value, json};
 
-const MOST_SESSIONS: u32 = 1000;
+const MAX_SESSIONS_LISTED: u32 = 1000;
 /// What is asked of metadata is named after this.
 const METADATA: &str = "metadata.";
 const PARAMETERS: [&str; 12] = [
@@ -30,7 +30,11 @@ const PARAMETERS: [&str; 12] = [
     "metadata.NAME",
 ];
 
-pub(super) async fn sessions(State(app): State<App>, caller: Caller, uri: Uri) -> Answer<Json<Value>> {
+pub(super) async fn sessions(
+    State(app): State<AppState>,
+    caller: Caller,
+    uri: Uri,
+) -> ApiResult<Json<Value>> {
     let filter = filter(&uri, app.sessions.rooms().clock())?;
     let page = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
     let full = filter.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
@@ -40,12 +44,12 @@ pub(super) async fn sessions(State(app): State<App>, caller: Caller, uri: Uri) -
 }
 
 /// Names of metadata are anybody's, so the query is read by hand.
-fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
+fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
     let Query(asked) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
-    let mut filter = Filter::default();
+        .map_err(|error| ApiProblem::invalid("invalid_query", error.body_text()))?;
+    let mut filter = SessionFilter::default();
     for (place, (name, value)) in asked.iter().enumerate() {
-        let bad = |why: &str| Problem::invalid("invalid_query", format!("{name} is not valid{why}"));
+        let bad = |why: &str| ApiProblem::invalid("invalid_query", format!("{name} is not valid{why}"));
         if asked[..place].iter().any(|(before, _)| before == name) {
             return Err(bad(": it is there twice"));
         }
@@ -53,7 +57,7 @@ fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
         match name.as_str() {
             // As forms leave them.
             "status" | "agent" if value.is_empty() => {}
-            "status" => filter.status = Some(Status::parse(value).ok_or_else(|| bad(""))?),
+            "status" => filter.status = Some(SessionStatus::parse(value).ok_or_else(|| bad(""))?),
             "agent" => filter.agent = Some(AgentName::parse(value).map_err(|_| bad(""))?),
             "workspace" => filter.workspace = Some(workspaces::slug(value)?),
             "idPrefix" => filter.id_prefix = Some(id_prefix(value)?),
@@ -61,7 +65,7 @@ fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
             "olderThan" => filter.older = Some(ago(now, name, value)?),
             "newerThan" => filter.newer = Some(ago(now, name, value)?),
             "limit" => {
-                let limit = number("").ok().filter(|limit| (1..=MOST_SESSIONS).contains(limit));
+                let limit = number("").ok().filter(|limit| (1..=MAX_SESSIONS_LISTED).contains(limit));
                 filter.limit = Some(limit.ok_or_else(|| bad(" (1 to 1000)"))?);
             }
             "offset" => filter.offset = number("")?,
@@ -70,7 +74,12 @@ fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
             "cursor" => filter.before = Some(parse_cursor(value).ok_or_else(|| bad(""))?),
             _ => match name.strip_prefix(METADATA) {
                 Some(name) => filter.metadata.push((name.to_owned(), value.clone())),
-                None => return Err(unknown_parameter(&FieldError::Unknown(unknown(name, &PARAMETERS)))),
+                None => {
+                    return Err(unknown_parameter(&FieldError::Unknown(unknown_field_message(
+                        name,
+                        &PARAMETERS,
+                    ))));
+                }
             },
         }
     }
@@ -78,20 +87,20 @@ fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
 }
 
 /// Ids are plain; what is not is the beginning of none.
-fn id_prefix(text: &str) -> Answer<String> {
+fn id_prefix(text: &str) -> ApiResult<String> {
     let plain = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     let error = "idPrefix must be the beginning of a session id: letters, digits, '-', '_' or '.'";
-    if plain { Ok(text.to_owned()) } else { Err(Problem::invalid("invalid_query", error)) }
+    if plain { Ok(text.to_owned()) } else { Err(ApiProblem::invalid("invalid_query", error)) }
 }
 
 /// The time so long ago.
-pub(super) fn ago(now: Timestamp, name: &str, text: &str) -> Answer<Timestamp> {
-    let long = ash_model::duration(text)
-        .map_err(|error| Problem::invalid("invalid_query", format!("{name} is not valid: {error}")))?;
-    Ok(ash_session::before(now, long))
+pub(super) fn ago(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp> {
+    let long = ash_model::parse_duration(text)
+        .map_err(|error| ApiProblem::invalid("invalid_query", format!("{name} is not valid: {error}")))?;
+    Ok(ash_session::earlier_by(now, long))
 }
 
-fn parse_cursor(text: &str) -> Option<(Timestamp, SessionNo)> {
+fn parse_cursor(text: &str) -> Option<(Timestamp, SessionRowId)> {
     let (at, no) = text.split_once('-')?;
-    Some((Timestamp(at.parse().ok()?), SessionNo(no.parse().ok()?)))
+    Some((Timestamp(at.parse().ok()?), SessionRowId(no.parse().ok()?)))
 }

@@ -1,16 +1,16 @@
 //! A client may have a session to itself: as long as its lock lasts, nobody else writes to it. `guard` stands before
 //! every route, so that a new one cannot forget to ask.
 
-use super::take::{Body, Part, open_session, session};
+use super::take::{JsonBody, PathParam, find_open_session, find_session};
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
     keys,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{Lock, SessionId, SessionNo, Status};
-use ash_session::{LocklessWrite, WantedLock};
-use ash_store::{Session, Workspace};
+use ash_model::{SessionId, SessionLock, SessionRowId, SessionStatus};
+use ash_session::{LockRequest, LocklessWrite};
+use ash_store::{SessionRow, WorkspaceRow};
 use axum::{
     Json,
     extract::{MatchedPath, Path, Request, State},
@@ -24,45 +24,50 @@ use serde_json::{Value, json};
 use std::{collections::HashMap, time::Duration};
 
 const HEADER: &str = "x-ash-lock";
-const USUAL: u64 = 60;
+const DEFAULT_TTL_SECONDS: u64 = 60;
 /// A day: whoever forgets it must not be in everybody's way for ever.
-const LONGEST: u64 = 86_400;
-const MOST_HOLDER: usize = 100;
+const MAX_TTL_SECONDS: u64 = 86_400;
+const MAX_HOLDER_CHARS: usize = 100;
 /// What a lock is not in the way of: itself; a fork, which only reads; and leave that an agent waits for, which whoever
 /// is present may give.
-const OPEN: [&str; 3] =
+const LOCK_EXEMPT_ROUTES: [&str; 3] =
     ["/api/sessions/{id}/lock", "/api/sessions/{id}/fork", "/api/sessions/{id}/permissions/{permission}"];
 
 /// The number of the lock that a request came with.
 #[derive(Clone, Copy)]
-pub(super) struct Held(pub(super) Option<u64>);
+pub(super) struct HeldLockNumber(pub(super) Option<u64>);
 
 /// `NUMBER.SECRET`. The number says which lock it is, the secret whose.
-struct Token {
+struct LockToken {
     number: u64,
     secret: SecretString,
 }
 
-impl Token {
-    fn of(headers: &HeaderMap) -> Answer<Option<Token>> {
+impl LockToken {
+    fn of(headers: &HeaderMap) -> ApiResult<Option<LockToken>> {
         let Some(given) = headers.get(HEADER) else { return Ok(None) };
         let parts = given.to_str().ok().and_then(|text| text.trim().split_once('.'));
         let token = parts.and_then(|(number, secret)| {
-            Some(Token { number: number.parse().ok()?, secret: secret.to_owned().into() })
+            Some(LockToken { number: number.parse().ok()?, secret: secret.to_owned().into() })
         });
         let error = "X-Ash-Lock must be a token as POST …/lock answers it";
-        token.map(Some).ok_or_else(|| Problem::invalid("invalid_lock", error))
+        token.map(Some).ok_or_else(|| ApiProblem::invalid("invalid_lock", error))
     }
 
-    fn opens(&self, lock: &Lock) -> bool {
-        self.number == lock.number && keys::same(&keys::hash(self.secret.expose_secret()), &lock.hash)
+    fn opens(&self, lock: &SessionLock) -> bool {
+        self.number == lock.number
+            && keys::constant_time_eq(&keys::hash_key(self.secret.expose_secret()), &lock.hash)
     }
 }
 
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    match held(&app, &mut request).await {
+pub(crate) async fn require_session_lock(
+    State(app): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match lock_number_of_request(&app, &mut request).await {
         Ok((held, write)) => {
-            request.extensions_mut().insert(Held(held));
+            request.extensions_mut().insert(HeldLockNumber(held));
             let answer = next.run(request).await;
             if let Some((no, write)) = write
                 // What was written cannot be taken back, so it is no reason to say that it failed.
@@ -76,18 +81,22 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     }
 }
 
-type Lockless = (SessionNo, LocklessWrite);
+type Lockless = (SessionRowId, LocklessWrite);
 
 /// The lock that the request may write with, if it holds one; otherwise the write, which another client's lock may overtake.
-async fn held(app: &App, request: &mut Request) -> Answer<(Option<u64>, Option<Lockless>)> {
+async fn lock_number_of_request(
+    app: &AppState,
+    request: &mut Request,
+) -> ApiResult<(Option<u64>, Option<Lockless>)> {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    let guarded = path.is_some_and(|path| path.starts_with("/api/sessions/{id}") && !OPEN.contains(&&*path));
+    let guarded = path
+        .is_some_and(|path| path.starts_with("/api/sessions/{id}") && !LOCK_EXEMPT_ROUTES.contains(&&*path));
     let caller = request.extensions().get::<Caller>().cloned();
     let (Some(caller), true, false) = (caller, guarded, reads) else { return Ok((None, None)) };
     let named = axum::RequestExt::extract_parts::<Path<HashMap<String, String>>>(request).await;
     let id = named.ok().and_then(|Path(mut parts)| SessionId::parse(&parts.remove("id")?).ok());
-    let token = Token::of(request.headers())?;
+    let token = LockToken::of(request.headers())?;
     // Who asks for what is not there, or not theirs, is told so by the route.
     let Some(id) = id else { return Ok((None, None)) };
     let write = app.sessions.begin_lockless_write();
@@ -96,12 +105,12 @@ async fn held(app: &App, request: &mut Request) -> Answer<(Option<u64>, Option<L
     Ok((held, held.is_none().then_some((session.no, write))))
 }
 
-async fn admit(app: &App, session: &Session, token: Option<Token>) -> Answer<Option<u64>> {
+async fn admit(app: &AppState, session: &SessionRow, token: Option<LockToken>) -> ApiResult<Option<u64>> {
     let now = app.sessions.rooms().clock();
-    match (&session.card.lock, token) {
+    match (&session.summary.lock, token) {
         (Some(lock), Some(token)) if token.opens(lock) => {
             if !lock.is_held(now) && app.sessions.is_overwritten(session.no, lock) {
-                app.sessions.outlive_lock(session.no, lock.number).await?;
+                app.sessions.expire_lock(session.no, lock.number).await?;
                 return Err(ash_session::Error::LockLost.into());
             }
             // Not at every step of many: a renewal is an event.
@@ -115,7 +124,7 @@ async fn admit(app: &App, session: &Session, token: Option<Token>) -> Answer<Opt
         (Some(_) | None, Some(_)) => Err(ash_session::Error::LockLost.into()),
         // It is over. What this caller writes, its holder does not know: the token must not bring it back.
         (Some(lock), None) => {
-            app.sessions.outlive_lock(session.no, lock.number).await?;
+            app.sessions.expire_lock(session.no, lock.number).await?;
             Ok(None)
         }
         (None, None) => Ok(None),
@@ -123,11 +132,15 @@ async fn admit(app: &App, session: &Session, token: Option<Token>) -> Answer<Opt
 }
 
 /// Whoever is rid of a workspace stops everybody in it.
-pub(super) async fn none_of_others(app: &App, workspace: &Workspace, headers: &HeaderMap) -> Answer<()> {
-    let (token, now) = (Token::of(headers)?, app.sessions.rooms().clock());
-    for (no, status) in app.sessions.rooms().store.sessions_of(workspace.id).await? {
-        let lock = app.sessions.get(no).await?.card.lock;
-        let held = lock.filter(|lock| status != Status::Ended && lock.is_held(now));
+pub(super) async fn check_workspace_locks(
+    app: &AppState,
+    workspace: &WorkspaceRow,
+    headers: &HeaderMap,
+) -> ApiResult<()> {
+    let (token, now) = (LockToken::of(headers)?, app.sessions.rooms().clock());
+    for (no, status) in app.sessions.rooms().store.workspace_sessions(workspace.id).await? {
+        let lock = app.sessions.get(no).await?.summary.lock;
+        let held = lock.filter(|lock| status != SessionStatus::Ended && lock.is_held(now));
         if let Some(lock) = held.filter(|lock| !token.as_ref().is_some_and(|token| token.opens(lock))) {
             return Err(ash_session::Error::locked(&lock).into());
         }
@@ -136,7 +149,7 @@ pub(super) async fn none_of_others(app: &App, workspace: &Workspace, headers: &H
 }
 
 #[derive(Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct AcquireLockRequest {
     /// Seconds.
     ttl: Option<u64>,
     /// How others are told who has it.
@@ -145,30 +158,33 @@ pub(super) struct Wanted {
     takeover: bool,
 }
 
-pub(super) async fn take(
-    State(app): State<App>,
+pub(super) async fn acquire(
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
+    PathParam(id): PathParam,
     headers: HeaderMap,
-    body: Body<Wanted>,
-) -> Answer<Json<Value>> {
-    let Wanted { ttl, holder, takeover } = body.value;
-    let ttl = ttl.unwrap_or(USUAL);
-    if !(1..=LONGEST).contains(&ttl) {
-        return Err(Problem::invalid("invalid_body", format!("ttl must be 1 to {LONGEST} seconds")));
+    body: JsonBody<AcquireLockRequest>,
+) -> ApiResult<Json<Value>> {
+    let AcquireLockRequest { ttl, holder, takeover } = body.value;
+    let ttl = ttl.unwrap_or(DEFAULT_TTL_SECONDS);
+    if !(1..=MAX_TTL_SECONDS).contains(&ttl) {
+        return Err(ApiProblem::invalid(
+            "invalid_body",
+            format!("ttl must be 1 to {MAX_TTL_SECONDS} seconds"),
+        ));
     }
-    super::take::fits("holder", holder.as_deref(), MOST_HOLDER)?;
-    let token = Token::of(&headers)?;
-    let found = open_session(&app, &caller, &id).await?;
+    super::take::check_max_chars("holder", holder.as_deref(), MAX_HOLDER_CHARS)?;
+    let token = LockToken::of(&headers)?;
+    let found = find_open_session(&app, &caller, &id).await?;
     let now = app.sessions.rooms().clock();
-    let goes_on = |lock: &Lock| lock.is_held(now) || !app.sessions.is_overwritten(found.no, lock);
-    let own =
-        token.filter(|token| found.card.lock.as_ref().is_some_and(|lock| token.opens(lock) && goes_on(lock)));
+    let goes_on = |lock: &SessionLock| lock.is_held(now) || !app.sessions.is_overwritten(found.no, lock);
+    let own = token
+        .filter(|token| found.summary.lock.as_ref().is_some_and(|lock| token.opens(lock) && goes_on(lock)));
     let secret = SecretString::from(uuid::Uuid::new_v4().simple().to_string());
-    let wanted = WantedLock {
+    let wanted = LockRequest {
         ttl: Duration::from_secs(ttl),
         holder,
-        hash: keys::hash(secret.expose_secret()),
+        hash: keys::hash_key(secret.expose_secret()),
         held: own.as_ref().map(|own| own.number),
         takeover,
     };
@@ -181,33 +197,37 @@ pub(super) async fn take(
     Ok(Json(json!({ "lock": answer })))
 }
 
-pub(super) async fn look(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+pub(super) async fn show(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     Ok(Json(json!({ "lock": of(&app, &found) })))
 }
 
-pub(super) async fn give_up(
-    State(app): State<App>,
+pub(super) async fn release(
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
+    PathParam(id): PathParam,
     headers: HeaderMap,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
-    let token = Token::of(&headers)?.ok_or_else(|| {
-        Problem::invalid("invalid_lock", "Send the token of the lock that is to be given up as X-Ash-Lock")
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
+    let token = LockToken::of(&headers)?.ok_or_else(|| {
+        ApiProblem::invalid("invalid_lock", "Send the token of the lock that is to be given up as X-Ash-Lock")
     })?;
-    let lock = found.card.lock.as_ref().filter(|lock| token.opens(lock));
+    let lock = found.summary.lock.as_ref().filter(|lock| token.opens(lock));
     let lock = lock.ok_or(ash_session::Error::LockLost)?;
     app.sessions.unlock(found.no, lock.number).await?;
     Ok(Json(json!({ "lock": null })))
 }
 
 /// The lock that is held.
-pub(super) fn of(app: &App, session: &Session) -> Option<Value> {
+pub(super) fn of(app: &AppState, session: &SessionRow) -> Option<Value> {
     let now = app.sessions.rooms().clock();
-    session.card.lock.as_ref().filter(|lock| lock.is_held(now)).map(shown)
+    session.summary.lock.as_ref().filter(|lock| lock.is_held(now)).map(shown)
 }
 
-fn shown(lock: &Lock) -> Value {
+fn shown(lock: &SessionLock) -> Value {
     json!({ "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "inUse": lock.in_use })
 }

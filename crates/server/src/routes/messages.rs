@@ -1,24 +1,29 @@
 //! The conversation: sending a message, following the stream, reading what was said.
 
 use super::{
-    locks::Held,
-    options::has_a_name,
-    take::{Asked, FromFields, ListAsked, Part, StrictBody, can_wait, patience, session, session_anywhere},
+    locks::HeldLockNumber,
+    options::check_model_name,
+    take::{
+        FromFields, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
+        find_session, find_session_or_remote, queue_timeout,
+    },
     usage,
 };
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
-    fields::{self, FieldError, UnknownFields},
-    once::{self, once},
-    problem::{Answer, Problem},
+    fields::{self, FieldError, UnknownFieldPolicy},
+    once::{self, claim_idempotency_key},
+    problem::{ApiProblem, ApiResult},
     shapes,
-    sse::{self, Deltas, Streaming},
-    turn::{Meaning, Turn, stopped},
+    sse::{self, DeltaVisibility, SseStream},
+    turn::{TurnStreamAction, TurnWatcher, stopped},
 };
-use ash_model::{Ask, Cursor, Durability, Event, Fact, Limits, OnBusy, Status, TurnId};
-use ash_session::{Heard, Past, Prompt, Wake};
-use ash_store::{EventQuery, Session, WhatItem};
+use ash_model::{
+    BudgetLimits, BusyPolicy, Durability, Event, Fact, LogCursor, MessageOptions, SessionStatus, TurnId,
+};
+use ash_session::{LogVisibility, PromptSpec, StreamItem, WakePolicy};
+use ash_store::{EventQuery, LogItemContent, SessionRow};
 use axum::{
     Extension, Json,
     extract::State,
@@ -28,15 +33,15 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-const MOST_TEXT: usize = 500_000;
-const MOST_BLOCKS: usize = 20;
+const MAX_CONTENT_CHARS: usize = 500_000;
+const MAX_CONTENT_BLOCKS: usize = 20;
 const PAGE: u32 = 500;
 /// What one answer may hold, unless its first entry alone is larger: how long they are is the agent's doing.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_RESPONSE_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Message {
+pub(super) struct SendMessageRequest {
     content: Value,
     #[serde(default)]
     include_partial_messages: bool,
@@ -49,53 +54,58 @@ pub(super) struct Message {
     thinking: Option<Map<String, Value>>,
     output_format: Option<Map<String, Value>>,
     durability: Option<Durability>,
-    on_busy: Option<OnBusy>,
+    on_busy: Option<BusyPolicy>,
 }
 
-impl FromFields for Message {
+impl FromFields for SendMessageRequest {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::one(object, UnknownFields::Refuse)
+        fields::deserialize_fields(object, UnknownFieldPolicy::Refuse)
     }
 }
 
 pub(super) async fn send(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    Extension(Held(lock)): Extension<Held>,
+    PathParam(id): PathParam,
+    Extension(HeldLockNumber(lock)): Extension<HeldLockNumber>,
     headers: HeaderMap,
-    body: StrictBody<Message>,
-) -> Answer<Response> {
-    let session = session_anywhere(&app, &caller, &id).await?;
-    can_wait(&app, body.value.durability)?;
-    let deltas = if body.value.include_partial_messages { Deltas::Show } else { Deltas::Hide };
+    body: StrictJsonBody<SendMessageRequest>,
+) -> ApiResult<Response> {
+    let session = find_session_or_remote(&app, &caller, &id).await?;
+    check_durability(&app, body.value.durability)?;
+    let deltas =
+        if body.value.include_partial_messages { DeltaVisibility::Show } else { DeltaVisibility::Hide };
     let on_busy = body.value.on_busy.or(session.options.on_busy).unwrap_or_default();
-    let prompt = Prompt { on_busy, lock, patience: patience(&headers)?, ..prompt(body.value)? };
+    let prompt = PromptSpec { on_busy, lock, queue_timeout: queue_timeout(&headers)?, ..prompt(body.value)? };
     let route = format!("POST /api/sessions/{id}/messages");
-    let alone = match once::key(&headers)? {
-        Some(key) => Some(app.accepting.lock((session.no, key.to_owned())).await),
+    let alone = match once::idempotency_key(&headers)? {
+        Some(key) => Some(app.idempotency_locks.lock((session.no, key.to_owned())).await),
         None => None,
     };
-    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string()).await?;
-    let turn = TurnId::parse(&claim.resource).ok_or_else(|| Problem::internal("a turn without an id"))?;
-    if let Err(refused) = app.sessions.prompt(session.no, Prompt { turn, ..prompt }).await {
+    let claim =
+        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string())
+            .await?;
+    let turn = TurnId::parse(&claim.resource).ok_or_else(|| ApiProblem::internal("a turn without an id"))?;
+    if let Err(refused) = app.sessions.prompt(session.no, PromptSpec { turn, ..prompt }).await {
         if let Some(key) = &claim.key {
-            app.sessions.rooms().store.forget_refused(caller.tenant(), &route, key).await?;
+            app.sessions.rooms().store.release_idempotency_key(caller.tenant(), &route, key).await?;
         }
         return Err(refused.into());
     }
     drop(alone);
     let row = app.sessions.rooms().store.turn(session.no, turn).await?;
-    let queued = row.ok_or_else(|| Problem::internal("the message is not there"))?.seq;
+    let queued = row.ok_or_else(|| ApiProblem::internal("the message is not there"))?.seq;
     // Whoever sends again is not interested in deaths that the turn has survived since.
-    let since = if claim.again { app.sessions.get(session.no).await?.last_seq } else { queued };
-    let turn = Turn::new(turn, since);
+    let since = if claim.is_replay { app.sessions.get(session.no).await?.last_seq } else { queued };
+    let turn = TurnWatcher::new(turn, since);
     if wants_json(&headers) {
-        return wait(&app, &session, turn, queued).await;
+        return respond_when_turn_ends(&app, &session, turn, queued).await;
     }
-    let follower = app.sessions.follow(session.no, Cursor::delta(queued.saturating_sub(1), i64::MAX as u64));
+    let follower =
+        app.sessions.follow(session.no, LogCursor::delta(queued.saturating_sub(1), i64::MAX as u64));
     let sessions = app.sessions;
-    Ok(Streaming { sessions, follower, session: session.id, turn: Some(turn), deltas, skip: None }.response())
+    Ok(SseStream { sessions, follower, session: session.id, turn: Some(turn), deltas, already_sent: None }
+        .response())
 }
 
 fn wants_json(headers: &HeaderMap) -> bool {
@@ -103,10 +113,10 @@ fn wants_json(headers: &HeaderMap) -> bool {
     accept.contains("application/json") && !accept.contains("text/event-stream")
 }
 
-fn prompt(message: Message) -> Answer<Prompt> {
+fn prompt(message: SendMessageRequest) -> ApiResult<PromptSpec> {
     check_content(&message.content)?;
-    has_a_name(message.model.as_deref())?;
-    usage::check(&Limits {
+    check_model_name(message.model.as_deref())?;
+    usage::check(&BudgetLimits {
         max_turns: message.max_turns,
         max_budget_usd: message.max_budget_usd,
         max_tokens: message.max_tokens,
@@ -114,9 +124,9 @@ fn prompt(message: Message) -> Answer<Prompt> {
     if let Some(effort) = &message.effort
         && !["low", "medium", "high", "max"].contains(&effort.as_str())
     {
-        return Err(Problem::invalid("invalid_body", "effort must be low, medium, high or max"));
+        return Err(ApiProblem::invalid("invalid_body", "effort must be low, medium, high or max"));
     }
-    let ask = Ask {
+    let ask = MessageOptions {
         model: message.model,
         max_turns: message.max_turns,
         max_budget_usd: message.max_budget_usd,
@@ -126,21 +136,29 @@ fn prompt(message: Message) -> Answer<Prompt> {
         output_format: message.output_format.map(Value::Object),
         durability: message.durability,
     };
-    let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
-    let on_busy = OnBusy::default();
+    let wake = if message.auto_resume == Some(false) { WakePolicy::Forbidden } else { WakePolicy::Allowed };
+    let on_busy = BusyPolicy::default();
     let (lock, patience) = (None, None);
-    Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake, on_busy, lock, patience })
+    Ok(PromptSpec {
+        turn: TurnId::fresh(),
+        content: message.content,
+        options: ask,
+        wake,
+        on_busy,
+        lock,
+        queue_timeout: patience,
+    })
 }
 
-fn check_content(content: &Value) -> Answer<()> {
-    let invalid = |error: &str| Err(Problem::invalid("invalid_content", error));
+fn check_content(content: &Value) -> ApiResult<()> {
+    let invalid = |error: &str| Err(ApiProblem::invalid("invalid_content", error));
     match content {
         Value::String(text) if text.is_empty() => invalid("content must not be empty"),
-        Value::String(text) if text.chars().count() > MOST_TEXT => {
+        Value::String(text) if text.chars().count() > MAX_CONTENT_CHARS => {
             invalid("content must not be longer than 500000 characters")
         }
         Value::String(_) => Ok(()),
-        Value::Array(blocks) if blocks.is_empty() || blocks.len() > MOST_BLOCKS => {
+        Value::Array(blocks) if blocks.is_empty() || blocks.len() > MAX_CONTENT_BLOCKS => {
             invalid("content must have 1 to 20 blocks")
         }
         Value::Array(blocks) => {
@@ -158,13 +176,18 @@ fn check_content(content: &Value) -> Answer<()> {
 }
 
 /// Waits for the end of the turn and answers it whole.
-async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answer<Response> {
-    let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
+async fn respond_when_turn_ends(
+    app: &AppState,
+    session: &SessionRow,
+    mut turn: TurnWatcher,
+    queued: u64,
+) -> ApiResult<Response> {
+    let mut follower = app.sessions.follow(session.no, LogCursor::event(queued));
     let (mut text, mut usage, mut unsaved) = (String::new(), Value::Null, None);
     loop {
         let items = match follower.next().await {
-            Ok(Heard::Items(items)) => items,
-            Ok(Heard::Restoring(_)) => continue,
+            Ok(StreamItem::Items(items)) => items,
+            Ok(StreamItem::Restoring(_)) => continue,
             // The message was accepted, and nobody can say any more how far it came.
             Err(error) if error.code() == "server_stopped" => {
                 return Err(failed(stopped())
@@ -174,22 +197,22 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
             Err(error) => return Err(error.into()),
         };
         for item in items {
-            if let Meaning::Cut(problem) = turn.see(&item) {
+            if let TurnStreamAction::Interrupted(problem) = turn.classify(&item) {
                 let queued = follower.is_open(turn.id()).await.ok();
                 let problem = if app.sessions.is_stopping() { stopped() } else { problem };
                 return Err(failed(problem).with("turn", turn.id().to_string()).with("queued", queued));
             }
-            match item.what {
-                WhatItem::Event(Fact::Rested { turn: over, text: said, usage: used, .. })
+            match item.content {
+                LogItemContent::Event(Fact::Rested { turn: over, text: said, usage: used, .. })
                     if over == turn.id() =>
                 {
                     text = said;
                     usage = serde_json::to_value(used).unwrap_or_default();
                 }
-                WhatItem::Event(Fact::SaveFailed { turn: Some(of), error }) if of == turn.id() => {
+                LogItemContent::Event(Fact::SaveFailed { turn: Some(of), error }) if of == turn.id() => {
                     unsaved = Some(ash_model::Problem::new("checkpoint_failed", error));
                 }
-                WhatItem::Event(Fact::Finished { turn: over, how, checkpoint, problem })
+                LogItemContent::Event(Fact::Finished { turn: over, outcome: how, checkpoint, problem })
                     if over == turn.id() =>
                 {
                     // An answer that stands, and files that are not safe: whoever waits is told both.
@@ -197,53 +220,61 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
                     let body = json!({ "turn": over, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
                     return Ok(Json(body).into_response());
                 }
-                WhatItem::Event(_) | WhatItem::Delta(_) => {}
+                LogItemContent::Event(_) | LogItemContent::Delta(_) => {}
             }
         }
     }
 }
 
-fn failed(problem: ash_model::Problem) -> Problem {
+fn failed(problem: ash_model::Problem) -> ApiProblem {
     ash_session::Error::Failed(problem).into()
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Following {
+pub(super) struct SessionStreamQuery {
     after: Option<String>,
     include_partial_messages: Option<bool>,
 }
 
 pub(super) async fn stream(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
+    PathParam(id): PathParam,
     headers: HeaderMap,
-    Asked(asked): Asked<Following>,
-) -> Answer<Response> {
-    let session = session(&app, &caller, &id).await?;
+    QueryParams(asked): QueryParams<SessionStreamQuery>,
+) -> ApiResult<Response> {
+    let session = find_session(&app, &caller, &id).await?;
     let given =
         headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned).or(asked.after);
     let cursor = match given.as_deref().filter(|text| !text.is_empty()) {
-        Some(text) => Cursor::parse(text).filter(|cursor| cursor.seq <= session.last_seq),
-        None => Some(Cursor::START),
+        Some(text) => LogCursor::parse(text).filter(|cursor| cursor.seq <= session.last_seq),
+        None => Some(LogCursor::START),
     };
     let cursor = cursor.ok_or_else(|| {
-        Problem::invalid("invalid_cursor", "This is not the id of an event of this session")
+        ApiProblem::invalid("invalid_cursor", "This is not the id of an event of this session")
     })?;
-    if session.card.status == Status::Ended && cursor.seq >= session.last_seq && cursor.frames.is_none() {
+    if session.summary.status == SessionStatus::Ended
+        && cursor.seq >= session.last_seq
+        && cursor.frames.is_none()
+    {
         // Nothing will ever come; an EventSource that gets this does not ask again.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let (after, skip) = sse::after(cursor);
-    let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
+    let (after, skip) = sse::resume_position(cursor);
+    let deltas = if asked.include_partial_messages == Some(false) {
+        DeltaVisibility::Hide
+    } else {
+        DeltaVisibility::Show
+    };
     let follower = app.sessions.follow(session.no, after);
     let sessions = app.sessions;
-    Ok(Streaming { sessions, follower, session: session.id, turn: None, deltas, skip }.response())
+    Ok(SseStream { sessions, follower, session: session.id, turn: None, deltas, already_sent: skip }
+        .response())
 }
 
 #[derive(Deserialize)]
-pub(super) struct Reading {
+pub(super) struct TimelineQuery {
     limit: Option<usize>,
     after: Option<u64>,
     #[serde(rename = "type")]
@@ -251,26 +282,30 @@ pub(super) struct Reading {
     all: Option<bool>,
 }
 
-impl Reading {
-    fn limit(&self, usual: usize) -> Answer<usize> {
+impl TimelineQuery {
+    fn limit(&self, usual: usize) -> ApiResult<usize> {
         let limit = self.limit.unwrap_or(usual);
         if (1..=1000).contains(&limit) {
             Ok(limit)
         } else {
-            Err(Problem::invalid("invalid_query", "limit must be 1 to 1000"))
+            Err(ApiProblem::invalid("invalid_query", "limit must be 1 to 1000"))
         }
     }
 }
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    ListAsked(asked): ListAsked<Reading>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    StrictQueryParams(asked): StrictQueryParams<TimelineQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     let limit = asked.limit(100)?;
-    let past = if asked.all == Some(true) { Past::default() } else { app.sessions.past(&session).await? };
+    let past = if asked.all == Some(true) {
+        LogVisibility::default()
+    } else {
+        app.sessions.log_visibility(&session).await?
+    };
     let (mut shown, mut bytes, mut after) = (Vec::new(), 0, asked.after.unwrap_or(0));
     loop {
         // A few more than are asked for: some may be hidden.
@@ -281,7 +316,7 @@ pub(super) async fn list(
         for (ordinal, event) in found.iter().filter(|(_, event)| !past.hides(event)) {
             let Some(entry) = shapes::message(&session, event, *ordinal) else { continue };
             bytes += size(&entry);
-            if shown.len() == limit || (!shown.is_empty() && bytes > MOST_BYTES) {
+            if shown.len() == limit || (!shown.is_empty() && bytes > MAX_RESPONSE_BYTES) {
                 return Ok(Json(json!({ "messages": shown })));
             }
             shown.push(entry);
@@ -291,12 +326,12 @@ pub(super) async fn list(
 }
 
 pub(super) async fn events(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    ListAsked(asked): ListAsked<Reading>,
-) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    StrictQueryParams(asked): StrictQueryParams<TimelineQuery>,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     let limit = asked.limit(200)?;
     let wanted =
         |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
@@ -312,11 +347,11 @@ fn size(entry: &Value) -> usize {
 
 /// Reads on until there are enough to show, or too much for one answer. What one event shows stays together: a reader goes on by its number.
 async fn read(
-    app: &App,
-    session: &Session,
+    app: &AppState,
+    session: &SessionRow,
     (after, limit): (u64, usize),
     show: impl Fn(&Event) -> Vec<Value>,
-) -> Answer<Vec<Value>> {
+) -> ApiResult<Vec<Value>> {
     let (mut shown, mut bytes) = (Vec::<Value>::new(), 0);
     let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: Vec::new() };
     loop {
@@ -326,7 +361,7 @@ async fn read(
         for event in &events {
             let entries = show(event);
             bytes += entries.iter().map(size).sum::<usize>();
-            if !shown.is_empty() && (shown.len() + entries.len() > limit || bytes > MOST_BYTES) {
+            if !shown.is_empty() && (shown.len() + entries.len() > limit || bytes > MAX_RESPONSE_BYTES) {
                 return Ok(shown);
             }
             shown.extend(entries);

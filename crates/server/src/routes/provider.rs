@@ -2,13 +2,13 @@
 
 use super::take::bad_body;
 use crate::{
-    app::App,
-    config::OwnProviders,
+    app::AppState,
+    config::ByokPolicy,
     fields,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
-use ash_model::{Dialect, Kind, OwnProvider, Provider};
-use ash_sandbox::Egress;
+use ash_model::{ByokEndpoint, FailureKind, ModelApiDialect, ModelProvider};
+use ash_sandbox::EgressPolicy;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,19 +19,19 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The oldest that is not a preview and tells what an answer cost.
 const API_VERSION: &str = "2024-10-21";
 /// Of what becomes a part of a URL.
-const MOST_WORD: usize = 64;
-const MOST_HEADERS: usize = 32;
+const MAX_URL_SEGMENT_BYTES: usize = 64;
+const MAX_PROVIDER_HEADERS: usize = 32;
 
 /// What a caller says of it.
-pub(super) enum Wanted {
+pub(super) enum ProviderSelection {
     /// By name; the server has the way.
-    Known(Provider),
-    Own(OwnProvider, Egress),
+    Known(ModelProvider),
+    Own(ByokEndpoint, EgressPolicy),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Given {
+struct ProviderRequest {
     r#type: String,
     #[serde(alias = "endpoint")]
     base_url: Option<String>,
@@ -43,9 +43,9 @@ struct Given {
 }
 
 /// A name, an object with nothing but its `type`, or one with a key.
-pub(super) fn wanted(app: &App, given: Value) -> Answer<Wanted> {
+pub(super) fn parse_provider(app: &AppState, given: Value) -> ApiResult<ProviderSelection> {
     if let Some(name) = given.as_str() {
-        return known(name).map(Wanted::Known);
+        return known(name).map(ProviderSelection::Known);
     }
     if !given.is_object() {
         return Err(invalid(
@@ -53,101 +53,109 @@ pub(super) fn wanted(app: &App, given: Value) -> Answer<Wanted> {
         ));
     }
     // The words of a `FieldError` have names and no values: there is a key among these.
-    let given: Given = fields::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
+    let given: ProviderRequest =
+        fields::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
     let bare = given.api_key.is_none() && given.headers.is_empty() && given.base_url.is_none();
     if bare && given.deployment_id.is_none() && given.api_version.is_none() {
-        return known(&given.r#type).map(Wanted::Known);
+        return known(&given.r#type).map(ProviderSelection::Known);
     }
-    own(app, given)
+    parse_byok_provider(app, given)
 }
 
-fn known(name: &str) -> Answer<Provider> {
-    Provider::parse(name).ok_or_else(|| match Dialect::parse(name) {
+fn known(name: &str) -> ApiResult<ModelProvider> {
+    ModelProvider::parse(name).ok_or_else(|| match ModelApiDialect::parse(name) {
         Some(_) => invalid(&format!("provider \"{name}\" needs an apiKey: the server has none for it")),
         None => invalid("provider must be \"offline\" or \"anthropic\", or {type, baseUrl, apiKey, headers}"),
     })
 }
 
-fn own(app: &App, given: Given) -> Answer<Wanted> {
-    let Given { r#type, base_url, api_key, headers: more, deployment_id, api_version } = given;
-    let dialect = Dialect::parse(&r#type).ok_or_else(|| unsupported(&r#type))?;
-    let own = place(dialect, base_url, deployment_id, api_version)?;
-    let public = check(app.own_providers, &app.provider_urls, &own.base_url)?;
-    if more.len() > MOST_HEADERS {
-        return Err(invalid(&format!("provider.headers has more than {MOST_HEADERS}")));
+fn parse_byok_provider(app: &AppState, given: ProviderRequest) -> ApiResult<ProviderSelection> {
+    let ProviderRequest { r#type, base_url, api_key, headers: more, deployment_id, api_version } = given;
+    let dialect = ModelApiDialect::parse(&r#type).ok_or_else(|| unsupported(&r#type))?;
+    let own = build_endpoint(dialect, base_url, deployment_id, api_version)?;
+    let public = check_base_url(app.byok_policy, &app.provider_urls, &own.base_url)?;
+    if more.len() > MAX_PROVIDER_HEADERS {
+        return Err(invalid(&format!("provider.headers has more than {MAX_PROVIDER_HEADERS}")));
     }
     let mut headers: BTreeMap<String, SecretString> =
         more.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value.into())).collect();
     if let Some(key) = api_key {
         let (name, value) = match dialect {
-            Dialect::Anthropic => ("x-api-key", key),
-            Dialect::Openai => ("authorization", format!("Bearer {key}")),
-            Dialect::Azure => ("api-key", key),
+            ModelApiDialect::Anthropic => ("x-api-key", key),
+            ModelApiDialect::Openai => ("authorization", format!("Bearer {key}")),
+            ModelApiDialect::Azure => ("api-key", key),
         };
         headers.insert(name.to_owned(), value.into());
     }
     if headers.is_empty() {
         return Err(invalid("provider needs an apiKey, or headers with which it is called"));
     }
-    let way = Egress { upstream: upstream(&own), headers, public, dialect: Some(dialect) };
+    let way = EgressPolicy { upstream: upstream(&own), headers, public, dialect: Some(dialect) };
     way.check().map_err(|error| invalid(&format!("provider: {error}")))?;
-    Ok(Wanted::Own(own, way))
+    Ok(ProviderSelection::Own(own, way))
 }
 
-fn unsupported(r#type: &str) -> Problem {
+fn unsupported(r#type: &str) -> ApiProblem {
     let error = format!(
         "No agent here can call a provider of type \"{}\"; there are {}, each with any baseUrl that speaks its API",
         shortened(r#type),
-        Dialect::ALL.map(|dialect| format!("\"{}\"", dialect.as_str())).join(", "),
+        ModelApiDialect::ALL.map(|dialect| format!("\"{}\"", dialect.as_str())).join(", "),
     );
-    Problem::new(Kind::Unprocessable, "provider_unsupported", error)
+    ApiProblem::new(FailureKind::Unprocessable, "provider_unsupported", error)
 }
 
 /// All that is kept of it.
-fn place(
-    dialect: Dialect,
+fn build_endpoint(
+    dialect: ModelApiDialect,
     base_url: Option<String>,
     deployment_id: Option<String>,
     api_version: Option<String>,
-) -> Answer<OwnProvider> {
+) -> ApiResult<ByokEndpoint> {
     let usual = match dialect {
-        Dialect::Anthropic => Some(ANTHROPIC.to_owned()),
-        Dialect::Openai => Some(OPENAI.to_owned()),
-        Dialect::Azure => None,
+        ModelApiDialect::Anthropic => Some(ANTHROPIC.to_owned()),
+        ModelApiDialect::Openai => Some(OPENAI.to_owned()),
+        ModelApiDialect::Azure => None,
     };
     let base_url =
         base_url.or(usual).ok_or_else(|| invalid("provider of type \"azure\" needs an endpoint"))?;
     let (deployment_id, api_version) = match dialect {
-        Dialect::Anthropic | Dialect::Openai if deployment_id.is_none() && api_version.is_none() => {
+        ModelApiDialect::Anthropic | ModelApiDialect::Openai
+            if deployment_id.is_none() && api_version.is_none() =>
+        {
             (None, None)
         }
-        Dialect::Anthropic | Dialect::Openai => {
+        ModelApiDialect::Anthropic | ModelApiDialect::Openai => {
             return Err(invalid("provider.deploymentId and provider.apiVersion are for type \"azure\""));
         }
-        Dialect::Azure => {
+        ModelApiDialect::Azure => {
             let deployment =
                 deployment_id.ok_or_else(|| invalid("provider of type \"azure\" needs a deploymentId"))?;
             let version = api_version.unwrap_or_else(|| API_VERSION.to_owned());
-            (Some(word("deploymentId", deployment)?), Some(word("apiVersion", version)?))
+            (
+                Some(parse_url_segment("deploymentId", deployment)?),
+                Some(parse_url_segment("apiVersion", version)?),
+            )
         }
     };
-    Ok(OwnProvider { r#type: dialect, base_url, deployment_id, api_version })
+    Ok(ByokEndpoint { r#type: dialect, base_url, deployment_id, api_version })
 }
 
 /// It becomes a part of a URL, and must not be able to become another.
-fn word(name: &str, text: String) -> Answer<String> {
+fn parse_url_segment(name: &str, text: String) -> ApiResult<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let fine = (1..=MOST_WORD).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('.');
+    let fine = (1..=MAX_URL_SEGMENT_BYTES).contains(&text.len())
+        && text.bytes().all(plain)
+        && !text.starts_with('.');
     match fine {
         true => Ok(text),
         false => Err(invalid(&format!(
-            "provider.{name} must be 1 to {MOST_WORD} letters, digits, hyphens, underscores and dots"
+            "provider.{name} must be 1 to {MAX_URL_SEGMENT_BYTES} letters, digits, hyphens, underscores and dots"
         ))),
     }
 }
 
 /// What the agent's calls go beneath: at Azure nothing but the deployment is within its reach.
-fn upstream(own: &OwnProvider) -> String {
+fn upstream(own: &ByokEndpoint) -> String {
     match &own.deployment_id {
         Some(deployment) => {
             format!("{}/openai/deployments/{deployment}", own.base_url.trim_end_matches('/'))
@@ -157,21 +165,23 @@ fn upstream(own: &OwnProvider) -> String {
 }
 
 /// Services of this kind have models of their own, and none that all of them have. A deployment is of one.
-pub(super) fn has_model(dialect: Dialect, model: Option<&str>) -> Answer<()> {
+pub(super) fn has_model(dialect: ModelApiDialect, model: Option<&str>) -> ApiResult<()> {
     match (dialect, model) {
-        (Dialect::Openai, None) => Err(invalid(
+        (ModelApiDialect::Openai, None) => Err(invalid(
             "provider of type \"openai\" needs the session's `model`: the name of one that it has",
         )),
-        (Dialect::Openai, Some(_)) | (Dialect::Anthropic | Dialect::Azure, _) => Ok(()),
+        (ModelApiDialect::Openai, Some(_)) | (ModelApiDialect::Anthropic | ModelApiDialect::Azure, _) => {
+            Ok(())
+        }
     }
 }
 
 /// Whether it must be somewhere on the Internet: a client must not reach what is only this machine's to reach, unless
 /// the operator has named it.
-fn check(own: OwnProviders, named: &[String], text: &str) -> Answer<bool> {
-    if own == OwnProviders::Off {
+fn check_base_url(own: ByokPolicy, named: &[String], text: &str) -> ApiResult<bool> {
+    if own == ByokPolicy::Off {
         let error = "This server takes no model service from clients (ASH_OWN_PROVIDERS=off). Leave provider out, and the server's own is used";
-        return Err(Problem::new(Kind::Forbidden, "own_providers_off", error));
+        return Err(ApiProblem::new(FailureKind::Forbidden, "own_providers_off", error));
     }
     let (_, is_public) =
         ash_sandbox::origin_of(text).ok_or_else(|| invalid("provider.baseUrl is not a URL"))?;
@@ -179,20 +189,20 @@ fn check(own: OwnProviders, named: &[String], text: &str) -> Answer<bool> {
         return Ok(false);
     }
     match own {
-        OwnProviders::Public if is_public => Ok(true),
-        OwnProviders::Public => Err(invalid(
+        ByokPolicy::Public if is_public => Ok(true),
+        ByokPolicy::Public => Err(invalid(
             "provider.baseUrl must be https: with the name of a public host; others the operator allows with ASH_PROVIDER_URLS",
         )),
-        OwnProviders::Off | OwnProviders::List => Err(Problem::new(
-            Kind::Forbidden,
+        ByokPolicy::Off | ByokPolicy::List => Err(ApiProblem::new(
+            FailureKind::Forbidden,
             "provider_not_listed",
             "provider.baseUrl is none of those that this server allows; the operator adds it to ASH_PROVIDER_URLS",
         )),
     }
 }
 
-fn invalid(error: &str) -> Problem {
-    Problem::invalid("invalid_body", error)
+fn invalid(error: &str) -> ApiProblem {
+    ApiProblem::invalid("invalid_body", error)
 }
 
 fn shortened(text: &str) -> String {
@@ -203,21 +213,21 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn checked(own: OwnProviders, url: &str) -> Result<bool, String> {
+    fn checked(own: ByokPolicy, url: &str) -> Result<bool, String> {
         let named = ["https://gate.example/team".to_owned(), "http://127.0.0.1:9".to_owned()];
-        check(own, &named, url).map_err(|problem| problem.code)
+        check_base_url(own, &named, url).map_err(|problem| problem.code)
     }
 
     #[test]
     fn off_takes_no_service_from_a_client() {
         for url in ["https://gate.example/team", "https://models.example"] {
-            assert_eq!(checked(OwnProviders::Off, url), Err("own_providers_off".to_owned()), "{url}");
+            assert_eq!(checked(ByokPolicy::Off, url), Err("own_providers_off".to_owned()), "{url}");
         }
     }
 
     #[test]
     fn list_takes_what_the_operator_names_and_what_lies_beneath() {
-        let listed = |url| checked(OwnProviders::List, url);
+        let listed = |url| checked(ByokPolicy::List, url);
         let refused = || Err("provider_not_listed".to_owned());
         assert_eq!(listed("https://gate.example/team"), Ok(false));
         assert_eq!(listed("https://gate.example/team/v1"), Ok(false));
@@ -229,7 +239,7 @@ mod tests {
 
     #[test]
     fn public_takes_these_and_every_public_host() {
-        let public = |url| checked(OwnProviders::Public, url);
+        let public = |url| checked(ByokPolicy::Public, url);
         assert_eq!(public("http://127.0.0.1:9/v1"), Ok(false));
         // Beside a named path a gateway is a host as any other, whose address must be a public one.
         assert_eq!(public("https://gate.example/other"), Ok(true));

@@ -1,14 +1,14 @@
 //! What waits for a session: to be seen, put into another order, and taken back.
 
-use super::take::{Body, ListAsked, NoParameters, Part, Waiting, session};
+use super::take::{JsonBody, NoQueryParams, PathParam, StrictQueryParams, TurnPathParams, find_session};
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
 };
 use ash_model::TurnId;
-use ash_session::Phase;
-use ash_store::{EventQuery, Session};
+use ash_session::TurnPhase;
+use ash_store::{EventQuery, SessionRow};
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,16 +17,16 @@ use std::collections::HashMap;
 const PAGE: u32 = 500;
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    _: ListAsked<NoParameters>,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    _: StrictQueryParams<NoQueryParams>,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     shown(&app, &found).await
 }
 
-async fn shown(app: &App, session: &Session) -> Answer<Json<Value>> {
+async fn shown(app: &AppState, session: &SessionRow) -> ApiResult<Json<Value>> {
     let turns = app.sessions.queue(session.no).await?;
     let first = turns.iter().map(|turn| turn.seq).min().unwrap_or_default();
     let mut asked = HashMap::new();
@@ -40,11 +40,11 @@ async fn shown(app: &App, session: &Session) -> Answer<Json<Value>> {
     }
     let turns = turns.iter().enumerate().map(|(position, turn)| {
         let status = match turn.phase {
-            Phase::Queued => "queued",
-            Phase::Running { .. } => "running",
-            Phase::Saving { .. } => "saving",
-            Phase::Cut => "cut",
-            Phase::Joined { .. } => "steering",
+            TurnPhase::Queued => "queued",
+            TurnPhase::Running { .. } => "running",
+            TurnPhase::Saving { .. } => "saving",
+            TurnPhase::Cut => "cut",
+            TurnPhase::Joined { .. } => "steering",
         };
         json!({
             "turn": turn.id, "position": position, "status": status, "content": turn.content,
@@ -55,36 +55,36 @@ async fn shown(app: &App, session: &Session) -> Answer<Json<Value>> {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Order {
+pub(super) struct ReorderQueueRequest {
     /// Those that are not named keep their order, after these.
     order: Vec<String>,
 }
 
 pub(super) async fn reorder(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    body: Body<Order>,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    body: JsonBody<ReorderQueueRequest>,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     let first: Option<Vec<TurnId>> = body.value.order.iter().map(|turn| TurnId::parse(turn)).collect();
     let first = first.ok_or(ash_session::Error::NoTurn)?;
     let mut sorted = first.clone();
     sorted.sort();
     sorted.dedup();
     if sorted.len() != first.len() {
-        return Err(Problem::invalid("invalid_body", "order names a turn twice"));
+        return Err(ApiProblem::invalid("invalid_body", "order names a turn twice"));
     }
     app.sessions.reorder(found.no, first).await?;
     shown(&app, &found).await
 }
 
 pub(super) async fn withdraw(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    waiting: Waiting,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &waiting.id).await?;
+    waiting: TurnPathParams,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &waiting.id).await?;
     let turn = waiting.turn()?;
     app.sessions.withdraw(found.no, turn).await?;
     Ok(Json(json!({ "turn": turn, "status": "cancelled" })))

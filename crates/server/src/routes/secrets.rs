@@ -1,33 +1,36 @@
 //! Secrets in `mcpServers`: taken out of what a client sends before anything stores or shows it.
 
-use super::options::Settable;
-use crate::problem::{Answer, Problem};
+use super::options::SessionOptionsPatch;
+use crate::problem::{ApiProblem, ApiResult};
 use ash_model::{
-    Options,
-    secrets::{BadSecrets, MASK, take_secrets},
+    SessionOptions,
+    secrets::{BadSecrets, MASK, extract_secrets},
 };
-use ash_store::Env;
+use ash_store::SecretEnv;
 use secrecy::ExposeSecret;
 use std::collections::BTreeMap;
 
 /// What a session has before a change, by JSON pointer.
 #[derive(Default)]
-pub(super) struct KnownSecrets {
+pub(super) struct StoredMcpSecrets {
     values: BTreeMap<String, String>,
     /// Stored by an older version of ash, in the options themselves. Any change puts them where they belong.
     were_in_options: bool,
 }
 
-impl KnownSecrets {
+impl StoredMcpSecrets {
     /// Takes those that `before` still has in the clear out of it.
-    pub(super) fn of(before: &mut Options, sealed: ash_store::Result<Env>) -> Answer<KnownSecrets> {
+    pub(super) fn take_from_options(
+        before: &mut SessionOptions,
+        sealed: ash_store::Result<SecretEnv>,
+    ) -> ApiResult<StoredMcpSecrets> {
         let sealed = match sealed {
             // Nothing of it can be kept: the client has to send the values again.
             Err(ash_store::Error::Sealed) => BTreeMap::new(),
             sealed => sealed?.expose(),
         };
         let servers = before.mcp_servers.as_mut().and_then(|servers| servers.as_object_mut());
-        let mut values = servers.map(take_secrets).transpose().map_err(refused)?.unwrap_or_default();
+        let mut values = servers.map(extract_secrets).transpose().map_err(refused)?.unwrap_or_default();
         let were_in_options = values.values().any(|value| value != MASK);
         // Only what the options still hold a mask for: everything else is of servers that are gone.
         values.retain(|at, value| value != MASK || sealed.contains_key(at));
@@ -36,7 +39,7 @@ impl KnownSecrets {
                 value.clone_from(secret);
             }
         }
-        Ok(KnownSecrets { values, were_in_options })
+        Ok(StoredMcpSecrets { values, were_in_options })
     }
 
     pub(super) fn size(&self) -> usize {
@@ -45,34 +48,34 @@ impl KnownSecrets {
 }
 
 /// The bytes that these secrets take, as a quota counts them.
-pub(super) fn size(secrets: &Env) -> usize {
+pub(super) fn size(secrets: &SecretEnv) -> usize {
     secrets.0.iter().map(|(at, value)| at.len() + value.expose_secret().len()).sum()
 }
 
-impl Settable {
+impl SessionOptionsPatch {
     /// The secrets of the session from now on; `None`: as they are.
-    pub(super) fn secrets(&mut self, known: KnownSecrets) -> Answer<Option<Env>> {
+    pub(super) fn secrets(&mut self, known: StoredMcpSecrets) -> ApiResult<Option<SecretEnv>> {
         let Some(servers) = &mut self.mcp_servers else {
-            return Ok(known.were_in_options.then(|| Env::from_plain(known.values)));
+            return Ok(known.were_in_options.then(|| SecretEnv::from_plain(known.values)));
         };
-        let mut given = take_secrets(servers).map_err(refused)?;
+        let mut given = extract_secrets(servers).map_err(refused)?;
         for (at, value) in given.iter_mut().filter(|(_, value)| *value == MASK) {
             let kept = known.values.get(at).ok_or_else(|| unknown(at))?;
             value.clone_from(kept);
         }
         // The same words again change nothing, and need no agent that starts again.
         let same = given == known.values && !known.were_in_options;
-        Ok((!same).then(|| Env::from_plain(given)))
+        Ok((!same).then(|| SecretEnv::from_plain(given)))
     }
 }
 
-fn refused(error: BadSecrets) -> Problem {
-    Problem::invalid("invalid_body", error.to_string())
+fn refused(error: BadSecrets) -> ApiProblem {
+    ApiProblem::invalid("invalid_body", error.to_string())
 }
 
-fn unknown(at: &str) -> Problem {
+fn unknown(at: &str) -> ApiProblem {
     let error = format!(
         "{at} is \"{MASK}\", which leaves a secret as it is, but there is none at this place: send its value"
     );
-    Problem::invalid("invalid_body", error)
+    ApiProblem::invalid("invalid_body", error)
 }

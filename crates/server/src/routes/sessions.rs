@@ -2,27 +2,28 @@
 
 use super::{
     agents, infinite, limits, locks,
-    options::{Settable, with_provider},
+    options::{SessionOptionsPatch, with_provider},
     owners, quotas,
-    secrets::{KnownSecrets, size as secrets_size},
+    secrets::{StoredMcpSecrets, size as secrets_size},
     take::{
-        Asked, Body, FromFields, ListAsked, Part, StrictBody, can_wait, environment, fits_in, open_session,
-        patience, session, session_anywhere,
+        FromFields, JsonBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
+        check_max_size, find_open_session, find_session, find_session_or_remote, parse_environment,
+        queue_timeout,
     },
     usage, workspaces,
 };
 use crate::{
-    app::App,
-    audit::{self, Changed, Ordered},
+    app::AppState,
+    audit::{self, Changed, NewAuditEntry},
     auth::Caller,
-    fields::{self, FieldError, UnknownFields},
-    once::{Once, once},
-    problem::{Answer, Problem},
+    fields::{self, FieldError, UnknownFieldPolicy},
+    once::{IdempotentResource, claim_idempotency_key},
+    problem::{ApiProblem, ApiResult},
     shapes,
 };
-use ash_model::{AgentName, Kind, Options, OwnerId, SessionId, SessionNo, Status};
-use ash_session::{Fork, IdFrom, NewSession, OptionsChange};
-use ash_store::{Deed, Env, Fate, Session};
+use ash_model::{AgentName, FailureKind, OwnerId, SessionId, SessionOptions, SessionRowId, SessionStatus};
+use ash_session::{ForkSpec, IdFrom, NewSession, OptionsChange};
+use ash_store::{AuditAction, EndDisposition, SecretEnv, SessionRow};
 use axum::{
     Json,
     extract::State,
@@ -33,12 +34,12 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
 /// It is an argument of a program.
-const MOST_COMMAND: usize = 100_000;
+const MAX_COMMAND_BYTES: usize = 100_000;
 
 /// What a new session is, beside its options.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct NewOwn {
+struct CreateSessionFields {
     agent: String,
     /// The reference's; nothing here keeps credentials.
     credential_id: Option<String>,
@@ -53,76 +54,85 @@ struct NewOwn {
     env: Option<BTreeMap<String, String>>,
 }
 
-pub(super) struct New {
-    own: NewOwn,
-    options: Settable,
+pub(super) struct CreateSessionRequest {
+    own: CreateSessionFields,
+    options: SessionOptionsPatch,
 }
 
-impl FromFields for New {
+impl FromFields for CreateSessionRequest {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::two(object, UnknownFields::Refuse).map(|(own, options)| New { own, options })
+        fields::deserialize_split_fields(object, UnknownFieldPolicy::Refuse)
+            .map(|(own, options)| CreateSessionRequest { own, options })
     }
 }
 
 /// The variables that a session goes on with from now on.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct NewVariables {
+struct EnvPatch {
     extra_env: Option<BTreeMap<String, String>>,
     env: Option<BTreeMap<String, String>>,
 }
 
 /// What a session goes on with from now on.
-pub(super) struct Change {
-    variables: NewVariables,
-    options: Settable,
+pub(super) struct SessionConfigPatch {
+    variables: EnvPatch,
+    options: SessionOptionsPatch,
 }
 
-impl FromFields for Change {
+impl FromFields for SessionConfigPatch {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::two(object, UnknownFields::Refuse).map(|(variables, options)| Change { variables, options })
+        fields::deserialize_split_fields(object, UnknownFieldPolicy::Refuse)
+            .map(|(variables, options)| SessionConfigPatch { variables, options })
     }
 }
 
-pub(super) fn shown(app: &App, session: &Session) -> Value {
+pub(super) fn shown(app: &AppState, session: &SessionRow) -> Value {
     shapes::session(session, app.sessions.rooms().clock())
 }
 
-pub(super) fn answer(app: &App, session: &Session) -> Json<Value> {
+pub(super) fn answer(app: &AppState, session: &SessionRow) -> Json<Value> {
     Json(json!({ "session": shown(app, session) }))
 }
 
 pub(super) async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
     headers: HeaderMap,
-    body: StrictBody<New>,
-) -> Answer<(StatusCode, Json<Value>)> {
-    let patience = patience(&headers)?;
-    let New { own, options } = body.value;
-    let NewOwn { agent, credential_id, session_id, workspace, owner, metadata, extra_env, env } = own;
+    body: StrictJsonBody<CreateSessionRequest>,
+) -> ApiResult<(StatusCode, Json<Value>)> {
+    let patience = queue_timeout(&headers)?;
+    let CreateSessionRequest { own, options } = body.value;
+    let CreateSessionFields { agent, credential_id, session_id, workspace, owner, metadata, extra_env, env } =
+        own;
     if credential_id.is_some() {
-        return Err(Problem::invalid("invalid_credential", "Invalid or inaccessible credential"));
+        return Err(ApiProblem::invalid("invalid_credential", "Invalid or inaccessible credential"));
     }
-    let owner = owners::for_whom(&caller, owner)?.owner;
+    let owner = owners::resolve_owner(&caller, owner)?.owner;
     let metadata = owners::metadata(&app, metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
-        .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
+        .map_err(|_| ApiProblem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
-    can_wait(&app, options.durability)?;
+    check_durability(&app, options.durability)?;
     let mut options = options;
-    let wanted = options.wanted(&app)?;
-    let secrets = options.secrets(KnownSecrets::default())?.unwrap_or_default();
+    let wanted = options.take_provider(&app)?;
+    let secrets = options.secrets(StoredMcpSecrets::default())?.unwrap_or_default();
     let compaction = options.infinite_sessions.clone();
-    let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
-    fits(&app, &options, secrets_size(&secrets))?;
-    limits::allowed(&app, &caller, options.limits)?;
+    let (options, way) = with_provider(options.merged_over(SessionOptions::default())?, wanted)?;
+    check_options_size(&app, &options, secrets_size(&secrets))?;
+    limits::check_resource_limits(&app, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let id_from = if session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
-    let claim =
-        once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
-    let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
+    let claim = claim_idempotency_key(
+        &app,
+        &caller.0,
+        &headers,
+        ("POST /api/sessions", &body.bytes),
+        proposed.to_string(),
+    )
+    .await?;
+    let id = SessionId::parse(&claim.resource).map_err(ApiProblem::internal)?;
     let tenant = caller.tenant().clone();
     let new = NewSession {
         tenant,
@@ -135,10 +145,10 @@ pub(super) async fn create(
         options,
         env,
         secrets,
-        way,
-        patience,
+        egress: way,
+        queue_timeout: patience,
     };
-    let made = match made_before(&app, &caller, &claim, &id).await {
+    let made = match created_earlier(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
             agents::make_default(&app, &caller, &new.agent).await?;
@@ -147,8 +157,8 @@ pub(super) async fn create(
                 infinite::check(compaction.as_ref(), new.options.infinite_sessions.as_ref(), agent.runtime)
             })?;
             let detail = Some(format!("agent {}", new.agent));
-            let ordered = Ordered {
-                deed: Deed::Created,
+            let ordered = NewAuditEntry {
+                deed: AuditAction::Created,
                 subject: id.as_str(),
                 session: None,
                 owner: new.owner.clone(),
@@ -163,13 +173,13 @@ pub(super) async fn create(
 
 /// All of its options together: each is bounded for itself, but there are many.
 /// `secrets` takes the bytes of what the options hold only masks for.
-fn fits(app: &App, options: &Options, secrets: usize) -> Answer<()> {
-    let json = serde_json::to_string(options).map_err(Problem::internal)?;
+fn check_options_size(app: &AppState, options: &SessionOptions, secrets: usize) -> ApiResult<()> {
+    let json = serde_json::to_string(options).map_err(ApiProblem::internal)?;
     quotas::config_of(app, json.len() + secrets)
 }
 
 /// With the names of what is in its environment.
-async fn shown_with_env(app: &App, session: &Session) -> Answer<Value> {
+async fn shown_with_env(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
     let mut shown = shown(app, session);
     if let Some(names) = names_in(app.sessions.rooms().store.env(session.no).await)? {
         shown["config"]["env"] = names;
@@ -178,7 +188,7 @@ async fn shown_with_env(app: &App, session: &Session) -> Answer<Value> {
 }
 
 /// None if there are none, or what they are is sealed.
-fn names_in(env: ash_store::Result<Env>) -> Answer<Option<Value>> {
+fn names_in(env: ash_store::Result<SecretEnv>) -> ApiResult<Option<Value>> {
     match env {
         Ok(env) if env.0.is_empty() => Ok(None),
         Ok(env) => Ok(Some(env.0.into_keys().map(|name| (name, json!("***"))).collect())),
@@ -191,143 +201,162 @@ fn names_in(env: ash_store::Result<Env>) -> Answer<Option<Value>> {
 fn variables(
     env: Option<BTreeMap<String, String>>,
     extra: Option<BTreeMap<String, String>>,
-) -> Answer<Option<Env>> {
+) -> ApiResult<Option<SecretEnv>> {
     if env.is_none() && extra.is_none() {
         return Ok(None);
     }
     let all = env.into_iter().chain(extra).flatten().collect();
-    environment(all).map(Some)
+    parse_environment(all).map(Some)
 }
 
 /// What an earlier try with the same key made, if it came that far.
-async fn made_before(app: &App, caller: &Caller, claim: &Once, id: &SessionId) -> Option<Session> {
-    if !claim.again {
+async fn created_earlier(
+    app: &AppState,
+    caller: &Caller,
+    claim: &IdempotentResource,
+    id: &SessionId,
+) -> Option<SessionRow> {
+    if !claim.is_replay {
         return None;
     }
     app.sessions.find(&caller.0, id).await.ok()
 }
 
-pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+pub(super) async fn get(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<Value>> {
+    let session = find_session(&app, &caller, &id).await?;
     let mut shown = shown_with_env(&app, &session).await?;
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
     shown["lock"] = json!(locks::of(&app, &session));
-    shown["usage"] = usage::of(&app, &caller, &session).await?;
-    shown["limits"] = limits::in_force(&app, &session).await?;
+    shown["usage"] = usage::session_usage(&app, &caller, &session).await?;
+    shown["limits"] = limits::effective_limits_json(&app, &session).await?;
     shown["resources"] = limits::resources(&app, &session).await?;
     Ok(Json(json!({ "session": shown })))
 }
 
 pub(super) async fn change_config(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    body: StrictBody<Change>,
-) -> Answer<Json<Value>> {
-    let found = open_session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    body: StrictJsonBody<SessionConfigPatch>,
+) -> ApiResult<Json<Value>> {
+    let found = find_open_session(&app, &caller, &id).await?;
     let changed = audit::field_names(&body.bytes);
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
-    let changing = tokio::spawn(change_live(app.clone(), caller.clone(), found.no, (body.value, changed)));
-    changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
-    get(State(app), caller, Part(id)).await
+    let changing =
+        tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
+    changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
+    get(State(app), caller, PathParam(id)).await
 }
 
 /// A live agent first: what it does not agree to is not stored.
-async fn change_live(
-    app: App,
+async fn change_live_config(
+    app: AppState,
     caller: Caller,
-    no: SessionNo,
-    (change, changed): (Change, Vec<String>),
-) -> Answer<()> {
-    let Change { variables: given, options } = change;
+    no: SessionRowId,
+    (change, changed): (SessionConfigPatch, Vec<String>),
+) -> ApiResult<()> {
+    let SessionConfigPatch { variables: given, options } = change;
     let env = variables(given.env, given.extra_env)?;
-    let _alone = app.changing_options.lock(no).await;
+    let _alone = app.options_locks.lock(no).await;
     let mut change = options;
-    let (settings, touched, wanted) = (change.settings(), change.touched(), change.wanted(&app)?);
-    can_wait(&app, change.durability)?;
-    limits::allowed(&app, &caller, change.limits()?)?;
+    let (settings, touched, wanted) =
+        (change.live_settings(), change.changed_parts(), change.take_provider(&app)?);
+    check_durability(&app, change.durability)?;
+    limits::check_resource_limits(&app, &caller, change.limits()?)?;
     let session = app.sessions.get(no).await?;
     let mut before = session.options.clone();
     let known = app.sessions.rooms().store.secrets(no).await;
-    let known = KnownSecrets::of(&mut before, known)?;
+    let known = StoredMcpSecrets::take_from_options(&mut before, known)?;
     let kept = known.size();
     let secrets = change.secrets(known)?;
     let compaction = change.infinite_sessions.clone();
-    let (options, way) = with_provider(change.over(before)?, wanted)?;
-    fits(&app, &options, secrets.as_ref().map_or(kept, secrets_size))?;
+    let (options, way) = with_provider(change.merged_over(before)?, wanted)?;
+    check_options_size(&app, &options, secrets.as_ref().map_or(kept, secrets_size))?;
     infinite::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.accepts_options(&session, &options, touched).await?;
     let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
-    audit::of_change(&app, &caller, Changed::Session(&session), (changed, names)).await?;
+    audit::record_config_change(&app, &caller, Changed::Session(&session), (changed, names)).await?;
     app.sessions.change_options(no, OptionsChange { options, env, secrets, settings }).await?;
     if let Some(way) = way {
-        app.sessions.bring(no, way);
+        app.sessions.set_client_credentials(no, way);
     }
     Ok(())
 }
 
 /// One after the other, so that two changes at the same time both count.
 pub(super) async fn change_options(
-    app: &App,
-    no: SessionNo,
-    change: impl FnOnce(Options) -> Answer<Options>,
-) -> Answer<()> {
-    let _alone = app.changing_options.lock(no).await;
+    app: &AppState,
+    no: SessionRowId,
+    change: impl FnOnce(SessionOptions) -> ApiResult<SessionOptions>,
+) -> ApiResult<()> {
+    let _alone = app.options_locks.lock(no).await;
     let options = change(app.sessions.get(no).await?.options)?;
     let wanted = OptionsChange { options, env: None, secrets: None, settings: Vec::new() };
     Ok(app.sessions.change_options(no, wanted).await?)
 }
 
-pub(super) async fn pause(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+pub(super) async fn pause(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     Ok(answer(&app, &app.sessions.pause(found.no).await?))
 }
 
-pub(super) async fn stop(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+pub(super) async fn stop(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     Ok(answer(&app, &app.sessions.stop(found.no).await?))
 }
 
 #[derive(Deserialize)]
-pub(super) struct Ending {
+pub(super) struct EndSessionQuery {
     /// And forget it.
     #[serde(default)]
     purge: bool,
 }
 
 pub(super) async fn end(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    Asked(ending): Asked<Ending>,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    QueryParams(ending): QueryParams<EndSessionQuery>,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     if ending.purge {
-        let last = app.sessions.end(found.no, caller.order(), Fate::Purge).await?;
+        let last = app.sessions.end(found.no, caller.audit_actor(), EndDisposition::Purge).await?;
         return Ok(Json(json!({ "session": shown(&app, &last), "purged": true })));
     }
-    Ok(answer(&app, &app.sessions.end(found.no, caller.order(), Fate::End).await?))
+    Ok(answer(&app, &app.sessions.end(found.no, caller.audit_actor(), EndDisposition::End).await?))
 }
 
 /// With options, which count from then on.
 pub(super) async fn resume(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
+    PathParam(id): PathParam,
     headers: HeaderMap,
-    body: StrictBody<Change>,
-) -> Answer<Json<Value>> {
-    let patience = patience(&headers)?;
-    let found = session_anywhere(&app, &caller, &id).await?;
+    body: StrictJsonBody<SessionConfigPatch>,
+) -> ApiResult<Json<Value>> {
+    let patience = queue_timeout(&headers)?;
+    let found = find_session_or_remote(&app, &caller, &id).await?;
     let place = app.sessions.reserve(&found, patience).await?;
     // Without a single field there is nothing to change.
-    if found.card.status != Status::Ended && body.bytes.contains(&b':') {
+    if found.summary.status != SessionStatus::Ended && body.bytes.contains(&b':') {
         // To its end even if the caller hangs up.
         let changed = audit::field_names(&body.bytes);
         let changing =
-            tokio::spawn(change_live(app.clone(), caller.clone(), found.no, (body.value, changed)));
-        changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
+            tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
+        changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
     }
     let (session, receipt) = app.sessions.resume(&found, place).await?;
     Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
@@ -335,7 +364,7 @@ pub(super) async fn resume(
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct NewFork {
+pub(super) struct ForkRequest {
     session_id: Option<SessionId>,
     checkpoint: Option<u64>,
     /// The one that its parent works in; without it the fork works in a copy.
@@ -343,20 +372,20 @@ pub(super) struct NewFork {
     workspace: Option<String>,
 }
 
-impl FromFields for NewFork {
+impl FromFields for ForkRequest {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::one(object, UnknownFields::Refuse)
+        fields::deserialize_fields(object, UnknownFieldPolicy::Refuse)
     }
 }
 
 pub(super) async fn fork(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
+    PathParam(id): PathParam,
     headers: HeaderMap,
-    body: StrictBody<NewFork>,
-) -> Answer<(StatusCode, Json<Value>)> {
-    let parent = session(&app, &caller, &id).await?;
+    body: StrictJsonBody<ForkRequest>,
+) -> ApiResult<(StatusCode, Json<Value>)> {
+    let parent = find_session(&app, &caller, &id).await?;
     let beside = match &body.value.workspace {
         None => false,
         Some(text) if parent.slug == Some(super::workspaces::slug(text)?) => true,
@@ -365,23 +394,29 @@ pub(super) async fn fork(
     let id_from = if body.value.session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
     let proposed = body.value.session_id.unwrap_or_else(SessionId::fresh);
     let route = format!("POST /api/sessions/{id}/fork");
-    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
-    let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
-    let made = match made_before(&app, &caller, &claim, &id).await {
+    let claim =
+        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
+    let id = SessionId::parse(&claim.resource).map_err(ApiProblem::internal)?;
+    let made = match created_earlier(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
-            let (deed, detail) = (Deed::Created, Some(format!("fork of {}", parent.id)));
-            let ordered =
-                Ordered { deed, subject: id.as_str(), session: None, owner: parent.owner.clone(), detail };
+            let (deed, detail) = (AuditAction::Created, Some(format!("fork of {}", parent.id)));
+            let ordered = NewAuditEntry {
+                deed,
+                subject: id.as_str(),
+                session: None,
+                owner: parent.owner.clone(),
+                detail,
+            };
             audit::record(&app, &caller, ordered).await?;
-            let fork = Fork { id, id_from, checkpoint: body.value.checkpoint, beside };
+            let fork = ForkSpec { id, id_from, checkpoint: body.value.checkpoint, in_place: beside };
             app.sessions.fork(&parent, fork).await?
         }
     };
     Ok((StatusCode::CREATED, answer(&app, &made)))
 }
 
-fn other_workspace(parent: &Session) -> Problem {
+fn other_workspace(parent: &SessionRow) -> ApiProblem {
     let error = match &parent.slug {
         Some(slug) => format!(
             "A fork works in workspace \"{slug}\", as its parent does, or without `workspace` in a copy of it"
@@ -391,38 +426,42 @@ fn other_workspace(parent: &Session) -> Problem {
                 .to_owned()
         }
     };
-    Problem::invalid("invalid_workspace", error)
+    ApiProblem::invalid("invalid_workspace", error)
 }
 
-pub(super) async fn interrupt(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let found = open_session(&app, &caller, &id).await?;
+pub(super) async fn interrupt(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<Value>> {
+    let found = find_open_session(&app, &caller, &id).await?;
     let turn = app.sessions.interrupt(found.no).await?;
     Ok(Json(json!({ "ok": true, "turn": turn })))
 }
 
 #[derive(Deserialize)]
-pub(super) struct Exec {
+pub(super) struct ExecCommandRequest {
     command: String,
     timeout: Option<u64>,
 }
 
 pub(super) async fn exec(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    body: Body<Exec>,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
-    let Exec { command, timeout } = body.value;
+    PathParam(id): PathParam,
+    body: JsonBody<ExecCommandRequest>,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
+    let ExecCommandRequest { command, timeout } = body.value;
     let timeout = timeout.unwrap_or(30_000);
     if !(1..=300_000).contains(&timeout) {
-        return Err(Problem::invalid("invalid_body", "timeout must be 1 to 300000 milliseconds"));
+        return Err(ApiProblem::invalid("invalid_body", "timeout must be 1 to 300000 milliseconds"));
     }
     if command.contains('\0') {
-        return Err(Problem::invalid("invalid_body", "command must not hold NUL bytes"));
+        return Err(ApiProblem::invalid("invalid_body", "command must not hold NUL bytes"));
     }
-    fits_in("command", (command.len(), "bytes"), MOST_COMMAND)?;
-    audit::of_session(&app, &caller, &found, (Deed::Executed, None)).await?;
+    check_max_size("command", (command.len(), "bytes"), MAX_COMMAND_BYTES)?;
+    audit::record_for_session(&app, &caller, &found, (AuditAction::Executed, None)).await?;
     let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await;
     let done = done.map_err(|error| match app.sessions.is_stopping() {
         true => stopped_with(error),
@@ -435,31 +474,31 @@ pub(super) async fn exec(
 }
 
 /// A command that was cut off because the server stops.
-fn stopped_with(error: ash_session::Error) -> Problem {
+fn stopped_with(error: ash_session::Error) -> ApiProblem {
     match error.code() {
         "sandbox_ended" | "server_stopped" => {
             let error = "The server was stopped while the command ran, which ended with its sandbox";
-            Problem::new(Kind::Unavailable, "server_stopped", error)
+            ApiProblem::new(FailureKind::Unavailable, "server_stopped", error)
         }
         _ => error.into(),
     }
 }
 
 #[derive(Deserialize)]
-pub(super) struct LogsAfter {
+pub(super) struct LogsQuery {
     after: Option<i64>,
 }
 
 pub(super) async fn logs(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(id): Part,
-    ListAsked(asked): ListAsked<LogsAfter>,
-) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    PathParam(id): PathParam,
+    StrictQueryParams(asked): StrictQueryParams<LogsQuery>,
+) -> ApiResult<Json<Value>> {
+    let found = find_session(&app, &caller, &id).await?;
     let after = asked.after.unwrap_or(-1);
     if after < -1 {
-        return Err(Problem::invalid("invalid_query", "after must be -1 or more"));
+        return Err(ApiProblem::invalid("invalid_query", "after must be -1 or more"));
     }
     let lines = app.sessions.logs(found.no, after).await;
     let logs: Vec<Value> = lines

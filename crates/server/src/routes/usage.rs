@@ -1,30 +1,30 @@
 //! What was used and what it costs: by turn, session, agent, owner, model or day, of what the caller may see.
 
 use super::{
-    cleaning::moment,
+    cleaning::parse_time_or_age,
     limits,
-    take::{ListAsked, session},
+    take::{StrictQueryParams, find_session},
 };
 use crate::{
-    app::App,
+    app::AppState,
     auth::Caller,
-    problem::{Answer, Problem},
+    problem::{ApiProblem, ApiResult},
     shapes,
 };
-use ash_model::{AgentName, Limits, OwnerId, Resources, SessionId, TurnId};
-use ash_store::{Session, UsageBy, UsageQuery, UsageSum};
+use ash_model::{AgentName, BudgetLimits, OwnerId, ResourceUsage, SessionId, TurnId};
+use ash_store::{SessionRow, UsageGrouping, UsageQuery, UsageReportRow};
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use uuid::Uuid;
 
-const MOST: u32 = 1000;
+const MAX_USAGE_ROWS: u32 = 1000;
 /// Of the reference's list.
 const PAGE: u32 = 100;
 
 #[derive(Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct UsageReportQuery {
     by: Option<String>,
     #[serde(alias = "sessionId")]
     session: Option<String>,
@@ -39,43 +39,43 @@ pub(super) struct Wanted {
     limit: Option<u32>,
 }
 
-impl Wanted {
-    async fn query(&self, app: &App, caller: &Caller) -> Answer<UsageQuery> {
-        let limit = self.limit.unwrap_or(if self.by.is_some() { MOST } else { PAGE });
-        if !(1..=MOST).contains(&limit) {
-            return Err(Problem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
+impl UsageReportQuery {
+    async fn query(&self, app: &AppState, caller: &Caller) -> ApiResult<UsageQuery> {
+        let limit = self.limit.unwrap_or(if self.by.is_some() { MAX_USAGE_ROWS } else { PAGE });
+        if !(1..=MAX_USAGE_ROWS).contains(&limit) {
+            return Err(ApiProblem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
         }
         let now = app.sessions.rooms().clock();
         let at = |name: &str, text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty());
-            text.map(|text| moment(now, name, text)).transpose()
+            text.map(|text| parse_time_or_age(now, name, text)).transpose()
         };
         let session = match &self.session {
-            Some(id) => Some(session(app, caller, id).await?.no),
+            Some(id) => Some(find_session(app, caller, id).await?.no),
             None => None,
         };
         let (since, until) = (at("since", &self.since)?, at("until", &self.until)?);
         Ok(UsageQuery { session, agent: self.agent.clone(), owner: self.owner.clone(), since, until, limit })
     }
 
-    fn by(&self) -> Answer<Option<UsageBy>> {
+    fn by(&self) -> ApiResult<Option<UsageGrouping>> {
         let Some(text) = &self.by else { return Ok(None) };
-        let names = UsageBy::ALL.map(|(_, name)| name).join(", ");
-        let unknown = || Problem::invalid("invalid_query", format!("by must be one of {names}"));
-        UsageBy::parse(text).map(Some).ok_or_else(unknown)
+        let names = UsageGrouping::ALL.map(|(_, name)| name).join(", ");
+        let unknown = || ApiProblem::invalid("invalid_query", format!("by must be one of {names}"));
+        UsageGrouping::parse(text).map(Some).ok_or_else(unknown)
     }
 }
 
 /// Without `by` as the reference has it: a list of single numbers.
 pub(super) async fn usage(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    ListAsked(wanted): ListAsked<Wanted>,
-) -> Answer<Json<Value>> {
+    StrictQueryParams(wanted): StrictQueryParams<UsageReportQuery>,
+) -> ApiResult<Json<Value>> {
     let (by, query) = (wanted.by()?, wanted.query(&app, &caller).await?);
     let store = &app.sessions.rooms().store;
     let Some(by) = by else {
-        let turns = store.usage(&caller.0, Some(UsageBy::Turn), &query).await?;
+        let turns = store.usage(&caller.0, Some(UsageGrouping::Turn), &query).await?;
         let mut events: Vec<Value> = turns.iter().flat_map(|sum| events(&caller, sum)).collect();
         events.truncate(query.limit as usize);
         return Ok(Json(json!({ "events": events })));
@@ -83,41 +83,41 @@ pub(super) async fn usage(
     let sums = store.usage(&caller.0, Some(by), &query).await?;
     let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
     let mut total = shapes::usage(&total);
-    total["resources"] = limits::taken(&store.taken_of(&caller.0, &query).await?);
+    total["resources"] = limits::resource_usage_json(&store.total_resource_usage(&caller.0, &query).await?);
     let mut shown: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
-    if by == UsageBy::Session {
+    if by == UsageGrouping::Session {
         let ids: Vec<SessionId> = sums.iter().filter_map(|sum| sum.session.clone()).collect();
-        let taken: HashMap<SessionId, Resources> =
-            store.taken_by(&caller.0, &ids).await?.into_iter().collect();
+        let taken: HashMap<SessionId, ResourceUsage> =
+            store.resource_usage_by_session(&caller.0, &ids).await?.into_iter().collect();
         for (sum, shown) in sums.iter().zip(&mut shown) {
             let taken = sum.session.as_ref().and_then(|session| taken.get(session));
-            shown["resources"] = json!(taken.map(limits::taken));
+            shown["resources"] = json!(taken.map(limits::resource_usage_json));
         }
     }
     Ok(Json(json!({ "by": by.as_str(), "usage": shown, "total": total })))
 }
 
-fn named(by: UsageBy, sum: &UsageSum) -> Value {
+fn named(by: UsageGrouping, sum: &UsageReportRow) -> Value {
     let mut shown = shapes::usage(sum);
     let mut name = |name: &str, value: Value| shown[name] = value;
     match by {
-        UsageBy::Turn | UsageBy::Session => {
+        UsageGrouping::Turn | UsageGrouping::Session => {
             name("session", json!(sum.session));
             name("agent", json!(sum.agent));
             name("owner", json!(sum.owner));
         }
-        UsageBy::Agent => name("agent", json!(sum.agent)),
-        UsageBy::Owner => name("owner", json!(sum.owner)),
-        UsageBy::Model => name("model", json!(sum.model)),
-        UsageBy::Day => name("day", json!(sum.day)),
+        UsageGrouping::Agent => name("agent", json!(sum.agent)),
+        UsageGrouping::Owner => name("owner", json!(sum.owner)),
+        UsageGrouping::Model => name("model", json!(sum.model)),
+        UsageGrouping::Day => name("day", json!(sum.day)),
     }
-    if by == UsageBy::Turn {
+    if by == UsageGrouping::Turn {
         name("turn", json!(sum.turn));
     }
     shown
 }
 
-fn events(caller: &Caller, sum: &UsageSum) -> Vec<Value> {
+fn events(caller: &Caller, sum: &UsageReportRow) -> Vec<Value> {
     let used = &sum.spent.usage;
     let numbers = [
         ("input_tokens", used.input_tokens),
@@ -138,14 +138,14 @@ fn events(caller: &Caller, sum: &UsageSum) -> Vec<Value> {
 
 /// The reference's sums.
 pub(super) async fn stats(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    ListAsked(wanted): ListAsked<Wanted>,
-) -> Answer<Json<Value>> {
+    StrictQueryParams(wanted): StrictQueryParams<UsageReportQuery>,
+) -> ApiResult<Json<Value>> {
     let query = wanted.query(&app, &caller).await?;
     let store = &app.sessions.rooms().store;
     let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
-    let seconds = store.taken_of(&caller.0, &query).await?.cpu_ms / 1000;
+    let seconds = store.total_resource_usage(&caller.0, &query).await?.cpu_ms / 1000;
     let used = total.spent.usage;
     let stats = json!({
         "totalInputTokens": used.input_tokens, "totalOutputTokens": used.output_tokens,
@@ -156,18 +156,18 @@ pub(super) async fn stats(
 }
 
 /// What one session used.
-pub(super) async fn of(app: &App, caller: &Caller, session: &Session) -> Answer<Value> {
+pub(super) async fn session_usage(app: &AppState, caller: &Caller, session: &SessionRow) -> ApiResult<Value> {
     let query = UsageQuery { session: Some(session.no), limit: 1, ..UsageQuery::default() };
     let sum = app.sessions.rooms().store.usage(&caller.0, None, &query).await?.pop();
     Ok(shapes::usage(&sum.unwrap_or_default()))
 }
 
-pub(super) fn check(limits: &Limits) -> Answer<()> {
-    let Limits { max_turns, max_budget_usd, max_tokens } = limits;
+pub(super) fn check(limits: &BudgetLimits) -> ApiResult<()> {
+    let BudgetLimits { max_turns, max_budget_usd, max_tokens } = limits;
     let bad =
         *max_turns == Some(0) || *max_tokens == Some(0) || max_budget_usd.is_some_and(|most| most < 0.0);
     match bad {
-        true => Err(Problem::invalid(
+        true => Err(ApiProblem::invalid(
             "invalid_body",
             "maxTurns and maxTokens must be at least 1, and maxBudgetUsd at least 0",
         )),

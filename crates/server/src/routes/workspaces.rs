@@ -1,16 +1,16 @@
 //! Workspaces with a name.
 
-use super::files::Listing;
-use super::take::{Body, ListAsked, NoParameters, Part};
+use super::files::FileListQuery;
+use super::take::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
 use super::{locks, owners};
 use crate::auth::Caller;
 use crate::{
-    app::App,
-    problem::{Answer, Problem},
+    app::AppState,
+    problem::{ApiProblem, ApiResult},
     shapes,
 };
 use ash_model::{AgentName, OwnerId, Slug};
-use ash_store::Workspace;
+use ash_store::WorkspaceRow;
 use axum::{
     Json,
     extract::State,
@@ -20,28 +20,28 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 const PAGE: u32 = 100;
-const MOST: u32 = 1000;
+const MAX_CHECKPOINTS_LISTED: u32 = 1000;
 
-pub(super) fn slug(text: &str) -> Answer<Slug> {
-    Slug::parse(text).map_err(|error| Problem::invalid("invalid_workspace", error.to_string()))
+pub(super) fn slug(text: &str) -> ApiResult<Slug> {
+    Slug::parse(text).map_err(|error| ApiProblem::invalid("invalid_workspace", error.to_string()))
 }
 
-async fn find(app: &App, caller: &Caller, text: &str) -> Answer<Workspace> {
+async fn find(app: &AppState, caller: &Caller, text: &str) -> ApiResult<WorkspaceRow> {
     Ok(app.sessions.workspace(&caller.0, &slug(text)?).await?)
 }
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    _: ListAsked<NoParameters>,
-) -> Answer<Json<Value>> {
+    _: StrictQueryParams<NoQueryParams>,
+) -> ApiResult<Json<Value>> {
     let all = app.sessions.rooms().store.workspaces(&caller.0).await?;
     Ok(Json(json!({ "workspaces": all.iter().map(shown).collect::<Vec<_>>() })))
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct New {
+pub(super) struct CreateWorkspaceRequest {
     #[serde(alias = "name", alias = "workspaceId")]
     slug: String,
     #[serde(default = "usual")]
@@ -55,28 +55,32 @@ fn usual() -> String {
 }
 
 pub(super) async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body { value: new, .. }: Body<New>,
-) -> Answer<(StatusCode, Json<Value>)> {
+    JsonBody { value: new, .. }: JsonBody<CreateWorkspaceRequest>,
+) -> ApiResult<(StatusCode, Json<Value>)> {
     let slug = slug(&new.slug)?;
     let agent = AgentName::parse(&new.agent)
-        .map_err(|error| Problem::invalid("invalid_agent_name", error.to_string()))?;
+        .map_err(|error| ApiProblem::invalid("invalid_agent_name", error.to_string()))?;
     super::agents::make_default(&app, &caller, &agent).await?;
-    let scope = owners::for_whom(&caller, new.owner)?;
+    let scope = owners::resolve_owner(&caller, new.owner)?;
     let made = app.sessions.make_workspace(&scope, &slug, &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "workspace": shown(&made) }))))
 }
 
-pub(super) async fn get(State(app): State<App>, caller: Caller, Part(text): Part) -> Answer<Json<Value>> {
+pub(super) async fn get(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(text): PathParam,
+) -> ApiResult<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
     let mut sessions = Vec::new();
-    for (no, _) in app.sessions.rooms().store.sessions_of(workspace.id).await? {
+    for (no, _) in app.sessions.rooms().store.workspace_sessions(workspace.id).await? {
         let session = app.sessions.get(no).await?;
         // One that was purged is nobody's any more.
         if app.sessions.find(&caller.0, &session.id).await.is_ok() {
             sessions.push(
-                json!({ "id": session.id, "status": session.card.status, "title": session.card.title }),
+                json!({ "id": session.id, "status": session.summary.status, "title": session.summary.title }),
             );
         }
     }
@@ -84,26 +88,26 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(text): Part
 }
 
 pub(super) async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(text): Part,
+    PathParam(text): PathParam,
     headers: HeaderMap,
-) -> Answer<Json<Value>> {
+) -> ApiResult<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
-    locks::none_of_others(&app, &workspace, &headers).await?;
-    app.sessions.delete_workspace(&workspace, caller.order()).await?;
+    locks::check_workspace_locks(&app, &workspace, &headers).await?;
+    app.sessions.delete_workspace(&workspace, caller.audit_actor()).await?;
     Ok(Json(json!({ "deleted": workspace.slug })))
 }
 
 /// As its sessions see them.
 pub(super) async fn files(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(text): Part,
-    ListAsked(asked): ListAsked<Listing>,
-) -> Answer<Json<Value>> {
+    PathParam(text): PathParam,
+    StrictQueryParams(asked): StrictQueryParams<FileListQuery>,
+) -> ApiResult<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
-    let sessions = app.sessions.rooms().store.sessions_of(workspace.id).await?;
+    let sessions = app.sessions.rooms().store.workspace_sessions(workspace.id).await?;
     match sessions.first() {
         Some((no, _)) => super::files::listed(&app, &app.sessions.get(*no).await?, asked).await,
         None => Ok(Json(json!({ "files": [] }))),
@@ -111,25 +115,25 @@ pub(super) async fn files(
 }
 
 #[derive(Deserialize)]
-pub(super) struct Range {
+pub(super) struct WorkspaceCheckpointsQuery {
     before: Option<u64>,
     limit: Option<u32>,
 }
 
 pub(super) async fn checkpoints(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Part(text): Part,
-    ListAsked(range): ListAsked<Range>,
-) -> Answer<Json<Value>> {
+    PathParam(text): PathParam,
+    StrictQueryParams(range): StrictQueryParams<WorkspaceCheckpointsQuery>,
+) -> ApiResult<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
-    let limit = range.limit.unwrap_or(PAGE).min(MOST);
+    let limit = range.limit.unwrap_or(PAGE).min(MAX_CHECKPOINTS_LISTED);
     let found = app.sessions.rooms().store.checkpoints(workspace.id, range.before, limit).await?;
     let shown: Vec<Value> = found.iter().map(|row| shapes::checkpoint(workspace.checkpoint, row)).collect();
     Ok(Json(json!({ "checkpoints": shown })))
 }
 
-fn shown(workspace: &Workspace) -> Value {
+fn shown(workspace: &WorkspaceRow) -> Value {
     json!({
         "id": workspace.id, "slug": workspace.slug, "owner": workspace.owner, "agentName": workspace.agent, "sessions": workspace.sessions,
         "checkpoint": workspace.checkpoint, "status": if workspace.deleting { "deleting" } else { "ready" },

@@ -1,14 +1,14 @@
 //! Commands that somebody runs in the sandbox beside the agent.
 
-use super::{Actor, Reply};
+use super::{ReplySender, SessionActor};
 use crate::{
     Error, Result,
     common::{COMMANDS, FIRST_COMMAND},
-    state::Refused,
+    state::CommandRefusal,
 };
-use ash_model::{Problem, Status};
-use ash_sandbox::{Exit, Inside, Remote, Start, What};
-use ash_store::Session;
+use ash_model::{Problem, SessionStatus};
+use ash_sandbox::{JournalPayload, ProcessExit, ProcessSpec, SandboxHandle, SandboxLayout};
+use ash_store::SessionRow;
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 const OUTPUT: usize = 10 << 20;
 
 #[derive(Debug, Clone)]
-pub struct Executed {
+pub struct ExecOutput {
     pub exit_code: i32,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
@@ -27,17 +27,17 @@ pub struct Executed {
     pub truncated: bool,
 }
 
-pub(super) struct Execs {
-    running: HashMap<u16, Running>,
-    finished: Vec<(Running, Exit)>,
+pub(super) struct ExecTable {
+    running: HashMap<u16, RunningExec>,
+    finished: Vec<(RunningExec, ProcessExit)>,
     first: u16,
     next: u16,
 }
 
-struct Running {
+struct RunningExec {
     /// Its own start was heard: what comes under the number before that is somebody else's.
     started: bool,
-    reply: Reply<Executed>,
+    reply: ReplySender<ExecOutput>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     truncated: bool,
@@ -45,19 +45,21 @@ struct Running {
     timed_out: bool,
 }
 
-impl Actor {
-    pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: Reply<Executed>) {
+impl SessionActor {
+    pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: ReplySender<ExecOutput>) {
         if self.has_lost_tree() || self.is_tree_broken() {
             reply.send(Err(Error::TreeLost)).ok();
             return;
         }
-        let Some(hands) =
-            self.hands.as_ref().filter(|_| self.state.status == Status::Active && self.closing.is_none())
+        let Some(hands) = self
+            .conn
+            .as_ref()
+            .filter(|_| self.state.status == SessionStatus::Active && self.closing.is_none())
         else {
-            reply.send(Err(Refused::Not(self.state.status).into())).ok();
+            reply.send(Err(CommandRefusal::WrongStatus(self.state.status).into())).ok();
             return;
         };
-        let inside = &self.rooms.inside(&self.live);
+        let inside = &self.services.inside(&self.live);
         let env = match self.environment(inside).await {
             Ok(env) => env,
             Err(error) => {
@@ -66,7 +68,7 @@ impl Actor {
             }
         };
         let process = self.execs.number();
-        let start = Start {
+        let start = ProcessSpec {
             process,
             argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), command],
             env,
@@ -84,12 +86,12 @@ impl Actor {
     }
 
     /// What a command finds in its environment: the same as the agent, but for what is the agent program's own.
-    async fn environment(&self, inside: &Inside) -> Result<BTreeMap<String, String>> {
-        let Session { no, tenant, agent, version, .. } = &self.session;
-        let mut env = self.rooms.base_env(&self.session, inside);
-        let version = self.rooms.store.version(tenant, agent, *version).await?;
+    async fn environment(&self, inside: &SandboxLayout) -> Result<BTreeMap<String, String>> {
+        let SessionRow { no, tenant, agent, version, .. } = &self.session;
+        let mut env = self.services.base_env(&self.session, inside);
+        let version = self.services.store.version(tenant, agent, *version).await?;
         env.extend(version.map(|version| version.env.expose()).unwrap_or_default());
-        match self.rooms.store.env(*no).await {
+        match self.services.store.env(*no).await {
             Ok(own) => env.extend(own.expose()),
             // The receipt of the resume has said so.
             Err(ash_store::Error::Sealed) => {}
@@ -99,10 +101,10 @@ impl Actor {
     }
 }
 
-impl Execs {
-    pub(super) fn new() -> Execs {
+impl ExecTable {
+    pub(super) fn new() -> ExecTable {
         let (running, finished) = (HashMap::new(), Vec::new());
-        Execs { running, finished, first: FIRST_COMMAND, next: FIRST_COMMAND }
+        ExecTable { running, finished, first: FIRST_COMMAND, next: FIRST_COMMAND }
     }
 
     /// In a sandbox: commands are numbered from here on.
@@ -125,8 +127,8 @@ impl Execs {
         }
     }
 
-    fn add(&mut self, process: u16, reply: Reply<Executed>, deadline: Instant) {
-        let running = Running {
+    fn add(&mut self, process: u16, reply: ReplySender<ExecOutput>, deadline: Instant) {
+        let running = RunningExec {
             started: false,
             reply,
             stdout: Vec::new(),
@@ -147,7 +149,7 @@ impl Execs {
     }
 
     /// Ends what ran out of time, and what nobody waits for any more.
-    pub(super) async fn expire(&mut self, remote: Option<&Remote>) {
+    pub(super) async fn expire(&mut self, remote: Option<&SandboxHandle>) {
         let now = Instant::now();
         for (process, running) in &mut self.running {
             if !running.timed_out && (running.deadline <= now || running.reply.is_closed()) {
@@ -159,29 +161,33 @@ impl Execs {
         }
     }
 
-    pub(super) fn hear(&mut self, process: u16, what: What) {
+    pub(super) fn hear(&mut self, process: u16, what: JournalPayload) {
         let Some(running) = self.running.get_mut(&process) else { return };
-        running.started |= matches!(what, What::Started { .. } | What::StartFailed { .. });
+        running.started |=
+            matches!(what, JournalPayload::Started { .. } | JournalPayload::StartFailed { .. });
         if !running.started {
             return;
         }
         match what {
-            What::Chunk(bytes) | What::Line(bytes) | What::Tail(bytes) => {
-                keep(&mut running.stdout, &bytes, &mut running.truncated)
-            }
-            What::ErrChunk(bytes) | What::Err(bytes) => {
+            JournalPayload::StdoutChunk(bytes)
+            | JournalPayload::StdoutLine(bytes)
+            | JournalPayload::StdoutTail(bytes) => keep(&mut running.stdout, &bytes, &mut running.truncated),
+            JournalPayload::StderrChunk(bytes) | JournalPayload::StderrLine(bytes) => {
                 keep(&mut running.stderr, &bytes, &mut running.truncated)
             }
-            What::Exit(exit) => self.finish(process, exit),
-            What::StartFailed { why } => {
+            JournalPayload::Exit(exit) => self.finish(process, exit),
+            JournalPayload::StartFailed { why } => {
                 keep(&mut running.stderr, why.as_bytes(), &mut running.truncated);
-                self.finish(process, Exit { code: Some(127), signal: None, oom: false });
+                self.finish(process, ProcessExit { code: Some(127), signal: None, oom: false });
             }
-            What::Started { .. } | What::TooLong | What::Gone { .. } | What::Usage(_) => {}
+            JournalPayload::Started { .. }
+            | JournalPayload::LineTooLong
+            | JournalPayload::SandboxGone { .. }
+            | JournalPayload::Usage(_) => {}
         }
     }
 
-    fn finish(&mut self, process: u16, exit: Exit) {
+    fn finish(&mut self, process: u16, exit: ProcessExit) {
         if let Some(running) = self.running.remove(&process) {
             self.finished.push((running, exit));
         }
@@ -193,8 +199,8 @@ impl Execs {
             // As a shell puts it: 128 and the signal; 124 as `timeout` does.
             let by_signal = 128 + exit.signal.unwrap_or(0);
             let exit_code = if running.timed_out { 124 } else { exit.code.unwrap_or(by_signal) };
-            let Running { stdout, stderr, timed_out, truncated, .. } = running;
-            running.reply.send(Ok(Executed { exit_code, stdout, stderr, timed_out, truncated })).ok();
+            let RunningExec { stdout, stderr, timed_out, truncated, .. } = running;
+            running.reply.send(Ok(ExecOutput { exit_code, stdout, stderr, timed_out, truncated })).ok();
         }
     }
 
@@ -213,7 +219,10 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8], truncated: &mut bool) {
 }
 
 /// What every process in a sandbox finds in its environment.
-pub(crate) fn base_env(session: &Session, inside: &ash_sandbox::Inside) -> BTreeMap<String, String> {
+pub(crate) fn base_env(
+    session: &SessionRow,
+    inside: &ash_sandbox::SandboxLayout,
+) -> BTreeMap<String, String> {
     let text = |path: &std::path::Path| path.display().to_string();
     [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
@@ -224,7 +233,7 @@ pub(crate) fn base_env(session: &Session, inside: &ash_sandbox::Inside) -> BTree
         ("LANG", "C.UTF-8".to_owned()),
         ("TERM", "dumb".to_owned()),
         ("ASH_SESSION_ID", session.id.to_string()),
-        ("ASH_SESSION_DIR", text(&inside.home.join(ash_driver::own_folder(session.native_id)))),
+        ("ASH_SESSION_DIR", text(&inside.home.join(ash_driver::session_folder(session.native_id)))),
         ("ASH_WORKSPACE_DIR", text(&inside.workspace)),
     ]
     .map(|(name, value)| (name.to_owned(), value))

@@ -1,19 +1,23 @@
 //! What the session's options want to find in the sandbox before the agent starts: folders, and links to others. The
 //! sandbox may be at work in them meanwhile, so everything goes by handle.
 
-use super::wake::Waking;
+use super::wake::SessionStartJob;
 use crate::{Error, Result, blocking, live::open_root};
-use ash_driver::{Driver, Furniture};
-use ash_model::{InnerPath, Problem, Root};
-use ash_sandbox::Inside;
-use ash_snapshot::{Owner, RelPath};
+use ash_driver::{AgentDriver, HomeEntry};
+use ash_model::{Problem, SandboxPath, SandboxRoot};
+use ash_sandbox::SandboxLayout;
+use ash_snapshot::{FileOwner, RelPath};
 use std::path::{Path, PathBuf};
 
-impl Waking {
+impl SessionStartJob {
     /// Answers where the agent begins.
-    pub(super) async fn furnish(&self, driver: &dyn Driver, inside: &Inside) -> Result<PathBuf> {
+    pub(super) async fn put_home_entries(
+        &self,
+        driver: &dyn AgentDriver,
+        inside: &SandboxLayout,
+    ) -> Result<PathBuf> {
         let options = &self.session.options;
-        let (begin, furniture) = (options.working_directory.clone(), driver.furniture(options));
+        let (begin, furniture) = (options.working_directory.clone(), driver.home_entries(options));
         let cwd = begin.as_ref().map_or_else(|| inside.workspace.clone(), |path| at(path, inside));
         if begin.is_none() && furniture.is_empty() {
             return Ok(cwd);
@@ -22,7 +26,7 @@ impl Waking {
         blocking(move || {
             if let Some(path) = begin {
                 let (root, rest) = path.root();
-                let root = if root == Root::Workspace { &workspace } else { &home };
+                let root = if root == SandboxRoot::Workspace { &workspace } else { &home };
                 make_dir(root, rest, owner).map_err(|error| in_the_way("workingDirectory", &error))?;
             }
             furniture.iter().try_for_each(|piece| put(&home, piece, owner))
@@ -32,22 +36,22 @@ impl Waking {
     }
 }
 
-fn at(path: &InnerPath, inside: &Inside) -> PathBuf {
+fn at(path: &SandboxPath, inside: &SandboxLayout) -> PathBuf {
     match path.root() {
-        (Root::Workspace, rest) => inside.workspace.join(rest),
-        (Root::Home, rest) => inside.home.join(rest),
+        (SandboxRoot::Workspace, rest) => inside.workspace.join(rest),
+        (SandboxRoot::Home, rest) => inside.home.join(rest),
     }
 }
 
-fn put(home: &Path, piece: &Furniture, owner: Option<Owner>) -> Result<()> {
+fn put(home: &Path, piece: &HomeEntry, owner: Option<FileOwner>) -> Result<()> {
     match piece {
-        Furniture::Folder(path) => make_dir(home, path, owner),
-        Furniture::Link(path, to) => make_link(home, path, to, owner),
+        HomeEntry::Folder(path) => make_dir(home, path, owner),
+        HomeEntry::Link(path, to) => make_link(home, path, to, owner),
     }
     .map_err(|error| in_the_way("configDir or skillDirectories", &error))
 }
 
-fn make_dir(root: &Path, path: &str, owner: Option<Owner>) -> Result<()> {
+fn make_dir(root: &Path, path: &str, owner: Option<FileOwner>) -> Result<()> {
     match RelPath::parse(path) {
         Ok(path) => Ok(open_root(root)?.make_dir(&path, owner)?),
         // The root itself.
@@ -56,14 +60,14 @@ fn make_dir(root: &Path, path: &str, owner: Option<Owner>) -> Result<()> {
 }
 
 /// A directory in its place is put aside, where whoever made it finds it.
-fn make_link(root: &Path, path: &str, to: &str, owner: Option<Owner>) -> Result<()> {
+fn make_link(root: &Path, path: &str, to: &str, owner: Option<FileOwner>) -> Result<()> {
     let folder = open_root(root)?;
     let Ok(path) = RelPath::parse(path) else { return Ok(()) };
     if folder.read_link(&path).is_ok_and(|there| there == to.as_bytes()) {
         return Ok(());
     }
-    if folder.sub(&path).is_ok() {
-        folder.put_aside(&path, &format!("{path}.{}", uuid::Uuid::new_v4().simple()))?;
+    if folder.open_subfolder(&path).is_ok() {
+        folder.rename_aside(&path, &format!("{path}.{}", uuid::Uuid::new_v4().simple()))?;
     }
     Ok(folder.symlink(&path, to.as_bytes(), owner)?)
 }

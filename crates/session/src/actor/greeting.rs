@@ -1,40 +1,40 @@
 //! An agent is started in its sandbox, and answers.
 
 use super::{
-    enter::Part,
-    wake::{Waking, Way, failed},
+    enter::SandboxShare,
+    wake::{AgentProgram, SessionStartJob, failed},
 };
-use crate::{Result, blocking, ladder::Recalled, logs::Level, state::Phase};
-use ash_driver::{Driver, Ear, Heard, Launch, Remembered, Say};
-use ash_model::secrets::with_secrets;
-use ash_sandbox::{Inside, Record, Records, Start, What, write_private};
+use crate::{Result, blocking, ladder::RecalledConversation, logs::LogLineSource, state::TurnPhase};
+use ash_driver::{AgentDriver, AgentEvent, AgentInput, AgentLaunch, ResumedConversation, TurnTracker};
+use ash_model::secrets::fill_secrets;
+use ash_sandbox::{JournalPayload, JournalRecord, ProcessSpec, RecordStream, SandboxLayout, write_private};
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
 /// How long an agent may take to answer its greeting.
-const GREETING: Duration = Duration::from_secs(60);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the end of a sandbox may come after that of a process in it.
-const A_MOMENT: Duration = Duration::from_millis(500);
+const SANDBOX_END_GRACE: Duration = Duration::from_millis(500);
 
 /// One for each agent of a sandbox.
 fn mcp_config(process: u16) -> String {
     format!("mcp-{process}.json")
 }
 
-impl Waking {
-    pub(super) async fn start(
+impl SessionStartJob {
+    pub(super) async fn start_agent(
         &mut self,
-        Part { walls, process, records }: &mut Part,
-        Way { driver, version, program, claude, provider }: &Way<'_>,
-        inside: Inside,
-        recalled: &Recalled,
-    ) -> Result<(Option<Remembered>, u64, Ear)> {
-        let launch = Launch {
+        SandboxShare { walls, process, records }: &mut SandboxShare,
+        AgentProgram { driver, version, program, claude, provider }: &AgentProgram<'_>,
+        inside: SandboxLayout,
+        recalled: &RecalledConversation,
+    ) -> Result<(Option<ResumedConversation>, u64, TurnTracker)> {
+        let launch = AgentLaunch {
             workspace: inside.workspace.clone(),
             home: inside.home.clone(),
             exe: inside.exe.clone(),
             program: program.clone().unwrap_or_else(|| inside.exe.clone()),
-            claude: *claude,
+            claude_version: *claude,
             model_socket: match walls.remote.has_usage() {
                 true => inside.model_socket_of(*process),
                 false => inside.model_socket.clone(),
@@ -42,33 +42,38 @@ impl Waking {
             mcp_config: inside.private.join(mcp_config(*process)),
             provider: *provider,
             memory: recalled.memory,
-            cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
+            continues_cut_turn: self.state.current().is_some_and(|turn| turn.phase == TurnPhase::Cut),
             options: self.session.options.clone(),
         };
         let command = driver.launch(&launch);
-        let cwd = self.furnish(*driver, &inside).await?;
+        let cwd = self.put_home_entries(*driver, &inside).await?;
         self.write_mcp_config(*process).await?;
         let mut env = self.rooms.base_env(&self.session, &inside);
         env.extend(command.env);
         env.extend(version.env.expose());
         env.extend(self.own_env().await?);
         let (remote, process) = (&walls.remote, *process);
-        let start = Start { process, argv: command.argv, env, cwd, raw: false, stdin: true };
-        remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;
+        let start = ProcessSpec { process, argv: command.argv, env, cwd, raw: false, stdin: true };
+        remote.set_egress(self.rooms.egress_policy(&self.session, version.runtime, *provider)?).await?;
         // Before it can ask for anything.
-        remote.allow(process, Some(self.state.left().allowance(&self.rooms.settings.prices, 0))).await?;
+        remote
+            .set_allowance(
+                process,
+                Some(self.state.remaining_budget().allowance(&self.rooms.settings.prices, 0)),
+            )
+            .await?;
         remote.start(start).await?;
         remote
             .input(
                 process,
                 1,
-                driver.tell(&Say::Hello {
+                driver.tell(&AgentInput::Hello {
                     system_prompt: self.session.options.system_prompt.clone(),
                     append_system_prompt: self.session.options.append_system_prompt.clone(),
                 }),
             )
             .await?;
-        tokio::time::timeout(GREETING, self.listen((process, records), *driver))
+        tokio::time::timeout(GREETING_TIMEOUT, self.wait_for_greeting((process, records), *driver))
             .await
             .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
     }
@@ -97,59 +102,64 @@ impl Waking {
             Err(ash_store::Error::Sealed) => BTreeMap::new(),
             secrets => secrets?.expose(),
         };
-        let (servers, missing) = with_secrets(&servers, &secrets);
+        let (servers, missing) = fill_secrets(&servers, &secrets);
         self.missing_secrets = missing;
         let text = serde_json::json!({ "mcpServers": servers }).to_string();
         let (run, uid) = (self.live.run(), self.tree.flatten());
         blocking(move || Ok(write_private(&run, &mcp_config(process), text.as_bytes(), uid)?)).await
     }
 
-    async fn listen(
+    async fn wait_for_greeting(
         &self,
-        (process, records): (u16, &mut Records),
-        driver: &dyn Driver,
-    ) -> Result<(Option<Remembered>, u64, Ear)> {
-        let mut ear = Ear::default();
-        while let Some(Record { offset, what, process: whose }) = records.next().await {
-            if whose != process && !matches!(what, What::Gone { .. }) {
+        (process, records): (u16, &mut RecordStream),
+        driver: &dyn AgentDriver,
+    ) -> Result<(Option<ResumedConversation>, u64, TurnTracker)> {
+        let mut ear = TurnTracker::default();
+        while let Some(JournalRecord { offset, payload: what, process: whose }) = records.next().await {
+            if whose != process && !matches!(what, JournalPayload::SandboxGone { .. }) {
                 continue;
             }
             match what {
-                What::Line(line) => {
-                    if let Some(Heard::Ready { resumed }) = driver
-                        .hear(&mut ear, &line)
+                JournalPayload::StdoutLine(line) => {
+                    if let Some(AgentEvent::Ready { resumed }) = driver
+                        .parse_line(&mut ear, &line)
                         .into_iter()
-                        .find(|heard| matches!(heard, Heard::Ready { .. }))
+                        .find(|heard| matches!(heard, AgentEvent::Ready { .. }))
                     {
                         return Ok((resumed, offset, ear));
                     }
                 }
-                What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),
+                JournalPayload::StderrLine(line) => {
+                    self.logs.add(LogLineSource::Stderr, &line, self.rooms.clock())
+                }
                 // Somebody else's agent may have brought it down a moment ago.
-                What::StartFailed { why } if why.contains("the sandbox is gone") => {
+                JournalPayload::StartFailed { why } if why.contains("the sandbox is gone") => {
                     return Err(failed("sandbox_failed", "The sandbox ended before its agent was started"));
                 }
-                What::StartFailed { why } => {
+                JournalPayload::StartFailed { why } => {
                     return Err(failed("agent_failed", &format!("The agent could not be started: {why}")));
                 }
-                What::Exit(_) if self.is_gone(records).await => {
+                JournalPayload::Exit(_) if self.is_gone(records).await => {
                     return Err(failed("sandbox_failed", "The sandbox ended before its agent answered"));
                 }
-                What::Exit(exit) => {
+                JournalPayload::Exit(exit) => {
                     return Err(failed(
                         "agent_failed",
                         &format!("The agent ended before it answered ({exit}); see the session's logs"),
                     ));
                 }
-                What::Gone { how, .. } => {
+                JournalPayload::SandboxGone { how, .. } => {
                     return Err(failed(
                         "sandbox_failed",
                         &format!("The sandbox ended before its agent answered ({how})"),
                     ));
                 }
-                What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {
-                }
-                What::Usage(usage) => {
+                JournalPayload::Started { .. }
+                | JournalPayload::StdoutTail(_)
+                | JournalPayload::LineTooLong
+                | JournalPayload::StdoutChunk(_)
+                | JournalPayload::StderrChunk(_) => {}
+                JournalPayload::Usage(usage) => {
                     self.used_early.lock().unwrap_or_else(PoisonError::into_inner).push(usage);
                 }
             }
@@ -158,15 +168,15 @@ impl Waking {
     }
 
     /// Whether the agent ended because everything did, which is said a moment later.
-    async fn is_gone(&self, records: &mut Records) -> bool {
+    async fn is_gone(&self, records: &mut RecordStream) -> bool {
         let gone = async {
             while let Some(record) = records.next().await {
-                if matches!(record.what, What::Gone { .. }) {
+                if matches!(record.payload, JournalPayload::SandboxGone { .. }) {
                     return true;
                 }
             }
             true
         };
-        self.session.slug.is_some() && tokio::time::timeout(A_MOMENT, gone).await.unwrap_or(false)
+        self.session.slug.is_some() && tokio::time::timeout(SANDBOX_END_GRACE, gone).await.unwrap_or(false)
     }
 }

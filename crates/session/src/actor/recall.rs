@@ -1,29 +1,32 @@
 //! What the agent will remember. We look at its transcript before it does, compare it with our own log, and mend it
 //! where it must be: what an agent does not find it forgets in silence.
 
-use super::{transcript::Transcript, wake::Waking};
+use super::{transcript::AgentTranscript, wake::SessionStartJob};
 use crate::{
     Error, Result, history,
-    ladder::{self, Recalled},
-    live::Mending,
+    ladder::{self, RecalledConversation},
+    live::TranscriptRepair,
 };
-use ash_driver::{Driver, Expected, Logged, Memory, Mended, Native, Remembered, Survey, Words};
-use ash_model::{Fact, Seq, Tier, TurnId};
-use ash_sandbox::Inside;
-use ash_snapshot::Owner;
+use ash_driver::{
+    AgentDriver, ConversationSource, ExpectedMessage, LoggedContent, LoggedMessage, MendedTranscript,
+    ResumedConversation, TranscriptIdentity, TranscriptSurvey,
+};
+use ash_model::{EventSeq, Fact, Tier, TurnId};
+use ash_sandbox::SandboxLayout;
+use ash_snapshot::FileOwner;
 use ash_store::EventQuery;
 use std::collections::{HashMap, VecDeque};
 
 /// What is put back from our log is held in memory.
-const MOST_PUT_BACK: usize = 64 << 20;
+const MAX_RESTORED_BYTES: usize = 64 << 20;
 /// A conversation of more messages is compared from the end; each is held in memory with its digest.
-const MOST_COMPARED: usize = 1 << 18;
+const MAX_COMPARED_MESSAGES: usize = 1 << 18;
 
 /// How far down the ladder a start begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rung {
     /// As it lies there, mended if it must be.
-    Found,
+    Transcript,
     /// From our own log alone.
     Rebuilt,
     /// Told as text.
@@ -31,30 +34,30 @@ pub(super) enum Rung {
 }
 
 /// A message that the agent should know, and where our log has it.
-struct Message {
-    expected: Expected,
-    seq: Seq,
+struct ExpectedLogMessage {
+    expected: ExpectedMessage,
+    seq: EventSeq,
 }
 
 /// The conversation by our log.
 #[derive(Default)]
-struct Conversation {
-    messages: VecDeque<Message>,
-    kept: Option<Seq>,
+struct LoggedConversation {
+    messages: VecDeque<ExpectedLogMessage>,
+    kept: Option<EventSeq>,
     /// How many came before these.
     older: u64,
 }
 
-impl Conversation {
-    fn add(&mut self, message: Message) {
-        if self.messages.len() == MOST_COMPARED {
+impl LoggedConversation {
+    fn add(&mut self, message: ExpectedLogMessage) {
+        if self.messages.len() == MAX_COMPARED_MESSAGES {
             self.messages.pop_front();
             self.older += 1;
         }
         self.messages.push_back(message);
     }
 
-    fn expected(&self) -> Vec<Expected> {
+    fn expected(&self) -> Vec<ExpectedMessage> {
         self.messages.iter().map(|message| message.expected).collect()
     }
 
@@ -64,95 +67,108 @@ impl Conversation {
     }
 }
 
-impl Waking {
+impl SessionStartJob {
     /// Which conversation the agent takes up. On the way down the ladder what does not serve is put aside, not lost.
     /// `before`: how it was mended already by somebody who died before it was said.
-    pub(super) async fn recall(
+    pub(super) async fn prepare_memory(
         &self,
         rung: Rung,
-        (driver, inside): (&dyn Driver, &Inside),
-        before: Option<&Mending>,
-    ) -> Result<Recalled> {
+        (driver, inside): (&dyn AgentDriver, &SandboxLayout),
+        before: Option<&TranscriptRepair>,
+    ) -> Result<RecalledConversation> {
         let id = self.session.native_id;
-        let memory = ladder::memory(&self.state, id);
-        let plain = Recalled {
+        let memory = ladder::conversation_source(&self.state, id);
+        let plain = RecalledConversation {
             memory,
             tier: Tier::Native,
             found: None,
             repairs: Vec::new(),
             lost: Vec::new(),
             prompts: Vec::new(),
-            kept: None,
+            resumed_after: None,
             messages: None,
             aside: None,
         };
         let from = match memory {
-            Memory::Fresh { .. } => return Ok(plain),
-            Memory::Own { id } => id,
-            Memory::Fork { from, .. } => from,
+            ConversationSource::Fresh { .. } => return Ok(plain),
+            ConversationSource::Resume { id } => id,
+            ConversationSource::Fork { from, .. } => from,
         };
         let Some(place) = driver.transcript(&inside.workspace, from) else { return Ok(plain) };
         let conversation = self.conversation(driver, rung).await?;
         let kept = conversation.kept;
         let messages = Some(conversation.messages.len() as u64);
-        let at = Transcript { home: self.live.home(), place, runtime: self.session.runtime };
-        let as_text = Recalled {
-            memory: Memory::Fresh { id },
+        let at = AgentTranscript { home: self.live.home(), place, runtime: self.session.runtime };
+        let as_text = RecalledConversation {
+            memory: ConversationSource::Fresh { id },
             tier: Tier::History,
-            found: Some(Remembered::default()),
-            kept,
+            found: Some(ResumedConversation::default()),
+            resumed_after: kept,
             messages,
             ..plain.clone()
         };
         if rung == Rung::History {
             let aside = at.run(|at, _| at.put_aside()).await?;
-            return Ok(Recalled { aside, ..as_text });
+            return Ok(RecalledConversation { aside, ..as_text });
         }
         let survey = match rung {
-            Rung::Found => {
+            Rung::Transcript => {
                 let expected = conversation.expected();
                 at.clone().run(move |at, driver| at.survey(driver, &expected)).await?
             }
-            Rung::Rebuilt | Rung::History => {
-                Survey { missing: (0..conversation.messages.len()).collect(), ..Survey::default() }
-            }
+            Rung::Rebuilt | Rung::History => TranscriptSurvey {
+                missing: (0..conversation.messages.len()).collect(),
+                ..TranscriptSurvey::default()
+            },
         };
         let unsure = conversation.not_compared();
-        if survey.sound && survey.remembered.found {
-            let found = Some(survey.remembered);
-            let whole = Recalled { found, prompts: survey.prompts, kept, messages, ..plain };
-            let Mending { tier, repairs, mut lost } = match before.cloned() {
+        if survey.is_sound && survey.resumed.is_found {
+            let found = Some(survey.resumed);
+            let whole = RecalledConversation {
+                found,
+                prompts: survey.prompts,
+                resumed_after: kept,
+                messages,
+                ..plain
+            };
+            let TranscriptRepair { tier, repairs, mut lost } = match before.cloned() {
                 Some(before) => before,
-                None => Mending { tier: Tier::Native, repairs: Vec::new(), lost: Vec::new() },
+                None => TranscriptRepair { tier: Tier::Native, repairs: Vec::new(), lost: Vec::new() },
             };
             lost.extend(unsure);
-            return Ok(Recalled { tier, repairs, lost, ..whole });
+            return Ok(RecalledConversation { tier, repairs, lost, ..whole });
         }
-        if conversation.messages.is_empty() && !survey.remembered.found {
+        if conversation.messages.is_empty() && !survey.resumed.is_found {
             // Nothing was said yet that could be missing.
             let aside = at.run(|at, _| at.put_aside()).await?;
-            return Ok(Recalled { memory: Memory::Fresh { id }, tier: Tier::Native, aside, ..plain });
+            return Ok(RecalledConversation {
+                memory: ConversationSource::Fresh { id },
+                tier: Tier::Native,
+                aside,
+                ..plain
+            });
         }
         // Each holds a whole conversation in memory.
-        let _turn = self.rooms.mends.acquire().await.map_err(|_| Error::Stopping)?;
+        let _turn = self.rooms.repair_permits.acquire().await.map_err(|_| Error::Stopping)?;
         let log = self.words(&conversation, &survey.missing).await?;
-        let native = Native { id: from, cwd: inside.workspace.clone() };
+        let native = TranscriptIdentity { id: from, cwd: inside.workspace.clone() };
         let owner = self.owner();
-        let use_it = rung == Rung::Found;
+        let use_it = rung == Rung::Transcript;
         let expected = conversation.expected();
         let (live, before) = (self.live.clone(), before.cloned());
         let mended = at
             .run(move |at, driver| {
-                let Mended { lines, rebuilt, repairs, lost } = at.mend(driver, &log, &native, use_it);
+                let MendedTranscript { lines, rebuilt, repairs, lost } =
+                    at.mend(driver, &log, &native, use_it);
                 let tier = if rebuilt { Tier::Rebuilt } else { Tier::Repaired };
-                let mut mending = Mending { tier, repairs, lost }.after(before.as_ref());
+                let mut mending = TranscriptRepair { tier, repairs, lost }.after(before.as_ref());
                 mending.lost.extend(unsure);
                 live.note_mended(id, Some(mending.clone()))?;
                 let aside = at.replace(&lines, owner)?;
                 Ok((mending, aside, at.survey(driver, &expected)?))
             })
             .await;
-        let (Mending { tier, repairs, lost }, aside, found) = match mended {
+        let (TranscriptRepair { tier, repairs, lost }, aside, found) = match mended {
             Ok(mended) => mended,
             Err(error) => {
                 // Something is in the way that the agent made itself; it sees for itself what it can do with it.
@@ -161,28 +177,38 @@ impl Waking {
             }
         };
         tracing::warn!(session = %self.session.id, ?repairs, ?lost, "the agent's transcript was mended");
-        let (found, prompts) = (Some(found.remembered), found.prompts);
-        Ok(Recalled { memory, tier, found, repairs, lost, prompts, kept, messages, aside })
+        let (found, prompts) = (Some(found.resumed), found.prompts);
+        Ok(RecalledConversation {
+            memory,
+            tier,
+            found,
+            repairs,
+            lost,
+            prompts,
+            resumed_after: kept,
+            messages,
+            aside,
+        })
     }
 
     /// What was put aside takes its place again: it was not its fault.
-    pub(super) async fn take_back(&self, recalled: &Recalled) {
+    pub(super) async fn restore_put_aside(&self, recalled: &RecalledConversation) {
         let Some((place, aside)) = recalled.aside.clone() else { return };
-        let at = Transcript { home: self.live.home(), place, runtime: self.session.runtime };
+        let at = AgentTranscript { home: self.live.home(), place, runtime: self.session.runtime };
         if let Err(error) = at.run(move |at, _| at.take_back(&aside)).await {
             tracing::warn!(session = %self.session.id, %error, "a transcript that was put aside stays there");
         }
     }
 
     /// All messages that the agent should know, in the order in which they were said.
-    async fn conversation(&self, driver: &dyn Driver, rung: Rung) -> Result<Conversation> {
+    async fn conversation(&self, driver: &dyn AgentDriver, rung: Rung) -> Result<LoggedConversation> {
         let past = history::past(&self.rooms, self.session.no).await?;
         let current = self.state.current().map(|turn| turn.id);
-        let mut found = Conversation::default();
+        let mut found = LoggedConversation::default();
         let mut begun: HashMap<TurnId, bool> = HashMap::new();
-        let mut asked: HashMap<TurnId, Seq> = HashMap::new();
+        let mut asked: HashMap<TurnId, EventSeq> = HashMap::new();
         // Of a turn that was cut off only what binds counts: what it was saying it says again.
-        let mut cut: Vec<Message> = Vec::new();
+        let mut cut: Vec<ExpectedLogMessage> = Vec::new();
         let mut bound = 0;
         let mut after = 0;
         loop {
@@ -192,7 +218,7 @@ impl Waking {
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in events.iter().filter(|event| !past.hides(event)) {
-                let mut add = |message: Message, binds: bool, turn: Option<TurnId>| {
+                let mut add = |message: ExpectedLogMessage, binds: bool, turn: Option<TurnId>| {
                     if turn.is_some() && turn == current {
                         cut.push(message);
                         if binds {
@@ -207,23 +233,27 @@ impl Waking {
                     // It keeps what it heard in the middle of a turn as a note, not as a message.
                     Fact::Steered { turn, into } if rung == Rung::Rebuilt => {
                         if let Some(seq) = asked.get(turn).filter(|_| begun.insert(*turn, true).is_none()) {
-                            let expected = Expected { id: turn.0, prompt: true, digest: None };
-                            add(Message { expected, seq: *seq }, false, Some(*into));
+                            let expected = ExpectedMessage { id: turn.0, prompt: true, digest: None };
+                            add(ExpectedLogMessage { expected, seq: *seq }, false, Some(*into));
                         }
                     }
                     Fact::Started { turn, .. } | Fact::Continued { turn, .. } => {
                         if begun.insert(*turn, true).is_none()
                             && let Some(seq) = asked.get(turn)
                         {
-                            let expected = Expected { id: turn.0, prompt: true, digest: None };
-                            add(Message { expected, seq: *seq }, false, Some(*turn));
+                            let expected = ExpectedMessage { id: turn.0, prompt: true, digest: None };
+                            add(ExpectedLogMessage { expected, seq: *seq }, false, Some(*turn));
                         }
                     }
                     Fact::Said { line } => {
-                        if let Some(spoken) = driver.spoken(line) {
+                        if let Some(spoken) = driver.message_fingerprint(line) {
                             let expected =
-                                Expected { id: spoken.id, prompt: false, digest: Some(spoken.digest) };
-                            add(Message { expected, seq: event.seq }, spoken.binds, event.turn);
+                                ExpectedMessage { id: spoken.id, prompt: false, digest: Some(spoken.digest) };
+                            add(
+                                ExpectedLogMessage { expected, seq: event.seq },
+                                spoken.has_call_or_result,
+                                event.turn,
+                            );
                         }
                     }
                     _ => {}
@@ -237,11 +267,15 @@ impl Waking {
     }
 
     /// The log, with the words of what is missing as far as we can hold them.
-    async fn words(&self, conversation: &Conversation, missing: &[usize]) -> Result<Vec<Logged>> {
-        let mut log: Vec<Logged> = conversation
+    async fn words(
+        &self,
+        conversation: &LoggedConversation,
+        missing: &[usize],
+    ) -> Result<Vec<LoggedMessage>> {
+        let mut log: Vec<LoggedMessage> = conversation
             .messages
             .iter()
-            .map(|message| Logged { id: message.expected.id, at: String::new(), words: None })
+            .map(|message| LoggedMessage { id: message.expected.id, at: String::new(), words: None })
             .collect();
         // By their places in the log, which is read once: a message may have waited while others were said.
         let mut missing = missing.to_vec();
@@ -260,24 +294,24 @@ impl Waking {
                 let Some(number) = missing.next_if(|number| seq_of(number) == event.seq) else { continue };
                 let at = event.at.to_string();
                 let words = match event.fact {
-                    Fact::Queued { content, .. } => Words::Prompt(content),
-                    Fact::Said { line } => Words::Line(line),
+                    Fact::Queued { content, .. } => LoggedContent::Prompt(content),
+                    Fact::Said { line } => LoggedContent::Line(line),
                     _ => continue,
                 };
                 held += match &words {
-                    Words::Prompt(content) => content.to_string().len(),
-                    Words::Line(line) => line.len(),
+                    LoggedContent::Prompt(content) => content.to_string().len(),
+                    LoggedContent::Line(line) => line.len(),
                 };
-                if held > MOST_PUT_BACK {
+                if held > MAX_RESTORED_BYTES {
                     return Ok(log);
                 }
-                log[number] = Logged { at, words: Some(words), ..log[number].clone() };
+                log[number] = LoggedMessage { at, words: Some(words), ..log[number].clone() };
             }
         }
         Ok(log)
     }
 
-    pub(super) fn owner(&self) -> Option<Owner> {
-        self.tree.flatten().map(|uid| Owner { uid, gid: uid })
+    pub(super) fn owner(&self) -> Option<FileOwner> {
+        self.tree.flatten().map(|uid| FileOwner { uid, gid: uid })
     }
 }

@@ -3,42 +3,42 @@
 //! line between the two, and a tree that does not know of it is not used any more.
 
 use super::{
-    Actor, Answer, Done, Occasion, Reply,
-    back::{Composed, Memories},
+    CaptureOccasion, CommandReply, EffectOutcome, ReplySender, SessionActor,
+    back::{AgentMemoryTree, ComposedTree},
     tree::recipe_of,
 };
 use crate::{
     Error, Result, blocking,
     history::standing,
-    live::{Stamp, open_root},
-    state::Wish,
+    live::{LiveTreeStamp, open_root},
+    state::StateCommand,
 };
-use ash_model::{Fact, Status};
-use ash_snapshot::{Owner, Progress, TreeId};
+use ash_model::{Fact, SessionStatus};
+use ash_snapshot::{FileOwner, SnapshotProgress, TreeId};
 use std::{collections::BTreeMap, sync::Arc};
 
-pub(super) struct Rewinding {
-    wish: Wish,
-    reply: Reply<Answer>,
-    prepared: Option<Prepared>,
+pub(super) struct PendingRewind {
+    wish: StateCommand,
+    reply: ReplySender<CommandReply>,
+    prepared: Option<PreparedTree>,
 }
 
 /// A tree that is written and not in place yet.
-pub(super) struct Prepared {
+pub(super) struct PreparedTree {
     pub(super) uid: Option<u32>,
     /// The uid was taken for it: there was no tree whose uid it could have.
     pub(super) fresh: bool,
     /// Of a shared workspace.
-    pub(super) composed: Option<Box<Composed>>,
+    pub(super) composed: Option<Box<ComposedTree>>,
 }
 
-impl Rewinding {
-    pub(super) fn new(wish: Wish, reply: Reply<Answer>) -> Rewinding {
-        Rewinding { wish, reply, prepared: None }
+impl PendingRewind {
+    pub(super) fn new(wish: StateCommand, reply: ReplySender<CommandReply>) -> PendingRewind {
+        PendingRewind { wish, reply, prepared: None }
     }
 }
 
-impl Actor {
+impl SessionActor {
     /// One step of the first rewind that somebody waits for. True: something was done, look again.
     pub(super) async fn drive_rewinding(&mut self) -> Result<bool> {
         let Some(rewinding) = self.rewinding.front() else { return Ok(false) };
@@ -51,60 +51,60 @@ impl Actor {
             }
         };
         // A start that was promised to somebody comes first, and may make a tree of its own.
-        if self.state.status == Status::Starting {
+        if self.state.status == SessionStatus::Starting {
             self.forget_prepared();
             return Ok(false);
         }
         ash_failpoint::reach_async("rewind.step").await;
-        if self.hands.is_some() {
-            self.start_sleep();
+        if self.conn.is_some() {
+            self.begin_sandbox_end();
         } else if self.state.awake.is_some() {
-            self.note_asleep().await?;
+            self.commit_asleep().await?;
         } else if self.live.has_leftovers(self.tree().is_some()) {
             self.start_salvage();
-        } else if let Some(to) = self.target().filter(|_| self.takes_all_back()) {
+        } else if let Some(to) = self.target().filter(|_| self.rewinds_workspace_files()) {
             match (self.take_prepared(), self.tree()) {
                 (Some(prepared), _) => self.rewind(facts, prepared).await?,
                 (None, Some(_)) => self.start_compose(to).await?,
-                (None, None) => self.start_furnish(),
+                (None, None) => self.start_making_tree(),
             }
         } else if self.tree().is_some() && self.dirty.is_some() {
-            self.start_save(Occasion::Between);
+            self.start_save(CaptureOccasion::BetweenTurns);
         } else if let Some(prepared) = self.take_prepared() {
             self.rewind(facts, prepared).await?;
         } else if self.is_shared() {
-            self.start_remember().await?;
+            self.start_memory_rewind().await?;
         } else {
             self.start_prepare().await?;
         }
         Ok(true)
     }
 
-    fn take_prepared(&mut self) -> Option<Prepared> {
+    fn take_prepared(&mut self) -> Option<PreparedTree> {
         self.rewinding.front_mut()?.prepared.take()
     }
 
     /// Whether the files of a shared workspace go back, too.
-    fn takes_all_back(&self) -> bool {
+    fn rewinds_workspace_files(&self) -> bool {
         let wish = self.rewinding.front().map(|rewinding| &rewinding.wish);
-        self.is_shared() && matches!(wish, Some(Wish::Rewind { files: true, .. }))
+        self.is_shared() && matches!(wish, Some(StateCommand::Rewind { files: true, .. }))
     }
 
     /// Nothing was changed yet: whoever waits may try again.
     pub(super) async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
         self.forget_prepared();
-        let Some(Rewinding { reply, .. }) = self.rewinding.pop_front() else { return Ok(()) };
+        let Some(PendingRewind { reply, .. }) = self.rewinding.pop_front() else { return Ok(()) };
         reply.send(Err(error)).ok();
-        if self.is_shared() || !self.live.has_scraps() {
+        if self.is_shared() || !self.live.has_unfinished_trees() {
             return Ok(());
         }
         let live = self.live.clone();
-        blocking(move || live.erase_scraps()).await
+        blocking(move || live.erase_unfinished_trees()).await
     }
 
     fn forget_prepared(&mut self) {
-        if let Some(Prepared { uid, fresh: true, .. }) = self.take_prepared() {
-            self.rooms.uids.give_back(uid);
+        if let Some(PreparedTree { uid, fresh: true, .. }) = self.take_prepared() {
+            self.services.uids.release(uid);
         }
     }
 
@@ -117,61 +117,61 @@ impl Actor {
 
     fn target(&self) -> Option<u64> {
         match self.rewinding.front()?.wish {
-            Wish::Rewind { to, .. } => Some(to),
-            Wish::Prompt { .. }
-            | Wish::Withdraw { .. }
-            | Wish::Reorder { .. }
-            | Wish::Interrupt
-            | Wish::Answer { .. }
-            | Wish::Pause
-            | Wish::Stop
-            | Wish::Release { .. }
-            | Wish::Resume
-            | Wish::End => None,
+            StateCommand::Rewind { to, .. } => Some(to),
+            StateCommand::Prompt { .. }
+            | StateCommand::Withdraw { .. }
+            | StateCommand::Reorder { .. }
+            | StateCommand::Interrupt
+            | StateCommand::Answer { .. }
+            | StateCommand::Pause
+            | StateCommand::Stop
+            | StateCommand::Release { .. }
+            | StateCommand::Resume
+            | StateCommand::End => None,
         }
     }
 
     /// A checkpoint that cannot be read is found out here, while everything is still as it was.
     async fn start_prepare(&mut self) -> Result<()> {
         let checkpoint = match self.target() {
-            Some(to) => self.rooms.store.checkpoint(self.lease.workspace, to).await?,
+            Some(to) => self.services.store.checkpoint(self.lease.workspace, to).await?,
             None => None,
         };
         let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
-            recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)
+            recipe_of(&self.services, &self.session, &self.state, &self.lease, &checkpoint.tree)
         });
         let recipe = match recipe {
             Ok(recipe) => recipe,
             Err(error) => return self.refuse_rewind(error).await,
         };
         let (rooms, live, tenant, tree) =
-            (self.rooms.clone(), self.live.clone(), self.session.tenant.clone(), self.tree());
-        let (no, progress) = (self.session.no, Arc::new(Progress::default()));
+            (self.services.clone(), self.live.clone(), self.session.tenant.clone(), self.tree());
+        let (no, progress) = (self.session.no, Arc::new(SnapshotProgress::default()));
         self.effect = Some(tokio::spawn(async move {
-            let Ok(_turn) = rooms.restores.acquire().await else {
-                return Done::Prepared(Err(Error::Stopping));
+            let Ok(_turn) = rooms.restore_permits.acquire().await else {
+                return EffectOutcome::RewindPrepared(Err(Error::Stopping));
             };
             let (home, counting) = (rooms.clone(), progress.clone());
             let work = move || {
-                let uid = tree.map_or_else(|| home.uids.take(), Ok)?;
+                let uid = tree.map_or_else(|| home.uids.allocate(), Ok)?;
                 let repo = home.repo(&tenant);
                 let written = repo.and_then(|repo| live.prepare(&recipe, (&repo, &counting), uid));
                 ash_failpoint::reach("rewind.written");
                 if written.is_err() && tree.is_none() {
-                    home.uids.give_back(uid);
+                    home.uids.release(uid);
                 }
-                written.map(|()| Prepared { uid, fresh: tree.is_none(), composed: None })
+                written.map(|()| PreparedTree { uid, fresh: tree.is_none(), composed: None })
             };
-            Done::Prepared(rooms.bells.told(no, &progress, blocking(work)).await)
+            EffectOutcome::RewindPrepared(rooms.bells.with_progress(no, &progress, blocking(work)).await)
         }));
         Ok(())
     }
 
     /// In a shared workspace only the agent's own memory goes back. Before it is said: who dies in between has a memory
     /// that is older than the log, which the next start makes up for.
-    async fn start_remember(&mut self) -> Result<()> {
+    async fn start_memory_rewind(&mut self) -> Result<()> {
         let checkpoint = match self.target() {
-            Some(to) => self.rooms.store.checkpoint(self.lease.workspace, to).await?,
+            Some(to) => self.services.store.checkpoint(self.lease.workspace, to).await?,
             None => None,
         };
         let tree = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing);
@@ -180,32 +180,32 @@ impl Actor {
             Ok(tree) => tree,
             Err(error) => return self.refuse_rewind(error).await,
         };
-        let (common, repo) = (self.common.clone(), self.rooms.repo(&self.session.tenant)?);
-        let inside = self.rooms.inside(&self.live);
-        let kept = self.driver.keeps(&inside.workspace, self.session.native_id);
+        let (common, repo) = (self.workspace.clone(), self.services.repo(&self.session.tenant)?);
+        let inside = self.services.inside(&self.live);
+        let kept = self.driver.memory_paths(&inside.workspace, self.session.native_id);
         let live = self.live.clone();
         self.effect = Some(tokio::spawn(async move {
-            let _floor = common.floor().await;
+            let _floor = common.exclusive().await;
             let uid = common.tree().flatten();
             // Without a tree there is nothing to go back in: the next one is made with what the log says.
-            let prepared = Prepared { uid, fresh: false, composed: None };
+            let prepared = PreparedTree { uid, fresh: false, composed: None };
             if common.tree().is_none() {
-                return Done::Prepared(Ok(prepared));
+                return EffectOutcome::RewindPrepared(Ok(prepared));
             }
             let work = move || {
-                live.unsettle()?;
+                live.unmark_settled()?;
                 let home = open_root(&live.home())?;
-                let owner = uid.map(|uid| Owner { uid, gid: uid });
-                let then = Memories::of(&repo, &tree)?;
+                let owner = uid.map(|uid| FileOwner { uid, gid: uid });
+                let then = AgentMemoryTree::of(&repo, &tree)?;
                 kept.iter().try_for_each(|path| then.put_back(path, &home, owner))?;
                 Ok(prepared)
             };
-            Done::Prepared(blocking(work).await)
+            EffectOutcome::RewindPrepared(blocking(work).await)
         }));
         Ok(())
     }
 
-    pub(super) async fn prepared(&mut self, prepared: Result<Prepared>) -> Result<()> {
+    pub(super) async fn prepared(&mut self, prepared: Result<PreparedTree>) -> Result<()> {
         match (prepared, self.rewinding.front_mut()) {
             (Ok(prepared), Some(rewinding)) => {
                 rewinding.prepared = Some(prepared);
@@ -217,20 +217,20 @@ impl Actor {
     }
 
     /// Says that it is so; from then on it is, whatever becomes of us.
-    async fn rewind(&mut self, facts: Vec<Fact>, prepared: Prepared) -> Result<()> {
-        let Prepared { uid, fresh, composed } = prepared;
+    async fn rewind(&mut self, facts: Vec<Fact>, prepared: PreparedTree) -> Result<()> {
+        let PreparedTree { uid, fresh, composed } = prepared;
         let noted = match &composed {
-            Some(composed) => self.note_composed(facts, composed).await,
-            None => self.note(facts.clone()).await.map(|()| facts),
+            Some(composed) => self.commit_composed(facts, composed).await,
+            None => self.commit_facts(facts.clone()).await.map(|()| facts),
         };
         let facts = match noted {
             Ok(facts) => facts,
             Err(error) => {
                 if fresh {
-                    self.rooms.uids.give_back(uid);
+                    self.services.uids.release(uid);
                 }
                 self.refuse_rewind(error.shared()).await?;
-                return self.survive(Err(error));
+                return self.tolerate(Err(error));
             }
         };
         ash_failpoint::reach_async("rewind.recorded").await;
@@ -245,18 +245,18 @@ impl Actor {
         }
         drop(composed);
         if let Some(rewinding) = self.rewinding.pop_front() {
-            rewinding.reply.send(Ok(Answer { rewound, ..Answer::default() })).ok();
+            rewinding.reply.send(Ok(CommandReply { rewound, ..CommandReply::default() })).ok();
         }
         Ok(())
     }
 
     /// A failure costs nothing but time: the next start makes the tree anew.
     async fn put_in_place(&mut self, uid: Option<u32>) {
-        let stamp = Stamp {
+        let stamp = LiveTreeStamp {
             epoch: self.lease.epoch,
-            boot: self.rooms.settings.boot.clone(),
+            boot: self.services.settings.boot.clone(),
             uid,
-            rewound: if self.is_shared() { self.common.back() } else { self.state.rewound },
+            rewound: if self.is_shared() { self.workspace.last_rewind() } else { self.state.rewound },
             fallback: None,
             mended: None,
             mends: BTreeMap::new(),
@@ -265,11 +265,11 @@ impl Actor {
         let live = self.live.clone();
         self.dirty = None;
         match blocking(move || live.replace(&stamp)).await {
-            Ok(()) => self.common.set_tree(Some(uid)),
+            Ok(()) => self.workspace.set_tree(Some(uid)),
             Err(error) => {
                 tracing::warn!(session = %self.session.id, %error, "the tree of a rewind is made at the next start");
-                self.common.set_tree(None);
-                self.rooms.uids.give_back(uid);
+                self.workspace.set_tree(None);
+                self.services.uids.release(uid);
             }
         }
     }

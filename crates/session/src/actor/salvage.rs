@@ -1,56 +1,61 @@
 //! A tree that was found and is not trusted is kept before anything takes its place.
 
 use super::{
-    Actor, Done,
-    save::Shot,
-    tree::{Tree, standing_on},
-    wake::Waking,
+    EffectOutcome, SessionActor,
+    save::CheckpointCapture,
+    tree::{StartTree, standing_on},
+    wake::SessionStartJob,
 };
 use crate::{
     Result, blocking,
-    ladder::{OnlyInSalvage, Origin},
+    ladder::{SalvageOnlyFiles, StartTreeOrigin},
     path_list::PathList,
 };
-use ash_model::{Consistency, Fact, Saved, Unsaved};
-use ash_snapshot::{Repo, Skipped, Taken, TreeId, Why};
+use ash_model::{CaptureConsistency, Fact, SavedCheckpoint, UnsavedPath};
+use ash_snapshot::{CapturedSnapshot, Repo, SkipReason, SkippedEntry, TreeId};
 
-impl Actor {
+impl SessionActor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
     pub(super) fn start_salvage(&mut self) {
-        let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
-        let common = self.common.clone();
+        let (rooms, live, tenant) = (self.services.clone(), self.live.clone(), self.session.tenant.clone());
+        let common = self.workspace.clone();
         self.effect = Some(tokio::spawn(async move {
-            let _floor = common.floor().await;
+            let _floor = common.exclusive().await;
             // Somebody else was faster, who may have made another tree, or deleted the workspace.
-            if common.walls().is_some() || !live.has_leftovers(common.tree().is_some()) {
-                return Done::Salvaged(Ok(None));
+            if common.sandbox().is_some() || !live.has_leftovers(common.tree().is_some()) {
+                return EffectOutcome::Salvaged(Ok(None));
             }
             let salvaged = blocking(move || {
                 ash_sandbox::reap(&live.run())?;
                 live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
             });
-            Done::Salvaged(salvaged.await)
+            EffectOutcome::Salvaged(salvaged.await)
         }));
     }
 
-    pub(super) async fn salvaged(&mut self, salvaged: Result<Option<Taken>>) -> Result<()> {
+    pub(super) async fn salvaged(&mut self, salvaged: Result<Option<CapturedSnapshot>>) -> Result<()> {
         match salvaged {
             Ok(Some(taken)) if self.is_known(&taken).await? => {}
             Ok(Some(taken)) => {
                 let number = self.next_number();
-                let shot = Shot { number, taken, consistency: Consistency::Live, beside: Vec::new() };
-                let saved = Saved { salvage: true, ..self.describe(&shot) };
-                let row = self.checkpoint_row(&saved, &shot.taken, 1);
+                let shot = CheckpointCapture {
+                    number,
+                    snapshot: taken,
+                    consistency: CaptureConsistency::Live,
+                    concurrent_turns: Vec::new(),
+                };
+                let saved = SavedCheckpoint { salvage: true, ..self.describe(&shot) };
+                let row = self.checkpoint_row(&saved, &shot.snapshot, 1);
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
-                self.common.set_newest(number);
+                self.workspace.set_newest(number);
             }
             Ok(None) => {}
             Err(error) => {
                 self.give_up_closing(&error);
                 self.give_up_rewinding(&error).await?;
                 self.answer_failed_writers(&error);
-                return if self.state.status == ash_model::Status::Starting {
-                    self.stay_down(error).await
+                return if self.state.status == ash_model::SessionStatus::Starting {
+                    self.on_start_failed(error).await
                 } else {
                     Ok(())
                 };
@@ -60,9 +65,12 @@ impl Actor {
         blocking(move || live.forget_old()).await
     }
 
-    pub(super) fn describe(&self, Shot { number, taken, consistency, beside }: &Shot) -> Saved {
+    pub(super) fn describe(
+        &self,
+        CheckpointCapture { number, snapshot: taken, consistency, concurrent_turns: beside }: &CheckpointCapture,
+    ) -> SavedCheckpoint {
         let (unsaved, unsaved_more) = unsaved(taken);
-        Saved {
+        SavedCheckpoint {
             unsaved,
             unsaved_more,
             number: *number,
@@ -79,17 +87,17 @@ impl Actor {
                 .collect(),
             salvage: false,
             mid_turn: false,
-            beside: beside.clone(),
-            back: None,
+            concurrent_turns: beside.clone(),
+            rewound_to: None,
         }
     }
 }
 
-impl Waking {
+impl SessionStartJob {
     /// What the tree that was salvaged holds and the one in its place does not. A look that fails costs nobody the start.
-    pub(super) async fn only_in_salvage(&self, tree: &Tree) -> Result<Option<OnlyInSalvage>> {
+    pub(super) async fn only_in_salvage(&self, tree: &StartTree) -> Result<Option<SalvageOnlyFiles>> {
         let Some(number) = self.state.salvaged else { return Ok(None) };
-        if !matches!(tree.origin, Origin::Checkpoint | Origin::Far) {
+        if !matches!(tree.origin, StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote) {
             return Ok(None);
         }
         let store = &self.rooms.store;
@@ -105,8 +113,10 @@ impl Waking {
         let repo = self.rooms.repo(&self.session.tenant)?;
         let found = blocking(move || only_in(&repo, &salvage, &now)).await;
         Ok(Some(match found {
-            Ok(files) => OnlyInSalvage { files, unreadable: None },
-            Err(error) => OnlyInSalvage { unreadable: Some(error.to_string()), ..OnlyInSalvage::default() },
+            Ok(files) => SalvageOnlyFiles { files, unreadable: None },
+            Err(error) => {
+                SalvageOnlyFiles { unreadable: Some(error.to_string()), ..SalvageOnlyFiles::default() }
+            }
         }))
     }
 }
@@ -115,7 +125,7 @@ impl Waking {
 fn only_in(repo: &Repo, salvage: &TreeId, now: &TreeId) -> Result<PathList> {
     let mut files = PathList::default();
     for root in ["workspace", "home"] {
-        let (before, found) = (repo.leaves(now, root)?, repo.leaves(salvage, root)?);
+        let (before, found) = (repo.entries(now, root)?, repo.entries(salvage, root)?);
         let changes = ash_snapshot::changes(before, found, &|_| Ok(None))?;
         changes.iter().filter(|change| change.now.is_some()).for_each(|change| files.add(root, &change.path));
     }
@@ -128,13 +138,17 @@ const MAX_UNSAVED: usize = 20;
 const MAX_NAME: usize = 300;
 
 /// What is there and no restore brings back. What was left out on purpose, or was gone by itself, is not missed.
-fn unsaved(taken: &Taken) -> (Vec<Unsaved>, u64) {
-    let missed = |skipped: &&Skipped| match skipped.why {
-        Why::Socket | Why::Fifo | Why::Device | Why::Mount | Why::Unreadable(_) => true,
-        Why::Excluded | Why::Gone => false,
+fn unsaved(taken: &CapturedSnapshot) -> (Vec<UnsavedPath>, u64) {
+    let missed = |skipped: &&SkippedEntry| match skipped.why {
+        SkipReason::Socket
+        | SkipReason::Fifo
+        | SkipReason::Device
+        | SkipReason::Mount
+        | SkipReason::Unreadable(_) => true,
+        SkipReason::Excluded | SkipReason::Gone => false,
     };
-    let all: Vec<&Skipped> = taken.skipped.iter().filter(missed).collect();
-    let named = all.iter().take(MAX_UNSAVED).map(|skipped| Unsaved {
+    let all: Vec<&SkippedEntry> = taken.skipped.iter().filter(missed).collect();
+    let named = all.iter().take(MAX_UNSAVED).map(|skipped| UnsavedPath {
         path: String::from_utf8_lossy(&skipped.path).chars().take(MAX_NAME).collect(),
         what: skipped.why.to_string(),
     });

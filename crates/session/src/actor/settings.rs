@@ -1,45 +1,45 @@
 //! Options that change while the agent runs. What a live agent can go on with it is told, and the change counts
 //! when it has said yes; everything else counts at the next start.
 
-use super::{Actor, Reply};
+use super::{ReplySender, SessionActor};
 use crate::{
     Error, Result,
     bounds::of_walls,
-    state::{Budget, Next},
+    state::{NextStep, SessionBudget},
 };
-use ash_driver::{Command, Launch, Memory};
-use ash_model::{Dialect, Fact, Options, OwnProvider, Setting};
-use ash_store::Env;
+use ash_driver::{AgentLaunch, ConversationSource, LaunchCommand};
+use ash_model::{ByokEndpoint, Fact, LiveSetting, ModelApiDialect, SessionOptions};
+use ash_store::SecretEnv;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
 /// How long the agent may take to say whether it goes on with a setting.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SETTING_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What somebody wants of a session from now on.
 pub struct OptionsChange {
-    pub options: Options,
+    pub options: SessionOptions,
     /// None: as it is.
-    pub env: Option<Env>,
+    pub env: Option<SecretEnv>,
     /// What the options hold masks for, by JSON pointer. None: as they are.
-    pub secrets: Option<Env>,
+    pub secrets: Option<SecretEnv>,
     /// What a live agent can be told.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<LiveSetting>,
 }
 
-pub(super) struct Change {
-    options: Options,
-    env: Option<Env>,
-    secrets: Option<Env>,
+pub(super) struct PendingOptionsChange {
+    options: SessionOptions,
+    env: Option<SecretEnv>,
+    secrets: Option<SecretEnv>,
     /// What the agent has not agreed to yet.
-    left: VecDeque<Setting>,
+    left: VecDeque<LiveSetting>,
     /// The first of them was told under this number.
     told: Option<(u64, Instant)>,
-    reply: Reply<()>,
+    reply: ReplySender<()>,
 }
 
-impl Actor {
-    pub(super) fn change_options(&mut self, wanted: OptionsChange, reply: Reply<()>) {
+impl SessionActor {
+    pub(super) fn change_options(&mut self, wanted: OptionsChange, reply: ReplySender<()>) {
         let OptionsChange { options, env, secrets, settings } = wanted;
         if let Err(refused) = Error::unless_supported(self.session.runtime, &options) {
             reply.send(Err(refused)).ok();
@@ -49,15 +49,15 @@ impl Actor {
             true => settings.into_iter().filter(|setting| is_news(&self.session.options, setting)).collect(),
             false => VecDeque::new(),
         };
-        self.changes.push_back(Change { options, env, secrets, left, told: None, reply });
+        self.changes.push_back(PendingOptionsChange { options, env, secrets, left, told: None, reply });
     }
 
     /// One step after the other, until somebody has to be waited for.
     pub(super) async fn drive_changes(&mut self) -> Result<()> {
         while let Some(change) = self.changes.front() {
-            let is_live = self.hands.is_some();
+            let is_live = self.conn.is_some();
             // It is being started with what was there before.
-            let starting = !is_live && (self.effect.is_some() || self.state.next() == Next::Wake);
+            let starting = !is_live && (self.effect.is_some() || self.state.next_step() == NextStep::Wake);
             match (change.told, change.left.front()) {
                 (Some(_), _) if !is_live && self.is_shutting_down() => self.give_up_change(Error::Stopped),
                 (Some(_), _) if !is_live => self.give_up_change(Error::Gone),
@@ -71,32 +71,33 @@ impl Actor {
         Ok(())
     }
 
-    async fn tell_setting(&mut self, setting: Setting) -> Result<()> {
+    async fn tell_setting(&mut self, setting: LiveSetting) -> Result<()> {
         let Some(input) = self.state.awake.as_ref().map(|awake| awake.next_input) else { return Ok(()) };
         self.note_and_tell(vec![Fact::Setting { setting, input }]).await?;
         if let Some(change) = self.changes.front_mut() {
-            change.told = Some((input, Instant::now() + PATIENCE));
+            change.told = Some((input, Instant::now() + SETTING_ANSWER_TIMEOUT));
         }
         Ok(())
     }
 
     /// The agent goes on with what it was told under this number, or does not want to.
-    pub(super) fn was_set(&mut self, input: u64, refused: Option<String>) {
-        let told = |change: &&mut Change| change.told.is_some_and(|(number, _)| number == input);
+    pub(super) fn on_setting_answer(&mut self, input: u64, refused: Option<String>) {
+        let told =
+            |change: &&mut PendingOptionsChange| change.told.is_some_and(|(number, _)| number == input);
         let Some(change) = self.changes.front_mut().filter(told) else { return };
         if let Some(why) = refused {
             return self.give_up_change(Error::Setting(why));
         }
         change.told = None;
         match change.left.pop_front() {
-            Some(Setting::Model(model)) => self.session.options.model = Some(model),
-            Some(Setting::PermissionMode(mode)) => self.session.options.permission_mode = Some(mode),
+            Some(LiveSetting::Model(model)) => self.session.options.model = Some(model),
+            Some(LiveSetting::PermissionMode(mode)) => self.session.options.permission_mode = Some(mode),
             None => {}
         }
     }
 
     fn give_up_change(&mut self, error: Error) {
-        if let Some(Change { reply, .. }) = self.changes.pop_front() {
+        if let Some(PendingOptionsChange { reply, .. }) = self.changes.pop_front() {
             reply.send(Err(error)).ok();
         }
     }
@@ -104,13 +105,13 @@ impl Actor {
     /// The agent has agreed to what it can be told: now it is so. What it is told only when it starts makes it start
     /// again before its next turn.
     async fn make_change(&mut self) -> Result<()> {
-        let Some(Change { options, env, secrets, reply, .. }) = self.changes.pop_front() else {
+        let Some(PendingOptionsChange { options, env, secrets, reply, .. }) = self.changes.pop_front() else {
             return Ok(());
         };
-        let restart = env.is_some() || secrets.is_some() || self.starts_otherwise(&options);
+        let restart = env.is_some() || secrets.is_some() || self.needs_agent_restart(&options);
         let changed = self.prepare_change(env.as_ref(), secrets.as_ref()).await;
         let changed = match changed {
-            Ok(()) => self.note(vec![Fact::Configured { options: options.clone(), restart }]).await,
+            Ok(()) => self.commit_facts(vec![Fact::Configured { options: options.clone(), restart }]).await,
             failed => failed,
         };
         let changed = match (changed, &secrets) {
@@ -118,42 +119,43 @@ impl Actor {
             (changed, _) => changed,
         };
         if changed.is_ok() {
-            self.state.budget = Budget::of(&options);
+            self.state.budget = SessionBudget::of(&options);
             self.session.options = options;
             self.allow(None).await;
-            self.gauge.forget_bounds();
-            self.rooms.ring_far();
+            self.limits.forget_bounds();
+            self.services.notify_replicator();
         }
         let failed = changed.as_ref().err().map(Error::shared);
         reply.send(failed.map_or(Ok(()), Err)).ok();
-        self.survive(changed)
+        self.tolerate(changed)
     }
 
     /// Before the options count: every secret that the old or the new ones hold a mask for is there, whenever we die.
-    async fn prepare_change(&self, env: Option<&Env>, secrets: Option<&Env>) -> Result<()> {
+    async fn prepare_change(&self, env: Option<&SecretEnv>, secrets: Option<&SecretEnv>) -> Result<()> {
         if let Some(env) = env {
-            self.rooms.store.set_env(self.session.no, env).await?;
+            self.services.store.set_env(self.session.no, env).await?;
         }
         let Some(secrets) = secrets else { return Ok(()) };
-        let before = match self.rooms.store.secrets(self.session.no).await {
-            Err(ash_store::Error::Sealed) => Env::default(),
+        let before = match self.services.store.secrets(self.session.no).await {
+            Err(ash_store::Error::Sealed) => SecretEnv::default(),
             before => before?,
         };
-        self.set_secrets(&before.and(secrets.clone())).await
+        self.set_secrets(&before.merged_with(secrets.clone())).await
     }
 
-    async fn set_secrets(&self, secrets: &Env) -> Result<()> {
-        Ok(self.rooms.store.set_secrets(self.session.no, secrets).await?)
+    async fn set_secrets(&self, secrets: &SecretEnv) -> Result<()> {
+        Ok(self.services.store.set_secrets(self.session.no, secrets).await?)
     }
 
     /// Whether an agent would be started in another way with these.
-    fn starts_otherwise(&self, options: &Options) -> bool {
+    fn needs_agent_restart(&self, options: &SessionOptions) -> bool {
         // Where they are is nothing that the agent is told.
-        let provider = |options: &Options| {
-            let own = options.own_provider.clone().map(|own| OwnProvider { base_url: String::new(), ..own });
+        let provider = |options: &SessionOptions| {
+            let own = options.own_provider.clone().map(|own| ByokEndpoint { base_url: String::new(), ..own });
             (options.provider, own)
         };
-        let told = |options: &Options| (options.system_prompt.clone(), options.append_system_prompt.clone());
+        let told =
+            |options: &SessionOptions| (options.system_prompt.clone(), options.append_system_prompt.clone());
         let now = &self.session.options;
         provider(now) != provider(options)
             || told(now) != told(options)
@@ -164,19 +166,19 @@ impl Actor {
     }
 
     /// As far as options decide it.
-    fn command(&self, options: &Options) -> Command {
-        let inside = self.rooms.inside(&self.live);
-        self.driver.launch(&Launch {
+    fn command(&self, options: &SessionOptions) -> LaunchCommand {
+        let inside = self.services.inside(&self.live);
+        self.driver.launch(&AgentLaunch {
             workspace: inside.workspace,
             home: inside.home,
             exe: inside.exe.clone(),
             program: inside.exe,
-            claude: None,
+            claude_version: None,
             model_socket: inside.model_socket,
             mcp_config: inside.private,
-            provider: Some(Dialect::Anthropic),
-            memory: Memory::Own { id: self.session.native_id },
-            cut: false,
+            provider: Some(ModelApiDialect::Anthropic),
+            memory: ConversationSource::Resume { id: self.session.native_id },
+            continues_cut_turn: false,
             options: options.clone(),
         })
     }
@@ -188,9 +190,9 @@ impl Actor {
 
 /// Whoever names a model twice gets one note of it in the conversation. A mode is always told: the agent may have
 /// left it since, as one leaves a plan that was agreed to.
-fn is_news(now: &Options, setting: &Setting) -> bool {
+fn is_news(now: &SessionOptions, setting: &LiveSetting) -> bool {
     match setting {
-        Setting::Model(model) => now.model.as_ref() != Some(model),
-        Setting::PermissionMode(_) => true,
+        LiveSetting::Model(model) => now.model.as_ref() != Some(model),
+        LiveSetting::PermissionMode(_) => true,
     }
 }

@@ -2,18 +2,18 @@
 //! sandbox is made. They are files of the workspace, are run as the agent is, and may do what it may. What they print is in
 //! the session's log.
 
-use super::wake::Waking;
+use super::wake::SessionStartJob;
 use crate::{
     Error, Result, blocking, bounds,
-    common::{SETUP, Walls},
+    common::{SETUP, Sandbox},
     error::{SETUP_FAILED, SETUP_TIMEOUT},
     live::open_root,
-    logs::Level,
+    logs::LogLineSource,
 };
-use ash_model::{Needs, Problem, Reached};
-use ash_sandbox::{Exit, Record, Records, Start, What};
-use ash_snapshot::{Links, RelPath, Trouble, Weight};
-use ash_store::Version;
+use ash_model::{LimitReached, Problem, SandboxRequirements};
+use ash_sandbox::{JournalPayload, JournalRecord, ProcessExit, ProcessSpec, RecordStream};
+use ash_snapshot::{DiskUsage, LinkPolicy, RelPath, SnapshotErrorKind};
+use ash_store::AgentVersion;
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
@@ -25,52 +25,52 @@ use tokio::time::Instant;
 /// agent that makes or removes it only deceives itself.
 const INSTALLED: &str = ".ash/installed";
 /// As the kernel reads a script's first line, but of files too that may not be executed: uploaded ones may not.
-const READ: &str = r##"[ -f "$1" ] || { echo "$1 is not there any more: nothing to do"; exit 0; }
+const RUN_SCRIPT: &str = r##"[ -f "$1" ] || { echo "$1 is not there any more: nothing to do"; exit 0; }
 IFS= read -r first <"$1"
 case "$first" in '#!'*) set -f; exec ${first#??} "$1" ;; esac
 exec /bin/sh "$1""##;
 /// How often it is looked what files take meanwhile, and for how large a part of the time at most.
-const OFTEN: Duration = Duration::from_secs(1);
-const SHARE: u32 = 10;
+const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const DISK_CHECK_TIME_DIVISOR: u32 = 10;
 /// Of what a script printed, its end is told with its failure.
 const LAST_LINES: usize = 10;
 const LAST_BYTES: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Script {
+enum SetupScript {
     Install,
     Startup,
 }
 
-impl Script {
+impl SetupScript {
     fn name(self) -> &'static str {
         match self {
-            Script::Install => "install.sh",
-            Script::Startup => "startup.sh",
+            SetupScript::Install => "install.sh",
+            SetupScript::Startup => "startup.sh",
         }
     }
 
-    fn level(self) -> Level {
+    fn level(self) -> LogLineSource {
         match self {
-            Script::Install => Level::Install,
-            Script::Startup => Level::Startup,
+            SetupScript::Install => LogLineSource::Install,
+            SetupScript::Startup => LogLineSource::Startup,
         }
     }
 
     /// How ash.toml names its time.
     fn seconds(self) -> &'static str {
         match self {
-            Script::Install => "installSeconds",
-            Script::Startup => "startupSeconds",
+            SetupScript::Install => "installSeconds",
+            SetupScript::Startup => "startupSeconds",
         }
     }
 }
 
 /// The last lines of a script.
 #[derive(Default)]
-struct Last(VecDeque<String>);
+struct OutputTail(VecDeque<String>);
 
-impl Last {
+impl OutputTail {
     fn add(&mut self, line: &[u8]) {
         let text = String::from_utf8_lossy(&line[..line.len().min(LAST_BYTES)]).into_owned();
         self.0.push_back(text);
@@ -88,30 +88,35 @@ impl Last {
 }
 
 /// How a script came to its end before its time.
-enum Cut {
+enum ScriptInterruption {
     Late,
-    Full(Reached),
+    Full(LimitReached),
     Halted,
 }
 
-impl Waking {
+impl SessionStartJob {
     /// In a sandbox that was made a moment ago, and that is gone again if this fails.
     pub(super) async fn set_up(
         &mut self,
-        walls: &Walls,
-        records: &mut Records,
-        version: &Version,
+        walls: &Sandbox,
+        records: &mut RecordStream,
+        version: &AgentVersion,
     ) -> Result<()> {
         let done = self.run_scripts(walls, records, version).await;
         if done.is_err() {
             walls.remote.end().await.ok();
-            self.clear().await?;
+            self.reap_previous_sandbox().await?;
         }
         done
     }
 
-    async fn run_scripts(&mut self, walls: &Walls, records: &mut Records, version: &Version) -> Result<()> {
-        let Needs { install_seconds, startup_seconds, .. } = version.needs;
+    async fn run_scripts(
+        &mut self,
+        walls: &Sandbox,
+        records: &mut RecordStream,
+        version: &AgentVersion,
+    ) -> Result<()> {
+        let SandboxRequirements { install_seconds, startup_seconds, .. } = version.needs;
         let install = match install_seconds {
             Some(_) if self.is_installed().await? => None,
             wanted => wanted,
@@ -125,40 +130,40 @@ impl Waking {
         env.extend(self.own_env().await?);
         let most = bounds::of_disk(&self.bounds(version));
         if let Some(seconds) = install {
-            self.run(Script::Install, seconds, (walls, records), (&env, most)).await?;
+            self.run(SetupScript::Install, seconds, (walls, records), (&env, most)).await?;
             self.note_installed().await;
         }
         if let Some(seconds) = startup_seconds {
-            self.run(Script::Startup, seconds, (walls, records), (&env, most)).await?;
+            self.run(SetupScript::Startup, seconds, (walls, records), (&env, most)).await?;
         }
         Ok(())
     }
 
     async fn run(
         &self,
-        script: Script,
+        script: SetupScript,
         seconds: u64,
-        (walls, records): (&Walls, &mut Records),
-        (env, most): (&BTreeMap<String, String>, Option<Weight>),
+        (walls, records): (&Sandbox, &mut RecordStream),
+        (env, most): (&BTreeMap<String, String>, Option<DiskUsage>),
     ) -> Result<()> {
         let cwd = self.rooms.inside(&self.live).workspace;
         let path = cwd.join(script.name()).display().to_string();
-        let argv = ["/bin/sh", "-c", READ, "sh", &path].map(str::to_owned).to_vec();
-        let start = Start { process: SETUP, argv, env: env.clone(), cwd, raw: false, stdin: false };
+        let argv = ["/bin/sh", "-c", RUN_SCRIPT, "sh", &path].map(str::to_owned).to_vec();
+        let start = ProcessSpec { process: SETUP, argv, env: env.clone(), cwd, raw: false, stdin: false };
         walls.remote.start(start).await?;
-        let limit = Duration::from_secs(seconds).min(self.rooms.settings.setup_most);
-        let (began, mut last) = (Instant::now(), Last::default());
+        let limit = Duration::from_secs(seconds).min(self.rooms.settings.max_setup_time);
+        let (began, mut last) = (Instant::now(), OutputTail::default());
         let cut = tokio::select! {
             ended = self.follow(script, (walls, records), &mut last) => {
                 return self.judge(script, ended?, &last);
             }
-            () = tokio::time::sleep(limit) => Cut::Late,
-            reached = self.until_full(most) => Cut::Full(reached),
-            () = self.halt.notified() => Cut::Halted,
+            () = tokio::time::sleep(limit) => ScriptInterruption::Late,
+            reached = self.until_full(most) => ScriptInterruption::Full(reached),
+            () = self.halt.notified() => ScriptInterruption::Halted,
         };
         tracing::warn!(session = %self.session.id, script = script.name(), took = ?began.elapsed(), "a script was ended before its time");
         Err(match cut {
-            Cut::Late => self.failed(
+            ScriptInterruption::Late => self.failed(
                 SETUP_TIMEOUT,
                 format!(
                     "{name} was not done after {limit} s and was ended ([setup] {setting} in ash.toml, at most ASH_SETUP_MAX_SECONDS). {told}",
@@ -169,22 +174,22 @@ impl Waking {
                 ),
                 script,
             ),
-            Cut::Full(reached) => Error::Setup(reached.problem()),
-            Cut::Halted => Error::Halted,
+            ScriptInterruption::Full(reached) => Error::Setup(reached.problem()),
+            ScriptInterruption::Halted => Error::Halted,
         })
     }
 
-    fn judge(&self, script: Script, exit: Exit, last: &Last) -> Result<()> {
+    fn judge(&self, script: SetupScript, exit: ProcessExit, last: &OutputTail) -> Result<()> {
         match exit {
-            Exit { code: Some(0), .. } => Ok(()),
-            Exit { .. } => {
+            ProcessExit { code: Some(0), .. } => Ok(()),
+            ProcessExit { .. } => {
                 let told = format!("{} failed with {exit}. {}", script.name(), last.told());
                 Err(self.failed(SETUP_FAILED, told, script))
             }
         }
     }
 
-    fn failed(&self, code: &str, told: String, script: Script) -> Error {
+    fn failed(&self, code: &str, told: String, script: SetupScript) -> Error {
         let (id, name) = (&self.session.id, script.name());
         Error::Setup(Problem::new(
             code,
@@ -197,40 +202,42 @@ impl Waking {
     /// To the script's end. What it printed is heard, and need not be kept by the shim.
     async fn follow(
         &self,
-        script: Script,
-        (walls, records): (&Walls, &mut Records),
-        last: &mut Last,
-    ) -> Result<Exit> {
-        while let Some(Record { offset, what, process }) = records.next().await {
+        script: SetupScript,
+        (walls, records): (&Sandbox, &mut RecordStream),
+        last: &mut OutputTail,
+    ) -> Result<ProcessExit> {
+        while let Some(JournalRecord { offset, payload: what, process }) = records.next().await {
             walls.remote.ack(offset).await.ok();
-            if process != SETUP && !matches!(what, What::Gone { .. }) {
+            if process != SETUP && !matches!(what, JournalPayload::SandboxGone { .. }) {
                 continue;
             }
             match what {
-                What::Gone { how, .. } => return Err(ended_in(script, &how)),
-                What::Line(line) | What::Tail(line) | What::Err(line) => {
+                JournalPayload::SandboxGone { how, .. } => return Err(ended_in(script, &how)),
+                JournalPayload::StdoutLine(line)
+                | JournalPayload::StdoutTail(line)
+                | JournalPayload::StderrLine(line) => {
                     last.add(&line);
                     self.logs.add(script.level(), &line, self.rooms.clock());
                 }
-                What::StartFailed { why } => {
+                JournalPayload::StartFailed { why } => {
                     let told = format!("{} could not be started: {why}.", script.name());
                     return Err(self.failed(SETUP_FAILED, told, script));
                 }
-                What::Exit(exit) => return Ok(exit),
-                What::Started { .. }
-                | What::TooLong
-                | What::Chunk(_)
-                | What::ErrChunk(_)
-                | What::Usage(_) => {}
+                JournalPayload::Exit(exit) => return Ok(exit),
+                JournalPayload::Started { .. }
+                | JournalPayload::LineTooLong
+                | JournalPayload::StdoutChunk(_)
+                | JournalPayload::StderrChunk(_)
+                | JournalPayload::Usage(_) => {}
             }
         }
         Err(ended_in(script, "its keeper is gone"))
     }
 
     /// Nobody else looks at what the files take before the agent has started.
-    async fn until_full(&self, most: Option<Weight>) -> Reached {
+    async fn until_full(&self, most: Option<DiskUsage>) -> LimitReached {
         let Some(most) = most else { return std::future::pending().await };
-        let mut rest = OFTEN;
+        let mut rest = DISK_CHECK_INTERVAL;
         loop {
             tokio::time::sleep(rest).await;
             // What cannot be weighed now, because it changes meanwhile, is weighed the next time.
@@ -238,16 +245,16 @@ impl Waking {
             if let Some(reached) = bounds::reached(None, weight, most) {
                 return reached;
             }
-            rest = (took * SHARE).max(OFTEN);
+            rest = (took * DISK_CHECK_TIME_DIVISOR).max(DISK_CHECK_INTERVAL);
         }
     }
 
     /// Anything of that name counts: what the agent put there instead is its own affair.
     async fn is_installed(&self) -> Result<bool> {
         let home = self.live.home();
-        blocking(move || match open_root(&home)?.open_file(&marker(), Links::Refuse) {
+        blocking(move || match open_root(&home)?.open_file(&marker(), LinkPolicy::Refuse) {
             Ok(_) => Ok(true),
-            Err(error) => Ok(error.kind() != Trouble::NotFound),
+            Err(error) => Ok(error.kind() != SnapshotErrorKind::NotFound),
         })
         .await
     }
@@ -273,7 +280,7 @@ impl Waking {
     }
 }
 
-fn ended_in(script: Script, how: &str) -> Error {
+fn ended_in(script: SetupScript, how: &str) -> Error {
     let told = format!("The sandbox ended while {} ran ({how})", script.name());
     Error::Failed(Problem::new("sandbox_failed", told))
 }
@@ -292,7 +299,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("script");
         fs::write(&path, text).expect("written");
-        let output = Command::new("/bin/sh").args(["-c", READ, "sh"]).arg(&path).output().expect("sh");
+        let output = Command::new("/bin/sh").args(["-c", RUN_SCRIPT, "sh"]).arg(&path).output().expect("sh");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
@@ -311,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_with_the_last_lines_and_not_with_all() {
-        let mut last = Last::default();
+        let mut last = OutputTail::default();
         assert_eq!(last.told(), "It printed nothing.");
         (0..LAST_LINES + 5).for_each(|n| last.add(n.to_string().as_bytes()));
         last.add(&vec![b'x'; 100_000]);

@@ -3,8 +3,10 @@
 use crate::Result;
 use crate::blocking;
 use crate::live::open_root;
-use ash_driver::{Driver, Expected, Logged, Mended, Native, Survey};
-use ash_snapshot::{Folder, Links, Owner, RelPath};
+use ash_driver::{
+    AgentDriver, ExpectedMessage, LoggedMessage, MendedTranscript, TranscriptIdentity, TranscriptSurvey,
+};
+use ash_snapshot::{FileOwner, Folder, LinkPolicy, RelPath};
 use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,
@@ -12,22 +14,22 @@ use std::{
 use uuid::Uuid;
 
 /// 50 MB are a very long conversation, for which Claude Code takes 400 MB of memory.
-const LONGEST_TRANSCRIPT: u64 = 128 << 20;
+const MAX_TRANSCRIPT_BYTES: u64 = 128 << 20;
 /// A longer line is no entry.
-const LONGEST_ENTRY: u64 = 32 << 20;
+const MAX_ENTRY_BYTES: u64 = 32 << 20;
 
 /// What an agent keeps of its conversation is written by whoever is inside, so it may be anything and of any size.
 #[derive(Clone)]
-pub(super) struct Transcript {
+pub(super) struct AgentTranscript {
     pub(super) home: PathBuf,
     pub(super) place: String,
-    pub(super) runtime: ash_model::Runtime,
+    pub(super) runtime: ash_model::AgentRuntime,
 }
 
-impl Transcript {
+impl AgentTranscript {
     pub(super) async fn run<T: Send + 'static>(
         self,
-        work: impl FnOnce(&Transcript, &dyn Driver) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&AgentTranscript, &dyn AgentDriver) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         blocking(move || work(&self, ash_driver::driver(self.runtime).as_ref())).await
     }
@@ -41,18 +43,28 @@ impl Transcript {
     }
 
     fn reader(&self) -> Result<Option<impl BufRead>> {
-        let file = self.home()?.open_file(&self.path()?, Links::Refuse).ok();
-        let file = file.filter(|(_, is)| is.size <= LONGEST_TRANSCRIPT);
-        Ok(file.map(|(file, _)| BufReader::new(file.take(LONGEST_TRANSCRIPT))))
+        let file = self.home()?.open_file(&self.path()?, LinkPolicy::Refuse).ok();
+        let file = file.filter(|(_, is)| is.size <= MAX_TRANSCRIPT_BYTES);
+        Ok(file.map(|(file, _)| BufReader::new(file.take(MAX_TRANSCRIPT_BYTES))))
     }
 
-    pub(super) fn survey(&self, driver: &dyn Driver, expected: &[Expected]) -> Result<Survey> {
+    pub(super) fn survey(
+        &self,
+        driver: &dyn AgentDriver,
+        expected: &[ExpectedMessage],
+    ) -> Result<TranscriptSurvey> {
         let mut reader = self.reader()?;
         let mut lines = std::iter::from_fn(|| line(reader.as_mut()?));
         Ok(driver.survey(&mut lines, expected))
     }
 
-    pub(super) fn mend(&self, driver: &dyn Driver, log: &[Logged], native: &Native, use_it: bool) -> Mended {
+    pub(super) fn mend(
+        &self,
+        driver: &dyn AgentDriver,
+        log: &[LoggedMessage],
+        native: &TranscriptIdentity,
+        use_it: bool,
+    ) -> MendedTranscript {
         let mut reader = self.reader().ok().flatten().filter(|_| use_it);
         let mut lines = std::iter::from_fn(|| line(reader.as_mut()?));
         driver.mend(&mut lines, log, native)
@@ -62,19 +74,19 @@ impl Transcript {
     pub(super) fn replace(
         &self,
         lines: &[Vec<u8>],
-        owner: Option<Owner>,
+        owner: Option<FileOwner>,
     ) -> Result<Option<(String, String)>> {
         let (home, path) = (self.home()?, self.path()?);
         let aside = self.aside();
-        let kept = home.link_aside(&path, &aside).or_else(|_| home.put_aside(&path, &aside))?;
-        let mut bytes = Lines { lines, at: 0, within: 0 };
+        let kept = home.link_aside(&path, &aside).or_else(|_| home.rename_aside(&path, &aside))?;
+        let mut bytes = JoinedLines { lines, at: 0, within: 0 };
         home.write_file(&path, &mut bytes, owner, 0o600)?;
         Ok(kept.then(|| (self.place.clone(), aside)))
     }
 
     pub(super) fn put_aside(&self) -> Result<Option<(String, String)>> {
         let aside = self.aside();
-        match self.home()?.put_aside(&self.path()?, &aside) {
+        match self.home()?.rename_aside(&self.path()?, &aside) {
             Ok(false) => Ok(None),
             Ok(true) => {
                 tracing::warn!(transcript = self.place, "what is no conversation was put aside");
@@ -91,7 +103,7 @@ impl Transcript {
     pub(super) fn take_back(&self, aside: &str) -> Result<()> {
         let (folder, name) = self.place.rsplit_once('/').unwrap_or(("", &self.place));
         let from = RelPath::parse(&format!("{folder}/{aside}")).map_err(ash_snapshot::Error::from)?;
-        self.home()?.put_aside(&from, name)?;
+        self.home()?.rename_aside(&from, name)?;
         Ok(())
     }
 
@@ -104,7 +116,7 @@ impl Transcript {
 /// The next line. One that is too long is cut, and what is left of it are lines of their own: nonsense, both.
 fn line(reader: &mut impl BufRead) -> Option<Vec<u8>> {
     let mut line = Vec::new();
-    let read = reader.by_ref().take(LONGEST_ENTRY).read_until(b'\n', &mut line).ok()?;
+    let read = reader.by_ref().take(MAX_ENTRY_BYTES).read_until(b'\n', &mut line).ok()?;
     if line.last() == Some(&b'\n') {
         line.pop();
     }
@@ -112,13 +124,13 @@ fn line(reader: &mut impl BufRead) -> Option<Vec<u8>> {
 }
 
 /// Lines to be read as one file.
-struct Lines<'l> {
+struct JoinedLines<'l> {
     lines: &'l [Vec<u8>],
     at: usize,
     within: usize,
 }
 
-impl Read for Lines<'_> {
+impl Read for JoinedLines<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let Some(line) = self.lines.get(self.at) else { return Ok(0) };
         if self.within == line.len() {

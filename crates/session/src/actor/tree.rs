@@ -1,34 +1,34 @@
 //! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
 
-use super::wake::{Waking, Way};
+use super::wake::{AgentProgram, SessionStartJob};
 use crate::{
     Error, Result, blocking,
-    ladder::Origin,
-    live::{Comparison, Fallback, Live, Memories, Recipe},
-    rooms::Rooms,
-    state::State,
+    ladder::StartTreeOrigin,
+    live::{AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTreeComparison, TreeRecipe},
+    rooms::Services,
+    state::SessionState,
 };
-use ash_model::{ComparedBy, Fact, Saved, Seq};
-use ash_snapshot::{Progress, TreeId};
-use ash_store::{Checkpoint, Lease, Session, Version};
+use ash_model::{ComparisonMethod, EventSeq, Fact, SavedCheckpoint};
+use ash_snapshot::{SnapshotProgress, TreeId};
+use ash_store::{AgentVersion, Checkpoint, Lease, SessionRow};
 use std::sync::Arc;
 
 /// The files that a sandbox begins with.
-pub(super) struct Tree {
-    pub(super) origin: Origin,
+pub(super) struct StartTree {
+    pub(super) origin: StartTreeOrigin,
     pub(super) uid: Option<u32>,
-    pub(super) fallback: Option<Fallback>,
+    pub(super) fallback: Option<CheckpointFallback>,
 }
 
-impl Waking {
-    pub(super) async fn tree(&self, version: &Version) -> Result<Tree> {
+impl SessionStartJob {
+    pub(super) async fn tree(&self, version: &AgentVersion) -> Result<StartTree> {
         if let Some(uid) = self.tree {
             let uid = self.of_its_own(uid).await?;
             // Somebody died after the older tree was there, and before that was said.
             let fallback = self.live.stamp().and_then(|stamp| stamp.fallback);
             let fallback = fallback.filter(|fallback| Some(fallback.instead_of) == self.state.checkpoint);
-            let origin = if fallback.is_some() { Origin::Checkpoint } else { Origin::Live };
-            return Ok(Tree { origin, uid, fallback });
+            let origin = if fallback.is_some() { StartTreeOrigin::Checkpoint } else { StartTreeOrigin::Live };
+            return Ok(StartTree { origin, uid, fallback });
         }
         let (recipe, origin) =
             recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
@@ -39,7 +39,7 @@ impl Waking {
         };
         match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, number) {
             (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
-            (made, _) => Ok(Tree { origin, uid: made?, fallback: None }),
+            (made, _) => Ok(StartTree { origin, uid: made?, fallback: None }),
         }
     }
 
@@ -55,8 +55,8 @@ impl Waking {
     }
 
     /// What the checkpoint does not hold that the files came from. What is still there is not missed.
-    pub(super) async fn unsaved(&self, tree: &Tree) -> Result<Vec<String>> {
-        let restored = matches!(tree.origin, Origin::Checkpoint | Origin::Far);
+    pub(super) async fn unsaved(&self, tree: &StartTree) -> Result<Vec<String>> {
+        let restored = matches!(tree.origin, StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote);
         let standing = match (&tree.fallback, restored) {
             (_, false) => return Ok(Vec::new()),
             (Some(fallback), true) => {
@@ -69,7 +69,7 @@ impl Waking {
         };
         // In a shared workspace another session may have made it.
         let own = self.session.no;
-        let others = self.rooms.store.sessions_of(self.session.workspace).await?;
+        let others = self.rooms.store.workspace_sessions(self.session.workspace).await?;
         let others = others.into_iter().map(|(no, _)| no).filter(|no| *no != own);
         for no in std::iter::once(own).chain(others) {
             let facts = self.rooms.store.facts(no).await?;
@@ -80,28 +80,29 @@ impl Waking {
         Ok(Vec::new())
     }
 
-    fn origin(&self, origin: Origin, recipe: &Recipe) -> Result<Origin> {
+    fn origin(&self, origin: StartTreeOrigin, recipe: &TreeRecipe) -> Result<StartTreeOrigin> {
         let here = self.rooms.repo(&self.session.tenant)?.pack_file(recipe.tree.pack_name()).is_some();
-        Ok(if origin == Origin::Checkpoint && !here { Origin::Far } else { origin })
+        Ok(if origin == StartTreeOrigin::Checkpoint && !here { StartTreeOrigin::Remote } else { origin })
     }
 
     /// The newest checkpoint before a damaged one that is whole. What the session went back from comes last.
-    async fn older(&self, number: u64, why: String) -> Result<Tree> {
+    async fn older(&self, number: u64, why: String) -> Result<StartTree> {
         let store = &self.rooms.store;
         let left = left_behind(&store.facts(self.session.no).await?);
         let mut found = store.checkpoints(self.session.workspace, Some(number), u32::MAX).await?;
-        found.retain(|checkpoint| !checkpoint.salvage && checkpoint.removed.is_none());
+        found.retain(|checkpoint| !checkpoint.salvage && checkpoint.removed_at.is_none());
         found.sort_by_key(|checkpoint| {
             left.iter().any(|(from, to)| *from < checkpoint.seq && checkpoint.seq < *to)
         });
         for checkpoint in found {
-            let fallback = Fallback { instead_of: number, used: checkpoint.number, why: why.clone() };
+            let fallback =
+                CheckpointFallback { instead_of: number, used: checkpoint.number, why: why.clone() };
             let recipe = recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)?;
-            let recipe = Recipe { fallback: Some(fallback.clone()), ..recipe };
-            let origin = self.origin(Origin::Checkpoint, &recipe)?;
+            let recipe = TreeRecipe { fallback: Some(fallback.clone()), ..recipe };
+            let origin = self.origin(StartTreeOrigin::Checkpoint, &recipe)?;
             match make_tree(&self.rooms, &self.session, &self.live, recipe).await {
                 Err(error) if is_damage(&error) => {}
-                made => return Ok(Tree { origin, uid: made?, fallback: Some(fallback) }),
+                made => return Ok(StartTree { origin, uid: made?, fallback: Some(fallback) }),
             }
         }
         Err(Error::NothingWhole { number, why })
@@ -110,92 +111,98 @@ impl Waking {
 
 /// What came of comparing the files that came back with the checkpoint that they should be.
 #[derive(Debug, Default)]
-pub(super) struct ComparedFiles {
+pub(super) struct FilesComparison {
     /// `None`: there is nothing to compare with, or others are at work in them.
-    pub(super) by: Option<ComparedBy>,
+    pub(super) by: Option<ComparisonMethod>,
     /// What was changed from outside.
     pub(super) lost: Vec<String>,
 }
 
-impl Waking {
+impl SessionStartJob {
     /// Before anything is written to them by this start. A live tree is walked through while its sandbox is made; one that
     /// was restored was read byte by byte for it.
-    pub(super) async fn compare_files(&mut self, tree: &Tree, way: &Way<'_>) -> Result<ComparedFiles> {
+    pub(super) async fn compare_files(
+        &mut self,
+        tree: &StartTree,
+        way: &AgentProgram<'_>,
+    ) -> Result<FilesComparison> {
         match tree.origin {
-            Origin::Live if self.walls().is_none() && self.prepared.is_none() => self.compare_live(way).await,
-            Origin::Live | Origin::Fresh => Ok(ComparedFiles::default()),
-            Origin::Checkpoint | Origin::Far => {
-                Ok(ComparedFiles { by: Some(ComparedBy::Content), lost: Vec::new() })
+            StartTreeOrigin::Live if self.walls().is_none() && self.prepared.is_none() => {
+                self.compare_live(way).await
+            }
+            StartTreeOrigin::Live | StartTreeOrigin::Fresh => Ok(FilesComparison::default()),
+            StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote => {
+                Ok(FilesComparison { by: Some(ComparisonMethod::Content), lost: Vec::new() })
             }
         }
     }
 
-    async fn compare_live(&mut self, way: &Way<'_>) -> Result<ComparedFiles> {
+    async fn compare_live(&mut self, way: &AgentProgram<'_>) -> Result<FilesComparison> {
         let checkpoint = standing_on(&self.rooms, &self.session, &self.state).await?;
         let checkpoint = checkpoint.filter(|_| self.session.options.ephemeral != Some(true));
         let Some((number, Ok(id))) = checkpoint.map(|found| (found.number, TreeId::parse(&found.tree)))
         else {
-            self.live.unsettle()?;
-            return Ok(ComparedFiles::default());
+            self.live.unmark_settled()?;
+            return Ok(FilesComparison::default());
         };
         let mut lost: Vec<String> = self.live.stamp().map(|stamp| stamp.outside).unwrap_or_default();
         let (live, repo) = (self.live.clone(), self.rooms.repo(&self.session.tenant)?);
         let inside = self.rooms.inside(&self.live);
         let own = self.session.native_id;
-        let apart = Memories {
+        let apart = AgentMemoryPaths {
             transcript: way.driver.transcript(&inside.workspace, own),
             all_but: self.session.slug.is_some().then_some(own),
         };
         let comparing = blocking(move || live.compare(&repo, &id, &apart));
         let (compared, made) = tokio::join!(comparing, self.launch_ahead(way));
         self.prepared = Some(made?);
-        if !matches!(compared, Ok(Comparison { linked: true, .. })) {
+        if !matches!(compared, Ok(LiveTreeComparison { linked: true, .. })) {
             // From here on this start writes to it.
-            self.live.unsettle()?;
+            self.live.unmark_settled()?;
         }
         let by = match compared {
-            Ok(Comparison { linked: true, .. }) => return Err(Error::Distrusted),
-            Ok(Comparison { by, outside, linked: false }) => {
+            Ok(LiveTreeComparison { linked: true, .. }) => return Err(Error::Distrusted),
+            Ok(LiveTreeComparison { by, outside, linked: false }) => {
                 lost.extend((!outside.is_empty()).then(|| outside.to_string()));
                 Some(by)
             }
             Err(error) => {
                 let told = format!("whether the files are those of checkpoint {number}: {error}");
-                return Ok(ComparedFiles { by: None, lost: vec![told] });
+                return Ok(FilesComparison { by: None, lost: vec![told] });
             }
         };
         let told = |paths| format!("files changed outside of the session while it was at rest: {paths}");
-        Ok(ComparedFiles { by, lost: lost.into_iter().map(told).collect() })
+        Ok(FilesComparison { by, lost: lost.into_iter().map(told).collect() })
     }
 }
 
 /// What the tree is made from: the newest checkpoint, else the agent's own files.
 pub(super) async fn recipe(
-    rooms: &Rooms,
-    session: &Session,
-    state: &State,
+    rooms: &Services,
+    session: &SessionRow,
+    state: &SessionState,
     lease: &Lease,
-    version: Option<&Version>,
-) -> Result<(Recipe, Origin)> {
+    version: Option<&AgentVersion>,
+) -> Result<(TreeRecipe, StartTreeOrigin)> {
     let checkpoint = standing_on(rooms, session, state).await?;
     let (tree, origin) = match (checkpoint, version) {
-        (Some(checkpoint), _) => (checkpoint.tree, Origin::Checkpoint),
-        (None, Some(version)) => (version.tree.clone(), Origin::Fresh),
+        (Some(checkpoint), _) => (checkpoint.tree, StartTreeOrigin::Checkpoint),
+        (None, Some(version)) => (version.tree.clone(), StartTreeOrigin::Fresh),
         (None, None) => return Err(Error::NoWorkspace),
     };
     let recipe = recipe_of(rooms, session, state, lease, &tree)?;
-    Ok((Recipe { fresh: origin == Origin::Fresh, ..recipe }, origin))
+    Ok((TreeRecipe { fresh: origin == StartTreeOrigin::Fresh, ..recipe }, origin))
 }
 
 /// The checkpoint whose files are to be there. In a shared workspace that is the last one, whoever made it.
 pub(super) async fn standing_on(
-    rooms: &Rooms,
-    session: &Session,
-    state: &State,
+    rooms: &Services,
+    session: &SessionRow,
+    state: &SessionState,
 ) -> Result<Option<Checkpoint>> {
     if session.slug.is_some() {
         let all = rooms.store.checkpoints(session.workspace, None, u32::MAX).await?;
-        return Ok(all.into_iter().find(|checkpoint| checkpoint.removed.is_none() && !checkpoint.salvage));
+        return Ok(all.into_iter().find(|checkpoint| checkpoint.removed_at.is_none() && !checkpoint.salvage));
     }
     match state.checkpoint {
         Some(number) => Ok(rooms.store.checkpoint(session.workspace, number).await?),
@@ -205,22 +212,22 @@ pub(super) async fn standing_on(
 
 /// To make what a checkpoint holds.
 pub(super) fn recipe_of(
-    rooms: &Rooms,
-    session: &Session,
-    state: &State,
+    rooms: &Services,
+    session: &SessionRow,
+    state: &SessionState,
     lease: &Lease,
     tree: &str,
-) -> Result<Recipe> {
+) -> Result<TreeRecipe> {
     let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
     let (epoch, boot) = (lease.epoch, rooms.settings.boot.clone());
     let rewound = match session.slug {
-        Some(_) => rooms.common(session.workspace).back(),
+        Some(_) => rooms.workspace(session.workspace).last_rewind(),
         None => state.rewound,
     };
-    Ok(Recipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
+    Ok(TreeRecipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
 }
 
-fn saved_as<'f>(fact: &'f Fact, checkpoint: &Checkpoint) -> Option<&'f Saved> {
+fn saved_as<'f>(fact: &'f Fact, checkpoint: &Checkpoint) -> Option<&'f SavedCheckpoint> {
     match fact {
         Fact::Saved(saved) if saved.number == checkpoint.number && saved.tree == checkpoint.tree => {
             Some(saved)
@@ -230,7 +237,7 @@ fn saved_as<'f>(fact: &'f Fact, checkpoint: &Checkpoint) -> Option<&'f Saved> {
 }
 
 /// As a receipt says it.
-fn missed(saved: &Saved) -> Vec<String> {
+fn missed(saved: &SavedCheckpoint) -> Vec<String> {
     let named = saved
         .unsaved
         .iter()
@@ -245,8 +252,8 @@ fn is_damage(error: &Error) -> bool {
 }
 
 /// The stretches of the log that rewinds took out of it.
-fn left_behind(facts: &[ash_model::Event]) -> Vec<(Seq, Seq)> {
-    let (mut left, mut counts) = (Vec::new(), Seq::MAX);
+fn left_behind(facts: &[ash_model::Event]) -> Vec<(EventSeq, EventSeq)> {
+    let (mut left, mut counts) = (Vec::new(), EventSeq::MAX);
     for event in facts.iter().rev() {
         if let Fact::Rewound(rewound) = &event.fact
             && event.seq <= counts
@@ -259,28 +266,37 @@ fn left_behind(facts: &[ash_model::Event]) -> Vec<(Seq, Seq)> {
 }
 
 pub(super) async fn make_tree(
-    rooms: &Arc<Rooms>,
-    session: &Session,
-    live: &Live,
-    recipe: Recipe,
+    rooms: &Arc<Services>,
+    session: &SessionRow,
+    live: &LiveDirectory,
+    recipe: TreeRecipe,
 ) -> Result<Option<u32>> {
-    let _turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
+    let _turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
     let (home, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
-    let progress = Arc::new(Progress::default());
+    let progress = Arc::new(SnapshotProgress::default());
     let counting = progress.clone();
     let making = blocking(move || live.make(&recipe, (&*home.repo(&tenant)?, &counting), &home.uids));
-    rooms.bells.told(session.no, &progress, making).await.inspect_err(|error| rooms.notice(error))
+    rooms
+        .bells
+        .with_progress(session.no, &progress, making)
+        .await
+        .inspect_err(|error| rooms.note_disk_full(error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{Event, Rewound, Then, Timestamp};
+    use ash_model::{ConversationPoint, Event, SessionRewind, Timestamp};
 
     #[test]
     fn what_a_rewind_took_back_is_not_left_behind() {
         let rewound = |seq, to_seq| {
-            let fact = Fact::Rewound(Rewound { to: 1, from: None, seq: to_seq, then: Then::default() });
+            let fact = Fact::Rewound(SessionRewind {
+                to: 1,
+                from: None,
+                seq: to_seq,
+                conversation: ConversationPoint::default(),
+            });
             Event { seq, turn: None, at: Timestamp(0), fact }
         };
         assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 25)]), [(25, 30), (5, 20)]);

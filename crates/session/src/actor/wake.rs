@@ -1,28 +1,31 @@
 //! A session comes to life: its files, its sandbox, its agent, and what that remembers.
 
 use super::{
-    Actor, Done, Hands,
-    enter::Part,
+    EffectOutcome, SandboxConn, SessionActor,
+    enter::SandboxShare,
     recall::Rung,
-    tree::{ComparedFiles, Tree},
+    tree::{FilesComparison, StartTree},
 };
 use crate::{
     Error, Result, artifacts, blocking, bounds,
-    common::{Common, Floor, Walls},
+    common::{ExclusiveGuard, Sandbox, Workspace},
     error::DISK_LIMIT,
     ladder,
-    ladder::{OnlyInSalvage, Origin, Others, Recalled},
-    live::{Fallback, Live, Shape, open_root},
-    logs::Logs,
-    pool::{Passage, Room},
-    rooms::{Rooms, StartNeeds},
-    state::{Next, Refused, State, Wish},
+    ladder::{RecalledConversation, ReceiptDetails, SalvageOnlyFiles, StartTreeOrigin},
+    live::{CheckpointFallback, LiveDirectory, LiveTreeShape, open_root},
+    logs::AgentLogBuffer,
+    pool::{Admission, SandboxPermit},
+    rooms::{Services, StartRequirements},
+    state::{CommandRefusal, NextStep, SessionState, StateCommand},
 };
-use ash_driver::{ClaudeVersion, Driver, Ear, Memory, Remembered};
-use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, Seq, Status, TakenBack, Tier};
-use ash_sandbox::{Inside, Records};
-use ash_snapshot::{Owner, TreeId};
-use ash_store::{Lease, Session, Version};
+use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
+use ash_model::{
+    EventSeq, Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison,
+    SessionStatus, Tier, WorkspaceRewind,
+};
+use ash_sandbox::{RecordStream, SandboxLayout};
+use ash_snapshot::{FileOwner, TreeId};
+use ash_store::{AgentVersion, Lease, SessionRow};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::Notify, time::Instant};
 
@@ -30,121 +33,122 @@ const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
 
 /// A sandbox whose agent answers, and how it came to be.
-pub(super) struct Woken {
-    hands: Hands,
-    tree: Tree,
-    recalled: Recalled,
+pub(super) struct CompletedStart {
+    hands: SandboxConn,
+    tree: StartTree,
+    recalled: RecalledConversation,
     /// Of others who took the files back while it slept.
-    backs: Vec<TakenBack>,
+    backs: Vec<WorkspaceRewind>,
     /// What did not work before it, from the top of the ladder.
     failed: Vec<Fact>,
     head: Option<String>,
-    compared: Option<(Compared, Vec<String>)>,
-    salvage: Option<OnlyInSalvage>,
+    compared: Option<(ResumeComparison, Vec<String>)>,
+    salvage: Option<SalvageOnlyFiles>,
     /// What the checkpoint does not hold whose files came back.
     unsaved: Vec<String>,
-    ear: Ear,
+    ear: TurnTracker,
     /// The last change of options that the start knew of.
-    knew: Seq,
+    knew: EventSeq,
     began: Instant,
 }
 
 /// An agent that has answered.
-struct Started {
-    part: Part,
+struct StartedAgent {
+    part: SandboxShare,
     position: u64,
-    recalled: Recalled,
-    ear: Ear,
+    recalled: RecalledConversation,
+    ear: TurnTracker,
 }
 
 /// What the first message and the receipt say about the way back.
-struct WayBack {
-    tree: Tree,
-    backs: Vec<TakenBack>,
+struct ResumeDetails {
+    tree: StartTree,
+    backs: Vec<WorkspaceRewind>,
     head: Option<String>,
-    compared: Option<(Compared, Vec<String>)>,
-    salvage: Option<OnlyInSalvage>,
+    compared: Option<(ResumeComparison, Vec<String>)>,
+    salvage: Option<SalvageOnlyFiles>,
     unsaved: Vec<String>,
 }
 
 /// Which program is started, and how.
-pub(super) struct Way<'w> {
-    pub(super) driver: &'w dyn Driver,
-    pub(super) version: &'w Version,
+pub(super) struct AgentProgram<'w> {
+    pub(super) driver: &'w dyn AgentDriver,
+    pub(super) version: &'w AgentVersion,
     pub(super) program: Option<PathBuf>,
     pub(super) claude: Option<ClaudeVersion>,
-    pub(super) provider: Option<Dialect>,
+    pub(super) provider: Option<ModelApiDialect>,
 }
 
 /// Everything a start needs; it runs beside the actor.
-pub(super) struct Waking {
-    pub(super) rooms: Arc<Rooms>,
-    pub(super) session: Session,
-    pub(super) state: State,
+pub(super) struct SessionStartJob {
+    pub(super) rooms: Arc<Services>,
+    pub(super) session: SessionRow,
+    pub(super) state: SessionState,
     pub(super) lease: Lease,
-    pub(super) live: Live,
-    pub(super) common: Arc<Common>,
+    pub(super) live: LiveDirectory,
+    pub(super) common: Arc<Workspace>,
     pub(super) tree: Option<Option<u32>>,
-    pub(super) logs: Arc<Logs>,
+    pub(super) logs: Arc<AgentLogBuffer>,
     /// Somebody wants the session to stop: what would take long is not waited for.
     pub(super) halt: Arc<Notify>,
-    pub(super) used_early: super::EarlyUsage,
+    pub(super) used_early: super::StartupUsage,
     /// Its environment cannot be opened here: it was sealed on another machine.
     pub(super) sealed: bool,
     /// JSON pointers of secrets in the options that cannot be read.
     pub(super) missing_secrets: Vec<String>,
     /// Until the sandbox is there.
-    pub(super) floor: Option<Floor>,
+    pub(super) exclusive: Option<ExclusiveGuard>,
     /// For the sandbox, as long as it is not there.
-    pub(super) room: Option<Room>,
+    pub(super) permit: Option<SandboxPermit>,
     /// How long it is waited for a place; `None`: as long as it takes.
-    pub(super) patience: Option<Duration>,
+    pub(super) queue_timeout: Option<Duration>,
     /// A sandbox in which nothing runs yet: made in advance, or while the files were compared.
-    pub(super) prepared: Option<(Arc<Walls>, Records)>,
+    pub(super) prepared: Option<(Arc<Sandbox>, RecordStream)>,
     /// It was made before its session was.
     pub(super) in_advance: bool,
 }
 
-impl Actor {
-    pub(super) fn start_wake(&mut self) {
+impl SessionActor {
+    pub(super) fn begin_start(&mut self) {
         // Another one than that of the last start, which may have been told.
-        self.halt = Arc::default();
-        let Passage { room, patience } = std::mem::take(&mut self.passage);
-        let waking = Waking {
-            rooms: self.rooms.clone(),
+        self.halt_start = Arc::default();
+        let Admission { permit: room, queue_timeout: patience } = std::mem::take(&mut self.admission);
+        let waking = SessionStartJob {
+            rooms: self.services.clone(),
             session: self.session.clone(),
             state: self.state.clone(),
             lease: self.lease.clone(),
             live: self.live.clone(),
-            common: self.common.clone(),
+            common: self.workspace.clone(),
             tree: None,
             logs: self.logs.clone(),
-            halt: self.halt.clone(),
-            used_early: self.used_early.clone(),
+            halt: self.halt_start.clone(),
+            used_early: self.startup_usage.clone(),
             sealed: false,
             missing_secrets: Vec::new(),
-            floor: None,
-            room,
-            patience,
+            exclusive: None,
+            permit: room,
+            queue_timeout: patience,
             prepared: None,
             in_advance: false,
         };
-        self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
+        self.effect =
+            Some(tokio::spawn(async move { EffectOutcome::Started(Box::new(waking.wake().await)) }));
     }
 
-    pub(super) async fn woke(&mut self, woken: Result<Woken>) -> Result<()> {
+    pub(super) async fn on_started(&mut self, woken: Result<CompletedStart>) -> Result<()> {
         match woken {
-            Ok(woken) => self.greet(woken).await,
+            Ok(woken) => self.adopt_started_sandbox(woken).await,
             // It is still to be started: first what is there is salvaged.
             Err(Error::Distrusted) => self.lose_tree().await,
-            Err(error) => self.stay_down(error).await,
+            Err(error) => self.on_start_failed(error).await,
         }
     }
 
-    async fn greet(&mut self, woken: Woken) -> Result<()> {
-        let Woken {
+    async fn adopt_started_sandbox(&mut self, woken: CompletedStart) -> Result<()> {
+        let CompletedStart {
             hands,
-            tree: Tree { origin, uid, fallback },
+            tree: StartTree { origin, uid, fallback },
             recalled,
             backs,
             failed,
@@ -156,23 +160,23 @@ impl Actor {
             knew,
             began,
         } = woken;
-        self.common.set_tree(Some(uid));
+        self.workspace.set_tree(Some(uid));
         self.touch_later();
-        let others = Others {
+        let others = ReceiptDetails {
             salvage: salvage.as_ref(),
             fallback: fallback.as_ref(),
             compared: compared.as_ref(),
             unsaved: &unsaved,
         };
         // Whoever had a conversation gets a receipt for it, however this start came about.
-        let receipt = (self.state.resuming || fallback.is_some() || self.state.told > 0)
+        let receipt = (self.state.resuming || fallback.is_some() || self.state.turns_delivered > 0)
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
-        if let Some(Fallback { instead_of, used, why }) = &fallback {
+        if let Some(CheckpointFallback { instead_of, used, why }) = &fallback {
             tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }
-        let mut facts: Vec<Fact> = backs.into_iter().map(Fact::TakenBack).chain(failed).collect();
-        facts.push(self.state.woken(hands.incarnation, recalled.kept, knew));
-        facts.extend(self.state.heard_again(&recalled.prompts));
+        let mut facts: Vec<Fact> = backs.into_iter().map(Fact::WorkspaceRewound).chain(failed).collect();
+        facts.push(self.state.awake_fact(hands.incarnation, recalled.resumed_after, knew));
+        facts.extend(self.state.steering_found_in_memory(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         facts.extend(self.facts_of_early_usage());
         let heard = ash_model::JournalPosition {
@@ -182,12 +186,12 @@ impl Actor {
         };
         if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
             // Nobody knows of this sandbox: the next try makes another.
-            self.leaving = Some(hands);
+            self.departing_sandbox = Some(hands);
             return Err(error);
         }
         hands.walls.ack(self.session.no, hands.position).await;
-        self.take_hands(hands);
-        self.ear = ear;
+        self.set_conn(hands);
+        self.tracker = ear;
         if receipt.is_some()
             && let Err(error) = self.live.forget_changes()
         {
@@ -198,16 +202,18 @@ impl Actor {
             tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
         }
         if let Some(receipt) = &receipt {
-            self.rooms.watch.resumed(receipt, began.elapsed());
+            self.services.watch.resumed(receipt, began.elapsed());
             self.log_resume(receipt);
         }
         for reply in self.resuming.drain(..) {
-            reply.send(Ok(super::Answer { receipt: receipt.clone(), ..super::Answer::default() })).ok();
+            reply
+                .send(Ok(super::CommandReply { receipt: receipt.clone(), ..super::CommandReply::default() }))
+                .ok();
         }
         Ok(())
     }
 
-    pub(super) async fn stay_down(&mut self, error: Error) -> Result<()> {
+    pub(super) async fn on_start_failed(&mut self, error: Error) -> Result<()> {
         let problem = error.problem();
         if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
             // What its scripts have done until then.
@@ -218,11 +224,11 @@ impl Actor {
             // What a script printed is the tenant's own, not the operator's.
             let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
             tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
-            self.note(self.facts_of_failure(&error)).await?;
+            self.commit_facts(self.facts_of_failure(&error)).await?;
         }
         let used = self.facts_of_early_usage();
         if !used.is_empty() {
-            self.note(used).await?;
+            self.commit_facts(used).await?;
         }
         let error = match (error, &self.closing) {
             (Error::Halted, Some(closing)) if closing.is_shutdown() => closing.why(),
@@ -234,18 +240,18 @@ impl Actor {
 
     /// A later wish can end or stop a session before the start that a resume asked for: then no start answers it.
     pub(super) fn answer_resumers(&mut self) {
-        let waits = matches!(self.state.next(), Next::Wake | Next::Note { .. });
-        if self.resuming.is_empty() || waits || self.state.status == Status::Starting {
+        let waits = matches!(self.state.next_step(), NextStep::Wake | NextStep::Commit { .. });
+        if self.resuming.is_empty() || waits || self.state.status == SessionStatus::Starting {
             return;
         }
         let error = match self.state.status {
-            Status::Starting | Status::Active => {
+            SessionStatus::Starting | SessionStatus::Active => {
                 let answered = self.resuming.drain(..);
-                return answered.for_each(|reply| drop(reply.send(Ok(super::Answer::default()))));
+                return answered.for_each(|reply| drop(reply.send(Ok(super::CommandReply::default()))));
             }
-            Status::Ended => Refused::Gone.into(),
-            status @ (Status::Paused | Status::Stopped) => Error::Overtaken(status),
-            Status::Error => match &self.state.problem {
+            SessionStatus::Ended => CommandRefusal::SessionEnded.into(),
+            status @ (SessionStatus::Paused | SessionStatus::Stopped) => Error::Overtaken(status),
+            SessionStatus::Error => match &self.state.problem {
                 Some(problem) => Error::Failed(problem.clone()),
                 None => Error::Gone,
             },
@@ -263,11 +269,11 @@ impl Actor {
     }
 }
 
-impl Actor {
+impl SessionActor {
     /// Without a place it rests as it did before, unless a turn waits for it.
     fn facts_of_failure(&self, error: &Error) -> Vec<Fact> {
         let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
-        let rests = self.state.decide(&Wish::Release { by_force: false });
+        let rests = self.state.decide(&StateCommand::Release { by_force: false });
         match rests {
             Ok(facts) if full && !facts.is_empty() => facts,
             Ok(_) | Err(_) => vec![Fact::Failed { problem: error.problem() }],
@@ -275,20 +281,20 @@ impl Actor {
     }
 }
 
-impl Waking {
-    async fn wake(mut self) -> Result<Woken> {
+impl SessionStartJob {
+    async fn wake(mut self) -> Result<CompletedStart> {
         let woken = self.start_all().await;
         // A sandbox that was made in advance, and that it did not come to use.
         let unused = self.prepared.take().or_else(|| self.common.take_prepared());
         if let Some((walls, _)) = unused.filter(|_| woken.is_err()) {
             walls.remote.end().await.ok();
             drop(walls);
-            self.clear().await?;
+            self.reap_previous_sandbox().await?;
         }
         woken
     }
 
-    async fn start_all(&mut self) -> Result<Woken> {
+    async fn start_all(&mut self) -> Result<CompletedStart> {
         let began = Instant::now();
         if self.state.resuming {
             // Options may have been changed since the keeper came.
@@ -297,7 +303,7 @@ impl Waking {
         let version = self.version().await?;
         // Before anything is built: without its keys it would only fail later.
         let needs = self.rooms.start_needs(&self.session, &version).await?;
-        let StartNeeds { program, claude, provider } = needs;
+        let StartRequirements { program, claude, provider } = needs;
         let driver = ash_driver::driver(version.runtime);
         self.prepared = self.common.take_prepared();
         self.in_advance = self.prepared.is_some();
@@ -305,16 +311,20 @@ impl Waking {
             // Before the floor: who makes way may be of this workspace.
             self.reserve().await?;
         }
-        self.floor = Some(self.unless_halted(self.free_floor()).await?);
+        self.exclusive = Some(self.unless_halted(self.exclusive_when_vacant()).await?);
         let tree = match (self.walls(), &self.prepared) {
-            (Some(_), _) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
-            (None, Some(_)) => {
-                Tree { origin: Origin::Fresh, uid: self.common.tree().flatten(), fallback: None }
+            (Some(_), _) => {
+                StartTree { origin: StartTreeOrigin::Live, uid: self.common.tree().flatten(), fallback: None }
             }
+            (None, Some(_)) => StartTree {
+                origin: StartTreeOrigin::Fresh,
+                uid: self.common.tree().flatten(),
+                fallback: None,
+            },
             (None, None) => {
-                self.clear().await?;
+                self.reap_previous_sandbox().await?;
                 self.tree = self.common.tree();
-                if self.tree.is_some() && self.live.shape() != Shape::Whole {
+                if self.tree.is_some() && self.live.shape() != LiveTreeShape::Whole {
                     return Err(Error::Distrusted);
                 }
                 self.tree(&version).await?
@@ -323,55 +333,78 @@ impl Waking {
         self.tree = Some(tree.uid);
         self.common.set_tree(self.tree);
         self.fits(&version).await?;
-        let way = Way { driver: driver.as_ref(), version: &version, program, claude, provider };
+        let way = AgentProgram { driver: driver.as_ref(), version: &version, program, claude, provider };
         let files = self.compare_files(&tree, &way).await?;
-        self.lay_out().await;
+        self.make_session_folder().await;
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.
         let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
-        let told = passing && tree.origin == Origin::Fresh && self.state.told > 0;
+        let told = passing && tree.origin == StartTreeOrigin::Fresh && self.state.turns_delivered > 0;
         let rungs: &[Rung] =
-            if told { &[Rung::History] } else { &[Rung::Found, Rung::Rebuilt, Rung::History] };
+            if told { &[Rung::History] } else { &[Rung::Transcript, Rung::Rebuilt, Rung::History] };
         let (started, failed) = self.descend(&way, rungs).await?;
         // From here on nobody takes them back: it is at work.
-        let told = match self.told_of(way.driver, tree, files, &started.recalled).await {
+        let told = match self.resume_details(way.driver, tree, files, &started.recalled).await {
             Ok(told) => told,
             Err(error) => {
                 // The agent runs, and no fact names its sandbox: without this it would run for ever.
-                self.withdraw(started.part).await?;
+                self.leave_sandbox(started.part).await?;
                 return Err(error);
             }
         };
-        let WayBack { tree, backs, head, compared, salvage, unsaved } = told;
-        let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
+        let ResumeDetails { tree, backs, head, compared, salvage, unsaved } = told;
+        let StartedAgent { part: SandboxShare { walls, process, records }, position, recalled, ear } =
+            started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
-        let hands =
-            Hands { incarnation, remote, process, records, position, exited: false, allowed: None, walls };
+        let hands = SandboxConn {
+            incarnation,
+            remote,
+            process,
+            records,
+            position,
+            exited: false,
+            allowed: None,
+            walls,
+        };
         // As of when it began: what is read later may be newer, and is then only read once more.
-        let knew = self.state.configured;
-        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, unsaved, ear, knew, began })
+        let knew = self.state.last_options_change;
+        Ok(CompletedStart {
+            hands,
+            tree,
+            recalled,
+            backs,
+            failed,
+            head,
+            compared,
+            salvage,
+            unsaved,
+            ear,
+            knew,
+            began,
+        })
     }
 
     /// What is read of the session while its agent runs already.
-    async fn told_of(
+    async fn resume_details(
         &self,
-        driver: &dyn Driver,
-        tree: Tree,
-        files: ComparedFiles,
-        recalled: &Recalled,
-    ) -> Result<WayBack> {
-        let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
-        let head = self.head(driver, &tree, recalled, &backs).await?;
+        driver: &dyn AgentDriver,
+        tree: StartTree,
+        files: FilesComparison,
+        recalled: &RecalledConversation,
+    ) -> Result<ResumeDetails> {
+        let backs =
+            self.rooms.workspace_rewinds_since(&self.session, self.state.last_workspace_rewind).await?;
+        let head = self.briefing(driver, &tree, recalled, &backs).await?;
         let compared = self.compared(&tree, files).await?;
         let salvage = self.only_in_salvage(&tree).await?;
         let unsaved = self.unsaved(&tree).await?;
-        Ok(WayBack { tree, backs, head, compared, salvage, unsaved })
+        Ok(ResumeDetails { tree, backs, head, compared, salvage, unsaved })
     }
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
-    async fn lay_out(&self) {
+    async fn make_session_folder(&self) {
         let (home, uid) = (self.live.home(), self.tree.flatten());
-        let whose = (self.session.native_id, self.state.unborn);
-        let owner = uid.map(|uid| Owner { uid, gid: uid });
+        let whose = (self.session.native_id, self.state.inherited_memory);
+        let owner = uid.map(|uid| FileOwner { uid, gid: uid });
         let made = blocking(move || artifacts::lay_out(&open_root(&home)?, whose, owner)).await;
         if let Err(error) = made {
             tracing::warn!(session = %self.session.id, %error, "the session has no folder of its own");
@@ -379,9 +412,13 @@ impl Waking {
     }
 
     /// What the checkpoint that the session goes on from says of it.
-    async fn compared(&self, tree: &Tree, files: ComparedFiles) -> Result<Option<(Compared, Vec<String>)>> {
+    async fn compared(
+        &self,
+        tree: &StartTree,
+        files: FilesComparison,
+    ) -> Result<Option<(ResumeComparison, Vec<String>)>> {
         let number = tree.fallback.as_ref().map(|fallback| fallback.used).or(self.state.checkpoint);
-        let comes_back = self.state.resuming || self.state.told > 0;
+        let comes_back = self.state.resuming || self.state.turns_delivered > 0;
         let Some(number) = number.filter(|_| comes_back) else { return Ok(None) };
         let Some(checkpoint) = self.rooms.store.checkpoint(self.session.workspace, number).await? else {
             return Ok(None);
@@ -392,20 +429,23 @@ impl Waking {
         lost.extend(files.lost);
         let unreachable = self.rooms.witnesses.was_unreachable(self.session.no);
         let remote = unreachable.then_some(RemoteComparison::Unreachable);
-        Ok(Some((Compared { by: files.by, remote, ..compared }, lost)))
+        Ok(Some((ResumeComparison { by: files.by, remote, ..compared }, lost)))
     }
 
     /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
     /// and stays as it was.
-    async fn descend(&mut self, way: &Way<'_>, rungs: &[Rung]) -> Result<(Started, Vec<Fact>)> {
+    async fn descend(&mut self, way: &AgentProgram<'_>, rungs: &[Rung]) -> Result<(StartedAgent, Vec<Fact>)> {
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
         let before = self.live.mended(self.session.native_id);
         for rung in rungs.iter().copied() {
             let inside = self.rooms.inside(&self.live);
-            let recalled = self.recall(rung, (way.driver, &inside), before.as_ref()).await?;
+            let recalled = self.prepare_memory(rung, (way.driver, &inside), before.as_ref()).await?;
             match self.try_start(way, inside, recalled.clone()).await {
                 Ok(started) => return Ok((started, failed)),
-                Err(error) if is_about_memory(&error) && !matches!(recalled.memory, Memory::Fresh { .. }) => {
+                Err(error)
+                    if is_about_memory(&error)
+                        && !matches!(recalled.memory, ConversationSource::Fresh { .. }) =>
+                {
                     let reason = error.problem().error;
                     tracing::warn!(session = %self.session.id, tier = ?recalled.tier, reason, "the agent did not start with its memory");
                     failed.push(Fact::ResumeFailed { tier: recalled.tier, reason });
@@ -413,7 +453,7 @@ impl Waking {
                 }
                 Err(error) => {
                     for tried in tried.iter().chain([&recalled]).rev() {
-                        self.take_back(tried).await;
+                        self.restore_put_aside(tried).await;
                     }
                     self.live.note_mended(self.session.native_id, before)?;
                     return Err(error);
@@ -423,7 +463,12 @@ impl Waking {
         Err(failed_to_start())
     }
 
-    async fn try_start(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
+    async fn try_start(
+        &mut self,
+        way: &AgentProgram<'_>,
+        inside: SandboxLayout,
+        recalled: RecalledConversation,
+    ) -> Result<StartedAgent> {
         let in_advance = self.in_advance && self.prepared.is_some();
         match self.try_start_once(way, inside.clone(), recalled.clone()).await {
             // It died between the look at it and the start of its agent: that is nobody's fault.
@@ -435,40 +480,46 @@ impl Waking {
         }
     }
 
-    async fn try_start_once(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
-        let mut part = self.enter(way).await?;
-        match self.start(&mut part, way, inside, &recalled).await {
+    async fn try_start_once(
+        &mut self,
+        way: &AgentProgram<'_>,
+        inside: SandboxLayout,
+        recalled: RecalledConversation,
+    ) -> Result<StartedAgent> {
+        let mut part = self.join_sandbox(way).await?;
+        match self.start_agent(&mut part, way, inside, &recalled).await {
             Ok((said, position, ear)) => {
                 let found = recalled.found.or(said);
-                let forgot = self.state.told > 0 && found.as_ref().is_some_and(Remembered::is_nothing);
+                let forgot = self.state.turns_delivered > 0
+                    && found.as_ref().is_some_and(ResumedConversation::is_nothing);
                 let tier = if forgot { Tier::History } else { recalled.tier };
                 let mut lost = recalled.lost;
                 lost.extend(self.sealed.then(|| SEALED.to_owned()));
                 lost.extend(self.missing_secrets.drain(..).map(|at| {
                     format!("secret {at}: it was sealed with another seal.key, or is in no copy; send `mcpServers` again")
                 }));
-                let recalled = Recalled { found, tier, lost, ..recalled };
-                Ok(Started { part, position, recalled, ear })
+                let recalled = RecalledConversation { found, tier, lost, ..recalled };
+                Ok(StartedAgent { part, position, recalled, ear })
             }
             Err(error) => {
-                self.withdraw(part).await?;
+                self.leave_sandbox(part).await?;
                 Err(error)
             }
         }
     }
 
-    async fn version(&self) -> Result<Version> {
-        let Session { tenant, agent, version, .. } = &self.session;
+    async fn version(&self) -> Result<AgentVersion> {
+        let SessionRow { tenant, agent, version, .. } = &self.session;
         let found = self.rooms.store.version(tenant, agent, *version).await?;
         found.ok_or_else(|| Error::NoAgent(agent.to_string()))
     }
 
-    pub(super) fn bounds(&self, version: &Version) -> Bounds {
+    pub(super) fn bounds(&self, version: &AgentVersion) -> ResourceLimits {
         bounds::merged(&self.rooms, self.session.options.limits, version.limits)
     }
 
     /// A session whose files took too much does not start before they take less, or may take more.
-    async fn fits(&self, version: &Version) -> Result<()> {
+    async fn fits(&self, version: &AgentVersion) -> Result<()> {
         let was_full = self.state.problem.as_ref().is_some_and(|problem| problem.code == DISK_LIMIT);
         let Some(most) = bounds::of_disk(&self.bounds(version)).filter(|_| was_full) else { return Ok(()) };
         let (weight, _) = self.rooms.weigh(&self.live, most).await?;

@@ -1,117 +1,119 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
 use super::{
-    Actor, Executed, OptionsChange, WantedLock, close::Closing, load::Sourced, rewind::Rewinding,
-    save::Occasion,
+    ExecOutput, LockRequest, OptionsChange, SessionActor, close::SessionClosing, load::GuardedFileSource,
+    rewind::PendingRewind, save::CaptureOccasion,
 };
 use crate::{
     Error, Result,
-    pool::Passage,
-    state::{Budget, Next, Refused, Turn, Wish},
+    pool::Admission,
+    state::{CommandRefusal, NextStep, SessionBudget, StateCommand, Turn},
 };
-use ash_driver::Say;
-use ash_model::{Fact, Limits, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
-use ash_store::{Checkpoint, Session};
+use ash_driver::AgentInput;
+use ash_model::{
+    BudgetLimits, EventSeq, Fact, Receipt, SessionLock, SessionMetadata, SessionRewind, SessionStatus, TurnId,
+};
+use ash_store::{Checkpoint, SessionRow};
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
 use uuid::Uuid;
 
-pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T>>;
 
 #[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
-pub(crate) enum Request {
-    Wish {
-        wish: Wish,
-        passage: Passage,
-        reply: Reply<Answer>,
+pub(crate) enum ActorMessage {
+    Command {
+        wish: StateCommand,
+        passage: Admission,
+        reply: ReplySender<CommandReply>,
     },
     /// The turns that are not over, in order.
     Queue {
-        reply: Reply<Vec<Turn>>,
+        reply: ReplySender<Vec<Turn>>,
     },
     Lock {
-        wanted: WantedLock,
-        reply: Reply<Lock>,
+        wanted: LockRequest,
+        reply: ReplySender<SessionLock>,
     },
     /// The holder of lock `number` used it.
     Renew {
         number: u64,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     Unlock {
         number: u64,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     /// Lock `number` is over, and another client writes.
-    Outlive {
+    ExpireLock {
         number: u64,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     Exec {
         command: String,
         timeout: Duration,
-        reply: Reply<Executed>,
+        reply: ReplySender<ExecOutput>,
     },
     Files {
-        purpose: Purpose,
-        reply: Reply<Sourced>,
+        purpose: FileAccessMode,
+        reply: ReplySender<GuardedFileSource>,
     },
     /// Whose conversation it takes up, as long as no checkpoint holds its own.
     Inherited {
-        reply: Reply<Option<Uuid>>,
+        reply: ReplySender<Option<Uuid>>,
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
         wanted: OptionsChange,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     /// What callers note on it is this from now on.
-    Label {
-        metadata: Metadata,
-        reply: Reply<()>,
+    SetMetadata {
+        metadata: SessionMetadata,
+        reply: ReplySender<()>,
     },
     /// Its time is over, or a rule wants it to end: unless somebody is at work with it. The rule has seen its log up to
     /// `seen`, and nobody is to have used it for so long.
     Expire {
-        seen: Seq,
+        seen: EventSeq,
         unused: Duration,
-        reply: Reply<Answer>,
+        reply: ReplySender<CommandReply>,
     },
     /// Somebody else needs its sandbox more. Refused by whoever is at work.
     Evict {
-        reply: Reply<Answer>,
+        reply: ReplySender<CommandReply>,
     },
     /// Files were written from outside.
-    Touched,
+    FilesChanged,
     ForkPoint {
-        reply: Reply<ForkPoint>,
+        reply: ReplySender<ForkPoint>,
     },
     /// Another session of the workspace took the files back.
-    HearOfBacks {
-        reply: Reply<()>,
+    NoteWorkspaceRewinds {
+        reply: ReplySender<()>,
     },
     /// Nobody has used it for long: its files need not be here if the object store has them. Answers whether they went.
-    GoCold {
-        reply: Reply<bool>,
+    DropLocalFiles {
+        reply: ReplySender<bool>,
     },
     Shutdown {
         grace: Duration,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum FileAccessMode {
     Read,
     Write,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answer {
+pub(crate) struct CommandReply {
     pub(crate) receipt: Option<Receipt>,
     /// The turn that a wish concerned, if any.
     pub(crate) turn: Option<TurnId>,
-    pub(crate) rewound: Option<Box<Rewound>>,
+    pub(crate) rewound: Option<Box<SessionRewind>>,
 }
 
 /// What a fork is made from.
@@ -119,89 +121,93 @@ pub(crate) struct Answer {
 pub(crate) struct ForkPoint {
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) memory: uuid::Uuid,
-    pub(crate) told: u64,
+    pub(crate) turns_delivered: u64,
     pub(crate) waiting: Vec<TurnId>,
-    pub(crate) card: ash_store::Card,
+    pub(crate) summary: ash_store::SessionSummary,
 }
 
-impl Actor {
-    pub(super) async fn take(&mut self, request: Request) -> Result<()> {
+impl SessionActor {
+    pub(super) async fn handle(&mut self, request: ActorMessage) -> Result<()> {
         self.idle_since = Instant::now();
         match request {
-            Request::Wish { wish, passage, reply } => match self.kept_out(&wish) {
+            ActorMessage::Command { wish, passage, reply } => match self.locked_out(&wish) {
                 Some(refusal) => {
                     reply.send(Err(refusal)).ok();
                     Ok(())
                 }
                 None => {
-                    self.passage.add(passage);
-                    self.grant(wish, reply).await
+                    self.admission.add(passage);
+                    self.handle_command(wish, reply).await
                 }
             },
-            Request::Queue { reply } => {
+            ActorMessage::Queue { reply } => {
                 reply.send(Ok(self.state.turns.iter().cloned().collect())).ok();
                 Ok(())
             }
-            Request::Lock { wanted, reply } => self.lock(wanted, reply).await,
-            Request::Renew { number, reply } => self.renew_lock(number, reply).await,
-            Request::Unlock { number, reply } => self.unlock(number, reply).await,
-            Request::Outlive { number, reply } => self.outlive_lock(number, reply).await,
-            Request::Exec { command, timeout, reply } => {
+            ActorMessage::Lock { wanted, reply } => self.lock(wanted, reply).await,
+            ActorMessage::Renew { number, reply } => self.renew_lock(number, reply).await,
+            ActorMessage::Unlock { number, reply } => self.unlock(number, reply).await,
+            ActorMessage::ExpireLock { number, reply } => self.expire_lock(number, reply).await,
+            ActorMessage::Exec { command, timeout, reply } => {
                 self.exec(command, timeout, reply).await;
                 Ok(())
             }
-            Request::Files { purpose, reply } => {
+            ActorMessage::Files { purpose, reply } => {
                 self.files(purpose, reply);
                 Ok(())
             }
-            Request::Inherited { reply } => {
-                reply.send(Ok(self.state.unborn)).ok();
+            ActorMessage::Inherited { reply } => {
+                reply.send(Ok(self.state.inherited_memory)).ok();
                 Ok(())
             }
-            Request::Options { wanted, reply } => {
+            ActorMessage::Options { wanted, reply } => {
                 self.change_options(wanted, reply);
                 Ok(())
             }
-            Request::Label { metadata, reply } => {
-                let noted = self.note(vec![Fact::Labelled { metadata }]).await;
-                self.rooms.ring_far();
+            ActorMessage::SetMetadata { metadata, reply } => {
+                let noted = self.commit_facts(vec![Fact::Labelled { metadata }]).await;
+                self.services.notify_replicator();
                 let failed = noted.as_ref().err().map(Error::shared);
                 reply.send(failed.map_or(Ok(()), Err)).ok();
-                self.survive(noted)
+                self.tolerate(noted)
             }
-            Request::Expire { seen, unused, reply } if self.is_at_work(seen, unused) => {
-                reply.send(Err(Refused::Busy.into())).ok();
+            ActorMessage::Expire { seen, unused, reply } if self.is_at_work(seen, unused) => {
+                reply.send(Err(CommandRefusal::Busy.into())).ok();
                 Ok(())
             }
-            Request::Expire { reply, .. } => self.grant(Wish::End, reply).await,
-            Request::Evict { reply } => self.make_way(reply).await,
-            Request::Touched => {
+            ActorMessage::Expire { reply, .. } => self.handle_command(StateCommand::End, reply).await,
+            ActorMessage::Evict { reply } => self.evict(reply).await,
+            ActorMessage::FilesChanged => {
                 self.touch();
                 Ok(())
             }
-            Request::ForkPoint { reply } => {
-                self.wants_capture |= self.hands.is_some() || self.dirty.is_some();
+            ActorMessage::ForkPoint { reply } => {
+                self.wants_capture |= self.conn.is_some() || self.dirty.is_some();
                 self.forking.push(reply);
                 Ok(())
             }
-            Request::HearOfBacks { reply } => {
-                let heard = self.hear_of_backs().await;
+            ActorMessage::NoteWorkspaceRewinds { reply } => {
+                let heard = self.note_workspace_rewinds().await;
                 reply.send(Ok(())).ok();
-                self.survive(heard)
+                self.tolerate(heard)
             }
-            Request::GoCold { reply } => {
-                let gone = self.go_cold().await;
+            ActorMessage::DropLocalFiles { reply } => {
+                let gone = self.drop_local_files().await;
                 reply.send(gone).ok();
                 Ok(())
             }
-            Request::Shutdown { grace, reply } => {
-                self.close(Closing::shutdown(Instant::now() + grace, reply));
+            ActorMessage::Shutdown { grace, reply } => {
+                self.close(SessionClosing::shutdown(Instant::now() + grace, reply));
                 Ok(())
             }
         }
     }
 
-    pub(super) async fn grant(&mut self, wish: Wish, reply: Reply<Answer>) -> Result<()> {
+    pub(super) async fn handle_command(
+        &mut self,
+        wish: StateCommand,
+        reply: ReplySender<CommandReply>,
+    ) -> Result<()> {
         let reply = match &mut self.closing {
             Some(closing) => match closing.join(&wish, reply) {
                 Some(reply) => reply,
@@ -209,8 +215,10 @@ impl Actor {
             },
             None => reply,
         };
-        if self.closing.as_ref().is_some_and(Closing::is_release) && !matches!(wish, Wish::Stop | Wish::End) {
-            self.later.push((wish, std::mem::take(&mut self.passage), reply));
+        if self.closing.as_ref().is_some_and(SessionClosing::is_release)
+            && !matches!(wish, StateCommand::Stop | StateCommand::End)
+        {
+            self.deferred_commands.push((wish, std::mem::take(&mut self.admission), reply));
             return Ok(());
         }
         if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
@@ -218,13 +226,13 @@ impl Actor {
             return Ok(());
         }
         let again = self.was_accepted(&wish).await?;
-        if matches!(wish, Wish::Resume | Wish::Prompt { .. }) && self.is_tree_broken() {
+        if matches!(wish, StateCommand::Resume | StateCommand::Prompt { .. }) && self.is_tree_broken() {
             self.lose_tree().await?;
         }
         let facts = match self.state.decide(&wish) {
             Ok(facts) => self.without_tree(&wish, facts),
             // Sent again with one key: it may be in its own way.
-            Err(Refused::Occupied | Refused::Budget(_)) if again => Vec::new(),
+            Err(CommandRefusal::SessionBusy | CommandRefusal::Budget(_)) if again => Vec::new(),
             Err(refused) => {
                 reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
@@ -233,50 +241,50 @@ impl Actor {
         let open = |turn: &TurnId| self.state.turns.iter().any(|known| known.id == *turn);
         let wakes = match &wish {
             // Its answer is there.
-            Wish::Prompt { turn, .. } => !again || open(turn),
-            wish => matches!(wish, Wish::Resume),
+            StateCommand::Prompt { turn, .. } => !again || open(turn),
+            wish => matches!(wish, StateCommand::Resume),
         };
-        if wakes && self.lacks_key().await {
+        if wakes && self.lacks_client_key().await {
             reply.send(Err(Error::ProviderRequired)).ok();
             return Ok(());
         }
         if let Some(model) = self.unpriced(&wish).filter(|_| !again)
-            && self.pays_somebody().await
+            && self.has_model_route().await
         {
             reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
         // A message that is answered with an error must not run later.
-        if matches!(wish, Wish::Prompt { .. })
+        if matches!(wish, StateCommand::Prompt { .. })
             && !again
-            && self.hands.is_none()
+            && self.conn.is_none()
             && let Err(missing) = self.can_start().await
         {
             reply.send(Err(missing)).ok();
             return Ok(());
         }
-        if wakes && self.lacks_place(&facts) {
+        if wakes && self.lacks_permit(&facts) {
             reply.send(Err(Error::Placeless)).ok();
             return Ok(());
         }
         match wish {
             // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
-            Wish::Prompt { turn, .. } if again => {
+            StateCommand::Prompt { turn, .. } if again => {
                 let open = open(&turn);
-                let back = self.state.decide(&Wish::Resume).unwrap_or_default();
-                if open && self.lacks_place(&back) {
+                let back = self.state.decide(&StateCommand::Resume).unwrap_or_default();
+                if open && self.lacks_permit(&back) {
                     reply.send(Err(Error::Placeless)).ok();
                     return Ok(());
                 }
                 if open && !back.is_empty() {
-                    self.note(back).await?;
+                    self.commit_facts(back).await?;
                 }
-                reply.send(Ok(Answer { turn: Some(turn), ..Answer::default() })).ok();
+                reply.send(Ok(CommandReply { turn: Some(turn), ..CommandReply::default() })).ok();
                 Ok(())
             }
-            Wish::Prompt { turn, .. } => match self.admit_to_queue(&wish) {
+            StateCommand::Prompt { turn, .. } => match self.admit_to_queue(&wish) {
                 Ok(()) => {
-                    let accepted = self.accept(turn, &wish, facts, reply).await;
+                    let accepted = self.queue_message(turn, &wish, facts, reply).await;
                     // Also if it could not be written.
                     self.settle_queue();
                     accepted
@@ -286,31 +294,31 @@ impl Actor {
                     Ok(())
                 }
             },
-            Wish::Withdraw { .. } | Wish::Reorder { .. } => {
-                let noted = if facts.is_empty() { Ok(()) } else { self.note(facts).await };
+            StateCommand::Withdraw { .. } | StateCommand::Reorder { .. } => {
+                let noted = if facts.is_empty() { Ok(()) } else { self.commit_facts(facts).await };
                 let failed = noted.as_ref().err().map(Error::shared);
-                reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
-                self.survive(noted)
+                reply.send(failed.map_or_else(|| Ok(CommandReply::default()), Err)).ok();
+                self.tolerate(noted)
             }
-            Wish::Interrupt => self.interrupt(facts, reply).await,
-            Wish::Answer { .. } => self.answer(facts, reply).await,
-            Wish::Pause => {
+            StateCommand::Interrupt => self.interrupt(facts, reply).await,
+            StateCommand::Answer { .. } => self.answer(facts, reply).await,
+            StateCommand::Pause => {
                 // Processes that a turn left behind may have written since.
                 self.wants_capture = true;
                 self.pausing.push(reply);
                 Ok(())
             }
-            Wish::Resume => self.resume(facts, reply).await,
-            Wish::Rewind { .. } => {
-                self.rewinding.push_back(Rewinding::new(wish, reply));
+            StateCommand::Resume => self.resume(facts, reply).await,
+            StateCommand::Rewind { .. } => {
+                self.rewinding.push_back(PendingRewind::new(wish, reply));
                 Ok(())
             }
-            Wish::Stop | Wish::End if facts.is_empty() => {
-                reply.send(Ok(Answer::default())).ok();
+            StateCommand::Stop | StateCommand::End if facts.is_empty() => {
+                reply.send(Ok(CommandReply::default())).ok();
                 Ok(())
             }
-            Wish::Stop | Wish::Release { .. } | Wish::End => {
-                self.close(Closing::wish(wish, reply));
+            StateCommand::Stop | StateCommand::Release { .. } | StateCommand::End => {
+                self.close(SessionClosing::wish(wish, reply));
                 Ok(())
             }
         }
@@ -318,44 +326,45 @@ impl Actor {
 
     /// Whether it is to come back by this, and there is neither a sandbox nor a place for one: whoever asked took it for one
     /// that had a sandbox, which is gone since. Asked before anything is written.
-    fn lacks_place(&self, facts: &[Fact]) -> bool {
-        let joins = self.is_shared() && self.common.is_inhabited();
-        if self.passage.room.is_some() || self.hands.is_some() || joins {
+    fn lacks_permit(&self, facts: &[Fact]) -> bool {
+        let joins = self.is_shared() && self.workspace.is_inhabited();
+        if self.admission.permit.is_some() || self.conn.is_some() || joins {
             return false;
         }
         let mut state = self.state.clone();
         (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
-        self.state.status != Status::Starting && state.status == Status::Starting
+        self.state.status != SessionStatus::Starting && state.status == SessionStatus::Starting
     }
 
     /// Whether everything is there that a start needs: key, program, engine, image.
     async fn can_start(&self) -> Result<()> {
-        let Session { tenant, agent, version, .. } = &self.session;
-        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        let SessionRow { tenant, agent, version, .. } = &self.session;
+        let found = self.services.store.version(tenant, agent, *version).await?;
         let version = found.ok_or_else(|| Error::NoAgent(agent.to_string()))?;
-        self.rooms.start_needs(&self.session, &version).await?;
-        match self.common.is_inhabited() {
+        self.services.start_needs(&self.session, &version).await?;
+        match self.workspace.is_inhabited() {
             true => Ok(()),
-            false => Ok(self.rooms.backend.can_launch(version.image.as_ref()).await?),
+            false => Ok(self.services.backend.can_launch(version.image.as_ref()).await?),
         }
     }
 
     /// A message: noted, told at once if nothing is in its way, and answered in between.
-    async fn accept(
+    async fn queue_message(
         &mut self,
         turn: TurnId,
-        wish: &Wish,
+        wish: &StateCommand,
         facts: Vec<Fact>,
-        reply: Reply<Answer>,
+        reply: ReplySender<CommandReply>,
     ) -> Result<()> {
-        let told = match self.at_once(&facts) {
+        let told = match self.immediate_delivery(&facts) {
             Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
             None => None,
         };
         let beside = facts.iter().find_map(|fact| interrupting(fact).or_else(|| steering(fact, wish)));
         let begun = told.iter().map(|(fact, ..)| fact.clone());
-        let committed = self.note(facts.into_iter().chain(begun).collect()).await;
-        let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
+        let committed = self.commit_facts(facts.into_iter().chain(begun).collect()).await;
+        let answer =
+            committed.as_ref().map(|()| CommandReply { turn: Some(turn), ..CommandReply::default() });
         reply.send(answer.map_err(Error::shared)).ok();
         if let (Ok(()), Some((_, input, say))) = (&committed, told) {
             self.captured = Instant::now();
@@ -363,91 +372,99 @@ impl Actor {
         }
         if let (Ok(()), Some((input, say))) = (&committed, beside) {
             self.tell(input, &say).await;
-            if matches!(say, Say::Interrupt { .. }) {
-                self.lose_patience_later();
+            if matches!(say, AgentInput::Interrupt { .. }) {
+                self.set_interrupt_deadline();
             }
         }
-        self.survive(committed)
+        self.tolerate(committed)
     }
 
     /// A message that was accepted before.
-    async fn was_accepted(&self, wish: &Wish) -> Result<bool> {
+    async fn was_accepted(&self, wish: &StateCommand) -> Result<bool> {
         match wish {
-            Wish::Prompt { turn, .. } => Ok(self.rooms.store.turn(self.session.no, *turn).await?.is_some()),
+            StateCommand::Prompt { turn, .. } => {
+                Ok(self.services.store.turn(self.session.no, *turn).await?.is_some())
+            }
             _ => Ok(false),
         }
     }
 
     /// A message whose turn has a limit in dollars, and a model that has no price.
-    fn unpriced(&self, wish: &Wish) -> Option<String> {
-        let Wish::Prompt { ask, .. } = wish else { return None };
-        let Budget { session, turn } = self.state.budget;
-        let limited = session.max_budget_usd.or(Limits::of_turn(ask, turn).max_budget_usd).is_some();
+    fn unpriced(&self, wish: &StateCommand) -> Option<String> {
+        let StateCommand::Prompt { ask, .. } = wish else { return None };
+        let SessionBudget { session, turn } = self.state.budget;
+        let limited = session.max_budget_usd.or(BudgetLimits::of_turn(ask, turn).max_budget_usd).is_some();
         // What an agent calls a model by another name than its service does is known when it has answered.
         let model = self.driver.model(&self.session.options).or(self.state.meter.model());
-        let unpriced = self.rooms.settings.unpriced(model);
+        let unpriced = self.services.settings.unpriced(model);
         unpriced.filter(|_| limited).map(str::to_owned)
     }
 
     /// Whether there is a way to a model at all. Who answers offline costs nothing, whatever the model is called.
-    async fn pays_somebody(&self) -> bool {
-        !matches!(self.way_out().await, Ok(None))
+    async fn has_model_route(&self) -> bool {
+        !matches!(self.egress_policy().await, Ok(None))
     }
 
     /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
     /// commit.
-    fn at_once(&self, facts: &[Fact]) -> Option<(Fact, u64, Say)> {
+    fn immediate_delivery(&self, facts: &[Fact]) -> Option<(Fact, u64, AgentInput)> {
         let waiting = !self.writing.is_empty()
             || !self.rewinding.is_empty()
             || !self.pausing.is_empty()
             || !self.forking.is_empty();
-        let busy = self.effect.is_some() || self.leaving.is_some() || self.closing.is_some();
+        let busy = self.effect.is_some() || self.departing_sandbox.is_some() || self.closing.is_some();
         let busy = busy || self.has_lost_tree() || self.is_tree_broken();
-        if waiting || busy || self.hands.is_none() || self.ear.stirs() {
+        if waiting || busy || self.conn.is_none() || self.tracker.has_self_started() {
             return None;
         }
         let mut state = self.state.clone();
         (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
-        match state.next() {
-            Next::Tell { fact, input, say } => Some((fact, input, say)),
-            Next::Wait | Next::Wake | Next::Note { .. } | Next::Save { .. } | Next::Sleep => None,
+        match state.next_step() {
+            NextStep::Tell { fact, input, say } => Some((fact, input, say)),
+            NextStep::Wait
+            | NextStep::Wake
+            | NextStep::Commit { .. }
+            | NextStep::Save { .. }
+            | NextStep::Sleep => None,
         }
     }
 
-    async fn interrupt(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
+    async fn interrupt(&mut self, facts: Vec<Fact>, reply: ReplySender<CommandReply>) -> Result<()> {
         let turn = self.state.current().map(|turn| turn.id);
         let told = facts.iter().find_map(interrupting);
         if !facts.is_empty() {
-            self.note(facts).await?;
+            self.commit_facts(facts).await?;
         }
         if let Some((input, say)) = told {
             self.tell(input, &say).await;
         }
-        self.lose_patience_later();
-        reply.send(Ok(Answer { turn, ..Answer::default() })).ok();
+        self.set_interrupt_deadline();
+        reply.send(Ok(CommandReply { turn, ..CommandReply::default() })).ok();
         Ok(())
     }
 
-    async fn resume(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
+    async fn resume(&mut self, facts: Vec<Fact>, reply: ReplySender<CommandReply>) -> Result<()> {
         let warm = facts.iter().find_map(|fact| match fact {
             Fact::Resumed { receipt, .. } => Some(receipt.clone()),
             _ => None,
         });
         let began = Instant::now();
         if !facts.is_empty() {
-            self.note(facts).await?;
+            self.commit_facts(facts).await?;
         }
         match warm {
             Some(receipt) => {
-                self.rooms.watch.resumed(&receipt, began.elapsed());
+                self.services.watch.resumed(&receipt, began.elapsed());
                 self.log_resume(&receipt);
-                reply.send(Ok(Answer { receipt: Some(receipt), ..Answer::default() })).ok();
+                reply.send(Ok(CommandReply { receipt: Some(receipt), ..CommandReply::default() })).ok();
             }
-            None if self.state.status == Status::Starting || self.state.next() == Next::Wake => {
+            None if self.state.status == SessionStatus::Starting
+                || self.state.next_step() == NextStep::Wake =>
+            {
                 self.resuming.push(reply)
             }
             None => {
-                reply.send(Ok(Answer::default())).ok();
+                reply.send(Ok(CommandReply::default())).ok();
             }
         }
         Ok(())
@@ -464,7 +481,7 @@ impl Actor {
         }
         // A turn that runs saves by itself when it is over.
         if self.wants_capture && !self.is_ephemeral() && self.state.is_at_rest() && self.tree().is_some() {
-            self.start_save(Occasion::Between);
+            self.start_save(CaptureOccasion::BetweenTurns);
             return Ok(true);
         }
         self.answer_forkers().await?;
@@ -476,53 +493,59 @@ impl Actor {
 
     async fn pause(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.pausing);
-        let facts = match self.state.decide(&Wish::Pause) {
+        let facts = match self.state.decide(&StateCommand::Pause) {
             Ok(facts) => facts,
             Err(refused) => {
                 waiting.into_iter().for_each(|reply| drop(reply.send(Err(refused.into()))));
                 return Ok(());
             }
         };
-        let noted = self.note(facts).await;
+        let noted = self.commit_facts(facts).await;
         for reply in waiting {
             let failed = noted.as_ref().err().map(Error::shared);
-            reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
+            reply.send(failed.map_or_else(|| Ok(CommandReply::default()), Err)).ok();
         }
-        self.survive(noted)
+        self.tolerate(noted)
     }
 
     async fn answer_forkers(&mut self) -> Result<()> {
         if self.forking.is_empty() {
             return Ok(());
         }
-        let checkpoint = match self.state.settled {
-            Some(number) => self.rooms.store.checkpoint(self.lease.workspace, number).await?,
+        let checkpoint = match self.state.last_full_checkpoint {
+            Some(number) => self.services.store.checkpoint(self.lease.workspace, number).await?,
             None => None,
         };
-        let memory = self.state.unborn.unwrap_or(self.session.native_id);
-        let mut card = self.state.card();
+        let memory = self.state.inherited_memory.unwrap_or(self.session.native_id);
+        let mut card = self.state.summary();
         // Turns that are not over are not shared.
         card.turns -= card.open_turns;
         let shared = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.seq);
         let waiting = self.state.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
-        let point = ForkPoint { checkpoint, memory, told: self.state.told, waiting, card };
+        let point = ForkPoint {
+            checkpoint,
+            memory,
+            turns_delivered: self.state.turns_delivered,
+            waiting,
+            summary: card,
+        };
         for reply in self.forking.drain(..) {
             reply.send(Ok(point.clone())).ok();
         }
         Ok(())
     }
 
-    pub(super) fn lose_patience_later(&mut self) {
-        if self.patience.is_none() && self.state.was_asked_to_stop() {
-            self.patience = Some(Instant::now() + self.rooms.settings.interrupt_grace);
+    pub(super) fn set_interrupt_deadline(&mut self) {
+        if self.interrupt_deadline.is_none() && self.state.was_asked_to_stop() {
+            self.interrupt_deadline = Some(Instant::now() + self.services.settings.interrupt_grace);
         }
     }
 
     /// An agent that does not stop its turn when asked is ended; the turn is over either way.
-    pub(super) async fn lose_patience(&mut self) {
-        if self.patience.is_some_and(|at| at <= Instant::now()) {
-            self.patience = None;
-            if let Some(hands) = &self.hands {
+    pub(super) async fn end_unresponsive_agent(&mut self) {
+        if self.interrupt_deadline.is_some_and(|at| at <= Instant::now()) {
+            self.interrupt_deadline = None;
+            if let Some(hands) = &self.conn {
                 hands.remote.signal(hands.process, 9).await.ok();
             }
         }
@@ -530,18 +553,18 @@ impl Actor {
 }
 
 /// What the agent is told by it.
-fn interrupting(fact: &Fact) -> Option<(u64, Say)> {
+fn interrupting(fact: &Fact) -> Option<(u64, AgentInput)> {
     match fact {
-        Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+        Fact::Interrupting { turn, input } => Some((*input, AgentInput::Interrupt { turn: *turn })),
         _ => None,
     }
 }
 
 /// What the agent is told of it in the middle of a turn.
-fn steering(fact: &Fact, wish: &Wish) -> Option<(u64, Say)> {
+fn steering(fact: &Fact, wish: &StateCommand) -> Option<(u64, AgentInput)> {
     match (fact, wish) {
-        (Fact::Steering { turn, into, input }, Wish::Prompt { content, .. }) => {
-            Some((*input, Say::Steer { turn: *turn, into: *into, content: content.clone() }))
+        (Fact::Steering { turn, into, input }, StateCommand::Prompt { content, .. }) => {
+            Some((*input, AgentInput::Steer { turn: *turn, into: *into, content: content.clone() }))
         }
         _ => None,
     }

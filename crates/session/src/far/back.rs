@@ -2,18 +2,18 @@
 //! somebody resumes.
 
 use super::{
-    Far,
-    history::{KnownSession, Purged},
+    Replicator,
+    history::{ManifestHistory, PurgedSessionPolicy},
     keys, trouble,
 };
-use crate::{Error, Result, blocking, rooms::Rooms, state::State};
+use crate::{Error, Result, blocking, rooms::Services, state::SessionState};
 use ash_model::{
-    AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
-    far::{FarAgent, FarCheckpoint, Manifest, Tombstone},
-    luggage::Line,
+    AgentName, Event, EventSeq, Fact, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
+    far::{AgentDefinition, ManifestCheckpoint, SessionManifest, SessionTombstone},
+    luggage::EventLine,
 };
 use ash_snapshot::Repo;
-use ash_store::{Card, Checkpoint, Scope, TurnRow};
+use ash_store::{AccessScope, Checkpoint, SessionSummary, TurnRow};
 use futures::{StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,20 +22,20 @@ const AT_ONCE: usize = 16;
 /// Of a pack, read at a time.
 const PIECE: u64 = 8 << 20;
 /// A longer line of forks than anybody has.
-const MOST_PARENTS: usize = 1000;
+const MAX_FORK_GENERATIONS: usize = 1000;
 
 /// A session as the object store has it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FarSession {
+pub struct ReplicatedSession {
     pub tenant: TenantId,
     pub id: SessionId,
     /// `None`: it is sealed.
-    pub manifest: Option<Manifest>,
+    pub manifest: Option<SessionManifest>,
 }
 
 /// What came back of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Returned {
+pub struct RemoteRestoreReport {
     pub sessions: u64,
     pub agents: u64,
     /// Of files.
@@ -44,24 +44,24 @@ pub struct Returned {
     pub failed: Vec<String>,
 }
 
-impl Far {
+impl Replicator {
     /// Everything that is there, by tenant and session: without restoring anything.
-    pub async fn sessions(&self) -> Result<Vec<FarSession>> {
+    pub async fn sessions(&self) -> Result<Vec<ReplicatedSession>> {
         let mut all = Vec::new();
         for tenant in self.tenants().await? {
             let newest = self.newest(&tenant).await?;
             let read = newest.into_iter().map(|(id, key)| async move {
                 let bytes = self.bucket.get(&key).await.map_err(trouble)?;
-                let told = match Repo::is_concealed(&bytes) {
+                let told = match Repo::is_sealed_blob(&bytes) {
                     true => None,
                     // One that was purged is not there.
-                    false if serde_json::from_slice::<Tombstone>(&bytes).is_ok() => return Ok(None),
-                    false => Some(parsed::<Manifest>(&key, &bytes)?),
+                    false if serde_json::from_slice::<SessionTombstone>(&bytes).is_ok() => return Ok(None),
+                    false => Some(parsed::<SessionManifest>(&key, &bytes)?),
                 };
                 Ok::<_, Error>(Some((id, told)))
             });
             let found: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
-            all.extend(found.into_iter().flatten().map(|(id, manifest)| FarSession {
+            all.extend(found.into_iter().flatten().map(|(id, manifest)| ReplicatedSession {
                 tenant: tenant.clone(),
                 id,
                 manifest,
@@ -73,11 +73,11 @@ impl Far {
     /// Brings back all rows that the database does not have.
     pub async fn bring_back_all(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         lazily: bool,
-        tell: &mut (dyn FnMut(&Returned) + Send),
-    ) -> Result<Returned> {
-        let mut returned = Returned::default();
+        tell: &mut (dyn FnMut(&RemoteRestoreReport) + Send),
+    ) -> Result<RemoteRestoreReport> {
+        let mut returned = RemoteRestoreReport::default();
         for tenant in self.tenants().await? {
             if !lazily {
                 self.bring_packs(rooms, &tenant, &mut returned, tell).await?;
@@ -89,7 +89,7 @@ impl Far {
                 rooms.store.add_agents(agents, rooms.clock()).await?;
             }
             for id in self.newest(&tenant).await?.into_keys() {
-                match self.bring_back(rooms, &Scope::all(&tenant), &id).await {
+                match self.bring_back(rooms, &AccessScope::all(&tenant), &id).await {
                     Ok(found) => returned.sessions += u64::from(found),
                     Err(Error::Bucket(error)) => return Err(Error::Bucket(error)),
                     Err(error) => returned.failed.push(format!("session {id} of {tenant}: {error}")),
@@ -103,10 +103,10 @@ impl Far {
     /// All packs of a tenant that are not here.
     async fn bring_packs(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
-        returned: &mut Returned,
-        tell: &mut (dyn FnMut(&Returned) + Send),
+        returned: &mut RemoteRestoreReport,
+        tell: &mut (dyn FnMut(&RemoteRestoreReport) + Send),
     ) -> Result<()> {
         let repo = rooms.repo(tenant)?;
         let mut all = self.bucket.list(&keys::packs(tenant));
@@ -115,7 +115,7 @@ impl Far {
             if repo.pack_file(pack).is_some() {
                 continue;
             }
-            let Some(mut arriving) = repo.arriving(pack)? else { continue };
+            let Some(mut arriving) = repo.import_pack(pack)? else { continue };
             let mut at = 0;
             while at < found.size {
                 let range = at..found.size.min(at + PIECE);
@@ -125,29 +125,29 @@ impl Far {
                 returned.bytes += range.end - range.start;
                 tell(returned);
             }
-            blocking(move || Ok(arriving.settle()?)).await?;
+            blocking(move || Ok(arriving.finish()?)).await?;
         }
         Ok(())
     }
 
     /// Brings a session back, and the sessions that it is a fork of. False: there is none that they may see.
-    pub async fn bring_back(&self, rooms: &Rooms, scope: &Scope, id: &SessionId) -> Result<bool> {
-        let (tenant, everybody) = (&scope.tenant, Scope::all(&scope.tenant));
+    pub async fn bring_back(&self, rooms: &Services, scope: &AccessScope, id: &SessionId) -> Result<bool> {
+        let (tenant, everybody) = (&scope.tenant, AccessScope::all(&scope.tenant));
         ash_failpoint::reach_async(&format!("far.back.{tenant}")).await;
-        let mut line: Vec<KnownSession> = Vec::new();
+        let mut line: Vec<ManifestHistory> = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take() {
-            if line.len() > MOST_PARENTS {
+            if line.len() > MAX_FORK_GENERATIONS {
                 return Err(damaged(&id, "it is a fork of a fork without an end"));
             }
             // Of those it is a fork of, the log counts, though they may have been purged, and others may have their ids.
             let purged = match line.last() {
-                None => Purged::IsGone,
-                Some(fork) => Purged::IsRead(fork.manifest.created_at),
+                None => PurgedSessionPolicy::IsGone,
+                Some(fork) => PurgedSessionPolicy::IsRead(fork.manifest.created_at),
             };
             let there = match purged {
-                Purged::IsGone => rooms.store.find(&everybody, &id).await?,
-                Purged::IsRead(then) => rooms.store.session_then(tenant, &id, then).await?,
+                PurgedSessionPolicy::IsGone => rooms.store.find_session(&everybody, &id).await?,
+                PurgedSessionPolicy::IsRead(then) => rooms.store.session_then(tenant, &id, then).await?,
             };
             if there.is_some() {
                 break;
@@ -167,7 +167,7 @@ impl Far {
             let siblings = self.siblings(rooms, tenant, (workspace, &id)).await?;
             line.splice(0..0, siblings);
             // They have one epoch, and whoever comes next a higher one.
-            let same = |known: &KnownSession| known.manifest.workspace == workspace;
+            let same = |known: &ManifestHistory| known.manifest.workspace == workspace;
             let highest = line.iter().filter(|known| same(known)).map(|known| known.manifest.epoch).max();
             for known in line.iter_mut().filter(|known| same(known)) {
                 known.manifest.epoch = highest.unwrap_or(known.manifest.epoch);
@@ -179,7 +179,7 @@ impl Far {
                 crate::witness::note_purge(rooms, tombstone.clone()).await?;
             }
             let rebuilt = Box::pin(self.rebuilt(rooms, known)).await?;
-            rooms.store.rebuild(ash_store::Rebuilt { purged, ..rebuilt }).await?;
+            rooms.store.rebuild(ash_store::RebuiltSession { purged, ..rebuilt }).await?;
         }
         Ok(found)
     }
@@ -187,13 +187,13 @@ impl Far {
     /// The others of a shared workspace: its files are what the last of them has left.
     async fn siblings(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         (workspace, but): (WorkspaceId, &SessionId),
-    ) -> Result<Vec<KnownSession>> {
+    ) -> Result<Vec<ManifestHistory>> {
         let mut siblings = Vec::new();
         for id in self.newest(tenant).await?.into_keys().filter(|id| id != but) {
-            if rooms.store.find(&Scope::all(tenant), &id).await?.is_some() {
+            if rooms.store.find_session(&AccessScope::all(tenant), &id).await?.is_some() {
                 continue;
             }
             let found = self.known_session(rooms, tenant, &id).await?.session();
@@ -229,11 +229,11 @@ impl Far {
     /// An agent as it is, and the version that is asked for, or all of them.
     pub(super) async fn agents(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         name: &AgentName,
         only: Option<u32>,
-    ) -> Result<Vec<FarAgent>> {
+    ) -> Result<Vec<AgentDefinition>> {
         let mut newest: BTreeMap<u64, (u64, String)> = BTreeMap::new();
         let mut all = self.bucket.list(&keys::agent(tenant, name));
         while let Some(found) = all.try_next().await.map_err(trouble)? {
@@ -247,33 +247,37 @@ impl Far {
         let wanted =
             |version: &u64| only.is_none_or(|only| u64::from(only) == *version) || Some(*version) == last;
         let read = newest.into_iter().filter(|(version, _)| wanted(version));
-        let read =
-            read.map(|(_, (_, key))| async move { self.fetched::<FarAgent>(rooms, tenant, &key).await });
-        let agents: Vec<FarAgent> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+        let read = read
+            .map(|(_, (_, key))| async move { self.fetched::<AgentDefinition>(rooms, tenant, &key).await });
+        let agents: Vec<AgentDefinition> =
+            futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
         Ok(agents.into_iter().filter(|agent| agent.tenant == *tenant && agent.name == *name).collect())
     }
 
     async fn fetched<T: serde::de::DeserializeOwned>(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         key: &str,
     ) -> Result<T> {
         let bytes = self.bucket.get(key).await.map_err(trouble)?;
-        let bytes = rooms.repo(tenant)?.reveal(bytes.into(), key)?;
+        let bytes = rooms.repo(tenant)?.unseal(bytes.into(), key)?;
         parsed(key, &bytes)
     }
 }
 
 /// What the log makes of a session.
-pub(crate) fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<TurnRow>)> {
-    let mut state = State::new(manifest.base.unwrap_or(0));
+pub(crate) fn folded(
+    manifest: &SessionManifest,
+    lines: &[EventLine],
+) -> Result<(SessionSummary, Vec<TurnRow>)> {
+    let mut state = SessionState::new(manifest.base.unwrap_or(0));
     let mut turns: HashMap<TurnId, TurnRow> = HashMap::new();
     for line in lines.iter().filter(|line| line.kind != "said") {
         state.apply(line.seq, &event(&manifest.session, line)?.fact);
-        turns.extend(state.take_changed().into_iter().map(|row| (row.id, row)));
+        turns.extend(state.take_changed_turns().into_iter().map(|row| (row.id, row)));
     }
-    let mut card = state.card();
+    let mut card = state.summary();
     if manifest.base.is_some() {
         // No event of its own tells what it has of its parent.
         card.title = manifest.title.clone();
@@ -285,12 +289,13 @@ pub(crate) fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<T
 
 /// All of them. One of which there is no manifest was given up; its pack still tells of the log.
 pub(crate) fn checkpoints(
-    manifest: &Manifest,
-    lines: &[Line],
-    kept: &BTreeSet<Seq>,
+    manifest: &SessionManifest,
+    lines: &[EventLine],
+    kept: &BTreeSet<EventSeq>,
     now: Timestamp,
 ) -> Result<Vec<Checkpoint>> {
-    let mut all: Vec<Checkpoint> = manifest.first.iter().map(|first| row(manifest, first, now)).collect();
+    let mut all: Vec<Checkpoint> =
+        manifest.initial_checkpoints.iter().map(|first| row(manifest, first, now)).collect();
     let newest = manifest.checkpoint.as_ref();
     for (number, line) in lines.iter().enumerate().filter(|(_, line)| line.kind == "saved") {
         let Fact::Saved(saved) = event(&manifest.session, line)?.fact else { continue };
@@ -321,17 +326,17 @@ pub(crate) fn checkpoints(
             bytes: saved.bytes,
             skipped: known.map_or(Some(saved.skipped.len() as u64), |known| known.skipped),
             unsettled: known.and_then(|known| known.unsettled),
-            beside: saved.beside,
-            back: saved.back,
-            removed: there.is_none().then_some(now),
-            far: Some(now),
+            concurrent_turns: saved.concurrent_turns,
+            rewound_to: saved.rewound_to,
+            removed_at: there.is_none().then_some(now),
+            uploaded_at: Some(now),
             at: line.at,
         });
     }
     Ok(all)
 }
 
-fn row(manifest: &Manifest, checkpoint: &FarCheckpoint, now: Timestamp) -> Checkpoint {
+fn row(manifest: &SessionManifest, checkpoint: &ManifestCheckpoint, now: Timestamp) -> Checkpoint {
     Checkpoint {
         workspace: manifest.workspace,
         number: checkpoint.number,
@@ -345,15 +350,15 @@ fn row(manifest: &Manifest, checkpoint: &FarCheckpoint, now: Timestamp) -> Check
         bytes: checkpoint.bytes,
         skipped: checkpoint.skipped,
         unsettled: checkpoint.unsettled,
-        beside: checkpoint.beside.clone(),
-        back: checkpoint.back,
-        removed: None,
-        far: Some(now),
+        concurrent_turns: checkpoint.concurrent_turns.clone(),
+        rewound_to: checkpoint.rewound_to,
+        removed_at: None,
+        uploaded_at: Some(now),
         at: checkpoint.at,
     }
 }
 
-fn event(id: &SessionId, line: &Line) -> Result<Event> {
+fn event(id: &SessionId, line: &EventLine) -> Result<Event> {
     let fact = Fact::decode(&line.kind, line.json.clone()).map_err(|error| {
         tracing::warn!(session = %id, seq = line.seq, %error, "an event from the object store cannot be read");
         damaged(id, &format!("event {} cannot be read", line.seq))
@@ -381,7 +386,7 @@ mod tests {
     #[test]
     fn damage_is_told_in_words_of_our_own() {
         let id = SessionId::parse("s").expect("an id");
-        let line = |kind: &str| Line {
+        let line = |kind: &str| EventLine {
             seq: 7,
             turn: None,
             at: Timestamp(0),
@@ -390,7 +395,7 @@ mod tests {
         };
         let events = ["queued", "of-tomorrow"].map(|kind| event(&id, &line(kind)).expect_err(kind));
         let objects = [&b"{"[..], b"[]", b"{\"session\": 5}"]
-            .map(|bytes| parsed::<Manifest>("manifests/s/1", bytes).expect_err("damaged"));
+            .map(|bytes| parsed::<SessionManifest>("manifests/s/1", bytes).expect_err("damaged"));
         for error in events.into_iter().chain(objects) {
             let said = error.to_string();
             assert!(

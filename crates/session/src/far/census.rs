@@ -7,11 +7,11 @@
 mod compare;
 mod graph;
 
-use super::{Far, keys, trouble};
-use crate::{Result, blocking, rooms::Rooms};
+use super::{Replicator, keys, trouble};
+use crate::{Result, blocking, rooms::Services};
 use ash_model::{AgentName, Epoch, SessionId, TenantId};
-use ash_store::{RemoteState, Retraction};
-use compare::{Listing, compare};
+use ash_store::{RemoteRetraction, RemoteState};
+use compare::{TenantObjectListing, compare};
 use futures::TryStreamExt;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,14 +20,14 @@ use std::{
 use tokio::time::Instant;
 
 /// After an outage it is looked at once, but no oftener than this.
-const OFTENEST: Duration = Duration::from_secs(30);
+const MIN_CENSUS_INTERVAL: Duration = Duration::from_secs(30);
 /// As many are named when something is lost.
 const NAMED: usize = 3;
 const LOST: &str = "remote_packs_lost";
 
-impl Far {
+impl Replicator {
     /// As long as the server lives, whenever the bucket is ours.
-    pub async fn check_for_ever(&self, rooms: &Rooms, every: Duration) {
+    pub async fn check_for_ever(&self, rooms: &Services, every: Duration) {
         loop {
             self.claim.until_held().await;
             let began = Instant::now();
@@ -35,17 +35,17 @@ impl Far {
                 Ok(()) => every,
                 Err(error) => {
                     tracing::warn!(%error, "what the object store has could not be compared; it is tried again");
-                    every.min(OFTENEST)
+                    every.min(MIN_CENSUS_INTERVAL)
                 }
             };
             tokio::select! {
                 () = tokio::time::sleep_until(began + pause) => {}
-                () = self.suspicion.notified() => tokio::time::sleep_until(began + every.min(OFTENEST)).await,
+                () = self.recheck.notified() => tokio::time::sleep_until(began + every.min(MIN_CENSUS_INTERVAL)).await,
             }
         }
     }
 
-    async fn check_all(&self, rooms: &Rooms) -> Result<()> {
+    async fn check_all(&self, rooms: &Services) -> Result<()> {
         // Its mark comes back first: without it nothing there is known to be ours.
         self.check().await?;
         let mut lost = BTreeMap::new();
@@ -59,7 +59,7 @@ impl Far {
         Ok(())
     }
 
-    fn tell_lost(&self, rooms: &Rooms, lost: &BTreeMap<TenantId, BTreeSet<String>>) {
+    fn tell_lost(&self, rooms: &Services, lost: &BTreeMap<TenantId, BTreeSet<String>>) {
         let keys: Vec<String> =
             lost.iter().flat_map(|(tenant, lost)| lost.iter().map(|pack| keys::pack(tenant, pack))).collect();
         if keys.is_empty() {
@@ -76,7 +76,7 @@ impl Far {
     }
 
     /// Answers which packs are neither here nor there, and needed.
-    async fn check_tenant(&self, rooms: &Rooms, tenant: &TenantId) -> Result<BTreeSet<String>> {
+    async fn check_tenant(&self, rooms: &Services, tenant: &TenantId) -> Result<BTreeSet<String>> {
         // Before the listing: what is sent later is not missing.
         let said = rooms.store.remote_state(tenant).await?;
         let ids = said.sessions.iter().map(|session| &session.id);
@@ -90,8 +90,8 @@ impl Far {
         Ok(lost)
     }
 
-    async fn retract(&self, rooms: &Rooms, tenant: &TenantId, what: Retraction) -> Result<()> {
-        let Retraction { packs, missing, not_missing, agents, checkpoints, logs } = &what;
+    async fn retract(&self, rooms: &Services, tenant: &TenantId, what: RemoteRetraction) -> Result<()> {
+        let RemoteRetraction { packs, missing, not_missing, agents, checkpoints, logs } = &what;
         tracing::warn!(
             %tenant, missing = missing.len(), packs = packs.len(), agents = agents.len(), checkpoints = checkpoints.len(),
             logs = logs.len(), found = not_missing.len(),
@@ -104,7 +104,7 @@ impl Far {
             *retractions += 1;
             self.known.lock().await.remove(tenant);
         }
-        self.ring();
+        self.notify();
         Ok(())
     }
 
@@ -114,8 +114,8 @@ impl Far {
         tenant: &TenantId,
         said: &RemoteState,
         buried: &HashMap<SessionId, Epoch>,
-    ) -> Result<Listing> {
-        let mut listing = Listing::default();
+    ) -> Result<TenantObjectListing> {
+        let mut listing = TenantObjectListing::default();
         let whole = |key: &str, size: u64| said.objects.get(key).is_none_or(|said| size >= *said);
         let mut packs = self.bucket.list(&keys::packs(tenant));
         while let Some(found) = packs.try_next().await.map_err(trouble)? {

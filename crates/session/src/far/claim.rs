@@ -4,7 +4,7 @@
 //! intervals. Another server writes nothing before it has watched that number for two and a half intervals, by its own
 //! monotonic clock, and it did not rise. No clock of one machine is compared with that of another.
 
-use ash_cloud::{Bucket, Code, Patience, Trouble, Written};
+use ash_cloud::{Bucket, BucketError, BucketErrorCode, PutOutcome, RetryPolicy};
 use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
@@ -21,12 +21,15 @@ const EVERY: Duration = Duration::from_secs(15);
 /// No holder can make another server wait longer than this by what it writes.
 const MAX_EVERY: Duration = Duration::from_secs(600);
 /// The longest pause between two looks of a server that waits.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const CHANGED: Duration = Duration::from_millis(20);
 /// A renewal that takes longer than this, or than an interval, is begun anew.
-const SLOW: Duration = Duration::from_secs(5);
-const PATIENCE: Patience =
-    Patience { tries: 4, first: Duration::from_millis(100), longest: Duration::from_millis(500) };
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
+const CLAIM_RETRY_POLICY: RetryPolicy = RetryPolicy {
+    max_attempts: 4,
+    initial_delay: Duration::from_millis(100),
+    max_delay: Duration::from_millis(500),
+};
 
 /// Who wants the bucket, and how.
 #[derive(Debug, Clone)]
@@ -84,7 +87,7 @@ pub struct ClaimConflict {
 
 /// What became of our wish to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
+enum ClaimState {
     /// We do not know yet whose it is.
     Unclaimed,
     /// Another server held it when we came, and may be alive.
@@ -98,7 +101,7 @@ enum Standing {
 }
 
 /// What an attempt to get the claim came to.
-enum Attempt {
+enum ClaimAttempt {
     Held,
     /// Worth another look at once: something has changed meanwhile.
     Changed,
@@ -107,7 +110,7 @@ enum Attempt {
 }
 
 /// The highest foreign number that a server saw which waits, and since when it has seen no other.
-struct Watched {
+struct WatchedClaim {
     number: u64,
     since: Option<Instant>,
 }
@@ -116,7 +119,7 @@ struct Watched {
 pub(super) struct BucketClaim {
     /// Without the limits of what is sent: a claim never waits behind packs.
     bucket: Bucket,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<ClaimState>,
     instance: Uuid,
     renewing: tokio::sync::Mutex<Option<Claimant>>,
 }
@@ -124,68 +127,69 @@ pub(super) struct BucketClaim {
 impl BucketClaim {
     pub(super) fn new(bucket: &Bucket) -> BucketClaim {
         BucketClaim {
-            bucket: bucket.clone().patient(PATIENCE),
-            standing: watch::channel(Standing::Unclaimed).0,
+            bucket: bucket.clone().with_retry_policy(CLAIM_RETRY_POLICY),
+            standing: watch::channel(ClaimState::Unclaimed).0,
             instance: Uuid::new_v4(),
             renewing: tokio::sync::Mutex::default(),
         }
     }
 
     pub(super) async fn until_held(&self) {
-        self.until(|standing| matches!(standing, Standing::Held { .. })).await;
+        self.until(|standing| matches!(standing, ClaimState::Held { .. })).await;
     }
 
     pub(super) async fn until_lost(&self) {
-        self.until(|standing| !matches!(standing, Standing::Held { .. })).await;
+        self.until(|standing| !matches!(standing, ClaimState::Held { .. })).await;
     }
 
-    async fn until(&self, wanted: impl FnMut(&Standing) -> bool) {
+    async fn until(&self, wanted: impl FnMut(&ClaimState) -> bool) {
         // The sender is ours, and lives as long.
         self.standing.subscribe().wait_for(wanted).await.ok();
     }
 
     /// Whether we may write now. A claim that is not fresh any more is renewed first.
-    pub(super) async fn allow(&self) -> Result<(), Trouble> {
+    pub(super) async fn allow(&self) -> Result<(), BucketError> {
         let standing = self.standing.borrow().clone();
         match standing {
-            Standing::Held { fresh_until, .. } if Instant::now() < fresh_until => Ok(()),
-            Standing::Held { .. } => {
+            ClaimState::Held { fresh_until, .. } if Instant::now() < fresh_until => Ok(()),
+            ClaimState::Held { .. } => {
                 self.renew().await?;
                 let standing = self.standing.borrow().clone();
                 match standing {
-                    Standing::Held { fresh_until, .. } if Instant::now() >= fresh_until => {
+                    ClaimState::Held { fresh_until, .. } if Instant::now() >= fresh_until => {
                         Err(self.too_slow(self.bucket_interval()))
                     }
-                    Standing::Held { .. }
-                    | Standing::Unclaimed
-                    | Standing::Waiting(_)
-                    | Standing::Taken(_)
-                    | Standing::Released => self.refusal(&standing).map_or(Ok(()), Err),
+                    ClaimState::Held { .. }
+                    | ClaimState::Unclaimed
+                    | ClaimState::Waiting(_)
+                    | ClaimState::Taken(_)
+                    | ClaimState::Released => self.refusal(&standing).map_or(Ok(()), Err),
                 }
             }
-            Standing::Unclaimed | Standing::Waiting(_) | Standing::Taken(_) | Standing::Released => {
+            ClaimState::Unclaimed | ClaimState::Waiting(_) | ClaimState::Taken(_) | ClaimState::Released => {
                 self.refusal(&standing).map_or(Ok(()), Err)
             }
         }
     }
 
     /// What keeps us from writing, if anything does.
-    fn refusal(&self, standing: &Standing) -> Option<Trouble> {
+    fn refusal(&self, standing: &ClaimState) -> Option<BucketError> {
         let place = &self.bucket;
         let (code, sentence) = match standing {
-            Standing::Held { .. } => return None,
-            Standing::Unclaimed | Standing::Released => {
-                (Code::Claimed, format!("This server has no claim on {place} yet, and writes nothing there."))
-            }
-            Standing::Waiting(by) => (
-                Code::Claimed,
+            ClaimState::Held { .. } => return None,
+            ClaimState::Unclaimed | ClaimState::Released => (
+                BucketErrorCode::Claimed,
+                format!("This server has no claim on {place} yet, and writes nothing there."),
+            ),
+            ClaimState::Waiting(by) => (
+                BucketErrorCode::Claimed,
                 format!(
                     "{place} is claimed by another ash server ({by}), which may be gone: this one writes nothing there \
                      until it has waited for a sign of life. `ash serve --take-over` does not wait."
                 ),
             ),
-            Standing::Taken(by) => (
-                Code::Taken,
+            ClaimState::Taken(by) => (
+                BucketErrorCode::Taken,
                 format!(
                     "{place} was taken over by another ash server ({by}): this one sends nothing any more, and its \
                      sessions are safe on this machine only. Stop one of the two, or give them different prefixes; a start \
@@ -193,15 +197,15 @@ impl BucketClaim {
                 ),
             ),
         };
-        Some(Trouble { code, sentence, passing: false })
+        Some(BucketError { code, message: sentence, is_transient: false })
     }
 
     /// What is wrong with the claim itself, for people.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
+    pub(super) fn trouble(&self) -> Option<BucketError> {
         let standing = self.standing.borrow().clone();
         match standing {
-            Standing::Waiting(_) | Standing::Taken(_) => self.refusal(&standing),
-            Standing::Unclaimed | Standing::Held { .. } | Standing::Released => None,
+            ClaimState::Waiting(_) | ClaimState::Taken(_) => self.refusal(&standing),
+            ClaimState::Unclaimed | ClaimState::Held { .. } | ClaimState::Released => None,
         }
     }
 
@@ -209,83 +213,87 @@ impl BucketClaim {
     pub(super) async fn acquire(
         &self,
         claimant: &Claimant,
-        tell: &(dyn Fn(Trouble) + Send + Sync),
+        tell: &(dyn Fn(BucketError) + Send + Sync),
     ) -> Result<(), ClaimConflict> {
         *self.renewing.lock().await = Some(claimant.clone());
-        let (mut watched, mut breath) = (None, super::BREATH);
+        let (mut watched, mut breath) = (None, super::FIRST_RETRY_DELAY);
         loop {
-            let slow = self.every(claimant).max(SLOW);
+            let slow = self.every(claimant).max(RENEWAL_TIMEOUT);
             let tried = timeout(slow, self.attempt(claimant, &mut watched)).await;
             match tried.unwrap_or_else(|_| Err(self.too_slow(slow))) {
-                Ok(Attempt::Held) => return Ok(()),
-                Ok(Attempt::Changed) => sleep(CHANGED).await,
-                Ok(Attempt::Conflict(by)) => {
+                Ok(ClaimAttempt::Held) => return Ok(()),
+                Ok(ClaimAttempt::Changed) => sleep(CHANGED).await,
+                Ok(ClaimAttempt::Conflict(by)) => {
                     return Err(ClaimConflict { bucket: self.bucket.to_string(), by });
                 }
-                Ok(Attempt::Waiting(by)) => {
-                    breath = super::BREATH;
-                    self.standing.send_replace(Standing::Waiting(by));
+                Ok(ClaimAttempt::Waiting(by)) => {
+                    breath = super::FIRST_RETRY_DELAY;
+                    self.standing.send_replace(ClaimState::Waiting(by));
                     self.trouble().into_iter().for_each(tell);
-                    sleep(LOOK.min(self.every(claimant) / 2)).await;
+                    sleep(MAX_POLL_INTERVAL.min(self.every(claimant) / 2)).await;
                 }
                 Err(trouble) => {
                     // Nor could the holder show that it is alive.
-                    watched.iter_mut().for_each(|watched: &mut Watched| watched.since = None);
+                    watched.iter_mut().for_each(|watched: &mut WatchedClaim| watched.since = None);
                     tell(trouble);
                     sleep(breath).await;
-                    breath = (breath * 2).min(super::LONGEST_BREATH);
+                    breath = (breath * 2).min(super::MAX_RETRY_DELAY);
                 }
             }
         }
     }
 
-    async fn attempt(&self, claimant: &Claimant, watched: &mut Option<Watched>) -> Result<Attempt, Trouble> {
+    async fn attempt(
+        &self,
+        claimant: &Claimant,
+        watched: &mut Option<WatchedClaim>,
+    ) -> Result<ClaimAttempt, BucketError> {
         let Some(number) = self.numbers().await?.last().copied() else {
             return self.take(claimant, 1).await;
         };
-        let Some(found) = self.read(number).await? else { return Ok(Attempt::Changed) };
+        let Some(found) = self.read(number).await? else { return Ok(ClaimAttempt::Changed) };
         if found.holder == claimant.holder || claimant.take_over {
             return self.take(claimant, number + 1).await;
         }
         let now = Instant::now();
         let known = match watched.as_mut() {
-            Some(known) if number > known.number => return Ok(Attempt::Conflict(found)),
+            Some(known) if number > known.number => return Ok(ClaimAttempt::Conflict(found)),
             Some(known) if number == known.number => known,
-            Some(_) | None => watched.insert(Watched { number, since: None }),
+            Some(_) | None => watched.insert(WatchedClaim { number, since: None }),
         };
         let since = *known.since.get_or_insert(now);
         let theirs = Duration::from_millis(found.beat).min(MAX_EVERY);
         if now - since < self.every(claimant).max(theirs) * 5 / 2 {
-            return Ok(Attempt::Waiting(found));
+            return Ok(ClaimAttempt::Waiting(found));
         }
         self.take(claimant, number + 1).await
     }
 
     /// Writes this number, if no other server has.
-    async fn take(&self, claimant: &Claimant, number: u64) -> Result<Attempt, Trouble> {
+    async fn take(&self, claimant: &Claimant, number: u64) -> Result<ClaimAttempt, BucketError> {
         let began = Instant::now();
         if !self.write(claimant, number).await? {
-            return Ok(Attempt::Changed);
+            return Ok(ClaimAttempt::Changed);
         }
         let numbers = self.numbers().await?;
         if numbers.last().is_some_and(|last| *last > number) {
-            return Ok(Attempt::Changed);
+            return Ok(ClaimAttempt::Changed);
         }
         self.hold(claimant, number, began);
         self.delete_older(&numbers, number).await;
-        Ok(Attempt::Held)
+        Ok(ClaimAttempt::Held)
     }
 
     /// Writes the next number, or finds out that another server has the bucket now.
-    pub(super) async fn renew(&self) -> Result<(), Trouble> {
+    pub(super) async fn renew(&self) -> Result<(), BucketError> {
         let renewing = self.renewing.lock().await;
         let Some(claimant) = renewing.as_ref() else { return Ok(()) };
-        let slow = self.every(claimant).max(SLOW);
+        let slow = self.every(claimant).max(RENEWAL_TIMEOUT);
         timeout(slow, self.write_next(claimant)).await.unwrap_or_else(|_| Err(self.too_slow(slow)))
     }
 
-    async fn write_next(&self, claimant: &Claimant) -> Result<(), Trouble> {
-        let Standing::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
+    async fn write_next(&self, claimant: &Claimant) -> Result<(), BucketError> {
+        let ClaimState::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
         let (began, next) = (Instant::now(), number + 1);
         let is_ours = self.write(claimant, next).await?;
         let numbers = self.numbers().await?;
@@ -298,16 +306,16 @@ impl BucketClaim {
         // Gone again between the two looks: the next renewal will tell.
         let Some(by) = self.read(last.max(next)).await? else { return Ok(()) };
         if by.instance != self.instance {
-            self.standing.send_replace(Standing::Taken(by));
+            self.standing.send_replace(ClaimState::Taken(by));
         }
         Ok(())
     }
 
     /// Gives the bucket back: the next server need not wait.
-    pub(super) async fn release(&self) -> Result<(), Trouble> {
+    pub(super) async fn release(&self) -> Result<(), BucketError> {
         let _renewing = self.renewing.lock().await;
-        let Standing::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
-        self.standing.send_replace(Standing::Released);
+        let ClaimState::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
+        self.standing.send_replace(ClaimState::Released);
         // The highest last: whoever comes meanwhile sees that it was ours.
         let mut numbers = self.numbers().await?;
         numbers.retain(|other| *other <= number);
@@ -320,11 +328,11 @@ impl BucketClaim {
 
     fn hold(&self, claimant: &Claimant, number: u64, began: Instant) {
         let fresh_until = began + self.every(claimant) * 2;
-        self.standing.send_replace(Standing::Held { number, fresh_until });
+        self.standing.send_replace(ClaimState::Held { number, fresh_until });
     }
 
     /// Whether it is ours now. It may be from a try of ours of which we heard nothing.
-    async fn write(&self, claimant: &Claimant, number: u64) -> Result<bool, Trouble> {
+    async fn write(&self, claimant: &Claimant, number: u64) -> Result<bool, BucketError> {
         let record = ClaimRecord {
             holder: claimant.holder.clone(),
             host: claimant.host.clone(),
@@ -334,15 +342,15 @@ impl BucketClaim {
         };
         let text = serde_json::to_vec(&record).expect("plain words and numbers");
         match self.bucket.put_new(&key(number), text.into()).await? {
-            Written::New => Ok(true),
-            Written::There => {
+            PutOutcome::Created => Ok(true),
+            PutOutcome::AlreadyExists => {
                 Ok(self.read(number).await?.is_some_and(|found| found.instance == self.instance))
             }
         }
     }
 
     /// A claim that cannot be understood is another server's, all the same.
-    async fn read(&self, number: u64) -> Result<Option<ClaimRecord>, Trouble> {
+    async fn read(&self, number: u64) -> Result<Option<ClaimRecord>, BucketError> {
         let unknown = ClaimRecord {
             holder: String::new(),
             host: String::new(),
@@ -352,13 +360,13 @@ impl BucketClaim {
         };
         match self.bucket.get(&key(number)).await {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or(unknown))),
-            Err(Trouble { code: Code::Missing, .. }) => Ok(None),
+            Err(BucketError { code: BucketErrorCode::Missing, .. }) => Ok(None),
             Err(trouble) => Err(trouble),
         }
     }
 
     /// Of all claims that are there, in order.
-    async fn numbers(&self) -> Result<Vec<u64>, Trouble> {
+    async fn numbers(&self) -> Result<Vec<u64>, BucketError> {
         let found: Vec<_> = self.bucket.list(CLAIMS).try_collect().await?;
         let mut numbers: Vec<u64> = found.iter().filter_map(|found| number(&found.key)).collect();
         numbers.sort_unstable();
@@ -383,13 +391,13 @@ impl BucketClaim {
         if self.bucket.to_string().starts_with("file://") { EVERY_ON_DISK } else { EVERY }
     }
 
-    fn too_slow(&self, after: Duration) -> Trouble {
+    fn too_slow(&self, after: Duration) -> BucketError {
         let sentence = format!(
             "{} did not answer within {} s: check the network and the store.",
             self.bucket,
             after.as_secs()
         );
-        Trouble { code: Code::Unreachable, sentence, passing: true }
+        BucketError { code: BucketErrorCode::Unreachable, message: sentence, is_transient: true }
     }
 }
 

@@ -2,16 +2,16 @@
 //! cut does not take a session away: what an older manifest or another pack has is used, and each event that none of them
 //! has is a row `missing`.
 
-use super::{Far, keys, trouble};
-use crate::{Error, Result, blocking, luggage, rooms::Rooms, witness::History};
-use ash_cloud::{Code, Trouble};
+use super::{Replicator, keys, trouble};
+use crate::{Error, Result, blocking, luggage, rooms::Services, witness::PackHistory};
+use ash_cloud::{BucketError, BucketErrorCode};
 use ash_model::{
-    Epoch, Fact, Seq, SessionId, TenantId, Timestamp, Witness,
-    far::{Manifest, Tombstone},
-    luggage::Line,
+    Epoch, EventSeq, Fact, HistorySource, SessionId, TenantId, Timestamp,
+    far::{SessionManifest, SessionTombstone},
+    luggage::EventLine,
 };
 use ash_snapshot::{Repo, TreeId};
-use ash_store::Rebuilt;
+use ash_store::RebuiltSession;
 use futures::TryStreamExt;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -25,56 +25,59 @@ const LISTED: Duration = Duration::from_secs(10);
 const MAX_OLDER: usize = 50;
 
 /// The newest manifest of a session that can be read, with what the names of all of them tell.
-pub(crate) struct KnownSession {
-    pub(crate) manifest: Manifest,
+pub(crate) struct ManifestHistory {
+    pub(crate) manifest: SessionManifest,
     /// The keys of those before it, the newest first.
     older: Vec<String>,
     /// The events at which there is a manifest.
-    pub(super) kept: BTreeSet<Seq>,
+    pub(super) kept: BTreeSet<EventSeq>,
     /// The highest name: the newest manifest may be one that cannot be read.
-    proven: (Epoch, Seq),
+    proven: (Epoch, EventSeq),
     /// It was purged since; a fork still reads its log.
-    pub(super) buried: Option<Tombstone>,
+    pub(super) buried: Option<SessionTombstone>,
 }
 
 /// Whether a session that was purged is of interest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purged {
+pub(super) enum PurgedSessionPolicy {
     IsGone,
     /// Its log is what a fork shares that was made then: who has its id since does not count.
     IsRead(Timestamp),
 }
 
-impl Purged {
+impl PurgedSessionPolicy {
     /// Whether another session had the id then, which this one has now.
-    fn is_before(self, manifest: &Manifest) -> bool {
+    fn is_before(self, manifest: &SessionManifest) -> bool {
         match self {
-            Purged::IsGone => false,
-            Purged::IsRead(then) => manifest.created_at > then,
+            PurgedSessionPolicy::IsGone => false,
+            PurgedSessionPolicy::IsRead(then) => manifest.created_at > then,
         }
     }
 }
 
 /// What the object store says of a session.
-pub(crate) enum FarHistory<T> {
+pub(crate) enum RemoteHistory<T> {
     Nothing,
-    Purged(Tombstone),
+    Purged(SessionTombstone),
     Of(Box<T>),
 }
 
-impl<T> FarHistory<T> {
+impl<T> RemoteHistory<T> {
     /// What can come back.
     pub(crate) fn session(self) -> Option<T> {
         match self {
-            FarHistory::Of(known) => Some(*known),
-            FarHistory::Nothing | FarHistory::Purged(_) => None,
+            RemoteHistory::Of(known) => Some(*known),
+            RemoteHistory::Nothing | RemoteHistory::Purged(_) => None,
         }
     }
 }
 
-impl Far {
+impl Replicator {
     /// The highest name of every session's manifests: how far they are known there.
-    pub(crate) async fn newest_names(&self, tenant: &TenantId) -> Result<HashMap<SessionId, (Epoch, Seq)>> {
+    pub(crate) async fn newest_names(
+        &self,
+        tenant: &TenantId,
+    ) -> Result<HashMap<SessionId, (Epoch, EventSeq)>> {
         let newest = self.newest(tenant).await?;
         let numbered = newest.into_iter().filter_map(|(id, key)| Some((id, keys::numbers(&key)?)));
         Ok(numbered.map(|(id, (epoch, seq))| (id, (Epoch(epoch), seq))).collect())
@@ -84,7 +87,7 @@ impl Far {
         &self,
         tenant: &TenantId,
         id: &SessionId,
-    ) -> Result<Option<(Epoch, Seq)>> {
+    ) -> Result<Option<(Epoch, EventSeq)>> {
         let all: Vec<_> =
             self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
         let newest = all.iter().filter_map(|found| keys::numbers(&found.key)).max();
@@ -94,61 +97,61 @@ impl Far {
     /// A session as rows of the database.
     pub(crate) async fn history(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         id: &SessionId,
-    ) -> Result<FarHistory<Rebuilt>> {
+    ) -> Result<RemoteHistory<RebuiltSession>> {
         match self.known_session(rooms, tenant, id).await? {
-            FarHistory::Nothing => Ok(FarHistory::Nothing),
-            FarHistory::Purged(tombstone) => Ok(FarHistory::Purged(tombstone)),
+            RemoteHistory::Nothing => Ok(RemoteHistory::Nothing),
+            RemoteHistory::Purged(tombstone) => Ok(RemoteHistory::Purged(tombstone)),
             // What packs say beyond the manifest is compared with the row by itself.
-            FarHistory::Of(known) => {
-                Ok(FarHistory::Of(Box::new(self.rebuilt_from_manifest(rooms, *known).await?)))
+            RemoteHistory::Of(known) => {
+                Ok(RemoteHistory::Of(Box::new(self.rebuilt_from_manifest(rooms, *known).await?)))
             }
         }
     }
 
     pub(crate) async fn known_session(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         id: &SessionId,
-    ) -> Result<FarHistory<KnownSession>> {
-        self.known_or_purged(rooms, (tenant, id), Purged::IsGone).await
+    ) -> Result<RemoteHistory<ManifestHistory>> {
+        self.known_or_purged(rooms, (tenant, id), PurgedSessionPolicy::IsGone).await
     }
 
     pub(super) async fn known_or_purged(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         (tenant, id): (&TenantId, &SessionId),
-        purged: Purged,
-    ) -> Result<FarHistory<KnownSession>> {
+        purged: PurgedSessionPolicy,
+    ) -> Result<RemoteHistory<ManifestHistory>> {
         let found: Vec<_> =
             self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
-        let mut named: Vec<((u64, Seq), String)> =
+        let mut named: Vec<((u64, EventSeq), String)> =
             found.into_iter().filter_map(|found| Some((keys::numbers(&found.key)?, found.key))).collect();
         named.sort();
-        let Some((mut highest, _)) = named.last().cloned() else { return Ok(FarHistory::Nothing) };
+        let Some((mut highest, _)) = named.last().cloned() else { return Ok(RemoteHistory::Nothing) };
         let kept = named.iter().map(|((_, seq), _)| *seq).collect();
         let (mut why, mut buried) = (String::new(), None);
         while let Some((_, key)) = named.pop() {
             match self.read_manifest(rooms, (tenant, id), &key).await? {
-                Ok(Told::Purged(tombstone)) => match purged {
-                    Purged::IsGone => return Ok(FarHistory::Purged(tombstone)),
-                    Purged::IsRead(_) => buried = Some(tombstone),
+                Ok(ManifestObject::Purged(tombstone)) => match purged {
+                    PurgedSessionPolicy::IsGone => return Ok(RemoteHistory::Purged(tombstone)),
+                    PurgedSessionPolicy::IsRead(_) => buried = Some(tombstone),
                 },
-                Ok(Told::Session(manifest)) if purged.is_before(&manifest) => {
+                Ok(ManifestObject::Session(manifest)) if purged.is_before(&manifest) => {
                     buried = None;
                     highest = named.last().map_or(highest, |(numbers, _)| *numbers);
                 }
-                Ok(Told::Session(manifest)) => {
+                Ok(ManifestObject::Session(manifest)) => {
                     let older = named.into_iter().rev().map(|(_, key)| key).collect();
                     // A tombstone's number is no event.
                     let proven = match &buried {
                         None => (Epoch(highest.0), highest.1),
                         Some(_) => (Epoch(highest.0), manifest.seq),
                     };
-                    return Ok(FarHistory::Of(Box::new(KnownSession {
+                    return Ok(RemoteHistory::Of(Box::new(ManifestHistory {
                         manifest: *manifest,
                         older,
                         kept,
@@ -163,7 +166,7 @@ impl Far {
             }
         }
         match buried {
-            Some(tombstone) => Ok(FarHistory::Purged(tombstone)),
+            Some(tombstone) => Ok(RemoteHistory::Purged(tombstone)),
             None => Err(super::back::damaged(id, &format!("none of its manifests can be read: {why}"))),
         }
     }
@@ -171,18 +174,22 @@ impl Far {
     /// `Err`: it is not what was put there, or is gone. Trouble with the store itself is an error of ours.
     async fn read_manifest(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         (tenant, id): (&TenantId, &SessionId),
         key: &str,
-    ) -> Result<std::result::Result<Told, String>> {
+    ) -> Result<std::result::Result<ManifestObject, String>> {
         let bytes = match self.bucket.get(key).await {
             Ok(bytes) => bytes,
-            Err(Trouble { code: Code::Missing | Code::Damaged, sentence, .. }) => return Ok(Err(sentence)),
+            Err(BucketError {
+                code: BucketErrorCode::Missing | BucketErrorCode::Damaged,
+                message: sentence,
+                ..
+            }) => return Ok(Err(sentence)),
             Err(error) => return Err(trouble(error)),
         };
         // Without the tenant's key it would be unreadable for another reason than damage.
-        let bytes = rooms.repo(tenant)?.reveal(bytes.into(), key)?;
-        Ok(match Told::parse(&bytes) {
+        let bytes = rooms.repo(tenant)?.unseal(bytes.into(), key)?;
+        Ok(match ManifestObject::parse(&bytes) {
             Ok(told) if told.is_of(tenant, id) => Ok(told),
             Ok(_) => Err("it is another session's".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -190,7 +197,7 @@ impl Far {
     }
 
     /// For a session that the database does not know.
-    pub(super) async fn rebuilt(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
+    pub(super) async fn rebuilt(&self, rooms: &Services, known: ManifestHistory) -> Result<RebuiltSession> {
         match self.beyond(rooms, &known).await? {
             Some(rebuilt) => Ok(rebuilt),
             None => self.rebuilt_from_manifest(rooms, known).await,
@@ -198,7 +205,7 @@ impl Far {
     }
 
     /// A manifest may be missing although its pack is there: the pack tells what the manifest did.
-    async fn beyond(&self, rooms: &Rooms, known: &KnownSession) -> Result<Option<Rebuilt>> {
+    async fn beyond(&self, rooms: &Services, known: &ManifestHistory) -> Result<Option<RebuiltSession>> {
         let manifest = &known.manifest;
         if known.buried.is_some() {
             return Ok(None);
@@ -212,11 +219,11 @@ impl Far {
         };
         tracing::warn!(session = %manifest.session, manifest = manifest.seq, pack = proof.seq, "a manifest is missing in the object store although its pack is there; the session comes back from the pack");
         let epoch = proof.epoch.unwrap_or(manifest.epoch).max(known.proven.0);
-        let history = History::read(rooms, &proof, &manifest.tenant).await?;
+        let history = PackHistory::read(rooms, &proof, &manifest.tenant).await?;
         let mut rebuilt = history.rebuilt(rooms, manifest.base, epoch).await?;
-        rebuilt.witness = Witness::Bucket;
+        rebuilt.witness = HistorySource::Bucket;
         let now = rooms.clock();
-        rebuilt.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.far = Some(now));
+        rebuilt.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.uploaded_at = Some(now));
         // The names of manifests that cannot be read tell of events that no pack has.
         let (last, upto) = (rebuilt.last_seq(), known.proven.1);
         rebuilt.events.extend(filled(BTreeMap::new(), (last, upto.max(last)), manifest.last_active_at));
@@ -239,9 +246,13 @@ impl Far {
         Ok(names)
     }
 
-    async fn rebuilt_from_manifest(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
+    async fn rebuilt_from_manifest(
+        &self,
+        rooms: &Services,
+        known: ManifestHistory,
+    ) -> Result<RebuiltSession> {
         let events = self.log(rooms, &known).await?;
-        let KnownSession { mut manifest, kept, proven: (epoch, seq), .. } = known;
+        let ManifestHistory { mut manifest, kept, proven: (epoch, seq), .. } = known;
         let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
         (manifest.epoch, manifest.seq) = (manifest.epoch.max(epoch), seq.max(manifest.seq));
         // What came after a manifest that can be read may have changed them.
@@ -250,18 +261,29 @@ impl Far {
         }
         let (card, turns) = super::back::folded(&manifest, &events)?;
         let checkpoints = super::back::checkpoints(&manifest, &events, &kept, rooms.clock())?;
-        let (node, at, witness) = (rooms.settings.node.clone(), rooms.clock(), Witness::Bucket);
+        let (node, at, witness) = (rooms.settings.node.clone(), rooms.clock(), HistorySource::Bucket);
         let purged = None;
-        Ok(Rebuilt { witness, purged, manifest, node, card, agents, events, turns, checkpoints, at })
+        Ok(RebuiltSession {
+            witness,
+            purged,
+            manifest,
+            node,
+            summary: card,
+            agents,
+            events,
+            turns,
+            checkpoints,
+            at,
+        })
     }
 
     /// All events of its own: from the packs, from the newest back, and what manifests have beyond them.
-    async fn log(&self, rooms: &Rooms, known: &KnownSession) -> Result<Vec<Line>> {
-        let KnownSession { manifest, older, proven, .. } = known;
+    async fn log(&self, rooms: &Services, known: &ManifestHistory) -> Result<Vec<EventLine>> {
+        let ManifestHistory { manifest, older, proven, .. } = known;
         let (base, upto) = (manifest.base.unwrap_or(0), proven.1.max(manifest.seq));
         let repo = rooms.repo(&manifest.tenant)?;
         let mut lines = told_by(&repo, manifest).await?;
-        let whole = |lines: &BTreeMap<Seq, Line>, upto: Seq| {
+        let whole = |lines: &BTreeMap<EventSeq, EventLine>, upto: EventSeq| {
             lines.range(base + 1..=upto).count() as u64 == upto - base.min(upto)
         };
         for key in older.iter().take(MAX_OLDER) {
@@ -270,13 +292,13 @@ impl Far {
             }
             let of = (&manifest.tenant, &manifest.session);
             match self.read_manifest(rooms, of, key).await? {
-                Ok(Told::Session(before)) if before.created_at == manifest.created_at => {
+                Ok(ManifestObject::Session(before)) if before.created_at == manifest.created_at => {
                     for (seq, line) in told_by(&repo, &before).await? {
                         lines.entry(seq).or_insert(line);
                     }
                 }
                 // What was before is of another session, which had this id.
-                Ok(Told::Session(_) | Told::Purged(_)) => break,
+                Ok(ManifestObject::Session(_) | ManifestObject::Purged(_)) => break,
                 Err(_) => {}
             }
         }
@@ -286,30 +308,32 @@ impl Far {
 }
 
 /// What stands under a manifest's name.
-enum Told {
-    Session(Box<Manifest>),
-    Purged(Tombstone),
+enum ManifestObject {
+    Session(Box<SessionManifest>),
+    Purged(SessionTombstone),
 }
 
-impl Told {
-    fn parse(bytes: &[u8]) -> std::result::Result<Told, serde_json::Error> {
-        match serde_json::from_slice::<Tombstone>(bytes) {
-            Ok(tombstone) => Ok(Told::Purged(tombstone)),
-            Err(_) => serde_json::from_slice(bytes).map(|manifest| Told::Session(Box::new(manifest))),
+impl ManifestObject {
+    fn parse(bytes: &[u8]) -> std::result::Result<ManifestObject, serde_json::Error> {
+        match serde_json::from_slice::<SessionTombstone>(bytes) {
+            Ok(tombstone) => Ok(ManifestObject::Purged(tombstone)),
+            Err(_) => {
+                serde_json::from_slice(bytes).map(|manifest| ManifestObject::Session(Box::new(manifest)))
+            }
         }
     }
 
     fn is_of(&self, tenant: &TenantId, id: &SessionId) -> bool {
         match self {
-            Told::Session(manifest) => manifest.tenant == *tenant && manifest.session == *id,
-            Told::Purged(tombstone) => tombstone.tenant == *tenant && tombstone.session == *id,
+            ManifestObject::Session(manifest) => manifest.tenant == *tenant && manifest.session == *id,
+            ManifestObject::Purged(tombstone) => tombstone.tenant == *tenant && tombstone.session == *id,
         }
     }
 }
 
 /// As far as packs that can be read lead back from a manifest, and its own events.
-async fn told_by(repo: &Arc<Repo>, manifest: &Manifest) -> Result<BTreeMap<Seq, Line>> {
-    let (repo, chain, id) = (repo.clone(), manifest.chain.clone(), manifest.session.clone());
+async fn told_by(repo: &Arc<Repo>, manifest: &SessionManifest) -> Result<BTreeMap<EventSeq, EventLine>> {
+    let (repo, chain, id) = (repo.clone(), manifest.log_snapshot.clone(), manifest.session.clone());
     let created_at = manifest.created_at;
     let base = manifest.base.unwrap_or(0);
     let mut lines = blocking(move || {
@@ -344,8 +368,12 @@ fn unless_damaged<T>(read: Result<T>, id: &SessionId) -> Result<Option<T>> {
 }
 
 /// One line for each event after the first and up to the second: those that nobody has are `missing`.
-pub(crate) fn filled(mut lines: BTreeMap<Seq, Line>, (after, upto): (Seq, Seq), at: Timestamp) -> Vec<Line> {
-    let missing = |seq| Line {
+pub(crate) fn filled(
+    mut lines: BTreeMap<EventSeq, EventLine>,
+    (after, upto): (EventSeq, EventSeq),
+    at: Timestamp,
+) -> Vec<EventLine> {
+    let missing = |seq| EventLine {
         seq,
         turn: None,
         at,
@@ -355,7 +383,7 @@ pub(crate) fn filled(mut lines: BTreeMap<Seq, Line>, (after, upto): (Seq, Seq), 
     (after + 1..=upto).map(|seq| lines.remove(&seq).unwrap_or_else(|| missing(seq))).collect()
 }
 
-fn last_options(events: &[Line]) -> Option<ash_model::Options> {
+fn last_options(events: &[EventLine]) -> Option<ash_model::SessionOptions> {
     let last = events.iter().rev().find(|line| line.kind == "configured")?;
     match Fact::decode(&last.kind, last.json.clone()) {
         Ok(Fact::Configured { options, .. }) => Some(options),
@@ -370,7 +398,7 @@ mod tests {
     #[test]
     fn what_nobody_has_is_missing_and_the_log_stays_dense() {
         let line =
-            |seq| Line { seq, turn: None, at: Timestamp(1), kind: "paused".into(), json: String::new() };
+            |seq| EventLine { seq, turn: None, at: Timestamp(1), kind: "paused".into(), json: String::new() };
         let lines = [2, 3, 6].map(|seq| (seq, line(seq))).into();
         let filled = filled(lines, (1, 7), Timestamp(9));
         let kinds: Vec<_> = filled.iter().map(|line| (line.seq, line.kind.as_str())).collect();

@@ -1,6 +1,6 @@
 //! What objects are called. Ids and names are checked when they are made: none has a slash.
 
-use ash_model::{AgentName, Epoch, Seq, SessionId, TenantId};
+use ash_model::{AgentName, Epoch, EventSeq, SessionId, TenantId};
 
 pub(super) const TENANTS: &str = "tenants";
 
@@ -34,7 +34,7 @@ pub(super) fn session(tenant: &TenantId, id: &SessionId) -> String {
 }
 
 /// The last one tells most.
-pub(super) fn manifest(tenant: &TenantId, id: &SessionId, epoch: Epoch, seq: Seq) -> String {
+pub(super) fn manifest(tenant: &TenantId, id: &SessionId, epoch: Epoch, seq: EventSeq) -> String {
     format!("{}/{:010}-{seq:016}.json", session(tenant, id), epoch.0)
 }
 

@@ -1,13 +1,13 @@
 //! What is told of a session: everything that its packs do not tell.
 
-use crate::{Result, blocking, luggage, rooms::Rooms};
+use crate::{Result, blocking, luggage, rooms::Services};
 use ash_model::{
-    Seq, SessionId, Timestamp,
-    far::{FarCheckpoint, Manifest},
-    luggage::{Line, Record},
+    EventSeq, SessionId, Timestamp,
+    far::{ManifestCheckpoint, SessionManifest},
+    luggage::{EventLine, PackSessionRecord},
 };
 use ash_snapshot::{Repo, TreeId};
-use ash_store::{Checkpoint, EventQuery, Scope, Session};
+use ash_store::{AccessScope, Checkpoint, EventQuery, SessionRow};
 use std::{collections::HashSet, sync::Arc};
 
 const PAGE: u32 = 1000;
@@ -16,19 +16,19 @@ const LOOKED_AT: u32 = 200;
 
 /// The session up to event `seq`.
 pub(super) async fn of(
-    rooms: &Rooms,
-    session: &Session,
+    rooms: &Services,
+    session: &SessionRow,
     checkpoint: Option<&Checkpoint>,
-    seq: Seq,
-) -> Result<Manifest> {
+    seq: EventSeq,
+) -> Result<SessionManifest> {
     let repo = rooms.repo(&session.tenant)?;
     let base = session.base.map(|(_, seq)| seq);
     let (chain, covers) = chain(rooms, &repo, session, checkpoint, seq).await?;
     let events = lines(rooms, session, covers.max(base.unwrap_or(0)), seq).await?;
-    let hold = rooms.store.hold(session.workspace).await?.ok_or(crate::Error::NotFound)?;
+    let hold = rooms.store.lease_holder(session.workspace).await?.ok_or(crate::Error::NotFound)?;
     let unnamed = match &session.slug {
         Some(slug) => {
-            let named = rooms.store.find_workspace(&Scope::all(&session.tenant), slug).await?;
+            let named = rooms.store.find_workspace(&AccessScope::all(&session.tenant), slug).await?;
             named.is_none_or(|named| named.id != session.workspace || named.deleting)
         }
         None => false,
@@ -37,8 +37,8 @@ pub(super) async fn of(
         Some(base) => first(rooms, &repo, session, base).await?,
         None => Vec::new(),
     };
-    let sealed = rooms.store.sealed(session.no).await?;
-    Ok(Manifest {
+    let sealed = rooms.store.sealed_values(session.no).await?;
+    Ok(SessionManifest {
         tenant: session.tenant.clone(),
         session: session.id.clone(),
         workspace: session.workspace,
@@ -57,42 +57,42 @@ pub(super) async fn of(
         base,
         owner: session.owner.clone(),
         metadata: session.metadata.clone(),
-        first,
-        status: session.card.status,
-        title: session.card.title.clone(),
-        last_text: session.card.last_text.clone(),
-        turns: session.card.turns,
+        initial_checkpoints: first,
+        status: session.summary.status,
+        title: session.summary.title.clone(),
+        last_text: session.summary.last_text.clone(),
+        turns: session.summary.turns,
         created_at: session.created_at,
         last_active_at: session.last_active_at,
         checkpoint: checkpoint.map(|checkpoint| described(&repo, checkpoint)),
-        chain,
-        covers,
+        log_snapshot: chain,
+        packed_through: covers,
         events,
     })
 }
 
 /// The checkpoints that a fork began with: no event of its own tells of them.
 pub(super) async fn first(
-    rooms: &Rooms,
+    rooms: &Services,
     repo: &Repo,
-    session: &Session,
-    base: Seq,
-) -> Result<Vec<FarCheckpoint>> {
+    session: &SessionRow,
+    base: EventSeq,
+) -> Result<Vec<ManifestCheckpoint>> {
     let all = rooms.store.checkpoints(session.workspace, Some(3), 2).await?;
-    let before = all.iter().filter(|checkpoint| checkpoint.seq <= base && checkpoint.removed.is_none());
+    let before = all.iter().filter(|checkpoint| checkpoint.seq <= base && checkpoint.removed_at.is_none());
     Ok(before.map(|checkpoint| described(repo, checkpoint)).collect())
 }
 
 /// The newest snapshot whose pack tells of this session's log, and how far.
 async fn chain(
-    rooms: &Rooms,
+    rooms: &Services,
     repo: &Arc<Repo>,
-    session: &Session,
+    session: &SessionRow,
     checkpoint: Option<&Checkpoint>,
-    seq: Seq,
-) -> Result<(Option<String>, Seq)> {
+    seq: EventSeq,
+) -> Result<(Option<String>, EventSeq)> {
     let before = rooms.store.checkpoints(session.workspace, None, LOOKED_AT).await?;
-    let lost = match &rooms.far {
+    let lost = match &rooms.replicator {
         Some(far) => far.lost(rooms, &session.tenant).await?,
         None => HashSet::new(),
     };
@@ -119,7 +119,7 @@ async fn chain(
 }
 
 /// Under one id there may have been several.
-fn whose(record: &Record) -> (SessionId, Timestamp) {
+fn whose(record: &PackSessionRecord) -> (SessionId, Timestamp) {
     (record.session.clone(), record.created_at)
 }
 
@@ -143,7 +143,12 @@ fn leads_back(repo: &Repo, tree: &TreeId, lost: &HashSet<String>) -> bool {
     true
 }
 
-async fn lines(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Result<Vec<Line>> {
+async fn lines(
+    rooms: &Services,
+    session: &SessionRow,
+    after: EventSeq,
+    upto: EventSeq,
+) -> Result<Vec<EventLine>> {
     let (mut lines, mut last) = (Vec::new(), after);
     while last < upto {
         let query = EventQuery { after: last, limit: PAGE, kinds: Vec::new() };
@@ -155,10 +160,10 @@ async fn lines(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Resul
     Ok(lines)
 }
 
-fn described(repo: &Repo, checkpoint: &Checkpoint) -> FarCheckpoint {
+fn described(repo: &Repo, checkpoint: &Checkpoint) -> ManifestCheckpoint {
     let pack = TreeId::parse(&checkpoint.tree).ok();
     let size = pack.and_then(|tree| repo.pack_file(tree.pack_name())).map_or(0, |(_, size)| size);
-    FarCheckpoint {
+    ManifestCheckpoint {
         number: checkpoint.number,
         turn: checkpoint.turn,
         seq: checkpoint.seq,
@@ -171,8 +176,8 @@ fn described(repo: &Repo, checkpoint: &Checkpoint) -> FarCheckpoint {
         bytes: checkpoint.bytes,
         skipped: checkpoint.skipped,
         unsettled: checkpoint.unsettled,
-        beside: checkpoint.beside.clone(),
-        back: checkpoint.back,
+        concurrent_turns: checkpoint.concurrent_turns.clone(),
+        rewound_to: checkpoint.rewound_to,
         at: checkpoint.at,
     }
 }

@@ -1,15 +1,18 @@
 //! Sending: an agent before its sessions, a parent before its forks, and of each session one checkpoint after the other.
 //! Several sessions at a time, and nobody waits for one that takes long or fails.
 
-use super::{BREATH, Far, KnownPacks, LONGEST_BREATH, keys, manifest, put::Put, trouble};
-use crate::{Error, Result, blocking, luggage, rooms::Rooms};
-use ash_cloud::{Code, Trouble, Written};
+use super::{
+    FIRST_RETRY_DELAY, KnownRemotePacks, MAX_RETRY_DELAY, Replicator, keys, manifest, put::WriteOnceOutcome,
+    trouble,
+};
+use crate::{Error, Result, blocking, luggage, rooms::Services};
+use ash_cloud::{BucketError, BucketErrorCode, PutOutcome};
 use ash_model::{
-    AgentName, Seq, SessionNo, TenantId,
-    far::{FarAgent, Tombstone},
+    AgentName, EventSeq, SessionRowId, TenantId,
+    far::{AgentDefinition, SessionTombstone},
 };
 use ash_snapshot::TreeId;
-use ash_store::{Checkpoint, Outgoing, Session};
+use ash_store::{Checkpoint, PendingUpload, SessionRow};
 use futures::{StreamExt, stream::FuturesUnordered};
 use std::{
     collections::{HashMap, HashSet},
@@ -23,108 +26,109 @@ const PAGE: u32 = 200;
 /// Sessions whose packs are sent at the same time.
 const AT_ONCE: usize = 4;
 /// Without being called it looks this often.
-const NOW_AND_THEN: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// What cannot be sent for its own sake is tried again after this.
-const OWN_FAULT: Duration = Duration::from_secs(600);
+const LOCAL_FAULT_RETRY_DELAY: Duration = Duration::from_secs(600);
 const DELETED_AT_ONCE: u32 = 1000;
 
 /// Whose something is that is sent: of each one thing after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Whose {
+enum UploadLane {
     Agent(TenantId, AgentName),
-    Session(SessionNo),
+    Session(SessionRowId),
     /// What is to be deleted.
-    Nobody,
+    Deletions,
 }
 
-impl Whose {
-    fn of(one: &Outgoing) -> Whose {
+impl UploadLane {
+    fn of(one: &PendingUpload) -> UploadLane {
         match one {
-            Outgoing::Agent(agent) => Whose::Agent(agent.tenant.clone(), agent.name.clone()),
-            Outgoing::Checkpoint(session, _)
-            | Outgoing::Log(session, _)
-            | Outgoing::Tombstone(session, _) => Whose::Session(*session),
+            PendingUpload::Agent(agent) => UploadLane::Agent(agent.tenant.clone(), agent.name.clone()),
+            PendingUpload::Checkpoint(session, _)
+            | PendingUpload::Log(session, _)
+            | PendingUpload::Tombstone(session, _) => UploadLane::Session(*session),
         }
     }
 }
 
-type Group = (Whose, Vec<Outgoing>);
+type LaneUploads = (UploadLane, Vec<PendingUpload>);
 
 /// What is under way, and what failed.
 #[derive(Default)]
-struct Desk {
-    busy: HashSet<Whose>,
-    delays: HashMap<Whose, Delay>,
+struct UploadScheduler {
+    busy: HashSet<UploadLane>,
+    delays: HashMap<UploadLane, UploadDelay>,
     /// Who met the trouble that is told.
-    troubled: Option<Whose>,
+    troubled: Option<UploadLane>,
     /// How often something was taken back when it was last looked.
     retractions: u64,
 }
 
-struct Delay {
+struct UploadDelay {
     until: Instant,
     breath: Duration,
-    fault: Fault,
+    fault: UploadFault,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Own,
+enum UploadFault {
+    Local,
     /// The object store's.
-    Its,
+    ObjectStore,
 }
 
-impl Desk {
-    fn is_out(&self, whose: &Whose) -> bool {
+impl UploadScheduler {
+    fn is_unavailable(&self, whose: &UploadLane) -> bool {
         let delayed = self.delays.get(whose).is_some_and(|delay| delay.until > Instant::now());
         delayed || self.busy.contains(whose)
     }
 
     /// Sessions that are not to be begun.
-    fn out(&self) -> Vec<SessionNo> {
-        let all = self.busy.iter().chain(self.delays.keys()).filter(|whose| self.is_out(whose));
+    fn unavailable_sessions(&self) -> Vec<SessionRowId> {
+        let all = self.busy.iter().chain(self.delays.keys()).filter(|whose| self.is_unavailable(whose));
         let sessions = all.filter_map(|whose| match whose {
-            Whose::Session(session) => Some(*session),
-            Whose::Agent(..) | Whose::Nobody => None,
+            UploadLane::Session(session) => Some(*session),
+            UploadLane::Agent(..) | UploadLane::Deletions => None,
         });
         sessions.collect()
     }
 
-    fn delay(&mut self, whose: &Whose) {
-        let before = self.delays.get(whose).map_or(BREATH, |delay| delay.breath);
-        let breath = (before * 2).min(LONGEST_BREATH);
+    fn delay(&mut self, whose: &UploadLane) {
+        let before = self.delays.get(whose).map_or(FIRST_RETRY_DELAY, |delay| delay.breath);
+        let breath = (before * 2).min(MAX_RETRY_DELAY);
         let until = Instant::now() + breath;
-        self.delays.insert(whose.clone(), Delay { until, breath, fault: Fault::Its });
+        self.delays.insert(whose.clone(), UploadDelay { until, breath, fault: UploadFault::ObjectStore });
     }
 
     /// Whoever waited and is not among those who have something to send has given it up.
-    fn forget(&mut self, sending: &[Group]) {
+    fn forget(&mut self, sending: &[LaneUploads]) {
         let now = Instant::now();
-        let waits =
-            |whose: &Whose| *whose == Whose::Nobody || sending.iter().any(|(other, _)| other == whose);
+        let waits = |whose: &UploadLane| {
+            *whose == UploadLane::Deletions || sending.iter().any(|(other, _)| other == whose)
+        };
         self.delays.retain(|whose, delay| delay.until > now || waits(whose));
     }
 
     /// What was lost may have been found.
-    fn hope(&mut self, retractions: u64) {
+    fn clear_delays_after_retraction(&mut self, retractions: u64) {
         if std::mem::replace(&mut self.retractions, retractions) != retractions {
-            self.delays.retain(|_, delay| delay.fault == Fault::Its);
+            self.delays.retain(|_, delay| delay.fault == UploadFault::ObjectStore);
         }
     }
 
     fn wake(&self) -> Instant {
         let now = Instant::now();
         let delayed = self.delays.values().map(|delay| delay.until).filter(|until| *until > now);
-        delayed.chain([now + NOW_AND_THEN]).min().unwrap_or(now)
+        delayed.chain([now + POLL_INTERVAL]).min().unwrap_or(now)
     }
 }
 
-impl Far {
+impl Replicator {
     /// As long as the server lives, whenever the bucket is ours. What is under way when it is lost is given up.
-    pub async fn send_for_ever(&self, rooms: &Rooms) {
-        while let Err(error) = rooms.store.set_far(&self.bucket.to_string()).await {
+    pub async fn send_for_ever(&self, rooms: &Services) {
+        while let Err(error) = rooms.store.set_remote(&self.bucket.to_string()).await {
             tracing::error!(%error, "the database does not take where everything is sent");
-            tokio::time::sleep(LONGEST_BREATH).await;
+            tokio::time::sleep(MAX_RETRY_DELAY).await;
         }
         loop {
             self.claim.until_held().await;
@@ -135,8 +139,8 @@ impl Far {
         }
     }
 
-    async fn send_while_held(&self, rooms: &Rooms) {
-        let (mut desk, mut under_way) = (Desk::default(), FuturesUnordered::new());
+    async fn send_while_held(&self, rooms: &Services) {
+        let (mut desk, mut under_way) = (UploadScheduler::default(), FuturesUnordered::new());
         loop {
             match self.ready(rooms, &mut desk).await {
                 Ok(ready) => {
@@ -149,7 +153,7 @@ impl Far {
             }
             // Only now: what is to be deleted may be among what is sent.
             if under_way.is_empty() {
-                self.tidy(rooms, &mut desk).await;
+                self.delete_and_check(rooms, &mut desk).await;
             }
             tokio::select! {
                 Some((whose, result)) = under_way.next() => self.judge(rooms, &mut desk, whose, result),
@@ -160,17 +164,17 @@ impl Far {
     }
 
     /// What can be begun now.
-    async fn ready(&self, rooms: &Rooms, desk: &mut Desk) -> Result<Vec<Group>> {
+    async fn ready(&self, rooms: &Services, desk: &mut UploadScheduler) -> Result<Vec<LaneUploads>> {
         let mut ready = Vec::new();
-        desk.hope(*self.retractions.read().await);
+        desk.clear_delays_after_retraction(*self.retractions.read().await);
         if desk.busy.len() >= AT_ONCE {
             return Ok(ready);
         }
-        let mut groups: Vec<Group> = Vec::new();
-        let found = rooms.store.outgoing(PAGE, &desk.out()).await?;
+        let mut groups: Vec<LaneUploads> = Vec::new();
+        let found = rooms.store.pending_uploads(PAGE, &desk.unavailable_sessions()).await?;
         let is_all = found.len() < PAGE as usize;
         for one in found {
-            let whose = Whose::of(&one);
+            let whose = UploadLane::of(&one);
             match groups.iter_mut().find(|(other, _)| *other == whose) {
                 Some((_, group)) => group.push(one),
                 None => groups.push((whose, vec![one])),
@@ -182,7 +186,7 @@ impl Far {
         let missing = missing_agents(&groups, desk);
         for (whose, group) in groups {
             if desk.busy.len() + ready.len() < AT_ONCE
-                && !desk.is_out(&whose)
+                && !desk.is_unavailable(&whose)
                 && !self.must_wait(rooms, &whose, &missing).await?
             {
                 ready.push((whose, group));
@@ -194,11 +198,11 @@ impl Far {
     /// A session is nothing without its agent, and a fork nothing without its parent's log.
     async fn must_wait(
         &self,
-        rooms: &Rooms,
-        whose: &Whose,
+        rooms: &Services,
+        whose: &UploadLane,
         missing: &HashSet<(TenantId, AgentName, u32)>,
     ) -> Result<bool> {
-        let Whose::Session(session) = whose else { return Ok(false) };
+        let UploadLane::Session(session) = whose else { return Ok(false) };
         let Some(session) = rooms.store.session(*session).await? else { return Ok(false) };
         if !self.may_be_sent(rooms, &session).await? {
             return Ok(true);
@@ -208,7 +212,7 @@ impl Far {
         }
         let Some((parent, base)) = session.base else { return Ok(false) };
         let Some(parent) = rooms.store.session(parent).await? else { return Ok(false) };
-        let far = match parent.far_checkpoint {
+        let far = match parent.remote_checkpoint {
             Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
             None => None,
         };
@@ -216,7 +220,7 @@ impl Far {
     }
 
     /// Both kinds of failure delay whom they happen to. What the object store is to blame for is told.
-    fn judge(&self, rooms: &Rooms, desk: &mut Desk, whose: Whose, result: Result<()>) {
+    fn judge(&self, rooms: &Services, desk: &mut UploadScheduler, whose: UploadLane, result: Result<()>) {
         desk.busy.remove(&whose);
         match result {
             Ok(()) => {
@@ -233,19 +237,22 @@ impl Far {
             }
             Err(error) => {
                 tracing::error!(?whose, %error, "something could not be sent to the object store");
-                let until = Instant::now() + OWN_FAULT;
+                let until = Instant::now() + LOCAL_FAULT_RETRY_DELAY;
                 desk.troubled.take_if(|troubled| *troubled == whose);
-                desk.delays.insert(whose, Delay { until, breath: BREATH, fault: Fault::Own });
+                desk.delays.insert(
+                    whose,
+                    UploadDelay { until, breath: FIRST_RETRY_DELAY, fault: UploadFault::Local },
+                );
             }
         }
     }
 
     /// Deletes, and finds out whether there is still trouble if nobody is left to whom it happened.
-    async fn tidy(&self, rooms: &Rooms, desk: &mut Desk) {
-        if desk.is_out(&Whose::Nobody) {
+    async fn delete_and_check(&self, rooms: &Services, desk: &mut UploadScheduler) {
+        if desk.is_unavailable(&UploadLane::Deletions) {
             return;
         }
-        let gone = |whose: &Whose| *whose == Whose::Nobody || !desk.delays.contains_key(whose);
+        let gone = |whose: &UploadLane| *whose == UploadLane::Deletions || !desk.delays.contains_key(whose);
         let alone = desk.troubled.as_ref().is_none_or(gone);
         let done = match self.delete_some(rooms).await {
             Ok(0) if alone && self.trouble().is_some() => {
@@ -255,15 +262,15 @@ impl Far {
             Ok(0) => return,
             Ok(_) => {
                 // There may be more.
-                self.ring();
+                self.notify();
                 Ok(())
             }
             Err(error) => Err(error),
         };
-        self.judge(rooms, desk, Whose::Nobody, done);
+        self.judge(rooms, desk, UploadLane::Deletions, done);
     }
 
-    async fn send_group(&self, rooms: &Rooms, group: Vec<Outgoing>) -> Result<()> {
+    async fn send_group(&self, rooms: &Services, group: Vec<PendingUpload>) -> Result<()> {
         let mut failed = None;
         for one in group {
             if is_given_up(rooms, &one).await? {
@@ -271,12 +278,12 @@ impl Far {
             }
             let retractions = *self.retractions.read().await;
             let seq = match &one {
-                Outgoing::Agent(agent) => self.send_agent(rooms, agent).await.map(|()| 0),
-                Outgoing::Checkpoint(session, checkpoint) => {
+                PendingUpload::Agent(agent) => self.send_agent(rooms, agent).await.map(|()| 0),
+                PendingUpload::Checkpoint(session, checkpoint) => {
                     self.send_checkpoint(rooms, *session, checkpoint).await
                 }
-                Outgoing::Log(session, seq) => self.send_manifest(rooms, *session, None, *seq).await,
-                Outgoing::Tombstone(_, tombstone) => self.send_tombstone(rooms, tombstone).await,
+                PendingUpload::Log(session, seq) => self.send_manifest(rooms, *session, None, *seq).await,
+                PendingUpload::Tombstone(_, tombstone) => self.send_tombstone(rooms, tombstone).await,
             };
             let seq = match seq {
                 Ok(seq) => seq,
@@ -292,10 +299,10 @@ impl Far {
             let now = self.retractions.read().await;
             if *now != retractions {
                 // What was known to be there may not be: it is looked at again.
-                self.ring();
+                self.notify();
                 return Ok(());
             }
-            rooms.store.sent(&one, seq, rooms.clock()).await?;
+            rooms.store.mark_uploaded(&one, seq, rooms.clock()).await?;
             drop(now);
             self.sent.send_modify(|count| *count += 1);
         }
@@ -303,15 +310,15 @@ impl Far {
     }
 
     /// After whatever another server has put under its name: the highest is right.
-    async fn send_agent(&self, rooms: &Rooms, agent: &FarAgent) -> Result<()> {
+    async fn send_agent(&self, rooms: &Services, agent: &AgentDefinition) -> Result<()> {
         self.send_packs(rooms, &agent.tenant, &agent.tree).await?;
         let mut changes = agent.changes;
         loop {
             let key = keys::version(&agent.tenant, &agent.name, agent.version, changes);
-            let numbered = FarAgent { changes, ..agent.clone() };
+            let numbered = AgentDefinition { changes, ..agent.clone() };
             match self.put_or_compare(rooms, &agent.tenant, &key, &numbered).await? {
-                Put::Same => return Ok(()),
-                Put::Other => changes += 1,
+                WriteOnceOutcome::Same => return Ok(()),
+                WriteOnceOutcome::Other => changes += 1,
             }
         }
     }
@@ -319,13 +326,13 @@ impl Far {
     /// Answers up to where the log is there now.
     async fn send_checkpoint(
         &self,
-        rooms: &Rooms,
-        session: SessionNo,
+        rooms: &Services,
+        session: SessionRowId,
         checkpoint: &Checkpoint,
     ) -> Result<u64> {
         let of = rooms.store.session(session).await?.ok_or(Error::NotFound)?;
         match of.base.filter(|(_, base)| checkpoint.seq <= *base) {
-            Some((_, base)) => self.send_birth(rooms, &of, checkpoint, base).await,
+            Some((_, base)) => self.send_fork_start(rooms, &of, checkpoint, base).await,
             None => {
                 self.send_log(rooms, &of, &checkpoint.tree).await?;
                 self.send_packs(rooms, &of.tenant, &checkpoint.tree).await?;
@@ -335,7 +342,7 @@ impl Far {
     }
 
     /// What leads back to the log that is there: the packs of checkpoints that were given up before they were sent.
-    async fn send_log(&self, rooms: &Rooms, of: &Session, tree: &str) -> Result<()> {
+    async fn send_log(&self, rooms: &Services, of: &SessionRow, tree: &str) -> Result<()> {
         let repo = rooms.repo(&of.tenant)?;
         let mut missing = Vec::new();
         let is_suspect = self.is_suspect(rooms, &of.tenant).await?;
@@ -363,12 +370,12 @@ impl Far {
     }
 
     /// What a fork begins with, all at once, and the event that says so: without it nobody knew where it stands.
-    async fn send_birth(
+    async fn send_fork_start(
         &self,
-        rooms: &Rooms,
-        fork: &Session,
+        rooms: &Services,
+        fork: &SessionRow,
         checkpoint: &Checkpoint,
-        base: Seq,
+        base: EventSeq,
     ) -> Result<u64> {
         let repo = rooms.repo(&fork.tenant)?;
         for first in manifest::first(rooms, &repo, fork, base).await? {
@@ -379,8 +386,8 @@ impl Far {
 
     async fn send_manifest(
         &self,
-        rooms: &Rooms,
-        session: SessionNo,
+        rooms: &Services,
+        session: SessionRowId,
         checkpoint: Option<&Checkpoint>,
         seq: u64,
     ) -> Result<u64> {
@@ -392,20 +399,20 @@ impl Far {
     }
 
     /// In the place of the session's next manifest, or after whatever another server has put there.
-    pub(super) async fn send_tombstone(&self, rooms: &Rooms, tombstone: &Tombstone) -> Result<u64> {
+    pub(super) async fn send_tombstone(&self, rooms: &Services, tombstone: &SessionTombstone) -> Result<u64> {
         let mut seq = tombstone.seq;
         loop {
             let key = keys::manifest(&tombstone.tenant, &tombstone.session, tombstone.epoch, seq);
-            let numbered = Tombstone { seq, ..tombstone.clone() };
+            let numbered = SessionTombstone { seq, ..tombstone.clone() };
             match self.put_or_compare(rooms, &tombstone.tenant, &key, &numbered).await? {
-                Put::Same => return Ok(seq),
-                Put::Other => seq += 1,
+                WriteOnceOutcome::Same => return Ok(seq),
+                WriteOnceOutcome::Other => seq += 1,
             }
         }
     }
 
     /// Everything that a tree needs, each pack after those that it needs itself.
-    async fn send_packs(&self, rooms: &Rooms, tenant: &TenantId, tree: &str) -> Result<()> {
+    async fn send_packs(&self, rooms: &Services, tenant: &TenantId, tree: &str) -> Result<()> {
         let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
         let repo = rooms.repo(tenant)?;
         let mut visiting = HashSet::new();
@@ -440,7 +447,7 @@ impl Far {
     }
 
     /// Everything that a tree needs, the oldest first: what a pack needs was there before it.
-    async fn send_all_packs(&self, rooms: &Rooms, tenant: &TenantId, tree: &TreeId) -> Result<()> {
+    async fn send_all_packs(&self, rooms: &Services, tenant: &TenantId, tree: &TreeId) -> Result<()> {
         let (repo, from, of) = (rooms.repo(tenant)?, rooms.repo(tenant)?, tree.clone());
         let mut packs = blocking(move || {
             let packs = from.packs_of(&of)?;
@@ -463,7 +470,7 @@ impl Far {
 
     async fn send_pack(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         repo: &Arc<ash_snapshot::Repo>,
         pack: &str,
@@ -472,7 +479,7 @@ impl Far {
             return Ok(());
         }
         let there = self.put_pack(rooms, tenant, repo, pack).await?;
-        self.learn(rooms, tenant, pack, there).await?;
+        self.remember_pack(rooms, tenant, pack, there).await?;
         match repo.pack_file(pack) {
             // It was sent when collection had made it smaller, and was captured anew since.
             Some((_, here)) if here > there => self.replace(rooms, tenant, repo, pack).await,
@@ -483,22 +490,22 @@ impl Far {
     /// Answers how long it is there.
     async fn put_pack(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         repo: &Arc<ash_snapshot::Repo>,
         pack: &str,
     ) -> Result<u64> {
         let key = keys::pack(tenant, pack);
         // It may have been given up before, and be the same again: nothing is deleted while something is sent.
-        rooms.store.spare(std::slice::from_ref(&key)).await?;
+        rooms.store.cancel_deletes(std::slice::from_ref(&key)).await?;
         let (path, size) = repo.pack_file(pack).ok_or_else(|| {
             let what = "its pack is not there".to_owned();
             Error::Snapshot(ash_snapshot::Error::Damaged { tree: pack.to_owned(), what })
         })?;
         match self.writer().await?.put_file(&key, &path, &|_| {}).await {
-            Ok(Written::New | Written::There) => Ok(size),
+            Ok(PutOutcome::Created | PutOutcome::AlreadyExists) => Ok(size),
             // One of the two was made smaller by collection: both are this pack.
-            Err(Trouble { code: Code::Damaged, .. }) => {
+            Err(BucketError { code: BucketErrorCode::Damaged, .. }) => {
                 Ok(self.sending.head(&key).await.map_err(trouble)?.unwrap_or(size))
             }
             Err(error) => Err(trouble(error)),
@@ -506,7 +513,7 @@ impl Far {
     }
 
     /// Whether all of a pack is known to be there.
-    async fn is_known(&self, rooms: &Rooms, tenant: &TenantId, pack: &str) -> Result<bool> {
+    async fn is_known(&self, rooms: &Services, tenant: &TenantId, pack: &str) -> Result<bool> {
         let here = rooms.repo(tenant)?.pack_file(pack).map(|(_, size)| size);
         self.with_known(rooms, tenant, |known| match (known.sizes.get(pack), here) {
             (Some(there), Some(here)) => *there >= here,
@@ -517,12 +524,12 @@ impl Far {
     }
 
     /// Whether something is missing there. Then a pack that is there may need one that is not.
-    async fn is_suspect(&self, rooms: &Rooms, tenant: &TenantId) -> Result<bool> {
+    async fn is_suspect(&self, rooms: &Services, tenant: &TenantId) -> Result<bool> {
         self.with_known(rooms, tenant, |known| !known.missing.is_empty()).await
     }
 
     /// Packs that are neither here nor there.
-    pub(super) async fn lost(&self, rooms: &Rooms, tenant: &TenantId) -> Result<HashSet<String>> {
+    pub(super) async fn lost(&self, rooms: &Services, tenant: &TenantId) -> Result<HashSet<String>> {
         let repo = rooms.repo(tenant)?;
         let is_lost = |pack: &&String| repo.pack_file(pack).is_none();
         self.with_known(rooms, tenant, |known| known.missing.iter().filter(is_lost).cloned().collect()).await
@@ -530,30 +537,36 @@ impl Far {
 
     async fn with_known<T>(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
-        look: impl FnOnce(&KnownPacks) -> T,
+        look: impl FnOnce(&KnownRemotePacks) -> T,
     ) -> Result<T> {
         let mut known = self.known.lock().await;
         if !known.contains_key(tenant) {
-            let sizes = rooms.store.far_packs(tenant).await?;
+            let sizes = rooms.store.remote_packs(tenant).await?;
             let missing = rooms.store.missing_packs(tenant).await?;
-            known.insert(tenant.clone(), KnownPacks { sizes, missing });
+            known.insert(tenant.clone(), KnownRemotePacks { sizes, missing });
         }
         Ok(look(&known[tenant]))
     }
 
     /// Whether a pack that is not here is there, as it is found out by asking.
-    async fn find_pack(&self, rooms: &Rooms, tenant: &TenantId, pack: &str) -> Result<bool> {
+    async fn find_pack(&self, rooms: &Services, tenant: &TenantId, pack: &str) -> Result<bool> {
         let Some(size) = self.sending.head(&keys::pack(tenant, pack)).await.map_err(trouble)? else {
             return Ok(false);
         };
-        self.learn(rooms, tenant, pack, size).await?;
+        self.remember_pack(rooms, tenant, pack, size).await?;
         Ok(true)
     }
 
-    pub(super) async fn learn(&self, rooms: &Rooms, tenant: &TenantId, pack: &str, size: u64) -> Result<()> {
-        rooms.store.add_far_packs(tenant, &[(pack.to_owned(), size)]).await?;
+    pub(super) async fn remember_pack(
+        &self,
+        rooms: &Services,
+        tenant: &TenantId,
+        pack: &str,
+        size: u64,
+    ) -> Result<()> {
+        rooms.store.add_remote_packs(tenant, &[(pack.to_owned(), size)]).await?;
         if let Some(known) = self.known.lock().await.get_mut(tenant) {
             known.sizes.insert(pack.to_owned(), size);
             known.missing.remove(pack);
@@ -566,8 +579,8 @@ impl Far {
         self.writer().await?.check().await.map_err(trouble)
     }
 
-    async fn delete_some(&self, rooms: &Rooms) -> Result<usize> {
-        let doomed = rooms.store.doomed(DELETED_AT_ONCE).await?;
+    async fn delete_some(&self, rooms: &Services) -> Result<usize> {
+        let doomed = rooms.store.queued_deletes(DELETED_AT_ONCE).await?;
         if doomed.is_empty() {
             return Ok(0);
         }
@@ -575,7 +588,7 @@ impl Far {
         // Not only by what we remember: what is deleted stays deleted.
         self.claim.renew().await.map_err(trouble)?;
         self.writer().await?.delete(&keys).await.map_err(trouble)?;
-        rooms.store.undoom(&numbers).await?;
+        rooms.store.dequeue_deletes(&numbers).await?;
         Ok(numbers.len())
     }
 }
@@ -586,25 +599,26 @@ fn is_own_fault(error: &Error) -> bool {
 }
 
 /// Whether the rules were faster: then there is nothing to send any more.
-async fn is_given_up(rooms: &Rooms, one: &Outgoing) -> Result<bool> {
-    let Outgoing::Checkpoint(_, checkpoint) = one else { return Ok(false) };
+async fn is_given_up(rooms: &Services, one: &PendingUpload) -> Result<bool> {
+    let PendingUpload::Checkpoint(_, checkpoint) = one else { return Ok(false) };
     let row = rooms.store.checkpoint(checkpoint.workspace, checkpoint.number).await?;
-    Ok(row.is_none_or(|row| row.removed.is_some()))
+    Ok(row.is_none_or(|row| row.removed_at.is_some()))
 }
 
 /// Versions of agents that are not there yet. One that cannot be sent for its own sake keeps nobody from it.
-fn missing_agents(groups: &[Group], desk: &Desk) -> HashSet<(TenantId, AgentName, u32)> {
-    let hopeless = |whose: &Whose| desk.delays.get(whose).is_some_and(|delay| delay.fault == Fault::Own);
+fn missing_agents(groups: &[LaneUploads], desk: &UploadScheduler) -> HashSet<(TenantId, AgentName, u32)> {
+    let hopeless =
+        |whose: &UploadLane| desk.delays.get(whose).is_some_and(|delay| delay.fault == UploadFault::Local);
     let groups = groups.iter().filter(|(whose, _)| !hopeless(whose));
     let agents = groups.flat_map(|(_, group)| group).filter_map(|one| match one {
-        Outgoing::Agent(agent) => Some((agent.tenant.clone(), agent.name.clone(), agent.version)),
-        Outgoing::Checkpoint(..) | Outgoing::Log(..) | Outgoing::Tombstone(..) => None,
+        PendingUpload::Agent(agent) => Some((agent.tenant.clone(), agent.name.clone(), agent.version)),
+        PendingUpload::Checkpoint(..) | PendingUpload::Log(..) | PendingUpload::Tombstone(..) => None,
     });
     agents.collect()
 }
 
 /// The snapshot whose pack has the events before those in this one, if they are the session's own.
-async fn log_before(repo: &Arc<ash_snapshot::Repo>, of: &Session, tree: &str) -> Option<TreeId> {
+async fn log_before(repo: &Arc<ash_snapshot::Repo>, of: &SessionRow, tree: &str) -> Option<TreeId> {
     let (repo, tree, of) = (repo.clone(), TreeId::parse(tree).ok()?, of.clone());
     let base = of.base.map_or(0, |(_, seq)| seq);
     let read = blocking(move || luggage::read(&repo, &tree)).await;

@@ -3,11 +3,11 @@
 //! The object store may have sessions that this database does not know yet: it was lost, and nobody has asked for them
 //! since. What they need must stay, so they are brought back first, without their files.
 
-use super::{Far, keys, trouble};
-use crate::{Result, keyed_mutex::KeyedMutex, rooms::Rooms};
-use ash_model::{SessionId, TenantId, far::Tombstone};
+use super::{Replicator, keys, trouble};
+use crate::{Result, keyed_mutex::KeyedMutex, rooms::Services};
+use ash_model::{SessionId, TenantId, far::SessionTombstone};
 use ash_snapshot::Repo;
-use ash_store::{Scope, Session};
+use ash_store::{AccessScope, SessionRow};
 use futures::TryStreamExt;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,27 +17,31 @@ use std::{
 
 const PAGE: u32 = 1000;
 
-impl Far {
+impl Replicator {
     /// Everybody who is there is known from now on. Until this has worked nothing is deleted there.
-    pub(crate) async fn take_census(&self, rooms: &Rooms, returning: &KeyedMutex<TenantId>) -> Result<()> {
+    pub(crate) async fn bring_back_unknown_sessions(
+        &self,
+        rooms: &Services,
+        returning: &KeyedMutex<TenantId>,
+    ) -> Result<()> {
         // In an outage nobody waits for it: what is here is collected all the same.
         if let Some((why, _)) = self.trouble() {
             return Err(trouble(why));
         }
         self.check().await?;
-        if self.counted.load(Ordering::Relaxed) {
+        if self.all_sessions_known.load(Ordering::Relaxed) {
             return Ok(());
         }
         for tenant in self.tenants().await? {
             for id in self.newest(&tenant).await?.into_keys() {
-                if rooms.store.find(&Scope::all(&tenant), &id).await?.is_none() {
+                if rooms.store.find_session(&AccessScope::all(&tenant), &id).await?.is_none() {
                     let _alone = returning.lock(tenant.clone()).await;
-                    Box::pin(self.bring_back(rooms, &Scope::all(&tenant), &id)).await?;
+                    Box::pin(self.bring_back(rooms, &AccessScope::all(&tenant), &id)).await?;
                     tracing::info!(session = %id, %tenant, "found in the object store");
                 }
             }
         }
-        self.counted.store(true, Ordering::Relaxed);
+        self.all_sessions_known.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -45,7 +49,7 @@ impl Far {
     /// needed: what is sent later is needed by somebody who came later.
     pub(crate) async fn listed(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         every: Duration,
     ) -> Result<Option<HashMap<String, u64>>> {
@@ -56,7 +60,7 @@ impl Far {
             }
             looked.insert(tenant.clone(), Instant::now());
         }
-        self.give_up_manifests(rooms, tenant).await?;
+        self.delete_superseded_manifests(rooms, tenant).await?;
         let all: Vec<_> = self.bucket.list(&keys::packs(tenant)).try_collect().await.map_err(trouble)?;
         let name = |key: &str| key.rsplit('/').next().map(str::to_owned);
         Ok(Some(all.iter().filter_map(|found| Some((name(&found.key)?, found.size))).collect()))
@@ -65,10 +69,10 @@ impl Far {
     /// Packs that are there as they are here, or only there; and those that are there otherwise.
     pub(crate) async fn compared(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
     ) -> Result<(HashSet<String>, HashSet<String>)> {
-        let (known, repo) = (rooms.store.far_packs(tenant).await?, rooms.repo(tenant)?);
+        let (known, repo) = (rooms.store.remote_packs(tenant).await?, rooms.repo(tenant)?);
         let same =
             |(pack, there): &(String, u64)| repo.pack_file(pack).is_none_or(|(_, here)| here == *there);
         let (same, unlike): (Vec<_>, Vec<_>) = known.into_iter().partition(same);
@@ -79,11 +83,11 @@ impl Far {
     /// What is smaller here than there was made so by collection, and nobody needs the rest.
     pub(crate) async fn replace_smaller(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         listed: Option<HashMap<String, u64>>,
     ) -> Result<()> {
-        let (mut known, repo) = (rooms.store.far_packs(tenant).await?, rooms.repo(tenant)?);
+        let (mut known, repo) = (rooms.store.remote_packs(tenant).await?, rooms.repo(tenant)?);
         known.extend(listed.into_iter().flatten());
         for (pack, there) in known {
             if repo.pack_file(&pack).is_some_and(|(_, here)| here < there) {
@@ -95,7 +99,7 @@ impl Far {
 
     pub(super) async fn replace(
         &self,
-        rooms: &Rooms,
+        rooms: &Services,
         tenant: &TenantId,
         repo: &Arc<Repo>,
         pack: &str,
@@ -103,11 +107,11 @@ impl Far {
         // It may have gone meanwhile.
         let Some((path, size)) = repo.pack_file(pack) else { return Ok(()) };
         self.writer().await?.replace_file(&keys::pack(tenant, pack), &path).await.map_err(trouble)?;
-        self.learn(rooms, tenant, pack, size).await
+        self.remember_pack(rooms, tenant, pack, size).await
     }
 
     /// Nobody can bring this session back from there any more: only its tombstone stays.
-    pub(crate) async fn forget(&self, rooms: &Rooms, tombstone: &Tombstone) -> Result<()> {
+    pub(crate) async fn forget(&self, rooms: &Services, tombstone: &SessionTombstone) -> Result<()> {
         let seq = self.send_tombstone(rooms, tombstone).await?;
         let last = (tombstone.epoch.0, seq);
         let prefix = keys::session(&tombstone.tenant, &tombstone.session);
@@ -120,7 +124,12 @@ impl Far {
     }
 
     /// Packs that nobody needs, here or elsewhere.
-    pub(crate) async fn give_up(&self, rooms: &Rooms, tenant: &TenantId, packs: &[String]) -> Result<()> {
+    pub(crate) async fn delete_packs(
+        &self,
+        rooms: &Services,
+        tenant: &TenantId,
+        packs: &[String],
+    ) -> Result<()> {
         let repo = rooms.repo(tenant)?;
         // One that is here was captured anew.
         let packs: Vec<String> =
@@ -130,21 +139,21 @@ impl Far {
         }
         let keys: Vec<String> = packs.iter().map(|pack| keys::pack(tenant, pack)).collect();
         // Written down before it is forgotten: whoever dies in between deletes what nobody needs.
-        rooms.store.doom(&keys, rooms.clock()).await?;
-        rooms.store.forget_far_packs(tenant, &packs).await?;
+        rooms.store.enqueue_deletes(&keys, rooms.clock()).await?;
+        rooms.store.forget_remote_packs(tenant, &packs).await?;
         if let Some(known) = self.known.lock().await.get_mut(tenant) {
             packs.iter().for_each(|pack| {
                 known.sizes.remove(pack);
                 known.missing.remove(pack);
             });
         }
-        self.ring();
+        self.notify();
         Ok(())
     }
 
     /// Manifests that tell nothing which a later one does not tell: those of checkpoints that were given up, and those
     /// that only told how the log went on.
-    async fn give_up_manifests(&self, rooms: &Rooms, tenant: &TenantId) -> Result<()> {
+    async fn delete_superseded_manifests(&self, rooms: &Services, tenant: &TenantId) -> Result<()> {
         let mut all: BTreeMap<SessionId, Vec<String>> = BTreeMap::new();
         let mut listed = self.bucket.list(&keys::sessions(tenant));
         while let Some(found) = listed.try_next().await.map_err(trouble)? {
@@ -159,32 +168,34 @@ impl Far {
             // Those of a session that had this id go with it: a fork may share its log.
             let buried = buried.get(&id).map_or(0, |epoch| epoch.0);
             manifests.retain(|key| keys::numbers(key).is_some_and(|(epoch, _)| epoch > buried));
-            let Some(session) = rooms.store.find(&Scope::all(tenant), &id).await? else { continue };
+            let Some(session) = rooms.store.find_session(&AccessScope::all(tenant), &id).await? else {
+                continue;
+            };
             let needed = told_of(rooms, &session).await?;
             manifests.sort();
             // The last one tells how the session is.
             manifests.pop();
             let is_needed = |key: &String| {
-                keys::numbers(key).is_none_or(|(_, seq)| seq >= session.far_seq || needed.contains(&seq))
+                keys::numbers(key).is_none_or(|(_, seq)| seq >= session.remote_seq || needed.contains(&seq))
             };
             manifests.retain(|key| !is_needed(key));
             doomed.extend(manifests);
         }
         if !doomed.is_empty() {
-            rooms.store.doom(&doomed, rooms.clock()).await?;
-            self.ring();
+            rooms.store.enqueue_deletes(&doomed, rooms.clock()).await?;
+            self.notify();
         }
         Ok(())
     }
 }
 
 /// Up to which events its checkpoints go that are still there.
-async fn told_of(rooms: &Rooms, session: &Session) -> Result<HashSet<u64>> {
+async fn told_of(rooms: &Services, session: &SessionRow) -> Result<HashSet<u64>> {
     let (mut seqs, mut before) = (HashSet::new(), None);
     loop {
         let page = rooms.store.checkpoints(session.workspace, before, PAGE).await?;
         let Some(last) = page.last() else { return Ok(seqs) };
         before = Some(last.number);
-        seqs.extend(page.iter().filter(|one| one.removed.is_none()).map(|one| one.seq));
+        seqs.extend(page.iter().filter(|one| one.removed_at.is_none()).map(|one| one.seq));
     }
 }

@@ -1,7 +1,7 @@
 //! What is in the place of the live tree. Somebody outside, or an agent without walls, may have removed it, or put a link in
 //! its place or in that of its workspace or home: no link is followed, and what is not a whole tree is not used.
 
-use super::{Live, make_dir, remove_if_there};
+use super::{LiveDirectory, make_dir, remove_if_there};
 use crate::{Error, Result};
 use ash_snapshot::Folder;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum LiveTreeShape {
     /// A directory with a workspace and a home.
     Whole,
     Missing,
@@ -21,21 +21,21 @@ pub(crate) enum Shape {
 
 /// What there is at a path, without following a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum PathEntryKind {
     Directory,
     Link,
     Other,
     Nothing,
 }
 
-fn found(path: &Path) -> Found {
+fn found(path: &Path) -> PathEntryKind {
     match fs::symlink_metadata(path) {
-        Ok(is) if is.is_dir() => Found::Directory,
-        Ok(is) if is.is_symlink() => Found::Link,
-        Ok(_) => Found::Other,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Found::Nothing,
+        Ok(is) if is.is_dir() => PathEntryKind::Directory,
+        Ok(is) if is.is_symlink() => PathEntryKind::Link,
+        Ok(_) => PathEntryKind::Other,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => PathEntryKind::Nothing,
         // It cannot be looked at now: the next step says why, if it needs it.
-        Err(_) => Found::Directory,
+        Err(_) => PathEntryKind::Directory,
     }
 }
 
@@ -54,16 +54,19 @@ fn open_last(path: &Path, names: usize) -> std::result::Result<Folder, ash_snaps
 
 const ROOTS: [&str; 2] = ["workspace", "home"];
 
-impl Live {
-    pub(crate) fn shape(&self) -> Shape {
+impl LiveDirectory {
+    pub(crate) fn shape(&self) -> LiveTreeShape {
         let tree = self.dir.join("tree");
         match (found(&self.dir), found(&tree)) {
-            (Found::Nothing, _) | (Found::Directory, Found::Nothing) => Shape::Missing,
-            (Found::Directory, Found::Directory) => {
-                let whole = ROOTS.iter().all(|root| found(&tree.join(root)) == Found::Directory);
-                if whole { Shape::Whole } else { Shape::Broken }
+            (PathEntryKind::Nothing, _) | (PathEntryKind::Directory, PathEntryKind::Nothing) => {
+                LiveTreeShape::Missing
             }
-            (Found::Link | Found::Other, _) | (Found::Directory, Found::Link | Found::Other) => Shape::Broken,
+            (PathEntryKind::Directory, PathEntryKind::Directory) => {
+                let whole = ROOTS.iter().all(|root| found(&tree.join(root)) == PathEntryKind::Directory);
+                if whole { LiveTreeShape::Whole } else { LiveTreeShape::Broken }
+            }
+            (PathEntryKind::Link | PathEntryKind::Other, _)
+            | (PathEntryKind::Directory, PathEntryKind::Link | PathEntryKind::Other) => LiveTreeShape::Broken,
         }
     }
 
@@ -75,7 +78,7 @@ impl Live {
     /// It does not count from here on: what is left of it is salvaged, and another one is made. A link in its place goes;
     /// what it leads to stays as it is.
     pub(crate) fn distrust(&self) -> Result<()> {
-        self.unfollow();
+        self.forget_tracking();
         unlink(&self.dir)?;
         remove_if_there(&self.dir.join("stamp"))?;
         unlink(&self.dir.join("tree"))
@@ -88,15 +91,15 @@ impl Live {
 
     /// Whether there is something at a path of ours, be it a dangling link.
     pub(super) fn holds(&self, name: &str) -> bool {
-        found(&self.dir.join(name)) != Found::Nothing
+        found(&self.dir.join(name)) != PathEntryKind::Nothing
     }
 }
 
 /// Removes what is in the place of a directory of ours and is none. What a link leads to is said, and not touched.
 fn unlink(path: &Path) -> Result<()> {
     match found(path) {
-        Found::Directory | Found::Nothing => Ok(()),
-        Found::Link | Found::Other => {
+        PathEntryKind::Directory | PathEntryKind::Nothing => Ok(()),
+        PathEntryKind::Link | PathEntryKind::Other => {
             let target = fs::read_link(path).unwrap_or_default();
             tracing::warn!(path = %path.display(), target = %target.display(), "something else is in the place of a directory and is removed; what a link leads to stays");
             remove_if_there(path)
@@ -108,18 +111,18 @@ fn unlink(path: &Path) -> Result<()> {
 /// file in its place is kept in it. False: there is nothing to capture.
 pub(super) fn complete(tree: &Path) -> Result<bool> {
     let roots: Vec<PathBuf> = ROOTS.iter().map(|root| tree.join(root)).collect();
-    if !roots.iter().any(|root| matches!(found(root), Found::Directory | Found::Other)) {
+    if !roots.iter().any(|root| matches!(found(root), PathEntryKind::Directory | PathEntryKind::Other)) {
         return Ok(false);
     }
     for root in roots {
         match found(&root) {
-            Found::Directory => {}
-            Found::Link => {
+            PathEntryKind::Directory => {}
+            PathEntryKind::Link => {
                 unlink(&root)?;
                 make_dir(&root)?;
             }
-            Found::Nothing => make_dir(&root)?,
-            Found::Other => {
+            PathEntryKind::Nothing => make_dir(&root)?,
+            PathEntryKind::Other => {
                 let aside = root.with_extension("found");
                 fs::rename(&root, &aside).map_err(Error::io("cannot put a file aside"))?;
                 make_dir(&root)?;
@@ -136,9 +139,9 @@ mod tests {
     use ash_model::WorkspaceId;
     use std::os::unix::fs::symlink;
 
-    fn live() -> (tempfile::TempDir, Live) {
+    fn live() -> (tempfile::TempDir, LiveDirectory) {
         let dir = tempfile::tempdir().expect("a directory");
-        let live = Live::new(dir.path(), WorkspaceId::fresh());
+        let live = LiveDirectory::new(dir.path(), WorkspaceId::fresh());
         for root in ROOTS {
             fs::create_dir_all(live.dir.join("tree").join(root)).expect("made");
         }
@@ -149,12 +152,12 @@ mod tests {
     fn a_link_in_the_place_of_a_part_of_the_tree_is_not_a_tree_and_not_followed() {
         for part in ["", "tree", "tree/workspace", "tree/home"] {
             let (outside, live) = live();
-            assert_eq!(live.shape(), Shape::Whole);
+            assert_eq!(live.shape(), LiveTreeShape::Whole);
             let (at, real) = (live.dir.join(part), outside.path().join("real"));
             let at: PathBuf = at.components().collect();
             fs::rename(&at, &real).expect("moved");
             symlink(&real, &at).expect("linked");
-            assert_eq!(live.shape(), Shape::Broken, "{part:?}");
+            assert_eq!(live.shape(), LiveTreeShape::Broken, "{part:?}");
             assert!(
                 open_root(&live.workspace()).is_err() || open_root(&live.home()).is_err(),
                 "{part:?} is followed"
@@ -162,7 +165,7 @@ mod tests {
             fs::write(real.join("kept"), "kept").expect("written");
             live.distrust().expect("it goes");
             assert!(real.join("kept").exists(), "{part:?}: what it leads to stays");
-            assert_ne!(live.shape(), Shape::Whole);
+            assert_ne!(live.shape(), LiveTreeShape::Whole);
         }
     }
 
@@ -171,14 +174,14 @@ mod tests {
         let (_dir, live) = live();
         let tree = live.dir.join("tree");
         fs::remove_dir(live.workspace()).expect("removed");
-        assert_eq!(live.shape(), Shape::Broken);
-        assert!(complete(&tree).expect("completed") && live.shape() == Shape::Whole);
+        assert_eq!(live.shape(), LiveTreeShape::Broken);
+        assert!(complete(&tree).expect("completed") && live.shape() == LiveTreeShape::Whole);
         fs::remove_dir(live.workspace()).expect("removed");
         fs::write(live.workspace(), "text").expect("written");
         assert!(complete(&tree).expect("completed"));
         assert_eq!(fs::read_to_string(live.workspace().join("found")).expect("kept"), "text");
         fs::remove_dir_all(&tree).expect("removed");
-        assert_eq!(live.shape(), Shape::Missing);
+        assert_eq!(live.shape(), LiveTreeShape::Missing);
         assert!(!complete(&tree).expect("nothing"));
     }
 }

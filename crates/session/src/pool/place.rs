@@ -14,68 +14,68 @@ use tokio::{
 };
 
 /// So many requests of one tenant wait at once; whoever comes then is told at once.
-pub(super) const LONGEST_LINE: usize = 512;
+pub(super) const MAX_QUEUE_LENGTH: usize = 512;
 /// So many of those who wait look for somebody who makes way. As many sandboxes are made at the same time, so more of them
 /// would get nobody in earlier, and a long line would keep the server busy with itself.
-const FRONT: usize = 8;
+const QUEUE_FRONT_SIZE: usize = 8;
 
-pub(crate) struct Places {
+pub(crate) struct SandboxSlots {
     most: usize,
-    line: Mutex<Line>,
+    line: Mutex<SlotQueue>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Line {
+struct SlotQueue {
     taken: usize,
     /// How many of those each tenant has, if any.
     held: HashMap<TenantId, usize>,
     next: u64,
     /// By number, so the first comes first.
-    waiting: BTreeMap<u64, Waiter>,
+    waiting: BTreeMap<u64, SlotWaiter>,
 }
 
-struct Waiter {
+struct SlotWaiter {
     tenant: TenantId,
     bell: Arc<Notify>,
 }
 
 /// One of the sandboxes that this server may have; given back when it is dropped.
-pub(crate) struct Room {
-    places: Arc<Places>,
+pub(crate) struct SandboxPermit {
+    places: Arc<SandboxSlots>,
     tenant: TenantId,
 }
 
 /// What whoever wants a session back brings along.
 #[derive(Default)]
-pub(crate) struct Passage {
+pub(crate) struct Admission {
     /// For the sandbox that it takes.
-    pub(crate) room: Option<Room>,
+    pub(crate) permit: Option<SandboxPermit>,
     /// How long it is waited for one if it needs one after all; `None`: as long as it takes.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) queue_timeout: Option<Duration>,
 }
 
-impl Passage {
+impl Admission {
     /// What the last one brings counts first.
-    pub(crate) fn add(&mut self, other: Passage) {
-        self.room = other.room.or(self.room.take());
-        self.patience = other.patience.or(self.patience);
+    pub(crate) fn add(&mut self, other: Admission) {
+        self.permit = other.permit.or(self.permit.take());
+        self.queue_timeout = other.queue_timeout.or(self.queue_timeout);
     }
 }
 
 /// A place in the line; left when it is dropped.
-pub(super) struct Ticket {
-    places: Arc<Places>,
+pub(super) struct SlotTicket {
+    places: Arc<SandboxSlots>,
     number: u64,
     bell: Arc<Notify>,
 }
 
-impl Places {
-    pub(super) fn new(most: usize) -> Arc<Places> {
-        Arc::new(Places { most, line: Mutex::default(), changed: Notify::new() })
+impl SandboxSlots {
+    pub(super) fn new(most: usize) -> Arc<SandboxSlots> {
+        Arc::new(SandboxSlots { most, line: Mutex::default(), changed: Notify::new() })
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn line(&self) -> MutexGuard<'_, SlotQueue> {
         self.line.lock().expect("nobody panics while holding it")
     }
 
@@ -96,20 +96,20 @@ impl Places {
     /// looked is heard afterwards, so nothing is missed.
     pub(super) fn ring(&self) {
         let line = self.line();
-        line.order().take(FRONT).for_each(|number| line.waiting[&number].bell.notify_one());
+        line.order().take(QUEUE_FRONT_SIZE).for_each(|number| line.waiting[&number].bell.notify_one());
         drop(line);
         self.changed.notify_waiters();
     }
 
     /// Whatever else: it is there.
-    pub(super) fn count_in(self: &Arc<Self>, tenant: &TenantId) -> Room {
+    pub(super) fn acquire_unconditionally(self: &Arc<Self>, tenant: &TenantId) -> SandboxPermit {
         self.room(&mut self.line(), tenant)
     }
 
-    fn room(self: &Arc<Self>, line: &mut Line, tenant: &TenantId) -> Room {
+    fn room(self: &Arc<Self>, line: &mut SlotQueue, tenant: &TenantId) -> SandboxPermit {
         line.taken += 1;
         *line.held.entry(tenant.clone()).or_default() += 1;
-        Room { places: self.clone(), tenant: tenant.clone() }
+        SandboxPermit { places: self.clone(), tenant: tenant.clone() }
     }
 
     /// How many a tenant has.
@@ -118,38 +118,38 @@ impl Places {
     }
 
     /// If there is room for everybody who waits, too.
-    pub(super) fn spare(self: &Arc<Self>, tenant: &TenantId) -> Option<Room> {
+    pub(super) fn try_acquire_spare(self: &Arc<Self>, tenant: &TenantId) -> Option<SandboxPermit> {
         let mut line = self.line();
         let free = line.taken + line.waiting.len() < self.most;
         free.then(|| self.room(&mut line, tenant))
     }
 
     /// For whoever wants one for a request.
-    pub(super) fn line_up(self: &Arc<Self>, tenant: &TenantId) -> Result<Ticket> {
+    pub(super) fn enqueue(self: &Arc<Self>, tenant: &TenantId) -> Result<SlotTicket> {
         let mut line = self.line();
         let own = line.waiting.values().filter(|waiter| waiter.tenant == *tenant).count();
-        match own < LONGEST_LINE {
+        match own < MAX_QUEUE_LENGTH {
             true => Ok(self.ticket(&mut line, tenant)),
-            false => Err(Error::LongLine(LONGEST_LINE)),
+            false => Err(Error::LongLine(MAX_QUEUE_LENGTH)),
         }
     }
 
     /// For a session that comes back by itself: it cannot try again later, so it waits however long the line is.
-    pub(super) fn line_up_anyway(self: &Arc<Self>, tenant: &TenantId) -> Ticket {
+    pub(super) fn enqueue_unbounded(self: &Arc<Self>, tenant: &TenantId) -> SlotTicket {
         self.ticket(&mut self.line(), tenant)
     }
 
-    fn ticket(self: &Arc<Self>, line: &mut Line, tenant: &TenantId) -> Ticket {
+    fn ticket(self: &Arc<Self>, line: &mut SlotQueue, tenant: &TenantId) -> SlotTicket {
         let (number, bell) = (line.next, Arc::new(Notify::new()));
         line.next += 1;
-        line.waiting.insert(number, Waiter { tenant: tenant.clone(), bell: bell.clone() });
-        Ticket { places: self.clone(), number, bell }
+        line.waiting.insert(number, SlotWaiter { tenant: tenant.clone(), bell: bell.clone() });
+        SlotTicket { places: self.clone(), number, bell }
     }
 }
 
-impl Ticket {
+impl SlotTicket {
     /// If there is room for everybody before it, too.
-    pub(super) fn take(&self) -> Option<Room> {
+    pub(super) fn take(&self) -> Option<SandboxPermit> {
         let mut line = self.places.line();
         if line.lacking(self.number, self.places.most) > 0 {
             return None;
@@ -164,11 +164,11 @@ impl Ticket {
     }
 
     pub(super) fn is_in_front(&self) -> bool {
-        self.places.line().order().take(FRONT).any(|number| number == self.number)
+        self.places.line().order().take(QUEUE_FRONT_SIZE).any(|number| number == self.number)
     }
 
     /// Something changed, and it is in front; or it is so late.
-    pub(super) async fn rung_before(&self, late: Option<Instant>) {
+    pub(super) async fn wait_for_turn(&self, late: Option<Instant>) {
         match late {
             Some(late) => drop(tokio::time::timeout_at(late, self.bell.notified()).await),
             None => self.bell.notified().await,
@@ -176,7 +176,7 @@ impl Ticket {
     }
 }
 
-impl Line {
+impl SlotQueue {
     fn lacking(&self, number: u64, most: usize) -> usize {
         let before = self.order().take_while(|next| *next != number).count();
         (self.taken + before + 1).saturating_sub(most)
@@ -200,14 +200,14 @@ impl Line {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for SlotTicket {
     fn drop(&mut self) {
         self.places.line().waiting.remove(&self.number);
         self.places.ring();
     }
 }
 
-impl Drop for Room {
+impl Drop for SandboxPermit {
     fn drop(&mut self) {
         {
             let mut line = self.places.line();
@@ -232,12 +232,12 @@ mod tests {
 
     #[test]
     fn a_tenant_that_has_all_places_and_waits_for_more_is_behind_others() {
-        let places = Places::new(3);
+        let places = SandboxSlots::new(3);
         let (greedy, modest) = (main(), TenantId::parse("modest").expect("a name"));
-        let mut rooms: Vec<Room> = (0..3).map(|_| places.count_in(&greedy)).collect();
-        let more: Vec<Ticket> = (0..3).map(|_| places.line_up(&greedy).expect("a short line")).collect();
-        let one = places.line_up(&modest).expect("a short line");
-        let two = places.line_up(&modest).expect("a short line");
+        let mut rooms: Vec<SandboxPermit> = (0..3).map(|_| places.acquire_unconditionally(&greedy)).collect();
+        let more: Vec<SlotTicket> = (0..3).map(|_| places.enqueue(&greedy).expect("a short line")).collect();
+        let one = places.enqueue(&modest).expect("a short line");
+        let two = places.enqueue(&modest).expect("a short line");
         assert_eq!((one.lacking(), two.lacking(), more[0].lacking()), (1, 2, 3));
         rooms.pop();
         assert!(more[0].take().is_none(), "it is another tenant's turn");
@@ -251,21 +251,21 @@ mod tests {
 
     #[test]
     fn a_full_line_of_one_tenant_is_no_other_tenants() {
-        let places = Places::new(1);
-        let _room = places.count_in(&main());
+        let places = SandboxSlots::new(1);
+        let _room = places.acquire_unconditionally(&main());
         let _line: Vec<_> =
-            (0..LONGEST_LINE).map(|_| places.line_up(&main()).expect("not long yet")).collect();
-        assert!(places.line_up(&main()).is_err());
-        let other = places.line_up(&TenantId::parse("other").expect("a name")).expect("its own line");
+            (0..MAX_QUEUE_LENGTH).map(|_| places.enqueue(&main()).expect("not long yet")).collect();
+        assert!(places.enqueue(&main()).is_err());
+        let other = places.enqueue(&TenantId::parse("other").expect("a name")).expect("its own line");
         assert!(other.is_in_front() && other.lacking() == 1);
     }
 
     #[test]
     fn whoever_came_first_gets_the_place() {
-        let places = Places::new(1);
-        let only = places.line_up(&main()).expect("a short line").take().expect("there is one");
+        let places = SandboxSlots::new(1);
+        let only = places.enqueue(&main()).expect("a short line").take().expect("there is one");
         let (first, second) =
-            (places.line_up(&main()).expect("a short line"), places.line_up(&main()).expect("a short line"));
+            (places.enqueue(&main()).expect("a short line"), places.enqueue(&main()).expect("a short line"));
         assert!(first.take().is_none());
         drop(only);
         assert!(second.take().is_none(), "it is the first one's");
@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn whoever_gives_up_is_in_nobodys_way() {
-        let places = Places::new(1);
+        let places = SandboxSlots::new(1);
         let (first, second) =
-            (places.line_up(&main()).expect("a short line"), places.line_up(&main()).expect("a short line"));
+            (places.enqueue(&main()).expect("a short line"), places.enqueue(&main()).expect("a short line"));
         drop(first);
         assert!(second.take().is_some());
         drop(second);
@@ -288,55 +288,55 @@ mod tests {
 
     #[test]
     fn what_is_there_counts_even_beyond_the_most() {
-        let places = Places::new(1);
-        let (one, other) = (places.count_in(&main()), places.count_in(&main()));
+        let places = SandboxSlots::new(1);
+        let (one, other) = (places.acquire_unconditionally(&main()), places.acquire_unconditionally(&main()));
         drop(one);
-        assert!(places.line_up(&main()).expect("a short line").take().is_none());
+        assert!(places.enqueue(&main()).expect("a short line").take().is_none());
         drop(other);
-        assert!(places.line_up(&main()).expect("a short line").take().is_some());
+        assert!(places.enqueue(&main()).expect("a short line").take().is_some());
     }
 
     #[test]
     fn whoever_finds_a_long_line_is_told_and_who_comes_back_by_himself_waits() {
-        let places = Places::new(1);
-        let _room = places.count_in(&main());
+        let places = SandboxSlots::new(1);
+        let _room = places.acquire_unconditionally(&main());
         let mut line: Vec<_> =
-            (0..LONGEST_LINE).map(|_| places.line_up(&main()).expect("not long yet")).collect();
-        assert!(matches!(places.line_up(&main()), Err(Error::LongLine(LONGEST_LINE))));
-        let _by_himself = places.line_up_anyway(&main());
+            (0..MAX_QUEUE_LENGTH).map(|_| places.enqueue(&main()).expect("not long yet")).collect();
+        assert!(matches!(places.enqueue(&main()), Err(Error::LongLine(MAX_QUEUE_LENGTH))));
+        let _by_himself = places.enqueue_unbounded(&main());
         line.pop();
         line.pop();
-        assert!(places.line_up(&main()).is_ok());
+        assert!(places.enqueue(&main()).is_ok());
     }
 
     #[test]
     fn a_spare_place_is_one_that_nobody_waits_for() {
-        let places = Places::new(2);
-        let one = places.line_up(&main()).expect("a short line");
-        let spare = places.spare(&main()).expect("two places, and one who waits");
-        assert!(places.spare(&main()).is_none());
+        let places = SandboxSlots::new(2);
+        let one = places.enqueue(&main()).expect("a short line");
+        let spare = places.try_acquire_spare(&main()).expect("two places, and one who waits");
+        assert!(places.try_acquire_spare(&main()).is_none());
         assert!(one.take().is_some());
         drop(spare);
     }
 
     /// Whether its bell has rung since it was last asked.
-    fn rang(ticket: &Ticket) -> bool {
-        ticket.rung_before(None).now_or_never().is_some()
+    fn rang(ticket: &SlotTicket) -> bool {
+        ticket.wait_for_turn(None).now_or_never().is_some()
     }
 
     #[test]
     fn only_the_front_is_told_and_whoever_moves_up_is_told_too() {
-        let places = Places::new(1);
-        let room = places.count_in(&main());
+        let places = SandboxSlots::new(1);
+        let room = places.acquire_unconditionally(&main());
         let mut line: Vec<_> =
-            (0..FRONT + 2).map(|_| places.line_up(&main()).expect("a short line")).collect();
-        assert_eq!((line[0].lacking(), line[FRONT].lacking()), (1, FRONT + 1));
+            (0..QUEUE_FRONT_SIZE + 2).map(|_| places.enqueue(&main()).expect("a short line")).collect();
+        assert_eq!((line[0].lacking(), line[QUEUE_FRONT_SIZE].lacking()), (1, QUEUE_FRONT_SIZE + 1));
         drop(room);
         let told: Vec<bool> = line.iter().map(rang).collect();
-        assert_eq!(told, [vec![true; FRONT], vec![false; 2]].concat());
-        assert!(line[FRONT - 1].is_in_front() && !line[FRONT].is_in_front());
+        assert_eq!(told, [vec![true; QUEUE_FRONT_SIZE], vec![false; 2]].concat());
+        assert!(line[QUEUE_FRONT_SIZE - 1].is_in_front() && !line[QUEUE_FRONT_SIZE].is_in_front());
         drop(line.remove(0));
         let told: Vec<bool> = line.iter().map(rang).collect();
-        assert_eq!(told, [vec![true; FRONT], vec![false]].concat());
+        assert_eq!(told, [vec![true; QUEUE_FRONT_SIZE], vec![false]].concat());
     }
 }

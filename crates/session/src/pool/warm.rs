@@ -3,17 +3,19 @@
 //! runs but our init. A session takes it over whole; whatever is the session's own (its environment, options, conversation)
 //! comes when the agent is started, as it does in a sandbox that was built for it.
 
-use super::{Pool, Room};
+use super::{SandboxPermit, SandboxPool};
 use crate::{
     Error, Result, blocking, bounds,
-    common::{Common, Walls},
-    live::Recipe,
-    rooms::Rooms,
+    common::{Sandbox, Workspace},
+    live::TreeRecipe,
+    rooms::Services,
 };
-use ash_model::{AgentName, Epoch, Image, Incarnation, Options, Quota, Quotas, TenantId, WorkspaceId};
-use ash_sandbox::{Limits, Records, Spec, UserNamespaces, What};
-use ash_snapshot::{Progress, TreeId};
-use ash_store::Version;
+use ash_model::{
+    AgentName, Epoch, Image, Incarnation, QuotaKind, Quotas, SessionOptions, TenantId, WorkspaceId,
+};
+use ash_sandbox::{JournalPayload, RecordStream, SandboxLimits, SandboxSpec, UserNamespacePolicy};
+use ash_snapshot::{SnapshotProgress, TreeId};
+use ash_store::AgentVersion;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
@@ -22,22 +24,22 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 /// An agent that nobody has used for so long gets no more, and those that it has go.
-const FORGOTTEN: Duration = Duration::from_secs(60 * 60);
+const AGENT_UNUSED_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// How often those that died are looked for.
 const LOOK: Duration = Duration::from_secs(30);
 /// How often it is looked whether the last one is built, when the server stops.
-const BREATH: Duration = Duration::from_millis(10);
+const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Of a workspace that somebody was given a moment ago. Nobody had it before.
 const FIRST: Epoch = Epoch(1);
 
 /// What makes one sandbox as good as another: all that is built into it, and cannot be brought later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct WarmSandboxKind {
     tenant: TenantId,
     agent: AgentName,
     version: u32,
     tree: String,
-    walls: Inbuilt,
+    walls: SandboxBuildSpec,
     /// So many are kept.
     target: usize,
     /// By the agent itself, so for ever; else for as long as it is in use.
@@ -46,41 +48,46 @@ pub(crate) struct Kind {
 
 /// What walls are told when they are built.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inbuilt {
-    pub(crate) limits: Limits,
+pub(crate) struct SandboxBuildSpec {
+    pub(crate) limits: SandboxLimits,
     /// Directories that appear inside at the same path.
     pub(crate) readonly: Vec<PathBuf>,
     pub(crate) image: Option<Image>,
-    pub(crate) user_namespaces: UserNamespaces,
+    pub(crate) user_namespaces: UserNamespacePolicy,
 }
 
-impl Inbuilt {
-    pub(crate) fn of(rooms: &Rooms, version: &Version, options: &Options, program: Option<&Path>) -> Inbuilt {
-        Inbuilt {
+impl SandboxBuildSpec {
+    pub(crate) fn of(
+        rooms: &Services,
+        version: &AgentVersion,
+        options: &SessionOptions,
+        program: Option<&Path>,
+    ) -> SandboxBuildSpec {
+        SandboxBuildSpec {
             limits: bounds::of_walls(&bounds::merged(rooms, options.limits, version.limits)),
             readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
             image: version.image.clone(),
             user_namespaces: match version.needs.user_namespaces {
-                true => UserNamespaces::Allowed,
-                false => UserNamespaces::Refused,
+                true => UserNamespacePolicy::Allowed,
+                false => UserNamespacePolicy::Refused,
             },
         }
     }
 }
 
-impl Kind {
+impl WarmSandboxKind {
     /// What a session with these options needs.
     pub(crate) fn of(
-        rooms: &Rooms,
+        rooms: &Services,
         (tenant, agent, number): (&TenantId, &AgentName, u32),
-        version: &Version,
-        options: &Options,
-    ) -> Result<Kind> {
+        version: &AgentVersion,
+        options: &SessionOptions,
+    ) -> Result<WarmSandboxKind> {
         let program = rooms.settings.program(version.runtime, options)?;
-        let walls = Inbuilt::of(rooms, version, options, program);
+        let walls = SandboxBuildSpec::of(rooms, version, options, program);
         let (tenant, agent, tree) = (tenant.clone(), agent.clone(), version.tree.clone());
         let (target, is_asked_for) = (rooms.prewarm(&version.needs), version.needs.prewarm.is_some());
-        Ok(Kind { tenant, agent, version: number, tree, walls, target, is_asked_for })
+        Ok(WarmSandboxKind { tenant, agent, version: number, tree, walls, target, is_asked_for })
     }
 
     fn is_of(&self, tenant: &TenantId, agent: &AgentName) -> bool {
@@ -89,23 +96,23 @@ impl Kind {
 }
 
 /// A sandbox that waits for a session. Whoever drops it unused ends it.
-pub(crate) struct Prepared {
-    rooms: Arc<Rooms>,
-    kind: Kind,
+pub(crate) struct WarmSandbox {
+    rooms: Arc<Services>,
+    kind: WarmSandboxKind,
     pub(crate) workspace: WorkspaceId,
-    common: Arc<Common>,
+    common: Arc<Workspace>,
     uid: Option<u32>,
     /// None: somebody has taken it over.
-    inside: Option<(Arc<Walls>, Records)>,
+    inside: Option<(Arc<Sandbox>, RecordStream)>,
 }
 
-impl Prepared {
+impl WarmSandbox {
     /// Builds one.
-    async fn build(rooms: &Arc<Rooms>, kind: Kind, room: Room) -> Result<Prepared> {
+    async fn build(rooms: &Arc<Services>, kind: WarmSandboxKind, room: SandboxPermit) -> Result<WarmSandbox> {
         let workspace = WorkspaceId::fresh();
-        let common = rooms.common(workspace);
+        let common = rooms.workspace(workspace);
         let mut prepared =
-            Prepared { rooms: rooms.clone(), kind, workspace, common, uid: None, inside: None };
+            WarmSandbox { rooms: rooms.clone(), kind, workspace, common, uid: None, inside: None };
         match prepared.build_in(room).await {
             Ok(inside) => {
                 prepared.inside = Some(inside);
@@ -118,9 +125,9 @@ impl Prepared {
         }
     }
 
-    async fn build_in(&mut self, room: Room) -> Result<(Arc<Walls>, Records)> {
+    async fn build_in(&mut self, room: SandboxPermit) -> Result<(Arc<Sandbox>, RecordStream)> {
         let (rooms, live) = (self.rooms.clone(), self.common.live.clone());
-        let recipe = Recipe {
+        let recipe = TreeRecipe {
             epoch: FIRST,
             boot: rooms.settings.boot.clone(),
             tree: TreeId::parse(&self.kind.tree).map_err(|_| Error::NoWorkspace)?,
@@ -129,18 +136,19 @@ impl Prepared {
             fallback: None,
         };
         let (home, place, tenant) = (rooms.clone(), live.clone(), self.kind.tenant.clone());
-        let turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
+        let turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
         self.uid = blocking(move || {
             // First: whoever finds it after a crash knows that it is nobody's.
             place.mark_unclaimed()?;
-            let uid = place.make(&recipe, (&*home.repo(&tenant)?, &Progress::default()), &home.uids)?;
+            let uid =
+                place.make(&recipe, (&*home.repo(&tenant)?, &SnapshotProgress::default()), &home.uids)?;
             crate::live::make_dir(&place.run())?;
             Ok(uid)
         })
         .await?;
         drop(turn);
-        let Inbuilt { limits, readonly, image, user_namespaces } = self.kind.walls.clone();
-        let spec = Spec {
+        let SandboxBuildSpec { limits, readonly, image, user_namespaces } = self.kind.walls.clone();
+        let spec = SandboxSpec {
             incarnation: Incarnation::fresh(),
             epoch: FIRST,
             run_dir: live.run(),
@@ -153,13 +161,13 @@ impl Prepared {
             user_namespaces,
             orphan_ttl: rooms.settings.orphan_ttl,
         };
-        let _turn = rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;
+        let _turn = rooms.start_permits.acquire().await.map_err(|_| Error::Stopping)?;
         let (remote, records) = rooms.backend.launch(&spec).await?.split();
-        Ok((Walls::new(spec.incarnation, remote, room), records))
+        Ok((Sandbox::new(spec.incarnation, remote, room), records))
     }
 
     /// For the session that has its workspace from now on.
-    pub(crate) fn hand_over(mut self) -> Result<Arc<Common>> {
+    pub(crate) fn hand_over(mut self) -> Result<Arc<Workspace>> {
         self.common.live.claim()?;
         self.common.set_tree(Some(self.uid));
         if let Some((walls, records)) = self.inside.take() {
@@ -172,7 +180,7 @@ impl Prepared {
         let Some((walls, records)) = &mut self.inside else { return false };
         let mut gone = walls.remote.is_closed();
         while let Some(record) = records.ready() {
-            gone |= matches!(record.what, What::Gone { .. });
+            gone |= matches!(record.payload, JournalPayload::SandboxGone { .. });
         }
         !gone
     }
@@ -185,7 +193,7 @@ impl Prepared {
     }
 }
 
-impl Drop for Prepared {
+impl Drop for WarmSandbox {
     fn drop(&mut self) {
         if let Some(inside) = self.inside.take() {
             // Where nothing runs any more, it is the next server's to end.
@@ -194,13 +202,17 @@ impl Drop for Prepared {
     }
 }
 
-async fn end(rooms: Arc<Rooms>, common: Arc<Common>, (walls, mut records): (Arc<Walls>, Records)) {
+async fn end(
+    rooms: Arc<Services>,
+    common: Arc<Workspace>,
+    (walls, mut records): (Arc<Sandbox>, RecordStream),
+) {
     walls.remote.end().await.ok();
     tokio::time::timeout(LOOK, async { while records.next().await.is_some() {} }).await.ok();
     clear_away(&rooms, &common).await;
 }
 
-async fn clear_away(rooms: &Arc<Rooms>, common: &Common) {
+async fn clear_away(rooms: &Arc<Services>, common: &Workspace) {
     let (rooms, live) = (rooms.clone(), common.live.clone());
     let cleared = blocking(move || {
         ash_sandbox::reap(&live.run())?;
@@ -212,38 +224,38 @@ async fn clear_away(rooms: &Arc<Rooms>, common: &Common) {
 }
 
 /// Where they wait.
-pub(crate) struct Shelf {
-    inner: Mutex<Inner>,
+pub(crate) struct WarmPool {
+    inner: Mutex<WarmPoolState>,
     quotas: Quotas,
     /// Something is wanted, or was taken.
     bell: Notify,
 }
 
 #[derive(Default)]
-struct Inner {
+struct WarmPoolState {
     /// The oldest first.
-    ready: Vec<Prepared>,
+    ready: Vec<WarmSandbox>,
     /// Agents in use; whoever is next comes first.
-    wanted: Vec<Wanted>,
+    wanted: Vec<WarmSandboxDemand>,
     /// One that is being built.
-    making: Option<Kind>,
+    making: Option<WarmSandboxKind>,
     closed: bool,
 }
 
-struct Wanted {
-    kind: Kind,
+struct WarmSandboxDemand {
+    kind: WarmSandboxKind,
     /// When one of them was last asked for.
     asked: Instant,
     /// The last one could not be built, so none is before this.
     not_before: Option<Instant>,
 }
 
-impl Shelf {
-    pub(super) fn new(quotas: Quotas) -> Shelf {
-        Shelf { inner: Mutex::default(), quotas, bell: Notify::new() }
+impl WarmPool {
+    pub(super) fn new(quotas: Quotas) -> WarmPool {
+        WarmPool { inner: Mutex::default(), quotas, bell: Notify::new() }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, WarmPoolState> {
         self.inner.lock().expect("nobody panics while holding it")
     }
 
@@ -254,7 +266,7 @@ impl Shelf {
     }
 
     /// An agent is in use. What was made for another version of it, or with other limits, is of no use any more.
-    pub(crate) fn want(&self, kind: Kind) {
+    pub(crate) fn request(&self, kind: WarmSandboxKind) {
         let (tenant, agent) = (kind.tenant.clone(), kind.agent.clone());
         let stale = {
             let mut inner = self.inner();
@@ -263,7 +275,7 @@ impl Shelf {
             let not_before = same.and_then(|wanted| wanted.not_before);
             inner.wanted.retain(|wanted| !wanted.kind.is_of(&tenant, &agent));
             let stale = inner.drain(|ready| ready.is_of(&tenant, &agent) && *ready != kind);
-            inner.wanted.push(Wanted { kind, asked: Instant::now(), not_before });
+            inner.wanted.push(WarmSandboxDemand { kind, asked: Instant::now(), not_before });
             stale
         };
         drop(stale);
@@ -281,7 +293,7 @@ impl Shelf {
     }
 
     /// One of this kind that is alive.
-    pub(crate) fn claim(&self, kind: &Kind) -> Option<Prepared> {
+    pub(crate) fn claim(&self, kind: &WarmSandboxKind) -> Option<WarmSandbox> {
         loop {
             let mut found = {
                 let mut inner = self.inner();
@@ -295,26 +307,27 @@ impl Shelf {
     }
 
     /// The one that waits for longest.
-    pub(super) fn oldest(&self) -> Option<Prepared> {
+    pub(super) fn oldest(&self) -> Option<WarmSandbox> {
         let mut inner = self.inner();
         (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
     }
 
-    fn lacking(&self, now: Instant) -> Option<Kind> {
+    fn next_to_build(&self, now: Instant) -> Option<WarmSandboxKind> {
         let mut inner = self.inner();
         if inner.closed {
             return None;
         }
         let ready = inner.ready.iter().map(|ready| &ready.kind);
-        let count = |kind: &Kind| ready.clone().filter(|ready| *ready == kind).count();
+        let count = |kind: &WarmSandboxKind| ready.clone().filter(|ready| *ready == kind).count();
         let of_tenant =
-            |kind: &Kind| ready.clone().filter(|ready| ready.tenant == kind.tenant).count() as u64;
-        if self.quotas.admit(Quota::PrewarmedTotal, inner.ready.len() as u64, 1).is_err() {
+            |kind: &WarmSandboxKind| ready.clone().filter(|ready| ready.tenant == kind.tenant).count() as u64;
+        if self.quotas.admit(QuotaKind::PrewarmedTotal, inner.ready.len() as u64, 1).is_err() {
             return None;
         }
         // One tenant's agents never take the others' turn.
-        let has_room = |kind: &&Kind| self.quotas.admit(Quota::Prewarmed, of_tenant(kind), 1).is_ok();
-        let is_due = |wanted: &&Wanted| wanted.not_before.is_none_or(|at| at <= now);
+        let has_room =
+            |kind: &&WarmSandboxKind| self.quotas.admit(QuotaKind::Prewarmed, of_tenant(kind), 1).is_ok();
+        let is_due = |wanted: &&WarmSandboxDemand| wanted.not_before.is_none_or(|at| at <= now);
         let mut due = inner.wanted.iter().filter(is_due).map(|wanted| &wanted.kind).filter(has_room);
         let kind = due.find(|kind| count(kind) < kind.target)?.clone();
         inner.making = Some(kind.clone());
@@ -322,7 +335,7 @@ impl Shelf {
     }
 
     /// Gives it back if nobody wants it any more.
-    fn put(&self, built: Prepared) -> Option<Prepared> {
+    fn put(&self, built: WarmSandbox) -> Option<WarmSandbox> {
         let mut inner = self.inner();
         let wanted = inner.wanted.iter().any(|wanted| wanted.kind == built.kind) && !inner.closed;
         if !wanted {
@@ -333,24 +346,27 @@ impl Shelf {
     }
 
     /// One of this kind could not be built: the others are not held up by it.
-    fn try_later(&self, kind: &Kind, now: Instant) {
+    fn try_later(&self, kind: &WarmSandboxKind, now: Instant) {
         let mut inner = self.inner();
         if let Some(at) = inner.wanted.iter().position(|wanted| wanted.kind == *kind) {
             let failed = inner.wanted.remove(at);
-            inner.wanted.push(Wanted { not_before: Some(now + LOOK), ..failed });
+            inner.wanted.push(WarmSandboxDemand { not_before: Some(now + LOOK), ..failed });
         }
     }
 
-    fn rest(&self) {
+    fn finish_build(&self) {
         self.inner().making = None;
     }
 
     /// Without those that died or that nobody wants any more.
-    fn tidy(&self) {
+    fn discard_stale(&self) {
         let stale = {
             let mut inner = self.inner();
-            inner.wanted.retain(|wanted| wanted.kind.is_asked_for || wanted.asked.elapsed() < FORGOTTEN);
-            let wanted: Vec<Kind> = inner.wanted.iter().map(|wanted| wanted.kind.clone()).collect();
+            inner
+                .wanted
+                .retain(|wanted| wanted.kind.is_asked_for || wanted.asked.elapsed() < AGENT_UNUSED_TIMEOUT);
+            let wanted: Vec<WarmSandboxKind> =
+                inner.wanted.iter().map(|wanted| wanted.kind.clone()).collect();
             let (alive, stale) = std::mem::take(&mut inner.ready)
                 .into_iter()
                 .map(|mut ready| (ready.is_alive() && wanted.contains(&ready.kind), ready))
@@ -368,18 +384,18 @@ impl Shelf {
             inner.closed = true;
             std::mem::take(&mut inner.ready)
         };
-        futures::future::join_all(all.into_iter().map(Prepared::discard)).await;
+        futures::future::join_all(all.into_iter().map(WarmSandbox::discard)).await;
         let resting = async {
             while self.inner().making.is_some() {
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(SHUTDOWN_POLL_INTERVAL).await;
             }
         };
         tokio::time::timeout(LOOK, resting).await.ok();
     }
 }
 
-impl Inner {
-    fn drain(&mut self, stale: impl Fn(&Kind) -> bool) -> Vec<Prepared> {
+impl WarmPoolState {
+    fn drain(&mut self, stale: impl Fn(&WarmSandboxKind) -> bool) -> Vec<WarmSandbox> {
         let all = std::mem::take(&mut self.ready);
         let (stale, ready) = all.into_iter().partition(|ready| stale(&ready.kind));
         self.ready = ready;
@@ -388,12 +404,12 @@ impl Inner {
 }
 
 /// Builds what is lacking, one after the other, as long as the server runs. Never so that somebody has to make way for it.
-pub(crate) async fn keep(rooms: Arc<Rooms>) {
-    let Pool { shelf, .. } = &rooms.pool;
+pub(crate) async fn run(rooms: Arc<Services>) {
+    let SandboxPool { warm: shelf, .. } = &rooms.pool;
     loop {
-        while let Some(kind) = shelf.lacking(Instant::now()) {
-            let Some(room) = rooms.pool.spare(&kind.tenant) else { break };
-            match Prepared::build(&rooms, kind.clone(), room).await {
+        while let Some(kind) = shelf.next_to_build(Instant::now()) {
+            let Some(room) = rooms.pool.try_acquire_idle(&kind.tenant) else { break };
+            match WarmSandbox::build(&rooms, kind.clone(), room).await {
                 Ok(built) => {
                     if let Some(left) = shelf.put(built) {
                         left.discard().await;
@@ -404,13 +420,13 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
                     shelf.try_later(&kind, Instant::now());
                 }
             }
-            shelf.rest();
+            shelf.finish_build();
         }
-        shelf.rest();
+        shelf.finish_build();
         let changed =
             futures::future::select(Box::pin(shelf.bell.notified()), Box::pin(rooms.pool.changed()));
         tokio::time::timeout(LOOK, changed).await.ok();
-        shelf.tidy();
+        shelf.discard_stale();
     }
 }
 
@@ -418,14 +434,14 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
 mod tests {
     use super::*;
 
-    fn kind(agent: &str) -> Kind {
-        let walls = Inbuilt {
-            limits: Limits::default(),
+    fn kind(agent: &str) -> WarmSandboxKind {
+        let walls = SandboxBuildSpec {
+            limits: SandboxLimits::default(),
             readonly: Vec::new(),
             image: None,
-            user_namespaces: UserNamespaces::Refused,
+            user_namespaces: UserNamespacePolicy::Refused,
         };
-        Kind {
+        WarmSandboxKind {
             tenant: TenantId::main(),
             agent: AgentName::parse(agent).expect("a name"),
             version: 1,
@@ -438,24 +454,24 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_built_holds_no_other_up() {
-        let (shelf, now) = (Shelf::new(Quotas::default()), Instant::now());
+        let (shelf, now) = (WarmPool::new(Quotas::default()), Instant::now());
         let (broken, sound) = (kind("broken"), kind("sound"));
-        shelf.want(broken.clone());
-        shelf.want(sound.clone());
-        assert_eq!(shelf.lacking(now), Some(broken.clone()));
+        shelf.request(broken.clone());
+        shelf.request(sound.clone());
+        assert_eq!(shelf.next_to_build(now), Some(broken.clone()));
         shelf.try_later(&broken, now);
-        assert_eq!(shelf.lacking(now), Some(sound.clone()));
-        shelf.want(broken.clone());
-        assert_eq!(shelf.lacking(now), Some(sound.clone()), "use does not mend it");
+        assert_eq!(shelf.next_to_build(now), Some(sound.clone()));
+        shelf.request(broken.clone());
+        assert_eq!(shelf.next_to_build(now), Some(sound.clone()), "use does not mend it");
         shelf.try_later(&sound, now);
-        assert_eq!(shelf.lacking(now), None);
+        assert_eq!(shelf.next_to_build(now), None);
         let now = now + LOOK;
-        assert_eq!(shelf.lacking(now), Some(broken.clone()));
+        assert_eq!(shelf.next_to_build(now), Some(broken.clone()));
         shelf.try_later(&broken, now);
-        assert_eq!(shelf.lacking(now), Some(sound), "it comes last again");
-        let mended = Kind { version: 2, ..broken };
-        shelf.want(mended.clone());
+        assert_eq!(shelf.next_to_build(now), Some(sound), "it comes last again");
+        let mended = WarmSandboxKind { version: 2, ..broken };
+        shelf.request(mended.clone());
         shelf.forget(&mended.tenant, &kind("sound").agent);
-        assert_eq!(shelf.lacking(now), Some(mended), "another version is tried at once");
+        assert_eq!(shelf.next_to_build(now), Some(mended), "another version is tried at once");
     }
 }

@@ -2,15 +2,18 @@
 
 use super::Sessions;
 use crate::{
-    Error, Result, Touched,
-    actor::Actor,
-    pool::{Kind, Passage, Prepared, Room},
-    state::{State, Wish},
+    Error, Result, TouchedOptions,
+    actor::SessionActor,
+    pool::{Admission, SandboxPermit, WarmSandbox, WarmSandboxKind},
+    state::{SessionState, StateCommand},
     witness::{self, IdFrom},
 };
-use ash_model::{AgentName, Fact, Metadata, Note, Options, OwnerId, SessionId, Slug, TenantId, WorkspaceId};
-use ash_sandbox::Egress;
-use ash_store::{Agent, Env, Scope, Session, Version};
+use ash_model::{
+    AgentName, Fact, NewEvent, OwnerId, SessionId, SessionMetadata, SessionOptions, Slug, TenantId,
+    WorkspaceId,
+};
+use ash_sandbox::EgressPolicy;
+use ash_store::{AccessScope, AgentRow, AgentVersion, SecretEnv, SessionRow};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -19,43 +22,48 @@ pub struct NewSession {
     pub tenant: TenantId,
     /// In a workspace with a name: whose that is.
     pub owner: Option<OwnerId>,
-    pub metadata: Metadata,
+    pub metadata: SessionMetadata,
     pub id: SessionId,
     pub id_from: IdFrom,
     pub agent: AgentName,
     /// The name of a workspace that it shares; otherwise it gets one of its own.
     pub workspace: Option<Slug>,
-    pub options: Options,
-    pub env: Env,
+    pub options: SessionOptions,
+    pub env: SecretEnv,
     /// What the options hold masks for, by JSON pointer.
-    pub secrets: Env,
+    pub secrets: SecretEnv,
     /// The client's own way to a model.
-    pub way: Option<Egress>,
+    pub egress: Option<EgressPolicy>,
     /// How long it waits for a place, if all are taken; `None`: as usual.
-    pub patience: Option<Duration>,
+    pub queue_timeout: Option<Duration>,
 }
 
 /// Where a new session is to live.
-enum Place {
-    Prepared(Box<Prepared>),
-    Room(Option<Room>),
+enum SessionPlacement {
+    Prepared(Box<WarmSandbox>),
+    Room(Option<SandboxPermit>),
 }
 
 impl Sessions {
     /// Once it has a place it goes on to its end even if the caller hangs up: half a session is nobody's.
-    pub async fn create(&self, new: NewSession) -> Result<Session> {
-        self.open_for_more()?;
+    pub async fn create(&self, new: NewSession) -> Result<SessionRow> {
+        self.check_room_for_work()?;
         ash_failpoint::reach_async("create.asked").await;
         let agent = self.agent_of(&new).await?;
         let place = match new.workspace {
             Some(ref slug) => {
-                let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
+                let scope = AccessScope { tenant: new.tenant.clone(), owner: new.owner.clone() };
                 let known = self.rooms.store.find_workspace(&scope, slug).await?;
-                Place::Room(self.room(&new.tenant, known.map(|workspace| workspace.id), new.patience).await?)
+                SessionPlacement::Room(
+                    self.acquire_permit(&new.tenant, known.map(|workspace| workspace.id), new.queue_timeout)
+                        .await?,
+                )
             }
             None => match self.claim(&new.tenant, &agent, &new.options).await? {
-                Some(prepared) => Place::Prepared(Box::new(prepared)),
-                None => Place::Room(self.room(&new.tenant, None, new.patience).await?),
+                Some(prepared) => SessionPlacement::Prepared(Box::new(prepared)),
+                None => {
+                    SessionPlacement::Room(self.acquire_permit(&new.tenant, None, new.queue_timeout).await?)
+                }
             },
         };
         let sessions = self.clone();
@@ -65,31 +73,36 @@ impl Sessions {
     }
 
     /// The agent of a session that can be made.
-    async fn agent_of(&self, new: &NewSession) -> Result<Agent> {
+    async fn agent_of(&self, new: &NewSession) -> Result<AgentRow> {
         let rooms = &self.rooms;
         let agent = rooms.store.agent(&new.tenant, &new.agent).await?;
         let agent = agent.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
         let version = rooms.store.version(&new.tenant, &agent.name, agent.version).await?;
         let version = version.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
-        rooms.accepts(&version, &new.options, (new.workspace.is_some(), Touched::ALL))?;
+        rooms.accepts(&version, &new.options, (new.workspace.is_some(), TouchedOptions::ALL))?;
         rooms.settings.supported(agent.runtime).await?;
         Ok(agent)
     }
 
-    async fn create_whole(&self, new: NewSession, agent: Agent, place: Place) -> Result<Session> {
+    async fn create_whole(
+        &self,
+        new: NewSession,
+        agent: AgentRow,
+        place: SessionPlacement,
+    ) -> Result<SessionRow> {
         ash_failpoint::reach_async("create.placed").await;
         let rooms = &self.rooms;
         let workspace = match &new.workspace {
             Some(slug) => {
-                let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
+                let scope = AccessScope { tenant: new.tenant.clone(), owner: new.owner.clone() };
                 Some(self.make_workspace(&scope, slug, &agent.name).await?)
             }
             None => None,
         };
         let known = workspace.as_ref().map(|workspace| workspace.id);
         let (prepared, room) = match place {
-            Place::Prepared(prepared) => (Some(*prepared), None),
-            Place::Room(room) => (None, room),
+            SessionPlacement::Prepared(prepared) => (Some(*prepared), None),
+            SessionPlacement::Room(room) => (None, room),
         };
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
@@ -100,7 +113,7 @@ impl Sessions {
         let (epoch, at) = (beginning.epoch, beginning.at);
         let session = rooms
             .store
-            .create(ash_store::NewSession {
+            .create_session(ash_store::NewSessionRow {
                 tenant: new.tenant.clone(),
                 owner: workspace.as_ref().map_or(new.owner, |workspace| workspace.owner.clone()),
                 metadata: new.metadata,
@@ -120,30 +133,32 @@ impl Sessions {
                 parent: None,
                 base: None,
                 first_checkpoints: Vec::new(),
-                card: State::new(0).card(),
-                notes: vec![Note { turn: None, at, fact: created.clone() }],
+                summary: SessionState::new(0).summary(),
+                events: vec![NewEvent { turn: None, at, fact: created.clone() }],
                 epoch,
                 at,
             })
             .await?;
         rooms.witnesses.mark_compared(session.no);
         ash_failpoint::reach_async("create.recorded").await;
-        if let Some(way) = new.way {
-            rooms.brought.bring(session.no, way);
+        if let Some(way) = new.egress {
+            rooms.client_credentials.set(session.no, way);
         }
-        let mut state = State::new(0);
+        let mut state = SessionState::new(0);
         state.apply(1, &created);
         // As long as this is held the newborn finds what was prepared for it.
-        let _common = prepared.map(Prepared::hand_over).transpose()?;
+        let _common = prepared.map(WarmSandbox::hand_over).transpose()?;
         let (no, of) = (session.no, (session.workspace, session.tenant.clone()));
-        let passage = Passage { room, patience: Some(self.patience(new.patience)) };
-        self.seat(no, of, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage, epoch)))
-            .await?;
+        let passage = Admission { permit: room, queue_timeout: Some(self.patience(new.queue_timeout)) };
+        self.spawn(no, of, |rooms, seat| {
+            SessionActor::for_new_session(rooms, session, state, (seat, passage, epoch))
+        })
+        .await?;
         ash_failpoint::reach_async("create.seated").await;
-        let woken = self.wish(no, Wish::Resume).await;
+        let woken = self.command(no, StateCommand::Resume).await;
         // Not before: the next one can wait, this one does.
         if rooms.prewarm(&agent.needs) > 0
-            && let Err(error) = self.expect(&new.tenant, &agent).await
+            && let Err(error) = self.prewarm(&new.tenant, &agent).await
         {
             tracing::warn!(%error, "nothing is made in advance");
         }
@@ -152,7 +167,12 @@ impl Sessions {
     }
 
     /// A sandbox that was made in advance, if there is one that fits.
-    async fn claim(&self, tenant: &TenantId, agent: &Agent, options: &Options) -> Result<Option<Prepared>> {
+    async fn claim(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentRow,
+        options: &SessionOptions,
+    ) -> Result<Option<WarmSandbox>> {
         let rooms = &self.rooms;
         if rooms.prewarm(&agent.needs) == 0 {
             return Ok(None);
@@ -160,7 +180,7 @@ impl Sessions {
         let which = (tenant, &agent.name, agent.version);
         let version = rooms.store.version(tenant, &agent.name, agent.version).await?;
         let Some(version) = version else { return Ok(None) };
-        let claimed = rooms.pool.shelf.claim(&Kind::of(rooms, which, &version, options)?);
+        let claimed = rooms.pool.warm.claim(&WarmSandboxKind::of(rooms, which, &version, options)?);
         if claimed.is_some() {
             rooms.watch.claimed();
         }
@@ -168,28 +188,29 @@ impl Sessions {
     }
 
     /// An agent was deployed, or a session was made of it, and somebody will make another. What most sessions of it want is made.
-    pub async fn expect(&self, tenant: &TenantId, agent: &Agent) -> Result<()> {
+    pub async fn prewarm(&self, tenant: &TenantId, agent: &AgentRow) -> Result<()> {
         let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
         let which = (tenant, &agent.name, agent.version);
         // What the operator does not permit any more no session could take over.
-        let permits = |version: &Version| self.rooms.permits(&version.needs, None, version.limits).is_ok();
-        let usual = version
-            .filter(permits)
-            .and_then(|version| Kind::of(&self.rooms, which, &version, &Options::default()).ok());
+        let permits =
+            |version: &AgentVersion| self.rooms.permits(&version.needs, None, version.limits).is_ok();
+        let usual = version.filter(permits).and_then(|version| {
+            WarmSandboxKind::of(&self.rooms, which, &version, &SessionOptions::default()).ok()
+        });
         match usual.filter(|_| self.rooms.prewarm(&agent.needs) > 0) {
-            Some(usual) => self.rooms.pool.shelf.want(usual),
+            Some(usual) => self.rooms.pool.warm.request(usual),
             // An older version may have wanted some.
-            None => self.expect_no_more(tenant, &agent.name),
+            None => self.stop_prewarming(tenant, &agent.name),
         }
         Ok(())
     }
 
     /// Agents that want sandboxes before they are used have them from the start on.
-    pub(super) async fn expect_all(&self) -> Result<()> {
+    pub(super) async fn prewarm_all(&self) -> Result<()> {
         for tenant in self.rooms.store.tenants().await? {
             for agent in self.rooms.store.agents(&tenant).await? {
                 if agent.needs.prewarm.is_some_and(|count| count > 0) {
-                    self.expect(&tenant, &agent).await?;
+                    self.prewarm(&tenant, &agent).await?;
                 }
             }
         }
@@ -197,8 +218,8 @@ impl Sessions {
     }
 
     /// An agent was deleted.
-    pub fn expect_no_more(&self, tenant: &TenantId, agent: &AgentName) {
-        self.rooms.pool.shelf.forget(tenant, agent);
+    pub fn stop_prewarming(&self, tenant: &TenantId, agent: &AgentName) {
+        self.rooms.pool.warm.forget(tenant, agent);
     }
 }
 

@@ -3,11 +3,11 @@
 use super::Sessions;
 use crate::{
     Error, Result,
-    actor::{Actor, Reply, Request, Seat},
-    pool::Keeper,
-    rooms::Rooms,
+    actor::{ActorChannels, ActorMessage, ReplySender, SessionActor},
+    pool::ActorHandle,
+    rooms::Services,
 };
-use ash_model::{SessionNo, TenantId, WorkspaceId};
+use ash_model::{SessionRowId, TenantId, WorkspaceId};
 use futures::future::BoxFuture;
 use std::{
     collections::HashSet,
@@ -17,14 +17,18 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// The longest wait before a session whose keeper gave up gets another.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_RESPAWN_DELAY: Duration = Duration::from_secs(60);
 
 impl Sessions {
-    pub(crate) async fn ask<T>(&self, no: SessionNo, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
+    pub(crate) async fn ask<T>(
+        &self,
+        no: SessionRowId,
+        request: impl FnOnce(ReplySender<T>) -> ActorMessage,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let mut request = request(reply);
         let keeper = loop {
-            let keeper = self.keeper(no).await?;
+            let keeper = self.actor(no).await?;
             match keeper.inbox.send(request).await {
                 Ok(()) => break keeper,
                 // It went while we were on our way; the next one gets it.
@@ -33,12 +37,12 @@ impl Sessions {
         };
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(self.why_gone(no, &keeper).await),
+            Err(_) => Err(self.ended_error(no, &keeper).await),
         }
     }
 
     /// Of a keeper that answers nothing any more.
-    async fn why_gone(&self, no: SessionNo, keeper: &Keeper) -> Error {
+    async fn ended_error(&self, no: SessionRowId, keeper: &ActorHandle) -> Error {
         // Why is noted before its place is free.
         while keeper.inbox.is_closed()
             && let Some(there) = self.rooms.pool.keepers.lock().await.get(&no)
@@ -57,7 +61,7 @@ impl Sessions {
     }
 
     /// Whoever looks after the session, called in if nobody does.
-    pub(super) async fn keeper(&self, no: SessionNo) -> Result<Keeper> {
+    pub(super) async fn actor(&self, no: SessionRowId) -> Result<ActorHandle> {
         loop {
             match self.rooms.pool.keepers.lock().await.get(&no) {
                 Some(keeper) if !keeper.inbox.is_closed() => return Ok(keeper.clone()),
@@ -69,42 +73,42 @@ impl Sessions {
         }
         let session = self.get(no).await?;
         let of = (session.workspace, session.tenant.clone());
-        self.seat(no, of, |rooms, seat| Actor::load(rooms, session, seat)).await
+        self.spawn(no, of, |rooms, seat| SessionActor::load(rooms, session, seat)).await
     }
 
     /// A session that is not at rest gets another keeper when its own gave up, not when somebody visits.
-    fn recall(self, no: SessionNo) -> BoxFuture<'static, ()> {
+    fn respawn(self, no: SessionRowId) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let mut wait = Duration::from_secs(1);
             while !self.is_stopping() && self.recalling().insert(no) {
                 tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LONGEST);
+                wait = (wait * 2).min(MAX_RESPAWN_DELAY);
                 // Before the next one is called, which may give up at once.
                 self.recalling().remove(&no);
-                match self.rooms.store.restless().await {
+                match self.rooms.store.needs_recovery().await {
                     Ok(restless) if !restless.contains(&no) => return,
-                    Ok(_) if self.keeper(no).await.is_ok() => return,
+                    Ok(_) if self.actor(no).await.is_ok() => return,
                     Ok(_) | Err(_) => {}
                 }
             }
         })
     }
 
-    fn recalling(&self) -> std::sync::MutexGuard<'_, HashSet<SessionNo>> {
-        self.recalled.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn recalling(&self) -> std::sync::MutexGuard<'_, HashSet<SessionRowId>> {
+        self.respawning.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
     /// session delays nobody else, and two callers never load the same one twice.
-    pub(super) async fn seat<F, L>(
+    pub(super) async fn spawn<F, L>(
         &self,
-        no: SessionNo,
+        no: SessionRowId,
         (workspace, tenant): (WorkspaceId, TenantId),
         load: F,
-    ) -> Result<Keeper>
+    ) -> Result<ActorHandle>
     where
-        F: FnOnce(Arc<Rooms>, Seat) -> L,
-        L: Future<Output = Result<Actor>> + Send + 'static,
+        F: FnOnce(Arc<Services>, ActorChannels) -> L,
+        L: Future<Output = Result<SessionActor>> + Send + 'static,
     {
         let mut keepers = self.rooms.pool.keepers.lock().await;
         if let Some(keeper) = keepers.get(&no) {
@@ -112,7 +116,7 @@ impl Sessions {
         }
         self.open_for_work()?;
         let (sender, inbox) = mpsc::channel(64);
-        let keeper = Keeper {
+        let keeper = ActorHandle {
             inbox: sender,
             logs: Arc::default(),
             mood: Arc::default(),
@@ -120,7 +124,7 @@ impl Sessions {
             tenant,
             full: Arc::default(),
         };
-        let seat = Seat { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
+        let seat = ActorChannels { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
         let loading = load(self.rooms.clone(), seat);
         // A task of its own: if it panics, the rest of us goes on.
         let keeping = tokio::spawn(async move { Box::pin(loading.await?.run()).await });
@@ -131,7 +135,7 @@ impl Sessions {
             sessions.rooms.pool.keepers.lock().await.remove(&no);
             if let Err(error) = kept {
                 tracing::error!(session = no.0, %error, "a session's keeper gave up; another one is called");
-                sessions.recall(no).await;
+                sessions.respawn(no).await;
             }
         });
         keepers.insert(no, keeper.clone());

@@ -1,14 +1,14 @@
 //! Disk and memory that are left, and what is let go of when that is little.
 
 use super::{Sessions, start::list_names};
-use crate::{Error, Keep, Result, actor::Request};
-use ash_model::{Status, Timestamp, WorkspaceId};
-use ash_store::Session;
+use crate::{Error, Result, RetentionPolicy, actor::ActorMessage};
+use ash_model::{SessionStatus, Timestamp, WorkspaceId};
+use ash_store::SessionRow;
 use std::{sync::atomic::Ordering, time::Duration};
 
 impl Sessions {
     /// As before, for what needs space.
-    pub(crate) fn open_for_more(&self) -> Result<()> {
+    pub(crate) fn check_room_for_work(&self) -> Result<()> {
         self.open_for_work()?;
         match self.little_space() {
             Some(free) => Err(Error::LittleSpace(free >> 20)),
@@ -17,8 +17,8 @@ impl Sessions {
     }
 
     /// Where memory is short, sandboxes that nobody is at work in go, before somebody asks for one.
-    pub async fn ease_memory(&self) {
-        let gone = self.rooms.pool.ease().await;
+    pub async fn free_memory(&self) {
+        let gone = self.rooms.pool.free_memory().await;
         if gone > 0 {
             tracing::warn!(
                 sandboxes = gone,
@@ -51,7 +51,7 @@ impl Sessions {
 
     /// So much is left on the disk. If that is little, what is safe in the object store goes from here before its time.
     /// What is only here never does.
-    pub async fn set_free(&self, free: u64, keep: &Keep) {
+    pub async fn set_free(&self, free: u64, keep: &RetentionPolicy) {
         let before = self.free.swap(free, Ordering::Relaxed);
         let least = self.rooms.settings.min_free;
         match (before < least, free < least) {
@@ -63,28 +63,29 @@ impl Sessions {
         }
         // Again and again: some have to look first whether all of theirs is safe.
         if free < least
-            && let Err(error) = Box::pin(self.sweep(&Keep { cold: Duration::ZERO, ..*keep })).await
+            && let Err(error) =
+                Box::pin(self.sweep(&RetentionPolicy { local_ttl: Duration::ZERO, ..*keep })).await
         {
             tracing::warn!(%error, "nothing was collected");
         }
     }
 
     /// Lets go of the live trees of sessions that nobody has used since, as far as the object store has what they hold.
-    pub(crate) async fn let_go_of_trees(&self, before: Timestamp) -> Result<u64> {
+    pub(crate) async fn evict_local_trees(&self, before: Timestamp) -> Result<u64> {
         let root = self.rooms.settings.live_dir.clone();
         let names = tokio::task::spawn_blocking(move || list_names(&root)).await.map_err(|_| Error::Gone)?;
         let mut gone = 0;
         for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
             let mut sessions = Vec::new();
-            for (no, _) in self.rooms.store.sessions_of(workspace).await? {
+            for (no, _) in self.rooms.store.workspace_sessions(workspace).await? {
                 sessions.extend(self.rooms.store.session(no).await?);
             }
             // Of a shared one nobody may have used any.
             let cold = sessions.iter().all(|session| is_cold(session, before));
             // One that has ended is only asked if there is no other.
-            sessions.sort_by_key(|session| session.card.status == Status::Ended);
+            sessions.sort_by_key(|session| session.summary.status == SessionStatus::Ended);
             if let Some(session) = sessions.first().filter(|_| cold)
-                && self.ask(session.no, |reply| Request::GoCold { reply }).await?
+                && self.ask(session.no, |reply| ActorMessage::DropLocalFiles { reply }).await?
             {
                 gone += 1;
             }
@@ -94,10 +95,13 @@ impl Sessions {
 }
 
 /// Whether nobody has used a session since, and the object store has what it stands on.
-pub(crate) fn is_cold(session: &Session, before: Timestamp) -> bool {
-    let rests = matches!(session.card.status, Status::Paused | Status::Stopped | Status::Ended);
+pub(crate) fn is_cold(session: &SessionRow, before: Timestamp) -> bool {
+    let rests = matches!(
+        session.summary.status,
+        SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended
+    );
     // A session of a shared workspace may have made none.
-    let made = session.card.checkpoint.is_some() || session.slug.is_some();
-    let far = made && session.far_checkpoint >= session.card.checkpoint;
-    rests && far && session.card.open_turns == 0 && session.last_active_at < before
+    let made = session.summary.checkpoint.is_some() || session.slug.is_some();
+    let far = made && session.remote_checkpoint >= session.summary.checkpoint;
+    rests && far && session.summary.open_turns == 0 && session.last_active_at < before
 }

@@ -3,7 +3,7 @@
 
 use super::Sessions;
 use crate::Result;
-use ash_model::{Lock, SessionNo};
+use ash_model::{SessionLock, SessionRowId};
 use std::{
     collections::HashMap,
     sync::{
@@ -19,26 +19,26 @@ pub(super) struct Overwritten {
     taken: AtomicU64,
     /// The last lock of each session that this server gave out, until such a write ends under it. A lock of before a restart
     /// is missing: which writes were under way when it was taken, the server does not know any more.
-    whole: Mutex<HashMap<SessionNo, u64>>,
+    whole: Mutex<HashMap<SessionRowId, u64>>,
 }
 
 impl Overwritten {
     /// `held` is the number that the caller had before: a lock that goes on is as whole as it was.
-    pub(super) fn note_taken(&self, session: SessionNo, number: u64, held: Option<u64>) {
+    pub(super) fn note_taken(&self, session: SessionRowId, number: u64, held: Option<u64>) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         if held != Some(number) {
             self.whole().insert(session, number);
         }
     }
 
-    pub(super) fn note_over(&self, session: SessionNo, number: u64) {
+    pub(super) fn note_over(&self, session: SessionRowId, number: u64) {
         let mut whole = self.whole();
         if whole.get(&session) == Some(&number) {
             whole.remove(&session);
         }
     }
 
-    fn whole(&self) -> MutexGuard<'_, HashMap<SessionNo, u64>> {
+    fn whole(&self) -> MutexGuard<'_, HashMap<SessionRowId, u64>> {
         self.whole.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,22 +56,22 @@ impl Sessions {
     /// Somebody may have taken the lock meanwhile. Who got it after this knows what was written.
     pub async fn end_lockless_write(
         &self,
-        session: SessionNo,
+        session: SessionRowId,
         LocklessWrite(taken): LocklessWrite,
     ) -> Result<()> {
         if self.overwritten.taken.load(Ordering::Relaxed) == taken {
             return Ok(());
         }
-        let Some(lock) = self.get(session).await?.card.lock else { return Ok(()) };
+        let Some(lock) = self.get(session).await?.summary.lock else { return Ok(()) };
         self.overwritten.note_over(session, lock.number);
         match lock.is_held(self.rooms.clock()) {
             true => Ok(()),
-            false => self.outlive_lock(session, lock.number).await,
+            false => self.expire_lock(session, lock.number).await,
         }
     }
 
     /// Whether another client may have written while this lock was held.
-    pub fn is_overwritten(&self, session: SessionNo, lock: &Lock) -> bool {
+    pub fn is_overwritten(&self, session: SessionRowId, lock: &SessionLock) -> bool {
         self.overwritten.whole().get(&session) != Some(&lock.number)
     }
 }

@@ -1,32 +1,35 @@
 //! Folding a fact in: the one place where a state changes.
 
-use super::{Awake, Phase, State, Turn, death::counts, plain_text};
-use ash_driver::Say;
-use ash_model::{Ask, Fact, From, Lock, Outcome, Path, Rewound, Saved, Seq, Source, Status, Tier, TurnId};
+use super::{AwakeAgent, SessionState, Turn, TurnPhase, death::counts_as_crash, plain_text};
+use ash_driver::AgentInput;
+use ash_model::{
+    EventSeq, Fact, MessageOptions, ResumePath, ResumeSource, SavedCheckpoint, SessionLock, SessionRewind,
+    SessionStatus, Tier, TreeOrigin, TurnId, TurnOutcome,
+};
 use ash_store::{TurnRow, TurnState};
 use std::collections::VecDeque;
 
 const TITLE: usize = 80;
 const LAST_TEXT: usize = 400;
 
-impl State {
-    pub fn apply(&mut self, seq: Seq, fact: &Fact) {
+impl SessionState {
+    pub fn apply(&mut self, seq: EventSeq, fact: &Fact) {
         self.last_seq = seq;
         match fact {
-            Fact::Created { .. } => self.status = Status::Starting,
-            Fact::Forked { checkpoint, memory, told, .. } => {
-                self.status = Status::Paused;
+            Fact::Created { .. } => self.status = SessionStatus::Starting,
+            Fact::Forked { checkpoint, memory, turns_delivered: told, .. } => {
+                self.status = SessionStatus::Paused;
                 self.checkpoint = *checkpoint;
-                self.settled = *checkpoint;
+                self.last_full_checkpoint = *checkpoint;
                 self.last_checkpoint = checkpoint.unwrap_or(0);
-                self.unborn = Some(*memory);
-                self.told = *told;
+                self.inherited_memory = Some(*memory);
+                self.turns_delivered = *told;
             }
-            Fact::Queued { turn, content, ask, lock } => self.queue(seq, *turn, content, ask, *lock),
+            Fact::Queued { turn, content, options: ask, lock } => self.queue(seq, *turn, content, ask, *lock),
             Fact::Requeued { order, withdrawn } => self.requeue(order, withdrawn),
             Fact::Steering { turn, into, input } => self.note_steering(*turn, *into, *input),
             Fact::Steered { turn, into } => self.join(*turn, *into),
-            Fact::Stirred { turn } => self.stir(seq, *turn),
+            Fact::SelfStarted { turn } => self.begin_self_started_turn(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Used(used) => self.meter.apply(used),
@@ -37,87 +40,93 @@ impl State {
             }
             Fact::Said { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
             Fact::Configured { restart: true, .. } => {
-                self.configured = seq;
-                self.outdated |= self.awake.is_some();
+                self.last_options_change = seq;
+                self.agent_options_outdated |= self.awake.is_some();
             }
             Fact::Configured { restart: false, .. } => {}
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
-            Fact::Asked(asked) => self.note_asked(seq, asked),
+            Fact::PermissionRequested(asked) => self.note_asked(seq, asked),
             Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
             Fact::Setting { setting, input } => {
-                self.remember(*input, Say::Set { setting: setting.clone(), input: *input });
+                self.remember_input(
+                    *input,
+                    AgentInput::SetLiveSetting { setting: setting.clone(), input: *input },
+                );
             }
-            Fact::Rested { turn, how, text, problem, .. } => {
-                let stopped = || self.stopped_for(*turn).filter(|_| *how == Outcome::Interrupted);
+            Fact::Rested { turn, outcome: how, text, problem, .. } => {
+                let stopped = || self.budget_stop_problem(*turn).filter(|_| *how == TurnOutcome::Interrupted);
                 let problem = problem.clone().or_else(stopped);
-                let phase = Phase::Saving { how: *how, text: text.clone(), problem };
+                let phase = TurnPhase::Saving { how: *how, text: text.clone(), problem };
                 self.set_phase(*turn, phase, TurnState::Saving);
             }
             Fact::Saved(saved) => self.saved(saved),
-            Fact::Finished { turn, how, .. } => self.finish(*turn, *how),
+            Fact::Finished { turn, outcome: how, .. } => self.finish(*turn, *how),
             Fact::Cut { turn, death } => {
                 if let Some(front) = self.turns.front_mut().filter(|front| front.id == *turn) {
-                    front.deaths += u32::from(counts(death));
+                    front.deaths += u32::from(counts_as_crash(death));
                 }
-                self.set_phase(*turn, Phase::Cut, TurnState::Cut);
-                self.part();
+                self.set_phase(*turn, TurnPhase::Cut, TurnState::Cut);
+                self.detach_joined_turns();
             }
-            Fact::Awake { incarnation, kept, outdated } => {
-                self.kept = *kept;
-                self.outdated = *outdated;
+            Fact::Awake { incarnation, resumed_after: kept, outdated } => {
+                self.resumed_after = *kept;
+                self.agent_options_outdated = *outdated;
                 // Number 1 was the greeting.
-                self.awake =
-                    Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
-                self.born = true;
+                self.awake = Some(AwakeAgent {
+                    incarnation: *incarnation,
+                    next_input: 2,
+                    out_of_turn_inputs: VecDeque::new(),
+                });
+                self.has_own_memory = true;
                 self.meter.begin_process();
                 self.activate();
             }
             Fact::Asleep { .. } => {
                 self.stop_running();
                 self.pending.clear();
-                self.turns.iter_mut().for_each(|turn| turn.told = false);
-                self.outdated = false;
+                self.turns.iter_mut().for_each(|turn| turn.delivered = false);
+                self.agent_options_outdated = false;
                 self.awake = None;
             }
             Fact::ResumeFailed { .. } => {}
             Fact::Resuming => {
-                self.status = Status::Starting;
+                self.status = SessionStatus::Starting;
                 self.resuming = true;
             }
             Fact::Resumed { receipt, head } => {
                 self.activate();
                 self.adopted = None;
                 self.missing.clear();
-                self.head.clone_from(head);
-                self.tell_once = receipt.tier == Tier::History;
-                if receipt.path == Path::Cold {
+                self.briefing.clone_from(head);
+                self.replay_history_once = receipt.tier == Tier::History;
+                if receipt.path == ResumePath::Cold {
                     self.salvaged = None;
                 }
-                if receipt.from == From::Checkpoint {
+                if receipt.from == TreeOrigin::Checkpoint {
                     self.unsaved = 0;
                 }
-                if receipt.source == Source::Fresh {
+                if receipt.source == ResumeSource::Fresh {
                     // It stands on nothing: its files went with their workspace.
-                    (self.checkpoint, self.settled) = (None, None);
+                    (self.checkpoint, self.last_full_checkpoint) = (None, None);
                 }
                 // The newest could not be read, and an older one came back.
                 if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
-                    (self.checkpoint, self.settled) = (receipt.checkpoint, receipt.checkpoint);
+                    (self.checkpoint, self.last_full_checkpoint) = (receipt.checkpoint, receipt.checkpoint);
                 }
             }
             Fact::Paused => {
-                self.status = Status::Paused;
+                self.status = SessionStatus::Paused;
                 // A server that stops has ended the sandbox before it says so.
-                self.held = self.awake.is_some();
+                self.pause_requested = self.awake.is_some();
             }
-            Fact::Stopped => self.status = Status::Stopped,
+            Fact::Stopped => self.status = SessionStatus::Stopped,
             Fact::Failed { problem } => {
-                self.status = Status::Error;
+                self.status = SessionStatus::Error;
                 self.problem = Some(problem.clone());
             }
             Fact::Locked { lock, .. } => {
                 self.locks = lock.number;
-                self.lock = Some(Lock { in_use: false, ..lock.clone() });
+                self.lock = Some(SessionLock { in_use: false, ..lock.clone() });
             }
             Fact::Unlocked { .. } => self.lock = None,
             Fact::Adopted(adopted) => self.adopted = Some(adopted.clone()),
@@ -126,84 +135,94 @@ impl State {
                 Some(_) | None => self.missing.push((seq, seq)),
             },
             Fact::Rewound(rewound) => self.rewound(seq, rewound),
-            Fact::TakenBack(by) => self.backs = by.checkpoint,
-            Fact::Ended => self.status = Status::Ended,
+            Fact::WorkspaceRewound(by) => self.last_workspace_rewind = by.checkpoint,
+            Fact::Ended => self.status = SessionStatus::Ended,
         }
     }
 
     /// Its sandbox was ended before; whoever wants to go on wakes it.
-    fn rewound(&mut self, seq: Seq, Rewound { to, then, .. }: &Rewound) {
+    fn rewound(&mut self, seq: EventSeq, SessionRewind { to, conversation: then, .. }: &SessionRewind) {
         self.status = match self.status {
-            Status::Starting | Status::Active | Status::Paused | Status::Error => Status::Paused,
-            status @ (Status::Stopped | Status::Ended) => status,
+            SessionStatus::Starting
+            | SessionStatus::Active
+            | SessionStatus::Paused
+            | SessionStatus::Error => SessionStatus::Paused,
+            status @ (SessionStatus::Stopped | SessionStatus::Ended) => status,
         };
         self.problem = None;
         self.rewound = seq;
         self.checkpoint = Some(*to);
-        self.settled = Some(*to);
+        self.last_full_checkpoint = Some(*to);
         self.unsaved = 0;
-        self.told = then.told;
-        self.unborn = then.memory;
-        self.born = false;
+        self.turns_delivered = then.turns_delivered;
+        self.inherited_memory = then.memory;
+        self.has_own_memory = false;
         self.inherit(then);
     }
 
     fn activate(&mut self) {
-        self.status = Status::Active;
+        self.status = SessionStatus::Active;
         self.resuming = false;
         self.problem = None;
         self.reached = None;
     }
 
-    fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask, lock: Option<u64>) {
+    fn queue(
+        &mut self,
+        seq: EventSeq,
+        id: TurnId,
+        content: &serde_json::Value,
+        ask: &MessageOptions,
+        lock: Option<u64>,
+    ) {
         let turn = Turn {
             id,
             seq,
             content: content.clone(),
-            ask: ask.clone(),
+            options: ask.clone(),
             lock,
             attempt: 0,
             deaths: 0,
-            own: false,
-            told: false,
-            heard: false,
-            phase: Phase::Queued,
+            self_started: false,
+            delivered: false,
+            acknowledged: false,
+            phase: TurnPhase::Queued,
         };
         self.title.get_or_insert_with(|| title(content));
-        self.turns_ever += 1;
+        self.turns_total += 1;
         self.changed.push(row(&turn, TurnState::Queued));
         self.turns.push_back(turn);
     }
 
     fn requeue(&mut self, order: &[TurnId], withdrawn: &[TurnId]) {
         // Their ends follow; they count as never asked for.
-        self.turns_ever -= withdrawn.len() as u64;
+        self.turns_total -= withdrawn.len() as u64;
         let waiting = self.turns.iter().filter(|turn| order.contains(&turn.id));
-        if !withdrawn.is_empty() && self.turns_ever == order.len() as u64 {
+        if !withdrawn.is_empty() && self.turns_total == order.len() as u64 {
             // The first of a conversation gave it its title.
             self.title = waiting.min_by_key(|turn| turn.seq).map(|turn| title(&turn.content));
         }
         let place = |turn: &Turn| order.iter().position(|id| *id == turn.id).unwrap_or(order.len());
-        let begun = self.turns.iter().take_while(|turn| turn.phase != Phase::Queued).count();
+        let begun = self.turns.iter().take_while(|turn| turn.phase != TurnPhase::Queued).count();
         self.turns.make_contiguous()[begun..].sort_by_key(place);
     }
 
     /// Before whatever waits: the agent is at it already.
-    fn stir(&mut self, seq: Seq, id: TurnId) {
+    fn begin_self_started_turn(&mut self, seq: EventSeq, id: TurnId) {
         let turn = Turn {
             id,
             seq,
             content: serde_json::Value::Null,
-            ask: Ask::default(),
+            options: MessageOptions::default(),
             lock: None,
             attempt: 1,
             deaths: 0,
-            own: true,
-            told: false,
-            heard: false,
-            phase: Phase::Running { inputs: Vec::new() },
+            self_started: true,
+            delivered: false,
+            acknowledged: false,
+            phase: TurnPhase::Running { inputs: Vec::new() },
         };
-        self.turns_ever += 1;
+        self.turns_total += 1;
         self.meter.begin(id);
         self.changed.push(row(&turn, TurnState::Running));
         self.turns.push_front(turn);
@@ -215,22 +234,22 @@ impl State {
         if attempt == 1 {
             self.meter.begin(id);
         }
-        let (content, ask, head) = (turn.content.clone(), turn.ask.clone(), self.head.clone());
-        let say = Say::Prompt { turn: id, head, content, ask, attempt };
-        turn.phase = Phase::Running { inputs: vec![(input, say)] };
+        let (content, ask, head) = (turn.content.clone(), turn.options.clone(), self.briefing.clone());
+        let say = AgentInput::Prompt { turn: id, head, content, ask, attempt };
+        turn.phase = TurnPhase::Running { inputs: vec![(input, say)] };
         self.changed.push(row(turn, TurnState::Running));
         // An agent that has the message in its memory does not read it again.
-        if attempt == 1 || self.tell_once {
-            self.head = None;
+        if attempt == 1 || self.replay_history_once {
+            self.briefing = None;
         }
         self.took_input(input);
     }
 
     fn note_interrupt(&mut self, id: TurnId, input: u64) {
-        if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
+        if let Some(Turn { phase: TurnPhase::Running { inputs }, .. }) =
             self.turns.front_mut().filter(|turn| turn.id == id)
         {
-            inputs.push((input, Say::Interrupt { turn: id }));
+            inputs.push((input, AgentInput::Interrupt { turn: id }));
         }
         self.took_input(input);
     }
@@ -241,7 +260,7 @@ impl State {
         }
     }
 
-    fn set_phase(&mut self, id: TurnId, phase: Phase, state: TurnState) {
+    fn set_phase(&mut self, id: TurnId, phase: TurnPhase, state: TurnState) {
         if let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) {
             turn.phase = phase;
             self.changed.push(row(turn, state));
@@ -252,19 +271,19 @@ impl State {
     fn stop_running(&mut self) {
         let Some(turn) = self.running() else { return };
         if self.was_asked_to_stop() {
-            let problem = self.stopped_for(turn);
-            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem };
+            let problem = self.budget_stop_problem(turn);
+            let rested = TurnPhase::Saving { how: TurnOutcome::Interrupted, text: String::new(), problem };
             self.set_phase(turn, rested, TurnState::Saving);
         } else {
-            self.set_phase(turn, Phase::Cut, TurnState::Cut);
-            self.part();
+            self.set_phase(turn, TurnPhase::Cut, TurnState::Cut);
+            self.detach_joined_turns();
         }
     }
 
-    fn saved(&mut self, saved: &Saved) {
+    fn saved(&mut self, saved: &SavedCheckpoint) {
         self.last_checkpoint = saved.number;
-        if saved.back.is_some() {
-            self.backs = saved.number;
+        if saved.rewound_to.is_some() {
+            self.last_workspace_rewind = saved.number;
         }
         if saved.salvage {
             self.salvaged = Some(saved.number);
@@ -273,32 +292,32 @@ impl State {
             self.unsaved = 0;
             if !saved.mid_turn {
                 self.saved_turn = saved.turn;
-                self.settled = Some(saved.number);
+                self.last_full_checkpoint = Some(saved.number);
             }
-            if self.born {
-                self.unborn = None;
+            if self.has_own_memory {
+                self.inherited_memory = None;
             }
         }
     }
 
-    fn finish(&mut self, id: TurnId, how: Outcome) {
+    fn finish(&mut self, id: TurnId, how: TurnOutcome) {
         let Some(place) = self.turns.iter().position(|turn| turn.id == id) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
-        if let Phase::Saving { text, .. } = &turn.phase
+        if let TurnPhase::Saving { text, .. } = &turn.phase
             && !text.is_empty()
         {
             self.last_text = Some(shortened(text, LAST_TEXT));
         }
         // It came to its end in a pause, so somebody wanted that: a budget pauses nothing that runs.
-        if self.status == Status::Paused && matches!(turn.phase, Phase::Saving { .. }) {
+        if self.status == SessionStatus::Paused && matches!(turn.phase, TurnPhase::Saving { .. }) {
             self.reached = None;
         }
-        self.told += u64::from(turn.attempt > 0 && !turn.own);
+        self.turns_delivered += u64::from(turn.attempt > 0 && !turn.self_started);
         let state = match how {
-            Outcome::Done => TurnState::Done,
-            Outcome::Failed => TurnState::Failed,
-            Outcome::Interrupted => TurnState::Interrupted,
-            Outcome::Cancelled => TurnState::Cancelled,
+            TurnOutcome::Done => TurnState::Done,
+            TurnOutcome::Failed => TurnState::Failed,
+            TurnOutcome::Interrupted => TurnState::Interrupted,
+            TurnOutcome::Cancelled => TurnState::Cancelled,
         };
         self.changed.push(row(&turn, state));
     }

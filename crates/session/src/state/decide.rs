@@ -1,90 +1,105 @@
 //! What a wish means as things stand: the facts that follow from it, or why not.
 
-use super::{Phase, Refused, State, Wake, Wish, asked_to_stop};
+use super::{CommandRefusal, SessionState, StateCommand, TurnPhase, WakePolicy, asked_to_stop};
 use ash_model::{
-    Fact, From, OnBusy, Outcome, Path, Receipt, Rewound, Seq, Source, Status, Then, Tier, TurnId,
+    BusyPolicy, ConversationPoint, EventSeq, Fact, Receipt, ResumePath, ResumeSource, SessionRewind,
+    SessionStatus, Tier, TreeOrigin, TurnId, TurnOutcome,
 };
 
-impl State {
-    pub fn decide(&self, wish: &Wish) -> Result<Vec<Fact>, Refused> {
+impl SessionState {
+    pub fn decide(&self, wish: &StateCommand) -> Result<Vec<Fact>, CommandRefusal> {
         match wish {
-            Wish::Prompt { turn, content, ask, wake, on_busy, lock } => {
-                if let Some(reached) = self.used_up().filter(|_| self.status != Status::Ended) {
-                    return Err(Refused::Budget(reached));
+            StateCommand::Prompt { turn, content, ask, wake, on_busy, lock } => {
+                if let Some(reached) = self.exhausted_limit().filter(|_| self.status != SessionStatus::Ended)
+                {
+                    return Err(CommandRefusal::Budget(reached));
                 }
                 let (content, ask) = (content.clone(), ask.clone());
-                let queued = Fact::Queued { turn: *turn, content, ask, lock: *lock };
+                let queued = Fact::Queued { turn: *turn, content, options: ask, lock: *lock };
                 let mut facts = match self.status {
-                    Status::Active | Status::Starting => vec![queued],
-                    Status::Ended => return Err(Refused::Not(self.status)),
-                    Status::Paused | Status::Stopped | Status::Error if *wake == Wake::No => {
-                        return Err(Refused::Not(self.status));
+                    SessionStatus::Active | SessionStatus::Starting => vec![queued],
+                    SessionStatus::Ended => return Err(CommandRefusal::WrongStatus(self.status)),
+                    SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error
+                        if *wake == WakePolicy::Forbidden =>
+                    {
+                        return Err(CommandRefusal::WrongStatus(self.status));
                     }
-                    Status::Paused | Status::Stopped | Status::Error => vec![queued, self.back()],
+                    SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error => {
+                        vec![queued, self.resume_fact()]
+                    }
                 };
-                facts.extend(self.make_way(*turn, *on_busy)?);
+                facts.extend(self.apply_busy_policy(*turn, *on_busy)?);
                 Ok(facts)
             }
-            Wish::Withdraw { turn } => self.withdraw(*turn),
-            Wish::Reorder { first } => self.reorder(first),
-            Wish::Interrupt => self.interrupt(),
-            Wish::Answer { id, verdict } => self.answer(*id, verdict),
-            Wish::Pause => match self.status {
-                Status::Active => Ok(vec![Fact::Paused]),
-                status => Err(Refused::Cannot { wish: "pause", status }),
+            StateCommand::Withdraw { turn } => self.withdraw(*turn),
+            StateCommand::Reorder { first } => self.reorder(first),
+            StateCommand::Interrupt => self.interrupt(),
+            StateCommand::Answer { id, verdict } => self.answer(*id, verdict),
+            StateCommand::Pause => match self.status {
+                SessionStatus::Active => Ok(vec![Fact::Paused]),
+                status => Err(CommandRefusal::NotPossible { wish: "pause", status }),
             },
-            Wish::Stop => match self.status {
-                Status::Active | Status::Starting => {
+            StateCommand::Stop => match self.status {
+                SessionStatus::Active | SessionStatus::Starting => {
                     Ok(self.give_up_current().chain([Fact::Stopped]).collect())
                 }
-                status => Err(Refused::Cannot { wish: "stop", status }),
+                status => Err(CommandRefusal::NotPossible { wish: "stop", status }),
             },
-            Wish::Release { by_force: false } if !self.turns.is_empty() => Err(Refused::Busy),
-            Wish::Release { .. } => match self.status {
-                Status::Active | Status::Starting => {
+            StateCommand::Release { by_force: false } if !self.turns.is_empty() => Err(CommandRefusal::Busy),
+            StateCommand::Release { .. } => match self.status {
+                SessionStatus::Active | SessionStatus::Starting => {
                     Ok(self.give_up_current().chain([Fact::Paused]).collect())
                 }
-                Status::Paused | Status::Stopped | Status::Error | Status::Ended => Ok(Vec::new()),
+                SessionStatus::Paused
+                | SessionStatus::Stopped
+                | SessionStatus::Error
+                | SessionStatus::Ended => Ok(Vec::new()),
             },
-            Wish::Resume => match self.status {
-                Status::Active | Status::Starting => Ok(Vec::new()),
-                Status::Paused | Status::Stopped | Status::Error => match self.used_up() {
-                    Some(reached) => Err(Refused::Budget(reached)),
-                    None => Ok(vec![self.back()]),
-                },
-                Status::Ended => Err(Refused::Gone),
-            },
-            Wish::Rewind { to, seq, then, .. } => match self.status {
-                Status::Ended => Err(Refused::Not(self.status)),
-                Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => {
-                    self.rewind(*to, *seq, then)
+            StateCommand::Resume => match self.status {
+                SessionStatus::Active | SessionStatus::Starting => Ok(Vec::new()),
+                SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error => {
+                    match self.exhausted_limit() {
+                        Some(reached) => Err(CommandRefusal::Budget(reached)),
+                        None => Ok(vec![self.resume_fact()]),
+                    }
                 }
+                SessionStatus::Ended => Err(CommandRefusal::SessionEnded),
             },
-            Wish::End => match self.status {
-                Status::Ended => Ok(Vec::new()),
+            StateCommand::Rewind { to, seq, then, .. } => match self.status {
+                SessionStatus::Ended => Err(CommandRefusal::WrongStatus(self.status)),
+                SessionStatus::Starting
+                | SessionStatus::Active
+                | SessionStatus::Paused
+                | SessionStatus::Stopped
+                | SessionStatus::Error => self.rewind(*to, *seq, then),
+            },
+            StateCommand::End => match self.status {
+                SessionStatus::Ended => Ok(Vec::new()),
                 _ => Ok(self.give_up_current().chain(self.cancel_queued()).chain([Fact::Ended]).collect()),
             },
         }
     }
 
     /// What a message does to those before it.
-    fn make_way(&self, turn: TurnId, on_busy: OnBusy) -> Result<Vec<Fact>, Refused> {
+    fn apply_busy_policy(&self, turn: TurnId, on_busy: BusyPolicy) -> Result<Vec<Fact>, CommandRefusal> {
         if self.turns.is_empty() {
             return Ok(Vec::new());
         }
         match on_busy {
-            OnBusy::Queue => Ok(Vec::new()),
-            OnBusy::Reject => Err(Refused::Occupied),
-            OnBusy::Interrupt => Ok(self.after(&[], turn).into_iter().chain(self.interrupt()?).collect()),
-            OnBusy::Steer => {
-                let first = self.after(&self.told_to_steer(), turn);
+            BusyPolicy::Queue => Ok(Vec::new()),
+            BusyPolicy::Reject => Err(CommandRefusal::SessionBusy),
+            BusyPolicy::Interrupt => {
+                Ok(self.order_fact(&[], turn).into_iter().chain(self.interrupt()?).collect())
+            }
+            BusyPolicy::Steer => {
+                let first = self.order_fact(&self.undelivered_steering(), turn);
                 Ok(first.into_iter().chain(self.steer(turn)).collect())
             }
         }
     }
 
     /// A new message goes after these, and before all others that wait.
-    fn after(&self, before: &[TurnId], turn: TurnId) -> Option<Fact> {
+    fn order_fact(&self, before: &[TurnId], turn: TurnId) -> Option<Fact> {
         let rest: Vec<TurnId> = self.waiting().filter(|waiting| !before.contains(waiting)).collect();
         let order = || before.iter().copied().chain([turn]).chain(rest.iter().copied()).collect();
         (!rest.is_empty()).then(|| Fact::Requeued { order: order(), withdrawn: Vec::new() })
@@ -92,22 +107,23 @@ impl State {
 
     /// The turns that have not begun, in order.
     pub fn waiting(&self) -> impl Iterator<Item = TurnId> {
-        self.turns.iter().filter(|turn| turn.phase == Phase::Queued).map(|turn| turn.id)
+        self.turns.iter().filter(|turn| turn.phase == TurnPhase::Queued).map(|turn| turn.id)
     }
 
-    fn withdraw(&self, turn: TurnId) -> Result<Vec<Fact>, Refused> {
+    fn withdraw(&self, turn: TurnId) -> Result<Vec<Fact>, CommandRefusal> {
         let order: Vec<TurnId> = self.waiting().filter(|waiting| *waiting != turn).collect();
-        if order.len() == self.waiting().count() || self.is_known(turn) {
-            return Err(Refused::NotWaiting);
+        if order.len() == self.waiting().count() || self.is_known_to_agent(turn) {
+            return Err(CommandRefusal::NotWaiting);
         }
-        let cancelled = Fact::Finished { turn, how: Outcome::Cancelled, checkpoint: None, problem: None };
+        let cancelled =
+            Fact::Finished { turn, outcome: TurnOutcome::Cancelled, checkpoint: None, problem: None };
         Ok(vec![Fact::Requeued { order, withdrawn: vec![turn] }, cancelled])
     }
 
-    fn reorder(&self, first: &[TurnId]) -> Result<Vec<Fact>, Refused> {
+    fn reorder(&self, first: &[TurnId]) -> Result<Vec<Fact>, CommandRefusal> {
         let waiting: Vec<TurnId> = self.waiting().collect();
         if first.iter().any(|turn| !waiting.contains(turn)) {
-            return Err(Refused::NotWaiting);
+            return Err(CommandRefusal::NotWaiting);
         }
         let rest = waiting.iter().filter(|turn| !first.contains(turn));
         let order: Vec<TurnId> = first.iter().chain(rest).copied().collect();
@@ -118,16 +134,16 @@ impl State {
     }
 
     /// The way back to active: at once if the sandbox is still there.
-    pub(super) fn back(&self) -> Fact {
-        let as_it_is = self.awake.is_some() && !self.outdated;
-        if as_it_is { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
+    pub(super) fn resume_fact(&self) -> Fact {
+        let as_it_is = self.awake.is_some() && !self.agent_options_outdated;
+        if as_it_is { Fact::Resumed { receipt: self.warm_receipt(), head: None } } else { Fact::Resuming }
     }
 
-    fn warm(&self) -> Receipt {
+    fn warm_receipt(&self) -> Receipt {
         Receipt {
-            path: Path::Warm,
-            source: Source::Local,
-            from: From::Live,
+            path: ResumePath::Warm,
+            source: ResumeSource::Local,
+            from: TreeOrigin::Live,
             tier: Tier::Native,
             checkpoint: self.checkpoint,
             verified: true,
@@ -140,52 +156,57 @@ impl State {
     }
 
     /// What is not over would come to its end in files that it does not know.
-    fn rewind(&self, to: u64, seq: Seq, then: &Then) -> Result<Vec<Fact>, Refused> {
+    fn rewind(&self, to: u64, seq: EventSeq, then: &ConversationPoint) -> Result<Vec<Fact>, CommandRefusal> {
         if !self.turns.is_empty() {
-            return Err(Refused::Busy);
+            return Err(CommandRefusal::Busy);
         }
-        Ok(vec![Fact::Rewound(Rewound { to, from: self.checkpoint, seq, then: then.clone() })])
+        Ok(vec![Fact::Rewound(SessionRewind { to, from: self.checkpoint, seq, conversation: then.clone() })])
     }
 
-    fn interrupt(&self) -> Result<Vec<Fact>, Refused> {
+    fn interrupt(&self) -> Result<Vec<Fact>, CommandRefusal> {
         let Some(turn) = self.turns.front() else { return Ok(Vec::new()) };
         let interrupted = Fact::Finished {
             turn: turn.id,
-            how: Outcome::Interrupted,
+            outcome: TurnOutcome::Interrupted,
             checkpoint: self.checkpoint,
             problem: None,
         };
         match (&turn.phase, &self.awake) {
-            (Phase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
+            (TurnPhase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
                 Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
             }
-            (Phase::Cut, _) => Ok(vec![interrupted]),
-            (Phase::Running { .. } | Phase::Saving { .. } | Phase::Queued | Phase::Joined { .. }, _) => {
-                Ok(Vec::new())
-            }
+            (TurnPhase::Cut, _) => Ok(vec![interrupted]),
+            (
+                TurnPhase::Running { .. }
+                | TurnPhase::Saving { .. }
+                | TurnPhase::Queued
+                | TurnPhase::Joined { .. },
+                _,
+            ) => Ok(Vec::new()),
         }
     }
 
     /// The running turn ends here; the caller has captured what it left.
     pub(super) fn give_up_current(&self) -> impl Iterator<Item = Fact> {
         let checkpoint = self.checkpoint;
-        let current = self.current().map(|turn| (turn.id, turn.phase.clone(), self.stopped_for(turn.id)));
+        let current =
+            self.current().map(|turn| (turn.id, turn.phase.clone(), self.budget_stop_problem(turn.id)));
         current.into_iter().map(move |(turn, phase, stopped)| {
             let (how, problem) = match phase {
-                Phase::Saving { how, problem, .. } => (how, problem),
-                Phase::Running { .. } | Phase::Cut | Phase::Queued | Phase::Joined { .. } => {
-                    (Outcome::Interrupted, stopped)
+                TurnPhase::Saving { how, problem, .. } => (how, problem),
+                TurnPhase::Running { .. } | TurnPhase::Cut | TurnPhase::Queued | TurnPhase::Joined { .. } => {
+                    (TurnOutcome::Interrupted, stopped)
                 }
             };
-            Fact::Finished { turn, how, checkpoint, problem }
+            Fact::Finished { turn, outcome: how, checkpoint, problem }
         })
     }
 
     fn cancel_queued(&self) -> impl Iterator<Item = Fact> {
-        let queued = self.turns.iter().filter(|turn| turn.phase == Phase::Queued);
+        let queued = self.turns.iter().filter(|turn| turn.phase == TurnPhase::Queued);
         queued.map(|turn| Fact::Finished {
             turn: turn.id,
-            how: Outcome::Cancelled,
+            outcome: TurnOutcome::Cancelled,
             checkpoint: None,
             problem: None,
         })

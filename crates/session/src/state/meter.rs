@@ -1,8 +1,8 @@
 //! What a session used, as a fold over its `used` facts: what an agent's lines report becomes facts that say only what
 //! is new, so that every answer counts once however often it is told of, and their sum is exact whoever dies.
 
-use ash_driver::Report;
-use ash_model::{End, Prices, Spent, TurnId, Usage, Used};
+use ash_driver::UsageReport;
+use ash_model::{ModelPrices, ModelStopReason, TokenUsage, TurnId, UsageIncrement, UsageTotal};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -10,67 +10,67 @@ use std::{
 
 /// How many answers of one turn are known by their ids, and of those before it. An agent that takes a turn up again shows
 /// it from its beginning.
-const KNOWN: usize = 4096;
-const KNOWN_BEFORE: usize = 64;
+const MAX_KNOWN_ANSWERS: usize = 4096;
+const MAX_EARLIER_ANSWERS: usize = 64;
 /// Of models in one process.
-const MODELS: usize = 64;
+const MAX_MODELS: usize = 64;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Meter {
+pub struct UsageMeter {
     /// All of it, whatever became of it.
-    pub session: Spent,
+    pub session: UsageTotal,
     /// Of the turn that runs or ran last, in all its attempts.
-    pub turn: Spent,
-    of: Option<TurnId>,
+    pub turn: UsageTotal,
+    turn_id: Option<TurnId>,
     /// Shared: a state is copied with every step, and few steps are about this.
-    known: Arc<VecDeque<Answer>>,
+    known: Arc<VecDeque<MeteredAnswer>>,
     /// The agent's own answer that is under way: what it used so far.
-    open: Option<(String, Spent)>,
+    open_answer: Option<(String, UsageTotal)>,
     /// The last one of its own, and which model gave it.
     last: Option<String>,
     model: String,
     /// The agent goes on: it was answered with calls, or a helper is at work.
-    goes_on: bool,
+    expects_more_answers: bool,
     /// What was counted of this process and is in none of its own sums yet.
-    unconfirmed: BTreeMap<String, Usage>,
+    unconfirmed: BTreeMap<String, TokenUsage>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Answer {
+struct MeteredAnswer {
     id: String,
     model: String,
     helper: bool,
-    usage: Usage,
+    usage: TokenUsage,
     /// The agent has told of it.
-    told: bool,
+    reported_by_agent: bool,
 }
 
 /// When something was used, and by which prices.
 #[derive(Debug, Clone, Copy)]
-pub struct Meanwhile<'p> {
+pub struct UsageContext<'p> {
     pub turn: Option<TurnId>,
     pub attempt: u32,
-    pub prices: &'p Prices,
+    pub prices: &'p ModelPrices,
 }
 
-impl Meter {
+impl UsageMeter {
     /// The model that answered last.
     pub fn model(&self) -> Option<&str> {
         (!self.model.is_empty()).then_some(self.model.as_str())
     }
 
     /// Without the answer that is under way, which is let finish, and everything if the agent goes on after it.
-    pub(super) fn settled(&self, spent: Spent) -> Option<Spent> {
-        match &self.open {
-            Some((_, open)) => Some(spent.beyond(*open)),
-            None => self.goes_on.then_some(spent),
+    pub(super) fn without_open_answer(&self, spent: UsageTotal) -> Option<UsageTotal> {
+        match &self.open_answer {
+            Some((_, open)) => Some(spent.saturating_sub(*open)),
+            None => self.expects_more_answers.then_some(spent),
         }
     }
 
     pub(super) fn begin(&mut self, turn: TurnId) {
-        (self.turn, self.of) = (Spent::default(), Some(turn));
-        (self.open, self.goes_on) = (None, false);
-        let too_many = self.known.len().saturating_sub(KNOWN_BEFORE);
+        (self.turn, self.turn_id) = (UsageTotal::default(), Some(turn));
+        (self.open_answer, self.expects_more_answers) = (None, false);
+        let too_many = self.known.len().saturating_sub(MAX_EARLIER_ANSWERS);
         if too_many > 0 {
             Arc::make_mut(&mut self.known).drain(..too_many);
         }
@@ -78,24 +78,28 @@ impl Meter {
 
     /// Another process: its sums begin with nothing.
     pub(super) fn begin_process(&mut self) {
-        (self.open, self.last, self.goes_on) = (None, None, false);
+        (self.open_answer, self.last, self.expects_more_answers) = (None, None, false);
         self.unconfirmed.clear();
     }
 
     /// What is new in a report, as facts.
-    pub fn account(&self, report: Report, when: Meanwhile<'_>) -> Vec<Used> {
+    pub fn account(&self, report: UsageReport, when: UsageContext<'_>) -> Vec<UsageIncrement> {
         match report {
-            Report::Answer { id, model, helper, usage, end } => {
+            UsageReport::Answer { id, model, helper, usage, end } => {
                 self.answer(id, (model, helper), (usage, end), when).into_iter().collect()
             }
-            Report::Routed { id, model, usage } => self.routed(id, model, usage, when).into_iter().collect(),
-            Report::More { usage, end } => {
+            UsageReport::Routed { id, model, usage } => {
+                self.routed(id, model, usage, when).into_iter().collect()
+            }
+            UsageReport::More { usage, end } => {
                 let last = self.last.clone();
                 let more = last.and_then(|id| self.answer(id, (String::new(), false), (usage, end), when));
                 more.into_iter().collect()
             }
-            Report::Turn { model, usage } => self.told_by_result(model, usage, when).into_iter().collect(),
-            Report::Sum { models, torn } => self.sum(models, torn, when),
+            UsageReport::Turn { model, usage } => {
+                self.usage_from_turn_result(model, usage, when).into_iter().collect()
+            }
+            UsageReport::Sum { models, torn } => self.sum(models, torn, when),
         }
     }
 
@@ -103,79 +107,99 @@ impl Meter {
         &self,
         id: String,
         (model, helper): (String, bool),
-        (usage, end): (Usage, Option<End>),
-        when: Meanwhile<'_>,
-    ) -> Option<Used> {
-        let is_open = self.open.as_ref().is_some_and(|(open, _)| *open == id);
+        (usage, end): (TokenUsage, Option<ModelStopReason>),
+        when: UsageContext<'_>,
+    ) -> Option<UsageIncrement> {
+        let is_open = self.open_answer.as_ref().is_some_and(|(open, _)| *open == id);
         match self.known.iter().rev().find(|known| known.id == id) {
             // The shim knew of it first. Whose it is, and when it is over, the agent says.
-            Some(known) if !known.told => {
-                let more = usage.beyond(known.usage);
-                let used = Used { helper, end, first: true, ..when.used(known.model.clone(), more) };
-                Some(Used { message: Some(id), ..used })
+            Some(known) if !known.reported_by_agent => {
+                let more = usage.saturating_sub(known.usage);
+                let used =
+                    UsageIncrement { helper, end, first: true, ..when.used(known.model.clone(), more) };
+                Some(UsageIncrement { message: Some(id), ..used })
             }
             Some(known) => {
-                let (more, end) = (usage.beyond(known.usage), end.filter(|_| is_open));
-                let news = !more.is_nothing() || end.is_some();
-                let used = Used { helper: known.helper, end, ..when.used(known.model.clone(), more) };
-                news.then_some(Used { message: Some(id), ..used })
+                let (more, end) = (usage.saturating_sub(known.usage), end.filter(|_| is_open));
+                let news = !more.is_zero() || end.is_some();
+                let used =
+                    UsageIncrement { helper: known.helper, end, ..when.used(known.model.clone(), more) };
+                news.then_some(UsageIncrement { message: Some(id), ..used })
             }
             None => {
                 let model = if model.is_empty() { self.model.clone() } else { model };
-                let used = Used { helper, end, first: true, ..when.used(model, usage) };
-                Some(Used { message: Some(id), ..used })
+                let used = UsageIncrement { helper, end, first: true, ..when.used(model, usage) };
+                Some(UsageIncrement { message: Some(id), ..used })
             }
         }
     }
 
     /// Of a turn of which nothing else is known.
-    fn told_by_result(&self, model: String, usage: Usage, when: Meanwhile<'_>) -> Option<Used> {
+    fn usage_from_turn_result(
+        &self,
+        model: String,
+        usage: TokenUsage,
+        when: UsageContext<'_>,
+    ) -> Option<UsageIncrement> {
         let model = if model.is_empty() { self.model.clone() } else { model };
-        self.turn.usage.is_nothing().then(|| Used { helper: true, ..when.used(model, usage) })
+        self.turn.usage.is_zero().then(|| UsageIncrement { helper: true, ..when.used(model, usage) })
     }
 
     /// The larger figure of each answer counts, whoever tells of it.
-    fn routed(&self, id: String, model: String, usage: Usage, when: Meanwhile<'_>) -> Option<Used> {
+    fn routed(
+        &self,
+        id: String,
+        model: String,
+        usage: TokenUsage,
+        when: UsageContext<'_>,
+    ) -> Option<UsageIncrement> {
         let known = self.known.iter().rev().find(|known| known.id == id);
         let (model, helper) = match known {
             Some(known) => (known.model.clone(), known.helper),
             None if model.is_empty() => (self.model.clone(), true),
             None => (model, true),
         };
-        let more = usage.beyond(known.map(|known| known.usage).unwrap_or_default());
-        let used = Used { helper, routed: true, message: Some(id), ..when.used(model, more) };
-        (!more.is_nothing()).then_some(used)
+        let more = usage.saturating_sub(known.map(|known| known.usage).unwrap_or_default());
+        let used = UsageIncrement { helper, routed: true, message: Some(id), ..when.used(model, more) };
+        (!more.is_zero()).then_some(used)
     }
 
     /// What the agent counted itself since its last sum, and no line told of: what helpers said, and requests beside the
     /// conversation. Names of models may differ a little, so no more counts than all models together have too much.
-    fn sum(&self, models: Vec<(String, Usage)>, torn: bool, when: Meanwhile<'_>) -> Vec<Used> {
+    fn sum(
+        &self,
+        models: Vec<(String, TokenUsage)>,
+        torn: bool,
+        when: UsageContext<'_>,
+    ) -> Vec<UsageIncrement> {
         let mut meter = self.clone();
         let mut facts = Vec::new();
-        if let Some((id, _)) = &self.open {
-            let end = Some(if torn { End::Torn } else { End::Said });
-            let nothing = when.used(self.model.clone(), Usage::default());
-            let over = Used { message: Some(id.clone()), end, ..nothing };
+        if let Some((id, _)) = &self.open_answer {
+            let end = Some(if torn { ModelStopReason::CutOff } else { ModelStopReason::Complete });
+            let nothing = when.used(self.model.clone(), TokenUsage::default());
+            let over = UsageIncrement { message: Some(id.clone()), end, ..nothing };
             meter.apply(&over);
             facts.push(over);
         }
-        let all = |usages: &mut dyn Iterator<Item = Usage>| usages.fold(Usage::default(), Usage::plus);
+        let all = |usages: &mut dyn Iterator<Item = TokenUsage>| {
+            usages.fold(TokenUsage::default(), TokenUsage::saturating_add)
+        };
         let said = all(&mut models.iter().map(|(_, usage)| *usage));
-        let mut left = said.beyond(all(&mut meter.unconfirmed.values().copied()));
-        for (name, since) in models.into_iter().filter(|(_, since)| !since.is_nothing()) {
+        let mut left = said.saturating_sub(all(&mut meter.unconfirmed.values().copied()));
+        for (name, since) in models.into_iter().filter(|(_, since)| !since.is_zero()) {
             let known = meter.unconfirmed.keys().find(|known| is_same(known, &name)).cloned();
             let model = known.unwrap_or(name);
             let counted = meter.unconfirmed.get(&model).copied().unwrap_or_default();
-            let more = since.beyond(counted).at_most(left);
-            left = left.beyond(more);
-            facts.push(Used { helper: true, confirms: Some(since), ..when.used(model, more) });
+            let more = since.saturating_sub(counted).at_most(left);
+            left = left.saturating_sub(more);
+            facts.push(UsageIncrement { helper: true, confirms: Some(since), ..when.used(model, more) });
         }
         facts
     }
 
-    pub fn apply(&mut self, used: &Used) {
+    pub fn apply(&mut self, used: &UsageIncrement) {
         self.session.add(used);
-        if used.turn.is_some() && used.turn == self.of {
+        if used.turn.is_some() && used.turn == self.turn_id {
             self.turn.add(used);
         }
         match &used.message {
@@ -184,85 +208,88 @@ impl Meter {
         }
     }
 
-    fn note_answer(&mut self, id: &str, used: &Used) {
+    fn note_answer(&mut self, id: &str, used: &UsageIncrement) {
         self.counted(&used.model, used.usage);
         let known = Arc::make_mut(&mut self.known);
         match known.iter_mut().rev().find(|known| known.id == id) {
             Some(known) => {
-                known.usage = known.usage.plus(used.usage);
-                if !used.routed && !known.told {
-                    (known.told, known.helper) = (true, used.helper);
+                known.usage = known.usage.saturating_add(used.usage);
+                if !used.routed && !known.reported_by_agent {
+                    (known.reported_by_agent, known.helper) = (true, used.helper);
                 }
             }
             None => {
-                let Used { model, helper, usage, .. } = used;
-                let answer = Answer {
+                let UsageIncrement { model, helper, usage, .. } = used;
+                let answer = MeteredAnswer {
                     id: id.to_owned(),
                     model: model.clone(),
                     helper: *helper,
                     usage: *usage,
-                    told: !used.routed,
+                    reported_by_agent: !used.routed,
                 };
                 known.push_back(answer);
-                if known.len() > KNOWN {
+                if known.len() > MAX_KNOWN_ANSWERS {
                     known.pop_front();
                 }
             }
         }
         if used.helper {
-            self.goes_on |= used.first;
+            self.expects_more_answers |= used.first;
             return;
         }
         if used.first {
             // The one before it did not come to its end, and was asked for again.
-            self.tear();
+            self.cut_off_answer();
             (self.last, self.model) = (Some(id.to_owned()), used.model.clone());
-            (self.open, self.goes_on) = (Some((id.to_owned(), Spent::default())), false);
+            (self.open_answer, self.expects_more_answers) =
+                (Some((id.to_owned(), UsageTotal::default())), false);
         }
-        if let Some((_, spent)) = self.open.as_mut().filter(|(open, _)| open == id) {
+        if let Some((_, spent)) = self.open_answer.as_mut().filter(|(open, _)| open == id) {
             spent.add(used);
         }
         match used.end {
-            Some(End::Torn) => self.tear(),
-            Some(end @ (End::Calls | End::Said)) => (self.open, self.goes_on) = (None, end == End::Calls),
+            Some(ModelStopReason::CutOff) => self.cut_off_answer(),
+            Some(end @ (ModelStopReason::ToolCalls | ModelStopReason::Complete)) => {
+                (self.open_answer, self.expects_more_answers) = (None, end == ModelStopReason::ToolCalls)
+            }
             None => {}
         }
     }
 
     /// The answer under way was cut off: it is in no sum of the agent's.
-    fn tear(&mut self) {
-        let Some((id, _)) = self.open.take() else { return };
+    fn cut_off_answer(&mut self) {
+        let Some((id, _)) = self.open_answer.take() else { return };
         let torn = self.known.iter().rev().find(|known| known.id == id);
         if let Some((model, usage)) = torn.map(|known| (known.model.clone(), known.usage))
             && let Some(counted) = self.unconfirmed.get_mut(&model)
         {
-            *counted = counted.beyond(usage);
+            *counted = counted.saturating_sub(usage);
         }
     }
 
-    fn confirm(&mut self, used: &Used) {
+    fn confirm(&mut self, used: &UsageIncrement) {
         self.counted(&used.model, used.usage);
         let Some(mut left) = used.confirms else { return };
-        let mut confirm = |counted: &mut Usage| {
+        let mut confirm = |counted: &mut TokenUsage| {
             let both = counted.at_most(left);
-            (*counted, left) = (counted.beyond(both), left.beyond(both));
+            (*counted, left) = (counted.saturating_sub(both), left.saturating_sub(both));
         };
         // Its own first. What is more than that was counted under other names.
         self.unconfirmed.get_mut(&used.model).into_iter().for_each(&mut confirm);
         self.unconfirmed.values_mut().for_each(confirm);
     }
 
-    fn counted(&mut self, model: &str, usage: Usage) {
-        if self.unconfirmed.len() < MODELS || self.unconfirmed.contains_key(model) {
+    fn counted(&mut self, model: &str, usage: TokenUsage) {
+        if self.unconfirmed.len() < MAX_MODELS || self.unconfirmed.contains_key(model) {
             let counted = self.unconfirmed.entry(model.to_owned()).or_default();
-            *counted = counted.plus(usage);
+            *counted = counted.saturating_add(usage);
         }
     }
 }
 
-impl Meanwhile<'_> {
-    fn used(&self, model: String, usage: Usage) -> Used {
-        Used {
+impl UsageContext<'_> {
+    fn used(&self, model: String, usage: TokenUsage) -> UsageIncrement {
+        UsageIncrement {
             turn: self.turn,
             attempt: self.attempt,
             message: None,
@@ -270,7 +297,7 @@ impl Meanwhile<'_> {
             routed: false,
             first: false,
             end: None,
-            nano_usd: self.prices.of(&model).map(|price| price.of(&usage)),
+            nano_usd: self.prices.price_of(&model).map(|price| price.cost_of(&usage)),
             model,
             usage,
             confirms: None,
@@ -292,35 +319,37 @@ fn is_same(one: &str, other: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
-        Usage { input_tokens, output_tokens, ..Usage::default() }
+    fn usage(input_tokens: u64, output_tokens: u64) -> TokenUsage {
+        TokenUsage { input_tokens, output_tokens, ..TokenUsage::default() }
     }
 
-    fn answer(id: &str, helper: bool, usage: Usage, end: Option<End>) -> Report {
-        Report::Answer { id: id.into(), model: "m".into(), helper, usage, end }
+    fn answer(id: &str, helper: bool, usage: TokenUsage, end: Option<ModelStopReason>) -> UsageReport {
+        UsageReport::Answer { id: id.into(), model: "m".into(), helper, usage, end }
     }
 
-    fn more(output: u64, end: Option<End>) -> Report {
-        Report::More { usage: usage(0, output), end }
+    fn more(output: u64, end: Option<ModelStopReason>) -> UsageReport {
+        UsageReport::More { usage: usage(0, output), end }
     }
 
-    fn sum(usage: Usage, torn: bool) -> Report {
-        Report::Sum { models: vec![("m".into(), usage)], torn }
+    fn sum(usage: TokenUsage, torn: bool) -> UsageReport {
+        UsageReport::Sum { models: vec![("m".into(), usage)], torn }
     }
 
     /// Hears one report after the other; what the facts say is what another one makes of them alone.
-    fn heard(reports: impl IntoIterator<Item = Report>) -> (Meter, Vec<Used>) {
-        let prices = Prices::with(serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"))
-            .expect("prices");
-        let when = Meanwhile { turn: None, attempt: 1, prices: &prices };
-        let (mut meter, mut facts) = (Meter::default(), Vec::new());
+    fn heard(reports: impl IntoIterator<Item = UsageReport>) -> (UsageMeter, Vec<UsageIncrement>) {
+        let prices = ModelPrices::with_overrides(
+            serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"),
+        )
+        .expect("prices");
+        let when = UsageContext { turn: None, attempt: 1, prices: &prices };
+        let (mut meter, mut facts) = (UsageMeter::default(), Vec::new());
         for report in reports {
             for used in meter.account(report, when) {
                 meter.apply(&used);
                 facts.push(used);
             }
         }
-        let mut replayed = Meter::default();
+        let mut replayed = UsageMeter::default();
         facts.iter().for_each(|used| replayed.apply(used));
         assert_eq!(replayed, meter);
         (meter, facts)
@@ -331,10 +360,10 @@ mod tests {
         let (meter, facts) = heard([
             answer("a", false, usage(100, 1), None),
             answer("a", false, usage(100, 1), None),
-            more(30, Some(End::Calls)),
+            more(30, Some(ModelStopReason::ToolCalls)),
             answer("a", false, usage(100, 1), None),
             answer("b", false, usage(200, 1), None),
-            more(40, Some(End::Said)),
+            more(40, Some(ModelStopReason::Complete)),
             sum(usage(300, 70), false),
         ]);
         assert_eq!((meter.session.usage, meter.session.rounds), (usage(300, 70), 2));
@@ -347,9 +376,9 @@ mod tests {
     fn what_only_a_sum_knows_of_is_added_to_what_was_counted() {
         let helper = answer("h", true, usage(50, 1), None);
         let (meter, _) = heard([
-            answer("a", false, usage(100, 10), Some(End::Calls)),
+            answer("a", false, usage(100, 10), Some(ModelStopReason::ToolCalls)),
             helper.clone(),
-            answer("b", false, usage(10, 3), Some(End::Said)),
+            answer("b", false, usage(10, 3), Some(ModelStopReason::Complete)),
             sum(usage(160, 13 + 7), false),
         ]);
         assert_eq!((meter.session.usage, meter.session.rounds), (usage(160, 20), 2));
@@ -365,7 +394,7 @@ mod tests {
             sum(usage(0, 0), true),
             answer("b", false, usage(10, 1), None),
             answer("h", true, usage(50, 1), None),
-            more(5, Some(End::Said)),
+            more(5, Some(ModelStopReason::Complete)),
             sum(usage(60, 5 + 9), false),
         ]);
         assert_eq!(meter.session.usage, usage(160, 15));
@@ -377,10 +406,10 @@ mod tests {
             let models = vec![(name.to_owned(), usage(100, 30))];
             let (meter, _) = heard([
                 answer("a", false, usage(100, 1), None),
-                more(30, Some(End::Said)),
-                Report::Sum { models: models.clone(), torn: false },
-                answer("b", false, usage(100, 30), Some(End::Said)),
-                Report::Sum { models, torn: false },
+                more(30, Some(ModelStopReason::Complete)),
+                UsageReport::Sum { models: models.clone(), torn: false },
+                answer("b", false, usage(100, 30), Some(ModelStopReason::Complete)),
+                UsageReport::Sum { models, torn: false },
             ]);
             assert_eq!(meter.session.usage, usage(200, 60), "{name}");
         }
@@ -388,34 +417,38 @@ mod tests {
 
     #[test]
     fn the_answer_under_way_is_let_finish() {
-        let settled = |reports: Vec<Report>| {
+        let settled = |reports: Vec<UsageReport>| {
             let meter = heard(reports).0;
-            meter.settled(meter.session).map(|spent| (spent.usage.tokens(), spent.rounds))
+            meter.without_open_answer(meter.session).map(|spent| (spent.usage.tokens(), spent.rounds))
         };
         let first = answer("a", false, usage(10, 1), None);
         assert_eq!(settled(vec![first.clone()]), Some((0, 0)));
-        assert_eq!(settled(vec![first.clone(), more(5, Some(End::Said))]), None, "nothing is to come");
-        assert_eq!(settled(vec![first.clone(), more(5, Some(End::Calls))]), Some((15, 1)));
+        assert_eq!(
+            settled(vec![first.clone(), more(5, Some(ModelStopReason::Complete))]),
+            None,
+            "nothing is to come"
+        );
+        assert_eq!(settled(vec![first.clone(), more(5, Some(ModelStopReason::ToolCalls))]), Some((15, 1)));
         let second = answer("b", false, usage(100, 1), None);
-        assert_eq!(settled(vec![first, more(5, Some(End::Said)), second]), Some((15, 1)));
+        assert_eq!(settled(vec![first, more(5, Some(ModelStopReason::Complete)), second]), Some((15, 1)));
     }
 
     #[test]
     fn a_model_without_a_price_is_noticed() {
-        let stranger = Report::Answer {
+        let stranger = UsageReport::Answer {
             id: "a".into(),
             model: "stranger".into(),
             helper: false,
             usage: usage(1, 1),
-            end: Some(End::Said),
+            end: Some(ModelStopReason::Complete),
         };
         let (meter, facts) = heard([stranger]);
         assert!(meter.session.unpriced && facts[0].nano_usd.is_none());
         assert_eq!(meter.model(), Some("stranger"));
     }
 
-    fn routed(id: &str, usage: Usage) -> Report {
-        Report::Routed { id: id.into(), model: "m".into(), usage }
+    fn routed(id: &str, usage: TokenUsage) -> UsageReport {
+        UsageReport::Routed { id: id.into(), model: "m".into(), usage }
     }
 
     #[test]
@@ -427,15 +460,20 @@ mod tests {
                 answer("a", false, usage(100, 1), None),
             ],
             vec![answer("a", false, usage(100, 1), None), routed("a", usage(100, 30))],
-            vec![routed("a", usage(90, 1)), answer("a", false, usage(100, 30), Some(End::Said))],
+            vec![
+                routed("a", usage(90, 1)),
+                answer("a", false, usage(100, 30), Some(ModelStopReason::Complete)),
+            ],
         ];
         for reports in orders {
             let (meter, _) = heard(reports.clone());
             assert_eq!((meter.session.usage, meter.session.rounds), (usage(100, 30), 1), "{reports:?}");
             assert_eq!(meter.last.as_deref(), Some("a"));
         }
-        let (_, facts) =
-            heard([answer("a", false, usage(100, 30), Some(End::Said)), routed("a", usage(100, 30))]);
+        let (_, facts) = heard([
+            answer("a", false, usage(100, 30), Some(ModelStopReason::Complete)),
+            routed("a", usage(100, 30)),
+        ]);
         assert_eq!(facts.len(), 1, "no news is no fact: {facts:?}");
     }
 
@@ -443,7 +481,7 @@ mod tests {
     fn an_answer_that_only_one_side_knows_counts_as_it_is() {
         let (meter, facts) = heard([
             routed("by hand", usage(40, 4)),
-            answer("a", false, usage(100, 30), Some(End::Said)),
+            answer("a", false, usage(100, 30), Some(ModelStopReason::Complete)),
             routed("torn", usage(7, 1)),
         ]);
         assert_eq!((meter.session.usage, meter.session.rounds), (usage(147, 35), 1));
@@ -454,16 +492,16 @@ mod tests {
 
     #[test]
     fn usage_that_only_a_result_reports_is_counted() {
-        let result = Report::Turn { model: "m".into(), usage: usage(7, 3) };
+        let result = UsageReport::Turn { model: "m".into(), usage: usage(7, 3) };
         let (meter, _) = heard([result.clone()]);
         assert_eq!((meter.session.usage, meter.session.nano_usd), (usage(7, 3), 10 * 1000));
         // Whoever told of the turn's answers has said it already.
-        let prices = Prices::default();
+        let prices = ModelPrices::default();
         let turn = TurnId::fresh();
-        let when = Meanwhile { turn: Some(turn), attempt: 1, prices: &prices };
-        let mut meter = Meter::default();
+        let when = UsageContext { turn: Some(turn), attempt: 1, prices: &prices };
+        let mut meter = UsageMeter::default();
         meter.begin(turn);
-        for report in [answer("a", false, usage(7, 3), Some(End::Said)), result] {
+        for report in [answer("a", false, usage(7, 3), Some(ModelStopReason::Complete)), result] {
             meter.account(report, when).iter().for_each(|used| meter.apply(used));
         }
         assert_eq!(meter.session.usage, usage(7, 3));
@@ -477,7 +515,7 @@ mod tests {
             routed("helper", usage(50, 5)),
             sum(usage(150, 35), false),
             routed("b", usage(10, 2)),
-            answer("b", false, usage(10, 2), Some(End::Said)),
+            answer("b", false, usage(10, 2), Some(ModelStopReason::Complete)),
             sum(usage(10, 2), false),
         ]);
         assert_eq!(meter.session.usage, usage(160, 37));

@@ -2,18 +2,18 @@
 //! agent says that it has heard it: then it ends with that turn. What the agent did not hear before its turn was over runs
 //! next, as a turn of its own.
 
-use super::{Phase, State, Turn, asked_to_stop};
-use ash_driver::Say;
+use super::{SessionState, Turn, TurnPhase, asked_to_stop};
+use ash_driver::AgentInput;
 use ash_model::{Fact, TurnId};
 use ash_store::TurnState;
 use uuid::Uuid;
 
-impl State {
+impl SessionState {
     /// What is told to the agent, if a turn runs that could hear it.
     pub(super) fn steer(&self, turn: TurnId) -> Option<Fact> {
         let front = self.turns.front()?;
         match (&front.phase, &self.awake) {
-            (Phase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
+            (TurnPhase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
                 Some(Fact::Steering { turn, into: front.id, input: awake.next_input })
             }
             _ => None,
@@ -21,46 +21,46 @@ impl State {
     }
 
     /// Those that were told to the turn that runs and not heard yet, in order.
-    pub(super) fn told_to_steer(&self) -> Vec<TurnId> {
+    pub(super) fn undelivered_steering(&self) -> Vec<TurnId> {
         let inputs = match self.turns.front() {
-            Some(Turn { phase: Phase::Running { inputs }, .. }) => inputs.as_slice(),
+            Some(Turn { phase: TurnPhase::Running { inputs }, .. }) => inputs.as_slice(),
             Some(_) | None => &[],
         };
         let told = inputs.iter().filter_map(|(_, say)| match say {
-            Say::Steer { turn, .. } => Some(*turn),
+            AgentInput::Steer { turn, .. } => Some(*turn),
             _ => None,
         });
         told.filter(|turn| self.waiting().any(|waiting| waiting == *turn)).collect()
     }
 
     /// An agent may act on it although it still waits: it was told of it, or heard it in a turn that goes on.
-    pub(super) fn is_known(&self, turn: TurnId) -> bool {
+    pub(super) fn is_known_to_agent(&self, turn: TurnId) -> bool {
         let goes_on = self.under_way().is_some();
-        let known = |other: &Turn| other.told || (goes_on && other.heard);
+        let known = |other: &Turn| other.delivered || (goes_on && other.acknowledged);
         self.turns.iter().any(|other| other.id == turn && known(other))
     }
 
     /// The agent says that it has heard this message in the turn that runs.
-    pub fn heard(&self, turn: TurnId) -> Option<Fact> {
+    pub fn steering_acknowledged(&self, turn: TurnId) -> Option<Fact> {
         let into = self.under_way()?;
         self.waiting().any(|waiting| waiting == turn).then_some(Fact::Steered { turn, into })
     }
 
     /// The agent is back, and has these prompts in its memory: what it had heard in the turn that was cut off is among
     /// them, or runs as a turn of its own. Others say themselves what they have heard.
-    pub fn heard_again(&self, prompts: &[Uuid]) -> Vec<Fact> {
-        let heard = self.turns.iter().filter(|turn| turn.heard && prompts.contains(&turn.id.0));
-        heard.filter_map(|turn| self.heard(turn.id)).collect()
+    pub fn steering_found_in_memory(&self, prompts: &[Uuid]) -> Vec<Fact> {
+        let heard = self.turns.iter().filter(|turn| turn.acknowledged && prompts.contains(&turn.id.0));
+        heard.filter_map(|turn| self.steering_acknowledged(turn.id)).collect()
     }
 
     /// The end of a turn is that of the messages that were heard in it.
     #[must_use]
     pub fn with_joined(&self, fact: Fact) -> Vec<Fact> {
-        let Fact::Finished { turn, how, checkpoint, problem } = &fact else { return vec![fact] };
-        let joined = self.turns.iter().filter(|other| other.phase == Phase::Joined { into: *turn });
+        let Fact::Finished { turn, outcome: how, checkpoint, problem } = &fact else { return vec![fact] };
+        let joined = self.turns.iter().filter(|other| other.phase == TurnPhase::Joined { into: *turn });
         let ends = joined.map(|other| Fact::Finished {
             turn: other.id,
-            how: *how,
+            outcome: *how,
             checkpoint: *checkpoint,
             problem: problem.clone(),
         });
@@ -70,14 +70,14 @@ impl State {
     pub(super) fn note_steering(&mut self, turn: TurnId, into: TurnId, input: u64) {
         let steering = self.turns.iter_mut().find(|other| other.id == turn);
         let content = steering.map(|turn| {
-            turn.told = true;
+            turn.delivered = true;
             turn.content.clone()
         });
-        if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
+        if let Some(Turn { phase: TurnPhase::Running { inputs }, .. }) =
             self.turns.front_mut().filter(|front| front.id == into)
             && let Some(content) = content
         {
-            inputs.push((input, Say::Steer { turn, into, content }));
+            inputs.push((input, AgentInput::Steer { turn, into, content }));
         }
         self.took_input(input);
     }
@@ -86,20 +86,20 @@ impl State {
         let Some(place) = self.turns.iter().position(|other| other.id == turn) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
         // Right behind those that were heard before it: if they have to wait again, then in this order.
-        let joined = |other: &Turn| other.id == into || matches!(other.phase, Phase::Joined { .. });
+        let joined = |other: &Turn| other.id == into || matches!(other.phase, TurnPhase::Joined { .. });
         let after = self.turns.iter().rposition(joined).map_or(0, |place| place + 1);
-        let turn = Turn { heard: true, phase: Phase::Joined { into }, ..turn };
+        let turn = Turn { acknowledged: true, phase: TurnPhase::Joined { into }, ..turn };
         self.changed.push(super::apply::row(&turn, TurnState::Running));
         self.turns.insert(after, turn);
     }
 
     /// The turn that they were heard in is cut off: they wait until it is known whether the agent still knows of them.
-    pub(super) fn part(&mut self) {
-        let joined = |turn: &Turn| matches!(turn.phase, Phase::Joined { .. });
-        self.change_phase(&Phase::Queued, TurnState::Queued, joined);
+    pub(super) fn detach_joined_turns(&mut self) {
+        let joined = |turn: &Turn| matches!(turn.phase, TurnPhase::Joined { .. });
+        self.change_phase(&TurnPhase::Queued, TurnState::Queued, joined);
     }
 
-    fn change_phase(&mut self, phase: &Phase, state: TurnState, of: impl Fn(&Turn) -> bool) {
+    fn change_phase(&mut self, phase: &TurnPhase, state: TurnState, of: impl Fn(&Turn) -> bool) {
         for turn in self.turns.iter_mut().filter(|turn| of(turn)) {
             turn.phase = phase.clone();
             self.changed.push(super::apply::row(turn, state));

@@ -1,28 +1,29 @@
 //! Before a session's first step after a start, its row is compared with what packs and the object store know of it. Who
 //! knows more is believed: the session goes on with that history, and its next receipt says so.
 
-use super::{Reading, compare::diverged_id, lock, packs::History, records::Proof};
-use crate::{Error, Far, Result, far::FarHistory, luggage, rooms::Rooms};
-use ash_cloud::{Code, Trouble};
+use super::{WitnessRefresh, compare::diverged_id, lock, packs::PackHistory, records::PackProof};
+use crate::{Error, Replicator, Result, far::RemoteHistory, luggage, rooms::Services};
+use ash_cloud::{BucketError, BucketErrorCode};
 use ash_model::{
-    Adopted, Epoch, Event, Fact, JournalPosition, Seq, SessionId, Status, Witness, WorkspaceId,
-    far::Tombstone,
-    luggage::{Line, Record},
+    AdoptedHistory, Epoch, Event, EventSeq, Fact, HistorySource, JournalPosition, SessionId, SessionStatus,
+    WorkspaceId,
+    far::SessionTombstone,
+    luggage::{EventLine, PackSessionRecord},
 };
-use ash_store::{Adoption, Diverged, EventQuery, Rebuilt, Session};
+use ash_store::{DivergedFork, EventQuery, HistoryAdoption, RebuiltSession, SessionRow};
 use std::time::Duration;
 
 /// So long the object store may take to say how far it knows a session.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const REMOTE_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const PAGE: u32 = 1000;
 
 /// The session as it is after the comparison.
-pub(crate) async fn reconcile(rooms: &Rooms, session: Session) -> Result<Session> {
+pub(crate) async fn reconcile(rooms: &Services, session: SessionRow) -> Result<SessionRow> {
     if rooms.witnesses.is_compared(session.no) {
         return Ok(session);
     }
     let session = with_packs(rooms, session).await?;
-    let session = match &rooms.far {
+    let session = match &rooms.replicator {
         None => session,
         Some(far) => match with_bucket(rooms, far, session.clone()).await {
             Ok(session) => session,
@@ -40,26 +41,26 @@ pub(crate) async fn reconcile(rooms: &Rooms, session: Session) -> Result<Session
     Ok(session)
 }
 
-impl Far {
+impl Replicator {
     /// Whether the object store has nothing of a session that the database does not know. Otherwise what is known here
     /// must not stand beside it: the session is compared before its next step.
-    pub(crate) async fn may_be_sent(&self, rooms: &Rooms, session: &Session) -> Result<bool> {
+    pub(crate) async fn may_be_sent(&self, rooms: &Services, session: &SessionRow) -> Result<bool> {
         if rooms.witnesses.is_compared(session.no) {
             return Ok(true);
         }
         let newest = self.newest_name(&session.tenant, &session.id).await?;
-        let ours = (epoch_of(rooms, session).await?, session.far_seq);
+        let ours = (epoch_of(rooms, session).await?, session.remote_seq);
         if newest.is_none_or(|newest| !is_ahead(newest, ours)) {
             self.heard_of(rooms, session);
             return Ok(true);
         }
         match self.history(rooms, &session.tenant, &session.id).await? {
-            FarHistory::Nothing => Ok(true),
+            RemoteHistory::Nothing => Ok(true),
             // Its own tombstone is about to be sent, or was.
-            FarHistory::Purged(_) => Ok(true),
+            RemoteHistory::Purged(_) => Ok(true),
             // Of the session that had this id. Its tombstone is still to be sent.
-            FarHistory::Of(there) if is_buried(rooms, session, there.manifest.epoch).await? => Ok(true),
-            FarHistory::Of(there) => {
+            RemoteHistory::Of(there) if is_buried(rooms, session, there.manifest.epoch).await? => Ok(true),
+            RemoteHistory::Of(there) => {
                 let common = common(rooms, session, &there.events).await?;
                 let same = common == there.last_seq() && there.manifest.epoch <= ours.0;
                 if !same {
@@ -74,7 +75,7 @@ impl Far {
     }
 
     /// It has nothing that the database does not know. Packs were compared when the session went on without its word.
-    fn heard_of(&self, rooms: &Rooms, session: &Session) {
+    fn heard_of(&self, rooms: &Services, session: &SessionRow) {
         if rooms.witnesses.was_unreachable(session.no) {
             rooms.witnesses.mark_compared(session.no);
         }
@@ -82,12 +83,12 @@ impl Far {
 }
 
 /// Whether a manifest says more than the database remembers sending.
-fn is_ahead((epoch, seq): (Epoch, Seq), (our_epoch, far_seq): (Epoch, Seq)) -> bool {
+fn is_ahead((epoch, seq): (Epoch, EventSeq), (our_epoch, far_seq): (Epoch, EventSeq)) -> bool {
     seq > far_seq || epoch > our_epoch
 }
 
-async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
-    let of = match rooms.witnesses(&session.tenant, Reading::Once).await {
+async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow> {
+    let of = match rooms.witnesses(&session.tenant, WitnessRefresh::Once).await {
         // Without its key nothing can be read; whoever wants files is told so.
         Err(Error::Key(_)) => return Ok(session),
         of => of?,
@@ -104,15 +105,15 @@ async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
     let epoch = epoch_of(rooms, &session).await?;
     let (proof, buried) = proof;
     if let Some(tombstone) = buried.filter(|tombstone| tombstone.epoch >= epoch) {
-        if session.card.status != Status::Ended {
-            let tombstone = Tombstone {
+        if session.summary.status != SessionStatus::Ended {
+            let tombstone = SessionTombstone {
                 tenant: session.tenant.clone(),
                 session: session.id.clone(),
                 epoch: tombstone.epoch,
                 seq: tombstone.seq,
                 purged_at: tombstone.purged_at,
             };
-            super::tombstones::carry_out(rooms, &session, tombstone).await?;
+            super::tombstones::trash_by_tombstone(rooms, &session, tombstone).await?;
             return Err(Error::NotFound);
         }
         return Ok(session);
@@ -121,55 +122,57 @@ async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
     if proof.seq <= session.last_seq && proof.epoch.is_none_or(|proven| proven <= epoch) {
         return Ok(session);
     }
-    let history = History::read(rooms, &proof, &session.tenant).await?;
+    let history = PackHistory::read(rooms, &proof, &session.tenant).await?;
     let base = session.base.map(|(_, base)| base);
     let at = proof.epoch.unwrap_or(epoch).max(epoch);
-    let upto = Upto::of(&proof, &history.record);
+    let upto = WitnessPosition::of(&proof, &history.record);
     let rebuilt = history.rebuilt(rooms, base, at).await?;
     adopt(rooms, session, rebuilt, upto).await
 }
 
-async fn with_bucket(rooms: &Rooms, far: &Far, session: Session) -> Result<Session> {
+async fn with_bucket(rooms: &Services, far: &Replicator, session: SessionRow) -> Result<SessionRow> {
     let asked = far.newest_name(&session.tenant, &session.id);
-    let newest = tokio::time::timeout(ANSWER_WITHIN, asked).await.map_err(|_| {
-        let sentence = format!("it did not answer within {} s", ANSWER_WITHIN.as_secs());
-        Error::Bucket(Trouble::new(Code::Unreachable, sentence))
+    let newest = tokio::time::timeout(REMOTE_ANSWER_TIMEOUT, asked).await.map_err(|_| {
+        let sentence = format!("it did not answer within {} s", REMOTE_ANSWER_TIMEOUT.as_secs());
+        Error::Bucket(BucketError::new(BucketErrorCode::Unreachable, sentence))
     })??;
     let epoch = epoch_of(rooms, &session).await?;
-    if newest.is_none_or(|newest| !is_ahead(newest, (epoch, session.far_seq))) {
+    if newest.is_none_or(|newest| !is_ahead(newest, (epoch, session.remote_seq))) {
         return Ok(session);
     }
     match far.history(rooms, &session.tenant, &session.id).await? {
-        FarHistory::Nothing => Ok(session),
-        FarHistory::Purged(tombstone) => match tombstone.epoch >= epoch {
+        RemoteHistory::Nothing => Ok(session),
+        RemoteHistory::Purged(tombstone) => match tombstone.epoch >= epoch {
             true => {
-                super::tombstones::carry_out(rooms, &session, tombstone).await?;
+                super::tombstones::trash_by_tombstone(rooms, &session, tombstone).await?;
                 Err(Error::NotFound)
             }
             // It was made again since.
             false => Ok(session),
         },
-        FarHistory::Of(rebuilt) if is_buried(rooms, &session, rebuilt.manifest.epoch).await? => Ok(session),
-        FarHistory::Of(rebuilt) => {
-            let (seq, checkpoint) = (rebuilt.manifest.seq, rebuilt.card.checkpoint);
-            let upto = Upto { seq, checkpoint, heard: None };
+        RemoteHistory::Of(rebuilt) if is_buried(rooms, &session, rebuilt.manifest.epoch).await? => {
+            Ok(session)
+        }
+        RemoteHistory::Of(rebuilt) => {
+            let (seq, checkpoint) = (rebuilt.manifest.seq, rebuilt.summary.checkpoint);
+            let upto = WitnessPosition { seq, checkpoint, journal_position: None };
             adopt(rooms, session, *rebuilt, upto).await
         }
     }
 }
 
 /// Whether what is known with this epoch is of another session, which had this id and was purged.
-async fn is_buried(rooms: &Rooms, session: &Session, epoch: Epoch) -> Result<bool> {
+async fn is_buried(rooms: &Services, session: &SessionRow, epoch: Epoch) -> Result<bool> {
     let buried = rooms.buried_epochs(&session.tenant, std::iter::once(&session.id)).await?;
     Ok(buried.get(&session.id).is_some_and(|buried| epoch <= *buried))
 }
 
-async fn epoch_of(rooms: &Rooms, session: &Session) -> Result<Epoch> {
-    Ok(rooms.store.hold(session.workspace).await?.ok_or(Error::NotFound)?.epoch)
+async fn epoch_of(rooms: &Services, session: &SessionRow) -> Result<Epoch> {
+    Ok(rooms.store.lease_holder(session.workspace).await?.ok_or(Error::NotFound)?.epoch)
 }
 
 /// The last event that both have, from the session's first own one on. An event that is missing there is no difference.
-async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq> {
+async fn common(rooms: &Services, session: &SessionRow, theirs: &[EventLine]) -> Result<EventSeq> {
     let base = session.base.map_or(0, |(_, base)| base);
     let (mut common, mut theirs) = (base, theirs.iter());
     loop {
@@ -179,7 +182,7 @@ async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq
             return Ok(common);
         }
         for event in &page {
-            let same = |line: &Line| {
+            let same = |line: &EventLine| {
                 line.seq == event.seq
                     && (line.kind == "missing" || luggage::is_same_event(&luggage::line(event), line))
             };
@@ -192,29 +195,43 @@ async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq
 }
 
 /// How far a witness knows a session.
-pub(super) struct Upto {
-    pub(super) seq: Seq,
+pub(super) struct WitnessPosition {
+    pub(super) seq: EventSeq,
     pub(super) checkpoint: Option<u64>,
-    pub(super) heard: Option<JournalPosition>,
+    pub(super) journal_position: Option<JournalPosition>,
 }
 
-impl Upto {
-    pub(super) fn of(proof: &Proof, record: &Record) -> Upto {
-        Upto { seq: proof.seq, checkpoint: Some(record.checkpoint), heard: record.heard }
+impl WitnessPosition {
+    pub(super) fn of(proof: &PackProof, record: &PackSessionRecord) -> WitnessPosition {
+        WitnessPosition {
+            seq: proof.seq,
+            checkpoint: Some(record.checkpoint),
+            journal_position: record.journal_position,
+        }
     }
 }
 
 /// The next receipt says where the history came from.
-pub(super) fn note_adoption(rebuilt: &mut Rebuilt, upto: Upto, diverged: Option<SessionId>) {
-    let Upto { seq, checkpoint, heard } = upto;
+pub(super) fn note_adoption(
+    rebuilt: &mut RebuiltSession,
+    upto: WitnessPosition,
+    diverged: Option<SessionId>,
+) {
+    let WitnessPosition { seq, checkpoint, journal_position: heard } = upto;
     let (epoch, witness) = (rebuilt.manifest.epoch, rebuilt.witness);
-    let fact = Fact::Adopted(Adopted { epoch, seq, checkpoint, witness, diverged, heard });
+    let fact =
+        Fact::Adopted(AdoptedHistory { epoch, seq, checkpoint, witness, diverged, journal_position: heard });
     let event = Event { seq: rebuilt.last_seq() + 1, turn: None, at: rebuilt.at, fact };
     rebuilt.events.push(luggage::line(&event));
 }
 
 /// Goes on with a history if it has more than the row.
-async fn adopt(rooms: &Rooms, session: Session, mut rebuilt: Rebuilt, upto: Upto) -> Result<Session> {
+async fn adopt(
+    rooms: &Services,
+    session: SessionRow,
+    mut rebuilt: RebuiltSession,
+    upto: WitnessPosition,
+) -> Result<SessionRow> {
     let common = common(rooms, &session, &rebuilt.events).await?;
     let epoch = epoch_of(rooms, &session).await?;
     if common == rebuilt.last_seq() {
@@ -229,20 +246,20 @@ async fn adopt(rooms: &Rooms, session: Session, mut rebuilt: Rebuilt, upto: Upto
         false => None,
     };
     let who = match rebuilt.witness {
-        Witness::Packs => "packs",
-        Witness::Bucket => "the object store",
+        HistorySource::Packs => "packs",
+        HistorySource::Bucket => "the object store",
     };
     tracing::warn!(session = %session.id, known = session.last_seq, proven = upto.seq, who, diverged = ?diverged, "the database knew less of the session than a witness, whose history it goes on with");
     note_adoption(&mut rebuilt, upto, diverged.clone());
-    let diverged = diverged.map(|id| Diverged { id, workspace: WorkspaceId::fresh() });
+    let diverged = diverged.map(|id| DivergedFork { id, workspace: WorkspaceId::fresh() });
     let (no, last_seq) = (session.no, session.last_seq);
-    rooms.store.adopt(Adoption { session: no, last_seq, common, diverged, rebuilt }).await?;
-    rooms.ring_far();
+    rooms.store.adopt(HistoryAdoption { session: no, last_seq, common, diverged, rebuilt }).await?;
+    rooms.notify_replicator();
     rooms.store.session(no).await?.ok_or(Error::NotFound)
 }
 
 /// A name that is free: it may have diverged before with the same epoch.
-async fn fork_id(rooms: &Rooms, session: &Session, epoch: Epoch) -> Result<SessionId> {
+async fn fork_id(rooms: &Services, session: &SessionRow, epoch: Epoch) -> Result<SessionId> {
     let rows = rooms.rows(&session.tenant).await?;
     for epoch in epoch.0.. {
         let Some(id) = diverged_id(&session.id, Epoch(epoch)) else { break };

@@ -1,30 +1,30 @@
 //! The database beside its witnesses: pure.
 
-use super::records::Proof;
+use super::records::PackProof;
 use ash_model::{
-    Epoch, Seq, SessionId, Witness,
-    far::{Tombstone, TombstoneLine},
+    Epoch, EventSeq, HistorySource, SessionId,
+    far::{SessionTombstone, TombstoneLine},
 };
-use ash_store::LogPosition;
+use ash_store::SessionLogEnd;
 use std::collections::HashMap;
 
 /// A session of which a witness knows more than the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Behind {
+pub struct SessionBehindWitness {
     pub session: SessionId,
     /// Up to where the database has it; `None`: it does not know the session.
-    pub known: Option<Seq>,
-    pub proven: Seq,
-    pub witness: Witness,
+    pub known: Option<EventSeq>,
+    pub proven: EventSeq,
+    pub witness: HistorySource,
 }
 
-pub(crate) type Rows = HashMap<SessionId, LogPosition>;
+pub(crate) type SessionLogEndMap = HashMap<SessionId, SessionLogEnd>;
 
 /// The last tombstone of each session that was purged. Their names are not kept: who knows one finds what it says.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tombstones(HashMap<String, TombstoneLine>);
+pub(crate) struct TombstoneMap(HashMap<String, TombstoneLine>);
 
-impl Tombstones {
+impl TombstoneMap {
     pub(crate) fn get(&self, id: &SessionId) -> Option<&TombstoneLine> {
         self.0.get(&hash(id.as_str()))
     }
@@ -38,7 +38,7 @@ impl Tombstones {
     }
 
     /// Whether one of a fork that keeps a history of this session's says so.
-    fn bury_diverged(&self, proof: &Proof, prefix: &str) -> bool {
+    fn bury_diverged(&self, proof: &PackProof, prefix: &str) -> bool {
         let prefix = hash(prefix);
         let mut of = self.0.values().filter(|line| line.diverged.as_ref() == Some(&prefix));
         of.any(|line| proof.is_buried(line))
@@ -50,8 +50,8 @@ fn hash(text: &str) -> String {
     blake3::Hasher::new_derive_key("ash tombstones").update(text.as_bytes()).finalize().to_hex().to_string()
 }
 
-pub(crate) fn tombstone_line(tombstone: &Tombstone) -> TombstoneLine {
-    let Tombstone { tenant: _, session, epoch, seq, purged_at } = tombstone;
+pub(crate) fn tombstone_line(tombstone: &SessionTombstone) -> TombstoneLine {
+    let SessionTombstone { tenant: _, session, epoch, seq, purged_at } = tombstone;
     let id = session.as_str();
     let diverged = id.rfind(DIVERGED).map(|at| hash(&id[..at + DIVERGED.len()]));
     TombstoneLine { hash: hash(id), diverged, epoch: *epoch, seq: *seq, purged_at: *purged_at }
@@ -71,12 +71,12 @@ fn diverged_prefix(session: &SessionId) -> String {
 }
 
 /// Whether a row or a tombstone accounts for what a pack proves.
-pub(crate) fn is_explained(proof: &Proof, rows: &Rows, tombstones: &Tombstones) -> bool {
+pub(crate) fn is_explained(proof: &PackProof, rows: &SessionLogEndMap, tombstones: &TombstoneMap) -> bool {
     let buried = |id: &SessionId| tombstones.get(id).is_some_and(|tombstone| proof.is_buried(tombstone));
     let known =
-        |row: &LogPosition| row.seq >= proof.seq && proof.epoch.is_none_or(|epoch| epoch.0 <= row.epoch.0);
+        |row: &SessionLogEnd| row.seq >= proof.seq && proof.epoch.is_none_or(|epoch| epoch.0 <= row.epoch.0);
     // A pack of another server may name a session of the same id, which is not the one that the row is about.
-    let same = |row: &LogPosition| row.workspace == proof.workspace && known(row);
+    let same = |row: &SessionLogEnd| row.workspace == proof.workspace && known(row);
     if buried(&proof.session) || rows.get(&proof.session).is_some_and(same) {
         return true;
     }
@@ -88,14 +88,14 @@ pub(crate) fn is_explained(proof: &Proof, rows: &Rows, tombstones: &Tombstones) 
 
 /// Sessions that packs prove further than the database knows them.
 pub(crate) fn behind_packs<'p>(
-    proofs: impl Iterator<Item = &'p Proof>,
-    rows: &Rows,
-    tombstones: &Tombstones,
-    witness: Witness,
-) -> Vec<Behind> {
+    proofs: impl Iterator<Item = &'p PackProof>,
+    rows: &SessionLogEndMap,
+    tombstones: &TombstoneMap,
+    witness: HistorySource,
+) -> Vec<SessionBehindWitness> {
     let unexplained = proofs.filter(|proof| !is_explained(proof, rows, tombstones));
-    let mut behind: Vec<Behind> = unexplained
-        .map(|proof| Behind {
+    let mut behind: Vec<SessionBehindWitness> = unexplained
+        .map(|proof| SessionBehindWitness {
             session: proof.session.clone(),
             known: rows.get(&proof.session).map(|row| row.seq),
             proven: proof.seq,
@@ -109,22 +109,22 @@ pub(crate) fn behind_packs<'p>(
 /// Sessions of which the object store has a later manifest than the database remembers sending. What the database does not
 /// know at all comes back from there by itself.
 pub(crate) fn behind_bucket(
-    newest: &HashMap<SessionId, (Epoch, Seq)>,
-    rows: &Rows,
-    tombstones: &Tombstones,
-) -> Vec<Behind> {
-    let ahead = |(id, (epoch, seq)): (&SessionId, &(Epoch, Seq))| {
+    newest: &HashMap<SessionId, (Epoch, EventSeq)>,
+    rows: &SessionLogEndMap,
+    tombstones: &TombstoneMap,
+) -> Vec<SessionBehindWitness> {
+    let ahead = |(id, (epoch, seq)): (&SessionId, &(Epoch, EventSeq))| {
         let row = rows.get(id)?;
         let buried = tombstones.get(id).is_some_and(|tombstone| tombstone.epoch >= *epoch);
         let behind = *seq > row.seq || epoch.0 > row.epoch.0;
-        (behind && !buried).then(|| Behind {
+        (behind && !buried).then(|| SessionBehindWitness {
             session: id.clone(),
             known: Some(row.seq),
             proven: *seq,
-            witness: Witness::Bucket,
+            witness: HistorySource::Bucket,
         })
     };
-    let mut behind: Vec<Behind> = newest.iter().filter_map(ahead).collect();
+    let mut behind: Vec<SessionBehindWitness> = newest.iter().filter_map(ahead).collect();
     behind.sort_by(|a, b| a.session.cmp(&b.session));
     behind
 }
@@ -132,14 +132,14 @@ pub(crate) fn behind_bucket(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{SessionNo, TenantId, Timestamp, WorkspaceId};
+    use ash_model::{SessionRowId, TenantId, Timestamp, WorkspaceId};
 
     fn id(name: &str) -> SessionId {
         SessionId::parse(name).expect("an id")
     }
 
-    fn proof(epoch: Option<u64>, seq: Seq) -> Proof {
-        Proof {
+    fn proof(epoch: Option<u64>, seq: EventSeq) -> PackProof {
+        PackProof {
             session: id("s"),
             workspace: WorkspaceId(uuid::Uuid::nil()),
             epoch: epoch.map(Epoch),
@@ -149,34 +149,34 @@ mod tests {
         }
     }
 
-    fn rows(all: &[(&str, u64, Seq)]) -> Rows {
-        let row = |(name, epoch, seq): &(&str, u64, Seq)| LogPosition {
-            no: SessionNo(1),
+    fn rows(all: &[(&str, u64, EventSeq)]) -> SessionLogEndMap {
+        let row = |(name, epoch, seq): &(&str, u64, EventSeq)| SessionLogEnd {
+            no: SessionRowId(1),
             session: id(name),
             workspace: WorkspaceId(uuid::Uuid::nil()),
             epoch: Epoch(*epoch),
             seq: *seq,
-            far_seq: 0,
+            remote_seq: 0,
         };
         all.iter().map(|one| (id(one.0), row(one))).collect()
     }
 
-    fn buried(name: &str, epoch: u64, at: i64) -> Tombstones {
-        let tombstone = Tombstone {
+    fn buried(name: &str, epoch: u64, at: i64) -> TombstoneMap {
+        let tombstone = SessionTombstone {
             tenant: TenantId::main(),
             session: id(name),
             epoch: Epoch(epoch),
             seq: 9,
             purged_at: Timestamp(at),
         };
-        let mut all = Tombstones::default();
+        let mut all = TombstoneMap::default();
         all.add(tombstone_line(&tombstone));
         all
     }
 
     #[test]
     fn a_pack_is_explained_by_a_row_that_is_as_far_or_by_a_tombstone() {
-        let none = Tombstones::default();
+        let none = TombstoneMap::default();
         for (rows, explained) in [
             (rows(&[("s", 3, 20)]), true),
             (rows(&[("s", 4, 21)]), true),
@@ -189,7 +189,7 @@ mod tests {
         ] {
             assert_eq!(is_explained(&proof(Some(3), 20), &rows, &none), explained, "{rows:?}");
         }
-        let nothing = Rows::new();
+        let nothing = SessionLogEndMap::new();
         assert!(is_explained(&proof(Some(3), 20), &nothing, &buried("s", 3, 0)));
         assert!(!is_explained(&proof(Some(4), 2), &nothing, &buried("s", 3, 0)), "it was made again");
         assert!(
@@ -206,23 +206,28 @@ mod tests {
         let behind = behind_packs(
             [&far, &near].into_iter(),
             &rows(&[("s", 3, 12)]),
-            &Tombstones::default(),
-            Witness::Packs,
+            &TombstoneMap::default(),
+            HistorySource::Packs,
         );
-        let expected = Behind { session: id("s"), known: Some(12), proven: 20, witness: Witness::Packs };
+        let expected = SessionBehindWitness {
+            session: id("s"),
+            known: Some(12),
+            proven: 20,
+            witness: HistorySource::Packs,
+        };
         assert_eq!(behind, [expected]);
     }
 
     #[test]
     fn a_later_manifest_counts_unless_the_session_was_purged_since() {
         let newest: HashMap<_, _> = [(id("s"), (Epoch(3), 20))].into();
-        assert!(behind_bucket(&newest, &rows(&[("s", 3, 20)]), &Tombstones::default()).is_empty());
+        assert!(behind_bucket(&newest, &rows(&[("s", 3, 20)]), &TombstoneMap::default()).is_empty());
         assert!(
-            behind_bucket(&newest, &rows(&[]), &Tombstones::default()).is_empty(),
+            behind_bucket(&newest, &rows(&[]), &TombstoneMap::default()).is_empty(),
             "it comes back by itself"
         );
-        assert_eq!(behind_bucket(&newest, &rows(&[("s", 3, 19)]), &Tombstones::default()).len(), 1);
-        assert_eq!(behind_bucket(&newest, &rows(&[("s", 2, 25)]), &Tombstones::default()).len(), 1);
+        assert_eq!(behind_bucket(&newest, &rows(&[("s", 3, 19)]), &TombstoneMap::default()).len(), 1);
+        assert_eq!(behind_bucket(&newest, &rows(&[("s", 2, 25)]), &TombstoneMap::default()).len(), 1);
         assert!(behind_bucket(&newest, &rows(&[("s", 2, 19)]), &buried("s", 3, 0)).is_empty());
     }
 

@@ -2,7 +2,7 @@
 //! what was read of it is kept in a file beside the packs, so that a start reads new packs only. The file is a cache.
 
 use crate::{Result, luggage};
-use ash_model::{Epoch, Seq, SessionId, TenantId, Timestamp, WorkspaceId, far::TombstoneLine};
+use ash_model::{Epoch, EventSeq, SessionId, TenantId, Timestamp, WorkspaceId, far::TombstoneLine};
 use ash_snapshot::Repo;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -19,51 +19,51 @@ const MAX_THREADS: usize = 4;
 /// What one pack proves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Proof {
+pub(crate) struct PackProof {
     pub(crate) session: SessionId,
     pub(crate) workspace: WorkspaceId,
     /// Older packs do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) epoch: Option<Epoch>,
     /// The last event of the log that the pack knows.
-    pub(crate) seq: Seq,
+    pub(crate) seq: EventSeq,
     pub(crate) tree: String,
     pub(crate) at: Timestamp,
 }
 
-impl Proof {
+impl PackProof {
     /// Whether the session was purged after this.
     pub(crate) fn is_buried(&self, tombstone: &TombstoneLine) -> bool {
         self.epoch.map_or(self.at <= tombstone.purged_at, |epoch| epoch <= tombstone.epoch)
     }
 
-    fn rank(&self) -> (u64, Seq) {
+    fn rank(&self) -> (u64, EventSeq) {
         (self.epoch.map_or(0, |epoch| epoch.0), self.seq)
     }
 }
 
 /// A line of the file: `proof` is missing if the pack holds no session's record.
 #[derive(Serialize, Deserialize)]
-struct PackLine {
+struct PackProofLine {
     pack: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    proof: Option<Proof>,
+    proof: Option<PackProof>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Records {
+pub(crate) struct PackProofs {
     file: PathBuf,
-    known: HashMap<String, Option<Proof>>,
+    known: HashMap<String, Option<PackProof>>,
     /// Packs that cannot be read, and why: what they prove is unknown.
     pub(crate) unreadable: BTreeMap<String, String>,
 }
 
-impl Records {
-    pub(crate) fn open(file: &Path) -> Records {
+impl PackProofs {
+    pub(crate) fn open(file: &Path) -> PackProofs {
         let text = fs::read_to_string(file).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<PackLine>(line).ok());
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<PackProofLine>(line).ok());
         let known = lines.map(|line| (line.pack, line.proof)).collect();
-        Records { file: file.to_owned(), known, unreadable: BTreeMap::new() }
+        PackProofs { file: file.to_owned(), known, unreadable: BTreeMap::new() }
     }
 
     /// Reads the records of those packs that are new. Takes as long as there are new ones.
@@ -87,7 +87,7 @@ impl Records {
         for (pack, proof) in read {
             match proof {
                 Ok(proof) => {
-                    lines.push(PackLine { pack: pack.clone(), proof: proof.clone() });
+                    lines.push(PackProofLine { pack: pack.clone(), proof: proof.clone() });
                     self.known.insert(pack, proof);
                 }
                 Err(why) => drop(self.unreadable.insert(pack, why)),
@@ -95,7 +95,8 @@ impl Records {
         }
         if gone.len() > self.known.len() || self.was_last_of_one(&gone) {
             let all = self.known.iter();
-            lines = all.map(|(pack, proof)| PackLine { pack: pack.clone(), proof: proof.clone() }).collect();
+            lines =
+                all.map(|(pack, proof)| PackProofLine { pack: pack.clone(), proof: proof.clone() }).collect();
             fs::remove_file(&self.file).ok();
         }
         // In a sealed repository nothing says whose the packs are: they are read again after every start.
@@ -106,7 +107,7 @@ impl Records {
     }
 
     /// Whether nothing is left of a session. It may have been purged: then the file must not name it any more.
-    fn was_last_of_one(&self, gone: &HashMap<String, Option<Proof>>) -> bool {
+    fn was_last_of_one(&self, gone: &HashMap<String, Option<PackProof>>) -> bool {
         let gone: HashSet<&SessionId> = gone.values().flatten().map(|proof| &proof.session).collect();
         let left: HashSet<&SessionId> = match gone.is_empty() {
             true => HashSet::new(),
@@ -126,13 +127,13 @@ impl Records {
     }
 
     /// Every pack that holds a session's record, and what it proves.
-    pub(crate) fn proofs(&self) -> impl Iterator<Item = (&String, &Proof)> {
+    pub(crate) fn proofs(&self) -> impl Iterator<Item = (&String, &PackProof)> {
         self.known.iter().filter_map(|(pack, proof)| Some((pack, proof.as_ref()?)))
     }
 
     /// The furthest that each session is proven.
-    pub(crate) fn newest(&self) -> HashMap<&SessionId, &Proof> {
-        let mut newest: HashMap<&SessionId, &Proof> = HashMap::new();
+    pub(crate) fn newest(&self) -> HashMap<&SessionId, &PackProof> {
+        let mut newest: HashMap<&SessionId, &PackProof> = HashMap::new();
         for proof in self.known.values().flatten() {
             let known = newest.entry(&proof.session).or_insert(proof);
             if proof.rank() > known.rank() {
@@ -142,18 +143,18 @@ impl Records {
         newest
     }
 
-    pub(crate) fn newest_of(&self, session: &SessionId) -> Option<&Proof> {
+    pub(crate) fn newest_of(&self, session: &SessionId) -> Option<&PackProof> {
         let all = self.known.values().flatten().filter(|proof| proof.session == *session);
         all.max_by_key(|proof| proof.rank())
     }
 
     /// `None`: nobody knows what is in it.
-    pub(crate) fn proof_in(&self, pack: &str) -> Option<Option<&Proof>> {
+    pub(crate) fn proof_in(&self, pack: &str) -> Option<Option<&PackProof>> {
         self.known.get(pack).map(Option::as_ref)
     }
 
     /// Without it the next start reads more packs: nothing else is lost.
-    fn append(&self, lines: &[PackLine]) {
+    fn append(&self, lines: &[PackProofLine]) {
         if lines.is_empty() {
             return;
         }
@@ -172,12 +173,16 @@ impl Records {
     }
 }
 
-fn read(repo: &Repo, tenant: &TenantId, pack: &str) -> (String, std::result::Result<Option<Proof>, String>) {
-    let proof = || -> Result<Option<Proof>> {
+fn read(
+    repo: &Repo,
+    tenant: &TenantId,
+    pack: &str,
+) -> (String, std::result::Result<Option<PackProof>, String>) {
+    let proof = || -> Result<Option<PackProof>> {
         let Some(tree) = repo.snapshot_in(pack)? else { return Ok(None) };
         // A pack that lies here under another tenant's name proves nothing of this one.
         let record = luggage::read(repo, &tree)?.filter(|record| record.tenant == *tenant);
-        Ok(record.map(|record| Proof {
+        Ok(record.map(|record| PackProof {
             session: record.session,
             workspace: record.workspace,
             epoch: record.epoch,

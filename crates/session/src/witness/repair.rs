@@ -2,22 +2,22 @@
 //! object store. Nothing is deleted; live trees of workspaces that nobody knows are put aside.
 
 use super::{
-    Compared, Reading,
-    adopt::{Upto, note_adoption, reconcile},
+    DatabaseComparison, WitnessRefresh,
+    adopt::{WitnessPosition, note_adoption, reconcile},
     lock,
-    packs::History,
-    records::Proof,
+    packs::PackHistory,
+    records::PackProof,
 };
-use crate::{Result, Sessions, far::FarHistory, rooms::Rooms};
-use ash_model::{Epoch, Seq, SessionId, TenantId, Witness, WorkspaceId};
-use ash_store::{Scope, Session};
+use crate::{Result, Sessions, far::RemoteHistory, rooms::Services};
+use ash_model::{Epoch, EventSeq, HistorySource, SessionId, TenantId, WorkspaceId};
+use ash_store::{AccessScope, SessionRow};
 use std::collections::BTreeMap;
 
 /// Longer lines of forks than any have.
 const MAX_GENERATIONS: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repair {
+pub enum RepairMode {
     /// Only says what would be done.
     DryRun,
     Apply,
@@ -28,18 +28,18 @@ pub enum Repair {
 pub struct RepairedSession {
     pub tenant: TenantId,
     pub session: SessionId,
-    pub witness: Witness,
+    pub witness: HistorySource,
     /// Up to where the database had it; `None`: not at all.
-    pub known: Option<Seq>,
-    pub proven: Seq,
+    pub known: Option<EventSeq>,
+    pub proven: EventSeq,
     /// Why it did not come back.
     pub failed: Option<String>,
 }
 
 impl Sessions {
     /// All that witnesses know better. Run it only while no server is at work.
-    pub async fn repair(&self, how: Repair) -> Result<(Vec<RepairedSession>, Vec<WorkspaceId>)> {
-        let Compared { behind, .. } = self.compare_witnesses().await?;
+    pub async fn repair(&self, how: RepairMode) -> Result<(Vec<RepairedSession>, Vec<WorkspaceId>)> {
+        let DatabaseComparison { behind, .. } = self.compare_witnesses().await?;
         let mut plan: BTreeMap<(TenantId, SessionId), RepairedSession> = BTreeMap::new();
         for (tenant, found) in behind {
             let (session, known, proven) = (found.session, found.known, found.proven);
@@ -57,7 +57,7 @@ impl Sessions {
             plan.entry((one.tenant.clone(), one.session.clone())).or_insert(one);
         }
         let mut all: Vec<RepairedSession> = plan.into_values().collect();
-        if how == Repair::Apply {
+        if how == RepairMode::Apply {
             for one in &mut all {
                 if let Err(error) = Box::pin(self.bring_back_one(one)).await {
                     tracing::error!(session = %one.session, tenant = %one.tenant, %error, "the session could not be brought back");
@@ -67,7 +67,7 @@ impl Sessions {
         }
         // What came back, or would, is the owner of its tree.
         let mut orphans = self.orphans().await?;
-        if how == Repair::DryRun {
+        if how == RepairMode::DryRun {
             for one in &all {
                 let owned = self.workspace_of(one).await?;
                 orphans.retain(|workspace| Some(*workspace) != owned);
@@ -80,7 +80,7 @@ impl Sessions {
         if let Some(proof) = self.proof(&one.tenant, &one.session).await? {
             return Ok(Some(proof.workspace));
         }
-        let Some(far) = &self.rooms().far else { return Ok(None) };
+        let Some(far) = &self.rooms().replicator else { return Ok(None) };
         let known = far.known_session(self.rooms(), &one.tenant, &one.session).await?.session();
         Ok(known.map(|known| known.manifest.workspace))
     }
@@ -88,14 +88,14 @@ impl Sessions {
     /// Sessions that the object store has and the database does not know.
     async fn only_far(&self) -> Result<Vec<RepairedSession>> {
         let rooms = self.rooms();
-        let Some(far) = &rooms.far else { return Ok(Vec::new()) };
+        let Some(far) = &rooms.replicator else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for tenant in far.tenants().await? {
             let rows = rooms.rows(&tenant).await?;
             for (session, (_, proven)) in far.newest_names(&tenant).await? {
                 let unknown = !rows.contains_key(&session);
                 if unknown && far.known_session(rooms, &tenant, &session).await?.session().is_some() {
-                    let (tenant, witness) = (tenant.clone(), Witness::Bucket);
+                    let (tenant, witness) = (tenant.clone(), HistorySource::Bucket);
                     found.push(RepairedSession {
                         tenant,
                         session,
@@ -111,21 +111,21 @@ impl Sessions {
     }
 
     async fn bring_back_one(&self, one: &RepairedSession) -> Result<()> {
-        let (rooms, scope) = (self.rooms(), Scope::all(&one.tenant));
-        if rooms.store.find(&scope, &one.session).await?.is_none() {
-            let there = match &rooms.far {
+        let (rooms, scope) = (self.rooms(), AccessScope::all(&one.tenant));
+        if rooms.store.find_session(&scope, &one.session).await?.is_none() {
+            let there = match &rooms.replicator {
                 Some(far) => far.known_session(rooms, &one.tenant, &one.session).await?,
-                None => FarHistory::Nothing,
+                None => RemoteHistory::Nothing,
             };
-            match (there, &rooms.far) {
-                (FarHistory::Of(_), Some(far)) => drop(far.bring_back(rooms, &scope, &one.session).await?),
-                (FarHistory::Of(_) | FarHistory::Nothing | FarHistory::Purged(_), _) => {
+            match (there, &rooms.replicator) {
+                (RemoteHistory::Of(_), Some(far)) => drop(far.bring_back(rooms, &scope, &one.session).await?),
+                (RemoteHistory::Of(_) | RemoteHistory::Nothing | RemoteHistory::Purged(_), _) => {
                     self.rebuild_from_packs(&one.tenant, &one.session).await?;
                 }
             }
         }
         // One of several witnesses may know still more.
-        match rooms.store.find(&scope, &one.session).await? {
+        match rooms.store.find_session(&scope, &one.session).await? {
             Some(session) => Box::pin(reconcile(rooms, session)).await.map(drop),
             None => Ok(()),
         }
@@ -134,14 +134,14 @@ impl Sessions {
     /// Parents first: a fork shares their log. Of one that was purged no pack tells, unless it is in the trash.
     async fn rebuild_from_packs(&self, tenant: &TenantId, id: &SessionId) -> Result<()> {
         let rooms = self.rooms();
-        let mut line: Vec<(Proof, History)> = Vec::new();
+        let mut line: Vec<(PackProof, PackHistory)> = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take().filter(|_| line.len() < MAX_GENERATIONS) {
             if had_id(rooms, tenant, &id, line.last()).await?.is_some() {
                 break;
             }
             let Some(proof) = self.proof(tenant, &id).await? else { break };
-            let history = History::read(rooms, &proof, tenant).await?;
+            let history = PackHistory::read(rooms, &proof, tenant).await?;
             next = history.base().and(history.record.parent.clone());
             line.push((proof, history));
         }
@@ -151,7 +151,7 @@ impl Sessions {
                 None => None,
             };
             let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
-            let upto = Upto::of(&proof, &history.record);
+            let upto = WitnessPosition::of(&proof, &history.record);
             let mut rebuilt = history.rebuilt(rooms, base, proof.epoch.unwrap_or(Epoch(1))).await?;
             note_adoption(&mut rebuilt, upto, None);
             rooms.store.rebuild(rebuilt).await?;
@@ -159,8 +159,8 @@ impl Sessions {
         Ok(())
     }
 
-    async fn proof(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<Proof>> {
-        let of = self.rooms().witnesses(tenant, Reading::Once).await?;
+    async fn proof(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<PackProof>> {
+        let of = self.rooms().witnesses(tenant, WitnessRefresh::Once).await?;
         let of = lock(&of);
         let buried = of.tombstones.get(id);
         let proof = of.packs.newest_of(id).filter(|proof| buried.is_none_or(|stone| !proof.is_buried(stone)));
@@ -170,13 +170,13 @@ impl Sessions {
 
 /// A session with this id, as whoever has it now, or as the parent of a fork.
 async fn had_id(
-    rooms: &Rooms,
+    rooms: &Services,
     tenant: &TenantId,
     id: &SessionId,
-    fork: Option<&(Proof, History)>,
-) -> Result<Option<Session>> {
+    fork: Option<&(PackProof, PackHistory)>,
+) -> Result<Option<SessionRow>> {
     Ok(match fork {
-        None => rooms.store.find(&Scope::all(tenant), id).await?,
+        None => rooms.store.find_session(&AccessScope::all(tenant), id).await?,
         Some((_, fork)) => rooms.store.session_then(tenant, id, fork.record.created_at).await?,
     })
 }

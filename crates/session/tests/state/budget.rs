@@ -2,18 +2,20 @@
 
 use super::{DONE, POWER_CUT, PROMPT, START, World, phase, stands};
 use crate::world::Op;
-use ash_model::{BudgetOf, End, Fact, Limits, Outcome, Reached, Status, Which};
-use ash_session::state::{Next, Phase, Refused, Wake, Wish};
+use ash_model::{
+    BudgetLimits, BudgetScope, Fact, LimitKind, LimitReached, ModelStopReason, SessionStatus, TurnOutcome,
+};
+use ash_session::state::{CommandRefusal, NextStep, StateCommand, TurnPhase, WakePolicy};
 
-const CALLS: Op = Op::Use(End::Calls);
-const SAYS: Op = Op::Use(End::Said);
+const CALLS: Op = Op::Use(ModelStopReason::ToolCalls);
+const SAYS: Op = Op::Use(ModelStopReason::Complete);
 
 /// Ten tokens are an answer.
 fn with(tokens: u64) -> World {
     World::awake().with_tokens(Some(tokens))
 }
 
-fn reached(world: &World) -> Vec<Reached> {
+fn reached(world: &World) -> Vec<LimitReached> {
     let facts = world.log.iter().filter_map(|event| match &event.fact {
         Fact::BudgetReached(reached) => Some(*reached),
         _ => None,
@@ -38,32 +40,43 @@ fn a_turn_that_goes_on_is_stopped_and_the_session_pauses_with_what_waits() {
     world.act(CALLS);
     assert_eq!(world.kinds_since(before), ["used", "used", "budget_reached", "interrupting"]);
     let turn = world.state().turns[0].id;
-    let expected =
-        Reached { turn: Some(turn), of: BudgetOf::Session, which: Which::MaxTokens, limit: 20, used: 20 };
+    let expected = LimitReached {
+        turn: Some(turn),
+        scope: BudgetScope::Session,
+        kind: LimitKind::MaxTokens,
+        limit: 20,
+        used: 20,
+    };
     assert_eq!(reached(&world), [expected]);
 
     let before = world.log.len();
     let world = world.after(&[Op::Rest, DONE, DONE]);
     assert_eq!(world.kinds_since(before), ["rested", "saved", "finished", "paused", "asleep"]);
-    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Interrupted), None]));
+    assert_eq!(stands(&world), (SessionStatus::Paused, vec![Some(TurnOutcome::Interrupted), None]));
     assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
-    assert_eq!(phase(&world), Some(&Phase::Queued));
+    assert_eq!(phase(&world), Some(&TurnPhase::Queued));
 
-    let prompt = Wish::Prompt {
+    let prompt = StateCommand::Prompt {
         turn: turn.to_owned(),
         content: "more".into(),
         ask: Default::default(),
-        wake: Wake::Yes,
+        wake: WakePolicy::Allowed,
         on_busy: Default::default(),
         lock: None,
     };
-    for wish in [Wish::Resume, prompt] {
+    for wish in [StateCommand::Resume, prompt] {
         let refused = world.state().decide(&wish);
-        assert!(matches!(refused, Err(Refused::Budget(Reached { limit: 20, used: 20, .. }))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(CommandRefusal::Budget(LimitReached { limit: 20, used: 20, .. }))),
+            "{refused:?}"
+        );
     }
     // Nobody has to ask twice: what waits goes on by itself.
     let world = world.after(&[Op::Raise, DONE, SAYS, Op::Rest, DONE]);
-    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Interrupted), Some(Outcome::Done)]));
+    assert_eq!(
+        stands(&world),
+        (SessionStatus::Active, vec![Some(TurnOutcome::Interrupted), Some(TurnOutcome::Done)])
+    );
 }
 
 #[test]
@@ -71,7 +84,7 @@ fn an_answer_that_was_the_last_one_anyway_is_not_cut_off() {
     let world = with(20).after(&[PROMPT, CALLS, SAYS]);
     assert!(reached(&world).is_empty(), "nothing is to come");
     let world = world.after(&[Op::Rest, DONE, DONE]);
-    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Done)]));
+    assert_eq!(stands(&world), (SessionStatus::Paused, vec![Some(TurnOutcome::Done)]));
     assert_eq!((problem(&world), reached(&world).len()), (None, 1));
 }
 
@@ -94,10 +107,13 @@ fn whoever_dies_when_it_is_used_up_leaves_it_used_up() {
                 world.act(DONE);
             }
             assert_eq!(world.state().meter.session.usage.tokens(), 10, "{way:?} {death:?}");
-            assert!(matches!(world.state().status, Status::Paused | Status::Error), "{way:?} {death:?}");
+            assert!(
+                matches!(world.state().status, SessionStatus::Paused | SessionStatus::Error),
+                "{way:?} {death:?}"
+            );
             assert_eq!(world.outcomes()[1], None, "it waits: {way:?} {death:?}");
             world.come_to_rest();
-            assert_eq!(world.outcomes()[1], Some(Outcome::Done), "{way:?} {death:?}");
+            assert_eq!(world.outcomes()[1], Some(TurnOutcome::Done), "{way:?} {death:?}");
         }
     }
 }
@@ -105,17 +121,26 @@ fn whoever_dies_when_it_is_used_up_leaves_it_used_up() {
 #[test]
 fn a_limit_of_turns_ends_turns_and_nothing_else() {
     let mut world = World::awake();
-    world.budget.turn = Limits { max_turns: Some(2), ..Limits::default() };
+    world.budget.turn = BudgetLimits { max_turns: Some(2), ..BudgetLimits::default() };
     world.set_budget();
     let world = world.after(&[PROMPT, CALLS, SAYS, Op::Rest, DONE]);
-    assert_eq!((stands(&world), problem(&world)), ((Status::Active, vec![Some(Outcome::Done)]), None));
+    assert_eq!(
+        (stands(&world), problem(&world)),
+        ((SessionStatus::Active, vec![Some(TurnOutcome::Done)]), None)
+    );
     let world = world.after(&[PROMPT, CALLS, CALLS, Op::Rest, DONE]);
-    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done), Some(Outcome::Interrupted)]));
+    assert_eq!(
+        stands(&world),
+        (SessionStatus::Active, vec![Some(TurnOutcome::Done), Some(TurnOutcome::Interrupted)])
+    );
     assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
-    assert!(matches!(reached(&world)[..], [Reached { of: BudgetOf::Turn, limit: 2, used: 2, .. }]));
+    assert!(matches!(
+        reached(&world)[..],
+        [LimitReached { scope: BudgetScope::Turn, limit: 2, used: 2, .. }]
+    ));
     // One that was cut off counts what it used before.
     let world = world.after(&[PROMPT, CALLS, Op::Die, DONE, Op::Resume, DONE, CALLS, Op::Rest, DONE]);
-    assert_eq!(world.outcomes()[2], Some(Outcome::Interrupted));
+    assert_eq!(world.outcomes()[2], Some(TurnOutcome::Interrupted));
     let turn = world.log.iter().rev().find_map(|event| match &event.fact {
         Fact::Used(used) => Some(used.attempt),
         _ => None,
@@ -129,27 +154,32 @@ fn a_fork_does_not_pay_for_its_parent_and_a_rewind_gives_nothing_back() {
     let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
     assert_eq!(world.log.last().map(|event| event.fact.kind()), Some("rewound"));
     assert_eq!(world.state().meter.session.usage.tokens(), 20);
-    assert_eq!(world.state().next(), Next::Wait);
+    assert_eq!(world.state().next_step(), NextStep::Wait);
 }
 
 #[test]
 fn a_turn_that_took_too_long_is_asked_to_stop_once_and_says_why_it_ended() {
     let mut world = with(1000).after(&[PROMPT, PROMPT, CALLS]);
     let turn = world.state().turns[0].id;
-    let facts = world.state().stop_for((Which::TurnSeconds, 5, 6));
-    let reached =
-        Reached { turn: Some(turn), of: BudgetOf::Turn, which: Which::TurnSeconds, limit: 5, used: 6 };
+    let facts = world.state().stop_turn_for_limit((LimitKind::TurnSeconds, 5, 6));
+    let reached = LimitReached {
+        turn: Some(turn),
+        scope: BudgetScope::Turn,
+        kind: LimitKind::TurnSeconds,
+        limit: 5,
+        used: 6,
+    };
     assert!(matches!(facts.as_slice(),
         [Fact::BudgetReached(said), Fact::Interrupting { turn: stopped, .. }] if *said == reached && *stopped == turn));
     world.note(facts);
-    assert!(world.state().stop_for((Which::TurnSeconds, 5, 7)).is_empty());
-    let (how, text, usage) = (Outcome::Interrupted, String::new(), Default::default());
-    world.note(vec![Fact::Rested { turn, how, text, usage, problem: None }]);
-    let Some(Phase::Saving { problem: Some(problem), .. }) = phase(&world) else {
+    assert!(world.state().stop_turn_for_limit((LimitKind::TurnSeconds, 5, 7)).is_empty());
+    let (how, text, usage) = (TurnOutcome::Interrupted, String::new(), Default::default());
+    world.note(vec![Fact::Rested { turn, outcome: how, text, usage, problem: None }]);
+    let Some(TurnPhase::Saving { problem: Some(problem), .. }) = phase(&world) else {
         panic!("{:?}", phase(&world))
     };
     assert_eq!(problem.code, "turn_timeout");
-    assert_eq!(world.state().status, Status::Active, "what waits goes on");
+    assert_eq!(world.state().status, SessionStatus::Active, "what waits goes on");
 }
 
 #[test]
@@ -158,46 +188,59 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
         let world = with(20).after(&[PROMPT, PROMPT]).after(&ops);
         assert_eq!(reached(&world).len(), 1, "{ops:?}");
         let world = world.after(&[Op::Rest, DONE, DONE]);
-        assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Interrupted), None]), "{ops:?}");
+        assert_eq!(
+            stands(&world),
+            (SessionStatus::Paused, vec![Some(TurnOutcome::Interrupted), None]),
+            "{ops:?}"
+        );
         assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
         // Somebody wanted the pause: that more may be used does not end it.
         let world = world.after(&[Op::Raise]);
-        assert_eq!((world.state().status, world.state().next()), (Status::Paused, Next::Wait), "{ops:?}");
+        assert_eq!(
+            (world.state().status, world.state().next_step()),
+            (SessionStatus::Paused, NextStep::Wait),
+            "{ops:?}"
+        );
         let world = world.after(&[Op::Resume, DONE, SAYS, Op::Rest, DONE]);
-        assert_eq!(world.outcomes()[1], Some(Outcome::Done), "{ops:?}");
+        assert_eq!(world.outcomes()[1], Some(TurnOutcome::Done), "{ops:?}");
     }
 }
 
 #[test]
 fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the_prices() {
-    use ash_model::{Limits, Prices};
-    use ash_session::state::{Budget, Left, State};
-    let limits =
-        |usd: Option<f64>, tokens| Limits { max_budget_usd: usd, max_tokens: tokens, ..Limits::default() };
-    let left = |state: &State, session, turn| {
+    use ash_model::{BudgetLimits, ModelPrices};
+    use ash_session::state::{RemainingBudget, SessionBudget, SessionState};
+    let limits = |usd: Option<f64>, tokens| BudgetLimits {
+        max_budget_usd: usd,
+        max_tokens: tokens,
+        ..BudgetLimits::default()
+    };
+    let left = |state: &SessionState, session, turn| {
         let mut state = state.clone();
-        state.budget = Budget { session, turn };
-        state.left()
+        state.budget = SessionBudget { session, turn };
+        state.remaining_budget()
     };
     let resting = World::awake();
     let (none, session) = (limits(None, None), limits(Some(2.0), Some(1000)));
     let turn = limits(Some(0.5), Some(100));
-    assert_eq!(left(resting.state(), none, none), Left { tokens: None, nano_usd: None });
-    let whole = Left { tokens: Some(1000), nano_usd: Some(2_000_000_000) };
+    assert_eq!(left(resting.state(), none, none), RemainingBudget { tokens: None, nano_usd: None });
+    let whole = RemainingBudget { tokens: Some(1000), nano_usd: Some(2_000_000_000) };
     assert_eq!(left(resting.state(), session, turn), whole, "no turn runs");
     // Ten tokens and no price: the turn's limits are the smaller ones.
     let running = World::awake().after(&[PROMPT, CALLS]);
-    let rest = Left { tokens: Some(90), nano_usd: Some(500_000_000) };
+    let rest = RemainingBudget { tokens: Some(90), nano_usd: Some(500_000_000) };
     assert_eq!(left(running.state(), session, turn), rest);
     assert_eq!(
         left(running.state(), limits(Some(0.25), Some(50)), turn),
-        Left { tokens: Some(40), nano_usd: Some(250_000_000) }
+        RemainingBudget { tokens: Some(40), nano_usd: Some(250_000_000) }
     );
 
-    let prices = Prices::with(serde_json::from_str(r#"{"m": {"input": 3, "output": 15}}"#).expect("JSON"))
-        .expect("prices");
+    let prices = ModelPrices::with_overrides(
+        serde_json::from_str(r#"{"m": {"input": 3, "output": 15}}"#).expect("JSON"),
+    )
+    .expect("prices");
     let allowance = rest.allowance(&prices, 7);
     assert_eq!((allowance.position, allowance.tokens, allowance.nano_usd), (7, Some(90), Some(500_000_000)));
     assert_eq!(allowance.prices, Some(prices.clone()), "it counts dollars by them without a server");
-    assert_eq!(Left { tokens: Some(1), nano_usd: None }.allowance(&prices, 7).prices, None);
+    assert_eq!(RemainingBudget { tokens: Some(1), nano_usd: None }.allowance(&prices, 7).prices, None);
 }

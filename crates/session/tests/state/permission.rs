@@ -4,12 +4,12 @@ use crate::{
     DONE, PROMPT, START, phase,
     world::{Luck, Op, World},
 };
-use ash_driver::Say;
+use ash_driver::AgentInput;
 use ash_model::{
-    AnsweredBy, Asked, Fact, Incarnation, OnPermissionTimeout, PermissionId, Setting, Timestamp, TurnId,
-    Verdict,
+    Fact, Incarnation, LiveSetting, PermissionId, PermissionRequest, PermissionTimeoutPolicy,
+    PermissionVerdict, Timestamp, TurnId, VerdictSource,
 };
-use ash_session::state::{Phase, Refused, State, Wish};
+use ash_session::state::{CommandRefusal, SessionState, StateCommand, TurnPhase};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -17,8 +17,8 @@ const TURN: TurnId = TurnId(Uuid::from_u128(1));
 const ID: PermissionId = PermissionId(Uuid::from_u128(2));
 const ALLOW: Op = Op::Answer(Luck::Good);
 
-fn asked(on_timeout: OnPermissionTimeout) -> Asked {
-    Asked {
+fn asked(on_timeout: PermissionTimeoutPolicy) -> PermissionRequest {
+    PermissionRequest {
         id: ID,
         turn: Some(TURN),
         request: "r".into(),
@@ -33,77 +33,90 @@ fn asked(on_timeout: OnPermissionTimeout) -> Asked {
 }
 
 /// A turn runs, and its agent waits.
-fn waiting(asked: Asked) -> State {
+fn waiting(asked: PermissionRequest) -> SessionState {
     let incarnation = Incarnation(Uuid::from_u128(3));
     let facts = [
-        Fact::Awake { incarnation, kept: None, outdated: false },
-        Fact::Queued { turn: TURN, content: json!("x"), ask: Default::default(), lock: None },
+        Fact::Awake { incarnation, resumed_after: None, outdated: false },
+        Fact::Queued { turn: TURN, content: json!("x"), options: Default::default(), lock: None },
         Fact::Started { turn: TURN, input: 2 },
-        Fact::Asked(asked),
+        Fact::PermissionRequested(asked),
     ];
-    let mut state = State::new(0);
+    let mut state = SessionState::new(0);
     (1..).zip(&facts).for_each(|(seq, fact)| state.apply(seq, fact));
     state
 }
 
-fn answered(verdict: Option<Verdict>, by: AnsweredBy, input: Option<u64>) -> Fact {
+fn answered(verdict: Option<PermissionVerdict>, by: VerdictSource, input: Option<u64>) -> Fact {
     Fact::Answered { id: ID, turn: Some(TURN), verdict, by, input }
 }
 
-fn answer(state: &State, verdict: Verdict) -> Result<Vec<Fact>, Refused> {
-    state.decide(&Wish::Answer { id: ID, verdict })
+fn answer(state: &SessionState, verdict: PermissionVerdict) -> Result<Vec<Fact>, CommandRefusal> {
+    state.decide(&StateCommand::Answer { id: ID, verdict })
 }
 
 #[test]
 fn an_answer_is_told_under_the_next_number_and_only_once() {
-    let mut state = waiting(asked(OnPermissionTimeout::Deny));
-    assert_eq!(state.card().pending, [4]);
-    let facts = answer(&state, Verdict::allow()).expect("it waits");
-    assert_eq!(facts, [answered(Some(Verdict::allow()), AnsweredBy::Client, Some(3))]);
+    let mut state = waiting(asked(PermissionTimeoutPolicy::Deny));
+    assert_eq!(state.summary().pending, [4]);
+    let facts = answer(&state, PermissionVerdict::allow()).expect("it waits");
+    assert_eq!(facts, [answered(Some(PermissionVerdict::allow()), VerdictSource::Client, Some(3))]);
     state.apply(5, &facts[0]);
-    let say = Say::Answer { request: "r".into(), input: json!({"command": "ls"}), verdict: Verdict::allow() };
-    assert_eq!(state.untold(2), [(3, say)]);
-    assert_eq!(state.untold(3), []);
-    assert_eq!(state.card().pending, [0; 0]);
-    assert_eq!(answer(&state, Verdict::deny("no")), Err(Refused::Unasked));
+    let say = AgentInput::Answer {
+        request: "r".into(),
+        input: json!({"command": "ls"}),
+        verdict: PermissionVerdict::allow(),
+    };
+    assert_eq!(state.undelivered_inputs(2), [(3, say)]);
+    assert_eq!(state.undelivered_inputs(3), []);
+    assert_eq!(state.summary().pending, [0; 0]);
+    assert_eq!(answer(&state, PermissionVerdict::deny("no")), Err(CommandRefusal::NoSuchPermission));
 }
 
 #[test]
 fn a_question_wants_answers_and_nothing_else_does() {
-    let chosen = || Verdict::Allow {
+    let chosen = || PermissionVerdict::Allow {
         updated_input: None,
         answers: [("Which?".to_owned(), "A".to_owned())].into(),
         updated_permissions: Vec::new(),
     };
-    let question = waiting(Asked { question: true, ..asked(OnPermissionTimeout::Deny) });
-    assert_eq!(answer(&question, Verdict::allow()), Err(Refused::NoAnswers));
-    assert!(answer(&question, chosen()).is_ok() && answer(&question, Verdict::deny("no")).is_ok());
-    assert_eq!(answer(&waiting(asked(OnPermissionTimeout::Deny)), chosen()), Err(Refused::NoQuestion));
+    let question = waiting(PermissionRequest { question: true, ..asked(PermissionTimeoutPolicy::Deny) });
+    assert_eq!(answer(&question, PermissionVerdict::allow()), Err(CommandRefusal::AnswersMissing));
+    assert!(answer(&question, chosen()).is_ok() && answer(&question, PermissionVerdict::deny("no")).is_ok());
+    assert_eq!(
+        answer(&waiting(asked(PermissionTimeoutPolicy::Deny)), chosen()),
+        Err(CommandRefusal::NotAQuestion)
+    );
 }
 
 #[test]
 fn when_nobody_answers_the_rule_does() {
     for (rule, question, expected) in [
-        (OnPermissionTimeout::Deny, false, "deny"),
-        (OnPermissionTimeout::Allow, false, "allow"),
+        (PermissionTimeoutPolicy::Deny, false, "deny"),
+        (PermissionTimeoutPolicy::Allow, false, "allow"),
         // Nobody can guess what somebody would have chosen.
-        (OnPermissionTimeout::Allow, true, "deny"),
-        (OnPermissionTimeout::Interrupt, false, "interrupt"),
+        (PermissionTimeoutPolicy::Allow, true, "deny"),
+        (PermissionTimeoutPolicy::Interrupt, false, "interrupt"),
     ] {
-        let mut state = waiting(Asked { question, ..asked(rule) });
+        let mut state = waiting(PermissionRequest { question, ..asked(rule) });
         assert_eq!((state.overdue(Timestamp(99)), state.next_overdue()), (Vec::new(), Some(Timestamp(100))));
         let facts = state.overdue(Timestamp(100));
         let did = match facts.as_slice() {
             [Fact::Interrupting { turn: TURN, input: 3 }] => "interrupt",
             [
                 Fact::Answered {
-                    verdict: Some(Verdict::Allow { .. }),
-                    by: AnsweredBy::Policy,
+                    verdict: Some(PermissionVerdict::Allow { .. }),
+                    by: VerdictSource::Policy,
                     input: Some(3),
                     ..
                 },
             ] => "allow",
-            [Fact::Answered { verdict: Some(Verdict::Deny { message }), by: AnsweredBy::Policy, .. }] => {
+            [
+                Fact::Answered {
+                    verdict: Some(PermissionVerdict::Deny { message }),
+                    by: VerdictSource::Policy,
+                    ..
+                },
+            ] => {
                 assert!(message.contains("in time"), "{message}");
                 "deny"
             }
@@ -121,24 +134,24 @@ fn when_nobody_answers_the_rule_does() {
 
 #[test]
 fn what_a_turn_that_is_over_still_waits_for_is_taken_back() {
-    let mut state = waiting(asked(OnPermissionTimeout::Allow));
+    let mut state = waiting(asked(PermissionTimeoutPolicy::Allow));
     let usage = Default::default();
-    let how = ash_model::Outcome::Done;
-    state.apply(5, &Fact::Rested { turn: TURN, how, text: String::new(), usage, problem: None });
-    assert_eq!(state.overdue(Timestamp(0)), [answered(None, AnsweredBy::Cancelled, None)]);
+    let how = ash_model::TurnOutcome::Done;
+    state.apply(5, &Fact::Rested { turn: TURN, outcome: how, text: String::new(), usage, problem: None });
+    assert_eq!(state.overdue(Timestamp(0)), [answered(None, VerdictSource::Cancelled, None)]);
 }
 
 #[test]
 fn what_is_told_beside_a_turn_comes_in_its_order() {
-    let mut state = waiting(asked(OnPermissionTimeout::Deny));
-    let setting = Setting::Model("m".into());
+    let mut state = waiting(asked(PermissionTimeoutPolicy::Deny));
+    let setting = LiveSetting::Model("m".into());
     state.apply(5, &Fact::Setting { setting: setting.clone(), input: 3 });
     state.apply(6, &Fact::Interrupting { turn: TURN, input: 4 });
-    let facts = answer(&state, Verdict::deny("no")).expect("it waits");
+    let facts = answer(&state, PermissionVerdict::deny("no")).expect("it waits");
     state.apply(7, &facts[0]);
-    let told: Vec<u64> = state.untold(1).iter().map(|(input, _)| *input).collect();
+    let told: Vec<u64> = state.undelivered_inputs(1).iter().map(|(input, _)| *input).collect();
     assert_eq!(told, [2, 3, 4, 5]);
-    assert_eq!(state.untold(2)[0], (3, Say::Set { setting, input: 3 }));
+    assert_eq!(state.undelivered_inputs(2)[0], (3, AgentInput::SetLiveSetting { setting, input: 3 }));
 }
 
 #[test]
@@ -146,16 +159,16 @@ fn a_server_that_dies_before_it_tells_the_answer_leaves_it_to_the_next() {
     let world = World::awake().after(&[PROMPT, Op::AskLeave, Op::CrashBeforeTelling, ALLOW, START]);
     assert_eq!(world.state().pending, []);
     let world = world.after(&[Op::Rest, DONE]);
-    assert_eq!(world.outcomes(), [Some(ash_model::Outcome::Done)]);
+    assert_eq!(world.outcomes(), [Some(ash_model::TurnOutcome::Done)]);
 }
 
 #[test]
 fn a_server_that_dies_while_somebody_is_asked_is_not_missed() {
     let world = World::awake().after(&[PROMPT, Op::AskLeave, Op::Crash, START]);
     assert_eq!(world.state().pending.len(), 1);
-    assert!(matches!(phase(&world), Some(Phase::Running { .. })));
+    assert!(matches!(phase(&world), Some(TurnPhase::Running { .. })));
     let world = world.after(&[ALLOW, Op::Rest, DONE]);
-    assert_eq!(world.outcomes(), [Some(ash_model::Outcome::Done)]);
+    assert_eq!(world.outcomes(), [Some(ash_model::TurnOutcome::Done)]);
 }
 
 #[test]

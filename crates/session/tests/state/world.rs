@@ -8,9 +8,10 @@ mod server;
 mod shim;
 
 use ash_model::{
-    Ask, End, Event, Fact, Incarnation, OnBusy, OnInterrupted, Options, Outcome, Status, Timestamp, TurnId,
+    BusyPolicy, Event, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
+    SessionOptions, SessionStatus, Timestamp, TurnId, TurnOutcome,
 };
-use ash_session::state::{Budget, Found, State, Wake, Wish};
+use ash_session::state::{SandboxLiveness, SessionBudget, SessionState, StateCommand, WakePolicy};
 use promises::Told;
 use server::{Close, Effect, Server};
 use shim::{Shim, WAIT};
@@ -19,9 +20,9 @@ use uuid::Uuid;
 /// What may happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    Prompt(Wake),
+    Prompt(WakePolicy),
     /// A message that does not only wait.
-    Push(OnBusy),
+    Push(BusyPolicy),
     /// The n-th of the messages that wait is taken back, or goes first.
     TakeBack(u8),
     GoFirst(u8),
@@ -56,7 +57,7 @@ pub(crate) enum Op {
     /// Or something that only another agent can do.
     Configure,
     /// The model answers: with a call, or not.
-    Use(End),
+    Use(ModelStopReason),
     /// More may be used.
     Raise,
     /// The agent's process ends, or its whole sandbox.
@@ -83,20 +84,20 @@ pub(crate) struct World {
     server: Option<Server>,
     shim: Option<Shim>,
     crash_before_telling: bool,
-    on_interrupted: OnInterrupted,
+    on_interrupted: InterruptedTurnPolicy,
     told: Told,
     last_input: u64,
     fresh: u128,
     now: Timestamp,
-    pub(crate) budget: Budget,
+    pub(crate) budget: SessionBudget,
 }
 
 impl World {
-    pub(crate) fn new(on_interrupted: OnInterrupted) -> World {
+    pub(crate) fn new(on_interrupted: InterruptedTurnPolicy) -> World {
         let agent = ash_model::AgentName::parse("helper").expect("a name");
         let mut world = World {
             log: Vec::new(),
-            server: Some(Server::new(State::new(0))),
+            server: Some(Server::new(SessionState::new(0))),
             shim: None,
             crash_before_telling: false,
             on_interrupted,
@@ -104,16 +105,16 @@ impl World {
             last_input: 0,
             fresh: 0,
             now: Timestamp(0),
-            budget: Budget::default(),
+            budget: SessionBudget::default(),
         };
-        world.note(vec![Fact::Created { agent, version: 1, options: Options::default() }]);
+        world.note(vec![Fact::Created { agent, version: 1, options: SessionOptions::default() }]);
         world.drive();
         world
     }
 
     /// A session that has just been made and waits for its first message.
     pub(crate) fn awake() -> World {
-        let mut world = World::new(OnInterrupted::Continue);
+        let mut world = World::new(InterruptedTurnPolicy::Continue);
         world.act(Op::Effect(Luck::Good));
         world
     }
@@ -136,18 +137,18 @@ impl World {
         self
     }
 
-    pub(crate) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &SessionState {
         &self.server.as_ref().expect("the server is up").state
     }
 
     /// What a fresh server would make of the log.
-    pub(crate) fn replayed(&self) -> State {
-        let mut state = State::new(0).replay(&self.log);
+    pub(crate) fn replayed(&self) -> SessionState {
+        let mut state = SessionState::new(0).replay(&self.log);
         state.budget = self.budget;
         state
     }
 
-    pub(crate) fn outcomes(&self) -> Vec<Option<Outcome>> {
+    pub(crate) fn outcomes(&self) -> Vec<Option<TurnOutcome>> {
         self.told.queued.iter().map(|turn| self.told.finished.get(turn).copied()).collect()
     }
 
@@ -170,12 +171,17 @@ impl World {
     }
 
     /// The wish to go to the n-th newest checkpoint.
-    pub(crate) fn rewind_to(&self, newest: u8) -> Option<Wish> {
+    pub(crate) fn rewind_to(&self, newest: u8) -> Option<StateCommand> {
         let checkpoints = self.checkpoints();
         let place = usize::from(newest) % checkpoints.len().max(1);
         let (to, seq) = *checkpoints.iter().rev().nth(place)?;
         let upto = usize::try_from(seq).expect("a short log");
-        Some(Wish::Rewind { to, seq, then: State::new(0).replay(&self.log[..upto]).then(), files: false })
+        Some(StateCommand::Rewind {
+            to,
+            seq,
+            then: SessionState::new(0).replay(&self.log[..upto]).conversation_point(),
+            files: false,
+        })
     }
 
     pub(crate) fn kinds_since(&self, seq: usize) -> Vec<&'static str> {
@@ -194,7 +200,7 @@ impl World {
                 let server = self.server.as_mut().expect("only a server writes");
                 let seq = server.state.last_seq + 1;
                 server.state.apply(seq, &fact);
-                let changed = server.state.take_changed();
+                let changed = server.state.take_changed_turns();
                 self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
                 self.log.push(Event { seq, turn: None, at: Timestamp(0), fact });
             }
@@ -210,43 +216,50 @@ impl World {
             Op::Prompt(wake) => {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
-                let on_busy = OnBusy::Queue;
-                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake, on_busy, lock: None });
+                let on_busy = BusyPolicy::Queue;
+                self.wish(&StateCommand::Prompt {
+                    turn,
+                    content,
+                    ask: MessageOptions::default(),
+                    wake,
+                    on_busy,
+                    lock: None,
+                });
             }
             Op::Push(on_busy) => {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
-                self.wish(&Wish::Prompt {
+                self.wish(&StateCommand::Prompt {
                     turn,
                     content,
-                    ask: Ask::default(),
-                    wake: Wake::Yes,
+                    ask: MessageOptions::default(),
+                    wake: WakePolicy::Allowed,
                     on_busy,
                     lock: None,
                 });
             }
             Op::TakeBack(n) => {
                 if let Some(turn) = self.waiting(n) {
-                    self.wish(&Wish::Withdraw { turn });
+                    self.wish(&StateCommand::Withdraw { turn });
                 }
             }
             Op::GoFirst(n) => {
                 if let Some(turn) = self.waiting(n) {
-                    self.wish(&Wish::Reorder { first: vec![turn] });
+                    self.wish(&StateCommand::Reorder { first: vec![turn] });
                 }
             }
             Op::Configure => {
                 let busy = self.server.as_ref().is_none_or(|server| server.closing.is_some());
-                if !busy && self.state().status != Status::Ended {
-                    self.note(vec![Fact::Configured { options: Options::default(), restart: true }]);
+                if !busy && self.state().status != SessionStatus::Ended {
+                    self.note(vec![Fact::Configured { options: SessionOptions::default(), restart: true }]);
                 }
             }
-            Op::Interrupt => self.wish(&Wish::Interrupt),
-            Op::Pause => self.wish(&Wish::Pause),
-            Op::Stop => self.wish(&Wish::Stop),
-            Op::Release => self.wish(&Wish::Release { by_force: true }),
-            Op::Resume => self.wish(&Wish::Resume),
-            Op::End => self.wish(&Wish::End),
+            Op::Interrupt => self.wish(&StateCommand::Interrupt),
+            Op::Pause => self.wish(&StateCommand::Pause),
+            Op::Stop => self.wish(&StateCommand::Stop),
+            Op::Release => self.wish(&StateCommand::Release { by_force: true }),
+            Op::Resume => self.wish(&StateCommand::Resume),
+            Op::End => self.wish(&StateCommand::End),
             Op::Effect(luck) => self.settle(luck),
             Op::Capture => self.capture(),
             Op::Midway => self.midway(),
@@ -304,18 +317,18 @@ impl World {
         server.dirty = server.tree;
         let known =
             |shim: &&mut Shim| awake.as_ref().is_some_and(|awake| awake.incarnation == shim.incarnation);
-        let mut found = Found::Dead;
+        let mut found = SandboxLiveness::Dead;
         let (mut untold, mut unheard) = (Vec::new(), Vec::new());
         if let Some(shim) = self.shim.as_mut().filter(known) {
             if shim.alive && server.tree {
                 server.hands = true;
-                found = Found::Alive(shim.incarnation);
-                untold = server.state.untold(shim.last_in);
+                found = SandboxLiveness::Alive(shim.incarnation);
+                untold = server.state.undelivered_inputs(shim.last_in);
             } else {
                 unheard = std::mem::take(&mut shim.unheard);
             }
         }
-        if let Some(shim) = self.shim.as_mut().filter(|_| found == Found::Dead) {
+        if let Some(shim) = self.shim.as_mut().filter(|_| found == SandboxLiveness::Dead) {
             shim.alive = false;
         }
         self.server = Some(server);
@@ -326,7 +339,7 @@ impl World {
             return;
         }
         self.digest(unheard);
-        let facts = self.state().bereaved(found, self.on_interrupted);
+        let facts = self.state().recover(found, self.on_interrupted);
         self.note(facts);
         self.hear();
     }
@@ -351,9 +364,11 @@ impl World {
             (None, _, _) if waiting && server.hands => Some(Op::TimePasses),
             (None, _, _) if working && server.hands => Some(Op::Rest),
             (None, Some(_), _) => Some(Op::Late),
-            (None, None, Status::Ended | Status::Active | Status::Starting) => None,
-            (None, None, _) if server.state.used_up().is_some() => Some(Op::Raise),
-            (None, None, Status::Paused | Status::Stopped | Status::Error) => Some(Op::Resume),
+            (None, None, SessionStatus::Ended | SessionStatus::Active | SessionStatus::Starting) => None,
+            (None, None, _) if server.state.exhausted_limit().is_some() => Some(Op::Raise),
+            (None, None, SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error) => {
+                Some(Op::Resume)
+            }
         }
     }
 }

@@ -6,46 +6,46 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use super::{Attributes, Folder, Forced, Links, force, loans::Lent, open};
+use super::{FileAttributes, Folder, ForcedHandle, LinkPolicy, force, loans::ModeLoanGuard, open};
 
 /// Further up, handles are closed and opened again by `..` on the way back.
 const OPEN_LEVELS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum DescentPurpose {
     /// Permissions lent on the way down are given back on the way up.
     Read,
     Erase,
 }
 
 #[derive(Debug)]
-pub(crate) struct Descent {
-    levels: Vec<Level>,
-    purpose: Purpose,
+pub(crate) struct TreeDescent {
+    levels: Vec<DescentLevel>,
+    purpose: DescentPurpose,
 }
 
 #[derive(Debug)]
-struct Level {
-    dir: Option<Forced>,
+struct DescentLevel {
+    dir: Option<ForcedHandle>,
     id: (u64, u64),
     /// What a closed level still has to give back.
-    lent: Option<Lent>,
+    lent: Option<ModeLoanGuard>,
 }
 
-impl Level {
-    fn of(dir: Forced) -> Level {
-        Level { id: dir.is.id, dir: Some(dir), lent: None }
+impl DescentLevel {
+    fn of(dir: ForcedHandle) -> DescentLevel {
+        DescentLevel { id: dir.is.id, dir: Some(dir), lent: None }
     }
 
     fn close(&mut self) {
-        self.lent = self.dir.take().and_then(Forced::close);
+        self.lent = self.dir.take().and_then(ForcedHandle::close);
     }
 }
 
-impl Descent {
-    pub(crate) fn from(folder: &Folder, purpose: Purpose) -> Result<Descent> {
+impl TreeDescent {
+    pub(crate) fn from(folder: &Folder, purpose: DescentPurpose) -> Result<TreeDescent> {
         let handle = rustix::fs::openat(folder.fd(), c".", open::DIRECTORY, Mode::empty())?;
-        Ok(Descent { levels: vec![Level::of(Forced::again(handle, None)?)], purpose })
+        Ok(TreeDescent { levels: vec![DescentLevel::of(ForcedHandle::again(handle, None)?)], purpose })
     }
 
     /// The directory one is in.
@@ -58,13 +58,13 @@ impl Descent {
         self.levels.len() - 1
     }
 
-    pub(crate) fn down(&mut self, name: &[u8]) -> Result<Attributes> {
+    pub(crate) fn down(&mut self, name: &[u8]) -> Result<FileAttributes> {
         let dir = match self.purpose {
-            Purpose::Read => force::directory(self.here(), name, 0o500)?,
-            Purpose::Erase => force::directory(self.here(), name, 0o700)?.keep(),
+            DescentPurpose::Read => force::directory(self.here(), name, 0o500)?,
+            DescentPurpose::Erase => force::directory(self.here(), name, 0o700)?.keep(),
         };
         let is = dir.is;
-        self.levels.push(Level::of(dir));
+        self.levels.push(DescentLevel::of(dir));
         // The root stays open: `..` must never be asked of it.
         if let Some(far) = self.depth().checked_sub(OPEN_LEVELS).filter(|&far| far > 0) {
             self.levels[far].close();
@@ -83,11 +83,11 @@ impl Descent {
         self.levels.pop();
         let [root, .., at] = &mut self.levels[..] else { return Ok(true) };
         let root = root.dir.as_ref().expect("the root stays open").handle.as_fd();
-        match open::beneath(root, path, open::DIRECTORY, Links::Refuse) {
+        match open::beneath(root, path, open::DIRECTORY, LinkPolicy::Refuse) {
             Ok(handle) => {
-                let is = Attributes::of(&handle)?;
+                let is = FileAttributes::of(&handle)?;
                 let lent = at.lent.take().filter(|_| is.id == at.id);
-                *at = Level::of(Forced::again(handle, lent)?);
+                *at = DescentLevel::of(ForcedHandle::again(handle, lent)?);
                 Ok(true)
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
@@ -102,10 +102,10 @@ impl Descent {
         if let (None, Some(left)) = (&parent.dir, &left.dir) {
             let flags = open::DIRECTORY | OFlags::NOFOLLOW;
             let above = rustix::fs::openat(&left.handle, c"..", flags, Mode::empty())?;
-            if Attributes::of(&above)?.id != parent.id {
+            if FileAttributes::of(&above)?.id != parent.id {
                 return Err(Errno::STALE);
             }
-            parent.dir = Some(Forced::again(above, parent.lent.take())?);
+            parent.dir = Some(ForcedHandle::again(above, parent.lent.take())?);
         }
         let done = last(self.here());
         self.levels.pop();
@@ -113,7 +113,7 @@ impl Descent {
     }
 }
 
-impl Drop for Descent {
+impl Drop for TreeDescent {
     /// An abandoned descent still gives back what it was lent.
     fn drop(&mut self) {
         while self.depth() > 0 && self.up().is_ok() {}

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::AtFlags;
 use rustix::io::{Errno, Result};
 
-use super::{Descent, Folder, Purpose, tour};
+use super::{DescentPurpose, Folder, TreeDescent, tour};
 use crate::Error;
 
 const MARK: &str = ".erasing-";
@@ -67,7 +67,8 @@ fn is_doomed(name: &[u8]) -> bool {
 }
 
 fn erase_entry(parent: &Folder, name: &[u8]) -> Result<()> {
-    let mut erasing = Erasing { descent: Descent::from(parent, Purpose::Erase)?, levels: Vec::new() };
+    let mut erasing =
+        TreeEraser { descent: TreeDescent::from(parent, DescentPurpose::Erase)?, levels: Vec::new() };
     if !erasing.unlink(name)? {
         erasing.enter(name.to_vec(), 0)?;
         while erasing.step()? {}
@@ -75,19 +76,19 @@ fn erase_entry(parent: &Folder, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-struct Erasing {
-    descent: Descent,
-    levels: Vec<Level>,
+struct TreeEraser {
+    descent: TreeDescent,
+    levels: Vec<EraserLevel>,
 }
 
-struct Level {
+struct EraserLevel {
     name: Vec<u8>,
     /// Directories in it that are still to be entered.
     waiting: Vec<Vec<u8>>,
     round: usize,
 }
 
-impl Erasing {
+impl TreeEraser {
     /// One directory entered or one removed; false when the last one is gone.
     fn step(&mut self) -> Result<bool> {
         let Some(level) = self.levels.last_mut() else { return Ok(false) };
@@ -107,7 +108,7 @@ impl Erasing {
             Err(e) => return Err(e),
         }
         let waiting = self.unlink_all()?;
-        self.levels.push(Level { name, waiting, round });
+        self.levels.push(EraserLevel { name, waiting, round });
         Ok(())
     }
 

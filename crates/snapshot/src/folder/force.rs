@@ -8,43 +8,43 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use super::loans::{Lent, give_back, in_proc, lend};
-use super::{Attributes, Kind, Links, open};
+use super::loans::{ModeLoanGuard, give_back, in_proc, lend};
+use super::{FileAttributes, FileKind, LinkPolicy, open};
 
 /// Something opened, by force if need be.
 #[derive(Debug)]
-pub(crate) struct Forced {
+pub(crate) struct ForcedHandle {
     pub(crate) handle: OwnedFd,
     /// As its owner left it.
-    pub(crate) is: Attributes,
-    lent: Option<Lent>,
+    pub(crate) is: FileAttributes,
+    lent: Option<ModeLoanGuard>,
 }
 
-impl Forced {
+impl ForcedHandle {
     /// Keeps the lent permission: for what is about to be removed.
-    pub(super) fn keep(mut self) -> Forced {
+    pub(super) fn keep(mut self) -> ForcedHandle {
         self.lent = None;
         self
     }
 
     /// Something that opened without force.
-    pub(crate) fn of(handle: OwnedFd) -> Result<Forced> {
-        Forced::again(handle, None)
+    pub(crate) fn of(handle: OwnedFd) -> Result<ForcedHandle> {
+        ForcedHandle::again(handle, None)
     }
 
     /// A directory reached again, with what is still lent for it.
-    pub(super) fn again(handle: OwnedFd, lent: Option<Lent>) -> Result<Forced> {
-        let is = Attributes::of(&handle)?;
-        Ok(Forced { handle, is, lent })
+    pub(super) fn again(handle: OwnedFd, lent: Option<ModeLoanGuard>) -> Result<ForcedHandle> {
+        let is = FileAttributes::of(&handle)?;
+        Ok(ForcedHandle { handle, is, lent })
     }
 
     /// Closes the handle and hands on the duty to give the mode back.
-    pub(super) fn close(mut self) -> Option<Lent> {
+    pub(super) fn close(mut self) -> Option<ModeLoanGuard> {
         self.lent.take()
     }
 }
 
-impl Drop for Forced {
+impl Drop for ForcedHandle {
     fn drop(&mut self) {
         if let Some(lent) = self.lent.take() {
             give_back(self.handle.as_fd(), lent);
@@ -53,21 +53,21 @@ impl Drop for Forced {
 }
 
 /// Opens a directory beneath `folder`, lending ourselves the owner's bits in `need`.
-pub(super) fn directory(folder: BorrowedFd<'_>, name: &[u8], need: u32) -> Result<Forced> {
-    match open::beneath(folder, name, open::DIRECTORY, Links::Refuse) {
+pub(super) fn directory(folder: BorrowedFd<'_>, name: &[u8], need: u32) -> Result<ForcedHandle> {
+    match open::beneath(folder, name, open::DIRECTORY, LinkPolicy::Refuse) {
         Ok(handle) => {
-            let is = Attributes::of(&handle)?;
+            let is = FileAttributes::of(&handle)?;
             let lent = lend(handle.as_fd(), &is, need)?;
-            Ok(Forced { handle, is, lent })
+            Ok(ForcedHandle { handle, is, lent })
         }
         Err(Errno::ACCESS) => {
-            let handle = open::beneath(folder, name, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse)?;
-            let is = Attributes::of(&handle)?;
+            let handle = open::beneath(folder, name, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse)?;
+            let is = FileAttributes::of(&handle)?;
             let lent = Some(lend(handle.as_fd(), &is, need)?.ok_or(Errno::ACCESS)?);
             match rustix::fs::openat(&handle, c".", open::DIRECTORY, Mode::empty()) {
-                Ok(handle) => Ok(Forced { handle, is, lent }),
+                Ok(handle) => Ok(ForcedHandle { handle, is, lent }),
                 Err(e) => {
-                    drop(Forced { handle, is, lent });
+                    drop(ForcedHandle { handle, is, lent });
                     Err(e)
                 }
             }
@@ -77,22 +77,22 @@ pub(super) fn directory(folder: BorrowedFd<'_>, name: &[u8], need: u32) -> Resul
 }
 
 /// A directory of which everything can be read.
-pub(crate) fn force_directory(folder: BorrowedFd<'_>, name: &[u8]) -> Result<Forced> {
+pub(crate) fn force_directory(folder: BorrowedFd<'_>, name: &[u8]) -> Result<ForcedHandle> {
     directory(folder, name, 0o500)
 }
 
 /// Opens a regular file to read; anything else is refused with EINVAL.
-pub(crate) fn open_to_read(folder: BorrowedFd<'_>, name: &[u8]) -> Result<(File, Forced)> {
-    let path_only = open::beneath(folder, name, OFlags::PATH | OFlags::NOFOLLOW, Links::Refuse)?;
-    let is = Attributes::of(&path_only)?;
-    if is.kind != Kind::File {
+pub(crate) fn open_to_read(folder: BorrowedFd<'_>, name: &[u8]) -> Result<(File, ForcedHandle)> {
+    let path_only = open::beneath(folder, name, OFlags::PATH | OFlags::NOFOLLOW, LinkPolicy::Refuse)?;
+    let is = FileAttributes::of(&path_only)?;
+    if is.kind != FileKind::File {
         return Err(Errno::INVAL);
     }
     match reopen(path_only.as_fd()) {
-        Ok(file) => Ok((file, Forced { handle: path_only, is, lent: None })),
+        Ok(file) => Ok((file, ForcedHandle { handle: path_only, is, lent: None })),
         Err(Errno::ACCESS) => {
             let lent = Some(lend(path_only.as_fd(), &is, 0o400)?.ok_or(Errno::ACCESS)?);
-            let forced = Forced { handle: path_only, is, lent };
+            let forced = ForcedHandle { handle: path_only, is, lent };
             Ok((reopen(forced.handle.as_fd())?, forced))
         }
         Err(e) => Err(e),
@@ -106,7 +106,7 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
         Err(Errno::ACCESS) => {
             let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let handle = rustix::fs::open(path, how, Mode::empty())?;
-            lend(handle.as_fd(), &Attributes::of(&handle)?, 0o700)?;
+            lend(handle.as_fd(), &FileAttributes::of(&handle)?, 0o700)?;
             rustix::fs::openat(handle, c".", open::DIRECTORY, Mode::empty())
         }
         done => done,
@@ -115,10 +115,10 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
 
 /// The same for a directory of ours beneath another one; a link in its place is not followed.
 pub(super) fn open_child(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
-    match open::beneath(folder, name, open::DIRECTORY, Links::Refuse) {
+    match open::beneath(folder, name, open::DIRECTORY, LinkPolicy::Refuse) {
         Err(Errno::ACCESS) => {
-            let handle = open::beneath(folder, name, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse)?;
-            lend(handle.as_fd(), &Attributes::of(&handle)?, 0o700)?;
+            let handle = open::beneath(folder, name, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse)?;
+            lend(handle.as_fd(), &FileAttributes::of(&handle)?, 0o700)?;
             rustix::fs::openat(handle, c".", open::DIRECTORY, Mode::empty())
         }
         done => done,

@@ -2,19 +2,19 @@
 
 use rustix::fs::{AtFlags, FileType, Gid, Uid, chownat, statat};
 
-use super::{Folder, Met, Owner, Tour, write::give_to};
+use super::{DirectoryWalker, FileOwner, Folder, WalkerEvent, write::give_to};
 use crate::Error;
 
 impl Folder {
     /// The folder and everything beneath it belongs to `owner` afterwards; links themselves, never what they lead to.
     /// For root, and while nothing runs in it. Cut off in the middle it is done again.
-    pub fn hand_over(&self, owner: Owner) -> Result<(), Error> {
+    pub fn change_owner(&self, owner: FileOwner) -> Result<(), Error> {
         let failed = |path: &[u8], e| Error::system("hand over", path, e);
         let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
         give_to(self.fd(), Some(owner)).map_err(|e| failed(b".", e))?;
-        let mut tour = Tour::start(self)?;
-        while let Some(met) = tour.meet()? {
-            let Met::Entry(name) = met else { continue };
+        let mut tour = DirectoryWalker::start(self)?;
+        while let Some(met) = tour.next_event()? {
+            let WalkerEvent::Entry(name) = met else { continue };
             let given =
                 chownat(tour.here(), name.as_slice(), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
             given.map_err(|e| failed(&tour.path_of(&name), e))?;

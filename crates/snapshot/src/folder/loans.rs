@@ -9,18 +9,18 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{Mode, Stat};
 use rustix::io::Result;
 
-use super::Attributes;
+use super::FileAttributes;
 
-type Id = (u64, u64);
+type InodeKey = (u64, u64);
 
-struct Loan {
+struct ModeLoan {
     /// As its owner left it, and as it is meanwhile.
     was: u32,
     is: u32,
     holders: u64,
 }
 
-static LOANS: LazyLock<Mutex<HashMap<Id, Loan>>> = LazyLock::new(Mutex::default);
+static LOANS: LazyLock<Mutex<HashMap<InodeKey, ModeLoan>>> = LazyLock::new(Mutex::default);
 /// How many there are, and how many there have been: as long as there are none and were no others nobody needs to look.
 /// One is counted before anything is changed for it, and until that is changed back.
 static OUT: AtomicU64 = AtomicU64::new(0);
@@ -28,9 +28,9 @@ static EVER: AtomicU64 = AtomicU64::new(0);
 
 /// The duty to give something back. Dropped without that, it stays as it is: it is gone, or about to be removed.
 #[derive(Debug)]
-pub(super) struct Lent(Id);
+pub(super) struct ModeLoanGuard(InodeKey);
 
-impl Drop for Lent {
+impl Drop for ModeLoanGuard {
     fn drop(&mut self) {
         if returned(&mut loans(), self.0).is_some() {
             OUT.fetch_sub(1, Ordering::SeqCst);
@@ -38,12 +38,12 @@ impl Drop for Lent {
     }
 }
 
-fn loans() -> MutexGuard<'static, HashMap<Id, Loan>> {
+fn loans() -> MutexGuard<'static, HashMap<InodeKey, ModeLoan>> {
     LOANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The loan, if nobody else has it.
-fn returned(loans: &mut HashMap<Id, Loan>, id: Id) -> Option<Loan> {
+fn returned(loans: &mut HashMap<InodeKey, ModeLoan>, id: InodeKey) -> Option<ModeLoan> {
     let loan = loans.get_mut(&id)?;
     loan.holders -= 1;
     if loan.holders > 0 {
@@ -53,24 +53,24 @@ fn returned(loans: &mut HashMap<Id, Loan>, id: Id) -> Option<Loan> {
 }
 
 /// What something is, as its owner left it.
-pub(super) fn look(stat: impl Fn() -> Result<Stat>) -> Result<Attributes> {
+pub(super) fn look(stat: impl Fn() -> Result<Stat>) -> Result<FileAttributes> {
     let ever = EVER.load(Ordering::SeqCst);
     let none = OUT.load(Ordering::SeqCst) == 0;
-    let is = Attributes::as_found(&stat()?);
+    let is = FileAttributes::as_found(&stat()?);
     if none && ever == EVER.load(Ordering::SeqCst) {
         return Ok(is);
     }
     // Nobody lends or gives back while one looks again.
     let loans = loans();
-    let is = Attributes::as_found(&stat()?);
+    let is = FileAttributes::as_found(&stat()?);
     let raw_mode =
         loans.get(&is.id).filter(|loan| loan.is == is.raw_mode).map_or(is.raw_mode, |loan| loan.was);
-    Ok(Attributes { raw_mode, ..is })
+    Ok(FileAttributes { raw_mode, ..is })
 }
 
 /// Lends ourselves the owner's bits in `need`; `None` if that is not needed. Root needs no permission bits, and what
 /// belongs to somebody else is not ours to change.
-pub(super) fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result<Option<Lent>> {
+pub(super) fn lend(handle: BorrowedFd<'_>, is: &FileAttributes, need: u32) -> Result<Option<ModeLoanGuard>> {
     if is.raw_mode & need == need {
         return Ok(None);
     }
@@ -79,10 +79,10 @@ pub(super) fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result
         return Ok(None);
     }
     let mut loans = loans();
-    let found = Attributes::as_found(&rustix::fs::fstat(handle)?).raw_mode;
+    let found = FileAttributes::as_found(&rustix::fs::fstat(handle)?).raw_mode;
     let loan = loans.entry(is.id).or_insert_with(|| {
         OUT.fetch_add(1, Ordering::SeqCst);
-        Loan { was: found, is: found, holders: 0 }
+        ModeLoan { was: found, is: found, holders: 0 }
     });
     EVER.fetch_add(1, Ordering::SeqCst);
     if loan.is != found {
@@ -90,7 +90,7 @@ pub(super) fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result
         (loan.was, loan.is) = (found, found);
     }
     loan.holders += 1;
-    let (lent, wanted) = (Lent(is.id), loan.is | need);
+    let (lent, wanted) = (ModeLoanGuard(is.id), loan.is | need);
     if wanted != loan.is {
         if let Err(error) = change_mode(handle, wanted) {
             drop(loans);
@@ -103,13 +103,13 @@ pub(super) fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result
 }
 
 /// Unless others still need it, or its owner has changed it.
-pub(super) fn give_back(handle: BorrowedFd<'_>, lent: Lent) {
+pub(super) fn give_back(handle: BorrowedFd<'_>, lent: ModeLoanGuard) {
     let mut loans = loans();
     let last = returned(&mut loans, lent.0);
     std::mem::forget(lent);
     let Some(loan) = last else { return };
     let given = match rustix::fs::fstat(handle) {
-        Ok(found) if Attributes::as_found(&found).raw_mode == loan.is => change_mode(handle, loan.was),
+        Ok(found) if FileAttributes::as_found(&found).raw_mode == loan.is => change_mode(handle, loan.was),
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     };

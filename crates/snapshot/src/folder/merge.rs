@@ -8,14 +8,14 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::write::{NEW_DIRECTORY, give_to, make_directory};
-use super::{Attributes, Folder, Kind, Met, Owner, Tour, Weight, open};
+use super::{DirectoryWalker, DiskUsage, FileAttributes, FileKind, FileOwner, Folder, WalkerEvent, open};
 use crate::{Error, RelPath};
 
 /// What the folder that is moved holds: a directory comes before what is in it.
-type Entries = Vec<(RelPath, Kind)>;
+type MergeEntries = Vec<(RelPath, FileKind)>;
 
 /// Done, and how to take it back.
-enum Step {
+enum MergeStep {
     Made,
     New,
     /// What was there is kept under this number.
@@ -24,11 +24,11 @@ enum Step {
 
 impl Folder {
     /// Whether everything in `from` can be put into this folder: then what would give way takes so much. Nothing is changed.
-    pub fn would_replace(&self, from: &Folder) -> Result<Weight, Error> {
-        let mut replaced = Weight::default();
+    pub fn measure_replaced(&self, from: &Folder) -> Result<DiskUsage, Error> {
+        let mut replaced = DiskUsage::default();
         for (path, kind) in entries(from)? {
             let (folder, name) = path.split();
-            let folder = match open::beneath(self.fd(), folder, open::DIRECTORY, super::Links::Refuse) {
+            let folder = match open::beneath(self.fd(), folder, open::DIRECTORY, super::LinkPolicy::Refuse) {
                 Err(Errno::NOENT) => continue,
                 Err(Errno::NOTDIR) => return Err(Error::NotAFolder { path: path.to_string() }),
                 opened => opened.map_err(|e| Error::system("look at", path.as_bytes(), e))?,
@@ -37,12 +37,12 @@ impl Folder {
                 Err(Errno::NOENT) => continue,
                 found => found.map_err(|e| Error::system("look at", path.as_bytes(), e))?,
             };
-            agree(&path, kind, Attributes::as_found(&is).kind)?;
-            if kind != Kind::Dir && is.st_nlink < 2 {
+            agree(&path, kind, FileAttributes::as_found(&is).kind)?;
+            if kind != FileKind::Dir && is.st_nlink < 2 {
                 let bytes = u64::try_from(is.st_blocks).unwrap_or(0).saturating_mul(512);
-                replaced = replaced.plus(Weight { bytes, files: 1 });
-            } else if kind == Kind::Dir {
-                replaced = replaced.plus(Weight { bytes: 0, files: 1 });
+                replaced = replaced.plus(DiskUsage { bytes, files: 1 });
+            } else if kind == FileKind::Dir {
+                replaced = replaced.plus(DiskUsage { bytes: 0, files: 1 });
             }
         }
         Ok(replaced)
@@ -52,8 +52,8 @@ impl Folder {
     /// see the old file or the new one. What gave way is kept in `aside`, an empty folder of ours, until all of it is done: if
     /// something is in the way everything is put back. Done again after a crash it goes on where it was. All three
     /// folders are in one file system.
-    pub fn merge(&self, from: &Folder, aside: &Folder, as_owner: Option<Owner>) -> Result<(), Error> {
-        let mut moving = Moving { into: self, from, aside, as_owner, done: Vec::new() };
+    pub fn merge(&self, from: &Folder, aside: &Folder, as_owner: Option<FileOwner>) -> Result<(), Error> {
+        let mut moving = FolderMerge { into: self, from, aside, as_owner, done: Vec::new() };
         for (path, kind) in entries(from)? {
             if let Err(error) = moving.step(&path, kind) {
                 moving.take_back();
@@ -64,14 +64,14 @@ impl Folder {
     }
 }
 
-fn entries(from: &Folder) -> Result<Entries, Error> {
-    let (mut tour, mut found) = (Tour::start(from)?, Vec::new());
-    while let Some(met) = tour.meet()? {
-        let Met::Entry(name) = met else { continue };
-        let path = RelPath::met(&tour.path_of(&name))?;
+fn entries(from: &Folder) -> Result<MergeEntries, Error> {
+    let (mut tour, mut found) = (DirectoryWalker::start(from)?, Vec::new());
+    while let Some(met) = tour.next_event()? {
+        let WalkerEvent::Entry(name) = met else { continue };
+        let path = RelPath::from_walk(&tour.path_of(&name))?;
         let failed = |e| Error::system("look at", path.as_bytes(), e);
         let kind = tour.attributes(&name).map_err(failed)?.kind;
-        if kind == Kind::Dir {
+        if kind == FileKind::Dir {
             tour.enter(&name).map_err(failed)?;
         }
         found.push((path, kind));
@@ -79,24 +79,24 @@ fn entries(from: &Folder) -> Result<Entries, Error> {
     Ok(found)
 }
 
-fn agree(path: &RelPath, new: Kind, old: Kind) -> Result<(), Error> {
-    match (new == Kind::Dir, old == Kind::Dir) {
+fn agree(path: &RelPath, new: FileKind, old: FileKind) -> Result<(), Error> {
+    match (new == FileKind::Dir, old == FileKind::Dir) {
         (true, true) | (false, false) => Ok(()),
         (false, true) => Err(Error::NotAFile { path: path.to_string() }),
         (true, false) => Err(Error::NotAFolder { path: path.to_string() }),
     }
 }
 
-struct Moving<'a> {
+struct FolderMerge<'a> {
     into: &'a Folder,
     from: &'a Folder,
     aside: &'a Folder,
-    as_owner: Option<Owner>,
-    done: Vec<(RelPath, Step)>,
+    as_owner: Option<FileOwner>,
+    done: Vec<(RelPath, MergeStep)>,
 }
 
-impl Moving<'_> {
-    fn step(&mut self, path: &RelPath, kind: Kind) -> Result<(), Error> {
+impl FolderMerge<'_> {
+    fn step(&mut self, path: &RelPath, kind: FileKind) -> Result<(), Error> {
         let (folder, name) = path.split();
         let failed = |e: Errno| match e {
             Errno::NOTDIR => Error::NotAFolder { path: path.to_string() },
@@ -107,7 +107,7 @@ impl Moving<'_> {
             e => Error::system("put in place", path.as_bytes(), io::Error::from(e)),
         };
         let to = place(self.into, folder).map_err(failed)?;
-        let there = match Attributes::at(&to, name) {
+        let there = match FileAttributes::at(&to, name) {
             Err(Errno::NOENT) => None,
             found => Some(found.map_err(failed)?.kind),
         };
@@ -115,21 +115,21 @@ impl Moving<'_> {
             agree(path, kind, old)?;
         }
         let step = match (kind, there) {
-            (Kind::Dir, Some(_)) => return Ok(()),
-            (Kind::Dir, None) => {
+            (FileKind::Dir, Some(_)) => return Ok(()),
+            (FileKind::Dir, None) => {
                 self.make(to.as_fd(), name).map_err(failed)?;
-                Step::Made
+                MergeStep::Made
             }
             (_, Some(_)) => {
                 let number = self.done.len();
                 // A second name for what is there: it never has none.
                 rustix::fs::linkat(&to, name, self.aside.fd(), number.to_string(), AtFlags::empty())
                     .map_err(failed)?;
-                Step::Replaced(number)
+                MergeStep::Replaced(number)
             }
-            (_, None) => Step::New,
+            (_, None) => MergeStep::New,
         };
-        if kind != Kind::Dir {
+        if kind != FileKind::Dir {
             let from = place(self.from, folder).map_err(failed)?;
             rustix::fs::renameat(from, name, to, name).map_err(failed)?;
         }
@@ -150,9 +150,9 @@ impl Moving<'_> {
             let back = || {
                 let to = place(self.into, folder)?;
                 match step {
-                    Step::Made => rustix::fs::unlinkat(to, name, AtFlags::REMOVEDIR),
-                    Step::New => rustix::fs::renameat(to, name, place(self.from, folder)?, name),
-                    Step::Replaced(number) => {
+                    MergeStep::Made => rustix::fs::unlinkat(to, name, AtFlags::REMOVEDIR),
+                    MergeStep::New => rustix::fs::renameat(to, name, place(self.from, folder)?, name),
+                    MergeStep::Replaced(number) => {
                         rustix::fs::renameat(&to, name, place(self.from, folder)?, name)?;
                         rustix::fs::renameat(self.aside.fd(), number.to_string(), to, name)
                     }
@@ -265,7 +265,7 @@ mod tests {
             fs::create_dir(bench.at("outside")).expect("made");
             plant(&bench);
             let (into, from) = (bench.files("into"), bench.files("from"));
-            assert!(bench.folder("into").would_replace(&bench.folder("from")).is_err(), "{number}");
+            assert!(bench.folder("into").measure_replaced(&bench.folder("from")).is_err(), "{number}");
             bench.merge().expect_err("in the way");
             assert_eq!((bench.files("into"), bench.files("from")), (into, from), "{number}");
             assert!(!bench.at("into/b").exists() && !bench.at("outside/in").exists(), "{number}");
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn what_gives_way_is_weighed_and_nothing_else() {
         let bench = Bench::new(&[("into/a/b", &"x".repeat(100_000)), ("into/other", "x"), ("from/a/b", "")]);
-        let replaced = bench.folder("into").would_replace(&bench.folder("from")).expect("looked at");
+        let replaced = bench.folder("into").measure_replaced(&bench.folder("from")).expect("looked at");
         assert_eq!(replaced.files, 2, "the folder and the file");
         assert!((100_000..200_000).contains(&replaced.bytes), "{replaced:?}");
     }

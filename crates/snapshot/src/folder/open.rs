@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
-use super::{Attributes, Links};
+use super::{FileAttributes, LinkPolicy};
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -17,7 +17,12 @@ pub(super) const FILE: OFlags =
 /// a pause must not hold us for ever.
 const PATIENCE: usize = 128;
 
-pub(super) fn beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd> {
+pub(super) fn beneath(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    links: LinkPolicy,
+) -> Result<OwnedFd> {
     match in_one_step(root, path, flags | OFlags::CLOEXEC, links) {
         // PERM: what old seccomp filters answer for calls they do not know.
         Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG) => name_by_name(root, path, flags),
@@ -27,19 +32,19 @@ pub(super) fn beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: L
 
 /// A directory at a path of any length; no link is followed.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
-    beneath(root, path, DIRECTORY, Links::Refuse)
+    beneath(root, path, DIRECTORY, LinkPolicy::Refuse)
 }
 
 /// A directory on the way to others: nobody needs to be allowed to list it.
 pub(crate) fn pass_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
-    beneath(root, path, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse)
+    beneath(root, path, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse)
 }
 
-fn in_one_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd> {
+fn in_one_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: LinkPolicy) -> Result<OwnedFd> {
     let stay = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let stay = match links {
-        Links::Refuse => stay | ResolveFlags::NO_SYMLINKS,
-        Links::Inside => stay,
+        LinkPolicy::Refuse => stay | ResolveFlags::NO_SYMLINKS,
+        LinkPolicy::Inside => stay,
     };
     for _ in 1..PATIENCE {
         match rustix::fs::openat2(root, path, flags, Mode::empty(), stay) {
@@ -52,7 +57,7 @@ fn in_one_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -
 
 /// One name is one lookup, so NOFOLLOW on each is as strict as NO_SYMLINKS on all; no name is `..`.
 fn name_by_name(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    let device = Attributes::of(root)?.id.0;
+    let device = FileAttributes::of(root)?.id.0;
     let mut names = path.split(|&b| b == b'/').peekable();
     let mut at: Option<OwnedFd> = None;
     while let Some(name) = names.next() {
@@ -62,7 +67,7 @@ fn name_by_name(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owne
         };
         let from = at.as_ref().map_or(root, AsFd::as_fd);
         let next = rustix::fs::openat(from, name, how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        if Attributes::of(&next)?.id.0 != device {
+        if FileAttributes::of(&next)?.id.0 != device {
             return Err(Errno::XDEV);
         }
         at = Some(next);
@@ -97,7 +102,7 @@ mod tests {
             ("a/b/file/x", false),
             ("a/missing", false),
         ] {
-            let one = in_one_step(folder.fd(), path.as_bytes(), FILE, Links::Refuse);
+            let one = in_one_step(folder.fd(), path.as_bytes(), FILE, LinkPolicy::Refuse);
             let many = name_by_name(folder.fd(), path.as_bytes(), FILE);
             assert_eq!((one.is_ok(), many.is_ok()), (reachable, reachable), "{path}");
         }

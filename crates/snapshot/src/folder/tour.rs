@@ -5,45 +5,45 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::Dir;
 use rustix::io::Errno;
 
-use super::{Attributes, Descent, Folder, Kind, Listed, Purpose};
+use super::{DescentPurpose, FileAttributes, FileKind, Folder, FolderEntry, TreeDescent};
 use crate::Error;
 
 const LISTING: usize = 32 << 10;
 
-pub(crate) struct Tour {
-    descent: Descent,
-    levels: Vec<Level>,
+pub(crate) struct DirectoryWalker {
+    descent: TreeDescent,
+    levels: Vec<WalkerLevel>,
     /// Of the directory one is in, with a slash at its end; empty in the root.
     path: Vec<u8>,
 }
 
-struct Level {
+struct WalkerLevel {
     names: std::vec::IntoIter<Vec<u8>>,
     /// How long the path was one level higher.
     path_before: usize,
 }
 
-pub(crate) enum Met {
+pub(crate) enum WalkerEvent {
     Entry(Vec<u8>),
     /// The directory entered last is finished; the root is left last of all.
     Left,
 }
 
-impl Tour {
-    pub(crate) fn start(folder: &Folder) -> Result<Tour, Error> {
+impl DirectoryWalker {
+    pub(crate) fn start(folder: &Folder) -> Result<DirectoryWalker, Error> {
         let failed = |e| Error::system("list", b".", e);
-        let descent = Descent::from(folder, Purpose::Read).map_err(failed)?;
+        let descent = TreeDescent::from(folder, DescentPurpose::Read).map_err(failed)?;
         let names = names(descent.here()).map_err(failed)?;
-        Ok(Tour { descent, levels: vec![Level { names, path_before: 0 }], path: Vec::new() })
+        Ok(DirectoryWalker { descent, levels: vec![WalkerLevel { names, path_before: 0 }], path: Vec::new() })
     }
 
-    pub(crate) fn meet(&mut self) -> Result<Option<Met>, Error> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<WalkerEvent>, Error> {
         let Some(level) = self.levels.last_mut() else { return Ok(None) };
         if let Some(name) = level.names.next() {
-            return Ok(Some(Met::Entry(name)));
+            return Ok(Some(WalkerEvent::Entry(name)));
         }
         self.leave()?;
-        Ok(Some(Met::Left))
+        Ok(Some(WalkerEvent::Left))
     }
 
     fn leave(&mut self) -> Result<(), Error> {
@@ -71,11 +71,11 @@ impl Tour {
     }
 
     /// Enters a directory that was just met; what is met next is inside it.
-    pub(crate) fn enter(&mut self, name: &[u8]) -> rustix::io::Result<Attributes> {
+    pub(crate) fn enter(&mut self, name: &[u8]) -> rustix::io::Result<FileAttributes> {
         let is = self.descent.down(name)?;
         match names(self.descent.here()) {
             Ok(names) => {
-                self.levels.push(Level { names, path_before: self.path.len() });
+                self.levels.push(WalkerLevel { names, path_before: self.path.len() });
                 self.path.extend_from_slice(name);
                 self.path.push(b'/');
                 Ok(is)
@@ -91,8 +91,8 @@ impl Tour {
         self.descent.here()
     }
 
-    pub(crate) fn attributes(&self, name: &[u8]) -> rustix::io::Result<Attributes> {
-        Attributes::at(self.here(), name)
+    pub(crate) fn attributes(&self, name: &[u8]) -> rustix::io::Result<FileAttributes> {
+        FileAttributes::at(self.here(), name)
     }
 
     pub(crate) fn path_of(&self, name: &[u8]) -> Vec<u8> {
@@ -134,10 +134,10 @@ pub(crate) fn names_into(folder: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> rustix
     Ok(names)
 }
 
-pub(super) fn list(folder: impl AsFd) -> rustix::io::Result<Vec<Listed>> {
+pub(super) fn list(folder: impl AsFd) -> rustix::io::Result<Vec<FolderEntry>> {
     let found = names(folder.as_fd())?.filter_map(|name| {
-        let kind: Kind = Attributes::at(folder.as_fd(), &name).ok()?.kind;
-        Some(Listed { name, kind })
+        let kind: FileKind = FileAttributes::at(folder.as_fd(), &name).ok()?.kind;
+        Some(FolderEntry { name, kind })
     });
     Ok(found.collect())
 }

@@ -4,26 +4,26 @@ use std::collections::HashSet;
 
 use rustix::fs::{AtFlags, FileType, statat};
 
-use super::{Folder, Met, Tour};
+use super::{DirectoryWalker, Folder, WalkerEvent};
 use crate::Error;
 
 /// Space on the disk, and how many files, folders and links there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Weight {
+pub struct DiskUsage {
     pub bytes: u64,
     pub files: u64,
 }
 
-impl Weight {
-    pub const MOST: Weight = Weight { bytes: u64::MAX, files: u64::MAX };
+impl DiskUsage {
+    pub const UNLIMITED: DiskUsage = DiskUsage { bytes: u64::MAX, files: u64::MAX };
 
-    pub fn exceeds(self, most: Weight) -> bool {
+    pub fn exceeds(self, most: DiskUsage) -> bool {
         self.bytes > most.bytes || self.files > most.files
     }
 
     #[must_use]
-    pub fn plus(self, other: Weight) -> Weight {
-        Weight {
+    pub fn plus(self, other: DiskUsage) -> DiskUsage {
+        DiskUsage {
             bytes: self.bytes.saturating_add(other.bytes),
             files: self.files.saturating_add(other.files),
         }
@@ -34,19 +34,19 @@ impl Folder {
     /// Stops as soon as it is more than `most`: then it is at least so much. The space of a file with several names counts
     /// once; each of the names is one to look at, to save and to make again, so those are counted. What is gone before it is
     /// looked at is not.
-    pub fn weigh(&self, most: Weight) -> Result<Weight, Error> {
-        let mut tour = Tour::start(self)?;
-        let (mut weight, mut linked) = (Weight::default(), HashSet::new());
+    pub fn measure(&self, most: DiskUsage) -> Result<DiskUsage, Error> {
+        let mut tour = DirectoryWalker::start(self)?;
+        let (mut weight, mut linked) = (DiskUsage::default(), HashSet::new());
         while !weight.exceeds(most)
-            && let Some(met) = tour.meet()?
+            && let Some(met) = tour.next_event()?
         {
-            let Met::Entry(name) = met else { continue };
+            let WalkerEvent::Entry(name) = met else { continue };
             let Ok(is) = statat(tour.here(), name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let is_dir = FileType::from_raw_mode(is.st_mode) == FileType::Directory;
             let is_first = is_dir || is.st_nlink < 2 || linked.insert(is.st_ino);
             let blocks = u64::try_from(is.st_blocks).unwrap_or(0);
             let bytes = if is_first { blocks.saturating_mul(512) } else { 0 };
-            weight = weight.plus(Weight { bytes, files: 1 });
+            weight = weight.plus(DiskUsage { bytes, files: 1 });
             if is_dir {
                 // It may be gone or be something else by now: then there is nothing beneath it.
                 let _ = tour.enter(&name);
@@ -70,11 +70,11 @@ mod tests {
         fs::File::create(dir.join("hole")).and_then(|file| file.set_len(1 << 40)).expect("a hole");
         std::os::unix::fs::symlink("/", dir.join("out")).expect("a link");
         let folder = Folder::open(&dir).expect("a folder");
-        let weight = folder.weigh(Weight::MOST).expect("a weight");
+        let weight = folder.measure(DiskUsage::UNLIMITED).expect("a weight");
         assert_eq!(weight.files, 6, "{weight:?}");
         assert!((100_000..200_000).contains(&weight.bytes), "{weight:?}");
-        let most = Weight { files: 2, ..Weight::MOST };
-        assert_eq!(folder.weigh(most).expect("a weight").files, 3);
+        let most = DiskUsage { files: 2, ..DiskUsage::UNLIMITED };
+        assert_eq!(folder.measure(most).expect("a weight").files, 3);
         fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::{Attributes, Folder, Kind, Links, Owner, open};
+use super::{FileAttributes, FileKind, FileOwner, Folder, LinkPolicy, open};
 use crate::{Error, RelPath};
 
 const BUFFER: usize = 1 << 20;
@@ -21,7 +21,7 @@ impl Folder {
         &self,
         path: &RelPath,
         bytes: &mut dyn Read,
-        as_owner: Option<Owner>,
+        as_owner: Option<FileOwner>,
         mode: u32,
     ) -> Result<u64, Error> {
         self.put(path, bytes, as_owner, |found| found.unwrap_or(mode & 0o777))
@@ -32,7 +32,7 @@ impl Folder {
         &self,
         path: &RelPath,
         bytes: &mut dyn Read,
-        as_owner: Option<Owner>,
+        as_owner: Option<FileOwner>,
         mode: u32,
     ) -> Result<u64, Error> {
         self.put(path, bytes, as_owner, |_| mode & 0o777)
@@ -40,15 +40,15 @@ impl Folder {
 
     /// Makes a symbolic link in the place of whatever is no directory. The target is kept as it is and not
     /// looked at: whether it leads outside is decided when somebody follows it.
-    pub fn symlink(&self, path: &RelPath, target: &[u8], as_owner: Option<Owner>) -> Result<(), Error> {
+    pub fn symlink(&self, path: &RelPath, target: &[u8], as_owner: Option<FileOwner>) -> Result<(), Error> {
         let (folder, name) = self.place_of(path, as_owner)?;
         let failed = |e: io::Error| Error::system("link", path.as_bytes(), e);
-        let beside = Beside::link(folder.as_fd(), target, as_owner).map_err(failed)?;
+        let beside = StagedEntry::link(folder.as_fd(), target, as_owner).map_err(failed)?;
         beside.rename(name).map_err(failed)
     }
 
     /// Makes a directory, and those that it is in, where there is none.
-    pub fn make_dir(&self, path: &RelPath, as_owner: Option<Owner>) -> Result<(), Error> {
+    pub fn make_dir(&self, path: &RelPath, as_owner: Option<FileOwner>) -> Result<(), Error> {
         self.make_folder(path.as_bytes(), as_owner).map(drop).map_err(|e| match e {
             Errno::NOTDIR | Errno::LOOP => Error::NotAFolder { path: path.to_string() },
             e => Error::system("make the folder", path.as_bytes(), e),
@@ -59,17 +59,17 @@ impl Folder {
         &self,
         path: &RelPath,
         bytes: &mut dyn Read,
-        as_owner: Option<Owner>,
+        as_owner: Option<FileOwner>,
         mode: impl FnOnce(Option<u32>) -> u32,
     ) -> Result<u64, Error> {
         let (folder, name) = self.place_of(path, as_owner)?;
-        let mode = match Attributes::at(&folder, name) {
-            Ok(is) if is.kind == Kind::Dir => return Err(Error::NotAFile { path: path.to_string() }),
-            Ok(is) if is.kind == Kind::File => mode(Some(is.mode())),
+        let mode = match FileAttributes::at(&folder, name) {
+            Ok(is) if is.kind == FileKind::Dir => return Err(Error::NotAFile { path: path.to_string() }),
+            Ok(is) if is.kind == FileKind::File => mode(Some(is.mode())),
             Ok(_) | Err(_) => mode(None),
         };
         let failed = |e: io::Error| Error::system("write", path.as_bytes(), e);
-        let (beside, file) = Beside::file(folder.as_fd()).map_err(failed)?;
+        let (beside, file) = StagedEntry::file(folder.as_fd()).map_err(failed)?;
         let size = fill(&file, bytes).map_err(failed)?;
         finish(&file, as_owner, mode).map_err(failed)?;
         beside.rename(name).map_err(failed)?;
@@ -77,7 +77,11 @@ impl Folder {
     }
 
     /// The folder a path is in, made if it is not there, and its last name.
-    fn place_of<'a>(&self, path: &'a RelPath, as_owner: Option<Owner>) -> Result<(OwnedFd, &'a [u8]), Error> {
+    fn place_of<'a>(
+        &self,
+        path: &'a RelPath,
+        as_owner: Option<FileOwner>,
+    ) -> Result<(OwnedFd, &'a [u8]), Error> {
         let (folder, name) = path.split();
         let folder = self.make_folder(folder, as_owner).map_err(|e| match e {
             Errno::NOTDIR => Error::NotAFolder { path: path.to_string() },
@@ -87,7 +91,7 @@ impl Folder {
     }
 
     /// Makes a folder and those above it, where they are not there yet.
-    pub fn make_sub(&self, path: &RelPath, as_owner: Option<Owner>) -> Result<(), Error> {
+    pub fn make_subfolder(&self, path: &RelPath, as_owner: Option<FileOwner>) -> Result<(), Error> {
         match self.make_folder(path.as_bytes(), as_owner) {
             Ok(_) => Ok(()),
             Err(Errno::NOTDIR) => Err(Error::NotAFolder { path: path.to_string() }),
@@ -95,19 +99,19 @@ impl Folder {
         }
     }
 
-    fn make_folder(&self, path: &[u8], owner: Option<Owner>) -> rustix::io::Result<OwnedFd> {
-        match open::beneath(self.fd(), path, open::DIRECTORY, Links::Refuse) {
+    fn make_folder(&self, path: &[u8], owner: Option<FileOwner>) -> rustix::io::Result<OwnedFd> {
+        match open::beneath(self.fd(), path, open::DIRECTORY, LinkPolicy::Refuse) {
             Err(Errno::NOENT) => {}
             done => return done,
         }
-        let mut at = open::beneath(self.fd(), b".", open::DIRECTORY, Links::Refuse)?;
+        let mut at = open::beneath(self.fd(), b".", open::DIRECTORY, LinkPolicy::Refuse)?;
         for name in path.split(|&b| b == b'/') {
             let made = match make_directory(at.as_fd(), name, NEW_DIRECTORY) {
                 Ok(()) => true,
                 Err(Errno::EXIST) => false,
                 Err(e) => return Err(e),
             };
-            at = open::beneath(at.as_fd(), name, open::DIRECTORY, Links::Refuse)?;
+            at = open::beneath(at.as_fd(), name, open::DIRECTORY, LinkPolicy::Refuse)?;
             if made {
                 give_to(at.as_fd(), owner)?;
             }
@@ -126,7 +130,7 @@ fn create_file(folder: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> 
     rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
 }
 
-pub(crate) fn give_to(handle: BorrowedFd<'_>, owner: Option<Owner>) -> rustix::io::Result<()> {
+pub(crate) fn give_to(handle: BorrowedFd<'_>, owner: Option<FileOwner>) -> rustix::io::Result<()> {
     match owner {
         Some(to) => rustix::fs::fchown(handle, Some(Uid::from_raw(to.uid)), Some(Gid::from_raw(to.gid))),
         None => Ok(()),
@@ -155,29 +159,29 @@ fn fill(mut file: &File, bytes: &mut dyn Read) -> io::Result<u64> {
     }
 }
 
-fn finish(file: &File, owner: Option<Owner>, mode: u32) -> io::Result<()> {
+fn finish(file: &File, owner: Option<FileOwner>, mode: u32) -> io::Result<()> {
     give_to(file.as_fd(), owner)?;
     Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
 }
 
 /// What is new under a name of its own; removed again unless it is renamed to its place.
-struct Beside<'a> {
+struct StagedEntry<'a> {
     folder: BorrowedFd<'a>,
     name: String,
 }
 
-impl<'a> Beside<'a> {
-    fn file(folder: BorrowedFd<'a>) -> io::Result<(Beside<'a>, File)> {
+impl<'a> StagedEntry<'a> {
+    fn file(folder: BorrowedFd<'a>) -> io::Result<(StagedEntry<'a>, File)> {
         let name = fresh_name();
         let file = create_file(folder, name.as_bytes())?;
-        Ok((Beside { folder, name }, file))
+        Ok((StagedEntry { folder, name }, file))
     }
 
-    fn link(folder: BorrowedFd<'a>, target: &[u8], owner: Option<Owner>) -> io::Result<Beside<'a>> {
+    fn link(folder: BorrowedFd<'a>, target: &[u8], owner: Option<FileOwner>) -> io::Result<StagedEntry<'a>> {
         let name = fresh_name();
         rustix::fs::symlinkat(target, folder, name.as_str())?;
-        let beside = Beside { folder, name };
-        if let Some(Owner { uid, gid }) = owner {
+        let beside = StagedEntry { folder, name };
+        if let Some(FileOwner { uid, gid }) = owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             let itself = AtFlags::SYMLINK_NOFOLLOW;
             rustix::fs::chownat(folder, beside.name.as_str(), Some(uid), Some(gid), itself)?;
@@ -190,7 +194,7 @@ impl<'a> Beside<'a> {
     }
 }
 
-impl Drop for Beside<'_> {
+impl Drop for StagedEntry<'_> {
     fn drop(&mut self) {
         // Renamed, there is nothing under this name any more.
         let _ = rustix::fs::unlinkat(self.folder, self.name.as_str(), AtFlags::empty());

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::object::Xattrs;
 
 /// More than this is no use of them that we know.
-const MOST_XATTRS: usize = 64 << 10;
+const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// Where the file system has none, none.
 pub(crate) fn xattrs(handle: BorrowedFd<'_>) -> Xattrs {
@@ -15,7 +15,7 @@ pub(crate) fn xattrs(handle: BorrowedFd<'_>) -> Xattrs {
     let length = match rustix::fs::flistxattr(handle, &mut names[..]) {
         Ok(0) => return Vec::new(),
         Err(Errno::RANGE) => {
-            names.resize(MOST_XATTRS, 0);
+            names.resize(MAX_XATTR_BYTES, 0);
             rustix::fs::flistxattr(handle, &mut names[..]).unwrap_or(0)
         }
         Ok(length) => length,
@@ -25,7 +25,7 @@ pub(crate) fn xattrs(handle: BorrowedFd<'_>) -> Xattrs {
         .split(|b| *b == 0)
         .filter(|name| name.starts_with(b"user."))
         .filter_map(|name| {
-            let mut value = vec![0; MOST_XATTRS];
+            let mut value = vec![0; MAX_XATTR_BYTES];
             let length = rustix::fs::fgetxattr(handle, name, &mut value[..]).ok()?;
             value.truncate(length);
             Some((name.to_vec(), value))

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::entries::LOOK;
-use crate::codec::{Cursor, Malformed, Read, put_bytes};
+use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes};
 
 /// A name that is gone.
 const WITHOUT: u8 = 0;
@@ -12,9 +12,9 @@ const WITHOUT: u8 = 0;
 const WITH: u8 = 1;
 
 /// What makes `old` into `new`. Both are entries sorted by name.
-pub(super) fn difference(old: &[u8], new: &[u8]) -> Read<Vec<u8>> {
+pub(super) fn difference(old: &[u8], new: &[u8]) -> DecodeResult<Vec<u8>> {
     let mut edit = Vec::new();
-    let (mut old, mut new) = (Raw::new(old), Raw::new(new));
+    let (mut old, mut new) = (RawIndexEntries::new(old), RawIndexEntries::new(new));
     let (mut before, mut after) = (old.next()?, new.next()?);
     loop {
         let order = match (&before, &after) {
@@ -43,20 +43,20 @@ pub(super) fn difference(old: &[u8], new: &[u8]) -> Read<Vec<u8>> {
 }
 
 /// `old` after edits made one after the other.
-pub(super) fn apply<'a>(old: &'a [u8], edits: impl Iterator<Item = &'a [u8]>) -> Read<Vec<u8>> {
+pub(super) fn apply<'a>(old: &'a [u8], edits: impl Iterator<Item = &'a [u8]>) -> DecodeResult<Vec<u8>> {
     let mut entries: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
     for edit in edits {
-        let mut edit = Raw::new(edit);
+        let mut edit = RawIndexEntries::new(edit);
         while !edit.0.is_empty() {
             match edit.0.byte()? {
                 WITHOUT => _ = entries.insert(edit.0.bytes()?, None),
                 WITH => _ = edit.next()?.map(|entry| entries.insert(entry.name, Some(entry.bytes))),
-                _ => return Err(Malformed("an edit of an unknown kind")),
+                _ => return Err(ObjectDecodeError("an edit of an unknown kind")),
             }
         }
     }
     let mut new = Vec::with_capacity(old.len());
-    let mut old = Raw::new(old);
+    let mut old = RawIndexEntries::new(old);
     let mut edited = entries.into_iter().peekable();
     while let Some(entry) = old.next()? {
         while let Some((_, bytes)) = edited.next_if(|(name, _)| *name < entry.name) {
@@ -70,19 +70,19 @@ pub(super) fn apply<'a>(old: &'a [u8], edits: impl Iterator<Item = &'a [u8]>) ->
 }
 
 /// Entries as they lie there, one after the other.
-struct Raw<'a>(Cursor<'a>);
+struct RawIndexEntries<'a>(ByteDecoder<'a>);
 
-struct Entry<'a> {
+struct RawIndexEntry<'a> {
     name: &'a [u8],
     bytes: &'a [u8],
 }
 
-impl<'a> Raw<'a> {
-    fn new(bytes: &'a [u8]) -> Raw<'a> {
-        Raw(Cursor::new(bytes))
+impl<'a> RawIndexEntries<'a> {
+    fn new(bytes: &'a [u8]) -> RawIndexEntries<'a> {
+        RawIndexEntries(ByteDecoder::new(bytes))
     }
 
-    fn next(&mut self) -> Read<Option<Entry<'a>>> {
+    fn next(&mut self) -> DecodeResult<Option<RawIndexEntry<'a>>> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl<'a> Raw<'a> {
         let name = self.0.take(length.into())?;
         self.0.take(LOOK)?;
         self.0.bytes()?;
-        Ok(Some(Entry { name, bytes: whole.take(whole.left() - self.0.left())? }))
+        Ok(Some(RawIndexEntry { name, bytes: whole.take(whole.left() - self.0.left())? }))
     }
 }
 

@@ -1,59 +1,59 @@
 //! The entries of one remembered directory, read without copying: most of them are only looked at.
 
-use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};
-use crate::folder::{Attributes, Time};
-use crate::id::{Id, PackId};
-use crate::object::{Content, Layout, Place, Ref, Xattrs};
-use crate::{Kind, Why};
+use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
+use crate::folder::{FileAttributes, FileTime};
+use crate::id::{ObjectId, PackId};
+use crate::object::{ContentLayout, ObjectLocation, ObjectRef, StoredContent, Xattrs};
+use crate::{FileKind, SkipReason};
 
 /// What the kernel says of an entry. Whoever changes the entry changes this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct StatFingerprint {
     pub(crate) inode: u64,
     pub(crate) size: u64,
-    pub(crate) modified: Time,
-    pub(crate) changed: Time,
+    pub(crate) modified: FileTime,
+    pub(crate) changed: FileTime,
     pub(crate) mode: u32,
-    pub(crate) nature: Nature,
+    pub(crate) nature: IndexedFileKind,
     /// A file with several names.
     pub(crate) linked: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nature {
+pub(crate) enum IndexedFileKind {
     Dir,
     File,
     Link,
     Other,
 }
 
-impl From<&Attributes> for Look {
-    fn from(is: &Attributes) -> Look {
+impl From<&FileAttributes> for StatFingerprint {
+    fn from(is: &FileAttributes) -> StatFingerprint {
         let nature = match is.kind {
-            Kind::Dir => Nature::Dir,
-            Kind::File => Nature::File,
-            Kind::Link => Nature::Link,
-            Kind::Socket | Kind::Fifo | Kind::Device => Nature::Other,
+            FileKind::Dir => IndexedFileKind::Dir,
+            FileKind::File => IndexedFileKind::File,
+            FileKind::Link => IndexedFileKind::Link,
+            FileKind::Socket | FileKind::Fifo | FileKind::Device => IndexedFileKind::Other,
         };
-        Look {
+        StatFingerprint {
             inode: is.id.1,
             size: is.size,
             modified: is.modified,
             changed: is.changed,
             mode: is.raw_mode,
             nature,
-            linked: nature == Nature::File && is.names > 1,
+            linked: nature == IndexedFileKind::File && is.names > 1,
         }
     }
 }
 
 /// What is remembered of an entry besides its look.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum IndexedContent {
     Dir(Xattrs),
-    File(Content, Xattrs),
+    File(StoredContent, Xattrs),
     Link(Vec<u8>),
-    Skipped(Why),
+    Skipped(SkipReason),
 }
 
 /// Going on without an entry would drop it from the next snapshot.
@@ -61,65 +61,65 @@ const CHECKED: &str = "we wrote it, and its checksum held when it was loaded";
 
 pub(super) const LOOK: usize = 8 + 8 + 12 + 12 + 2 + 1;
 
-pub(super) fn put_look(out: &mut Vec<u8>, look: &Look) {
+pub(super) fn put_look(out: &mut Vec<u8>, look: &StatFingerprint) {
     out.extend_from_slice(&look.inode.to_le_bytes());
     out.extend_from_slice(&look.size.to_le_bytes());
     put_time(out, look.modified);
     put_time(out, look.changed);
     out.extend_from_slice(&(look.mode as u16).to_le_bytes());
     let nature = match look.nature {
-        Nature::Dir => 0,
-        Nature::File => 1,
-        Nature::Link => 2,
-        Nature::Other => 3,
+        IndexedFileKind::Dir => 0,
+        IndexedFileKind::File => 1,
+        IndexedFileKind::Link => 2,
+        IndexedFileKind::Other => 3,
     };
     out.push(nature | if look.linked { 4 } else { 0 });
 }
 
-pub(super) fn put_time(out: &mut Vec<u8>, time: Time) {
+pub(super) fn put_time(out: &mut Vec<u8>, time: FileTime) {
     out.extend_from_slice(&time.seconds.to_le_bytes());
     out.extend_from_slice(&time.nanos.to_le_bytes());
 }
 
-pub(super) fn read_time(cursor: &mut Cursor<'_>) -> Read<Time> {
-    Ok(Time { seconds: i64::from_le_bytes(cursor.array()?), nanos: u32::from_le_bytes(cursor.array()?) })
+pub(super) fn read_time(cursor: &mut ByteDecoder<'_>) -> DecodeResult<FileTime> {
+    Ok(FileTime { seconds: i64::from_le_bytes(cursor.array()?), nanos: u32::from_le_bytes(cursor.array()?) })
 }
 
-pub(super) fn read_look(cursor: &mut Cursor<'_>) -> Read<Look> {
-    let mut fixed = Cursor::new(cursor.take(LOOK)?);
+pub(super) fn read_look(cursor: &mut ByteDecoder<'_>) -> DecodeResult<StatFingerprint> {
+    let mut fixed = ByteDecoder::new(cursor.take(LOOK)?);
     let inode = u64::from_le_bytes(fixed.array()?);
     let size = u64::from_le_bytes(fixed.array()?);
     let (modified, changed) = (read_time(&mut fixed)?, read_time(&mut fixed)?);
     let mode = u16::from_le_bytes(fixed.array()?).into();
     let kind = fixed.byte()?;
     let nature = match kind & 3 {
-        0 => Nature::Dir,
-        1 => Nature::File,
-        2 => Nature::Link,
-        _ => Nature::Other,
+        0 => IndexedFileKind::Dir,
+        1 => IndexedFileKind::File,
+        2 => IndexedFileKind::Link,
+        _ => IndexedFileKind::Other,
     };
-    Ok(Look { inode, size, modified, changed, mode, nature, linked: kind & 4 != 0 })
+    Ok(StatFingerprint { inode, size, modified, changed, mode, nature, linked: kind & 4 != 0 })
 }
 
 /// `entry = name:(u8 bytes) look rest:bytes`
-pub(super) fn put_entry(out: &mut Vec<u8>, name: &[u8], look: &Look, rest: &[u8]) {
+pub(super) fn put_entry(out: &mut Vec<u8>, name: &[u8], look: &StatFingerprint, rest: &[u8]) {
     out.push(name.len() as u8);
     out.extend_from_slice(name);
     put_look(out, look);
     put_bytes(out, rest);
 }
 
-pub(super) fn put_known(out: &mut Vec<u8>, known: &Known, number: &mut dyn FnMut(PackId) -> u64) {
+pub(super) fn put_known(out: &mut Vec<u8>, known: &IndexedContent, number: &mut dyn FnMut(PackId) -> u64) {
     match known {
-        Known::Dir(xattrs) => {
+        IndexedContent::Dir(xattrs) => {
             out.push(0);
             put_xattrs(out, xattrs);
         }
-        Known::File(content, xattrs) => {
+        IndexedContent::File(content, xattrs) => {
             let (kind, at) = match &content.layout {
-                Layout::Empty => (1, None),
-                Layout::Whole(at) => (2, Some(at)),
-                Layout::List(at) => (3, Some(at)),
+                ContentLayout::Empty => (1, None),
+                ContentLayout::Whole(at) => (2, Some(at)),
+                ContentLayout::List(at) => (3, Some(at)),
             };
             out.push(kind);
             put_number(out, content.size);
@@ -127,19 +127,19 @@ pub(super) fn put_known(out: &mut Vec<u8>, known: &Known, number: &mut dyn FnMut
             at.into_iter().for_each(|at| put_ref(out, at, number));
             put_xattrs(out, xattrs);
         }
-        Known::Link(target) => {
+        IndexedContent::Link(target) => {
             out.push(4);
             out.extend_from_slice(target);
         }
-        Known::Skipped(why) => {
+        IndexedContent::Skipped(why) => {
             let (kind, text) = match why {
-                Why::Excluded => (5, ""),
-                Why::Socket => (6, ""),
-                Why::Fifo => (7, ""),
-                Why::Device => (8, ""),
-                Why::Mount => (9, ""),
-                Why::Gone => (10, ""),
-                Why::Unreadable(text) => (11, text.as_str()),
+                SkipReason::Excluded => (5, ""),
+                SkipReason::Socket => (6, ""),
+                SkipReason::Fifo => (7, ""),
+                SkipReason::Device => (8, ""),
+                SkipReason::Mount => (9, ""),
+                SkipReason::Gone => (10, ""),
+                SkipReason::Unreadable(text) => (11, text.as_str()),
             };
             out.push(kind);
             out.extend_from_slice(text.as_bytes());
@@ -154,7 +154,7 @@ fn put_xattrs(out: &mut Vec<u8>, xattrs: &Xattrs) {
     }
 }
 
-pub(super) fn put_ref(out: &mut Vec<u8>, at: &Ref, number: &mut dyn FnMut(PackId) -> u64) {
+pub(super) fn put_ref(out: &mut Vec<u8>, at: &ObjectRef, number: &mut dyn FnMut(PackId) -> u64) {
     out.extend_from_slice(&at.id.0);
     put_number(out, number(at.place.pack));
     put_number(out, at.place.block.into());
@@ -162,44 +162,44 @@ pub(super) fn put_ref(out: &mut Vec<u8>, at: &Ref, number: &mut dyn FnMut(PackId
     put_number(out, at.place.length.into());
 }
 
-pub(super) fn read_ref(cursor: &mut Cursor<'_>, packs: &[PackId]) -> Read<Ref> {
-    let id = Id(cursor.array()?);
-    let pack = *packs.get(cursor.number()? as usize).ok_or(Malformed("no such pack"))?;
+pub(super) fn read_ref(cursor: &mut ByteDecoder<'_>, packs: &[PackId]) -> DecodeResult<ObjectRef> {
+    let id = ObjectId(cursor.array()?);
+    let pack = *packs.get(cursor.number()? as usize).ok_or(ObjectDecodeError("no such pack"))?;
     let (block, start, length) = (cursor.small()?, cursor.small()?, cursor.small()?);
-    Ok(Ref { id, place: Place { pack, block, start, length } })
+    Ok(ObjectRef { id, place: ObjectLocation { pack, block, start, length } })
 }
 
-fn read_known(rest: &[u8], packs: &[PackId]) -> Read<Known> {
-    let mut cursor = Cursor::new(rest);
+fn read_known(rest: &[u8], packs: &[PackId]) -> DecodeResult<IndexedContent> {
+    let mut cursor = ByteDecoder::new(rest);
     let kind = cursor.byte()?;
     Ok(match kind {
-        0 => Known::Dir(read_xattrs(&mut cursor)?),
+        0 => IndexedContent::Dir(read_xattrs(&mut cursor)?),
         1..=3 => {
             let size = cursor.number()?;
             let group = u64::from_le_bytes(cursor.array()?);
             let layout = match kind {
-                1 => Layout::Empty,
-                2 => Layout::Whole(read_ref(&mut cursor, packs)?),
-                _ => Layout::List(read_ref(&mut cursor, packs)?),
+                1 => ContentLayout::Empty,
+                2 => ContentLayout::Whole(read_ref(&mut cursor, packs)?),
+                _ => ContentLayout::List(read_ref(&mut cursor, packs)?),
             };
-            Known::File(Content { size, layout, group }, read_xattrs(&mut cursor)?)
+            IndexedContent::File(StoredContent { size, layout, group }, read_xattrs(&mut cursor)?)
         }
-        4 => Known::Link(cursor.take(cursor.left())?.to_vec()),
-        5 => Known::Skipped(Why::Excluded),
-        6 => Known::Skipped(Why::Socket),
-        7 => Known::Skipped(Why::Fifo),
-        8 => Known::Skipped(Why::Device),
-        9 => Known::Skipped(Why::Mount),
-        10 => Known::Skipped(Why::Gone),
+        4 => IndexedContent::Link(cursor.take(cursor.left())?.to_vec()),
+        5 => IndexedContent::Skipped(SkipReason::Excluded),
+        6 => IndexedContent::Skipped(SkipReason::Socket),
+        7 => IndexedContent::Skipped(SkipReason::Fifo),
+        8 => IndexedContent::Skipped(SkipReason::Device),
+        9 => IndexedContent::Skipped(SkipReason::Mount),
+        10 => IndexedContent::Skipped(SkipReason::Gone),
         11 => {
             let text = cursor.take(cursor.left())?;
-            Known::Skipped(Why::Unreadable(String::from_utf8_lossy(text).into_owned()))
+            IndexedContent::Skipped(SkipReason::Unreadable(String::from_utf8_lossy(text).into_owned()))
         }
-        _ => return Err(Malformed("an entry of an unknown kind")),
+        _ => return Err(ObjectDecodeError("an entry of an unknown kind")),
     })
 }
 
-fn read_xattrs(cursor: &mut Cursor<'_>) -> Read<Xattrs> {
+fn read_xattrs(cursor: &mut ByteDecoder<'_>) -> DecodeResult<Xattrs> {
     let mut xattrs = Vec::new();
     while !cursor.is_empty() {
         xattrs.push((cursor.bytes()?.to_vec(), cursor.bytes()?.to_vec()));
@@ -208,22 +208,22 @@ fn read_xattrs(cursor: &mut Cursor<'_>) -> Read<Xattrs> {
 }
 
 #[derive(Clone)]
-pub(crate) struct Entries<'a> {
-    cursor: Cursor<'a>,
+pub(crate) struct IndexEntries<'a> {
+    cursor: ByteDecoder<'a>,
     packs: &'a [PackId],
 }
 
 /// An entry as it was; what is stored of it is taken apart only if it is asked for.
 #[derive(Clone, Copy)]
-pub(crate) struct KnownEntry<'a> {
+pub(crate) struct IndexEntry<'a> {
     pub(crate) name: &'a [u8],
-    pub(crate) look: Look,
+    pub(crate) look: StatFingerprint,
     rest: &'a [u8],
     packs: &'a [PackId],
 }
 
-impl KnownEntry<'_> {
-    pub(crate) fn known(&self) -> Known {
+impl IndexEntry<'_> {
+    pub(crate) fn known(&self) -> IndexedContent {
         read_known(self.rest, self.packs).expect(CHECKED)
     }
 
@@ -233,24 +233,24 @@ impl KnownEntry<'_> {
     }
 }
 
-impl<'a> Entries<'a> {
-    pub(super) fn new(bytes: &'a [u8], packs: &'a [PackId]) -> Entries<'a> {
-        Entries { cursor: Cursor::new(bytes), packs }
+impl<'a> IndexEntries<'a> {
+    pub(super) fn new(bytes: &'a [u8], packs: &'a [PackId]) -> IndexEntries<'a> {
+        IndexEntries { cursor: ByteDecoder::new(bytes), packs }
     }
 
-    fn read(&mut self) -> Read<KnownEntry<'a>> {
+    fn read(&mut self) -> DecodeResult<IndexEntry<'a>> {
         let length = self.cursor.byte()?;
         let name = self.cursor.take(length.into())?;
         let look = read_look(&mut self.cursor)?;
         let rest = self.cursor.bytes()?;
-        Ok(KnownEntry { name, look, rest, packs: self.packs })
+        Ok(IndexEntry { name, look, rest, packs: self.packs })
     }
 }
 
-impl<'a> Iterator for Entries<'a> {
-    type Item = KnownEntry<'a>;
+impl<'a> Iterator for IndexEntries<'a> {
+    type Item = IndexEntry<'a>;
 
-    fn next(&mut self) -> Option<KnownEntry<'a>> {
+    fn next(&mut self) -> Option<IndexEntry<'a>> {
         if self.cursor.is_empty() {
             return None;
         }

@@ -10,9 +10,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::edit;
 use super::entries::{put_entry, put_known, put_look, put_ref, put_time, read_look, read_ref, read_time};
-use super::{Bytes, Directory, Index, Known, Remember};
+use super::{CaptureIndex, DirectoryUpdate, IndexedBytes, IndexedContent, IndexedDirectory};
 use crate::TreeId;
-use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};
+use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
 use crate::id::PackId;
 
 const MAGIC: &[u8; 9] = b"ASHINDEX\x01";
@@ -31,21 +31,21 @@ const SKIPS: u8 = 2;
 const TOLERATED: u64 = 256 << 10;
 
 /// Where in the log it says what became of directories, in the order of events.
-type Edits = HashMap<Vec<u8>, Vec<Range<usize>>>;
+type DirectoryEdits = HashMap<Vec<u8>, Vec<Range<usize>>>;
 
-impl Index {
+impl CaptureIndex {
     /// What is there; an index that cannot be read is an empty one.
-    pub(crate) fn load(path: &Path) -> Index {
+    pub(crate) fn load(path: &Path) -> CaptureIndex {
         let mut loaded = Vec::new();
         let read = File::open(path).and_then(|mut file| file.read_to_end(&mut loaded));
         if read.is_err() || !loaded.starts_with(MAGIC) {
-            return Index::default();
+            return CaptureIndex::default();
         }
-        let mut index = Index { loaded, length: MAGIC.len() as u64, ..Index::default() };
+        let mut index = CaptureIndex { loaded, length: MAGIC.len() as u64, ..CaptureIndex::default() };
         let (end, records) = index.committed();
         index.directories.reserve(records);
         if index.replay(end).is_err() {
-            return Index::default();
+            return CaptureIndex::default();
         }
         index.length = end as u64;
         index
@@ -69,8 +69,8 @@ impl Index {
         (end, directories)
     }
 
-    fn replay(&mut self, end: usize) -> Read<()> {
-        let mut edits = Edits::new();
+    fn replay(&mut self, end: usize) -> DecodeResult<()> {
+        let mut edits = DirectoryEdits::new();
         let mut at = MAGIC.len();
         while at < end {
             let length = payload_length(&self.loaded, at).unwrap_or(0);
@@ -91,14 +91,14 @@ impl Index {
     }
 
     /// All that became of a directory in one go: it may be large, and its edits many.
-    fn settle(&mut self, edits: Edits) -> Read<()> {
+    fn settle(&mut self, edits: DirectoryEdits) -> DecodeResult<()> {
         for (path, edits) in edits {
             let Some(directory) = self.directories.get(&path) else { continue };
             let edits = edits.into_iter().map(|range| &self.loaded[range]);
             let entries = edit::apply(self.bytes_of(directory), edits)?;
             self.directories
                 .entry(path)
-                .and_modify(|directory| directory.entries = Bytes::Own(entries.into()));
+                .and_modify(|directory| directory.entries = IndexedBytes::Own(entries.into()));
         }
         Ok(())
     }
@@ -108,11 +108,11 @@ impl Index {
         &mut self,
         loaded: &[u8],
         payload: Range<usize>,
-        edits: &mut Edits,
-    ) -> Read<Option<Vec<u8>>> {
+        edits: &mut DirectoryEdits,
+    ) -> DecodeResult<Option<Vec<u8>>> {
         let end = payload.end;
         let length = (HEAD + payload.len()) as u64;
-        let mut cursor = Cursor::new(&loaded[payload]);
+        let mut cursor = ByteDecoder::new(&loaded[payload]);
         match cursor.byte()? {
             kind @ (DIR | EDIT) => {
                 let path = cursor.bytes()?.to_vec();
@@ -120,10 +120,11 @@ impl Index {
                 let rest = end - cursor.left()..end;
                 if kind == DIR {
                     edits.remove(&path);
-                    directory.entries = Bytes::Loaded(rest);
+                    directory.entries = IndexedBytes::Loaded(rest);
                     self.put(path, directory);
                 } else {
-                    let old = self.directories.get_mut(&path).ok_or(Malformed("an edit of nothing"))?;
+                    let old =
+                        self.directories.get_mut(&path).ok_or(ObjectDecodeError("an edit of nothing"))?;
                     directory.entries = old.entries.clone();
                     *old = directory;
                     edits.entry(path).or_default().push(rest);
@@ -137,25 +138,34 @@ impl Index {
             PACK => self.packs.push(PackId(cursor.array()?)),
             BASE => {
                 let text = cursor.bytes()?;
-                let text = std::str::from_utf8(text).map_err(|_| Malformed("a tree that is none"))?;
-                self.base = Some(TreeId::parse(text).map_err(|_| Malformed("a tree that is none"))?);
+                let text = std::str::from_utf8(text).map_err(|_| ObjectDecodeError("a tree that is none"))?;
+                self.base = Some(TreeId::parse(text).map_err(|_| ObjectDecodeError("a tree that is none"))?);
             }
-            _ => return Err(Malformed("a record of an unknown kind")),
+            _ => return Err(ObjectDecodeError("a record of an unknown kind")),
         }
         Ok(None)
     }
 
     /// Everything but the entries.
-    fn read_head(&self, cursor: &mut Cursor<'_>) -> Read<Directory> {
+    fn read_head(&self, cursor: &mut ByteDecoder<'_>) -> DecodeResult<IndexedDirectory> {
         let look = read_look(cursor)?;
         let seen = read_time(cursor)?;
         let at = read_ref(cursor, &self.packs)?;
         let (files, bytes, flags) = (cursor.number()?, cursor.number()?, cursor.byte()?);
         let (linked, skips) = (flags & LINKED != 0, flags & SKIPS != 0);
-        Ok(Directory { look, seen, at, files, bytes, linked, skips, entries: Bytes::Loaded(0..0) })
+        Ok(IndexedDirectory {
+            look,
+            seen,
+            at,
+            files,
+            bytes,
+            linked,
+            skips,
+            entries: IndexedBytes::Loaded(0..0),
+        })
     }
 
-    fn put(&mut self, path: Vec<u8>, directory: Directory) {
+    fn put(&mut self, path: Vec<u8>, directory: IndexedDirectory) {
         if let Some(old) = self.directories.insert(path, directory) {
             self.garbage += old.weight();
         }
@@ -167,16 +177,22 @@ impl Index {
         while let Some(path) = doomed.pop() {
             let Some(old) = self.directories.remove(&path) else { continue };
             self.garbage += old.weight();
-            let within = super::Entries::new(self.bytes_of(&old), &self.packs);
-            let directories = within.filter(|entry| entry.look.nature == super::Nature::Dir);
+            let within = super::IndexEntries::new(self.bytes_of(&old), &self.packs);
+            let directories = within.filter(|entry| entry.look.nature == super::IndexedFileKind::Dir);
             doomed.extend(directories.map(|entry| [&path, &b"/"[..], entry.name].concat()));
         }
     }
 
     /// Takes over what a capture saw, and writes it to `path`. That a cache could not be written is no failure
     /// of the capture: then the next one has more to read.
-    pub(crate) fn update(&mut self, path: &Path, gone: &[Vec<u8>], changed: &[Remember<'_>], base: &TreeId) {
-        let mut log = Log { bytes: Vec::new(), packs: self.packs.len() };
+    pub(crate) fn update(
+        &mut self,
+        path: &Path,
+        gone: &[Vec<u8>],
+        changed: &[DirectoryUpdate<'_>],
+        base: &TreeId,
+    ) {
+        let mut log = IndexLogBuffer { bytes: Vec::new(), packs: self.packs.len() };
         (self.by_inode, self.by_content) = Default::default();
         for path in gone {
             self.remove(path);
@@ -215,7 +231,7 @@ impl Index {
         }
     }
 
-    fn remember(&mut self, remember: &Remember<'_>) -> Directory {
+    fn remember(&mut self, remember: &DirectoryUpdate<'_>) -> IndexedDirectory {
         let mut entries = Vec::with_capacity(remember.entries.len() * 96);
         let (mut files, mut bytes, mut linked, mut skips) = (0, 0, false, false);
         let mut rest = Vec::new();
@@ -225,27 +241,27 @@ impl Index {
             put_entry(&mut entries, name, look, &rest);
             linked |= look.linked;
             match known {
-                Known::File(content, _) => {
+                IndexedContent::File(content, _) => {
                     files += 1;
                     bytes = u64::saturating_add(bytes, content.size);
                 }
-                Known::Skipped(_) => skips = true,
-                Known::Dir(_) | Known::Link(_) => {}
+                IndexedContent::Skipped(_) => skips = true,
+                IndexedContent::Dir(_) | IndexedContent::Link(_) => {}
             }
         }
-        let entries = Bytes::Own(entries.into());
-        let Remember { look, seen, at, .. } = *remember;
+        let entries = IndexedBytes::Own(entries.into());
+        let DirectoryUpdate { look, seen, at, .. } = *remember;
         self.pack_number(at.place.pack);
-        Directory { look, seen, at, files, bytes, linked, skips, entries }
+        IndexedDirectory { look, seen, at, files, bytes, linked, skips, entries }
     }
 
     /// What became of a directory that is in the log, if that is shorter than all of it.
-    fn edit_of(&self, path: &[u8], now: &Directory) -> Option<Vec<u8>> {
+    fn edit_of(&self, path: &[u8], now: &IndexedDirectory) -> Option<Vec<u8>> {
         let (old, new) = (self.bytes_of(self.get(path)?), self.bytes_of(now));
         edit::difference(old, new).ok().filter(|edit| edit.len() < new.len())
     }
 
-    fn record_of(&self, kind: u8, path: &[u8], directory: &Directory, entries: &[u8]) -> Vec<u8> {
+    fn record_of(&self, kind: u8, path: &[u8], directory: &IndexedDirectory, entries: &[u8]) -> Vec<u8> {
         let mut out = vec![kind];
         put_bytes(&mut out, path);
         put_look(&mut out, &directory.look);
@@ -261,7 +277,7 @@ impl Index {
         out
     }
 
-    fn append(&mut self, path: &Path, log: &Log) -> io::Result<()> {
+    fn append(&mut self, path: &Path, log: &IndexLogBuffer) -> io::Result<()> {
         let file = File::options().write(true).open(path)?;
         // What a dead capture left half written is overwritten, and cut off.
         file.set_len(self.length)?;
@@ -271,7 +287,7 @@ impl Index {
     }
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
-        let mut log = Log { bytes: MAGIC.to_vec(), packs: 0 };
+        let mut log = IndexLogBuffer { bytes: MAGIC.to_vec(), packs: 0 };
         log.packs(&self.packs);
         for (path, directory) in &self.directories {
             log.append(&self.record_of(DIR, path, directory, self.bytes_of(directory)));
@@ -290,23 +306,23 @@ impl Index {
     }
 }
 
-impl Directory {
+impl IndexedDirectory {
     fn weight(&self) -> u64 {
         let entries = match &self.entries {
-            Bytes::Loaded(range) => range.len(),
-            Bytes::Own(bytes) => bytes.len(),
+            IndexedBytes::Loaded(range) => range.len(),
+            IndexedBytes::Own(bytes) => bytes.len(),
         };
         entries as u64 + 128
     }
 }
 
 /// Records to be written, with the packs that are mentioned for the first time before them.
-struct Log {
+struct IndexLogBuffer {
     bytes: Vec<u8>,
     packs: usize,
 }
 
-impl Log {
+impl IndexLogBuffer {
     fn packs(&mut self, all: &[PackId]) {
         for pack in &all[self.packs..] {
             self.record(|out| {

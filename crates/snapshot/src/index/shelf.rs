@@ -5,32 +5,32 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::Index;
+use super::CaptureIndex;
 
 /// How many bytes of index files are kept. A project of 40,000 files has six million.
-const MOST: u64 = 32 << 20;
+const MAX_CACHED_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Shelf(Mutex<Vec<Kept>>);
+pub(crate) struct IndexCache(Mutex<Vec<CachedIndex>>);
 
 #[derive(Debug)]
-struct Kept {
+struct CachedIndex {
     path: PathBuf,
-    print: Print,
-    index: Index,
+    print: IndexFileStamp,
+    index: CaptureIndex,
 }
 
 /// A file that looks the same has not been written since.
 #[derive(Debug, PartialEq, Eq)]
-struct Print {
+struct IndexFileStamp {
     file: (u64, u64),
     size: u64,
     changed: (i64, i64),
 }
 
-impl Print {
-    fn of(path: &Path) -> Option<Print> {
-        let print = |is: Metadata| Print {
+impl IndexFileStamp {
+    fn of(path: &Path) -> Option<IndexFileStamp> {
+        let print = |is: Metadata| IndexFileStamp {
             file: (is.dev(), is.ino()),
             size: is.len(),
             changed: (is.ctime(), is.ctime_nsec()),
@@ -39,30 +39,31 @@ impl Print {
     }
 }
 
-impl Shelf {
+impl IndexCache {
     /// What the index at this path says. It is off the shelf until it is put back.
-    pub(crate) fn take(&self, path: &Path) -> Index {
+    pub(crate) fn take(&self, path: &Path) -> CaptureIndex {
         let mut shelf = self.0.lock().expect("nobody panics while holding it");
         let kept = shelf.iter().position(|kept| kept.path == path).map(|at| shelf.remove(at));
         drop(shelf);
         match kept {
-            Some(kept) if Print::of(path).as_ref() == Some(&kept.print) => kept.index,
-            Some(_) | None => Index::load(path),
+            Some(kept) if IndexFileStamp::of(path).as_ref() == Some(&kept.print) => kept.index,
+            Some(_) | None => CaptureIndex::load(path),
         }
     }
 
     /// An index as it was just written.
-    pub(crate) fn put(&self, path: &Path, index: Index) {
+    pub(crate) fn put(&self, path: &Path, index: CaptureIndex) {
         // A torn tail would be cut off by the next append, which has to know of it.
-        let Some(print) = Print::of(path).filter(|print| print.size == index.length && print.size <= MOST)
+        let Some(print) = IndexFileStamp::of(path)
+            .filter(|print| print.size == index.length && print.size <= MAX_CACHED_BYTES)
         else {
             return;
         };
         let mut shelf = self.0.lock().expect("nobody panics while holding it");
         shelf.retain(|kept| kept.path != path);
-        shelf.push(Kept { path: path.to_owned(), print, index });
+        shelf.push(CachedIndex { path: path.to_owned(), print, index });
         let mut all: u64 = shelf.iter().map(|kept| kept.print.size).sum();
-        while all > MOST {
+        while all > MAX_CACHED_BYTES {
             all -= shelf.remove(0).print.size;
         }
     }

@@ -10,42 +10,51 @@ use std::path::Path;
 
 use zstd::bulk::Decompressor;
 
-use super::{Block, CHECK, FOOTER, How, LARGEST_TABLE, MAGIC, Table, beginning, file_name};
+use super::{BlockEncoding, CHECK, FOOTER, LARGEST_TABLE, MAGIC, PackBlock, PackTable, beginning, file_name};
 use crate::Error;
-use crate::far::Held;
+use crate::far::CachedPackGuard;
 use crate::id::PackId;
-use crate::key::Key;
+use crate::key::EncryptionKey;
 
 #[derive(Debug)]
-pub(crate) struct Pack {
+pub(crate) struct PackFile {
     pub(crate) id: PackId,
-    pub(crate) table: Table,
+    pub(crate) table: PackTable,
     pub(crate) size: u64,
     file: File,
     /// The file has holes; what is missing comes from there.
-    far: Option<Held>,
+    far: Option<CachedPackGuard>,
 }
 
-impl Pack {
+impl PackFile {
     /// `None`: it is not here.
-    pub(crate) fn open(dir: &Path, id: PackId, key: Option<&Key>) -> Result<Option<Pack>, Error> {
+    pub(crate) fn open(
+        dir: &Path,
+        id: PackId,
+        key: Option<&EncryptionKey>,
+    ) -> Result<Option<PackFile>, Error> {
         let path = dir.join(file_name(&id));
         match File::open(&path) {
-            Ok(file) => Pack::new(file, id, key, None).map(Some),
+            Ok(file) => PackFile::new(file, id, key, None).map(Some),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::system("open", path.as_os_str().as_bytes(), e)),
         }
     }
 
-    pub(crate) fn new(file: File, id: PackId, key: Option<&Key>, far: Option<Held>) -> Result<Pack, Error> {
-        let (table, size) = Pack::read(&file, id, key)?;
+    pub(crate) fn new(
+        file: File,
+        id: PackId,
+        key: Option<&EncryptionKey>,
+        far: Option<CachedPackGuard>,
+    ) -> Result<PackFile, Error> {
+        let (table, size) = PackFile::read(&file, id, key)?;
         if table.name() != id {
             return Err(damaged(&id, "it is another pack under this name"));
         }
-        Ok(Pack { id, table, size, file, far })
+        Ok(PackFile { id, table, size, file, far })
     }
 
-    fn read(file: &File, id: PackId, key: Option<&Key>) -> Result<(Table, u64), Error> {
+    fn read(file: &File, id: PackId, key: Option<&EncryptionKey>) -> Result<(PackTable, u64), Error> {
         let failed = |e| Error::system("read pack", id.to_string().as_bytes(), e);
         let size = file.metadata().map_err(failed)?.len();
         let bad = |what: &str| damaged(&id, what);
@@ -71,7 +80,7 @@ impl Pack {
             let key = key.ok_or_else(|| Error::Sealed { pack: id.to_string() })?;
             table = key.open(&table, b"table").ok_or_else(|| Error::Sealed { pack: id.to_string() })?;
         }
-        let table = Table::decode(&table).map_err(|e| bad(e.0))?;
+        let table = PackTable::decode(&table).map_err(|e| bad(e.0))?;
         if table.blocks.iter().any(|block| block.offset.saturating_add(block.stored.into()) > offset) {
             return Err(bad("a block outside of it"));
         }
@@ -92,23 +101,23 @@ impl Pack {
         damaged(&self.id, what)
     }
 
-    pub(crate) fn stored(&self, number: u32) -> Result<(Block, Vec<u8>), Error> {
+    pub(crate) fn stored(&self, number: u32) -> Result<(PackBlock, Vec<u8>), Error> {
         let block = self.find(number)?;
         let mut bytes = Vec::new();
         self.read_into(&block, &mut bytes)?;
         Ok((block, bytes))
     }
 
-    fn find(&self, number: u32) -> Result<Block, Error> {
+    fn find(&self, number: u32) -> Result<PackBlock, Error> {
         let block = self.table.blocks.get(number as usize).copied();
         let block = block.ok_or_else(|| self.damaged("it has no such block"))?;
-        if block.how == How::Dropped {
+        if block.how == BlockEncoding::Dropped {
             return Err(self.damaged("the block was collected"));
         }
         Ok(block)
     }
 
-    fn read_into(&self, block: &Block, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    fn read_into(&self, block: &PackBlock, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let Some(far) = &self.far else {
             bytes.resize(block.stored as usize, 0);
             return self.read_at(bytes, block.offset);
@@ -131,13 +140,13 @@ impl Pack {
     }
 
     /// Whether a block of a far pack is in its file. If so, its bytes are these.
-    pub(crate) fn has(&self, block: &Block, bytes: &mut Vec<u8>) -> bool {
+    pub(crate) fn has(&self, block: &PackBlock, bytes: &mut Vec<u8>) -> bool {
         bytes.resize(block.stored as usize, 0);
         self.file.read_exact_at(bytes, block.offset).is_ok() && is_as_written(block, bytes)
     }
 
     /// Puts a block that came from far into the file, if it is what was written.
-    pub(crate) fn keep(&self, block: &Block, bytes: &[u8]) -> Result<bool, Error> {
+    pub(crate) fn keep(&self, block: &PackBlock, bytes: &[u8]) -> Result<bool, Error> {
         if bytes.len() != block.stored as usize || !is_as_written(block, bytes) {
             return Ok(false);
         }
@@ -159,16 +168,16 @@ impl Pack {
     pub(crate) fn block(
         &self,
         number: u32,
-        key: Option<&Key>,
-        unpacking: &mut Unpacking,
+        key: Option<&EncryptionKey>,
+        unpacking: &mut UnpackBuffers,
     ) -> Result<Vec<u8>, Error> {
         let block = self.find(number)?;
         let mut raw = std::mem::take(&mut unpacking.spare);
-        if block.how == How::Plain && !block.sealed {
+        if block.how == BlockEncoding::Plain && !block.sealed {
             self.read_into(&block, &mut raw)?;
         } else {
             self.read_into(&block, &mut unpacking.stored)?;
-            if block.how == How::Trimmed {
+            if block.how == BlockEncoding::Trimmed {
                 unpacking.stored.drain(..CHECK.min(unpacking.stored.len()));
             }
             self.unpack(&block, key, unpacking, &mut raw)?;
@@ -181,9 +190,9 @@ impl Pack {
 
     fn unpack(
         &self,
-        block: &Block,
-        key: Option<&Key>,
-        unpacking: &mut Unpacking,
+        block: &PackBlock,
+        key: Option<&EncryptionKey>,
+        unpacking: &mut UnpackBuffers,
         raw: &mut Vec<u8>,
     ) -> Result<(), Error> {
         if block.sealed {
@@ -192,7 +201,7 @@ impl Pack {
             unpacking.stored = opened.ok_or_else(|| self.damaged("a block does not open with this key"))?;
         }
         raw.clear();
-        if block.how == How::Plain {
+        if block.how == BlockEncoding::Plain {
             raw.extend_from_slice(&unpacking.stored);
             return Ok(());
         }
@@ -207,7 +216,7 @@ impl Pack {
 
 /// Memory for unpacking, used again for the next block: fresh pages cost more than what is done with them.
 #[derive(Default)]
-pub(crate) struct Unpacking {
+pub(crate) struct UnpackBuffers {
     stored: Vec<u8>,
     /// What becomes the next block.
     pub(crate) spare: Vec<u8>,
@@ -223,10 +232,10 @@ pub(crate) fn is_sealed(path: &Path) -> io::Result<bool> {
     Ok(sealed == [1])
 }
 
-fn is_as_written(block: &Block, bytes: &[u8]) -> bool {
+fn is_as_written(block: &PackBlock, bytes: &[u8]) -> bool {
     let (check, bytes) = match block.how {
-        How::Trimmed => bytes.split_at_checked(CHECK).unwrap_or_default(),
-        How::Plain | How::Zstd | How::Dropped => (&block.check[..], bytes),
+        BlockEncoding::Trimmed => bytes.split_at_checked(CHECK).unwrap_or_default(),
+        BlockEncoding::Plain | BlockEncoding::Zstd | BlockEncoding::Dropped => (&block.check[..], bytes),
     };
     beginning(bytes) == check
 }

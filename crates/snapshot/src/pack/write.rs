@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
-use super::{BLOCK, Block, How, MAGIC, Noted, Pack, TEMPORARY, Table, Unpacking, beginning, file_name};
-use crate::disk::Disk;
+use super::{
+    BLOCK, BlockEncoding, MAGIC, PackBlock, PackFile, PackNote, PackTable, TEMPORARY, UnpackBuffers,
+    beginning, file_name,
+};
+use crate::disk::DiskWriter;
 use crate::id::PackId;
-use crate::key::Key;
-use crate::object::{Place, Ref};
-use crate::repo::Inventory;
+use crate::key::EncryptionKey;
+use crate::object::{ObjectLocation, ObjectRef};
+use crate::repo::PackInventory;
 use crate::{Error, pack};
 
 /// Writes go out in pieces of this size: a small pack is one write.
@@ -24,53 +27,53 @@ const BUFFER: usize = 2 << 20;
 const LEVEL: i32 = 3;
 
 #[derive(Debug)]
-pub(crate) struct Packing<'a> {
-    place: Where<'a>,
-    state: Mutex<State>,
+pub(crate) struct PackWriter<'a> {
+    place: PackDestination<'a>,
+    state: Mutex<PackWriterState>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Where<'a> {
+pub(crate) struct PackDestination<'a> {
     pub(crate) dir: &'a Path,
-    pub(crate) disk: &'a Disk,
-    pub(crate) key: Option<&'a Key>,
+    pub(crate) disk: &'a DiskWriter,
+    pub(crate) key: Option<&'a EncryptionKey>,
     /// Held by whoever gives a pack its name, and alone by whoever takes one away: the same files captured
     /// again are the same pack.
     pub(crate) naming: &'a RwLock<()>,
-    pub(crate) inventory: &'a Inventory,
+    pub(crate) inventory: &'a PackInventory,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    file: Option<New>,
+struct PackWriterState {
+    file: Option<UnnamedPackFile>,
     written: u64,
     buffer: Vec<u8>,
     /// By number; a block's place is known before its bytes are.
-    blocks: Vec<Option<Block>>,
+    blocks: Vec<Option<PackBlock>>,
 }
 
 /// A file that has no name yet. Abandoned it leaves nothing.
 #[derive(Debug)]
-struct New {
+struct UnnamedPackFile {
     file: File,
     path: PathBuf,
-    disk: Disk,
+    disk: DiskWriter,
 }
 
-impl Drop for New {
+impl Drop for UnnamedPackFile {
     fn drop(&mut self) {
         // Renamed, there is nothing under this name any more.
         let _ = self.disk.remove(&self.path);
     }
 }
 
-impl<'a> Packing<'a> {
-    pub(crate) fn new(place: Where<'a>) -> Packing<'a> {
-        Packing { place, state: Mutex::default() }
+impl<'a> PackWriter<'a> {
+    pub(crate) fn new(place: PackDestination<'a>) -> PackWriter<'a> {
+        PackWriter { place, state: Mutex::default() }
     }
 
-    pub(crate) fn blocks(&self) -> Blocks<'_, 'a> {
-        Blocks { packing: self, number: None, raw: Vec::new(), compressor: None }
+    pub(crate) fn blocks(&self) -> BlockWriter<'_, 'a> {
+        BlockWriter { packing: self, number: None, raw: Vec::new(), compressor: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -83,24 +86,28 @@ impl<'a> Packing<'a> {
         state.blocks.len() as u32 - 1
     }
 
-    fn put(&self, number: u32, raw: u32, how: How, bytes: &[u8]) -> Result<(), Error> {
+    fn put(&self, number: u32, raw: u32, how: BlockEncoding, bytes: &[u8]) -> Result<(), Error> {
         let sealed = self.place.key.map(|key| key.seal(bytes, b"block"));
         let bytes = sealed.as_deref().unwrap_or(bytes);
         let check = beginning(bytes);
         let mut state = self.state.lock().expect("nobody panics while holding it");
         let offset = self.place.append(&mut state, bytes).map_err(|e| self.place.failed(e))?;
         let stored = bytes.len() as u32;
-        let block = Block { offset, stored, raw, how, sealed: sealed.is_some(), check };
+        let block = PackBlock { offset, stored, raw, how, sealed: sealed.is_some(), check };
         state.blocks[number as usize] = Some(block);
         Ok(())
     }
 
     /// On disk under its name when this returns, with the number of bytes it takes.
-    pub(crate) fn finish(self, root: Option<Ref>, notes: Vec<Noted>) -> Result<(PackId, u64), Error> {
+    pub(crate) fn finish(
+        self,
+        root: Option<ObjectRef>,
+        notes: Vec<PackNote>,
+    ) -> Result<(PackId, u64), Error> {
         let mut state = self.state.into_inner().expect("nobody panics while holding it");
-        let blocks = state.blocks.drain(..).collect::<Option<Vec<Block>>>();
+        let blocks = state.blocks.drain(..).collect::<Option<Vec<PackBlock>>>();
         let blocks = blocks.expect("every builder has put its block");
-        let table = Table { blocks, root, notes };
+        let table = PackTable { blocks, root, notes };
         let done = self.place.close(&mut state, &table, None).and_then(|()| {
             let naming = self.place.naming.read().expect("nobody panics while holding it");
             self.place.publish(&state, &table.name())?;
@@ -112,12 +119,12 @@ impl<'a> Packing<'a> {
     }
 }
 
-impl Where<'_> {
-    fn append(&self, state: &mut State, bytes: &[u8]) -> io::Result<u64> {
+impl PackDestination<'_> {
+    fn append(&self, state: &mut PackWriterState, bytes: &[u8]) -> io::Result<u64> {
         if state.file.is_none() {
             let path = self.dir.join(format!("{TEMPORARY}{}", uuid::Uuid::new_v4().simple()));
             let file = self.disk.create(&path)?;
-            state.file = Some(New { file, path, disk: self.disk.clone() });
+            state.file = Some(UnnamedPackFile { file, path, disk: self.disk.clone() });
             state.buffer.extend_from_slice(MAGIC);
         }
         let offset = state.written + state.buffer.len() as u64;
@@ -128,7 +135,7 @@ impl Where<'_> {
         Ok(offset)
     }
 
-    fn drain(&self, state: &mut State) -> io::Result<()> {
+    fn drain(&self, state: &mut PackWriterState) -> io::Result<()> {
         let Some(new) = &state.file else { return Ok(()) };
         self.disk.write_at(&new.file, &state.buffer, state.written)?;
         state.written += state.buffer.len() as u64;
@@ -137,7 +144,12 @@ impl Where<'_> {
     }
 
     /// On disk, but without a name.
-    fn close(&self, state: &mut State, table: &Table, modified: Option<SystemTime>) -> io::Result<()> {
+    fn close(
+        &self,
+        state: &mut PackWriterState,
+        table: &PackTable,
+        modified: Option<SystemTime>,
+    ) -> io::Result<()> {
         let (bytes, sealed) = sealed_table(&table.encode(), self.key);
         let offset = self.append(state, &bytes)?;
         self.append(state, &footer(sealed, offset, &bytes))?;
@@ -147,7 +159,7 @@ impl Where<'_> {
         self.disk.sync(&new.file)
     }
 
-    fn publish(&self, state: &State, name: &PackId) -> io::Result<()> {
+    fn publish(&self, state: &PackWriterState, name: &PackId) -> io::Result<()> {
         let Some(new) = &state.file else { return Err(io::Error::other("nothing was written")) };
         self.disk.rename(&new.path, &self.dir.join(file_name(name)))
     }
@@ -166,7 +178,7 @@ impl Where<'_> {
     }
 }
 
-pub(super) fn sealed_table(table: &[u8], key: Option<&Key>) -> (Vec<u8>, bool) {
+pub(super) fn sealed_table(table: &[u8], key: Option<&EncryptionKey>) -> (Vec<u8>, bool) {
     match key {
         Some(key) => (key.seal(table, b"table"), true),
         None => (table.to_vec(), false),
@@ -183,23 +195,23 @@ pub(super) fn footer(sealed: bool, offset: u64, table: &[u8]) -> Vec<u8> {
 }
 
 /// One thread's blocks. What is alike belongs together: files apart from lists and directories.
-pub(crate) struct Blocks<'p, 'a> {
-    packing: &'p Packing<'a>,
+pub(crate) struct BlockWriter<'p, 'a> {
+    packing: &'p PackWriter<'a>,
     number: Option<u32>,
     raw: Vec<u8>,
     compressor: Option<zstd::bulk::Compressor<'static>>,
 }
 
-impl Blocks<'_, '_> {
+impl BlockWriter<'_, '_> {
     /// Puts an object into the block that is being filled.
-    pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<Place, Error> {
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<ObjectLocation, Error> {
         if !self.raw.is_empty() && self.raw.len() + bytes.len() > BLOCK {
             self.flush()?;
         }
         let number = *self.number.get_or_insert_with(|| self.packing.number());
         let (start, length) = (self.raw.len() as u32, bytes.len() as u32);
         self.raw.extend_from_slice(bytes);
-        Ok(Place { pack: PackId::SELF, block: number, start, length })
+        Ok(ObjectLocation { pack: PackId::SELF, block: number, start, length })
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
@@ -208,9 +220,9 @@ impl Blocks<'_, '_> {
         let packed = self.compress().map_err(|e| self.packing.place.failed(e))?;
         // Not worth unpacking for less.
         let done = if packed.len() + packed.len() / 32 < self.raw.len() {
-            self.packing.put(number, raw, How::Zstd, &packed)
+            self.packing.put(number, raw, BlockEncoding::Zstd, &packed)
         } else {
-            self.packing.put(number, raw, How::Plain, &self.raw)
+            self.packing.put(number, raw, BlockEncoding::Plain, &self.raw)
         };
         self.raw.clear();
         done
@@ -226,35 +238,35 @@ impl Blocks<'_, '_> {
 }
 
 /// What is wanted of each block: start and length.
-pub(crate) type Live = HashMap<u32, HashSet<(u32, u32)>>;
+pub(crate) type LiveRanges = HashMap<u32, HashSet<(u32, u32)>>;
 
 /// Whether so little of a block is wanted that it is worth writing it again without the rest.
-pub(crate) fn is_worth_trimming(block: &Block, live: &HashSet<(u32, u32)>) -> bool {
+pub(crate) fn is_worth_trimming(block: &PackBlock, live: &HashSet<(u32, u32)>) -> bool {
     let wanted: u64 = live.iter().map(|(_, length)| u64::from(*length)).sum();
-    matches!(block.how, How::Plain | How::Zstd) && wanted * 2 < u64::from(block.raw)
+    matches!(block.how, BlockEncoding::Plain | BlockEncoding::Zstd) && wanted * 2 < u64::from(block.raw)
 }
 
 /// Writes a pack again without what is not wanted. Its name, its age and the places in it stay. One that is only far
 /// has no age, and is here afterwards. `None`: it was captured anew meanwhile, and is left alone.
 pub(crate) fn without(
-    place: Where<'_>,
-    pack: &Pack,
-    wanted: &Live,
+    place: PackDestination<'_>,
+    pack: &PackFile,
+    wanted: &LiveRanges,
     modified: Option<SystemTime>,
 ) -> Result<Option<u64>, Error> {
-    let mut state = State::default();
+    let mut state = PackWriterState::default();
     let mut table = pack.table.clone();
     for (number, block) in table.blocks.iter_mut().enumerate() {
         let number = number as u32;
-        let Some(live) = wanted.get(&number).filter(|_| block.how != How::Dropped) else {
-            *block = Block { offset: 0, stored: 0, how: How::Dropped, sealed: false, ..*block };
+        let Some(live) = wanted.get(&number).filter(|_| block.how != BlockEncoding::Dropped) else {
+            *block = PackBlock { offset: 0, stored: 0, how: BlockEncoding::Dropped, sealed: false, ..*block };
             continue;
         };
         let bytes = if is_worth_trimming(block, live) {
             let bytes = trimmed(place, pack, number, live)?;
-            *block = Block {
+            *block = PackBlock {
                 stored: bytes.len() as u32,
-                how: How::Trimmed,
+                how: BlockEncoding::Trimmed,
                 sealed: place.key.is_some(),
                 ..*block
             };
@@ -281,8 +293,13 @@ pub(crate) fn without(
 }
 
 /// A block with zeros, which take no space, where nothing is wanted.
-fn trimmed(place: Where<'_>, pack: &Pack, number: u32, live: &HashSet<(u32, u32)>) -> Result<Vec<u8>, Error> {
-    let raw = pack.block(number, place.key, &mut Unpacking::default())?;
+fn trimmed(
+    place: PackDestination<'_>,
+    pack: &PackFile,
+    number: u32,
+    live: &HashSet<(u32, u32)>,
+) -> Result<Vec<u8>, Error> {
+    let raw = pack.block(number, place.key, &mut UnpackBuffers::default())?;
     let mut kept = vec![0; raw.len()];
     for (start, length) in live {
         let range = *start as usize..(*start as usize).saturating_add(*length as usize);

@@ -6,28 +6,31 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use super::compare::holds;
-use super::read::Reader;
-use super::{Difference, Exclude, Repo, Root, What};
-use crate::folder::{Attributes, Met, Tour, open_to_read, xattrs};
-use crate::index::{Directory, Entries, Index, Known, KnownEntry, Look, Nature};
-use crate::object::Content;
-use crate::{Error, Kind, TreeId};
+use super::read::ObjectReader;
+use super::{CaptureRoot, DifferenceKind, ExcludeFilter, FolderDifference, Repo};
+use crate::folder::{DirectoryWalker, FileAttributes, WalkerEvent, open_to_read, xattrs};
+use crate::index::{
+    CaptureIndex, IndexEntries, IndexEntry, IndexedContent, IndexedDirectory, IndexedFileKind,
+    StatFingerprint,
+};
+use crate::object::StoredContent;
+use crate::{Error, FileKind, TreeId};
 
 /// What is to be compared with a snapshot.
 #[derive(Clone, Copy)]
-pub struct Audit<'a> {
+pub struct FolderCheck<'a> {
     pub tree: &'a TreeId,
-    pub roots: &'a [Root<'a>],
+    pub roots: &'a [CaptureRoot<'a>],
     /// What the folders looked like at their last capture. Used only if that was of the same files.
     pub index: &'a Path,
     /// The same as of the capture.
-    pub exclude: Exclude<'a>,
-    pub doubt: Doubt,
+    pub exclude: ExcludeFilter<'a>,
+    pub doubt: MismatchPolicy,
 }
 
 /// What is done about an entry that does not look as it did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doubt {
+pub enum MismatchPolicy {
     /// It is read, and is a difference only if it holds something else.
     Read,
     /// It is a difference.
@@ -36,38 +39,43 @@ pub enum Doubt {
 
 /// How folders were compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Audited {
+pub enum FolderCheckMethod {
     Metadata,
     Content,
 }
 
 /// Is told of each difference, with the root that it is in.
-type Tell<'t> = &'t mut dyn FnMut(&str, &Difference);
+type DifferenceSink<'t> = &'t mut dyn FnMut(&str, &FolderDifference);
 
 impl Repo {
     /// Tells every difference between the folders and the snapshot. Sockets, FIFOs and devices do not count, nor does
     /// what the snapshot left out.
-    pub fn audit(&self, audit: &Audit<'_>, tell: Tell<'_>) -> Result<Audited, Error> {
+    pub fn check_folders(
+        &self,
+        audit: &FolderCheck<'_>,
+        tell: DifferenceSink<'_>,
+    ) -> Result<FolderCheckMethod, Error> {
         let index = self.indexes.take(audit.index);
-        let knows = |root: &Root<'_>| index.get(root.name.as_bytes()).is_some();
+        let knows = |root: &CaptureRoot<'_>| index.get(root.name.as_bytes()).is_some();
         if !(index.base().is_some_and(|base| base.same_files(audit.tree)) && audit.roots.iter().all(knows)) {
             self.audit_contents(audit, tell)?;
-            return Ok(Audited::Content);
+            return Ok(FolderCheckMethod::Content);
         }
         let reader = self.reader();
         let done = audit.roots.iter().try_for_each(|root| {
-            let walk = Walk { reader: &reader, index: &index, audit, root, path: Vec::new(), tell };
+            let walk =
+                FolderCheckWalk { reader: &reader, index: &index, audit, root, path: Vec::new(), tell };
             walk.run()
         });
         self.indexes.put(audit.index, index);
-        done.map(|()| Audited::Metadata)
+        done.map(|()| FolderCheckMethod::Metadata)
     }
 
-    fn audit_contents(&self, audit: &Audit<'_>, tell: Tell<'_>) -> Result<(), Error> {
-        for Root { name, folder } in audit.roots {
+    fn audit_contents(&self, audit: &FolderCheck<'_>, tell: DifferenceSink<'_>) -> Result<(), Error> {
+        for CaptureRoot { name, folder } in audit.roots {
             for difference in self.compare(audit.tree, name, folder)? {
                 let left_out = (audit.exclude)(name.as_bytes(), &difference.path);
-                if difference.what != What::Mtime && !left_out {
+                if difference.what != DifferenceKind::Mtime && !left_out {
                     tell(name, &difference);
                 }
             }
@@ -77,40 +85,40 @@ impl Repo {
 }
 
 /// One root, gone through together with what is remembered of it.
-struct Walk<'a, 't> {
-    reader: &'a Reader<'a>,
-    index: &'a Index,
-    audit: &'a Audit<'a>,
-    root: &'a Root<'a>,
+struct FolderCheckWalk<'a, 't> {
+    reader: &'a ObjectReader<'a>,
+    index: &'a CaptureIndex,
+    audit: &'a FolderCheck<'a>,
+    root: &'a CaptureRoot<'a>,
     /// The directory one is in, from the root's own name on.
     path: Vec<u8>,
-    tell: &'a mut (dyn FnMut(&str, &Difference) + 't),
+    tell: &'a mut (dyn FnMut(&str, &FolderDifference) + 't),
 }
 
 /// A directory as it is remembered, and those of its entries that have not been met yet.
-struct Level<'a> {
-    directory: &'a Directory,
-    entries: std::iter::Peekable<Entries<'a>>,
+struct FolderCheckLevel<'a> {
+    directory: &'a IndexedDirectory,
+    entries: std::iter::Peekable<IndexEntries<'a>>,
     /// How long the path was one level higher.
     path_before: usize,
 }
 
-impl<'a> Walk<'a, '_> {
+impl<'a> FolderCheckWalk<'a, '_> {
     fn run(mut self) -> Result<(), Error> {
-        let mut tour = Tour::start(self.root.folder)?;
-        let mut levels: Vec<Level<'a>> = Vec::new();
+        let mut tour = DirectoryWalker::start(self.root.folder)?;
+        let mut levels: Vec<FolderCheckLevel<'a>> = Vec::new();
         let root = self.root.name.as_bytes();
         self.path = root.to_vec();
         levels.extend(self.level(root.len()));
-        while let Some(met) = tour.meet()? {
+        while let Some(met) = tour.next_event()? {
             let Some(level) = levels.last_mut() else { return Ok(()) };
             match met {
-                Met::Left => {
+                WalkerEvent::Left => {
                     level.entries.by_ref().for_each(|entry| self.missing(&entry));
                     self.path.truncate(level.path_before);
                     levels.pop();
                 }
-                Met::Entry(name) => {
+                WalkerEvent::Entry(name) => {
                     while let Some(entry) = level.entries.next_if(|entry| entry.name < name.as_slice()) {
                         self.missing(&entry);
                     }
@@ -134,115 +142,127 @@ impl<'a> Walk<'a, '_> {
         Ok(())
     }
 
-    fn level(&self, path_before: usize) -> Option<Level<'a>> {
+    fn level(&self, path_before: usize) -> Option<FolderCheckLevel<'a>> {
         let directory = self.index.get(&self.path)?;
-        Some(Level { directory, entries: self.index.entries(directory).peekable(), path_before })
+        Some(FolderCheckLevel { directory, entries: self.index.entries(directory).peekable(), path_before })
     }
 
-    fn missing(&mut self, entry: &KnownEntry<'_>) {
+    fn missing(&mut self, entry: &IndexEntry<'_>) {
         if !entry.is_skipped() {
-            self.differ(entry.name, What::Missing);
+            self.differ(entry.name, DifferenceKind::Missing);
         }
     }
 
-    fn extra(&mut self, tour: &Tour, name: &[u8]) {
+    fn extra(&mut self, tour: &DirectoryWalker, name: &[u8]) {
         let kind = tour.attributes(name).map(|is| is.kind);
-        if matches!(kind, Ok(Kind::File | Kind::Dir | Kind::Link)) {
-            self.differ(name, What::Extra);
+        if matches!(kind, Ok(FileKind::File | FileKind::Dir | FileKind::Link)) {
+            self.differ(name, DifferenceKind::Extra);
         }
     }
 
     /// The same name on both sides. True: both are directories, and the tour is in it.
-    fn pair(&mut self, tour: &mut Tour, above: &Directory, entry: &KnownEntry<'_>) -> Result<bool, Error> {
+    fn pair(
+        &mut self,
+        tour: &mut DirectoryWalker,
+        above: &IndexedDirectory,
+        entry: &IndexEntry<'_>,
+    ) -> Result<bool, Error> {
         if entry.is_skipped() {
             return Ok(false);
         }
         let Ok(is) = tour.attributes(entry.name) else {
-            self.differ(entry.name, What::Unreadable);
+            self.differ(entry.name, DifferenceKind::Unreadable);
             return Ok(false);
         };
-        let look = Look::from(&is);
+        let look = StatFingerprint::from(&is);
         if look.nature != entry.look.nature {
-            self.differ(entry.name, What::Kind);
+            self.differ(entry.name, DifferenceKind::Kind);
             return Ok(false);
         }
         if look.mode != entry.look.mode {
-            self.differ(entry.name, What::Mode);
+            self.differ(entry.name, DifferenceKind::Mode);
         }
         match look.nature {
-            Nature::Dir => Ok(self.directory(tour, entry, &is)),
-            Nature::File | Nature::Link => {
+            IndexedFileKind::Dir => Ok(self.directory(tour, entry, &is)),
+            IndexedFileKind::File | IndexedFileKind::Link => {
                 let same = look == entry.look;
                 match self.audit.doubt {
-                    Doubt::Believe if !same => self.differ(entry.name, What::Content),
-                    Doubt::Read if !same || above.is_racy(look.changed) => self.read(tour, entry, &is)?,
-                    Doubt::Believe | Doubt::Read => {}
+                    MismatchPolicy::Believe if !same => self.differ(entry.name, DifferenceKind::Content),
+                    MismatchPolicy::Read if !same || above.is_racy(look.changed) => {
+                        self.read(tour, entry, &is)?
+                    }
+                    MismatchPolicy::Believe | MismatchPolicy::Read => {}
                 }
                 Ok(false)
             }
-            Nature::Other => Ok(false),
+            IndexedFileKind::Other => Ok(false),
         }
     }
 
-    fn directory(&mut self, tour: &mut Tour, entry: &KnownEntry<'_>, is: &Attributes) -> bool {
+    fn directory(&mut self, tour: &mut DirectoryWalker, entry: &IndexEntry<'_>, is: &FileAttributes) -> bool {
         let child = [self.path.as_slice(), b"/", entry.name].concat();
         if self.index.get(&child).is_none() || tour.enter(entry.name).is_err() {
-            self.differ(entry.name, What::Unreadable);
+            self.differ(entry.name, DifferenceKind::Unreadable);
             return false;
         }
         if is.changed != entry.look.changed
-            && let Known::Dir(known) = entry.known()
+            && let IndexedContent::Dir(known) = entry.known()
             && known != xattrs(tour.here())
         {
-            self.differ(entry.name, What::Attributes);
+            self.differ(entry.name, DifferenceKind::Attributes);
         }
         true
     }
 
     /// It does not look as it did: what it holds decides.
-    fn read(&mut self, tour: &Tour, entry: &KnownEntry<'_>, is: &Attributes) -> Result<(), Error> {
+    fn read(
+        &mut self,
+        tour: &DirectoryWalker,
+        entry: &IndexEntry<'_>,
+        is: &FileAttributes,
+    ) -> Result<(), Error> {
         match entry.known() {
-            Known::File(content, known) => {
+            IndexedContent::File(content, known) => {
                 let Ok((file, _lent)) = open_to_read(tour.here(), entry.name) else {
-                    self.differ(entry.name, What::Unreadable);
+                    self.differ(entry.name, DifferenceKind::Unreadable);
                     return Ok(());
                 };
                 if known != xattrs(file.as_fd()) {
-                    self.differ(entry.name, What::Attributes);
+                    self.differ(entry.name, DifferenceKind::Attributes);
                 }
                 self.content(entry.name, is, &content, &file)
             }
-            Known::Link(target) => {
+            IndexedContent::Link(target) => {
                 let found = rustix::fs::readlinkat(tour.here(), entry.name, Vec::new());
                 if !found.is_ok_and(|found| found.to_bytes() == target) {
-                    self.differ(entry.name, What::Target);
+                    self.differ(entry.name, DifferenceKind::Target);
                 }
                 Ok(())
             }
-            Known::Dir(_) | Known::Skipped(_) => Ok(()),
+            IndexedContent::Dir(_) | IndexedContent::Skipped(_) => Ok(()),
         }
     }
 
     fn content(
         &mut self,
         name: &[u8],
-        is: &Attributes,
-        content: &Content,
+        is: &FileAttributes,
+        content: &StoredContent,
         file: &std::fs::File,
     ) -> Result<(), Error> {
         if is.size != content.size {
-            self.differ(name, What::Size);
+            self.differ(name, DifferenceKind::Size);
             return Ok(());
         }
         match holds(self.reader, file, &self.reader.content(content)?) {
             Ok(true) => {}
-            Ok(false) => self.differ(name, What::Content),
-            Err(_) => self.differ(name, What::Unreadable),
+            Ok(false) => self.differ(name, DifferenceKind::Content),
+            Err(_) => self.differ(name, DifferenceKind::Unreadable),
         }
         Ok(())
     }
 
-    fn differ(&mut self, name: &[u8], what: What) {
+    fn differ(&mut self, name: &[u8], what: DifferenceKind) {
         let root = self.root.name;
         let mut path = self.path.get(root.len() + 1..).unwrap_or_default().to_vec();
         if !path.is_empty() {
@@ -250,7 +270,7 @@ impl<'a> Walk<'a, '_> {
         }
         path.extend_from_slice(name);
         if !(self.audit.exclude)(root.as_bytes(), &path) {
-            (self.tell)(root, &Difference { path, what });
+            (self.tell)(root, &FolderDifference { path, what });
         }
     }
 }

@@ -2,24 +2,28 @@
 
 use std::cmp::Ordering;
 
-use super::leaves::{ContentId, Leaf, LeafKind};
+use super::leaves::{ContentId, FileEntry, FileEntryKind};
 use crate::{Error, RelPath};
 
 /// A file or link that is not what it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct PathChange {
     pub path: Vec<u8>,
     /// `None`: it was not there.
-    pub before: Option<LeafKind>,
+    pub before: Option<FileEntryKind>,
     /// `None`: it is gone.
-    pub now: Option<LeafKind>,
+    pub now: Option<FileEntryKind>,
 }
 
-type Ask<'a> = &'a dyn Fn(&RelPath) -> Result<Option<ContentId>, Error>;
+type ContentLookup<'a> = &'a dyn Fn(&RelPath) -> Result<Option<ContentId>, Error>;
 
 /// What is not the same in two states, both sorted by path. Times and permissions do not count, except whether a
 /// file can be executed. `ask` tells what a file holds now, where that is not known yet.
-pub fn changes(before: Vec<Leaf>, now: Vec<Leaf>, ask: Ask<'_>) -> Result<Vec<Change>, Error> {
+pub fn changes(
+    before: Vec<FileEntry>,
+    now: Vec<FileEntry>,
+    ask: ContentLookup<'_>,
+) -> Result<Vec<PathChange>, Error> {
     let (mut before, mut now) = (before.into_iter().peekable(), now.into_iter().peekable());
     let mut changes = Vec::new();
     loop {
@@ -37,29 +41,28 @@ pub fn changes(before: Vec<Leaf>, now: Vec<Leaf>, ask: Ask<'_>) -> Result<Vec<Ch
         {
             continue;
         }
-        changes.push(Change { path, before: was.map(|leaf| leaf.what), now: is.map(|leaf| leaf.what) });
+        changes.push(PathChange { path, before: was.map(|leaf| leaf.what), now: is.map(|leaf| leaf.what) });
     }
 }
 
-fn is_same(was: &Leaf, is: &Leaf, ask: Ask<'_>) -> Result<bool, Error> {
+fn is_same(was: &FileEntry, is: &FileEntry, ask: ContentLookup<'_>) -> Result<bool, Error> {
     match (&was.what, &is.what) {
-        (LeafKind::Link { target: was }, LeafKind::Link { target: is }) => Ok(was == is),
+        (FileEntryKind::Link { target: was }, FileEntryKind::Link { target: is }) => Ok(was == is),
         (
-            LeafKind::File { size: was_size, mode: was_mode, content: was_content },
-            LeafKind::File { size, mode, content },
+            FileEntryKind::File { size: was_size, mode: was_mode, content: was_content },
+            FileEntryKind::File { size, mode, content },
         ) => {
             if was_size != size || (was_mode ^ mode) & 0o100 != 0 {
                 return Ok(false);
             }
             let content = match content {
                 Some(content) => Some(*content),
-                None => ask(&RelPath::met(&is.path)?)?,
+                None => ask(&RelPath::from_walk(&is.path)?)?,
             };
             Ok(*was_content == content)
         }
-        (LeafKind::Link { .. }, LeafKind::File { .. }) | (LeafKind::File { .. }, LeafKind::Link { .. }) => {
-            Ok(false)
-        }
+        (FileEntryKind::Link { .. }, FileEntryKind::File { .. })
+        | (FileEntryKind::File { .. }, FileEntryKind::Link { .. }) => Ok(false),
     }
 }
 
@@ -67,17 +70,17 @@ fn is_same(was: &Leaf, is: &Leaf, ask: Ask<'_>) -> Result<bool, Error> {
 mod tests {
     use super::*;
 
-    fn file(path: &str, size: u64, mode: u32) -> Leaf {
-        Leaf { path: path.into(), what: LeafKind::File { size, mode, content: None } }
+    fn file(path: &str, size: u64, mode: u32) -> FileEntry {
+        FileEntry { path: path.into(), what: FileEntryKind::File { size, mode, content: None } }
     }
 
-    fn link(path: &str, target: &str) -> Leaf {
-        Leaf { path: path.into(), what: LeafKind::Link { target: target.into() } }
+    fn link(path: &str, target: &str) -> FileEntry {
+        FileEntry { path: path.into(), what: FileEntryKind::Link { target: target.into() } }
     }
 
-    fn changed(before: Vec<Leaf>, now: Vec<Leaf>) -> Vec<String> {
+    fn changed(before: Vec<FileEntry>, now: Vec<FileEntry>) -> Vec<String> {
         let changes = super::changes(before, now, &|_| Ok(None)).expect("no I/O");
-        let shown = |change: &Change| {
+        let shown = |change: &PathChange| {
             let sign = match (&change.before, &change.now) {
                 (None, _) => '+',
                 (_, None) => '-',

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Repo;
-use super::inventory::Whereabouts;
-use super::read::{Reader, follow};
-use crate::id::{PackId, Sort};
-use crate::object::Place;
-use crate::pack::{self, Block, EXTENSION, How, Live, Pack};
+use super::inventory::PackLocation;
+use super::read::{ObjectReader, follow};
+use crate::id::{ObjectKind, PackId};
+use crate::object::ObjectLocation;
+use crate::pack::{self, BlockEncoding, EXTENSION, LiveRanges, PackBlock, PackFile};
 use crate::{Error, TreeId};
 
 /// So many packs are asked for at once.
@@ -31,27 +31,27 @@ const WORTH: u64 = 256 << 10;
 
 /// What must stay.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct GcRoots {
     /// Snapshots with all their files.
     pub trees: Vec<TreeId>,
     /// Snapshots of which only what travels with them is wanted: the history that others build on.
     pub notes: Vec<TreeId>,
     /// Snapshots with all their files, which need not be here if they are far.
-    pub cold: Vec<TreeId>,
+    pub remote_suffices: Vec<TreeId>,
     /// Packs that are safely far as they are here, with everything that they lead to. Nothing leaves before far has
     /// shown that it has the same.
-    pub far: HashSet<String>,
+    pub remote: HashSet<String>,
     /// Packs that are far, too, but not as they are here. They are left alone until they are the same again.
-    pub unlike: HashSet<String>,
+    pub remote_differs: HashSet<String>,
     /// Packs of which nobody can say whether they are wanted: none of them goes.
-    pub unclear: HashSet<String>,
+    pub undecided: HashSet<String>,
     /// All packs that are far and how long they are, if it is to be found what nobody needs of them: then the
     /// directories of snapshots that are only far are read. One of which little is needed is here afterwards, smaller.
-    pub there: Option<HashMap<String, u64>>,
+    pub all_remote: Option<HashMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Collected {
+pub struct GcReport {
     /// Packs that were here and that nobody needs, here or elsewhere.
     pub removed: Vec<String>,
     /// Packs that are only far and that nobody needs, if it was looked for them.
@@ -65,51 +65,51 @@ pub struct Collected {
     pub freed: u64,
 }
 
-type Marked = HashMap<PackId, Live>;
+type LivePackRanges = HashMap<PackId, LiveRanges>;
 
 impl Repo {
     /// Packs younger than `grace` stay whatever is in them: who made them may not have said so yet.
-    pub fn collect(&self, wanted: &Wanted, grace: Duration) -> Result<Collected, Error> {
+    pub fn collect_garbage(&self, wanted: &GcRoots, grace: Duration) -> Result<GcReport, Error> {
         let before = SystemTime::now().checked_sub(grace).unwrap_or(SystemTime::UNIX_EPOCH);
-        self.collect_older(wanted, before)
+        self.collect_garbage_before(wanted, before)
     }
 
     /// As [`Repo::collect`]: packs that were written since `before` stay. What is pinned later than this is called began
     /// with something that is wanted now.
-    pub fn collect_older(&self, wanted: &Wanted, before: SystemTime) -> Result<Collected, Error> {
+    pub fn collect_garbage_before(&self, wanted: &GcRoots, before: SystemTime) -> Result<GcReport, Error> {
         let mut trees: HashSet<TreeId> = wanted.trees.iter().cloned().collect();
         trees.extend(self.pins.lock().expect("nobody panics while holding it").keys().cloned());
         let marks = self.mark(&trees, wanted)?;
-        let mut collected = Collected::default();
+        let mut collected = GcReport::default();
         let mut leaving = Vec::new();
         let here = self.pack_files()?;
-        trees.extend(wanted.cold.iter().cloned());
+        trees.extend(wanted.remote_suffices.iter().cloned());
         let older: Vec<(PackId, SystemTime)> = here.iter().filter(|(_, at)| *at < before).copied().collect();
-        self.give_up_all_but(&trees, &older)?;
+        self.discard_all_but(&trees, &older)?;
         self.announce_removals(&marks, wanted, &older)?;
-        for (pack, size) in wanted.there.iter().flatten() {
+        for (pack, size) in wanted.all_remote.iter().flatten() {
             let id =
                 PackId::parse(pack).filter(|id| here.binary_search_by_key(id, |(here, _)| *here).is_err());
             match id.map(|id| (id, marks.live.get(&id))) {
-                Some((_, None)) if wanted.unclear.contains(pack) => {}
+                Some((_, None)) if wanted.undecided.contains(pack) => {}
                 Some((_, None)) => collected.unneeded.push(pack.clone()),
                 Some((id, Some(live))) if *size >= WORTH => self.shrink(id, None, live, &mut collected)?,
                 Some((_, Some(_))) | None => {}
             }
         }
         for (id, modified) in here {
-            let far = wanted.far.contains(&id.to_string());
+            let far = wanted.remote.contains(&id.to_string());
             match marks.fate(id, far) {
                 _ if modified >= before => collected.kept += 1,
                 // Nobody could tell any more which of the two has what.
-                Fate::Shrink(_) if wanted.unlike.contains(&id.to_string()) => collected.kept += 1,
-                Fate::Stay => collected.kept += 1,
-                Fate::Go if wanted.unclear.contains(&id.to_string()) => collected.kept += 1,
-                Fate::Leave => leaving.push((id, modified)),
-                Fate::Shrink(live) => self.shrink(id, Some(modified), live, &mut collected)?,
-                Fate::Go => {
+                PackFate::Shrink(_) if wanted.remote_differs.contains(&id.to_string()) => collected.kept += 1,
+                PackFate::Stay => collected.kept += 1,
+                PackFate::Go if wanted.undecided.contains(&id.to_string()) => collected.kept += 1,
+                PackFate::Leave => leaving.push((id, modified)),
+                PackFate::Shrink(live) => self.shrink(id, Some(modified), live, &mut collected)?,
+                PackFate::Go => {
                     if self.remove(id, modified, &mut collected)? {
-                        self.away.as_ref().map_or(Ok(()), |away| away.let_go(id))?;
+                        self.remote_cache.as_ref().map_or(Ok(()), |away| away.let_go(id))?;
                         collected.removed.push(id.to_string());
                     }
                 }
@@ -118,7 +118,7 @@ impl Repo {
         self.evict(leaving, &mut collected)?;
         let unneeded: Vec<PackId> =
             collected.unneeded.iter().filter_map(|pack| PackId::parse(pack)).collect();
-        let listed = self.inventory.leaving(&unneeded, Whereabouts::Gone);
+        let listed = self.inventory.leaving(&unneeded, PackLocation::Gone);
         listed.and_then(|()| self.inventory.tidy()).map_err(|e| self.no_inventory(e))?;
         if !collected.removed.is_empty() || collected.evicted > 0 {
             let synced = self.disk.sync_dir(&self.dir);
@@ -130,13 +130,14 @@ impl Repo {
     /// Says which packs go, before any of them does.
     fn announce_removals(
         &self,
-        marks: &Marks,
-        wanted: &Wanted,
+        marks: &GcMarks,
+        wanted: &GcRoots,
         older: &[(PackId, SystemTime)],
     ) -> Result<(), Error> {
-        let goes = |id: &PackId| matches!(marks.fate(*id, wanted.far.contains(&id.to_string())), Fate::Go);
+        let goes =
+            |id: &PackId| matches!(marks.fate(*id, wanted.remote.contains(&id.to_string())), PackFate::Go);
         let going: Vec<PackId> = older.iter().map(|(id, _)| *id).filter(goes).collect();
-        self.inventory.leaving(&going, Whereabouts::Gone).map_err(|e| self.no_inventory(e))
+        self.inventory.leaving(&going, PackLocation::Gone).map_err(|e| self.no_inventory(e))
     }
 
     pub(super) fn pack_files(&self) -> Result<Vec<(PackId, SystemTime)>, Error> {
@@ -154,12 +155,12 @@ impl Repo {
         Ok(packs)
     }
 
-    fn mark(&self, trees: &HashSet<TreeId>, wanted: &Wanted) -> Result<Marks, Error> {
+    fn mark(&self, trees: &HashSet<TreeId>, wanted: &GcRoots) -> Result<GcMarks, Error> {
         let reader = self.reader();
-        let (marks, only_far, seen) = (Marks::default(), HashMap::new(), HashSet::new());
-        let far = &wanted.far;
-        let deep = wanted.there.is_some();
-        let mut marking = Marking { repo: self, reader: &reader, far, deep, marks, only_far, seen };
+        let (marks, only_far, seen) = (GcMarks::default(), HashMap::new(), HashSet::new());
+        let far = &wanted.remote;
+        let deep = wanted.all_remote.is_some();
+        let mut marking = GcMarker { repo: self, reader: &reader, far, deep, marks, only_far, seen };
         for tree in trees {
             marking.tree(tree)?;
         }
@@ -167,7 +168,7 @@ impl Repo {
             marking.notes(tree)?;
         }
         marking.marks.needed_here = marking.marks.live.keys().copied().collect();
-        for tree in &wanted.cold {
+        for tree in &wanted.remote_suffices {
             marking.tree(tree)?;
         }
         Ok(marking.marks)
@@ -177,13 +178,13 @@ impl Repo {
         &self,
         id: PackId,
         modified: Option<SystemTime>,
-        live: &Live,
-        collected: &mut Collected,
+        live: &LiveRanges,
+        collected: &mut GcReport,
     ) -> Result<(), Error> {
         let pack = self.pack(id)?;
         // A pack that stays can still say what it was: others may build on that.
         let mut marked = live.clone();
-        for Place { block, start, length, .. } in pack.table.notes.iter().map(|note| note.at.place) {
+        for ObjectLocation { block, start, length, .. } in pack.table.notes.iter().map(|note| note.at.place) {
             marked.entry(block).or_default().insert((start, length));
         }
         let blocks = pack.table.blocks.iter().zip(0..);
@@ -203,7 +204,7 @@ impl Repo {
     }
 
     /// Whether it is gone from here.
-    fn remove(&self, id: PackId, modified: SystemTime, collected: &mut Collected) -> Result<bool, Error> {
+    fn remove(&self, id: PackId, modified: SystemTime, collected: &mut GcReport) -> Result<bool, Error> {
         let path = self.dir.join(pack::file_name(&id));
         let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
         let _alone = self.naming_packs.write().expect("nobody panics while holding it");
@@ -221,26 +222,26 @@ impl Repo {
     }
 
     /// Removes packs from here of which far says that it has the same.
-    fn evict(&self, leaving: Vec<(PackId, SystemTime)>, collected: &mut Collected) -> Result<(), Error> {
+    fn evict(&self, leaving: Vec<(PackId, SystemTime)>, collected: &mut GcReport) -> Result<(), Error> {
         for some in leaving.chunks(AT_ONCE) {
             // As they are now, not as they were when somebody opened them; one that cannot be opened stays.
             let open =
-                |id: &PackId| Pack::open(&self.dir, *id, self.key.as_ref()).ok().flatten().map(Arc::new);
-            let packs: Vec<Arc<Pack>> = some.iter().filter_map(|(id, _)| open(id)).collect();
-            let same = self.away.as_ref().map_or(Ok(HashSet::new()), |away| away.same(&packs));
+                |id: &PackId| PackFile::open(&self.dir, *id, self.key.as_ref()).ok().flatten().map(Arc::new);
+            let packs: Vec<Arc<PackFile>> = some.iter().filter_map(|(id, _)| open(id)).collect();
+            let same = self.remote_cache.as_ref().map_or(Ok(HashSet::new()), |away| away.same(&packs));
             let same = same.unwrap_or_else(|error| {
                 tracing::warn!(%error, "packs stay here that could be far");
                 HashSet::new()
             });
             let announced: Vec<PackId> =
                 some.iter().map(|(id, _)| *id).filter(|id| same.contains(id)).collect();
-            self.inventory.leaving(&announced, Whereabouts::Remote).map_err(|e| self.no_inventory(e))?;
+            self.inventory.leaving(&announced, PackLocation::Remote).map_err(|e| self.no_inventory(e))?;
             for (id, modified) in some {
                 if !same.contains(id) {
                     collected.kept += 1;
                 } else if self.remove(*id, *modified, collected)? {
                     // What was kept of it may be from when it was another.
-                    self.away.as_ref().map_or(Ok(()), |away| away.let_go(*id))?;
+                    self.remote_cache.as_ref().map_or(Ok(()), |away| away.let_go(*id))?;
                     collected.evicted += 1;
                 }
             }
@@ -249,17 +250,17 @@ impl Repo {
     }
 
     /// Whether another process may be at work here; as long as the answer lives, none may begin.
-    pub fn lock(dir: &Path, how: Lock) -> Result<Locked, Error> {
+    pub fn lock(dir: &Path, how: RepoLockMode) -> Result<RepoLock, Error> {
         let path = dir.join("lock");
         let failed = |e: std::io::Error| Error::system("lock", path.as_os_str().as_bytes(), e);
         let file =
             std::fs::File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         let operation = match how {
-            Lock::Shared => rustix::fs::FlockOperation::NonBlockingLockShared,
-            Lock::Alone => rustix::fs::FlockOperation::NonBlockingLockExclusive,
+            RepoLockMode::Shared => rustix::fs::FlockOperation::NonBlockingLockShared,
+            RepoLockMode::Alone => rustix::fs::FlockOperation::NonBlockingLockExclusive,
         };
         match rustix::fs::flock(&file, operation) {
-            Ok(()) => Ok(Locked { _file: file }),
+            Ok(()) => Ok(RepoLock { _file: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { path: dir.display().to_string() }),
             Err(e) => Err(failed(e.into())),
         }
@@ -267,10 +268,10 @@ impl Repo {
 }
 
 /// How many of a block's bytes nobody wants, as far as they are worth writing it again.
-fn garbage(block: &Block, live: Option<&HashSet<(u32, u32)>>) -> u64 {
+fn garbage(block: &PackBlock, live: Option<&HashSet<(u32, u32)>>) -> u64 {
     let stored = u64::from(block.stored);
     match live {
-        _ if block.how == How::Dropped => 0,
+        _ if block.how == BlockEncoding::Dropped => 0,
         None => stored,
         Some(live) if pack::is_worth_trimming(block, live) => {
             let wanted: u64 = live.iter().map(|(_, length)| u64::from(*length)).sum();
@@ -282,20 +283,20 @@ fn garbage(block: &Block, live: Option<&HashSet<(u32, u32)>>) -> u64 {
 
 /// Collection by one process must not meet captures by another: they do not know each other's pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lock {
+pub enum RepoLockMode {
     Shared,
     Alone,
 }
 
 #[derive(Debug)]
-pub struct Locked {
+pub struct RepoLock {
     _file: std::fs::File,
 }
 
 /// What is wanted.
 #[derive(Default)]
-struct Marks {
-    live: Marked,
+struct GcMarks {
+    live: LivePackRanges,
     /// The packs of what is not cold.
     needed_here: HashSet<PackId>,
     /// Whether something wanted leads behind packs that are only far.
@@ -303,42 +304,42 @@ struct Marks {
 }
 
 /// What becomes of a pack.
-enum Fate<'m> {
+enum PackFate<'m> {
     Stay,
     /// Without what nobody wants, if that is much.
-    Shrink(&'m Live),
+    Shrink(&'m LiveRanges),
     /// It is enough that it is far.
     Leave,
     Go,
 }
 
-impl Marks {
-    fn fate(&self, pack: PackId, far: bool) -> Fate<'_> {
+impl GcMarks {
+    fn fate(&self, pack: PackId, far: bool) -> PackFate<'_> {
         // Whatever is hidden may need any of it.
         let unclear = far && self.hidden;
         match self.live.get(&pack) {
-            Some(_) if far && !self.needed_here.contains(&pack) => Fate::Leave,
-            Some(_) if unclear => Fate::Stay,
-            Some(live) => Fate::Shrink(live),
-            None if unclear => Fate::Leave,
-            None => Fate::Go,
+            Some(_) if far && !self.needed_here.contains(&pack) => PackFate::Leave,
+            Some(_) if unclear => PackFate::Stay,
+            Some(live) => PackFate::Shrink(live),
+            None if unclear => PackFate::Leave,
+            None => PackFate::Go,
         }
     }
 }
 
-struct Marking<'m> {
+struct GcMarker<'m> {
     repo: &'m Repo,
-    reader: &'m Reader<'m>,
+    reader: &'m ObjectReader<'m>,
     far: &'m HashSet<String>,
     deep: bool,
-    marks: Marks,
+    marks: GcMarks,
     only_far: HashMap<PackId, bool>,
     /// By place, not by name: the same directory may be stored twice, and both are needed.
-    seen: HashSet<Place>,
+    seen: HashSet<ObjectLocation>,
 }
 
-impl Marking<'_> {
-    fn mark(&mut self, place: &Place) {
+impl GcMarker<'_> {
+    fn mark(&mut self, place: &ObjectLocation) {
         let live = self.marks.live.entry(place.pack).or_default();
         live.entry(place.block).or_default().insert((place.start, place.length));
     }
@@ -364,17 +365,17 @@ impl Marking<'_> {
         // With or without notes it stays: it is the place where the snapshot begins.
         self.marks.live.entry(pack.id).or_default();
         for note in &pack.table.notes {
-            self.mark(&Place { pack: pack.id, ..note.at.place });
+            self.mark(&ObjectLocation { pack: pack.id, ..note.at.place });
         }
         Ok(())
     }
 
     /// Whether to look into it.
-    fn meet(&mut self, sort: Sort, place: &Place) -> bool {
+    fn meet(&mut self, sort: ObjectKind, place: &ObjectLocation) -> bool {
         self.mark(place);
         let leads_on = match sort {
-            Sort::Directory | Sort::List => self.seen.insert(*place),
-            Sort::Chunk => false,
+            ObjectKind::Directory | ObjectKind::List => self.seen.insert(*place),
+            ObjectKind::Chunk => false,
         };
         let hidden = leads_on && self.is_only_far(place.pack);
         self.marks.hidden |= hidden;

@@ -7,22 +7,22 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 
 use super::Repo;
-use super::read::Reader;
+use super::read::ObjectReader;
 use crate::cut::is_zero;
-use crate::folder::{Attributes, Met, Time, Tour, open_to_read, xattrs};
-use crate::object::{Content, Entry, Node, Piece, Xattrs};
-use crate::{Error, Folder, Kind, TreeId};
+use crate::folder::{DirectoryWalker, FileAttributes, FileTime, WalkerEvent, open_to_read, xattrs};
+use crate::object::{ContentPiece, StoredContent, TreeEntry, TreeNode, Xattrs};
+use crate::{Error, FileKind, Folder, TreeId};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct FolderDifference {
     /// Relative to the root; empty for the root itself.
     pub path: Vec<u8>,
-    pub what: What,
+    pub what: DifferenceKind,
 }
 
 /// How the folder differs from the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum DifferenceKind {
     /// In the tree only; for a directory, with all that is in it.
     Missing,
     /// In the folder only; for a directory, with all that is in it.
@@ -44,40 +44,45 @@ pub enum What {
 impl Repo {
     /// What is different in a folder, entry by entry. Sockets, FIFOs and devices are never in a tree and do
     /// not count as extra; neither does the mode of the root, which is not kept.
-    pub fn compare(&self, tree: &TreeId, root: &str, folder: &Folder) -> Result<Vec<Difference>, Error> {
+    pub fn compare(
+        &self,
+        tree: &TreeId,
+        root: &str,
+        folder: &Folder,
+    ) -> Result<Vec<FolderDifference>, Error> {
         let reader = self.reader();
         let modified = self.find_root(&reader, tree, root)?.modified;
         let entries = reader.directory(&self.root_at(&reader, tree, root)?)?;
-        let is = Attributes::of(folder.fd()).map_err(|e| Error::system("read", b".", e))?;
-        let mut comparing = Comparing {
+        let is = FileAttributes::of(folder.fd()).map_err(|e| Error::system("read", b".", e))?;
+        let mut comparing = FolderComparer {
             reader: &reader,
             levels: vec![entries.into_iter()],
             path: Vec::new(),
-            tour: Tour::start(folder)?,
+            tour: DirectoryWalker::start(folder)?,
             differences: Vec::new(),
             objects: HashMap::new(),
             groups: HashMap::new(),
         };
         if is.modified != modified {
-            comparing.differences.push(Difference { path: Vec::new(), what: What::Mtime });
+            comparing.differences.push(FolderDifference { path: Vec::new(), what: DifferenceKind::Mtime });
         }
         comparing.run()?;
         Ok(comparing.differences)
     }
 }
 
-struct Comparing<'a> {
-    reader: &'a Reader<'a>,
-    levels: Vec<std::vec::IntoIter<Entry>>,
+struct FolderComparer<'a> {
+    reader: &'a ObjectReader<'a>,
+    levels: Vec<std::vec::IntoIter<TreeEntry>>,
     path: Vec<Vec<u8>>,
-    tour: Tour,
-    differences: Vec<Difference>,
+    tour: DirectoryWalker,
+    differences: Vec<FolderDifference>,
     /// Objects with several names in the folder, with the number their names have in the tree.
     objects: HashMap<(u64, u64), u64>,
     groups: HashMap<u64, (u64, u64)>,
 }
 
-impl Comparing<'_> {
+impl FolderComparer<'_> {
     /// Both sides are always in the same directory.
     fn run(&mut self) -> Result<(), Error> {
         let (mut expected, mut met) = (self.expected(), self.met()?);
@@ -91,7 +96,7 @@ impl Comparing<'_> {
                     (expected, met) = (self.expected(), self.met()?);
                 }
                 (Some(entry), None) => {
-                    self.differ(&entry.name, What::Missing);
+                    self.differ(&entry.name, DifferenceKind::Missing);
                     expected = self.expected();
                 }
                 (None, Some(name)) => {
@@ -100,7 +105,7 @@ impl Comparing<'_> {
                 }
                 (Some(entry), Some(name)) => match entry.name.cmp(&name) {
                     std::cmp::Ordering::Less => {
-                        self.differ(&entry.name, What::Missing);
+                        self.differ(&entry.name, DifferenceKind::Missing);
                         (expected, met) = (self.expected(), Some(name));
                     }
                     std::cmp::Ordering::Greater => {
@@ -117,135 +122,141 @@ impl Comparing<'_> {
     }
 
     /// The next entry of this directory in the tree; `None` at its end.
-    fn expected(&mut self) -> Option<Entry> {
+    fn expected(&mut self) -> Option<TreeEntry> {
         self.levels.last_mut().and_then(Iterator::next)
     }
 
     /// The same of the folder.
     fn met(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        match self.tour.meet()? {
-            Some(Met::Entry(name)) => Ok(Some(name)),
-            Some(Met::Left) | None => Ok(None),
+        match self.tour.next_event()? {
+            Some(WalkerEvent::Entry(name)) => Ok(Some(name)),
+            Some(WalkerEvent::Left) | None => Ok(None),
         }
     }
 
     fn extra(&mut self, name: &[u8]) {
         let kind = self.tour.attributes(name).map(|is| is.kind);
-        if matches!(kind, Ok(Kind::File | Kind::Dir | Kind::Link)) {
-            self.differ(name, What::Extra);
+        if matches!(kind, Ok(FileKind::File | FileKind::Dir | FileKind::Link)) {
+            self.differ(name, DifferenceKind::Extra);
         }
     }
 
     /// The same name on both sides; two directories are entered.
-    fn pair(&mut self, entry: &Entry) -> Result<(), Error> {
+    fn pair(&mut self, entry: &TreeEntry) -> Result<(), Error> {
         let Ok(is) = self.tour.attributes(&entry.name) else {
-            self.differ(&entry.name, What::Unreadable);
+            self.differ(&entry.name, DifferenceKind::Unreadable);
             return Ok(());
         };
         match (&entry.node, is.kind) {
-            (Node::Dir(at), Kind::Dir) => {
+            (TreeNode::Dir(at), FileKind::Dir) => {
                 self.metadata(entry, &is);
                 if self.tour.enter(&entry.name).is_err() {
-                    self.differ(&entry.name, What::Unreadable);
+                    self.differ(&entry.name, DifferenceKind::Unreadable);
                     return Ok(());
                 }
                 self.attributes(entry, &xattrs(self.tour.here()));
                 self.levels.push(self.reader.directory(at)?.into_iter());
                 self.path.push(entry.name.clone());
             }
-            (Node::File(content), Kind::File) => {
+            (TreeNode::File(content), FileKind::File) => {
                 self.metadata(entry, &is);
                 self.file(entry, &is, content)?;
             }
-            (Node::Link(target), Kind::Link) => self.link(entry, &is, target),
-            (Node::Dir(_) | Node::File(_) | Node::Link(_), _) => self.differ(&entry.name, What::Kind),
+            (TreeNode::Link(target), FileKind::Link) => self.link(entry, &is, target),
+            (TreeNode::Dir(_) | TreeNode::File(_) | TreeNode::Link(_), _) => {
+                self.differ(&entry.name, DifferenceKind::Kind)
+            }
         }
         Ok(())
     }
 
-    fn metadata(&mut self, entry: &Entry, is: &Attributes) {
+    fn metadata(&mut self, entry: &TreeEntry, is: &FileAttributes) {
         if is.raw_mode != entry.mode {
-            self.differ(&entry.name, What::Mode);
+            self.differ(&entry.name, DifferenceKind::Mode);
         }
         self.time(entry, is.modified);
     }
 
-    fn time(&mut self, entry: &Entry, modified: Time) {
+    fn time(&mut self, entry: &TreeEntry, modified: FileTime) {
         if modified != entry.modified {
-            self.differ(&entry.name, What::Mtime);
+            self.differ(&entry.name, DifferenceKind::Mtime);
         }
     }
 
-    fn attributes(&mut self, entry: &Entry, found: &Xattrs) {
+    fn attributes(&mut self, entry: &TreeEntry, found: &Xattrs) {
         if *found != entry.xattrs {
-            self.differ(&entry.name, What::Attributes);
+            self.differ(&entry.name, DifferenceKind::Attributes);
         }
     }
 
-    fn file(&mut self, entry: &Entry, is: &Attributes, content: &Content) -> Result<(), Error> {
+    fn file(&mut self, entry: &TreeEntry, is: &FileAttributes, content: &StoredContent) -> Result<(), Error> {
         if !self.is_linked_alike(is, content.group) {
-            self.differ(&entry.name, What::HardLink);
+            self.differ(&entry.name, DifferenceKind::HardLink);
         }
         if is.size != content.size {
-            self.differ(&entry.name, What::Size);
+            self.differ(&entry.name, DifferenceKind::Size);
             return Ok(());
         }
         let pieces = self.reader.content(content)?;
         let Ok((file, _lent)) = open_to_read(self.tour.here(), &entry.name) else {
-            self.differ(&entry.name, What::Unreadable);
+            self.differ(&entry.name, DifferenceKind::Unreadable);
             return Ok(());
         };
         self.attributes(entry, &xattrs(std::os::fd::AsFd::as_fd(&file)));
         match holds(self.reader, &file, &pieces) {
             Ok(true) => {}
-            Ok(false) => self.differ(&entry.name, What::Content),
-            Err(_) => self.differ(&entry.name, What::Unreadable),
+            Ok(false) => self.differ(&entry.name, DifferenceKind::Content),
+            Err(_) => self.differ(&entry.name, DifferenceKind::Unreadable),
         }
         Ok(())
     }
 
-    fn is_linked_alike(&mut self, is: &Attributes, group: u64) -> bool {
+    fn is_linked_alike(&mut self, is: &FileAttributes, group: u64) -> bool {
         let alone = is.names <= 1 || self.objects.insert(is.id, group).is_none_or(|g| g == group && g != 0);
         let together = group == 0 || *self.groups.entry(group).or_insert(is.id) == is.id;
         alone && together
     }
 
-    fn link(&mut self, entry: &Entry, is: &Attributes, target: &[u8]) {
+    fn link(&mut self, entry: &TreeEntry, is: &FileAttributes, target: &[u8]) {
         self.time(entry, is.modified);
         match rustix::fs::readlinkat(self.tour.here(), entry.name.as_slice(), Vec::new()) {
             Ok(found) if found.to_bytes() == target => {}
-            Ok(_) => self.differ(&entry.name, What::Target),
-            Err(_) => self.differ(&entry.name, What::Unreadable),
+            Ok(_) => self.differ(&entry.name, DifferenceKind::Target),
+            Err(_) => self.differ(&entry.name, DifferenceKind::Unreadable),
         }
     }
 
-    fn differ(&mut self, name: &[u8], what: What) {
+    fn differ(&mut self, name: &[u8], what: DifferenceKind) {
         let mut path = self.path.join(&b'/');
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(name);
-        self.differences.push(Difference { path, what });
+        self.differences.push(FolderDifference { path, what });
     }
 }
 
 /// The same bytes have the same names, so comparing needs only one side's.
-pub(super) fn holds(reader: &Reader<'_>, file: &File, pieces: &[Piece]) -> std::io::Result<bool> {
+pub(super) fn holds(
+    reader: &ObjectReader<'_>,
+    file: &File,
+    pieces: &[ContentPiece],
+) -> std::io::Result<bool> {
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
     for piece in pieces {
         let mut left = piece.length();
         while left > 0 {
-            if let Piece::Zeros { .. } = piece {
+            if let ContentPiece::Zeros { .. } = piece {
                 let hole = hole(file, at)?.min(left);
                 (at, left) = (at + hole, left - hole);
             }
             let part = &mut buffer[..usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20)];
             file.read_exact_at(part, at)?;
             let same = match piece {
-                Piece::Chunk { at, .. } => reader.check(at, part).is_ok(),
-                Piece::Zeros { .. } => is_zero(part),
-                Piece::List { .. } => false,
+                ContentPiece::Chunk { at, .. } => reader.check(at, part).is_ok(),
+                ContentPiece::Zeros { .. } => is_zero(part),
+                ContentPiece::List { .. } => false,
             };
             if !same {
                 return Ok(false);

@@ -7,7 +7,7 @@ const SEALED: &[u8] = b"ASHSEALED\x01";
 
 impl Repo {
     /// As it may be written where others can read. `name` is bound to it: under another name it does not open.
-    pub fn conceal(&self, plain: Vec<u8>, name: &str) -> Vec<u8> {
+    pub fn seal(&self, plain: Vec<u8>, name: &str) -> Vec<u8> {
         match &self.key {
             Some(key) => [SEALED, &key.seal(&plain, place(name).as_bytes())].concat(),
             None => plain,
@@ -15,7 +15,7 @@ impl Repo {
     }
 
     /// Where there is a key nothing is believed that was not sealed with it.
-    pub fn reveal(&self, stored: Vec<u8>, name: &str) -> Result<Vec<u8>, Error> {
+    pub fn unseal(&self, stored: Vec<u8>, name: &str) -> Result<Vec<u8>, Error> {
         let sealed = || Error::Sealed { pack: name.to_owned() };
         match (&self.key, stored.strip_prefix(SEALED)) {
             (None, None) => Ok(stored),
@@ -30,7 +30,7 @@ impl Repo {
     }
 
     /// Whether something was concealed.
-    pub fn is_concealed(stored: &[u8]) -> bool {
+    pub fn is_sealed_blob(stored: &[u8]) -> bool {
         stored.starts_with(SEALED)
     }
 }
@@ -42,25 +42,29 @@ fn place(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Disk, Key};
+    use crate::{DiskWriter, EncryptionKey};
 
     #[test]
     fn what_is_concealed_opens_with_its_key_and_under_its_name_only() {
         let dir = tempfile::tempdir().expect("a directory");
-        let open =
-            |name: &str, key| Repo::open_with(&dir.path().join(name), key, Disk::default()).expect("opened");
-        let (plain, mine, other) =
-            (open("a", None), open("b", Some(Key::new([1; 32]))), open("c", Some(Key::new([2; 32]))));
-        let stored = mine.conceal(b"words".to_vec(), "k");
-        assert!(Repo::is_concealed(&stored) && !String::from_utf8_lossy(&stored).contains("words"));
-        assert_eq!(mine.reveal(stored.clone(), "k").expect("opened"), b"words");
+        let open = |name: &str, key| {
+            Repo::open_with(&dir.path().join(name), key, DiskWriter::default()).expect("opened")
+        };
+        let (plain, mine, other) = (
+            open("a", None),
+            open("b", Some(EncryptionKey::new([1; 32]))),
+            open("c", Some(EncryptionKey::new([2; 32]))),
+        );
+        let stored = mine.seal(b"words".to_vec(), "k");
+        assert!(Repo::is_sealed_blob(&stored) && !String::from_utf8_lossy(&stored).contains("words"));
+        assert_eq!(mine.unseal(stored.clone(), "k").expect("opened"), b"words");
         for (repo, name) in [(&plain, "k"), (&other, "k"), (&mine, "l")] {
-            assert!(matches!(repo.reveal(stored.clone(), name), Err(Error::Sealed { .. })), "{name}");
+            assert!(matches!(repo.unseal(stored.clone(), name), Err(Error::Sealed { .. })), "{name}");
         }
-        assert_eq!(plain.conceal(b"words".to_vec(), "k"), b"words");
-        assert_eq!(plain.reveal(b"words".to_vec(), "k").expect("as it is"), b"words");
+        assert_eq!(plain.seal(b"words".to_vec(), "k"), b"words");
+        assert_eq!(plain.unseal(b"words".to_vec(), "k").expect("as it is"), b"words");
         assert!(
-            matches!(mine.reveal(b"words".to_vec(), "k"), Err(Error::Sealed { .. })),
+            matches!(mine.unseal(b"words".to_vec(), "k"), Err(Error::Sealed { .. })),
             "planted by somebody"
         );
     }

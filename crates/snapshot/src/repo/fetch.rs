@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Repo;
-use super::read::{BlockKey, Reader};
-use crate::far::{Away, Fetched, Held, Part, Tally, part};
+use super::read::{BlockKey, ObjectReader};
+use crate::far::{CachedPackGuard, FetchCounter, FetchProgress, PackRange, RemotePackCache, part};
 use crate::id::PackId;
-use crate::object::{Content, Layout, Node, Piece, Place, Ref};
-use crate::pack::{Block, How, Pack, Unpacking};
+use crate::object::{ContentLayout, ContentPiece, ObjectLocation, ObjectRef, StoredContent, TreeNode};
+use crate::pack::{BlockEncoding, PackBlock, PackFile, UnpackBuffers};
 use crate::{Error, TreeId};
 
 /// Neighbours are read together up to this size: larger reads are not faster, and several run at once.
@@ -25,10 +25,10 @@ impl Repo {
         &self,
         tree: &TreeId,
         roots: &[&str],
-        progress: &mut dyn FnMut(Fetched),
-    ) -> Result<Fetched, Error> {
+        progress: &mut dyn FnMut(FetchProgress),
+    ) -> Result<FetchProgress, Error> {
         let _pinned = self.pin(Some(tree));
-        let Some(mut fetching) = self.fetching(progress) else { return Ok(Fetched::default()) };
+        let Some(mut fetching) = self.fetching(progress) else { return Ok(FetchProgress::default()) };
         let files = fetching.directories(tree, Some(roots))?;
         fetching.contents(&files)?;
         Ok(fetching.tally.sum)
@@ -42,21 +42,31 @@ impl Repo {
     }
 
     /// What is far of one file.
-    pub(super) fn fetch_content(&self, content: &Content) -> Result<(), Error> {
+    pub(super) fn fetch_content(&self, content: &StoredContent) -> Result<(), Error> {
         let mut nobody = |_| {};
         let fetching = self.fetching(&mut nobody);
         fetching.map_or(Ok(()), |mut fetching| fetching.contents(&[content.layout]))
     }
 
     /// `None`: nothing is far.
-    pub(super) fn fetching<'f>(&'f self, progress: &'f mut dyn FnMut(Fetched)) -> Option<Fetching<'f>> {
-        let away = self.away.as_ref()?;
+    pub(super) fn fetching<'f>(
+        &'f self,
+        progress: &'f mut dyn FnMut(FetchProgress),
+    ) -> Option<PackFetcher<'f>> {
+        let away = self.remote_cache.as_ref()?;
         let (held, asked) = (HashMap::new(), HashSet::new());
-        Some(Fetching { repo: self, away, reader: self.reader(), tally: Tally::new(progress), held, asked })
+        Some(PackFetcher {
+            repo: self,
+            away,
+            reader: self.reader(),
+            tally: FetchCounter::new(progress),
+            held,
+            asked,
+        })
     }
 
     /// Makes what is kept of far packs fit again, if more than this is new.
-    pub(super) fn make_room(&self, away: &Away, slack: u64) {
+    pub(super) fn make_room(&self, away: &RemotePackCache, slack: u64) {
         if away.fresh() <= slack {
             return;
         }
@@ -66,41 +76,41 @@ impl Repo {
         }
     }
 
-    fn trim(&self, away: &Away) -> std::io::Result<()> {
+    fn trim(&self, away: &RemotePackCache) -> std::io::Result<()> {
         // What is only kept at hand is in nobody's use.
-        let in_use = |pack: &Arc<Pack>| !pack.is_far() || Arc::strong_count(pack) > 1;
+        let in_use = |pack: &Arc<PackFile>| !pack.is_far() || Arc::strong_count(pack) > 1;
         self.open.lock().expect("nobody panics while holding it").retain(in_use);
         away.trim()
     }
 }
 
 /// Brings what is far. As long as it lives nothing of that is removed.
-pub(super) struct Fetching<'f> {
+pub(super) struct PackFetcher<'f> {
     repo: &'f Repo,
-    away: &'f Arc<Away>,
-    reader: Reader<'f>,
-    tally: Tally<'f>,
+    away: &'f Arc<RemotePackCache>,
+    reader: ObjectReader<'f>,
+    tally: FetchCounter<'f>,
     /// All packs that were met; `None`: it is here.
-    held: HashMap<PackId, Option<Held>>,
+    held: HashMap<PackId, Option<CachedPackGuard>>,
     /// Blocks that were brought, or were there.
     asked: HashSet<BlockKey>,
 }
 
-impl Drop for Fetching<'_> {
+impl Drop for PackFetcher<'_> {
     fn drop(&mut self) {
         self.held.clear();
         self.repo.make_room(self.away, 0);
     }
 }
 
-impl Fetching<'_> {
+impl PackFetcher<'_> {
     /// Brings the directories of these roots, or of all, level by level, and answers what files are in them, those of
     /// the first root first.
     pub(super) fn directories(
         &mut self,
         tree: &TreeId,
         roots: Option<&[&str]>,
-    ) -> Result<Vec<Layout>, Error> {
+    ) -> Result<Vec<ContentLayout>, Error> {
         self.open([tree.pack()])?;
         let root = self.repo.root(tree)?;
         self.bring([root.place])?;
@@ -113,13 +123,13 @@ impl Fetching<'_> {
             Some((number, entry.node))
         });
         let (mut level, mut files) = (Vec::new(), Vec::new());
-        let mut sort = |number: usize, node: Node, level: &mut Vec<(usize, Ref)>| match node {
-            Node::Dir(at) => level.push((number, at)),
-            Node::File(content) => files.push((number, content.layout)),
-            Node::Link(_) => {}
+        let mut sort = |number: usize, node: TreeNode, level: &mut Vec<(usize, ObjectRef)>| match node {
+            TreeNode::Dir(at) => level.push((number, at)),
+            TreeNode::File(content) => files.push((number, content.layout)),
+            TreeNode::Link(_) => {}
         };
         numbered.for_each(|(number, node)| sort(number, node, &mut level));
-        let mut seen: HashSet<Place> = HashSet::new();
+        let mut seen: HashSet<ObjectLocation> = HashSet::new();
         while !level.is_empty() {
             // In the order in which they lie: a block is unpacked once.
             level.sort_by_key(|(number, at)| (*number, at.place.pack, at.place.block, at.place.start));
@@ -136,13 +146,13 @@ impl Fetching<'_> {
     }
 
     /// Brings the contents of files: first what says where they are.
-    pub(super) fn contents(&mut self, files: &[Layout]) -> Result<(), Error> {
-        let mut seen: HashSet<Place> = HashSet::new();
+    pub(super) fn contents(&mut self, files: &[ContentLayout]) -> Result<(), Error> {
+        let mut seen: HashSet<ObjectLocation> = HashSet::new();
         let lists = files.iter().filter_map(|layout| match layout {
-            Layout::List(at) => Some(*at),
-            Layout::Empty | Layout::Whole(_) => None,
+            ContentLayout::List(at) => Some(*at),
+            ContentLayout::Empty | ContentLayout::Whole(_) => None,
         });
-        let lists: Vec<Ref> = lists.filter(|at| seen.insert(at.place)).collect();
+        let lists: Vec<ObjectRef> = lists.filter(|at| seen.insert(at.place)).collect();
         self.bring(lists.iter().map(|at| at.place))?;
         let mut below = Vec::new();
         for at in &lists {
@@ -152,14 +162,14 @@ impl Fetching<'_> {
         let mut wanted = Vec::new();
         for layout in files {
             match layout {
-                Layout::Empty => {}
-                Layout::Whole(at) => wanted.push(at.place),
+                ContentLayout::Empty => {}
+                ContentLayout::Whole(at) => wanted.push(at.place),
                 // Once for all files that have it.
-                Layout::List(at) if !seen.remove(&at.place) => {}
-                Layout::List(at) => {
+                ContentLayout::List(at) if !seen.remove(&at.place) => {}
+                ContentLayout::List(at) => {
                     wanted.extend(self.reader.pieces(at)?.iter().filter_map(|piece| match piece {
-                        Piece::Chunk { at, .. } => Some(at.place),
-                        Piece::Zeros { .. } | Piece::List { .. } => None,
+                        ContentPiece::Chunk { at, .. } => Some(at.place),
+                        ContentPiece::Zeros { .. } | ContentPiece::List { .. } => None,
                     }))
                 }
             }
@@ -175,7 +185,7 @@ impl Fetching<'_> {
                 continue;
             }
             let held = (!self.repo.is_here(id)).then(|| self.away.hold(id));
-            if held.is_some() && self.repo.near(id)?.is_none() {
+            if held.is_some() && self.repo.open_local(id)?.is_none() {
                 unknown.push(id);
             }
             self.held.insert(id, held);
@@ -185,18 +195,18 @@ impl Fetching<'_> {
     }
 
     /// Brings all blocks in which something lies, in this order as far as that costs no further reads.
-    fn bring(&mut self, places: impl IntoIterator<Item = Place>) -> Result<(), Error> {
+    fn bring(&mut self, places: impl IntoIterator<Item = ObjectLocation>) -> Result<(), Error> {
         let keys = places.into_iter().map(|place| (place.pack, place.block));
         let keys: Vec<BlockKey> = keys.filter(|key| self.asked.insert(*key)).collect();
         self.open(keys.iter().map(|(pack, _)| *pack))?;
         let stretches = self.missing(&keys)?;
-        let parts: Vec<Part> = stretches.iter().map(|s| part(&s.pack, s.range.clone())).collect();
+        let parts: Vec<PackRange> = stretches.iter().map(|s| part(&s.pack, s.range.clone())).collect();
         let all = stretches.iter().flat_map(|s| s.blocks.iter().map(|missing| (s.pack, missing.number)));
         let mut waiting: BTreeSet<BlockKey> = all.collect();
         self.away.read(&parts, &mut self.tally, &mut |number, bytes| {
-            let Stretch { pack, range, blocks } = &stretches[number];
+            let CoalescedRead { pack, range, blocks } = &stretches[number];
             let into = self.repo.pack(*pack)?;
-            for Missing { number, block, .. } in blocks {
+            for MissingBlock { number, block, .. } in blocks {
                 let start = (block.offset - range.start) as usize;
                 let bytes = bytes.get(start..start + block.stored as usize);
                 if bytes.map_or(Ok(false), |bytes| into.keep(block, bytes))? {
@@ -207,13 +217,13 @@ impl Fetching<'_> {
         })?;
         // The pack was replaced meanwhile, or is damaged: who reads a block finds out.
         for (pack, number) in waiting {
-            self.repo.block(pack, number, &mut Unpacking::default())?;
+            self.repo.block(pack, number, &mut UnpackBuffers::default())?;
         }
         Ok(())
     }
 
     /// What must be read to have these blocks, in their order.
-    fn missing(&self, keys: &[BlockKey]) -> Result<Vec<Stretch>, Error> {
+    fn missing(&self, keys: &[BlockKey]) -> Result<Vec<CoalescedRead>, Error> {
         let mut by_pack: HashMap<PackId, Vec<(usize, u32)>> = HashMap::new();
         for (turn, (pack, number)) in keys.iter().enumerate() {
             if matches!(self.held.get(pack), Some(Some(_))) {
@@ -225,8 +235,9 @@ impl Fetching<'_> {
             let pack = self.repo.pack(id)?;
             let blocks = numbers.iter().filter_map(|(turn, number)| {
                 let block = *pack.table.blocks.get(*number as usize)?;
-                let there = block.how == How::Dropped || block.stored == 0 || pack.has(&block, &mut buffer);
-                (!there).then_some(Missing { turn: *turn, number: *number, block })
+                let there =
+                    block.how == BlockEncoding::Dropped || block.stored == 0 || pack.has(&block, &mut buffer);
+                (!there).then_some(MissingBlock { turn: *turn, number: *number, block })
             });
             stretches.extend(coalesced(id, blocks.collect()));
         }
@@ -236,35 +247,37 @@ impl Fetching<'_> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Missing {
+struct MissingBlock {
     /// When it is wanted: the lowest first.
     turn: usize,
     number: u32,
-    block: Block,
+    block: PackBlock,
 }
 
 /// Blocks of a pack that are read at once.
 #[derive(Debug, PartialEq, Eq)]
-struct Stretch {
+struct CoalescedRead {
     pack: PackId,
     range: Range<u64>,
-    blocks: Vec<Missing>,
+    blocks: Vec<MissingBlock>,
 }
 
-fn coalesced(pack: PackId, mut missing: Vec<Missing>) -> Vec<Stretch> {
+fn coalesced(pack: PackId, mut missing: Vec<MissingBlock>) -> Vec<CoalescedRead> {
     missing.sort_by_key(|missing| missing.block.offset);
-    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut stretches: Vec<CoalescedRead> = Vec::new();
     for missing in missing {
-        let Block { offset, stored, .. } = missing.block;
+        let PackBlock { offset, stored, .. } = missing.block;
         let end = offset + u64::from(stored);
         match stretches.last_mut() {
-            Some(Stretch { range, blocks, .. })
+            Some(CoalescedRead { range, blocks, .. })
                 if offset <= range.end + GAP && end.max(range.end) - range.start <= LONGEST =>
             {
                 range.end = end.max(range.end);
                 blocks.push(missing);
             }
-            Some(_) | None => stretches.push(Stretch { pack, range: offset..end, blocks: vec![missing] }),
+            Some(_) | None => {
+                stretches.push(CoalescedRead { pack, range: offset..end, blocks: vec![missing] })
+            }
         }
     }
     stretches
@@ -277,9 +290,9 @@ mod tests {
     /// Where the reads begin and end.
     fn ranges(blocks: &[(u64, u32)]) -> Vec<(u64, u64)> {
         let block = |(offset, stored): &(u64, u32)| {
-            let (raw, how, sealed, check) = (*stored, How::Plain, false, [0; 16]);
-            let block = Block { offset: *offset, stored: *stored, raw, how, sealed, check };
-            Missing { turn: 0, number: 0, block }
+            let (raw, how, sealed, check) = (*stored, BlockEncoding::Plain, false, [0; 16]);
+            let block = PackBlock { offset: *offset, stored: *stored, raw, how, sealed, check };
+            MissingBlock { turn: 0, number: 0, block }
         };
         let stretches = coalesced(PackId([1; 16]), blocks.iter().map(block).collect());
         stretches.into_iter().map(|stretch| (stretch.range.start, stretch.range.end)).collect()

@@ -17,7 +17,7 @@ const FRESH: &str = "new-forgotten";
 
 impl Repo {
     /// What must not be used any more, though it may still be found.
-    pub fn forgotten(&self) -> Result<HashSet<TreeId>, Error> {
+    pub fn discarded(&self) -> Result<HashSet<TreeId>, Error> {
         match std::fs::read_to_string(self.forgotten_file()) {
             // A line that is cut short is one that was never promised.
             Ok(text) => Ok(text.lines().filter_map(|line| TreeId::parse(line).ok()).collect()),
@@ -28,9 +28,9 @@ impl Repo {
 
     /// From when this returns these are forgotten, whatever happens; they can be collected. What has no pack any
     /// more needs no line.
-    pub fn give_up(&self, trees: &[TreeId]) -> Result<(), Error> {
-        let _alone = self.forgetting.lock().expect("nobody panics while holding it");
-        let mut all = self.forgotten()?;
+    pub fn discard(&self, trees: &[TreeId]) -> Result<(), Error> {
+        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let mut all = self.discarded()?;
         let before = all.clone();
         all.extend(trees.iter().cloned());
         self.write_changed(all, &before)
@@ -38,13 +38,13 @@ impl Repo {
 
     /// Everything here that is older and not among these is forgotten, and none of these is. Said before any of it is
     /// collected: of a collection that dies halfway only what nobody wants is hurt, and it is known by this list.
-    pub(super) fn give_up_all_but(
+    pub(super) fn discard_all_but(
         &self,
         wanted: &HashSet<TreeId>,
         older: &[(PackId, SystemTime)],
     ) -> Result<(), Error> {
-        let _alone = self.forgetting.lock().expect("nobody panics while holding it");
-        let before = self.forgotten()?;
+        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let before = self.discarded()?;
         let known: HashSet<PackId> = wanted.iter().chain(&before).map(TreeId::pack).collect();
         let mut all = before.clone();
         for (id, modified) in older.iter().filter(|(id, _)| !known.contains(id)) {
@@ -59,13 +59,13 @@ impl Repo {
     }
 
     /// Captured again, it is whole again, and somebody wants it.
-    pub(super) fn remember(&self, tree: &TreeId) -> Result<(), Error> {
+    pub(super) fn undo_discard(&self, tree: &TreeId) -> Result<(), Error> {
         // Nothing is in the way of most captures: there is hardly ever such a line.
-        if !self.forgotten()?.contains(tree) {
+        if !self.discarded()?.contains(tree) {
             return Ok(());
         }
-        let _alone = self.forgetting.lock().expect("nobody panics while holding it");
-        let before = self.forgotten()?;
+        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let before = self.discarded()?;
         let mut all = before.clone();
         all.remove(tree);
         self.write_changed(all, &before)

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use super::Repo;
 use crate::Error;
-use crate::disk::Disk;
+use crate::disk::DiskWriter;
 use crate::id::PackId;
 use crate::pack::EXTENSION;
 
@@ -22,7 +22,7 @@ const MAX_STALE: usize = 1000;
 
 /// Where a pack is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
+pub(crate) enum PackLocation {
     Here,
     /// Collection removed it, or is about to.
     Gone,
@@ -30,50 +30,52 @@ pub(crate) enum Whereabouts {
     Remote,
 }
 
-impl Whereabouts {
+impl PackLocation {
     fn word(self) -> &'static str {
         match self {
-            Whereabouts::Here => "here",
-            Whereabouts::Gone => "gone",
-            Whereabouts::Remote => "remote",
+            PackLocation::Here => "here",
+            PackLocation::Gone => "gone",
+            PackLocation::Remote => "remote",
         }
     }
 
-    fn parse(word: &str) -> Option<Whereabouts> {
-        [Whereabouts::Here, Whereabouts::Gone, Whereabouts::Remote].into_iter().find(|is| is.word() == word)
+    fn parse(word: &str) -> Option<PackLocation> {
+        [PackLocation::Here, PackLocation::Gone, PackLocation::Remote]
+            .into_iter()
+            .find(|is| is.word() == word)
     }
 }
 
-type Listed = BTreeMap<PackId, Whereabouts>;
+type PackLocations = BTreeMap<PackId, PackLocation>;
 
 #[derive(Debug)]
-pub(crate) struct Inventory {
+pub(crate) struct PackInventory {
     dir: PathBuf,
-    disk: Disk,
+    disk: DiskWriter,
     /// Held by the thread that writes.
     writing: Mutex<()>,
 }
 
-impl Inventory {
-    pub(super) fn new(dir: &Path, disk: Disk) -> Inventory {
-        Inventory { dir: dir.to_owned(), disk, writing: Mutex::default() }
+impl PackInventory {
+    pub(super) fn new(dir: &Path, disk: DiskWriter) -> PackInventory {
+        PackInventory { dir: dir.to_owned(), disk, writing: Mutex::default() }
     }
 
     /// A pack has its name, and that is on disk. Not synced: a power failure may take the line, and then the loss of
     /// that pack alone goes unnoticed; the other way round nobody is told of a loss that did not happen.
     pub(crate) fn added(&self, pack: PackId) -> io::Result<()> {
         let _alone = self.writing.lock().expect("nobody panics while holding it");
-        if self.begin()? { Ok(()) } else { self.append(&[(pack, Whereabouts::Here)]).map(drop) }
+        if self.begin()? { Ok(()) } else { self.append(&[(pack, PackLocation::Here)]).map(drop) }
     }
 
     /// Packs that are about to be removed. On disk when this returns: a removal is never durable before its line.
-    pub(super) fn leaving(&self, packs: &[PackId], to: Whereabouts) -> io::Result<()> {
+    pub(super) fn leaving(&self, packs: &[PackId], to: PackLocation) -> io::Result<()> {
         if packs.is_empty() {
             return Ok(());
         }
         let _alone = self.writing.lock().expect("nobody panics while holding it");
         self.begin()?;
-        let lines: Vec<(PackId, Whereabouts)> = packs.iter().map(|pack| (*pack, to)).collect();
+        let lines: Vec<(PackId, PackLocation)> = packs.iter().map(|pack| (*pack, to)).collect();
         let file = self.append(&lines)?;
         self.disk.sync(&file)
     }
@@ -82,11 +84,11 @@ impl Inventory {
     pub(super) fn tidy(&self) -> io::Result<()> {
         let _alone = self.writing.lock().expect("nobody panics while holding it");
         let Some((text, listed)) = self.read()? else { return Ok(()) };
-        let kept: Listed = listed.into_iter().filter(|(_, is)| *is != Whereabouts::Gone).collect();
+        let kept: PackLocations = listed.into_iter().filter(|(_, is)| *is != PackLocation::Gone).collect();
         if text.lines().count() < kept.len() + MAX_STALE { Ok(()) } else { self.write(&kept) }
     }
 
-    pub(super) fn listed(&self) -> io::Result<Listed> {
+    pub(super) fn listed(&self) -> io::Result<PackLocations> {
         Ok(self.read()?.map(|(_, listed)| listed).unwrap_or_default())
     }
 
@@ -96,11 +98,11 @@ impl Inventory {
             return Ok(false);
         }
         let here = packs_in(&self.dir)?;
-        self.write(&here.into_iter().map(|pack| (pack, Whereabouts::Here)).collect())?;
+        self.write(&here.into_iter().map(|pack| (pack, PackLocation::Here)).collect())?;
         Ok(true)
     }
 
-    fn append(&self, lines: &[(PackId, Whereabouts)]) -> io::Result<File> {
+    fn append(&self, lines: &[(PackId, PackLocation)]) -> io::Result<File> {
         let mut file = File::options().read(true).append(true).create(true).open(self.path())?;
         let length = file.metadata()?.len();
         let mut last = [b'\n'];
@@ -113,8 +115,8 @@ impl Inventory {
         Ok(file)
     }
 
-    fn write(&self, listed: &Listed) -> io::Result<()> {
-        let lines: Vec<(PackId, Whereabouts)> = listed.iter().map(|(pack, is)| (*pack, *is)).collect();
+    fn write(&self, listed: &PackLocations) -> io::Result<()> {
+        let lines: Vec<(PackId, PackLocation)> = listed.iter().map(|(pack, is)| (*pack, *is)).collect();
         let fresh = self.dir.join(FRESH);
         self.disk.remove(&fresh)?;
         let file = self.disk.create(&fresh)?;
@@ -124,7 +126,7 @@ impl Inventory {
         self.disk.sync_dir(&self.dir)
     }
 
-    fn read(&self) -> io::Result<Option<(String, Listed)>> {
+    fn read(&self) -> io::Result<Option<(String, PackLocations)>> {
         match std::fs::read(self.path()) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -141,15 +143,15 @@ impl Inventory {
     }
 }
 
-fn text_of(lines: &[(PackId, Whereabouts)]) -> String {
+fn text_of(lines: &[(PackId, PackLocation)]) -> String {
     lines.iter().map(|(pack, is)| format!("{} {pack}\n", is.word())).collect()
 }
 
 /// Lines that are cut short, or that say something we do not know, are left out.
-fn parse(text: &str) -> Listed {
+fn parse(text: &str) -> PackLocations {
     let line = |line: &str| {
         let (word, pack) = line.split_once(' ')?;
-        Some((PackId::parse(pack)?, Whereabouts::parse(word)?))
+        Some((PackId::parse(pack)?, PackLocation::parse(word)?))
     };
     text.lines().filter_map(line).collect()
 }
@@ -172,7 +174,7 @@ impl Repo {
         let here = packs_in(&self.dir).map_err(|e| self.no_inventory(e))?;
         let listed = self.inventory.listed().map_err(|e| self.no_inventory(e))?;
         let missing =
-            listed.into_iter().filter(|(pack, is)| *is == Whereabouts::Here && !here.contains(pack));
+            listed.into_iter().filter(|(pack, is)| *is == PackLocation::Here && !here.contains(pack));
         Ok(missing.map(|(pack, _)| pack.to_string()).collect())
     }
 
@@ -181,7 +183,7 @@ impl Repo {
         let here = packs_in(&self.dir).map_err(|e| self.no_inventory(e))?;
         let listed = self.inventory.listed().map_err(|e| self.no_inventory(e))?;
         let remote =
-            listed.into_iter().filter(|(pack, is)| *is == Whereabouts::Remote && !here.contains(pack));
+            listed.into_iter().filter(|(pack, is)| *is == PackLocation::Remote && !here.contains(pack));
         Ok(remote.map(|(pack, _)| pack.to_string()).collect())
     }
 
@@ -207,11 +209,11 @@ mod tests {
     #[test]
     fn the_last_line_about_a_pack_counts() {
         let expected = [
-            ("000102030405060708090a0b0c0d0e0f", Whereabouts::Remote),
-            ("101112131415161718191a1b1c1d1e1f", Whereabouts::Gone),
-            ("202122232425262728292a2b2c2d2e2f", Whereabouts::Here),
+            ("000102030405060708090a0b0c0d0e0f", PackLocation::Remote),
+            ("101112131415161718191a1b1c1d1e1f", PackLocation::Gone),
+            ("202122232425262728292a2b2c2d2e2f", PackLocation::Here),
         ];
-        let expected: Listed = expected.map(|(text, is)| (id(text), is)).into();
+        let expected: PackLocations = expected.map(|(text, is)| (id(text), is)).into();
         assert_eq!(parse(TEXT), expected);
         let lines: Vec<_> = expected.into_iter().collect();
         assert_eq!(parse(&text_of(&lines)), parse(TEXT));
@@ -221,21 +223,21 @@ mod tests {
     fn a_line_after_one_that_was_cut_short_is_understood() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join(FILE), &TEXT[..TEXT.len() - 9]).expect("written");
-        let inventory = Inventory::new(dir.path(), Disk::default());
+        let inventory = PackInventory::new(dir.path(), DiskWriter::default());
         let pack = id("303132333435363738393a3b3c3d3e3f");
         inventory.added(pack).expect("listed");
         let listed = inventory.listed().expect("read");
-        assert_eq!((listed.len(), listed.get(&pack)), (3, Some(&Whereabouts::Here)));
+        assert_eq!((listed.len(), listed.get(&pack)), (3, Some(&PackLocation::Here)));
     }
 
     #[test]
     fn a_list_with_many_old_lines_becomes_short_and_says_the_same() {
         let dir = tempfile::tempdir().expect("a directory");
-        let inventory = Inventory::new(dir.path(), Disk::default());
+        let inventory = PackInventory::new(dir.path(), DiskWriter::default());
         let (stays, goes) = (id("000102030405060708090a0b0c0d0e0f"), id("101112131415161718191a1b1c1d1e1f"));
         inventory.added(stays).expect("begun");
         inventory.added(stays).expect("listed");
-        inventory.leaving(&vec![goes; MAX_STALE], Whereabouts::Gone).expect("listed");
+        inventory.leaving(&vec![goes; MAX_STALE], PackLocation::Gone).expect("listed");
         inventory.tidy().expect("tidied");
         let text = std::fs::read_to_string(dir.path().join(FILE)).expect("read");
         assert_eq!(text, format!("here {stays}\n"));

@@ -5,21 +5,21 @@ use rustix::io::Errno;
 use super::Repo;
 use super::read::visit;
 use crate::cutting;
-use crate::folder::{Attributes, Met, Tour, open_to_read};
-use crate::id::Id;
-use crate::object::Node;
-use crate::{Error, Folder, Kind, RelPath, TreeId};
+use crate::folder::{DirectoryWalker, FileAttributes, WalkerEvent, open_to_read};
+use crate::id::ObjectId;
+use crate::object::TreeNode;
+use crate::{Error, FileKind, Folder, RelPath, TreeId};
 
 /// A file or a symbolic link. Directories count only by what is in them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaf {
+pub struct FileEntry {
     /// Relative to the root or folder it was found in.
     pub path: Vec<u8>,
-    pub what: LeafKind,
+    pub what: FileEntryKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeafKind {
+pub enum FileEntryKind {
     File {
         size: u64,
         mode: u32,
@@ -33,23 +33,23 @@ pub enum LeafKind {
 
 /// The same for the same bytes, and for no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ContentId(Option<Id>);
+pub struct ContentId(Option<ObjectId>);
 
 impl Repo {
     /// The leaves of one root, sorted by path. A hard link is a file like any other.
-    pub fn leaves(&self, tree: &TreeId, root: &str) -> Result<Vec<Leaf>, Error> {
+    pub fn entries(&self, tree: &TreeId, root: &str) -> Result<Vec<FileEntry>, Error> {
         let reader = self.reader();
         let mut leaves = Vec::new();
         visit(&reader, &self.root_at(&reader, tree, root)?, &mut |path, entry| {
             let what = match &entry.node {
-                Node::File(content) => {
+                TreeNode::File(content) => {
                     let id = Some(ContentId(content.layout.object().map(|at| at.id)));
-                    LeafKind::File { size: content.size, mode: entry.mode, content: id }
+                    FileEntryKind::File { size: content.size, mode: entry.mode, content: id }
                 }
-                Node::Link(target) => LeafKind::Link { target: target.clone() },
-                Node::Dir(_) => return Ok(()),
+                TreeNode::Link(target) => FileEntryKind::Link { target: target.clone() },
+                TreeNode::Dir(_) => return Ok(()),
             };
-            leaves.push(Leaf { path: path.to_vec(), what });
+            leaves.push(FileEntry { path: path.to_vec(), what });
             Ok(())
         })?;
         leaves.sort_by(|a, b| a.path.cmp(&b.path));
@@ -73,33 +73,34 @@ impl Folder {
     /// The leaves beneath, sorted by path, without reading any content. `skip(name, is_dir)` leaves a file or a
     /// whole directory out; the walk stops after `limit` leaves. Unlike [`Folder::walk`] it fails if something
     /// cannot be read: what is left out here would count as deleted.
-    pub fn leaves(&self, skip: &dyn Fn(&[u8], bool) -> bool, limit: usize) -> Result<Vec<Leaf>, Error> {
-        let mut tour = Tour::start(self)?;
+    pub fn entries(&self, skip: &dyn Fn(&[u8], bool) -> bool, limit: usize) -> Result<Vec<FileEntry>, Error> {
+        let mut tour = DirectoryWalker::start(self)?;
         let mut leaves = Vec::new();
         while leaves.len() < limit
-            && let Some(met) = tour.meet()?
+            && let Some(met) = tour.next_event()?
         {
-            let Met::Entry(name) = met else { continue };
+            let WalkerEvent::Entry(name) = met else { continue };
             let path = tour.path_of(&name);
             // The folder is alive.
             let Some(is) = there(tour.attributes(&name)).map_err(|e| Error::system("read", &path, e))? else {
                 continue;
             };
-            if skip(&name, is.kind == Kind::Dir) {
+            if skip(&name, is.kind == FileKind::Dir) {
                 continue;
             }
             match is.kind {
-                Kind::Dir => {
+                FileKind::Dir => {
                     there(tour.enter(&name)).map_err(|e| Error::system("list", &path, e))?;
                 }
-                Kind::File => leaves.push(Leaf { path, what: file(&is) }),
-                Kind::Link => {
+                FileKind::File => leaves.push(FileEntry { path, what: file(&is) }),
+                FileKind::Link => {
                     let target = there(rustix::fs::readlinkat(tour.here(), name.as_slice(), Vec::new()))
                         .map_err(|e| Error::system("read", &path, e))?;
-                    let link = |target: std::ffi::CString| LeafKind::Link { target: target.into_bytes() };
-                    leaves.extend(target.map(|target| Leaf { path, what: link(target) }));
+                    let link =
+                        |target: std::ffi::CString| FileEntryKind::Link { target: target.into_bytes() };
+                    leaves.extend(target.map(|target| FileEntry { path, what: link(target) }));
                 }
-                Kind::Socket | Kind::Fifo | Kind::Device => {}
+                FileKind::Socket | FileKind::Fifo | FileKind::Device => {}
             }
         }
         leaves.sort_by(|a, b| a.path.cmp(&b.path));
@@ -107,8 +108,8 @@ impl Folder {
     }
 }
 
-fn file(is: &Attributes) -> LeafKind {
-    LeafKind::File { size: is.size, mode: is.mode(), content: None }
+fn file(is: &FileAttributes) -> FileEntryKind {
+    FileEntryKind::File { size: is.size, mode: is.mode(), content: None }
 }
 
 /// `None`: it is gone, or something else is in its place since it was listed.

@@ -9,7 +9,7 @@ use crate::{Error, TreeId};
 
 /// A snapshot as the repository knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct SnapshotInfo {
     pub tree: TreeId,
     pub at: SystemTime,
     /// What its pack takes: what was new in it.
@@ -20,7 +20,7 @@ pub struct Snapshot {
 
 impl Repo {
     /// All snapshots, the oldest first. Packs that cannot be read are told in the second list.
-    pub fn snapshots(&self) -> Result<(Vec<Snapshot>, Vec<String>), Error> {
+    pub fn snapshots(&self) -> Result<(Vec<SnapshotInfo>, Vec<String>), Error> {
         let (mut snapshots, mut broken) = (Vec::new(), Vec::new());
         for (id, at) in self.pack_files()? {
             match self.pack(id) {
@@ -28,7 +28,12 @@ impl Repo {
                     let Some(root) = &pack.table.root else { continue };
                     let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
                     let notes = pack.table.notes.iter().map(|note| text(&note.name)).collect();
-                    snapshots.push(Snapshot { tree: TreeId::new(&root.id, &id), at, size: pack.size, notes });
+                    snapshots.push(SnapshotInfo {
+                        tree: TreeId::new(&root.id, &id),
+                        at,
+                        size: pack.size,
+                        notes,
+                    });
                 }
                 Err(error) => broken.push(error.to_string()),
             }
@@ -49,7 +54,7 @@ impl Repo {
     }
 
     /// The snapshots whose packs have a name that begins so. Packs that cannot be read are told in the second list.
-    pub fn beginning_with(&self, digits: &str) -> Result<(Vec<TreeId>, Vec<Error>), Error> {
+    pub fn find_by_prefix(&self, digits: &str) -> Result<(Vec<TreeId>, Vec<Error>), Error> {
         let (mut trees, mut broken) = (Vec::new(), Vec::new());
         for (id, _) in self.pack_files()?.iter().filter(|(id, _)| id.to_string().starts_with(digits)) {
             match self.pack(*id) {
@@ -70,7 +75,7 @@ impl Repo {
 
     /// The snapshot that an index is of. It may have been collected since; whoever keeps indexes deletes them when
     /// he collects.
-    pub fn remembered(index: &std::path::Path) -> Option<TreeId> {
+    pub fn index_base(index: &std::path::Path) -> Option<TreeId> {
         crate::index::base_of(index)
     }
 

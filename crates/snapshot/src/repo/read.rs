@@ -5,37 +5,37 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::Repo;
-use crate::id::{PackId, Sort};
-use crate::object::{self, Content, Layout, Node, Piece, Place, Ref};
-use crate::pack::{BLOCK, Unpacking};
+use crate::id::{ObjectKind, PackId};
+use crate::object::{self, ContentLayout, ContentPiece, ObjectLocation, ObjectRef, StoredContent, TreeNode};
+use crate::pack::{BLOCK, UnpackBuffers};
 use crate::{Error, FileInfo, RelPath, TreeId};
 
 /// Unpacked blocks that are kept at hand: those of directories are come back to.
-const MOST_CACHED: usize = 24 << 20;
+const MAX_CACHED_BYTES: usize = 24 << 20;
 /// The same for all files of a repository that are being read at this moment, however many clients read.
 const MOST_CACHED_CONTENT: usize = 8 << 20;
 
 pub(super) type BlockKey = (PackId, u32);
 
 /// Is shown every entry of a tree, with its path.
-type See<'s> = &'s mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>;
+type EntryVisitor<'s> = &'s mut dyn FnMut(&[u8], &object::TreeEntry) -> Result<(), Error>;
 
-type Meet<'m> = &'m mut dyn FnMut(Sort, &Place) -> bool;
+type ObjectVisitor<'m> = &'m mut dyn FnMut(ObjectKind, &ObjectLocation) -> bool;
 
 /// A tree deeper than any path is damaged or hostile.
-pub(crate) const DEEPEST: usize = 10_000;
+pub(crate) const MAX_DEPTH: usize = 10_000;
 
 /// A tree of more entries is counted before it is gone through: a few directories can say that they are many.
 const MANY: u64 = 1 << 16;
-pub(crate) const MOST_ENTRIES: u64 = 1 << 24;
+pub(crate) const MAX_ENTRIES: u64 = 1 << 24;
 
 /// One entry of a snapshot.
 #[derive(Debug)]
-pub enum Entry {
+pub enum SnapshotEntry {
     File {
         size: u64,
         mtime_ms: i64,
-        content: FileContent,
+        content: FileContentReader,
     },
     /// A symbolic link's target, verbatim.
     Link(Vec<u8>),
@@ -43,26 +43,26 @@ pub enum Entry {
 }
 
 /// Reads objects, and unpacks a block once for all that is in it.
-pub(crate) struct Reader<'r> {
+pub(crate) struct ObjectReader<'r> {
     repo: &'r Repo,
-    cached: Mutex<Cached>,
+    cached: Mutex<BlockCache>,
     most: usize,
 }
 
 #[derive(Default)]
-struct Cached {
+struct BlockCache {
     blocks: HashMap<(PackId, u32), Arc<Vec<u8>>>,
     /// The oldest first.
     order: VecDeque<(PackId, u32)>,
     size: usize,
-    unpacking: Unpacking,
+    unpacking: UnpackBuffers,
 }
 
 /// The unpacked blocks that all readers of file contents share. A client that stops reading keeps no block of its own.
 #[derive(Default)]
-pub(super) struct ContentBlocks(Mutex<Cached>);
+pub(super) struct ContentBlocks(Mutex<BlockCache>);
 
-impl Cached {
+impl BlockCache {
     fn block(
         &mut self,
         repo: &Repo,
@@ -94,8 +94,8 @@ impl Cached {
     }
 }
 
-impl Reader<'_> {
-    pub(super) fn pack(&self, id: PackId) -> Result<Arc<crate::pack::Pack>, Error> {
+impl ObjectReader<'_> {
+    pub(super) fn pack(&self, id: PackId) -> Result<Arc<crate::pack::PackFile>, Error> {
         self.repo.pack(id)
     }
 
@@ -105,32 +105,32 @@ impl Reader<'_> {
     }
 
     /// The bytes of an object; they are still to be checked.
-    fn bytes(&self, place: &Place) -> Result<Vec<u8>, Error> {
+    fn bytes(&self, place: &ObjectLocation) -> Result<Vec<u8>, Error> {
         let block = self.block(place.pack, place.block)?;
         within(&block, place)
             .map(<[u8]>::to_vec)
             .ok_or_else(|| self.damaged(place, "an object outside of its block"))
     }
 
-    pub(crate) fn damaged(&self, place: &Place, what: &str) -> Error {
+    pub(crate) fn damaged(&self, place: &ObjectLocation, what: &str) -> Error {
         Error::Damaged { tree: place.pack.to_string(), what: what.to_owned() }
     }
 
-    pub(crate) fn chunk(&self, at: &Ref) -> Result<Vec<u8>, Error> {
+    pub(crate) fn chunk(&self, at: &ObjectRef) -> Result<Vec<u8>, Error> {
         let bytes = self.bytes(&at.place)?;
         self.check(at, &bytes)?;
         Ok(bytes)
     }
 
     /// Whether a chunk's bytes are what its name says.
-    pub(crate) fn check(&self, at: &Ref, bytes: &[u8]) -> Result<(), Error> {
-        if self.repo.naming.name(Sort::Chunk, bytes) == at.id {
+    pub(crate) fn check(&self, at: &ObjectRef, bytes: &[u8]) -> Result<(), Error> {
+        if self.repo.naming.name(ObjectKind::Chunk, bytes) == at.id {
             return Ok(());
         }
         Err(self.damaged(&at.place, "a content is not what it was"))
     }
 
-    fn logical(&self, sort: Sort, at: &Ref) -> Result<Vec<u8>, Error> {
+    fn logical(&self, sort: ObjectKind, at: &ObjectRef) -> Result<Vec<u8>, Error> {
         let stored = self.bytes(&at.place)?;
         let named = object::split(&stored).map(|(logical, _)| self.repo.naming.name(sort, logical));
         match named {
@@ -139,32 +139,32 @@ impl Reader<'_> {
         }
     }
 
-    pub(crate) fn directory(&self, at: &Ref) -> Result<Vec<object::Entry>, Error> {
-        let stored = self.logical(Sort::Directory, at)?;
+    pub(crate) fn directory(&self, at: &ObjectRef) -> Result<Vec<object::TreeEntry>, Error> {
+        let stored = self.logical(ObjectKind::Directory, at)?;
         object::decode_directory(&stored, at.place.pack).map_err(|e| self.damaged(&at.place, e.0))
     }
 
-    fn list(&self, at: &Ref, most: u8) -> Result<Vec<Piece>, Error> {
-        let stored = self.logical(Sort::List, at)?;
+    fn list(&self, at: &ObjectRef, most: u8) -> Result<Vec<ContentPiece>, Error> {
+        let stored = self.logical(ObjectKind::List, at)?;
         object::decode_list(&stored, at.place.pack, most).map_err(|e| self.damaged(&at.place, e.0))
     }
 
     /// The lists of a file, the upper one first.
-    pub(crate) fn lists(&self, at: &Ref) -> Result<Vec<Ref>, Error> {
+    pub(crate) fn lists(&self, at: &ObjectRef) -> Result<Vec<ObjectRef>, Error> {
         let below = self.list(at, 1)?.into_iter().filter_map(|piece| match piece {
-            Piece::List { at, .. } => Some(at),
-            Piece::Zeros { .. } | Piece::Chunk { .. } => None,
+            ContentPiece::List { at, .. } => Some(at),
+            ContentPiece::Zeros { .. } | ContentPiece::Chunk { .. } => None,
         });
         Ok([*at].into_iter().chain(below).collect())
     }
 
     /// All pieces of a large file, in order.
-    pub(crate) fn pieces(&self, at: &Ref) -> Result<Vec<Piece>, Error> {
+    pub(crate) fn pieces(&self, at: &ObjectRef) -> Result<Vec<ContentPiece>, Error> {
         let mut pieces = Vec::new();
         for piece in self.list(at, 1)? {
             match piece {
-                Piece::Zeros { .. } | Piece::Chunk { .. } => pieces.push(piece),
-                Piece::List { length, at } => {
+                ContentPiece::Zeros { .. } | ContentPiece::Chunk { .. } => pieces.push(piece),
+                ContentPiece::List { length, at } => {
                     let below = self.list(&at, 0)?;
                     if below.iter().try_fold(0u64, |sum, p| sum.checked_add(p.length())) != Some(length) {
                         return Err(self.damaged(&at.place, "a list of another length than it should have"));
@@ -177,11 +177,13 @@ impl Reader<'_> {
     }
 
     /// The pieces of any content, which together are its size.
-    pub(crate) fn content(&self, content: &Content) -> Result<Vec<Piece>, Error> {
+    pub(crate) fn content(&self, content: &StoredContent) -> Result<Vec<ContentPiece>, Error> {
         match &content.layout {
-            Layout::Empty => Ok(Vec::new()),
-            Layout::Whole(at) => Ok(vec![Piece::Chunk { length: content.size, at: *at, pre: 0 }]),
-            Layout::List(at) => {
+            ContentLayout::Empty => Ok(Vec::new()),
+            ContentLayout::Whole(at) => {
+                Ok(vec![ContentPiece::Chunk { length: content.size, at: *at, pre: 0 }])
+            }
+            ContentLayout::List(at) => {
                 let pieces = self.pieces(at)?;
                 let size = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length()));
                 if size != Some(content.size) {
@@ -193,13 +195,13 @@ impl Reader<'_> {
     }
 }
 
-pub(crate) fn within<'b>(block: &'b [u8], place: &Place) -> Option<&'b [u8]> {
+pub(crate) fn within<'b>(block: &'b [u8], place: &ObjectLocation) -> Option<&'b [u8]> {
     let start = place.start as usize;
     block.get(start..start.checked_add(place.length as usize)?)
 }
 
 /// Goes through a tree in the order of its paths; a directory comes before what is in it.
-pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(), Error> {
+pub(crate) fn visit(reader: &ObjectReader<'_>, root: &ObjectRef, see: EntryVisitor<'_>) -> Result<(), Error> {
     let mut levels = vec![(0, root.id, reader.directory(root)?.into_iter())];
     let mut above = HashSet::from([root.id]);
     let mut path: Vec<u8> = Vec::new();
@@ -216,12 +218,12 @@ pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(),
         }
         path.extend_from_slice(&entry.name);
         seen += 1;
-        if seen == MANY && count(reader, root)? > MOST_ENTRIES {
+        if seen == MANY && count(reader, root)? > MAX_ENTRIES {
             return Err(reader.damaged(&root.place, "more entries than any tree"));
         }
         see(&path, &entry)?;
-        if let Node::Dir(at) = &entry.node {
-            if levels.len() >= DEEPEST || !above.insert(at.id) {
+        if let TreeNode::Dir(at) = &entry.node {
+            if levels.len() >= MAX_DEPTH || !above.insert(at.id) {
                 return Err(reader.damaged(&at.place, "a directory within itself"));
             }
             levels.push((path.len(), at.id, reader.directory(at)?.into_iter()));
@@ -232,54 +234,65 @@ pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(),
 
 /// Goes through all that a directory leads to. `meet` is shown where each object lies, and says whether to look into
 /// it; whoever was somewhere before says no.
-pub(super) fn follow(reader: &Reader<'_>, root: Ref, meet: Meet<'_>) -> Result<(), Error> {
+pub(super) fn follow(
+    reader: &ObjectReader<'_>,
+    root: ObjectRef,
+    meet: ObjectVisitor<'_>,
+) -> Result<(), Error> {
     let mut waiting = vec![root];
     while let Some(at) = waiting.pop() {
-        if !meet(Sort::Directory, &at.place) {
+        if !meet(ObjectKind::Directory, &at.place) {
             continue;
         }
         for entry in reader.directory(&at)? {
             match entry.node {
-                Node::Dir(at) => waiting.push(at),
-                Node::File(Content { layout: Layout::List(at), .. }) => follow_list(reader, &at, 1, meet)?,
-                Node::File(Content { layout: Layout::Whole(at), .. }) => {
-                    meet(Sort::Chunk, &at.place);
+                TreeNode::Dir(at) => waiting.push(at),
+                TreeNode::File(StoredContent { layout: ContentLayout::List(at), .. }) => {
+                    follow_list(reader, &at, 1, meet)?
                 }
-                Node::File(Content { layout: Layout::Empty, .. }) | Node::Link(_) => {}
+                TreeNode::File(StoredContent { layout: ContentLayout::Whole(at), .. }) => {
+                    meet(ObjectKind::Chunk, &at.place);
+                }
+                TreeNode::File(StoredContent { layout: ContentLayout::Empty, .. }) | TreeNode::Link(_) => {}
             }
         }
     }
     Ok(())
 }
 
-fn follow_list(reader: &Reader<'_>, at: &Ref, most: u8, meet: Meet<'_>) -> Result<(), Error> {
-    if !meet(Sort::List, &at.place) {
+fn follow_list(
+    reader: &ObjectReader<'_>,
+    at: &ObjectRef,
+    most: u8,
+    meet: ObjectVisitor<'_>,
+) -> Result<(), Error> {
+    if !meet(ObjectKind::List, &at.place) {
         return Ok(());
     }
     for piece in reader.list(at, most)? {
         match piece {
-            Piece::Zeros { .. } => {}
-            Piece::Chunk { at, .. } => {
-                meet(Sort::Chunk, &at.place);
+            ContentPiece::Zeros { .. } => {}
+            ContentPiece::Chunk { at, .. } => {
+                meet(ObjectKind::Chunk, &at.place);
             }
             // It is of the lowest level, and has no others in it.
-            Piece::List { at, .. } => follow_list(reader, &at, 0, meet)?,
+            ContentPiece::List { at, .. } => follow_list(reader, &at, 0, meet)?,
         }
     }
     Ok(())
 }
 
 /// How many entries a tree has; a directory that is in it often is read once.
-fn count(reader: &Reader<'_>, root: &Ref) -> Result<u64, Error> {
-    let open = |at: Ref| -> Result<(Ref, u64, std::vec::IntoIter<Ref>), Error> {
+fn count(reader: &ObjectReader<'_>, root: &ObjectRef) -> Result<u64, Error> {
+    let open = |at: ObjectRef| -> Result<(ObjectRef, u64, std::vec::IntoIter<ObjectRef>), Error> {
         let entries = reader.directory(&at)?;
         let below = entries.iter().filter_map(|entry| match entry.node {
-            Node::Dir(at) => Some(at),
-            Node::File(_) | Node::Link(_) => None,
+            TreeNode::Dir(at) => Some(at),
+            TreeNode::File(_) | TreeNode::Link(_) => None,
         });
         Ok((at, entries.len() as u64, below.collect::<Vec<_>>().into_iter()))
     };
-    let mut counts: HashMap<Ref, u64> = HashMap::new();
+    let mut counts: HashMap<ObjectRef, u64> = HashMap::new();
     let mut levels = vec![open(*root)?];
     while let Some((at, sum, below)) = levels.last_mut() {
         let Some(next) = below.next() else {
@@ -293,7 +306,7 @@ fn count(reader: &Reader<'_>, root: &Ref) -> Result<u64, Error> {
         };
         match counts.get(&next) {
             Some(known) => *sum = sum.saturating_add(*known),
-            None if levels.len() > DEEPEST => return Ok(u64::MAX),
+            None if levels.len() > MAX_DEPTH => return Ok(u64::MAX),
             None => levels.push(open(next)?),
         }
     }
@@ -301,13 +314,13 @@ fn count(reader: &Reader<'_>, root: &Ref) -> Result<u64, Error> {
 }
 
 impl Repo {
-    pub(crate) fn reader(&self) -> Reader<'_> {
-        self.reader_keeping(MOST_CACHED)
+    pub(crate) fn reader(&self) -> ObjectReader<'_> {
+        self.reader_keeping(MAX_CACHED_BYTES)
     }
 
     /// With so many bytes of unpacked blocks at hand.
-    pub(crate) fn reader_keeping(&self, most: usize) -> Reader<'_> {
-        Reader { repo: self, cached: Mutex::default(), most }
+    pub(crate) fn reader_keeping(&self, most: usize) -> ObjectReader<'_> {
+        ObjectReader { repo: self, cached: Mutex::default(), most }
     }
 
     /// They go with the last reader.
@@ -324,19 +337,24 @@ impl Repo {
     /// One of the roots of a tree.
     pub(super) fn find_root(
         &self,
-        reader: &Reader<'_>,
+        reader: &ObjectReader<'_>,
         tree: &TreeId,
         name: &str,
-    ) -> Result<object::Entry, Error> {
+    ) -> Result<object::TreeEntry, Error> {
         let roots = reader.directory(&self.root(tree)?)?;
         let found = roots.into_iter().find(|root| root.name == name.as_bytes());
         found.ok_or_else(|| Error::NotFound { path: format!("{name} in snapshot {tree}") })
     }
 
-    pub(super) fn root_at(&self, reader: &Reader<'_>, tree: &TreeId, name: &str) -> Result<Ref, Error> {
+    pub(super) fn root_at(
+        &self,
+        reader: &ObjectReader<'_>,
+        tree: &TreeId,
+        name: &str,
+    ) -> Result<ObjectRef, Error> {
         match self.find_root(reader, tree, name)?.node {
-            Node::Dir(at) => Ok(at),
-            Node::File(_) | Node::Link(_) => {
+            TreeNode::Dir(at) => Ok(at),
+            TreeNode::File(_) | TreeNode::Link(_) => {
                 Err(Error::Damaged { tree: tree.to_string(), what: "a root that is no directory".to_owned() })
             }
         }
@@ -352,27 +370,32 @@ impl Repo {
     pub fn list_in(&self, tree: &TreeId, root: &str, folder: &RelPath) -> Result<Vec<FileInfo>, Error> {
         let reader = self.reader();
         match self.entry(&reader, (tree, root), folder)?.map(|entry| entry.node) {
-            Some(Node::Dir(at)) => files_of(&reader, &at),
-            Some(Node::File(_) | Node::Link(_)) | None => Ok(Vec::new()),
+            Some(TreeNode::Dir(at)) => files_of(&reader, &at),
+            Some(TreeNode::File(_) | TreeNode::Link(_)) | None => Ok(Vec::new()),
         }
     }
 
     /// One entry of a root, or `None` if it has none there.
-    pub fn read(self: &Arc<Self>, tree: &TreeId, root: &str, path: &RelPath) -> Result<Option<Entry>, Error> {
+    pub fn read(
+        self: &Arc<Self>,
+        tree: &TreeId,
+        root: &str,
+        path: &RelPath,
+    ) -> Result<Option<SnapshotEntry>, Error> {
         let reader = self.reader();
         let Some(found) = self.entry(&reader, (tree, root), path)? else { return Ok(None) };
         let mtime_ms = found.modified.as_millis();
         match found.node {
-            Node::Dir(_) => Ok(Some(Entry::Dir)),
-            Node::Link(target) => Ok(Some(Entry::Link(target))),
-            Node::File(content) => {
+            TreeNode::Dir(_) => Ok(Some(SnapshotEntry::Dir)),
+            TreeNode::Link(target) => Ok(Some(SnapshotEntry::Link(target))),
+            TreeNode::File(content) => {
                 self.fetch_content(&content)?;
                 let pieces = reader.content(&content)?;
                 drop(reader);
-                let content = FileContent::new(self.clone(), pieces);
+                let content = FileContentReader::new(self.clone(), pieces);
                 // Damage is an error of the request, and not of an answer that has begun.
                 content.check_all()?;
-                Ok(Some(Entry::File { size: content.size, mtime_ms, content }))
+                Ok(Some(SnapshotEntry::File { size: content.size, mtime_ms, content }))
             }
         }
     }
@@ -380,10 +403,10 @@ impl Repo {
     /// What is at a path. No link leads anywhere here.
     fn entry(
         &self,
-        reader: &Reader<'_>,
+        reader: &ObjectReader<'_>,
         (tree, root): (&TreeId, &str),
         path: &RelPath,
-    ) -> Result<Option<object::Entry>, Error> {
+    ) -> Result<Option<object::TreeEntry>, Error> {
         let mut at = self.root_at(reader, tree, root)?;
         let mut names = path.as_bytes().split(|b| *b == b'/').peekable();
         while let Some(name) = names.next() {
@@ -393,19 +416,19 @@ impl Repo {
             };
             let found = entries.swap_remove(found);
             match (&found.node, names.peek().is_some()) {
-                (Node::Dir(below), true) => at = *below,
-                (Node::File(_) | Node::Link(_), true) => return Ok(None),
-                (Node::Dir(_) | Node::File(_) | Node::Link(_), false) => return Ok(Some(found)),
+                (TreeNode::Dir(below), true) => at = *below,
+                (TreeNode::File(_) | TreeNode::Link(_), true) => return Ok(None),
+                (TreeNode::Dir(_) | TreeNode::File(_) | TreeNode::Link(_), false) => return Ok(Some(found)),
             }
         }
         Ok(None)
     }
 }
 
-fn files_of(reader: &Reader<'_>, root: &Ref) -> Result<Vec<FileInfo>, Error> {
+fn files_of(reader: &ObjectReader<'_>, root: &ObjectRef) -> Result<Vec<FileInfo>, Error> {
     let mut files = Vec::new();
     visit(reader, root, &mut |path, entry| {
-        if let Node::File(content) = &entry.node {
+        if let TreeNode::File(content) = &entry.node {
             let (size, mtime_ms) = (content.size, entry.modified.as_millis());
             files.push(FileInfo { path: path.to_vec(), size, mtime_ms });
         }
@@ -416,34 +439,34 @@ fn files_of(reader: &Reader<'_>, root: &Ref) -> Result<Vec<FileInfo>, Error> {
 }
 
 /// The content of a file, read bit by bit. It was checked in full before it was handed out, and is again.
-pub struct FileContent {
+pub struct FileContentReader {
     repo: Arc<Repo>,
-    pieces: std::vec::IntoIter<Piece>,
+    pieces: std::vec::IntoIter<ContentPiece>,
     size: u64,
-    now: Now,
+    now: CurrentPiece,
     blocks: Arc<ContentBlocks>,
 }
 
-enum Now {
+enum CurrentPiece {
     Zeros(u64),
     Bytes(Vec<u8>, usize),
 }
 
-impl FileContent {
-    fn new(repo: Arc<Repo>, pieces: Vec<Piece>) -> FileContent {
-        let size = pieces.iter().map(Piece::length).sum();
+impl FileContentReader {
+    fn new(repo: Arc<Repo>, pieces: Vec<ContentPiece>) -> FileContentReader {
+        let size = pieces.iter().map(ContentPiece::length).sum();
         let blocks = repo.content_blocks();
-        FileContent { repo, pieces: pieces.into_iter(), size, now: Now::Zeros(0), blocks }
+        FileContentReader { repo, pieces: pieces.into_iter(), size, now: CurrentPiece::Zeros(0), blocks }
     }
 
     fn check_all(&self) -> Result<(), Error> {
         self.pieces.as_slice().iter().try_for_each(|piece| match piece {
-            Piece::Chunk { at, .. } => self.chunk(at).map(drop),
-            Piece::Zeros { .. } | Piece::List { .. } => Ok(()),
+            ContentPiece::Chunk { at, .. } => self.chunk(at).map(drop),
+            ContentPiece::Zeros { .. } | ContentPiece::List { .. } => Ok(()),
         })
     }
 
-    fn chunk(&self, at: &Ref) -> Result<Vec<u8>, Error> {
+    fn chunk(&self, at: &ObjectRef) -> Result<Vec<u8>, Error> {
         let reader = self.repo.reader();
         let key = (at.place.pack, at.place.block);
         let mut cached = self.blocks.0.lock().expect("nobody panics while holding it");
@@ -459,25 +482,27 @@ impl FileContent {
     fn refill(&mut self) -> io::Result<bool> {
         let Some(piece) = self.pieces.next() else { return Ok(false) };
         self.now = match piece {
-            Piece::Zeros { length } => Now::Zeros(length),
-            Piece::Chunk { at, .. } => Now::Bytes(self.chunk(&at).map_err(io::Error::other)?, 0),
-            Piece::List { .. } => return Err(io::Error::other("lists are flat here")),
+            ContentPiece::Zeros { length } => CurrentPiece::Zeros(length),
+            ContentPiece::Chunk { at, .. } => {
+                CurrentPiece::Bytes(self.chunk(&at).map_err(io::Error::other)?, 0)
+            }
+            ContentPiece::List { .. } => return Err(io::Error::other("lists are flat here")),
         };
         Ok(true)
     }
 }
 
-impl io::Read for FileContent {
+impl io::Read for FileContentReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = match &mut self.now {
-                Now::Zeros(left) => {
+                CurrentPiece::Zeros(left) => {
                     let count = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                     buffer[..count].fill(0);
                     *left -= count as u64;
                     count
                 }
-                Now::Bytes(bytes, at) => {
+                CurrentPiece::Bytes(bytes, at) => {
                     let count = buffer.len().min(bytes.len() - *at);
                     buffer[..count].copy_from_slice(&bytes[*at..*at + count]);
                     *at += count;
@@ -491,7 +516,7 @@ impl io::Read for FileContent {
     }
 }
 
-impl std::fmt::Debug for FileContent {
+impl std::fmt::Debug for FileContentReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileContent").field("size", &self.size).finish_non_exhaustive()
     }

@@ -5,7 +5,7 @@ mod donor;
 mod files;
 mod ladder;
 
-pub use donor::Donor;
+pub use donor::DonorTree;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,25 +13,25 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 
-use self::ladder::Ladder;
+use self::ladder::DirectoryOpener;
 use super::Repo;
 use super::read::visit;
-use super::take::Progress;
-use crate::folder::{Attributes, Time, give_to, make_directory, set_xattrs};
-use crate::index::{Index, Known, Look, Remember};
-use crate::object::{Content, Entry, Node, Ref, Xattrs};
-use crate::{Error, Folder, Owner, TreeId};
+use super::take::SnapshotProgress;
+use crate::folder::{FileAttributes, FileTime, give_to, make_directory, set_xattrs};
+use crate::index::{CaptureIndex, DirectoryUpdate, IndexedContent, StatFingerprint};
+use crate::object::{ObjectRef, StoredContent, TreeEntry, TreeNode, Xattrs};
+use crate::{Error, FileOwner, Folder, TreeId};
 
 /// Where a root of the tree goes: an empty folder that nobody else uses yet.
 #[derive(Clone, Copy)]
-pub struct Target<'a> {
+pub struct RestoreTarget<'a> {
     pub root: &'a str,
     pub folder: &'a Folder,
-    pub owner: Option<Owner>,
+    pub owner: Option<FileOwner>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Restored {
+pub struct RestoreReport {
     /// Regular files, hard links counted once.
     pub files: u64,
     pub bytes: u64,
@@ -40,23 +40,23 @@ pub struct Restored {
 }
 
 /// Everything in one root, before the first byte is written: a tree that is not sound is refused as a whole.
-struct Plan<'a> {
-    target: &'a Target<'a>,
-    modified: Time,
+struct RestorePlan<'a> {
+    target: &'a RestoreTarget<'a>,
+    modified: FileTime,
     /// Parents come before their children; the root is the first.
     folders: Vec<PlannedFolder>,
     files: Vec<PlannedFile>,
-    links: Vec<PlannedLink>,
+    links: Vec<PlannedSymlink>,
     /// Further names of files, which are made as links to the first.
-    names: Vec<PlannedName>,
+    names: Vec<PlannedHardLink>,
 }
 
 struct PlannedFolder {
     /// Relative to the root; empty for it.
     path: Vec<u8>,
-    at: Ref,
+    at: ObjectRef,
     mode: u32,
-    modified: Time,
+    modified: FileTime,
     xattrs: Xattrs,
 }
 
@@ -64,19 +64,19 @@ struct PlannedFile {
     folder: usize,
     name: Vec<u8>,
     mode: u32,
-    modified: Time,
-    content: Content,
+    modified: FileTime,
+    content: StoredContent,
     xattrs: Xattrs,
 }
 
-struct PlannedLink {
+struct PlannedSymlink {
     folder: usize,
     name: Vec<u8>,
     target: Vec<u8>,
-    modified: Time,
+    modified: FileTime,
 }
 
-struct PlannedName {
+struct PlannedHardLink {
     folder: usize,
     name: Vec<u8>,
     file: usize,
@@ -88,48 +88,48 @@ impl Repo {
     pub fn restore(
         &self,
         tree: &TreeId,
-        targets: &[Target<'_>],
+        targets: &[RestoreTarget<'_>],
         index: Option<&Path>,
-    ) -> Result<Restored, Error> {
-        self.write_tree(tree, targets, index, (&Progress::default(), None))
+    ) -> Result<RestoreReport, Error> {
+        self.write_tree(tree, targets, index, (&SnapshotProgress::default(), None))
     }
 
     /// As [`Repo::restore_watched`], taking over what an older tree has. When that is erased, [`Repo::refresh`] the
     /// index.
-    pub fn restore_beside(
+    pub fn restore_with_donor(
         &self,
         tree: &TreeId,
-        targets: &[Target<'_>],
+        targets: &[RestoreTarget<'_>],
         index: Option<&Path>,
-        (progress, donor): (&Progress, Donor<'_>),
-    ) -> Result<Restored, Error> {
+        (progress, donor): (&SnapshotProgress, DonorTree<'_>),
+    ) -> Result<RestoreReport, Error> {
         self.write_tree(tree, targets, index, (progress, Some(donor)))
     }
 
     /// Remembers anew what files look like that were taken over from a tree which is gone now. Only while nobody is
     /// at work in the folder that the roots are in.
-    pub fn refresh(index: &Path, folder: &Folder) {
+    pub fn refresh_index(index: &Path, folder: &Folder) {
         donor::refresh(index, folder);
     }
 
     /// As [`Repo::restore`], counting while it goes on.
-    pub fn restore_watched(
+    pub fn restore_with_progress(
         &self,
         tree: &TreeId,
-        targets: &[Target<'_>],
+        targets: &[RestoreTarget<'_>],
         index: Option<&Path>,
-        progress: &Progress,
-    ) -> Result<Restored, Error> {
+        progress: &SnapshotProgress,
+    ) -> Result<RestoreReport, Error> {
         self.write_tree(tree, targets, index, (progress, None))
     }
 
     fn write_tree(
         &self,
         tree: &TreeId,
-        targets: &[Target<'_>],
+        targets: &[RestoreTarget<'_>],
         index: Option<&Path>,
-        (progress, donor): (&Progress, Option<Donor<'_>>),
-    ) -> Result<Restored, Error> {
+        (progress, donor): (&SnapshotProgress, Option<DonorTree<'_>>),
+    ) -> Result<RestoreReport, Error> {
         let _pinned = self.pin(Some(tree));
         let mut told = |fetched| progress.fetched(fetched);
         let mut fetching = self.fetching(&mut told);
@@ -146,8 +146,8 @@ impl Repo {
                 return Err(Error::NotEmpty { path: target.root.to_owned() });
             }
         }
-        let mut restored = Restored::default();
-        let giving = donor.map(donor::Giving::new);
+        let mut restored = RestoreReport::default();
+        let giving = donor.map(donor::DonorLinker::new);
         let mut given = Vec::new();
         for plan in &plans {
             plan.make_folders()?;
@@ -171,7 +171,11 @@ impl Repo {
         Ok(restored)
     }
 
-    fn plan<'a>(&self, tree: &TreeId, target: &'a Target<'a>) -> Result<Option<Plan<'a>>, Error> {
+    fn plan<'a>(
+        &self,
+        tree: &TreeId,
+        target: &'a RestoreTarget<'a>,
+    ) -> Result<Option<RestorePlan<'a>>, Error> {
         let reader = self.reader();
         let root = match self.find_root(&reader, tree, target.root) {
             Err(Error::NotFound { .. }) => return Ok(None),
@@ -180,7 +184,7 @@ impl Repo {
         let at = self.root_at(&reader, tree, target.root)?;
         let folder =
             PlannedFolder { path: Vec::new(), at, mode: 0, modified: root.modified, xattrs: Vec::new() };
-        let mut plan = Plan {
+        let mut plan = RestorePlan {
             target,
             modified: root.modified,
             folders: vec![folder],
@@ -188,7 +192,8 @@ impl Repo {
             links: Vec::new(),
             names: Vec::new(),
         };
-        let mut planning = Planning { numbers: HashMap::from([(Vec::new(), 0)]), first: HashMap::new() };
+        let mut planning =
+            RestorePlanner { numbers: HashMap::from([(Vec::new(), 0)]), first: HashMap::new() };
         visit(&reader, &at, &mut |path, entry| {
             planning.add(&mut plan, path, entry);
             Ok(())
@@ -197,26 +202,26 @@ impl Repo {
     }
 }
 
-struct Planning {
+struct RestorePlanner {
     numbers: HashMap<Vec<u8>, usize>,
     /// The first file of each group.
     first: HashMap<u64, usize>,
 }
 
-impl Planning {
-    fn add(&mut self, plan: &mut Plan<'_>, path: &[u8], entry: &Entry) {
+impl RestorePlanner {
+    fn add(&mut self, plan: &mut RestorePlan<'_>, path: &[u8], entry: &TreeEntry) {
         let above = path.len().saturating_sub(entry.name.len() + 1);
         let folder = self.numbers[&path[..above]];
-        let Entry { name, mode, modified, node, xattrs } = entry.clone();
+        let TreeEntry { name, mode, modified, node, xattrs } = entry.clone();
         match node {
-            Node::Dir(at) => {
+            TreeNode::Dir(at) => {
                 self.numbers.insert(path.to_vec(), plan.folders.len());
                 plan.folders.push(PlannedFolder { path: path.to_vec(), at, mode, modified, xattrs });
             }
-            Node::Link(target) => plan.links.push(PlannedLink { folder, name, target, modified }),
-            Node::File(content) => {
+            TreeNode::Link(target) => plan.links.push(PlannedSymlink { folder, name, target, modified }),
+            TreeNode::File(content) => {
                 if let Some(&file) = self.first.get(&content.group).filter(|_| content.group != 0) {
-                    plan.names.push(PlannedName { folder, name, file });
+                    plan.names.push(PlannedHardLink { folder, name, file });
                     return;
                 }
                 self.first.insert(content.group, plan.files.len());
@@ -226,7 +231,7 @@ impl Planning {
     }
 }
 
-impl Plan<'_> {
+impl RestorePlan<'_> {
     /// Sparse files may add up to more than a number holds.
     fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.content.size))
@@ -238,11 +243,11 @@ impl Plan<'_> {
         self.files.iter().zip(given).filter(|(_, given)| !given).map(|(file, _)| file)
     }
 
-    fn ladder(&self) -> Ladder<'_> {
-        Ladder::new(self.target.folder.fd())
+    fn ladder(&self) -> DirectoryOpener<'_> {
+        DirectoryOpener::new(self.target.folder.fd())
     }
 
-    fn open(&self, ladder: &mut Ladder<'_>, folder: usize) -> Result<OwnedFd, Error> {
+    fn open(&self, ladder: &mut DirectoryOpener<'_>, folder: usize) -> Result<OwnedFd, Error> {
         let path = &self.folders[folder].path;
         ladder.open(path).map_err(|e| Error::system("open", path, e))
     }
@@ -272,7 +277,7 @@ impl Plan<'_> {
             let name = link.name.as_slice();
             let done = rustix::fs::symlinkat(link.target.as_slice(), &folder, name)
                 .and_then(|()| match self.target.owner {
-                    Some(Owner { uid, gid }) => {
+                    Some(FileOwner { uid, gid }) => {
                         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
                         rustix::fs::chownat(&folder, name, Some(uid), Some(gid), itself)
                     }
@@ -317,61 +322,69 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Owner first: changing it clears bits of the mode.
-fn dress(handle: BorrowedFd<'_>, owner: Option<Owner>, mode: u32, modified: Time) -> rustix::io::Result<()> {
+fn dress(
+    handle: BorrowedFd<'_>,
+    owner: Option<FileOwner>,
+    mode: u32,
+    modified: FileTime,
+) -> rustix::io::Result<()> {
     give_to(handle, owner)?;
     rustix::fs::fchmod(handle, Mode::from_raw_mode(mode))?;
     rustix::fs::futimens(handle, &modified.as_timestamps())
 }
 
-fn remember(plans: &[Plan<'_>], path: &Path, tree: &TreeId) {
+fn remember(plans: &[RestorePlan<'_>], path: &Path, tree: &TreeId) {
     let mut folders = Vec::new();
     for plan in plans {
         folders.extend(remembered(plan));
     }
     // Nobody writes there before we return.
     let seen = super::take::now();
-    let all: Vec<Remember<'_>> = folders
+    let all: Vec<DirectoryUpdate<'_>> = folders
         .iter()
-        .map(|(path, look, at, entries)| Remember { path, look: *look, seen, at: *at, entries })
+        .map(|(path, look, at, entries)| DirectoryUpdate { path, look: *look, seen, at: *at, entries })
         .collect();
-    Index::default().update(path, &[], &all, tree);
+    CaptureIndex::default().update(path, &[], &all, tree);
 }
 
-type Remembered = (Vec<u8>, Look, Ref, Vec<(Vec<u8>, Look, Known)>);
+type RestoredDirectory =
+    (Vec<u8>, StatFingerprint, ObjectRef, Vec<(Vec<u8>, StatFingerprint, IndexedContent)>);
 
 /// What every directory looks like now. One that cannot be looked at is not remembered, and read again later.
-fn remembered(plan: &Plan<'_>) -> Vec<Remembered> {
-    let mut known: Vec<Vec<(Vec<u8>, Known)>> = plan.folders.iter().map(|_| Vec::new()).collect();
+fn remembered(plan: &RestorePlan<'_>) -> Vec<RestoredDirectory> {
+    let mut known: Vec<Vec<(Vec<u8>, IndexedContent)>> = plan.folders.iter().map(|_| Vec::new()).collect();
     let numbers: HashMap<&[u8], usize> =
         plan.folders.iter().enumerate().map(|(n, folder)| (folder.path.as_slice(), n)).collect();
     for folder in &plan.folders[1..] {
         let (above, name) = split(&folder.path);
-        known[numbers[above]].push((name.to_vec(), Known::Dir(folder.xattrs.clone())));
+        known[numbers[above]].push((name.to_vec(), IndexedContent::Dir(folder.xattrs.clone())));
     }
     for file in &plan.files {
-        known[file.folder].push((file.name.clone(), Known::File(file.content, file.xattrs.clone())));
+        known[file.folder].push((file.name.clone(), IndexedContent::File(file.content, file.xattrs.clone())));
     }
     for name in &plan.names {
         let first = &plan.files[name.file];
-        known[name.folder].push((name.name.clone(), Known::File(first.content, first.xattrs.clone())));
+        known[name.folder]
+            .push((name.name.clone(), IndexedContent::File(first.content, first.xattrs.clone())));
     }
     for link in &plan.links {
-        known[link.folder].push((link.name.clone(), Known::Link(link.target.clone())));
+        known[link.folder].push((link.name.clone(), IndexedContent::Link(link.target.clone())));
     }
     let root = plan.target.root.as_bytes();
     let mut ladder = plan.ladder();
-    let look_at = |(number, mut entries): (usize, Vec<(Vec<u8>, Known)>)| -> Option<Remembered> {
-        let handle = plan.open(&mut ladder, number).ok()?;
-        entries.sort_by(|a, b| a.0.cmp(&b.0));
-        let entries = entries.into_iter().map(|(name, known)| {
-            let look = Look::from(&Attributes::at(&handle, &name).ok()?);
-            Some((name, look, known))
-        });
-        let entries = entries.collect::<Option<Vec<_>>>()?;
-        let folder = &plan.folders[number];
-        let slash = if folder.path.is_empty() { &b""[..] } else { b"/" };
-        let look = Look::from(&Attributes::of(&handle).ok()?);
-        Some(([root, slash, &folder.path].concat(), look, folder.at, entries))
-    };
+    let look_at =
+        |(number, mut entries): (usize, Vec<(Vec<u8>, IndexedContent)>)| -> Option<RestoredDirectory> {
+            let handle = plan.open(&mut ladder, number).ok()?;
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            let entries = entries.into_iter().map(|(name, known)| {
+                let look = StatFingerprint::from(&FileAttributes::at(&handle, &name).ok()?);
+                Some((name, look, known))
+            });
+            let entries = entries.collect::<Option<Vec<_>>>()?;
+            let folder = &plan.folders[number];
+            let slash = if folder.path.is_empty() { &b""[..] } else { b"/" };
+            let look = StatFingerprint::from(&FileAttributes::of(&handle).ok()?);
+            Some(([root, slash, &folder.path].concat(), look, folder.at, entries))
+        };
     known.into_iter().enumerate().filter_map(look_at).collect()
 }

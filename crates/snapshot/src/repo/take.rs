@@ -12,37 +12,37 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::folder::Time;
-use crate::index::Index;
-use crate::object::Ref;
-use crate::pack::{Noted, Packing};
+use crate::folder::FileTime;
+use crate::index::CaptureIndex;
+use crate::object::ObjectRef;
+use crate::pack::{PackNote, PackWriter};
 use crate::path::is_name;
-use crate::{BadPath, Error, Fetched, Folder, Names, Touched, TreeId};
+use crate::{BadPath, Error, FetchProgress, Folder, TouchedNames, TouchedPaths, TreeId};
 
-use super::{Repo, UnderWay};
+use super::{CaptureGuard, Repo};
 
 /// Somebody can make a million sockets; a report names this many and counts the rest.
-const LONGEST_LIST: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 
 /// A folder and the name it has in the tree.
 #[derive(Debug, Clone, Copy)]
-pub struct Root<'a> {
+pub struct CaptureRoot<'a> {
     pub name: &'static str,
     pub folder: &'a Folder,
 }
 
 /// `exclude(root, path)` leaves an entry out, with everything beneath it.
-pub type Exclude<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Sync);
+pub type ExcludeFilter<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Sync);
 
 /// The name of what travels with a snapshot, and what it says about so many files and bytes.
-pub type Tell<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>);
+pub type SummaryNote<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>);
 
 /// What is to be captured, and what is known already.
 #[derive(Clone, Copy)]
-pub struct Capture<'a> {
-    pub roots: &'a [Root<'a>],
+pub struct CaptureRequest<'a> {
+    pub roots: &'a [CaptureRoot<'a>],
     /// The same for every capture with the same index.
-    pub exclude: Exclude<'a>,
+    pub exclude: ExcludeFilter<'a>,
     /// The snapshot that these folders were restored from or captured as before. It must not be collected
     /// meanwhile, so it is one that somebody still wants.
     pub base: Option<&'a TreeId>,
@@ -50,15 +50,15 @@ pub struct Capture<'a> {
     pub index: Option<&'a Path>,
     /// What travels with the snapshot, by name.
     pub notes: &'a [(&'a str, &'a [u8])],
-    pub unchanged: Unchanged,
-    pub tracking: Tracking<'a>,
+    pub unchanged: UnchangedPolicy,
+    pub tracking: ChangeTracking<'a>,
     /// Counts while it goes on.
-    pub progress: Option<&'a Progress>,
+    pub progress: Option<&'a SnapshotProgress>,
 }
 
 /// How far a capture or a restore has come, for those who watch.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct SnapshotProgress {
     pub files: AtomicU64,
     pub bytes: AtomicU64,
     /// What was read from far, before the first file is written.
@@ -67,8 +67,8 @@ pub struct Progress {
     pub to_fetch: AtomicU64,
 }
 
-impl Progress {
-    pub(crate) fn fetched(&self, fetched: Fetched) {
+impl SnapshotProgress {
+    pub(crate) fn fetched(&self, fetched: FetchProgress) {
         self.fetched.store(fetched.bytes, Ordering::Relaxed);
         self.to_fetch.store(fetched.of, Ordering::Relaxed);
     }
@@ -82,59 +82,63 @@ impl Progress {
 /// What is known about where changes can be. A `Touched` speaks of the folder that all roots are in, since the
 /// capture that `index` is of.
 #[derive(Debug, Clone, Copy)]
-pub enum Tracking<'a> {
+pub enum ChangeTracking<'a> {
     /// Everything is looked at.
     None,
     /// Only what was touched is looked at.
-    Trust(&'a Touched),
+    Trust(&'a TouchedPaths),
     /// Everything is looked at, and what changed without having been touched is told.
-    Check(&'a Touched),
+    Check(&'a TouchedPaths),
 }
 
-type Folders = BTreeMap<Vec<u8>, Names>;
+type TouchedFolders = BTreeMap<Vec<u8>, TouchedNames>;
 
-impl<'a> Tracking<'a> {
-    fn touched(&self) -> Option<(&'a Folders, &'a BTreeSet<u64>)> {
+impl<'a> ChangeTracking<'a> {
+    fn touched(&self) -> Option<(&'a TouchedFolders, &'a BTreeSet<u64>)> {
         match self {
-            Tracking::Trust(Touched::Folders { folders, linked }) => Some((folders, linked)),
-            Tracking::Trust(Touched::Everything) | Tracking::None | Tracking::Check(_) => None,
+            ChangeTracking::Trust(TouchedPaths::Folders { folders, linked }) => Some((folders, linked)),
+            ChangeTracking::Trust(TouchedPaths::Everything)
+            | ChangeTracking::None
+            | ChangeTracking::Check(_) => None,
         }
     }
 
-    fn checked(&self) -> Option<&'a Folders> {
+    fn checked(&self) -> Option<&'a TouchedFolders> {
         match self {
-            Tracking::Check(Touched::Folders { folders, .. }) => Some(folders),
-            Tracking::Check(Touched::Everything) | Tracking::None | Tracking::Trust(_) => None,
+            ChangeTracking::Check(TouchedPaths::Folders { folders, .. }) => Some(folders),
+            ChangeTracking::Check(TouchedPaths::Everything)
+            | ChangeTracking::None
+            | ChangeTracking::Trust(_) => None,
         }
     }
 }
 
 /// What becomes of a capture that finds everything as it was in its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unchanged {
+pub enum UnchangedPolicy {
     /// The base stands for it, and the notes are not kept.
-    IsTheBase,
+    ReuseBase,
     /// A pack for the notes alone.
-    KeepsItsNotes,
+    WriteNotes,
 }
 
-impl<'a> Capture<'a> {
-    pub fn of(roots: &'a [Root<'a>]) -> Capture<'a> {
-        Capture {
+impl<'a> CaptureRequest<'a> {
+    pub fn of(roots: &'a [CaptureRoot<'a>]) -> CaptureRequest<'a> {
+        CaptureRequest {
             roots,
             exclude: &|_, _| false,
             base: None,
             index: None,
             notes: &[],
-            unchanged: Unchanged::IsTheBase,
-            tracking: Tracking::None,
+            unchanged: UnchangedPolicy::ReuseBase,
+            tracking: ChangeTracking::None,
             progress: None,
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct CapturedSnapshot {
     pub tree: TreeId,
     /// Regular files, hard links counted once.
     pub files: u64,
@@ -142,26 +146,26 @@ pub struct Taken {
     pub bytes: u64,
     /// What was added to the repository.
     pub written: u64,
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedEntry>,
     /// Files that changed each time they were read, as `root/path`: taken, but perhaps not as they ever were.
     pub unsettled: Vec<Vec<u8>>,
     /// How many more there are than the two lists name.
     pub unlisted: u64,
     /// Directories in which something changed that should have been known to be touched, and was not.
-    pub missed: Vec<Vec<u8>>,
+    pub missed_changes: Vec<Vec<u8>>,
     /// Until this is dropped no collection takes the snapshot for garbage.
-    pub under_way: UnderWay,
+    pub under_way: CaptureGuard,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedEntry {
     /// `root/path`.
     pub path: Vec<u8>,
-    pub why: Why,
+    pub why: SkipReason,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum SkipReason {
     Excluded,
     Socket,
     Fifo,
@@ -173,26 +177,26 @@ pub enum Why {
     Unreadable(String),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Excluded => f.write_str("excluded"),
-            Why::Socket => f.write_str("a socket"),
-            Why::Fifo => f.write_str("a FIFO"),
-            Why::Device => f.write_str("a device"),
-            Why::Mount => f.write_str("another file system"),
-            Why::Gone => f.write_str("gone while it was read"),
-            Why::Unreadable(cause) => write!(f, "unreadable: {cause}"),
+            SkipReason::Excluded => f.write_str("excluded"),
+            SkipReason::Socket => f.write_str("a socket"),
+            SkipReason::Fifo => f.write_str("a FIFO"),
+            SkipReason::Device => f.write_str("a device"),
+            SkipReason::Mount => f.write_str("another file system"),
+            SkipReason::Gone => f.write_str("gone while it was read"),
+            SkipReason::Unreadable(cause) => write!(f, "unreadable: {cause}"),
         }
     }
 }
 
 /// What is told about a capture besides its tree.
 #[derive(Debug, Default)]
-struct Report {
+struct CaptureReport {
     files: u64,
     bytes: u64,
-    skipped: Vec<Skipped>,
+    skipped: Vec<SkippedEntry>,
     unsettled: Vec<Vec<u8>>,
     unlisted: u64,
     missed: Vec<Vec<u8>>,
@@ -200,31 +204,31 @@ struct Report {
     twice: (u64, u64),
 }
 
-impl Report {
-    fn skip(&mut self, path: Vec<u8>, why: Why) {
-        if self.skipped.len() < LONGEST_LIST {
-            self.skipped.push(Skipped { path, why });
+impl CaptureReport {
+    fn skip(&mut self, path: Vec<u8>, why: SkipReason) {
+        if self.skipped.len() < MAX_LISTED {
+            self.skipped.push(SkippedEntry { path, why });
         } else {
             self.unlisted += 1;
         }
     }
 
     /// What was found anew is in the list already.
-    fn skip_again(&mut self, path: Vec<u8>, why: Why) {
+    fn skip_again(&mut self, path: Vec<u8>, why: SkipReason) {
         if !self.skipped.iter().any(|skipped| skipped.path == path) {
             self.skip(path, why);
         }
     }
 
     fn unsettle(&mut self, path: Vec<u8>) {
-        if self.unsettled.len() < LONGEST_LIST {
+        if self.unsettled.len() < MAX_LISTED {
             self.unsettled.push(path);
         } else {
             self.unlisted += 1;
         }
     }
 
-    fn add(&mut self, other: Report) {
+    fn add(&mut self, other: CaptureReport) {
         self.files += other.files;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.unlisted += other.unlisted;
@@ -236,25 +240,39 @@ impl Report {
         (self.files.saturating_sub(self.twice.0), self.bytes.saturating_sub(self.twice.1))
     }
 
-    fn of(mut self, tree: TreeId, written: u64, under_way: UnderWay) -> Taken {
+    fn of(mut self, tree: TreeId, written: u64, under_way: CaptureGuard) -> CapturedSnapshot {
         // Several threads found them.
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         self.unsettled.sort();
         let (files, bytes) = self.counts();
-        let Report { skipped, unsettled, unlisted, missed, .. } = self;
-        Taken { tree, files, bytes, written, skipped, unsettled, unlisted, missed, under_way }
+        let CaptureReport { skipped, unsettled, unlisted, missed, .. } = self;
+        CapturedSnapshot {
+            tree,
+            files,
+            bytes,
+            written,
+            skipped,
+            unsettled,
+            unlisted,
+            missed_changes: missed,
+            under_way,
+        }
     }
 }
 
 impl Repo {
     /// Captures the roots as one tree; it is on disk when this returns. What is equal to the base becomes no
     /// new file.
-    pub fn take(&self, capture: &Capture<'_>) -> Result<Taken, Error> {
-        self.take_telling(capture, None)
+    pub fn capture(&self, capture: &CaptureRequest<'_>) -> Result<CapturedSnapshot, Error> {
+        self.capture_with_summary(capture, None)
     }
 
     /// As [`Repo::take`], with one more thing that travels with the snapshot and tells what is in it.
-    pub fn take_telling(&self, capture: &Capture<'_>, tell: Option<Tell<'_>>) -> Result<Taken, Error> {
+    pub fn capture_with_summary(
+        &self,
+        capture: &CaptureRequest<'_>,
+        tell: Option<SummaryNote<'_>>,
+    ) -> Result<CapturedSnapshot, Error> {
         if let Some(bad) = bad_root(capture.roots) {
             return Err(Error::BadPath(BadPath::Component(bad.to_owned())));
         }
@@ -262,12 +280,12 @@ impl Repo {
         let under_way = self.begin_capture();
         let mut index = self.index_for(capture);
         let seen = now();
-        let packing = Packing::new(self.place());
+        let packing = PackWriter::new(self.place());
         let found = walk::walk(self, capture, &index, &packing)?;
         let mut built = build::build(self, capture, &index, &packing, found, seen)?;
         let unchanged = index.base().filter(|base| packing.is_empty() && base.is_of(&built.root.id));
         let unchanged =
-            unchanged.filter(|_| capture.unchanged == Unchanged::IsTheBase || capture.notes.is_empty());
+            unchanged.filter(|_| capture.unchanged == UnchangedPolicy::ReuseBase || capture.notes.is_empty());
         let (tree, written) = match unchanged {
             Some(base) => (base.clone(), 0),
             None => {
@@ -281,7 +299,7 @@ impl Repo {
                 self.forget(pack);
                 built.lies_in(pack);
                 let tree = TreeId::new(&built.root.id, &pack);
-                self.remember(&tree)?;
+                self.undo_discard(&tree)?;
                 (tree, written)
             }
         };
@@ -299,23 +317,23 @@ impl Repo {
         Ok(built.report.of(tree, written, under_way))
     }
 
-    fn index_for(&self, capture: &Capture<'_>) -> Index {
+    fn index_for(&self, capture: &CaptureRequest<'_>) -> CaptureIndex {
         let index = capture.index.map(|path| self.indexes.take(path)).unwrap_or_default();
         match (index.base(), capture.base) {
             // What cannot be opened is not built upon: then everything is stored again.
-            (Some(told), Some(base)) if told == base && self.holds(base) => index,
+            (Some(told), Some(base)) if told == base && self.contains(base) => index,
             // It speaks of a snapshot that may be collected by now.
-            (Some(_) | None, _) => Index::default(),
+            (Some(_) | None, _) => CaptureIndex::default(),
         }
     }
 
-    fn put_notes(&self, packing: &Packing<'_>, notes: &[(&str, &[u8])]) -> Result<Vec<Noted>, Error> {
+    fn put_notes(&self, packing: &PackWriter<'_>, notes: &[(&str, &[u8])]) -> Result<Vec<PackNote>, Error> {
         let mut blocks = packing.blocks();
         let mut noted = Vec::new();
         for (name, bytes) in notes {
-            let id = self.naming.name(crate::id::Sort::Chunk, bytes);
-            let at = Ref { id, place: blocks.add(bytes)? };
-            noted.push(Noted { name: name.as_bytes().to_vec(), at });
+            let id = self.naming.name(crate::id::ObjectKind::Chunk, bytes);
+            let at = ObjectRef { id, place: blocks.add(bytes)? };
+            noted.push(PackNote { name: name.as_bytes().to_vec(), at });
         }
         blocks.flush()?;
         Ok(noted)
@@ -323,7 +341,7 @@ impl Repo {
 }
 
 /// A root's name is a name like others, and is there once.
-fn bad_root(roots: &[Root<'_>]) -> Option<&'static str> {
+fn bad_root(roots: &[CaptureRoot<'_>]) -> Option<&'static str> {
     let mut names: Vec<&'static str> = roots.iter().map(|root| root.name).collect();
     names.sort_unstable();
     let twice = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
@@ -331,7 +349,7 @@ fn bad_root(roots: &[Root<'_>]) -> Option<&'static str> {
 }
 
 /// By the clock that file systems use.
-pub(super) fn now() -> Time {
+pub(super) fn now() -> FileTime {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    Time { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+    FileTime { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
 }

@@ -22,7 +22,7 @@ impl Repo {
 
     /// When this returns the line is durable.
     pub fn add_tombstone(&self, line: &str) -> Result<(), Error> {
-        let _alone = self.burying.lock().expect("nobody panics while holding it");
+        let _alone = self.tombstone_lock.lock().expect("nobody panics while holding it");
         let add = || -> io::Result<()> {
             let file = self.disk.open(&self.tombstones_file())?;
             let end = file.metadata()?.len();
@@ -46,7 +46,7 @@ impl Repo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Death, Disk};
+    use crate::{DiskWriter, SimulatedCrash};
 
     #[test]
     fn a_tombstone_is_there_whole_or_not_at_all_wherever_the_machine_dies() {
@@ -54,8 +54,9 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let repo = Repo::open(dir.path()).expect("opened");
             repo.add_tombstone("first").expect("written");
-            let death = Death::at(step);
-            let dying = Repo::open_with(dir.path(), None, Disk::dying(death.clone())).expect("opened");
+            let death = SimulatedCrash::at_step(step);
+            let dying =
+                Repo::open_with(dir.path(), None, DiskWriter::crashing(death.clone())).expect("opened");
             let written = dying.add_tombstone("second").is_ok();
             repo.add_tombstone("third").expect("written");
             let lines = repo.tombstones().expect("read");

@@ -11,36 +11,36 @@ use std::{
 use super::Repo;
 
 #[derive(Debug, Default)]
-pub(super) struct Captures(Mutex<Began>);
+pub(super) struct ActiveCaptures(Mutex<CaptureStartTimes>);
 
 #[derive(Debug, Default)]
-struct Began {
+struct CaptureStartTimes {
     next: u64,
     at: BTreeMap<u64, SystemTime>,
 }
 
-impl Captures {
-    fn began(&self) -> MutexGuard<'_, Began> {
+impl ActiveCaptures {
+    fn began(&self) -> MutexGuard<'_, CaptureStartTimes> {
         self.0.lock().expect("no holder panics")
     }
 }
 
 /// As long as it or a copy lives, the packs of a capture are not collected. Keep it until the snapshot is recorded.
 #[derive(Clone)]
-pub struct UnderWay(#[expect(dead_code, reason = "its end is what counts")] Arc<Capturing>);
+pub struct CaptureGuard(#[expect(dead_code, reason = "its end is what counts")] Arc<ActiveCapture>);
 
-struct Capturing {
-    captures: Arc<Captures>,
+struct ActiveCapture {
+    captures: Arc<ActiveCaptures>,
     number: u64,
 }
 
 impl Repo {
-    pub(super) fn begin_capture(&self) -> UnderWay {
+    pub(super) fn begin_capture(&self) -> CaptureGuard {
         let mut began = self.captures.began();
         let number = began.next;
         began.next += 1;
         began.at.insert(number, SystemTime::now());
-        UnderWay(Arc::new(Capturing { captures: self.captures.clone(), number }))
+        CaptureGuard(Arc::new(ActiveCapture { captures: self.captures.clone(), number }))
     }
 
     /// When the oldest capture began whose snapshot is not recorded. Ask before you read what is recorded: what is
@@ -50,23 +50,23 @@ impl Repo {
     }
 }
 
-impl Drop for Capturing {
+impl Drop for ActiveCapture {
     fn drop(&mut self) {
         self.captures.began().at.remove(&self.number);
     }
 }
 
-impl fmt::Debug for UnderWay {
+impl fmt::Debug for CaptureGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("UnderWay")
     }
 }
 
 /// It says nothing of what was captured.
-impl PartialEq for UnderWay {
-    fn eq(&self, _: &UnderWay) -> bool {
+impl PartialEq for CaptureGuard {
+    fn eq(&self, _: &CaptureGuard) -> bool {
         true
     }
 }
 
-impl Eq for UnderWay {}
+impl Eq for CaptureGuard {}

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::Repo;
-use super::read::{DEEPEST, MOST_ENTRIES, Reader};
-use crate::id::{Id, PackId};
-use crate::object::{Content, Layout, Node, Piece, Ref};
-use crate::pack::How;
-use crate::{Error, TreeId, Trouble};
+use super::read::{MAX_DEPTH, MAX_ENTRIES, ObjectReader};
+use crate::id::{ObjectId, PackId};
+use crate::object::{ContentLayout, ContentPiece, ObjectRef, StoredContent, TreeNode};
+use crate::pack::BlockEncoding;
+use crate::{Error, SnapshotErrorKind, TreeId};
 
 /// How closely to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Depth {
+pub enum VerifyDepth {
     /// Directories and lists are read; of contents, that they are there.
     Structure,
     /// Every byte.
@@ -21,32 +21,32 @@ pub enum Depth {
 
 /// What is wrong with one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hurt {
+pub struct DamagedSnapshot {
     pub tree: TreeId,
     /// The first things found; one damaged block may hurt many files.
     pub what: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Verified {
+pub struct VerifyReport {
     pub trees: u64,
     pub objects: u64,
-    pub hurt: Vec<Hurt>,
+    pub damaged: Vec<DamagedSnapshot>,
     /// Blocks of which a bit is not as it was written. What they hold may be whole all the same: not every bit of a
     /// zstd frame means something. But the disk is not to be trusted.
-    pub marred: Vec<String>,
+    pub altered_blocks: Vec<String>,
     /// Snapshots of which something is only in the object store, where it was not looked at.
     pub remote: u64,
 }
 
 /// Of one snapshot so many faults are told.
-const MOST_TOLD: usize = 20;
+const MAX_FAULTS_TOLD: usize = 20;
 
 impl Repo {
     /// Reads everything of one snapshot and checks every hash.
     pub fn verify(&self, tree: &TreeId) -> Result<(), Error> {
         let reader = self.reader();
-        let mut verifying = Verifying::new(&reader, Depth::Data);
+        let mut verifying = SnapshotVerifier::new(&reader, VerifyDepth::Data);
         verifying.tree(self, tree)?;
         match verifying.faults.pop() {
             Some((_, what)) => Err(Error::Damaged { tree: tree.to_string(), what }),
@@ -58,15 +58,15 @@ impl Repo {
     pub fn verify_all(
         &self,
         trees: &[TreeId],
-        depth: Depth,
+        depth: VerifyDepth,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<Verified, Error> {
+    ) -> Result<VerifyReport, Error> {
         let reader = self.reader();
-        let mut verifying = Verifying::new(&reader, depth);
-        if self.away.is_none() {
+        let mut verifying = SnapshotVerifier::new(&reader, depth);
+        if self.remote_cache.is_none() {
             verifying.remote = self.remote_packs()?;
         }
-        let mut verified = Verified::default();
+        let mut verified = VerifyReport::default();
         for (number, tree) in trees.iter().enumerate() {
             progress(number);
             verified.trees += 1;
@@ -75,18 +75,18 @@ impl Repo {
             let what = match done {
                 Err(Error::Damaged { tree: pack, .. }) if verifying.is_remote(&pack) => Vec::new(),
                 Ok(()) => verifying.faults.drain(..).map(|(path, what)| told(&path, &what)).collect(),
-                Err(error) if error.kind() == Trouble::Damaged => vec![error.to_string()],
+                Err(error) if error.kind() == SnapshotErrorKind::Damaged => vec![error.to_string()],
                 Err(error) => return Err(error),
             };
             verifying.faults.clear();
             verified.remote += u64::from(verifying.met_remote);
             if !Vec::is_empty(&what) {
-                verified.hurt.push(Hurt { tree: tree.clone(), what });
+                verified.damaged.push(DamagedSnapshot { tree: tree.clone(), what });
             }
         }
         verified.objects = verifying.sound.len() as u64;
-        if depth == Depth::Data {
-            verified.marred = verifying.marred()?;
+        if depth == VerifyDepth::Data {
+            verified.altered_blocks = verifying.marred()?;
         }
         Ok(verified)
     }
@@ -97,20 +97,20 @@ fn told(path: &[u8], what: &str) -> String {
 }
 
 /// A chunk, and the path that needs it.
-type Waiting = (Ref, Vec<u8>);
+type PendingChunk = (ObjectRef, Vec<u8>);
 
-struct Verifying<'v> {
-    reader: &'v Reader<'v>,
-    depth: Depth,
+struct SnapshotVerifier<'v> {
+    reader: &'v ObjectReader<'v>,
+    depth: VerifyDepth,
     /// Objects that were found whole, with all beneath them. By place, too: of two copies each may be hurt.
-    sound: HashSet<Ref>,
+    sound: HashSet<ObjectRef>,
     /// Directories of the snapshot that is looked at. They are sound if nothing of it is hurt.
-    entered: HashSet<Ref>,
+    entered: HashSet<ObjectRef>,
     /// How many entries each directory has, with all beneath it.
-    counts: HashMap<Ref, u64>,
+    counts: HashMap<ObjectRef, u64>,
     faults: Vec<(Vec<u8>, String)>,
     /// Chunks that are still to be read, by where they lie: a block is unpacked once.
-    waiting: BTreeMap<(PackId, u32), Vec<Waiting>>,
+    waiting: BTreeMap<(PackId, u32), Vec<PendingChunk>>,
     /// Blocks that were read.
     blocks: HashSet<(PackId, u32)>,
     /// Packs that are not here because the object store has them.
@@ -119,10 +119,10 @@ struct Verifying<'v> {
     met_remote: bool,
 }
 
-impl<'v> Verifying<'v> {
-    fn new(reader: &'v Reader<'v>, depth: Depth) -> Verifying<'v> {
+impl<'v> SnapshotVerifier<'v> {
+    fn new(reader: &'v ObjectReader<'v>, depth: VerifyDepth) -> SnapshotVerifier<'v> {
         let (sound, entered, counts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Verifying {
+        SnapshotVerifier {
             reader,
             depth,
             sound,
@@ -156,11 +156,11 @@ impl<'v> Verifying<'v> {
     }
 
     /// Not by recursion: a tree may be deep.
-    fn directories(&mut self, root: &Ref) -> Result<(), Error> {
+    fn directories(&mut self, root: &ObjectRef) -> Result<(), Error> {
         // With the number of its entries and the directories below, once it was entered.
-        type Entered = Option<(u64, Vec<Ref>)>;
-        let mut levels: Vec<(Ref, Vec<u8>, Entered)> = vec![(*root, Vec::new(), None)];
-        let mut above: HashSet<Id> = HashSet::new();
+        type Entered = Option<(u64, Vec<ObjectRef>)>;
+        let mut levels: Vec<(ObjectRef, Vec<u8>, Entered)> = vec![(*root, Vec::new(), None)];
+        let mut above: HashSet<ObjectId> = HashSet::new();
         while let Some((at, path, entered)) = levels.pop() {
             if let Some((own, below)) = entered {
                 above.remove(&at.id);
@@ -171,7 +171,7 @@ impl<'v> Verifying<'v> {
             if self.sound.contains(&at) || self.entered.contains(&at) {
                 continue;
             }
-            if above.len() > DEEPEST {
+            if above.len() > MAX_DEPTH {
                 self.fault(&path, "it is deeper than any path".to_owned());
                 continue;
             }
@@ -185,39 +185,39 @@ impl<'v> Verifying<'v> {
             };
             self.blocks.insert((at.place.pack, at.place.block));
             let below = entries.iter().filter_map(|entry| match entry.node {
-                Node::Dir(at) => Some(at),
-                Node::File(_) | Node::Link(_) => None,
+                TreeNode::Dir(at) => Some(at),
+                TreeNode::File(_) | TreeNode::Link(_) => None,
             });
             levels.push((at, path.clone(), Some((entries.len() as u64, below.collect()))));
             for entry in entries {
                 let path = [&path, &b"/"[..], &entry.name].concat();
                 match entry.node {
-                    Node::Dir(at) => levels.push((at, path, None)),
-                    Node::File(_) | Node::Link(_) if above.len() == 1 => {
+                    TreeNode::Dir(at) => levels.push((at, path, None)),
+                    TreeNode::File(_) | TreeNode::Link(_) if above.len() == 1 => {
                         self.fault(&path, "a root that is no directory".to_owned());
                     }
-                    Node::File(content) => self.file(&path, &content)?,
-                    Node::Link(_) => {}
+                    TreeNode::File(content) => self.file(&path, &content)?,
+                    TreeNode::Link(_) => {}
                 }
             }
         }
-        if self.counts.get(root).is_some_and(|count| *count > MOST_ENTRIES) {
+        if self.counts.get(root).is_some_and(|count| *count > MAX_ENTRIES) {
             self.fault(b"", "it has more entries than any tree".to_owned());
         }
         Ok(())
     }
 
-    fn count(&mut self, at: Ref, own: u64, below: &[Ref]) {
+    fn count(&mut self, at: ObjectRef, own: u64, below: &[ObjectRef]) {
         let counts = below.iter().map(|at| self.counts.get(at).copied().unwrap_or(0));
         let count = counts.fold(own, u64::saturating_add);
         self.counts.insert(at, count);
     }
 
-    fn file(&mut self, path: &[u8], content: &Content) -> Result<(), Error> {
+    fn file(&mut self, path: &[u8], content: &StoredContent) -> Result<(), Error> {
         let Some(at) = content.layout.object().filter(|at| !self.sound.contains(at)) else {
             return Ok(());
         };
-        if let Layout::Whole(_) = content.layout {
+        if let ContentLayout::Whole(_) = content.layout {
             return self.chunk(path, at);
         }
         let faults = self.faults.len();
@@ -226,26 +226,26 @@ impl<'v> Verifying<'v> {
             self.blocks.insert((list.place.pack, list.place.block));
         }
         for piece in &pieces {
-            if let Piece::Chunk { at, .. } = piece {
+            if let ContentPiece::Chunk { at, .. } = piece {
                 self.chunk(path, at)?;
             }
         }
-        if self.faults.len() == faults && self.depth == Depth::Structure {
+        if self.faults.len() == faults && self.depth == VerifyDepth::Structure {
             self.sound.insert(*at);
         }
         Ok(())
     }
 
-    fn chunk(&mut self, path: &[u8], at: &Ref) -> Result<(), Error> {
+    fn chunk(&mut self, path: &[u8], at: &ObjectRef) -> Result<(), Error> {
         if self.sound.contains(at) {
             return Ok(());
         }
         match self.depth {
-            Depth::Data => {
+            VerifyDepth::Data => {
                 let key = (at.place.pack, at.place.block);
                 self.waiting.entry(key).or_default().push((*at, path.to_vec()));
             }
-            Depth::Structure => {
+            VerifyDepth::Structure => {
                 let there = self.reader.is_there(&at.place);
                 if self.found(path, there)?.is_some() {
                     self.sound.insert(*at);
@@ -274,7 +274,7 @@ impl<'v> Verifying<'v> {
         for (pack, block) in blocks {
             match self.reader.pack(pack).and_then(|pack| pack.is_as_written(block)) {
                 Ok(()) => {}
-                Err(error) if error.kind() == Trouble::Damaged => {
+                Err(error) if error.kind() == SnapshotErrorKind::Damaged => {
                     marred.push(format!("pack {pack}: block {block} is not as it was written"));
                 }
                 Err(error) => return Err(error),
@@ -292,7 +292,7 @@ impl<'v> Verifying<'v> {
                 self.fault(path, format!("pack {tree}: {what}"));
                 Ok(None)
             }
-            Err(error) if error.kind() == Trouble::Damaged => {
+            Err(error) if error.kind() == SnapshotErrorKind::Damaged => {
                 self.fault(path, error.to_string());
                 Ok(None)
             }
@@ -307,19 +307,19 @@ impl<'v> Verifying<'v> {
     }
 
     fn fault(&mut self, path: &[u8], what: String) {
-        if self.faults.len() < MOST_TOLD {
+        if self.faults.len() < MAX_FAULTS_TOLD {
             self.faults.push((path.to_vec(), what));
         }
     }
 }
 
-impl Reader<'_> {
-    fn is_there(&self, place: &crate::object::Place) -> Result<(), Error> {
+impl ObjectReader<'_> {
+    fn is_there(&self, place: &crate::object::ObjectLocation) -> Result<(), Error> {
         let pack = self.pack(place.pack)?;
         let block = pack.table.blocks.get(place.block as usize);
         let end = u64::from(place.start) + u64::from(place.length);
         match block {
-            Some(block) if block.how != How::Dropped && end <= u64::from(block.raw) => Ok(()),
+            Some(block) if block.how != BlockEncoding::Dropped && end <= u64::from(block.raw) => Ok(()),
             Some(_) | None => Err(pack.damaged("a block is not there")),
         }
     }

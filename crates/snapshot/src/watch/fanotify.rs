@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::Unwatched;
+use super::WatchError;
 
 /// TARGET: a created, removed or renamed thing is named by its own handle too, and a rename is one event with
 /// both places. No FAN_UNLIMITED_QUEUE: somebody who writes faster than we read would fill our memory.
@@ -27,19 +27,19 @@ const HANDLE_AT: usize = RECORD_HEAD + 8;
 /// The length of a handle's bytes and its type.
 const HANDLE_HEAD: usize = 8;
 
-pub(super) struct Queue(OwnedFd);
+pub(super) struct FanotifyQueue(OwnedFd);
 
-impl Queue {
-    pub(super) fn of(mount: BorrowedFd<'_>) -> Result<Queue, Unwatched> {
+impl FanotifyQueue {
+    pub(super) fn of(mount: BorrowedFd<'_>) -> Result<FanotifyQueue, WatchError> {
         // SAFETY: no pointers; a returned descriptor is new and nobody else's.
         let queue = unsafe {
             let fd = libc::fanotify_init(HOW, (libc::O_RDONLY | libc::O_LARGEFILE) as libc::c_uint);
             if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
         };
         let queue = queue.map_err(|cause| match cause.raw_os_error() {
-            Some(libc::EPERM) => Unwatched::Rights,
-            Some(libc::EINVAL | libc::ENOSYS) => Unwatched::Kernel,
-            Some(_) | None => Unwatched::System { what: "make a queue for changes", source: cause },
+            Some(libc::EPERM) => WatchError::Rights,
+            Some(libc::EINVAL | libc::ENOSYS) => WatchError::Kernel,
+            Some(_) | None => WatchError::System { what: "make a queue for changes", source: cause },
         })?;
         let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
         let here = CString::from(c".");
@@ -47,7 +47,7 @@ impl Queue {
         let marked =
             unsafe { libc::fanotify_mark(queue.as_raw_fd(), how, WHAT, mount.as_raw_fd(), here.as_ptr()) };
         match marked {
-            0 => Ok(Queue(queue)),
+            0 => Ok(FanotifyQueue(queue)),
             _ => Err(not_marked(io::Error::last_os_error())),
         }
     }
@@ -58,51 +58,51 @@ impl Queue {
     }
 
     /// Whole events into the buffer; `None` when there are none.
-    pub(super) fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<Events<'a>>> {
+    pub(super) fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<FanotifyEvents<'a>>> {
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut *buffer)) {
-            Ok(read) => Ok(Some(Events { rest: &buffer[..read] })),
+            Ok(read) => Ok(Some(FanotifyEvents { rest: &buffer[..read] })),
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
 }
 
-impl AsFd for Queue {
+impl AsFd for FanotifyQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-fn not_marked(cause: io::Error) -> Unwatched {
+fn not_marked(cause: io::Error) -> WatchError {
     match cause.raw_os_error() {
-        Some(libc::EPERM) => Unwatched::Rights,
-        Some(libc::EINVAL) => Unwatched::Kernel,
+        Some(libc::EPERM) => WatchError::Rights,
+        Some(libc::EINVAL) => WatchError::Kernel,
         // EXDEV: a btrfs subvolume. ENODEV: no file system id.
-        Some(libc::EOPNOTSUPP | libc::ENODEV | libc::EXDEV) => Unwatched::Filesystem { source: cause },
-        Some(_) | None => Unwatched::System { what: "follow the file system", source: cause },
+        Some(libc::EOPNOTSUPP | libc::ENODEV | libc::EXDEV) => WatchError::Filesystem { source: cause },
+        Some(_) | None => WatchError::System { what: "follow the file system", source: cause },
     }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Event<'a> {
+pub(super) struct FanotifyEvent<'a> {
     mask: u64,
     /// Where it happened.
-    pub(super) at: Option<Entry<'a>>,
+    pub(super) at: Option<FanotifyEntry<'a>>,
     /// Where something was renamed from and to.
-    pub(super) from: Option<Entry<'a>>,
-    pub(super) to: Option<Entry<'a>>,
+    pub(super) from: Option<FanotifyEntry<'a>>,
+    pub(super) to: Option<FanotifyEntry<'a>>,
     /// The thing it happened to.
     pub(super) object: Option<&'a [u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry<'a> {
+pub(super) struct FanotifyEntry<'a> {
     pub(super) dir: &'a [u8],
     /// `.` is the directory itself.
     pub(super) name: &'a [u8],
 }
 
-impl Event<'_> {
+impl FanotifyEvent<'_> {
     pub(super) fn is_overflow(&self) -> bool {
         self.mask & libc::FAN_Q_OVERFLOW != 0
     }
@@ -126,15 +126,15 @@ impl Event<'_> {
 }
 
 /// The events of one reading. An error is something we cannot take apart: what it said is lost.
-pub(super) struct Events<'a> {
+pub(super) struct FanotifyEvents<'a> {
     rest: &'a [u8],
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Garbled;
+pub(super) struct GarbledEvent;
 
-impl<'a> Iterator for Events<'a> {
-    type Item = Result<Event<'a>, Garbled>;
+impl<'a> Iterator for FanotifyEvents<'a> {
+    type Item = Result<FanotifyEvent<'a>, GarbledEvent>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -144,12 +144,12 @@ impl<'a> Iterator for Events<'a> {
         if event.is_none() {
             self.rest = &[];
         }
-        Some(event.ok_or(Garbled))
+        Some(event.ok_or(GarbledEvent))
     }
 }
 
-impl<'a> Events<'a> {
-    fn cut(&mut self) -> Option<Event<'a>> {
+impl<'a> FanotifyEvents<'a> {
+    fn cut(&mut self) -> Option<FanotifyEvent<'a>> {
         let length = number(self.rest)? as usize;
         let (event, rest) = self.rest.split_at_checked(length)?;
         let (metadata, mut records) = event.split_at_checked(METADATA)?;
@@ -158,7 +158,7 @@ impl<'a> Events<'a> {
             return None;
         }
         let mask = u64::from_ne_bytes(metadata[8..16].try_into().ok()?);
-        let mut event = Event { mask, ..Event::default() };
+        let mut event = FanotifyEvent { mask, ..FanotifyEvent::default() };
         while !records.is_empty() {
             let length = u16::from_ne_bytes(records.get(2..4)?.try_into().ok()?);
             let (record, rest) = records.split_at_checked(usize::from(length))?;
@@ -169,13 +169,15 @@ impl<'a> Events<'a> {
     }
 }
 
-impl<'a> Event<'a> {
+impl<'a> FanotifyEvent<'a> {
     fn learn(&mut self, record: &'a [u8]) -> Option<()> {
         let kind = *record.first()?;
         match kind {
             libc::FAN_EVENT_INFO_TYPE_FID => self.object = Some(handle(record)?.0),
             libc::FAN_EVENT_INFO_TYPE_DFID_NAME => self.at = Some(entry(record)?),
-            libc::FAN_EVENT_INFO_TYPE_DFID => self.at = Some(Entry { dir: handle(record)?.0, name: b"." }),
+            libc::FAN_EVENT_INFO_TYPE_DFID => {
+                self.at = Some(FanotifyEntry { dir: handle(record)?.0, name: b"." })
+            }
             libc::FAN_EVENT_INFO_TYPE_OLD_DFID_NAME => self.from = Some(entry(record)?),
             libc::FAN_EVENT_INFO_TYPE_NEW_DFID_NAME => self.to = Some(entry(record)?),
             _ => {}
@@ -192,10 +194,10 @@ fn handle(record: &[u8]) -> Option<(&[u8], &[u8])> {
     if bytes == 0 { None } else { from.split_at_checked(HANDLE_HEAD + bytes) }
 }
 
-fn entry(record: &[u8]) -> Option<Entry<'_>> {
+fn entry(record: &[u8]) -> Option<FanotifyEntry<'_>> {
     let (dir, name) = handle(record)?;
     let name = name.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
-    Some(Entry { dir, name })
+    Some(FanotifyEntry { dir, name })
 }
 
 fn number(bytes: &[u8]) -> Option<u32> {
@@ -239,22 +241,22 @@ mod tests {
         let overflow = event(libc::FAN_Q_OVERFLOW, &[]);
         let bytes = [written, overflow].concat();
         let (dir, file) = (handle_of(b"dir!"), handle_of(b"file"));
-        let at = Some(Entry { dir: &dir, name: b"na\nme" });
+        let at = Some(FanotifyEntry { dir: &dir, name: b"na\nme" });
         let expected = [
-            Ok(Event { mask: libc::FAN_MODIFY, at, object: Some(&file), ..Event::default() }),
-            Ok(Event { mask: libc::FAN_Q_OVERFLOW, ..Event::default() }),
+            Ok(FanotifyEvent { mask: libc::FAN_MODIFY, at, object: Some(&file), ..FanotifyEvent::default() }),
+            Ok(FanotifyEvent { mask: libc::FAN_Q_OVERFLOW, ..FanotifyEvent::default() }),
         ];
-        assert_eq!(Events { rest: &bytes }.collect::<Vec<_>>(), expected);
+        assert_eq!(FanotifyEvents { rest: &bytes }.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn what_cannot_be_taken_apart_is_said_and_never_looped_over() {
         let whole = event(1, &[record(libc::FAN_EVENT_INFO_TYPE_DFID_NAME, b"dir!", b"name\0")]);
         for cut in 1..whole.len() {
-            assert_eq!(Events { rest: &whole[..cut] }.collect::<Vec<_>>(), [Err(Garbled)]);
+            assert_eq!(FanotifyEvents { rest: &whole[..cut] }.collect::<Vec<_>>(), [Err(GarbledEvent)]);
         }
         let no_handle = event(1, &[record(libc::FAN_EVENT_INFO_TYPE_FID, b"", b"")]);
-        assert_eq!(Events { rest: &no_handle }.collect::<Vec<_>>(), [Err(Garbled)]);
-        assert_eq!(Events { rest: &[0; 64] }.next(), Some(Err(Garbled)));
+        assert_eq!(FanotifyEvents { rest: &no_handle }.collect::<Vec<_>>(), [Err(GarbledEvent)]);
+        assert_eq!(FanotifyEvents { rest: &[0; 64] }.next(), Some(Err(GarbledEvent)));
     }
 }

@@ -6,39 +6,39 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use crate::folder::Attributes;
+use crate::folder::FileAttributes;
 
 /// The kernel's `struct file_handle`, byte for byte: it is compared and hashed, never looked into.
-pub(super) type Handle = Box<[u8]>;
+pub(super) type FileHandle = Box<[u8]>;
 
 const HEAD: usize = 8;
 const WORDS: usize = (HEAD + libc::MAX_HANDLE_SZ as usize) / 4;
 
 /// The mount by which handles are opened.
-pub(super) struct Mount {
+pub(super) struct HandleMount {
     at: OwnedFd,
     id: i32,
 }
 
 /// A thing met on this mount, or on another one.
-pub(super) enum Met {
-    Here(Handle),
+pub(super) enum HandleLookup {
+    Here(FileHandle),
     ElseWhere,
 }
 
-impl Mount {
+impl HandleMount {
     /// The mount that a directory is on.
-    pub(super) fn of(at: OwnedFd) -> Result<Mount> {
+    pub(super) fn of(at: OwnedFd) -> Result<HandleMount> {
         let (handle, id) = handle_at(at.as_fd(), b"")?;
-        let mount = Mount { at, id };
+        let mount = HandleMount { at, id };
         // Where handles cannot be opened nothing can be found by them.
         mount.open(&handle)?;
         Ok(mount)
     }
 
-    pub(super) fn handle_of(&self, thing: BorrowedFd<'_>) -> Result<Met> {
+    pub(super) fn handle_of(&self, thing: BorrowedFd<'_>) -> Result<HandleLookup> {
         let (handle, id) = handle_at(thing, b"")?;
-        Ok(if id == self.id { Met::Here(handle) } else { Met::ElseWhere })
+        Ok(if id == self.id { HandleLookup::Here(handle) } else { HandleLookup::ElseWhere })
     }
 
     /// Names it without opening it for anything. STALE: it is gone for good.
@@ -62,7 +62,7 @@ impl Mount {
 
     /// The inode of a thing that still has a name somewhere.
     pub(super) fn inode_of_living(&self, handle: &[u8]) -> Result<Option<u64>> {
-        match self.open(handle).and_then(Attributes::of) {
+        match self.open(handle).and_then(FileAttributes::of) {
             Ok(is) if is.names > 0 => Ok(Some(is.id.1)),
             Ok(_) | Err(Errno::STALE | Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
@@ -75,7 +75,7 @@ impl Mount {
 }
 
 /// What has this name now, links not followed.
-pub(super) fn named(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Handle> {
+pub(super) fn named(dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileHandle> {
     handle_at(dir, name).map(|(handle, _)| handle)
 }
 
@@ -84,7 +84,7 @@ pub(super) fn above(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::fs::openat(dir, c"..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn handle_at(at: BorrowedFd<'_>, name: &[u8]) -> Result<(Handle, i32)> {
+fn handle_at(at: BorrowedFd<'_>, name: &[u8]) -> Result<(FileHandle, i32)> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let mut aligned = [0u32; WORDS];
     aligned[0] = libc::MAX_HANDLE_SZ as u32;

@@ -4,46 +4,46 @@ use std::collections::HashMap;
 
 use rustix::io::{Errno, Result};
 
-use super::fanotify::{Entry, Event};
-use super::handle::{Handle, Mount};
-use super::seen::Seen;
-use super::whereabouts::{Place, RootId, Roots, Whereabouts};
+use super::fanotify::{FanotifyEntry, FanotifyEvent};
+use super::handle::{FileHandle, HandleMount};
+use super::seen::SeenChanges;
+use super::whereabouts::{RootMembership, RootMembershipCache, TrackedRootId, TrackedRoots};
 
-pub(super) struct Ledger {
-    whereabouts: Whereabouts,
-    roots: HashMap<RootId, Seen>,
-    last: RootId,
+pub(super) struct ChangeLedger {
+    whereabouts: RootMembershipCache,
+    roots: HashMap<TrackedRootId, SeenChanges>,
+    last: TrackedRootId,
     bound: usize,
 }
 
-impl Ledger {
-    pub(super) fn new(bound: usize) -> Ledger {
-        Ledger { whereabouts: Whereabouts::default(), roots: HashMap::new(), last: 0, bound }
+impl ChangeLedger {
+    pub(super) fn new(bound: usize) -> ChangeLedger {
+        ChangeLedger { whereabouts: RootMembershipCache::default(), roots: HashMap::new(), last: 0, bound }
     }
 
-    pub(super) fn add(&mut self, root: Handle) -> RootId {
+    pub(super) fn add(&mut self, root: FileHandle) -> TrackedRootId {
         self.last += 1;
-        self.roots.insert(self.last, Seen::default());
+        self.roots.insert(self.last, SeenChanges::default());
         self.whereabouts.add(root, self.last);
         self.last
     }
 
-    pub(super) fn remove(&mut self, id: RootId) {
+    pub(super) fn remove(&mut self, id: TrackedRootId) {
         self.roots.remove(&id);
         self.whereabouts.remove(id);
     }
 
-    pub(super) fn take(&mut self, id: RootId) -> Seen {
+    pub(super) fn take(&mut self, id: TrackedRootId) -> SeenChanges {
         self.roots.get_mut(&id).map(std::mem::take).unwrap_or_default()
     }
 
     /// We may have missed anything, directories that moved too.
     pub(super) fn doubt(&mut self) {
-        self.roots.values_mut().for_each(Seen::everything);
+        self.roots.values_mut().for_each(SeenChanges::everything);
         self.whereabouts.forget();
     }
 
-    pub(super) fn note(&mut self, event: &Event<'_>, mount: &Mount) {
+    pub(super) fn note(&mut self, event: &FanotifyEvent<'_>, mount: &HandleMount) {
         if self.roots.is_empty() {
             return;
         }
@@ -53,7 +53,7 @@ impl Ledger {
         }
     }
 
-    fn understand(&mut self, event: &Event<'_>, mount: &Mount) -> Result<()> {
+    fn understand(&mut self, event: &FanotifyEvent<'_>, mount: &HandleMount) -> Result<()> {
         if event.is_overflow() {
             return Err(Errno::OVERFLOW);
         }
@@ -69,16 +69,22 @@ impl Ledger {
         }
     }
 
-    fn renamed(&mut self, event: &Event<'_>, from: Entry<'_>, to: Entry<'_>, mount: &Mount) -> Result<()> {
+    fn renamed(
+        &mut self,
+        event: &FanotifyEvent<'_>,
+        from: FanotifyEntry<'_>,
+        to: FanotifyEntry<'_>,
+        mount: &HandleMount,
+    ) -> Result<()> {
         let object = event.object.ok_or(Errno::BADMSG)?;
         let file = (!event.is_of_directory()).then_some(object);
         for place in [from, to] {
-            if let Place::Beneath(roots) = self.whereabouts.of(place.dir, mount)? {
+            if let RootMembership::Beneath(roots) = self.whereabouts.of(place.dir, mount)? {
                 self.see(&roots, |seen| seen.name(place.dir, place.name, file));
             }
         }
         if event.is_of_directory()
-            && let Place::Beneath(roots) = self.whereabouts.of(to.dir, mount)?
+            && let RootMembership::Beneath(roots) = self.whereabouts.of(to.dir, mount)?
         {
             self.see(&roots, |seen| seen.whole(object));
             self.whereabouts.moved(object, &roots);
@@ -86,9 +92,14 @@ impl Ledger {
         Ok(())
     }
 
-    fn directory(&mut self, event: &Event<'_>, at: Entry<'_>, mount: &Mount) -> Result<()> {
+    fn directory(
+        &mut self,
+        event: &FanotifyEvent<'_>,
+        at: FanotifyEntry<'_>,
+        mount: &HandleMount,
+    ) -> Result<()> {
         // What was in a directory that is gone is gone too, and its own end is an event in the one above.
-        let Place::Beneath(roots) = self.whereabouts.of(at.dir, mount)? else { return Ok(()) };
+        let RootMembership::Beneath(roots) = self.whereabouts.of(at.dir, mount)? else { return Ok(()) };
         if at.name == b"." {
             self.see(&roots, |seen| seen.directory(at.dir));
             return Ok(());
@@ -111,27 +122,27 @@ impl Ledger {
         Ok(())
     }
 
-    fn file(&mut self, event: &Event<'_>, at: Entry<'_>, mount: &Mount) -> Result<()> {
+    fn file(&mut self, event: &FanotifyEvent<'_>, at: FanotifyEntry<'_>, mount: &HandleMount) -> Result<()> {
         match self.whereabouts.of(at.dir, mount)? {
-            Place::Beneath(roots) => {
+            RootMembership::Beneath(roots) => {
                 self.see(&roots, |seen| seen.name(at.dir, at.name, event.object));
                 Ok(())
             }
-            Place::Gone => self.file_somewhere(event, mount),
+            RootMembership::Gone => self.file_somewhere(event, mount),
         }
     }
 
     /// Opened by a name that is gone, or by none, and perhaps alive under another one in any root.
-    fn file_somewhere(&mut self, event: &Event<'_>, mount: &Mount) -> Result<()> {
+    fn file_somewhere(&mut self, event: &FanotifyEvent<'_>, mount: &HandleMount) -> Result<()> {
         let object = event.object.ok_or(Errno::BADMSG)?;
         if let Some(inode) = mount.inode_of_living(object)? {
-            let all: Roots = self.roots.keys().copied().collect();
+            let all: TrackedRoots = self.roots.keys().copied().collect();
             self.see(&all, |seen| seen.inode(inode));
         }
         Ok(())
     }
 
-    fn see(&mut self, roots: &Roots, what: impl Fn(&mut Seen)) {
+    fn see(&mut self, roots: &TrackedRoots, what: impl Fn(&mut SeenChanges)) {
         for id in roots.iter() {
             if let Some(seen) = self.roots.get_mut(id) {
                 what(seen);

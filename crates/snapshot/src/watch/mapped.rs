@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
 use super::paths;
-use crate::folder::{Attributes, Kind};
+use crate::folder::{FileAttributes, FileKind};
 use crate::{Error, Folder, RelPath};
 
 /// Paths come as the sandbox sees them, so its own prefix has to be guessed; who maps thousands of files under
@@ -20,7 +20,7 @@ use crate::{Error, Folder, RelPath};
 const GUESSES: usize = 16_384;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapped {
+pub struct MappedFile {
     /// Device and inode.
     pub id: (u64, u64),
     /// Beneath the root, if it was found there at this moment. Without a path it may still be there, under a
@@ -31,9 +31,9 @@ pub struct Mapped {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Mappings {
+pub struct SharedMappings {
     /// On the root's file system, each file once.
-    pub files: Vec<Mapped>,
+    pub files: Vec<MappedFile>,
     /// Processes that exist and did not let us look.
     pub unread: Vec<i32>,
 }
@@ -43,8 +43,8 @@ pub struct Mappings {
 pub fn mapped_writable(
     pids: impl Iterator<Item = i32>,
     root: &Folder,
-) -> std::result::Result<Mappings, Error> {
-    let device = Attributes::of(root.fd()).map_err(|e| Error::system("look at", b".", e))?.id.0;
+) -> std::result::Result<SharedMappings, Error> {
+    let device = FileAttributes::of(root.fd()).map_err(|e| Error::system("look at", b".", e))?.id.0;
     let (mut found, mut unread) = (BTreeMap::new(), Vec::new());
     for pid in pids {
         match mappings_of(pid, device) {
@@ -60,13 +60,16 @@ pub fn mapped_writable(
     let mut guesses = GUESSES;
     let files = found.into_values().map(|mapping| {
         let path = mapping.find(root, &mut guesses);
-        Mapped { id: mapping.id, path, link: mapping.link }
+        MappedFile { id: mapping.id, path, link: mapping.link }
     });
-    Ok(Mappings { files: files.collect(), unread })
+    Ok(SharedMappings { files: files.collect(), unread })
 }
 
 /// Writes back what was stored into these files, and returns those that could not be reached.
-pub fn sync_mapped<'a>(root: &Folder, files: &'a [Mapped]) -> std::result::Result<Vec<&'a Mapped>, Error> {
+pub fn sync_mapped<'a>(
+    root: &Folder,
+    files: &'a [MappedFile],
+) -> std::result::Result<Vec<&'a MappedFile>, Error> {
     let mut missed = Vec::new();
     for file in files {
         match open_by_path(root, file).or_else(|_| open_by_mapping(file)) {
@@ -79,26 +82,26 @@ pub fn sync_mapped<'a>(root: &Folder, files: &'a [Mapped]) -> std::result::Resul
     Ok(missed)
 }
 
-impl Mapped {
+impl MappedFile {
     fn name(&self) -> &[u8] {
         self.path.as_ref().map_or(self.link.as_bytes(), RelPath::as_bytes)
     }
 }
 
-fn open_by_path(root: &Folder, file: &Mapped) -> Result<OwnedFd> {
+fn open_by_path(root: &Folder, file: &MappedFile) -> Result<OwnedFd> {
     let path = file.path.as_ref().ok_or(Errno::NOENT)?;
     let named = paths::open_beneath(root.fd(), path.as_bytes(), OFlags::PATH | OFlags::NOFOLLOW)?;
     open_if_it_is(file, named)
 }
 
 /// The link in /proc is the file itself, whatever its name; only root may follow it.
-fn open_by_mapping(file: &Mapped) -> Result<OwnedFd> {
+fn open_by_mapping(file: &MappedFile) -> Result<OwnedFd> {
     open_if_it_is(file, rustix::fs::open(&*file.link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn open_if_it_is(file: &Mapped, named: OwnedFd) -> Result<OwnedFd> {
-    let is = Attributes::of(&named)?;
-    if is.id != file.id || is.kind != Kind::File {
+fn open_if_it_is(file: &MappedFile, named: OwnedFd) -> Result<OwnedFd> {
+    let is = FileAttributes::of(&named)?;
+    if is.id != file.id || is.kind != FileKind::File {
         return Err(Errno::STALE);
     }
     let link = format!("/proc/self/fd/{}", named.as_raw_fd());
@@ -107,14 +110,14 @@ fn open_if_it_is(file: &Mapped, named: OwnedFd) -> Result<OwnedFd> {
 
 /// One line of /proc/PID/maps.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapping {
+struct ProcMapsEntry {
     id: (u64, u64),
     /// As the process sees it, or nearly: a newline is `\012`, and a deleted file's ends with ` (deleted)`.
     shown: Vec<u8>,
     link: String,
 }
 
-fn mappings_of(pid: i32, device: u64) -> Result<Vec<Mapping>> {
+fn mappings_of(pid: i32, device: u64) -> Result<Vec<ProcMapsEntry>> {
     let file = std::fs::File::open(format!("/proc/{pid}/maps"));
     let lines = BufReader::new(file.map_err(|e| failed(&e))?).split(b'\n');
     let mut found = Vec::new();
@@ -123,7 +126,7 @@ fn mappings_of(pid: i32, device: u64) -> Result<Vec<Mapping>> {
         let Some(mut mapping) = parse(pid, &line) else { continue };
         // What the line says is the file system's own number; some (btrfs) give files another one.
         if let Ok(is) = rustix::fs::stat(&*mapping.link) {
-            mapping.id = Attributes::as_found(&is).id;
+            mapping.id = FileAttributes::as_found(&is).id;
         } else if is_anonymous(mapping.id.0) && is_anonymous(device) {
             mapping.id.0 = device;
         }
@@ -137,7 +140,7 @@ fn mappings_of(pid: i32, device: u64) -> Result<Vec<Mapping>> {
 /// `start-end perms offset major:minor inode path`, of shared mappings of files only. Those that may not be
 /// written now too: they may have been a moment ago, and how the file was opened cannot be relied on (the mode
 /// of the link in map_files is that of whatever was mapped there first).
-fn parse(pid: i32, line: &[u8]) -> Option<Mapping> {
+fn parse(pid: i32, line: &[u8]) -> Option<ProcMapsEntry> {
     let mut fields = line.splitn(6, |&byte| byte == b' ');
     let mut text = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
     let (range, access, _offset, device, inode) = (text()?, text()?, text()?, text()?, text()?);
@@ -148,7 +151,7 @@ fn parse(pid: i32, line: &[u8]) -> Option<Mapping> {
         return None;
     }
     let shown = fields.next().unwrap_or_default().trim_ascii_start().to_vec();
-    Some(Mapping { id, shown, link: format!("/proc/{pid}/map_files/{}", bare(range)) })
+    Some(ProcMapsEntry { id, shown, link: format!("/proc/{pid}/map_files/{}", bare(range)) })
 }
 
 /// The links are named without leading zeros, which the lines have.
@@ -164,7 +167,7 @@ fn is_anonymous(device: u64) -> bool {
     rustix::fs::major(device) == 0
 }
 
-impl Mapping {
+impl ProcMapsEntry {
     /// By its inode: whatever the shown path is, what it leads to must be the mapped file.
     fn find(&self, root: &Folder, guesses: &mut usize) -> Option<RelPath> {
         let plain = unescaped(&self.shown);
@@ -174,7 +177,7 @@ impl Mapping {
             let path = RelPath::from_bytes(path).ok()?;
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let opened = paths::open_beneath(root.fd(), path.as_bytes(), flags).ok()?;
-            (Attributes::of(opened.as_fd()).ok()?.id == self.id).then_some(path)
+            (FileAttributes::of(opened.as_fd()).ok()?.id == self.id).then_some(path)
         })
     }
 }
@@ -212,7 +215,7 @@ fn failed(error: &std::io::Error) -> Errno {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Option<Mapping> {
+    fn parsed(line: &str) -> Option<ProcMapsEntry> {
         parse(7, line.as_bytes())
     }
 
@@ -220,7 +223,7 @@ mod tests {
     fn shared_mappings_of_files_are_found_in_the_lines() {
         let line =
             r"00400000-7f0000002000 rw-s 00001000 fe:01 123                        /a b/c\012d (deleted)";
-        let mapping = Mapping {
+        let mapping = ProcMapsEntry {
             id: (rustix::fs::makedev(0xfe, 1), 123),
             shown: br"/a b/c\012d (deleted)".to_vec(),
             link: "/proc/7/map_files/400000-7f0000002000".to_owned(),

@@ -7,69 +7,72 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
-use super::handle::{self, Mount};
-use super::seen::{Dir, Seen};
-use super::{Names, Touched};
-use crate::folder::Attributes;
+use super::handle::{self, HandleMount};
+use super::seen::{SeenChanges, SeenDirectory};
+use super::{TouchedNames, TouchedPaths};
+use crate::folder::FileAttributes;
 
 /// Somebody who renames without a pause must not hold us for ever.
 const PATIENCE: usize = 8;
 const DELETED: &[u8] = b" (deleted)";
 
 /// Where a directory is now.
-enum Now {
+enum HandlePath {
     At(Vec<u8>, OwnedFd),
     /// Deleted, or moved out of the root.
     NotHere,
 }
 
-pub(super) fn settle(seen: Seen, root: BorrowedFd<'_>, mount: &Mount) -> Touched {
+pub(super) fn settle(seen: SeenChanges, root: BorrowedFd<'_>, mount: &HandleMount) -> TouchedPaths {
     if seen.everything {
-        return Touched::Everything;
+        return TouchedPaths::Everything;
     }
-    let settled = Settling { root, mount, folders: BTreeMap::new(), linked: seen.inodes };
+    let settled = HandlePathResolver { root, mount, folders: BTreeMap::new(), linked: seen.inodes };
     settled.all(seen.dirs.iter()).unwrap_or_else(|error| {
         tracing::debug!(%error, "a touched folder has no certain path: the root is to be walked");
-        Touched::Everything
+        TouchedPaths::Everything
     })
 }
 
-struct Settling<'a> {
+struct HandlePathResolver<'a> {
     root: BorrowedFd<'a>,
-    mount: &'a Mount,
-    folders: BTreeMap<Vec<u8>, Names>,
+    mount: &'a HandleMount,
+    folders: BTreeMap<Vec<u8>, TouchedNames>,
     linked: BTreeSet<u64>,
 }
 
-impl Settling<'_> {
-    fn all<'d>(mut self, dirs: impl Iterator<Item = (&'d Box<[u8]>, &'d Dir)>) -> Result<Touched> {
+impl HandlePathResolver<'_> {
+    fn all<'d>(
+        mut self,
+        dirs: impl Iterator<Item = (&'d Box<[u8]>, &'d SeenDirectory)>,
+    ) -> Result<TouchedPaths> {
         for (handle, dir) in dirs {
             match self.find(handle)? {
-                Now::At(path, opened) => {
+                HandlePath::At(path, opened) => {
                     self.look_for_links(dir, Some(opened.as_fd()))?;
                     let names = if dir.whole {
-                        Names::All
+                        TouchedNames::All
                     } else {
-                        Names::These(dir.names.keys().map(|name| name.to_vec()).collect())
+                        TouchedNames::These(dir.names.keys().map(|name| name.to_vec()).collect())
                     };
                     self.folders.insert(path, names);
                 }
-                Now::NotHere => self.look_for_links(dir, None)?,
+                HandlePath::NotHere => self.look_for_links(dir, None)?,
             }
         }
-        let mut touched = Touched::Folders { folders: self.folders, linked: self.linked };
+        let mut touched = TouchedPaths::Folders { folders: self.folders, linked: self.linked };
         touched.drop_what_is_beneath_whole_ones();
         Ok(touched)
     }
 
-    fn find(&self, handle: &[u8]) -> Result<Now> {
+    fn find(&self, handle: &[u8]) -> Result<HandlePath> {
         let opened = match self.mount.open(handle) {
-            Err(Errno::STALE) => return Ok(Now::NotHere),
+            Err(Errno::STALE) => return Ok(HandlePath::NotHere),
             opened => opened?,
         };
-        let id = Attributes::of(&opened)?.id;
-        if id == Attributes::of(self.root)?.id {
-            return Ok(Now::At(Vec::new(), opened));
+        let id = FileAttributes::of(&opened)?.id;
+        if id == FileAttributes::of(self.root)?.id {
+            return Ok(HandlePath::At(Vec::new(), opened));
         }
         for _ in 0..PATIENCE {
             let base = shown_path(self.root)?;
@@ -77,16 +80,18 @@ impl Settling<'_> {
             let Some(path) = beneath(&base, &shown) else {
                 // Not if the root itself was moved between the two looks.
                 if shown_path(self.root)? == base {
-                    return Ok(Now::NotHere);
+                    return Ok(HandlePath::NotHere);
                 }
                 continue;
             };
             match open_beneath(self.root, path, OFlags::PATH | OFlags::DIRECTORY) {
-                Ok(found) if Attributes::of(&found)?.id == id => return Ok(Now::At(path.to_vec(), found)),
+                Ok(found) if FileAttributes::of(&found)?.id == id => {
+                    return Ok(HandlePath::At(path.to_vec(), found));
+                }
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                     // A name may end like this too; then it was found.
                     if shown.ends_with(DELETED) {
-                        return Ok(Now::NotHere);
+                        return Ok(HandlePath::NotHere);
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -98,7 +103,7 @@ impl Settling<'_> {
 
     /// A file is touched under all its names when it is touched under one, and also when the name by which it
     /// was opened is long gone.
-    fn look_for_links(&mut self, dir: &Dir, opened: Option<BorrowedFd<'_>>) -> Result<()> {
+    fn look_for_links(&mut self, dir: &SeenDirectory, opened: Option<BorrowedFd<'_>>) -> Result<()> {
         for (name, files) in &dir.names {
             for file in files {
                 if opened.is_some_and(|dir| is_only_name_of(dir, name, file)) {
@@ -112,7 +117,7 @@ impl Settling<'_> {
 }
 
 fn is_only_name_of(dir: BorrowedFd<'_>, name: &[u8], file: &[u8]) -> bool {
-    Attributes::at(dir, name).is_ok_and(|is| is.names == 1)
+    FileAttributes::at(dir, name).is_ok_and(|is| is.names == 1)
         && handle::named(dir, name).is_ok_and(|now| *now == *file)
 }
 

@@ -3,28 +3,28 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::handle::Handle;
+use super::handle::FileHandle;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SeenChanges {
     pub(super) everything: bool,
-    pub(super) dirs: HashMap<Handle, Dir>,
+    pub(super) dirs: HashMap<FileHandle, SeenDirectory>,
     /// Inodes of files that were touched we do not know by which name.
     pub(super) inodes: BTreeSet<u64>,
     remembered: usize,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Dir {
+pub(super) struct SeenDirectory {
     /// It came as a whole: created, or moved here with all that is in it.
     pub(super) whole: bool,
     /// With the files that had the name when it was touched; none for directories.
-    pub(super) names: HashMap<Box<[u8]>, Vec<Handle>>,
+    pub(super) names: HashMap<Box<[u8]>, Vec<FileHandle>>,
 }
 
-impl Seen {
+impl SeenChanges {
     pub(super) fn everything(&mut self) {
-        *self = Seen { everything: true, ..Seen::default() };
+        *self = SeenChanges { everything: true, ..SeenChanges::default() };
     }
 
     /// Above so many things remembered it is everything: memory stays bounded, and a walk is cheaper then.
@@ -66,12 +66,12 @@ impl Seen {
         }
     }
 
-    fn dir(&mut self, dir: &[u8]) -> Option<&mut Dir> {
+    fn dir(&mut self, dir: &[u8]) -> Option<&mut SeenDirectory> {
         if self.everything {
             return None;
         }
         if !self.dirs.contains_key(dir) {
-            self.dirs.insert(dir.into(), Dir::default());
+            self.dirs.insert(dir.into(), SeenDirectory::default());
             self.remembered += 1;
         }
         self.dirs.get_mut(dir)
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_same_again_costs_nothing_and_too_much_is_everything() {
-        let mut seen = Seen::default();
+        let mut seen = SeenChanges::default();
         for _ in 0..3 {
             seen.name(b"dir", b"name", Some(b"file"));
             seen.name(b"dir", b"name", None);
@@ -95,10 +95,10 @@ mod tests {
         assert_eq!((seen.everything, seen.remembered), (false, 4));
         seen.name(b"dir", b"name", Some(b"another file"));
         seen.keep_within(4);
-        assert_eq!(seen, Seen { everything: true, ..Seen::default() });
+        assert_eq!(seen, SeenChanges { everything: true, ..SeenChanges::default() });
         seen.name(b"dir", b"name", None);
         seen.whole(b"dir");
         seen.inode(8);
-        assert_eq!(seen, Seen { everything: true, ..Seen::default() });
+        assert_eq!(seen, SeenChanges { everything: true, ..SeenChanges::default() });
     }
 }

@@ -6,13 +6,13 @@ use crate::RelPath;
 
 /// What was touched beneath a root. See [`crate::Watch`] for what to do with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Touched {
+pub enum TouchedPaths {
     /// It is not known: walk the whole root.
     Everything,
     Folders {
         /// By path relative to the root; the root itself is the empty path. A folder that is listed has itself
         /// been touched too (its time, its mode). Nothing beneath a folder with [`Names::All`] is listed.
-        folders: BTreeMap<Vec<u8>, Names>,
+        folders: BTreeMap<Vec<u8>, TouchedNames>,
         /// Inodes of touched files that have, or had, another name than the listed one: visit every name that
         /// the last capture found them under.
         linked: BTreeSet<u64>,
@@ -20,85 +20,89 @@ pub enum Touched {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Names {
+pub enum TouchedNames {
     /// These names in the folder: created, changed, or gone.
     These(BTreeSet<Vec<u8>>),
     /// The folder with all that is beneath: it is new, or was moved here.
     All,
 }
 
-impl Default for Touched {
-    fn default() -> Touched {
-        Touched::Folders { folders: BTreeMap::new(), linked: BTreeSet::new() }
+impl Default for TouchedPaths {
+    fn default() -> TouchedPaths {
+        TouchedPaths::Folders { folders: BTreeMap::new(), linked: BTreeSet::new() }
     }
 }
 
-impl Touched {
-    pub fn is_nothing(&self) -> bool {
-        *self == Touched::default()
+impl TouchedPaths {
+    pub fn is_empty(&self) -> bool {
+        *self == TouchedPaths::default()
     }
 
     /// With these files beside.
-    pub fn with(self, files: Vec<RelPath>) -> Touched {
-        let mut more: BTreeMap<Vec<u8>, Names> = BTreeMap::new();
+    pub fn with_files(self, files: Vec<RelPath>) -> TouchedPaths {
+        let mut more: BTreeMap<Vec<u8>, TouchedNames> = BTreeMap::new();
         for file in &files {
             let (folder, name) = file.split();
             let folder = if folder == b"." { b"" } else { folder };
-            let names = more.entry(folder.to_vec()).or_insert(Names::These(BTreeSet::new()));
-            if let Names::These(names) = names {
+            let names = more.entry(folder.to_vec()).or_insert(TouchedNames::These(BTreeSet::new()));
+            if let TouchedNames::These(names) = names {
                 names.insert(name.to_vec());
             }
         }
-        self.and(Touched::Folders { folders: more, linked: BTreeSet::new() }, usize::MAX)
+        self.and(TouchedPaths::Folders { folders: more, linked: BTreeSet::new() }, usize::MAX)
     }
 
     /// Both together; above `bound` names it is everything.
-    pub(super) fn and(self, other: Touched, bound: usize) -> Touched {
+    pub(super) fn and(self, other: TouchedPaths, bound: usize) -> TouchedPaths {
         let (
-            Touched::Folders { mut folders, mut linked },
-            Touched::Folders { folders: more, linked: more_linked },
+            TouchedPaths::Folders { mut folders, mut linked },
+            TouchedPaths::Folders { folders: more, linked: more_linked },
         ) = (self, other)
         else {
-            return Touched::Everything;
+            return TouchedPaths::Everything;
         };
         for (path, names) in more {
-            let known = folders.remove(&path).unwrap_or(Names::These(BTreeSet::new()));
+            let known = folders.remove(&path).unwrap_or(TouchedNames::These(BTreeSet::new()));
             folders.insert(path, known.and(names));
         }
         linked.extend(more_linked);
-        let size = linked.len() + folders.values().map(Names::len).sum::<usize>();
+        let size = linked.len() + folders.values().map(TouchedNames::len).sum::<usize>();
         if size > bound {
-            return Touched::Everything;
+            return TouchedPaths::Everything;
         }
-        let mut both = Touched::Folders { folders, linked };
+        let mut both = TouchedPaths::Folders { folders, linked };
         both.drop_what_is_beneath_whole_ones();
         both
     }
 
     pub(super) fn drop_what_is_beneath_whole_ones(&mut self) {
-        let Touched::Folders { folders, .. } = self else { return };
-        let whole: BTreeSet<Vec<u8>> =
-            folders.iter().filter(|(_, names)| **names == Names::All).map(|(path, _)| path.clone()).collect();
+        let TouchedPaths::Folders { folders, .. } = self else { return };
+        let whole: BTreeSet<Vec<u8>> = folders
+            .iter()
+            .filter(|(_, names)| **names == TouchedNames::All)
+            .map(|(path, _)| path.clone())
+            .collect();
         if !whole.is_empty() {
             folders.retain(|path, _| !above(path).any(|above| whole.contains(above)));
         }
     }
 }
 
-impl Names {
-    fn and(self, other: Names) -> Names {
+impl TouchedNames {
+    fn and(self, other: TouchedNames) -> TouchedNames {
         match (self, other) {
-            (Names::These(names), Names::These(more)) => {
-                Names::These(names.into_iter().chain(more).collect())
+            (TouchedNames::These(names), TouchedNames::These(more)) => {
+                TouchedNames::These(names.into_iter().chain(more).collect())
             }
-            (Names::All, Names::These(_) | Names::All) | (Names::These(_), Names::All) => Names::All,
+            (TouchedNames::All, TouchedNames::These(_) | TouchedNames::All)
+            | (TouchedNames::These(_), TouchedNames::All) => TouchedNames::All,
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Names::These(names) => 1 + names.len(),
-            Names::All => 1,
+            TouchedNames::These(names) => 1 + names.len(),
+            TouchedNames::All => 1,
         }
     }
 }
@@ -114,30 +118,31 @@ fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 mod tests {
     use super::*;
 
-    fn these(names: &[&str]) -> Names {
-        Names::These(names.iter().map(|name| name.as_bytes().to_vec()).collect())
+    fn these(names: &[&str]) -> TouchedNames {
+        TouchedNames::These(names.iter().map(|name| name.as_bytes().to_vec()).collect())
     }
 
-    fn folders(of: &[(&str, Names)], linked: &[u64]) -> Touched {
+    fn folders(of: &[(&str, TouchedNames)], linked: &[u64]) -> TouchedPaths {
         let folders = of.iter().map(|(path, names)| (path.as_bytes().to_vec(), names.clone())).collect();
-        Touched::Folders { folders, linked: linked.iter().copied().collect() }
+        TouchedPaths::Folders { folders, linked: linked.iter().copied().collect() }
     }
 
     #[test]
     fn what_is_given_back_is_added_to_what_came_since() {
         let one = folders(&[("", these(&["a"])), ("a", these(&["x"])), ("a/b", these(&["y"]))], &[1]);
-        let two = folders(&[("", these(&["b"])), ("a", Names::All), ("a-b", these(&["z"]))], &[2]);
-        let both = [("", these(&["a", "b"])), ("a", Names::All), ("a-b", these(&["z"]))];
+        let two = folders(&[("", these(&["b"])), ("a", TouchedNames::All), ("a-b", these(&["z"]))], &[2]);
+        let both = [("", these(&["a", "b"])), ("a", TouchedNames::All), ("a-b", these(&["z"]))];
         assert_eq!(one.clone().and(two.clone(), 100), folders(&both, &[1, 2]));
-        assert_eq!(one.clone().and(two, 5), Touched::Everything);
-        assert_eq!(one.clone().and(Touched::Everything, 100), Touched::Everything);
-        assert_eq!(one.clone().and(Touched::default(), 100), one);
+        assert_eq!(one.clone().and(two, 5), TouchedPaths::Everything);
+        assert_eq!(one.clone().and(TouchedPaths::Everything, 100), TouchedPaths::Everything);
+        assert_eq!(one.clone().and(TouchedPaths::default(), 100), one);
     }
 
     #[test]
     fn a_whole_root_says_it_all() {
-        let mut touched = folders(&[("", Names::All), ("a", these(&["x"])), ("a/b", Names::All)], &[1]);
+        let mut touched =
+            folders(&[("", TouchedNames::All), ("a", these(&["x"])), ("a/b", TouchedNames::All)], &[1]);
         touched.drop_what_is_beneath_whole_ones();
-        assert_eq!(touched, folders(&[("", Names::All)], &[1]));
+        assert_eq!(touched, folders(&[("", TouchedNames::All)], &[1]));
     }
 }

@@ -10,37 +10,37 @@ use std::sync::Arc;
 
 use rustix::io::{Errno, Result};
 
-use super::handle::{self, Handle, Met, Mount};
+use super::handle::{self, FileHandle, HandleLookup, HandleMount};
 
-pub(super) type RootId = u64;
+pub(super) type TrackedRootId = u64;
 
 /// Usually none, else one; more where a root is inside another.
-pub(super) type Roots = Arc<[RootId]>;
+pub(super) type TrackedRoots = Arc<[TrackedRootId]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
-    Beneath(Roots),
+pub(super) enum RootMembership {
+    Beneath(TrackedRoots),
     /// The directory is no more. Files that were opened in it may live on under other names.
     Gone,
 }
 
 /// A path has at most 2048 names; who goes deeper by relative steps is not worth the climb.
 const HIGHEST_CLIMB: usize = 8192;
-const MOST_REMEMBERED: usize = 200_000;
+const MAX_REMEMBERED: usize = 200_000;
 
 #[derive(Default)]
-pub(super) struct Whereabouts {
-    roots: HashMap<Handle, Vec<RootId>>,
-    known: HashMap<Handle, Place>,
+pub(super) struct RootMembershipCache {
+    roots: HashMap<FileHandle, Vec<TrackedRootId>>,
+    known: HashMap<FileHandle, RootMembership>,
 }
 
-impl Whereabouts {
-    pub(super) fn add(&mut self, root: Handle, id: RootId) {
+impl RootMembershipCache {
+    pub(super) fn add(&mut self, root: FileHandle, id: TrackedRootId) {
         self.roots.entry(root).or_default().push(id);
         self.forget();
     }
 
-    pub(super) fn remove(&mut self, id: RootId) {
+    pub(super) fn remove(&mut self, id: TrackedRootId) {
         for ids in self.roots.values_mut() {
             ids.retain(|&other| other != id);
         }
@@ -53,16 +53,16 @@ impl Whereabouts {
     }
 
     /// An error is doubt: the directory may be beneath any root.
-    pub(super) fn of(&mut self, dir: &[u8], mount: &Mount) -> Result<Place> {
+    pub(super) fn of(&mut self, dir: &[u8], mount: &HandleMount) -> Result<RootMembership> {
         if let Some(place) = self.known.get(dir) {
             return Ok(place.clone());
         }
-        if self.known.len() > MOST_REMEMBERED {
+        if self.known.len() > MAX_REMEMBERED {
             self.forget();
         }
         let place = match self.climb(dir, mount) {
-            Ok(roots) => Place::Beneath(roots),
-            Err(Errno::STALE) => Place::Gone,
+            Ok(roots) => RootMembership::Beneath(roots),
+            Err(Errno::STALE) => RootMembership::Gone,
             Err(e) => return Err(e),
         };
         self.known.insert(dir.into(), place.clone());
@@ -70,7 +70,7 @@ impl Whereabouts {
     }
 
     /// It may be a root: one that was tracked before we read of its creation.
-    pub(super) fn created(&mut self, dir: &[u8], beneath: &Roots) {
+    pub(super) fn created(&mut self, dir: &[u8], beneath: &TrackedRoots) {
         self.remember(vec![dir.into()], beneath.clone());
     }
 
@@ -81,34 +81,36 @@ impl Whereabouts {
     /// What is remembered of the moved directory itself decides, not where it came from: that may have moved
     /// too since. The new place is not remembered: equal renames are merged by the kernel, so the last one we
     /// read need not be the last one that was made.
-    pub(super) fn moved(&mut self, dir: &[u8], to: &Roots) {
+    pub(super) fn moved(&mut self, dir: &[u8], to: &TrackedRoots) {
         match self.known.get(dir) {
-            Some(Place::Beneath(roots)) if roots == to => {}
+            Some(RootMembership::Beneath(roots)) if roots == to => {}
             None if to.is_empty() => {}
             Some(_) | None => self.forget(),
         }
     }
 
     /// Goes up to the first directory that is known, or to the top.
-    fn climb(&mut self, dir: &[u8], mount: &Mount) -> Result<Roots> {
+    fn climb(&mut self, dir: &[u8], mount: &HandleMount) -> Result<TrackedRoots> {
         let mut at = mount.open(dir)?;
-        let Met::Here(mut here) = mount.handle_of(at.as_fd())? else { return Ok(Roots::default()) };
+        let HandleLookup::Here(mut here) = mount.handle_of(at.as_fd())? else {
+            return Ok(TrackedRoots::default());
+        };
         let mut passed = Vec::new();
         let known = loop {
-            if let Some(Place::Beneath(roots)) = self.known.get(&here) {
+            if let Some(RootMembership::Beneath(roots)) = self.known.get(&here) {
                 break roots.clone();
             }
             let above = match handle::above(at.as_fd()) {
                 Ok(above) => above,
                 // The mount does not show this part of the file system: no root is there.
-                Err(Errno::NOENT) => break Roots::default(),
+                Err(Errno::NOENT) => break TrackedRoots::default(),
                 Err(e) => return Err(e),
             };
             let parent = match mount.handle_of(above.as_fd())? {
-                Met::Here(parent) if parent != here => parent,
-                Met::Here(_) | Met::ElseWhere => {
+                HandleLookup::Here(parent) if parent != here => parent,
+                HandleLookup::Here(_) | HandleLookup::ElseWhere => {
                     passed.push(here);
-                    break Roots::default();
+                    break TrackedRoots::default();
                 }
             };
             passed.push(std::mem::replace(&mut here, parent));
@@ -121,13 +123,13 @@ impl Whereabouts {
     }
 
     /// From the highest down: each is where the one above it is, and beneath itself if it is a root.
-    fn remember(&mut self, passed: Vec<Handle>, above: Roots) -> Roots {
+    fn remember(&mut self, passed: Vec<FileHandle>, above: TrackedRoots) -> TrackedRoots {
         passed.into_iter().rev().fold(above, |above, dir| {
             let roots = match self.roots.get(&dir) {
                 Some(ids) => above.iter().chain(ids).copied().collect(),
                 None => above,
             };
-            self.known.insert(dir, Place::Beneath(roots.clone()));
+            self.known.insert(dir, RootMembership::Beneath(roots.clone()));
             roots
         })
     }

@@ -3,20 +3,20 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use ash_snapshot::{Audit, Audited, Doubt, Folder, Repo, Root, TreeId};
+use ash_snapshot::{CaptureRoot, Folder, FolderCheck, FolderCheckMethod, MismatchPolicy, Repo, TreeId};
 
 use crate::support::{Bench, Line, chmod, let_the_clock_tick, open, set_mtime};
 
 /// What is found, with a sign for what it is.
-fn found(repo: &Repo, line: &Line, doubt: Doubt) -> (Audited, Vec<String>) {
+fn found(repo: &Repo, line: &Line, doubt: MismatchPolicy) -> (FolderCheckMethod, Vec<String>) {
     let folder = open(&line.folder);
-    let roots = [Root { name: "workspace", folder: &folder }];
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let tree = line.base.as_ref().expect("captured");
     let exclude = |_: &[u8], path: &[u8]| path.starts_with(b"left out");
     let mut told = Vec::new();
-    let audit = Audit { tree, roots: &roots, index: &line.index, exclude: &exclude, doubt };
+    let audit = FolderCheck { tree, roots: &roots, index: &line.index, exclude: &exclude, doubt };
     let by = repo
-        .audit(&audit, &mut |root, difference| {
+        .check_folders(&audit, &mut |root, difference| {
             assert_eq!(root, "workspace");
             told.push(format!("{:?} {}", difference.what, String::from_utf8_lossy(&difference.path)));
         })
@@ -63,10 +63,10 @@ const CHANGED: [&str; 7] =
 #[test]
 fn what_did_not_change_is_found_so_without_reading_it() {
     let (bench, line) = furnished();
-    assert_eq!(found(&bench.repo, &line, Doubt::Read), (Audited::Metadata, vec![]));
-    assert_eq!(found(&bench.repo, &line, Doubt::Believe), (Audited::Metadata, vec![]));
+    assert_eq!(found(&bench.repo, &line, MismatchPolicy::Read), (FolderCheckMethod::Metadata, vec![]));
+    assert_eq!(found(&bench.repo, &line, MismatchPolicy::Believe), (FolderCheckMethod::Metadata, vec![]));
     // By a process that remembers nothing.
-    assert_eq!(found(&bench.reopened(), &line, Doubt::Read), (Audited::Metadata, vec![]));
+    assert_eq!(found(&bench.reopened(), &line, MismatchPolicy::Read), (FolderCheckMethod::Metadata, vec![]));
 }
 
 #[test]
@@ -74,9 +74,12 @@ fn every_change_is_found_by_a_look_and_by_reading_everything() {
     let (bench, line) = furnished();
     change(&bench);
     let changed = CHANGED.map(str::to_owned).to_vec();
-    assert_eq!(found(&bench.repo, &line, Doubt::Read), (Audited::Metadata, changed.clone()));
+    assert_eq!(
+        found(&bench.repo, &line, MismatchPolicy::Read),
+        (FolderCheckMethod::Metadata, changed.clone())
+    );
     std::fs::remove_file(&line.index).expect("removed");
-    assert_eq!(found(&bench.reopened(), &line, Doubt::Read), (Audited::Content, changed));
+    assert_eq!(found(&bench.reopened(), &line, MismatchPolicy::Read), (FolderCheckMethod::Content, changed));
 }
 
 #[test]
@@ -86,12 +89,12 @@ fn without_an_index_of_the_same_files_everything_is_read() {
     bench.write("a/new", "new");
     line.take(&bench.repo);
     assert_eq!(
-        found(&bench.repo, &older, Doubt::Read),
-        (Audited::Content, vec!["Extra a/new".to_owned()]),
+        found(&bench.repo, &older, MismatchPolicy::Read),
+        (FolderCheckMethod::Content, vec!["Extra a/new".to_owned()]),
         "the index is of a later capture"
     );
     std::fs::write(&line.index, "torn").expect("written");
-    assert_eq!(found(&bench.repo, &line, Doubt::Read), (Audited::Content, vec![]));
+    assert_eq!(found(&bench.repo, &line, MismatchPolicy::Read), (FolderCheckMethod::Content, vec![]));
 }
 
 /// As after a copy of everything to another disk: no inode is what it was.
@@ -102,11 +105,11 @@ fn a_copy_is_the_same_as_long_as_it_holds_the_same() {
     let copied = std::process::Command::new("cp").arg("-a").arg(&line.folder).arg(&copy).status();
     assert!(copied.expect("cp").success());
     let moved = Line { folder: copy.clone(), ..line };
-    assert_eq!(found(&bench.repo, &moved, Doubt::Read), (Audited::Metadata, vec![]));
+    assert_eq!(found(&bench.repo, &moved, MismatchPolicy::Read), (FolderCheckMethod::Metadata, vec![]));
     std::fs::write(copy.join("a/one"), "what is in a/0ne").expect("written");
     assert_eq!(
-        found(&bench.repo, &moved, Doubt::Read),
-        (Audited::Metadata, vec!["Content a/one".to_owned()])
+        found(&bench.repo, &moved, MismatchPolicy::Read),
+        (FolderCheckMethod::Metadata, vec!["Content a/one".to_owned()])
     );
 }
 
@@ -133,10 +136,11 @@ fn a_link_on_the_way_to_a_folder_of_ours_is_not_followed() {
 
 /// What every capture leaves and what edits do to it, as the property tests of captures have them.
 pub(crate) fn agrees(repo: &Repo, line: &Line, tree: &TreeId) {
-    let (_, told) = found(repo, line, Doubt::Read);
+    let (_, told) = found(repo, line, MismatchPolicy::Read);
     let read = repo.compare(tree, "workspace", &open(&line.folder)).expect("compared");
-    let counts =
-        |what: &ash_snapshot::What| !matches!(what, ash_snapshot::What::Mtime | ash_snapshot::What::HardLink);
+    let counts = |what: &ash_snapshot::DifferenceKind| {
+        !matches!(what, ash_snapshot::DifferenceKind::Mtime | ash_snapshot::DifferenceKind::HardLink)
+    };
     let differs = read.iter().any(|difference| counts(&difference.what));
     assert_eq!(told.is_empty(), !differs, "{told:?} and {read:?}");
 }

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 use std::time::{Duration, SystemTime};
 
-use ash_snapshot::{Capture, Collected, Death, Depth, Disk, Folder, Repo, Root, Target, TreeId, Wanted};
+use ash_snapshot::{
+    CaptureRequest, CaptureRoot, DiskWriter, Folder, GcReport, GcRoots, Repo, RestoreTarget, SimulatedCrash,
+    TreeId, VerifyDepth,
+};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
 use crate::edit::{Edit, apply, edits};
@@ -73,13 +76,14 @@ impl World {
         self.bench.dir.path().join(format!("{what} {}", self.made))
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted { trees: self.kept.iter().map(|kept| kept.tree.clone()).collect(), ..Wanted::default() }
+    fn wanted(&self) -> GcRoots {
+        GcRoots { trees: self.kept.iter().map(|kept| kept.tree.clone()).collect(), ..GcRoots::default() }
     }
 
     /// A machine that dies at this step, or does not.
     fn machine(&self, death: Option<u64>) -> Repo {
-        let disk = death.map_or_else(Disk::default, |step| Disk::dying(Death::at(step)));
+        let disk = death
+            .map_or_else(DiskWriter::default, |step| DiskWriter::crashing(SimulatedCrash::at_step(step)));
         Repo::open_with(&self.bench.repo_dir(), None, disk).expect("opened")
     }
 
@@ -109,7 +113,7 @@ impl World {
                 }
             }
             Step::Collect { death } => {
-                let _ = self.machine(*death).collect(&self.wanted(), Duration::ZERO);
+                let _ = self.machine(*death).collect_garbage(&self.wanted(), Duration::ZERO);
                 self.repo = self.machine(None);
             }
         }
@@ -137,8 +141,8 @@ impl World {
     /// Everything wanted is there, to the last byte.
     fn check(&self) {
         let trees = self.wanted().trees;
-        let verified = self.repo.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
-        assert_eq!((verified.trees, verified.hurt), (trees.len() as u64, vec![]));
+        let verified = self.repo.verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
+        assert_eq!((verified.trees, verified.damaged), (trees.len() as u64, vec![]));
         for kept in &self.kept {
             let different = self.repo.compare(&kept.tree, "workspace", &open(&kept.copy)).expect("compared");
             assert_eq!(different, vec![]);
@@ -161,14 +165,16 @@ pub(crate) fn copy_all(from: &Path, to: &Path) {
 }
 
 /// Without any one of its packs something is missing.
-fn assert_nothing_is_left_over(bench: &Bench, wanted: &Wanted) {
+fn assert_nothing_is_left_over(bench: &Bench, wanted: &GcRoots) {
     let aside = bench.dir.path().join("aside");
     for pack in bench.packs().iter().filter(|path| path.extension().is_some_and(|is| is == "pack")) {
         std::fs::rename(pack, &aside).expect("moved");
-        let verified =
-            bench.reopened().verify_all(&wanted.trees, Depth::Structure, &mut |_| {}).expect("verified");
+        let verified = bench
+            .reopened()
+            .verify_all(&wanted.trees, VerifyDepth::Structure, &mut |_| {})
+            .expect("verified");
         std::fs::rename(&aside, pack).expect("moved back");
-        assert_ne!(verified.hurt, vec![], "nobody needs {}", pack.display());
+        assert_ne!(verified.damaged, vec![], "nobody needs {}", pack.display());
     }
 }
 
@@ -183,12 +189,12 @@ proptest::proptest! {
             world.check();
         }
         let wanted = world.wanted();
-        world.repo.collect(&wanted, Duration::ZERO).expect("collected");
+        world.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
         world.check();
         world.check_restored();
         assert_nothing_is_left_over(&world.bench, &wanted);
-        let again = world.repo.collect(&wanted, Duration::ZERO).expect("collected");
-        assert_eq!(again, Collected { kept: again.kept, ..Collected::default() });
+        let again = world.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
+        assert_eq!(again, GcReport { kept: again.kept, ..GcReport::default() });
     }
 }
 
@@ -204,8 +210,8 @@ fn a_repository_shrinks_to_what_is_wanted() {
     }
     let tree = line.base.clone().expect("taken");
     let before = bench.repo.size().expect("known");
-    let wanted = Wanted { trees: vec![tree.clone()], ..Wanted::default() };
-    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![tree.clone()], ..GcRoots::default() };
+    let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     let after = bench.repo.size().expect("known");
     assert_eq!((collected.removed.len(), collected.rewritten.len(), collected.kept), (0, 4, 1));
     assert_eq!(collected.freed, before - after);
@@ -227,11 +233,15 @@ fn of_a_snapshot_of_which_only_the_notes_are_wanted_those_stay() {
     let bench = Bench::in_memory();
     std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
     let folder = open(&bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let notes: [(&str, &[u8]); 1] = [("events", b"what happened")];
-    let tree = bench.repo.take(&Capture { notes: &notes, ..Capture::of(&roots) }).expect("taken").tree;
-    let wanted = Wanted { notes: vec![tree.clone()], ..Wanted::default() };
-    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let tree = bench
+        .repo
+        .capture(&CaptureRequest { notes: &notes, ..CaptureRequest::of(&roots) })
+        .expect("taken")
+        .tree;
+    let wanted = GcRoots { notes: vec![tree.clone()], ..GcRoots::default() };
+    let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((collected.removed.len(), collected.rewritten.len(), collected.kept), (0, 1, 0));
     assert!(bench.repo.size().expect("known") < 1000);
     let again = bench.reopened();
@@ -249,9 +259,10 @@ fn what_is_younger_than_the_grace_stays() {
     let path = bench.repo_dir().join(format!("{}.pack", &old.as_str()[64..]));
     let file = std::fs::File::options().write(true).open(path).expect("opened");
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("set");
-    let collected = bench.repo.collect(&Wanted::default(), Duration::from_secs(60)).expect("collected");
+    let collected =
+        bench.repo.collect_garbage(&GcRoots::default(), Duration::from_secs(60)).expect("collected");
     assert_eq!((collected.removed.len(), collected.kept), (1, 1));
-    assert_eq!((bench.repo.holds(&old), bench.repo.holds(&young)), (false, true));
+    assert_eq!((bench.repo.contains(&old), bench.repo.contains(&young)), (false, true));
 }
 
 /// A damaged snapshot says nothing about what else is needed: then nothing is removed.
@@ -266,9 +277,9 @@ fn nothing_is_removed_as_long_as_a_wanted_snapshot_cannot_be_read() {
     let path = bench.repo_dir().join(format!("{}.pack", &second.as_str()[64..]));
     std::fs::write(&path, "damaged").expect("written");
     let repo = bench.reopened();
-    let wanted = Wanted { trees: vec![second], ..Wanted::default() };
-    assert!(repo.collect(&wanted, Duration::ZERO).is_err());
-    assert!(repo.holds(&first));
+    let wanted = GcRoots { trees: vec![second], ..GcRoots::default() };
+    assert!(repo.collect_garbage(&wanted, Duration::ZERO).is_err());
+    assert!(repo.contains(&first));
 }
 
 /// Thirty turns of 400 KB each leave one small file each: what was beside them in their blocks goes.
@@ -289,16 +300,16 @@ fn what_lies_beside_a_survivor_in_its_block_goes_too() {
     (0..6).for_each(|part| std::fs::remove_file(bench.at(&format!("part{part}"))).expect("removed"));
     std::fs::remove_file(bench.at("large")).expect("removed");
     let newest = [newest.expect("taken"), line.take(&bench.repo).tree][1].clone();
-    let wanted = Wanted { trees: vec![newest.clone()], ..Wanted::default() };
+    let wanted = GcRoots { trees: vec![newest.clone()], ..GcRoots::default() };
     let size = || {
         let packs = std::fs::read_dir(bench.repo_dir()).expect("listed").flatten();
         packs.map(|pack| pack.metadata().expect("there").len()).sum::<u64>()
     };
     let before = size();
-    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert!(before > 10 << 20 && size() < 200_000, "{before} bytes became {}: {collected:?}", size());
     bench.reopened().verify(&newest).expect("whole");
-    let again = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let again = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((again.rewritten.len(), again.removed.len()), (0, 0), "once is enough");
 }
 
@@ -314,14 +325,17 @@ fn what_was_dropped_comes_back_with_the_next_capture_of_it() {
     let first = line.take(&bench.repo).tree;
     std::fs::rename(bench.at("large"), bench.dir.path().join("aside")).expect("moved");
     let second = line.take(&bench.repo).tree;
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((collected.rewritten.len(), bench.repo.verify(&first).is_err()), (1, true));
     bench.repo.verify(&second).expect("whole");
 
     std::fs::rename(bench.dir.path().join("aside"), bench.at("large")).expect("moved back");
     crate::support::set_mtime(&bench.workspace(), 1000, 0);
-    let again = bench.repo.take(&Capture::of(&[Root { name: "workspace", folder: &folder }])).expect("taken");
+    let again = bench
+        .repo
+        .capture(&CaptureRequest::of(&[CaptureRoot { name: "workspace", folder: &folder }]))
+        .expect("taken");
     assert_eq!(again.tree, first);
     bench.repo.verify(&first).expect("whole");
     bench.repo.verify(&second).expect("whole");
@@ -366,7 +380,7 @@ fn captures_and_restores_go_on_beside_collection() {
             if turn % 7 == 0 {
                 let to = bench.empty(&format!("{name} {turn}"));
                 let target = open(&to);
-                let targets = [Target { root: "workspace", folder: &target, owner: None }];
+                let targets = [RestoreTarget { root: "workspace", folder: &target, owner: None }];
                 bench.repo.restore(&own[0], &targets, None).expect("restored beside a collection");
                 std::fs::remove_dir_all(to).expect("removed");
             }
@@ -393,17 +407,18 @@ fn captures_and_restores_go_on_beside_collection() {
             age(&bench, &tree);
         }
     };
-    let collect = |collected: &mut Collected| {
+    let collect = |collected: &mut GcReport| {
         let old = std::mem::take(&mut *dropped.lock().expect("nobody panicked"));
         let alone = ageing.write().expect("nobody panicked");
         old.iter().for_each(|tree| age(&bench, tree));
         drop(alone);
         let trees = wanted.lock().expect("nobody panicked").clone();
-        let done = bench.repo.collect(&Wanted { trees, ..Wanted::default() }, GRACE).expect("collected");
+        let done =
+            bench.repo.collect_garbage(&GcRoots { trees, ..GcRoots::default() }, GRACE).expect("collected");
         collected.removed.extend(done.removed);
         collected.rewritten.extend(done.rewritten);
     };
-    let mut collected = Collected::default();
+    let mut collected = GcReport::default();
     std::thread::scope(|scope| {
         let workers = [scope.spawn(|| capture("a")), scope.spawn(|| capture("b")), scope.spawn(repeat)];
         while workers.iter().any(|worker| !worker.is_finished()) {
@@ -414,21 +429,23 @@ fn captures_and_restores_go_on_beside_collection() {
     collect(&mut collected);
     assert!(!collected.removed.is_empty(), "there was something to collect: {collected:?}");
     let trees = wanted.into_inner().expect("nobody panicked");
-    let verified = bench.reopened().verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!(verified.hurt, vec![]);
+    let verified = bench.reopened().verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!(verified.damaged, vec![]);
 }
 
 #[test]
 fn who_collects_alone_waits_for_the_others() {
-    use ash_snapshot::Lock;
+    use ash_snapshot::RepoLockMode;
     let bench = Bench::in_memory();
     let dir = bench.repo_dir();
-    let shared =
-        [Repo::lock(&dir, Lock::Shared).expect("locked"), Repo::lock(&dir, Lock::Shared).expect("too")];
-    assert!(Repo::lock(&dir, Lock::Alone).is_err());
+    let shared = [
+        Repo::lock(&dir, RepoLockMode::Shared).expect("locked"),
+        Repo::lock(&dir, RepoLockMode::Shared).expect("too"),
+    ];
+    assert!(Repo::lock(&dir, RepoLockMode::Alone).is_err());
     drop(shared);
-    let alone = Repo::lock(&dir, Lock::Alone).expect("locked");
-    assert!(Repo::lock(&dir, Lock::Shared).is_err());
+    let alone = Repo::lock(&dir, RepoLockMode::Alone).expect("locked");
+    assert!(Repo::lock(&dir, RepoLockMode::Shared).is_err());
     drop(alone);
-    Repo::lock(&dir, Lock::Shared).expect("free again");
+    Repo::lock(&dir, RepoLockMode::Shared).expect("free again");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ash_snapshot::{Death, Depth, Disk, Repo, TreeId, Wanted};
+use ash_snapshot::{DiskWriter, GcRoots, Repo, SimulatedCrash, TreeId, VerifyDepth};
 
 use crate::support::{Bench, Line, noise, open, restore_into};
 
@@ -25,8 +25,8 @@ fn acknowledged(bench: &Bench, line: &Line, number: usize) -> Acknowledged {
 
 fn check(bench: &Bench, repo: &Repo, snapshots: &[Acknowledged], when: &str) {
     let trees: Vec<TreeId> = snapshots.iter().map(|snapshot| snapshot.tree.clone()).collect();
-    let verified = repo.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!(verified.hurt, vec![], "{when}");
+    let verified = repo.verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!(verified.damaged, vec![], "{when}");
     for snapshot in snapshots {
         let different = repo.compare(&snapshot.tree, "workspace", &open(&snapshot.copy)).expect("compared");
         assert_eq!(different, vec![], "{when}");
@@ -41,8 +41,8 @@ fn check(bench: &Bench, repo: &Repo, snapshots: &[Acknowledged], when: &str) {
     }
 }
 
-fn dying(dir: &Path, death: &Arc<Death>) -> Repo {
-    Repo::open_with(dir, None, Disk::dying(death.clone())).expect("opened")
+fn dying(dir: &Path, death: &Arc<SimulatedCrash>) -> Repo {
+    Repo::open_with(dir, None, DiskWriter::crashing(death.clone())).expect("opened")
 }
 
 /// Captures after `edit` with a death at each step in turn. Returns at how many.
@@ -52,7 +52,7 @@ fn die_in_capture(bench: &Bench, edit: &dyn Fn(u64)) -> u64 {
     let mut snapshots = vec![acknowledged(bench, &line, 0)];
     for step in 0.. {
         edit(step);
-        let death = Death::at(step);
+        let death = SimulatedCrash::at_step(step);
         let done = line.clone().try_take(&dying(&bench.repo_dir(), &death));
         let when = format!("death at step {step}");
         let healthy = bench.reopened();
@@ -132,12 +132,12 @@ fn a_collection_may_die_at_every_step() {
     snapshots.remove(0);
     snapshots.remove(0);
     let trees = snapshots.iter().map(|snapshot| snapshot.tree.clone()).collect();
-    let wanted = Wanted { trees, ..Wanted::default() };
+    let wanted = GcRoots { trees, ..GcRoots::default() };
     for step in 0.. {
         std::fs::remove_dir_all(bench.repo_dir()).expect("removed");
         copy_packs(&original, &bench.repo_dir());
-        let death = Death::at(step);
-        let done = dying(&bench.repo_dir(), &death).collect(&wanted, Duration::ZERO);
+        let death = SimulatedCrash::at_step(step);
+        let done = dying(&bench.repo_dir(), &death).collect_garbage(&wanted, Duration::ZERO);
         let when = format!("death at step {step}");
         let healthy = bench.reopened();
         check(&bench, &healthy, &snapshots, &when);
@@ -157,9 +157,11 @@ fn a_collection_may_die_at_every_step() {
         std::fs::write(bench.at("after"), format!("step {step}")).expect("written");
         let next = line.take(&healthy).tree;
         assert_eq!(healthy.compare(&next, "workspace", &open(&bench.workspace())).expect("compared"), vec![]);
-        let wanted =
-            Wanted { trees: [&wanted.trees[..], std::slice::from_ref(&next)].concat(), ..Wanted::default() };
-        healthy.collect(&wanted, Duration::ZERO).expect(&when);
+        let wanted = GcRoots {
+            trees: [&wanted.trees[..], std::slice::from_ref(&next)].concat(),
+            ..GcRoots::default()
+        };
+        healthy.collect_garbage(&wanted, Duration::ZERO).expect(&when);
         check(&bench, &healthy, &snapshots, &format!("a collection after a {when}"));
         healthy.verify(&next).expect(&when);
     }
@@ -167,13 +169,13 @@ fn a_collection_may_die_at_every_step() {
 
 /// What the repository itself still offers can be restored, and nothing is missed.
 fn nothing_is_called_damaged(repo: &Repo, when: &str) {
-    let forgotten = repo.forgotten().expect("read");
+    let forgotten = repo.discarded().expect("read");
     let (all, broken) = repo.snapshots().expect("listed");
     assert_eq!(broken, Vec::<String>::new(), "{when}");
     let offered: Vec<TreeId> =
         all.into_iter().map(|one| one.tree).filter(|tree| !forgotten.contains(tree)).collect();
-    let verified = repo.verify_all(&offered, Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!(verified.hurt, vec![], "{when}");
+    let verified = repo.verify_all(&offered, VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!(verified.damaged, vec![], "{when}");
     assert_eq!(repo.missing_packs().expect("read"), Vec::<String>::new(), "{when}");
 }
 
@@ -213,11 +215,11 @@ fn what_is_captured_again_is_not_forgotten_any_more() {
     let bench = Bench::in_memory();
     bench.write("file", "one");
     let tree = bench.take().tree;
-    bench.repo.give_up(std::slice::from_ref(&tree)).expect("forgotten");
+    bench.repo.discard(std::slice::from_ref(&tree)).expect("forgotten");
     assert_eq!(bench.take().tree, tree, "the same files are the same pack");
-    assert!(bench.repo.forgotten().expect("read").is_empty());
-    bench.repo.collect(&Wanted::default(), Duration::ZERO).expect("collected");
-    assert!(!bench.repo.holds(&tree));
+    assert!(bench.repo.discarded().expect("read").is_empty());
+    bench.repo.collect_garbage(&GcRoots::default(), Duration::ZERO).expect("collected");
+    assert!(!bench.repo.contains(&tree));
     assert_eq!(bench.repo.missing_packs().expect("read"), Vec::<String>::new());
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ash_snapshot::{Depth, FileInfo, RelPath, Repo, TreeId, Trouble};
+use ash_snapshot::{FileInfo, RelPath, Repo, SnapshotErrorKind, TreeId, VerifyDepth};
 
 use crate::forge::{self, At, Forger};
 use crate::support::{Bench, noise, restore_into, set_mtime, take};
@@ -83,7 +83,7 @@ fn not_restorable(pair: &Pair, repo: &Arc<Repo>) -> Vec<TreeId> {
         let room = pair.bench.empty("room");
         let restored = restore_into(repo, tree, &room.join("target"));
         if let Err(error) = &restored {
-            assert_eq!(error.kind(), Trouble::Damaged, "{error}");
+            assert_eq!(error.kind(), SnapshotErrorKind::Damaged, "{error}");
         }
         let same = restored.is_ok() && contents(&room.join("target")) == contents(copy);
         assert!(same || restored.is_err(), "something else was restored than what was captured");
@@ -96,15 +96,15 @@ fn not_restorable(pair: &Pair, repo: &Arc<Repo>) -> Vec<TreeId> {
     pair.trees.iter().zip(&pair.copies).filter(hurt).map(|(tree, _)| tree.clone()).collect()
 }
 
-pub(crate) fn named(repo: &Repo, trees: &[TreeId], depth: Depth) -> Vec<TreeId> {
+pub(crate) fn named(repo: &Repo, trees: &[TreeId], depth: VerifyDepth) -> Vec<TreeId> {
     let verified = repo.verify_all(trees, depth, &mut |_| {}).expect("verified");
-    verified.hurt.into_iter().map(|hurt| hurt.tree).collect()
+    verified.damaged.into_iter().map(|hurt| hurt.tree).collect()
 }
 
 /// Exactly those are named that cannot be restored; so is the second alone.
 fn assert_named(pair: &Pair, what: &str) -> Vec<TreeId> {
     let hurt = not_restorable(pair, &Arc::new(pair.bench.reopened()));
-    assert_eq!(named(&pair.bench.reopened(), &pair.trees, Depth::Data), hurt, "{what}");
+    assert_eq!(named(&pair.bench.reopened(), &pair.trees, VerifyDepth::Data), hurt, "{what}");
     let alone = pair.bench.reopened().verify(&pair.trees[1]);
     assert_eq!(alone.is_err(), hurt.contains(&pair.trees[1]), "{what}: {alone:?}");
     hurt
@@ -112,8 +112,8 @@ fn assert_named(pair: &Pair, what: &str) -> Vec<TreeId> {
 
 /// A bit that means nothing hurts nobody, and is found all the same.
 fn marred(pair: &Pair) -> Vec<String> {
-    let verified = pair.bench.reopened().verify_all(&pair.trees, Depth::Data, &mut |_| {});
-    verified.expect("verified").marred
+    let verified = pair.bench.reopened().verify_all(&pair.trees, VerifyDepth::Data, &mut |_| {});
+    verified.expect("verified").altered_blocks
 }
 
 fn each_flip(number: usize) {
@@ -167,7 +167,7 @@ fn a_missing_pack_hurts_all_that_need_it() {
     for (number, (path, sound)) in pair.packs.iter().enumerate() {
         std::fs::remove_file(path).expect("removed");
         assert_eq!(assert_named(&pair, "missing"), pair.trees[number..]);
-        let structure = named(&pair.bench.reopened(), &pair.trees, Depth::Structure);
+        let structure = named(&pair.bench.reopened(), &pair.trees, VerifyDepth::Structure);
         assert_eq!(structure, pair.trees[number..], "seen without reading contents");
         std::fs::write(path, sound).expect("written");
     }
@@ -211,7 +211,7 @@ fn each_copy_of_the_same_content_is_looked_at() {
     bytes[at] ^= 1;
     std::fs::write(path, bytes).expect("written");
     let trees = [first, second.clone()];
-    assert_eq!(named(&bench.reopened(), &trees, Depth::Data), [second]);
+    assert_eq!(named(&bench.reopened(), &trees, VerifyDepth::Data), [second]);
 }
 
 /// One damaged block hurts every snapshot that has it, not only the one that is looked at first.
@@ -224,11 +224,12 @@ fn everything_that_shares_the_damage_is_named() {
     bytes[at] ^= 1;
     std::fs::write(path, bytes).expect("written");
     assert_eq!(assert_named(&pair, "shared"), pair.trees);
-    let verified = pair.bench.reopened().verify_all(&pair.trees, Depth::Data, &mut |_| {}).expect("verified");
+    let verified =
+        pair.bench.reopened().verify_all(&pair.trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
     let pack = &pair.trees[0].as_str()[64..];
     let said = format!("/workspace/dir/kept: pack {pack}: a content is not what it was");
-    let told: Vec<bool> = verified.hurt.iter().map(|hurt| hurt.what.contains(&said)).collect();
-    assert_eq!(told, [true, true], "{:?}", verified.hurt);
+    let told: Vec<bool> = verified.damaged.iter().map(|hurt| hurt.what.contains(&said)).collect();
+    assert_eq!(told, [true, true], "{:?}", verified.damaged);
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn a_damaged_pack_is_written_again_by_a_capture_from_scratch() {
     let sound = std::fs::read(&path).expect("read");
     std::fs::write(&path, &sound[..10]).expect("written");
     let again = bench.reopened();
-    assert_eq!(again.verify(&tree).expect_err("damaged").kind(), Trouble::Damaged);
+    assert_eq!(again.verify(&tree).expect_err("damaged").kind(), SnapshotErrorKind::Damaged);
     assert_eq!(take(&again, &bench.workspace()).tree, tree);
     again.verify(&tree).expect("sound");
 }
@@ -330,7 +331,7 @@ fn a_damaged_large_file_is_named() {
     let mut bytes = std::fs::read(&path).expect("read");
     bytes[1 << 20] ^= 1;
     std::fs::write(&path, bytes).expect("written");
-    let verified = bench.reopened().verify_all(&[tree], Depth::Data, &mut |_| {}).expect("verified");
-    let [hurt] = &verified.hurt[..] else { panic!("one is hurt: {:?}", verified.hurt) };
+    let verified = bench.reopened().verify_all(&[tree], VerifyDepth::Data, &mut |_| {}).expect("verified");
+    let [hurt] = &verified.damaged[..] else { panic!("one is hurt: {:?}", verified.damaged) };
     assert!(hurt.what.iter().all(|what| what.starts_with("/workspace/large: ")), "{:?}", hurt.what);
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier, Mutex};
 
-use ash_snapshot::{Beginning, Far, Part, Repo, TreeId};
+use ash_snapshot::{PackPrefix, PackRange, RemotePackSource, Repo, TreeId};
 
 #[derive(Debug)]
 pub(crate) struct Depot {
@@ -22,7 +22,7 @@ pub(crate) struct Depot {
 pub(crate) struct Asked {
     /// Packs whose beginning was asked for.
     pub(crate) begun: Vec<String>,
-    pub(crate) reads: Vec<Part>,
+    pub(crate) reads: Vec<PackRange>,
 }
 
 impl Asked {
@@ -82,7 +82,7 @@ impl Depot {
     pub(crate) fn send(&self, repo: &Repo, tree: &TreeId) {
         for pack in repo.references(tree).expect("read") {
             if !self.has(&pack) {
-                let (trees, _) = repo.beginning_with(&pack).expect("listed");
+                let (trees, _) = repo.find_by_prefix(&pack).expect("listed");
                 self.send(repo, &trees[0]);
             }
         }
@@ -123,7 +123,7 @@ impl Depot {
         }
     }
 
-    fn part(&self, part: &Part) -> io::Result<Vec<u8>> {
+    fn part(&self, part: &PackRange) -> io::Result<Vec<u8>> {
         self.weather()?;
         assert!(!part.range.is_empty(), "stores refuse to read nothing: {part:?}");
         let file = match std::fs::File::open(self.path(&part.pack)) {
@@ -137,23 +137,23 @@ impl Depot {
     }
 }
 
-impl Far for Depot {
-    fn begin(
+impl RemotePackSource for Depot {
+    fn read_prefixes(
         &self,
         packs: &[String],
         most: u64,
-        each: &mut dyn FnMut(usize, Option<Beginning>) -> io::Result<()>,
+        each: &mut dyn FnMut(usize, Option<PackPrefix>) -> io::Result<()>,
     ) -> io::Result<()> {
         self.asked.lock().expect("nobody panicked").begun.extend(packs.iter().cloned());
         let mut was = self.was.lock().expect("nobody panicked");
         let was = was.take_if(|(pack, _)| packs.contains(pack));
         for (number, pack) in packs.iter().enumerate().rev() {
-            let bytes = self.part(&Part { pack: pack.clone(), range: 0..most })?;
+            let bytes = self.part(&PackRange { pack: pack.clone(), range: 0..most })?;
             let begun = match &was {
                 Some((of, size)) if of == pack => {
-                    Some(Beginning { size: *size, bytes: vec![0; most.min(*size) as usize] })
+                    Some(PackPrefix { size: *size, bytes: vec![0; most.min(*size) as usize] })
                 }
-                Some(_) | None => self.size(pack)?.map(|size| Beginning { size, bytes }),
+                Some(_) | None => self.size(pack)?.map(|size| PackPrefix { size, bytes }),
             };
             each(number, begun)?;
         }
@@ -161,7 +161,11 @@ impl Far for Depot {
     }
 
     /// The last comes first: nobody may rely on an order.
-    fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+    fn read_ranges(
+        &self,
+        parts: &[PackRange],
+        each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
         self.asked.lock().expect("nobody panicked").reads.extend(parts.iter().cloned());
         if let Some(meeting) = &self.meeting {
             meeting.wait();

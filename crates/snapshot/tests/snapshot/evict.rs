@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ash_snapshot::{Collected, Death, Depth, Disk, Error, Folder, Repo, TreeId, Trouble, Wanted};
+use ash_snapshot::{
+    DiskWriter, Error, Folder, GcReport, GcRoots, Repo, SimulatedCrash, SnapshotErrorKind, TreeId,
+    VerifyDepth,
+};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
 use crate::collect::copy_all;
@@ -16,9 +19,9 @@ use crate::support::{Bench, Line, cases, noise, open, restore_into, set_mtime};
 /// Little is kept of what is far, so that it is read again and again.
 const LITTLE: u64 = 200_000;
 
-fn with_far(bench: &Bench, depot: &Arc<Depot>, disk: Disk) -> Repo {
+fn with_far(bench: &Bench, depot: &Arc<Depot>, disk: DiskWriter) -> Repo {
     let repo = Repo::open_with(&bench.repo_dir(), None, disk).expect("opened");
-    repo.with_far(depot.clone(), LITTLE).expect("opened")
+    repo.with_remote(depot.clone(), LITTLE).expect("opened")
 }
 
 /// Three turns; each has its own file, and all need the first.
@@ -33,7 +36,7 @@ impl Turns {
     fn new() -> Turns {
         let bench = Bench::in_memory();
         let depot = Depot::new(&bench.dir.path().join("depot"));
-        let repo = with_far(&bench, &depot, Disk::default());
+        let repo = with_far(&bench, &depot, DiskWriter::default());
         let mut line = bench.line();
         let trees = [0, 1, 2].map(|turn| {
             std::fs::write(bench.at(&format!("{turn}")), noise(300_000, turn)).expect("written");
@@ -52,10 +55,10 @@ impl Turns {
         turns.iter().map(|turn| self.trees[*turn].clone()).collect()
     }
 
-    fn collect(&self, hot: &[usize], cold: &[usize], far: &HashSet<String>) -> Collected {
+    fn collect(&self, hot: &[usize], cold: &[usize], far: &HashSet<String>) -> GcReport {
         let (trees, cold) = (self.trees(hot), self.trees(cold));
-        let wanted = Wanted { trees, cold, far: far.clone(), ..Wanted::default() };
-        self.repo.collect(&wanted, Duration::ZERO).expect("collected")
+        let wanted = GcRoots { trees, remote_suffices: cold, remote: far.clone(), ..GcRoots::default() };
+        self.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected")
     }
 
     fn here(&self) -> [bool; 3] {
@@ -76,7 +79,7 @@ fn what_is_cold_and_far_leaves_and_comes_back() {
     let far = turns.send(&[2]);
     let size = turns.repo.size().expect("known");
     let collected = turns.collect(&[], &[0, 1, 2], &far);
-    assert_eq!(collected, Collected { evicted: 3, freed: size, ..Collected::default() });
+    assert_eq!(collected, GcReport { evicted: 3, freed: size, ..GcReport::default() });
     assert_eq!((turns.here(), turns.repo.size().expect("known")), ([false; 3], 0));
     for (tree, number) in turns.trees.iter().zip(0..) {
         let to = turns.bench.dir.path().join(format!("restored {number}"));
@@ -85,7 +88,7 @@ fn what_is_cold_and_far_leaves_and_comes_back() {
         assert_eq!(turns.repo.compare(tree, "workspace", &open(&to)).expect("compared"), vec![]);
     }
     let again = turns.collect(&[], &[0, 1, 2], &far);
-    assert_eq!(again, Collected::default());
+    assert_eq!(again, GcReport::default());
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn what_a_warm_snapshot_needs_stays_and_so_does_what_is_not_far() {
     // The second is only far now, and the warm one needs it: it stays there, and the first stays here.
     let collected = turns.collect(&[0, 1], &[2], &far);
     assert_eq!((collected.evicted, turns.here()), (0, [true, false, true]));
-    turns.repo.verify_all(&turns.trees, Depth::Data, &mut |_| {}).expect("verified");
+    turns.repo.verify_all(&turns.trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
 }
 
 #[test]
@@ -108,8 +111,8 @@ fn what_left_is_not_called_damaged_where_the_repository_is_read_alone() {
     assert_eq!(turns.here(), [true, false, true]);
     let alone = turns.bench.reopened();
     let offered = [turns.trees[0].clone(), turns.trees[2].clone()];
-    let verified = alone.verify_all(&offered, Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!((verified.hurt, verified.remote), (vec![], 1));
+    let verified = alone.verify_all(&offered, VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!((verified.damaged, verified.remote), (vec![], 1));
     assert_eq!(alone.missing_packs().expect("read"), Vec::<String>::new());
 }
 
@@ -118,7 +121,7 @@ fn what_left_is_not_called_damaged_where_the_repository_is_read_alone() {
 fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
     let turns = Turns::new();
     let far: HashSet<String> = turns.names(&[0, 1, 2]).into_iter().collect();
-    let stays = Collected { kept: 3, ..Collected::default() };
+    let stays = GcReport { kept: 3, ..GcReport::default() };
     assert_eq!(turns.collect(&[], &[0, 1, 2], &far), stays, "it is not there");
     turns.send(&[2]);
     turns.depot.set(Weather::Down);
@@ -136,8 +139,8 @@ fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
     bench.write("file", "text");
     let tree = bench.take().tree;
     let far = HashSet::from([tree.pack_name().to_owned()]);
-    let wanted = Wanted { cold: vec![tree], far, ..Wanted::default() };
-    assert_eq!(bench.repo.collect(&wanted, Duration::ZERO).expect("collected").evicted, 0);
+    let wanted = GcRoots { remote_suffices: vec![tree], remote: far, ..GcRoots::default() };
+    assert_eq!(bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected").evicted, 0);
 }
 
 /// A pack that was made smaller, sent, and captured anew as a whole: its name says that it is far, and half of it is.
@@ -145,7 +148,7 @@ fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
 fn a_pack_of_which_far_has_less_stays() {
     let bench = Bench::in_memory();
     let depot = Depot::new(&bench.dir.path().join("depot"));
-    let repo = with_far(&bench, &depot, Disk::default());
+    let repo = with_far(&bench, &depot, DiskWriter::default());
     std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
     bench.write("dir/small", "x");
     set_mtime(&bench.workspace(), 1000, 0);
@@ -153,20 +156,24 @@ fn a_pack_of_which_far_has_less_stays() {
     let first = line.take(&repo).tree;
     std::fs::rename(bench.at("large"), bench.dir.path().join("aside")).expect("moved");
     let second = line.take(&repo).tree;
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    assert_eq!(repo.collect(&wanted, Duration::ZERO).expect("collected").rewritten, [first.pack_name()]);
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    assert_eq!(
+        repo.collect_garbage(&wanted, Duration::ZERO).expect("collected").rewritten,
+        [first.pack_name()]
+    );
     depot.put(&repo, first.pack_name());
     depot.put(&repo, second.pack_name());
     std::fs::rename(bench.dir.path().join("aside"), bench.at("large")).expect("moved back");
     set_mtime(&bench.workspace(), 1000, 0);
     assert_eq!(crate::support::take(&repo, &bench.workspace()).tree, first, "the same pack, whole again");
     let far = HashSet::from([first.pack_name().to_owned(), second.pack_name().to_owned()]);
-    let wanted = Wanted { cold: vec![first.clone(), second.clone()], far, ..Wanted::default() };
-    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted =
+        GcRoots { remote_suffices: vec![first.clone(), second.clone()], remote: far, ..GcRoots::default() };
+    let collected = repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((collected.evicted, collected.kept), (1, 1));
     repo.verify(&first).expect("whole");
     depot.put(&repo, first.pack_name());
-    assert_eq!(repo.collect(&wanted, Duration::ZERO).expect("collected").evicted, 1);
+    assert_eq!(repo.collect_garbage(&wanted, Duration::ZERO).expect("collected").evicted, 1);
     repo.verify(&first).expect("whole");
     repo.verify(&second).expect("whole");
 }
@@ -193,7 +200,7 @@ fn what_lies_behind_a_far_pack_is_never_called_garbage() {
 fn what_lies_behind_a_far_folder_is_never_called_garbage() {
     let bench = Bench::in_memory();
     let depot = Depot::new(&bench.dir.path().join("depot"));
-    let repo = with_far(&bench, &depot, Disk::default());
+    let repo = with_far(&bench, &depot, DiskWriter::default());
     let mut line = bench.line();
     let mut turn = |path: &str| {
         bench.write(path, "text");
@@ -202,10 +209,10 @@ fn what_lies_behind_a_far_folder_is_never_called_garbage() {
     let (first, second, third) = (turn("dir/one"), turn("dir/two"), turn("top"));
     depot.send(&repo, &third);
     std::fs::remove_file(repo.pack_file(second.pack_name()).expect("here").0).expect("removed");
-    let repo = with_far(&bench, &depot, Disk::default());
+    let repo = with_far(&bench, &depot, DiskWriter::default());
     let far = [&first, &second, &third].iter().map(|tree| tree.pack_name().to_owned()).collect();
-    let wanted = Wanted { trees: vec![third.clone()], far, ..Wanted::default() };
-    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![third.clone()], remote: far, ..GcRoots::default() };
+    let collected = repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((collected.removed.len(), collected.evicted, collected.kept), (0, 1, 1));
     repo.verify(&third).expect("whole");
 }
@@ -217,8 +224,8 @@ fn notes_that_are_only_far_are_left_there() {
     let far = turns.send(&[1]);
     assert_eq!(turns.collect(&[], &[0, 1], &far).evicted, 2);
     turns.depot.asked();
-    let wanted = Wanted { notes: turns.trees(&[0, 1]), far, ..Wanted::default() };
-    assert_eq!(turns.repo.collect(&wanted, Duration::ZERO).expect("collected"), Collected::default());
+    let wanted = GcRoots { notes: turns.trees(&[0, 1]), remote: far, ..GcRoots::default() };
+    assert_eq!(turns.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected"), GcReport::default());
     assert_eq!(turns.depot.asked().counts(), (0, 0));
 }
 
@@ -236,7 +243,7 @@ fn what_is_kept_of_a_pack_goes_with_it() {
 fn a_far_pack_is_not_made_smaller_while_something_unknown_may_need_it() {
     let bench = Bench::in_memory();
     let depot = Depot::new(&bench.dir.path().join("depot"));
-    let repo = with_far(&bench, &depot, Disk::default());
+    let repo = with_far(&bench, &depot, DiskWriter::default());
     let mut line = bench.line();
     std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
     bench.write("dir/small", "x");
@@ -248,16 +255,21 @@ fn a_far_pack_is_not_made_smaller_while_something_unknown_may_need_it() {
     depot.send(&repo, &third);
     let far: HashSet<String> =
         [&first, &second, &third].iter().map(|tree| tree.pack_name().to_owned()).collect();
-    let wanted = Wanted { trees: vec![third.clone()], cold: vec![second.clone()], far, ..Wanted::default() };
+    let wanted = GcRoots {
+        trees: vec![third.clone()],
+        remote_suffices: vec![second.clone()],
+        remote: far,
+        ..GcRoots::default()
+    };
     // The third needs the small file in the first's pack; the second leaves, and needs the large one.
     std::fs::remove_file(repo.pack_file(second.pack_name()).expect("here").0).expect("removed");
-    let repo = with_far(&bench, &depot, Disk::default());
-    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let repo = with_far(&bench, &depot, DiskWriter::default());
+    let collected = repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((&collected.rewritten, &collected.removed), (&vec![], &vec![]));
     repo.verify(&second).expect("whole");
     // Without the second most of it is garbage.
-    let wanted = Wanted { cold: vec![], ..wanted };
-    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { remote_suffices: vec![], ..wanted };
+    let collected = repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!(collected.rewritten, [first.pack_name()]);
     repo.verify(&third).expect("whole");
 }
@@ -267,12 +279,12 @@ fn a_pack_that_is_nowhere_stops_a_collection() {
     let turns = Turns::new();
     let far = turns.send(&[0]);
     std::fs::remove_file(turns.repo.pack_file(turns.trees[1].pack_name()).expect("here").0).expect("removed");
-    let repo = with_far(&turns.bench, &turns.depot, Disk::default());
-    let wanted = Wanted { cold: turns.trees(&[2]), far, ..Wanted::default() };
-    let refused = repo.collect(&wanted, Duration::ZERO).expect_err("something is missing");
-    assert_eq!(refused.kind(), Trouble::Damaged);
+    let repo = with_far(&turns.bench, &turns.depot, DiskWriter::default());
+    let wanted = GcRoots { remote_suffices: turns.trees(&[2]), remote: far, ..GcRoots::default() };
+    let refused = repo.collect_garbage(&wanted, Duration::ZERO).expect_err("something is missing");
+    assert_eq!(refused.kind(), SnapshotErrorKind::Damaged);
     turns.depot.set(Weather::Down);
-    let refused = repo.collect(&wanted, Duration::ZERO).expect_err("something may be missing");
+    let refused = repo.collect_garbage(&wanted, Duration::ZERO).expect_err("something may be missing");
     assert!(matches!(refused, Error::Far { .. }), "{refused}");
     assert_eq!(turns.here(), [true, false, true]);
 }
@@ -281,8 +293,8 @@ fn a_pack_that_is_nowhere_stops_a_collection() {
 fn what_is_young_does_not_leave() {
     let turns = Turns::new();
     let far = turns.send(&[2]);
-    let wanted = Wanted { cold: turns.trees(&[0, 1, 2]), far, ..Wanted::default() };
-    let collected = turns.repo.collect(&wanted, Duration::from_secs(3600)).expect("collected");
+    let wanted = GcRoots { remote_suffices: turns.trees(&[0, 1, 2]), remote: far, ..GcRoots::default() };
+    let collected = turns.repo.collect_garbage(&wanted, Duration::from_secs(3600)).expect("collected");
     assert_eq!((collected.evicted, collected.kept), (0, 3));
 }
 
@@ -359,7 +371,7 @@ impl World {
     fn new() -> World {
         let bench = Bench::in_memory();
         let depot = Depot::new(&bench.dir.path().join("depot"));
-        let repo = with_far(&bench, &depot, Disk::default());
+        let repo = with_far(&bench, &depot, DiskWriter::default());
         let lines = vec![bench.line()];
         let (references, sent) = (HashMap::new(), HashSet::new());
         World { bench, depot, repo, lines, kept: Vec::new(), made: 0, references, sent }
@@ -414,7 +426,7 @@ impl World {
             Step::Collect { death, down, deep } => self.collect(*death, *down, *deep),
             Step::ForgetWhatIsKept => {
                 Folder::erase(&self.bench.repo_dir().join("cache")).expect("erased");
-                self.repo = with_far(&self.bench, &self.depot, Disk::default());
+                self.repo = with_far(&self.bench, &self.depot, DiskWriter::default());
             }
         }
     }
@@ -458,7 +470,8 @@ impl World {
     }
 
     fn collect(&mut self, death: Option<u64>, down: bool, deep: bool) {
-        let disk = death.map_or_else(Disk::default, |step| Disk::dying(Death::at(step)));
+        let disk = death
+            .map_or_else(DiskWriter::default, |step| DiskWriter::crashing(SimulatedCrash::at_step(step)));
         // What is not here as it is there is sent again first.
         let same = |pack: &&String| {
             self.repo.pack_file(pack).is_none_or(|(_, size)| size == self.depot.length(pack))
@@ -467,15 +480,22 @@ impl World {
         let (trees, cold) = (self.trees(false), self.trees(true));
         let there =
             deep.then(|| self.sent.iter().map(|pack| (pack.clone(), self.depot.length(pack))).collect());
-        let wanted = Wanted { trees, cold, far, unlike, there, ..Wanted::default() };
-        let repo = with_far(&self.bench, &self.depot, Disk::default());
+        let wanted = GcRoots {
+            trees,
+            remote_suffices: cold,
+            remote: far,
+            remote_differs: unlike,
+            all_remote: there,
+            ..GcRoots::default()
+        };
+        let repo = with_far(&self.bench, &self.depot, DiskWriter::default());
         let dying = with_far(&self.bench, &self.depot, disk);
         self.depot.set(if down { Weather::Down } else { Weather::Fine });
-        let collected = dying.collect(&wanted, Duration::ZERO);
+        let collected = dying.collect_garbage(&wanted, Duration::ZERO);
         self.depot.set(Weather::Fine);
         self.repo = repo;
         // Who died does not know what he did, and does nothing far away.
-        let Ok(Collected { removed, unneeded, .. }) = collected else {
+        let Ok(GcReport { removed, unneeded, .. }) = collected else {
             assert!(death.is_some() || (down && deep), "{collected:?}");
             return;
         };
@@ -492,8 +512,8 @@ impl World {
     /// Everything wanted is here or far, to the last byte.
     fn check(&self) {
         let trees: Vec<TreeId> = self.kept.iter().map(|kept| kept.tree.clone()).collect();
-        let verified = self.repo.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
-        assert_eq!((verified.trees, verified.hurt), (trees.len() as u64, vec![]));
+        let verified = self.repo.verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
+        assert_eq!((verified.trees, verified.damaged), (trees.len() as u64, vec![]));
         for kept in &self.kept {
             let different = self.repo.compare(&kept.tree, "workspace", &open(&kept.copy)).expect("compared");
             assert_eq!(different, vec![]);
@@ -515,11 +535,12 @@ impl World {
     /// What was sent is whole without anything that is here.
     fn check_far_alone(&mut self) {
         let dir = self.fresh("alone");
-        let alone = Repo::open(&dir).expect("opened").with_far(self.depot.clone(), LITTLE).expect("opened");
+        let alone =
+            Repo::open(&dir).expect("opened").with_remote(self.depot.clone(), LITTLE).expect("opened");
         let trees = self.kept.iter().filter(|kept| self.sent.contains(kept.tree.pack_name()));
         let trees: Vec<TreeId> = trees.map(|kept| kept.tree.clone()).collect();
-        let verified = alone.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
-        assert_eq!(verified.hurt, vec![]);
+        let verified = alone.verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
+        assert_eq!(verified.damaged, vec![]);
     }
 }
 

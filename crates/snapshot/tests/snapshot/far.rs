@@ -8,8 +8,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use ash_snapshot::{
-    Capture, Death, Depth, Disk, Donor, Entry, Error, Fetched, Key, Part, Progress, Repo, Root, Target,
-    TreeId, Trouble, Wanted, changes,
+    CaptureRequest, CaptureRoot, DiskWriter, DonorTree, EncryptionKey, Error, FetchProgress, GcRoots,
+    PackRange, Repo, RestoreTarget, SimulatedCrash, SnapshotEntry, SnapshotErrorKind, SnapshotProgress,
+    TreeId, VerifyDepth, changes,
 };
 
 use crate::damage::contents;
@@ -24,7 +25,7 @@ const PLENTY: u64 = 1 << 40;
 struct Pair {
     bench: Bench,
     depot: Arc<Depot>,
-    key: Option<Key>,
+    key: Option<EncryptionKey>,
 }
 
 impl Pair {
@@ -32,7 +33,7 @@ impl Pair {
         Pair::of(Bench::in_memory(), None)
     }
 
-    fn of(bench: Bench, key: Option<Key>) -> Pair {
+    fn of(bench: Bench, key: Option<EncryptionKey>) -> Pair {
         let depot = Depot::new(&bench.dir.path().join("depot"));
         Pair { bench, depot, key }
     }
@@ -47,12 +48,12 @@ impl Pair {
 
     /// The other repository, as a process that has just begun sees it.
     fn away(&self) -> Repo {
-        self.away_with(Disk::default(), PLENTY)
+        self.away_with(DiskWriter::default(), PLENTY)
     }
 
-    fn away_with(&self, disk: Disk, most: u64) -> Repo {
+    fn away_with(&self, disk: DiskWriter, most: u64) -> Repo {
         let repo = Repo::open_with(&self.elsewhere(), self.key.clone(), disk).expect("opened");
-        repo.with_far(self.depot.clone(), most).expect("opened")
+        repo.with_remote(self.depot.clone(), most).expect("opened")
     }
 
     fn forget_everything(&self) {
@@ -129,7 +130,7 @@ fn a_changed_file_on_top_of_what_is_here_costs_one_read() {
     pair.send(&third);
     pair.check(&pair.away(), &third);
     let size = pair.bench.repo.pack_file(third.pack_name()).expect("here").1;
-    let rest = Part { pack: third.pack_name().to_owned(), range: 1 << 20..size };
+    let rest = PackRange { pack: third.pack_name().to_owned(), range: 1 << 20..size };
     assert_eq!(pair.depot.asked(), Asked { begun: vec![rest.pack.clone()], reads: vec![rest] });
 }
 
@@ -144,20 +145,20 @@ fn packs_that_are_needed_together_are_read_together() {
     }
     let tree = line.base.expect("taken");
     pair.send(&tree);
-    let mut told: Vec<Fetched> = Vec::new();
+    let mut told: Vec<FetchProgress> = Vec::new();
     let repo = pair.away();
     let fetched = repo.fetch(&tree, &["workspace"], &mut |fetched| told.push(fetched)).expect("fetched");
     let all: u64 = std::fs::read_dir(&pair.depot.dir)
         .expect("listed")
         .map(|f| f.expect("one").metadata().expect("there").len())
         .sum();
-    assert_eq!(fetched, Fetched { packs: 20, reads: 20, bytes: all, of: all });
+    assert_eq!(fetched, FetchProgress { packs: 20, reads: 20, bytes: all, of: all });
     assert!(told.windows(2).all(|pair| pair[0].bytes <= pair[1].bytes && pair[0].of <= pair[1].of));
     assert!(told.iter().all(|told| told.bytes <= told.of) && told.last() == Some(&fetched));
     pair.depot.asked();
     pair.check(&repo, &tree);
     assert_eq!(pair.depot.asked().counts(), (0, 0), "it was all there");
-    assert_eq!(repo.fetch(&tree, &["workspace"], &mut |_| {}).expect("fetched"), Fetched::default());
+    assert_eq!(repo.fetch(&tree, &["workspace"], &mut |_| {}).expect("fetched"), FetchProgress::default());
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn two_restores_at_the_same_time_do_not_disturb_each_other() {
 
 #[test]
 fn a_sealed_repository_is_as_sealed_far_away() {
-    let key = Key::new([7; 32]);
+    let key = EncryptionKey::new([7; 32]);
     let pair = Pair::of(Bench::sealed(key.clone()), Some(key));
     pair.bench.write("dir/file", "a secret");
     std::fs::write(pair.bench.at("large"), noise(300_000, 1)).expect("written");
@@ -194,7 +195,7 @@ fn a_sealed_repository_is_as_sealed_far_away() {
     let kept = std::fs::read(pair.kept(tree.pack_name())).expect("read");
     let sent = std::fs::read(pair.depot.path(tree.pack_name())).expect("read");
     assert!(kept == sent, "what is kept is as sealed as the pack");
-    let other = Pair { key: Some(Key::new([8; 32])), ..pair };
+    let other = Pair { key: Some(EncryptionKey::new([8; 32])), ..pair };
     let refused = other.away().verify(&tree).expect_err("another key");
     assert!(matches!(refused, Error::Sealed { .. }), "{refused}");
 }
@@ -219,8 +220,8 @@ fn shrunk(pair: &Pair) -> (TreeId, TreeId) {
 fn a_pack_that_was_made_smaller_is_read_from_far_too() {
     let pair = Pair::new();
     let (first, second) = shrunk(&pair);
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    let collected = pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    let collected = pair.bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!(collected.rewritten, [first.pack_name()]);
     pair.depot.put(&pair.bench.repo, first.pack_name());
     pair.check(&pair.away(), &second);
@@ -228,7 +229,7 @@ fn a_pack_that_was_made_smaller_is_read_from_far_too() {
     // What is trimmed has a check of its own.
     pair.check(&pair.away(), &second);
     assert_eq!(pair.depot.asked().counts(), (0, 0));
-    assert_eq!(pair.away().verify(&first).expect_err("it is gone").kind(), Trouble::Damaged);
+    assert_eq!(pair.away().verify(&first).expect_err("it is gone").kind(), SnapshotErrorKind::Damaged);
 }
 
 /// As many blocks as only a pack of many gigabytes has.
@@ -247,7 +248,7 @@ fn a_table_that_is_longer_than_was_guessed_takes_one_more_read() {
     let size = pair.bench.repo.pack_file(tree.pack_name()).expect("here").1;
     assert!(size > 4 << 20);
     let repo = pair.away();
-    assert!(repo.holds(&tree));
+    assert!(repo.contains(&tree));
     let asked = pair.depot.asked();
     assert_eq!(asked.counts(), (1, 2));
     assert_eq!((asked.reads[0].range.end, asked.reads[1].range.end), (size, asked.reads[0].range.start));
@@ -259,25 +260,31 @@ fn everything_that_can_be_asked_of_a_tree_can_be_asked_of_a_far_one() {
     let pair = Pair::new();
     furnish(&pair.bench);
     let folder = open(&pair.bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let notes: [(&str, &[u8]); 1] = [("session", b"what travels")];
-    let tree = pair.bench.repo.take(&Capture { notes: &notes, ..Capture::of(&roots) }).expect("taken").tree;
+    let tree = pair
+        .bench
+        .repo
+        .capture(&CaptureRequest { notes: &notes, ..CaptureRequest::of(&roots) })
+        .expect("taken")
+        .tree;
     pair.send(&tree);
     let (here, away) = (&pair.bench.repo, Arc::new(pair.away()));
-    assert!(away.holds(&tree));
+    assert!(away.contains(&tree));
     assert_eq!(away.note(&tree, "session").expect("read").as_deref(), Some(&b"what travels"[..]));
     assert_eq!(
         away.list(&tree, "workspace").expect("listed"),
         here.list(&tree, "workspace").expect("listed")
     );
-    let leaves = away.leaves(&tree, "workspace").expect("listed");
-    assert_eq!(leaves, here.leaves(&tree, "workspace").expect("listed"));
-    let now = folder.leaves(&|_, _| false, usize::MAX).expect("listed");
+    let leaves = away.entries(&tree, "workspace").expect("listed");
+    assert_eq!(leaves, here.entries(&tree, "workspace").expect("listed"));
+    let now = folder.entries(&|_, _| false, usize::MAX).expect("listed");
     let changed = changes(leaves, now, &|path| away.content_id(&folder, path)).expect("compared");
     assert_eq!(changed, vec![]);
     assert_eq!(away.compare(&tree, "workspace", &folder).expect("compared"), vec![]);
     pair.depot.asked();
-    let Some(Entry::File { mut content, .. }) = away.read(&tree, "workspace", &rel("large")).expect("read")
+    let Some(SnapshotEntry::File { mut content, .. }) =
+        away.read(&tree, "workspace", &rel("large")).expect("read")
     else {
         panic!("a file");
     };
@@ -286,8 +293,9 @@ fn everything_that_can_be_asked_of_a_tree_can_be_asked_of_a_far_one() {
     assert!(bytes == noise(9 << 20, 1));
     assert!(pair.depot.asked().reads.len() <= 3, "a file is read at once, not block by block");
     away.verify(&tree).expect("whole");
-    let verified = away.verify_all(std::slice::from_ref(&tree), Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!((verified.hurt, verified.marred), (vec![], vec![]));
+    let verified =
+        away.verify_all(std::slice::from_ref(&tree), VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!((verified.damaged, verified.altered_blocks), (vec![], vec![]));
     assert_eq!(away.references(&tree).expect("read"), Vec::<String>::new());
     assert_eq!(away.snapshots().expect("listed"), (vec![], vec![]), "of what is far nobody has a list");
 }
@@ -330,10 +338,12 @@ fn going_back_reads_only_what_the_folder_does_not_have() {
     let (folder, from) = (open(&to), pair.bench.empty("from"));
     std::fs::rename(pair.bench.workspace(), from.join("workspace")).expect("moved");
     let from = open(&from);
-    let donor = Donor { folder: &from, index: &line.index };
-    let targets = [Target { root: "workspace", folder: &folder, owner: None }];
-    let restored =
-        pair.away().restore_beside(&first, &targets, None, (&Progress::default(), donor)).expect("restored");
+    let donor = DonorTree { folder: &from, index: &line.index };
+    let targets = [RestoreTarget { root: "workspace", folder: &folder, owner: None }];
+    let restored = pair
+        .away()
+        .restore_with_donor(&first, &targets, None, (&SnapshotProgress::default(), donor))
+        .expect("restored");
     assert_eq!((restored.files, restored.taken_over), (2, 1));
     assert_eq!(pair.bench.compare(&first, &to), vec![]);
     let read: u64 = pair.depot.asked().reads.iter().map(|part| part.range.end - part.range.start).sum();
@@ -348,29 +358,30 @@ fn the_contents_of_the_first_root_are_asked_for_first() {
     std::fs::write(pair.bench.at("other"), noise(12 << 20, 2)).expect("written");
     let (home, workspace) = (open(&home), open(&pair.bench.workspace()));
     let take = |name, folder| {
-        let roots = [Root { name, folder }];
-        pair.bench.repo.take(&Capture::of(&roots)).expect("taken").tree
+        let roots = [CaptureRoot { name, folder }];
+        pair.bench.repo.capture(&CaptureRequest::of(&roots)).expect("taken").tree
     };
     let alone = [take("home", &home), take("workspace", &workspace)];
-    let roots = [Root { name: "home", folder: &home }, Root { name: "workspace", folder: &workspace }];
-    let both = pair.bench.repo.take(&Capture::of(&roots)).expect("taken").tree;
+    let roots =
+        [CaptureRoot { name: "home", folder: &home }, CaptureRoot { name: "workspace", folder: &workspace }];
+    let both = pair.bench.repo.capture(&CaptureRequest::of(&roots)).expect("taken").tree;
     pair.send(&both);
     for (order, only) in [(["home", "workspace"], &alone[0]), (["workspace", "home"], &alone[1])] {
         let repo = pair.away();
         repo.fetch(&both, &order[..1], &mut |_| {}).expect("fetched");
-        let first: Vec<Part> = pair.depot.asked().reads;
+        let first: Vec<PackRange> = pair.depot.asked().reads;
         let bytes: u64 = first.iter().map(|part| part.range.end - part.range.start).sum();
         let size = pair.bench.repo.pack_file(only.pack_name()).expect("here").1;
         assert!(bytes < size + (2 << 20), "nothing of the other: {bytes} of {size}");
         pair.forget_everything();
-        let progress = Progress::default();
+        let progress = SnapshotProgress::default();
         let folders = order.map(|name| (name, pair.bench.empty(&format!("{name} of {}", order[0]))));
         let folders = folders.each_ref().map(|(name, path)| (*name, open(path)));
-        let targets = folders.each_ref().map(|(root, folder)| Target { root, folder, owner: None });
-        pair.away().restore_watched(&both, &targets, None, &progress).expect("restored");
+        let targets = folders.each_ref().map(|(root, folder)| RestoreTarget { root, folder, owner: None });
+        pair.away().restore_with_progress(&both, &targets, None, &progress).expect("restored");
         let reads = pair.depot.asked().reads;
         // A read may have something of both; then come those that have nothing of the first.
-        let of_the_first = |read: &Part| {
+        let of_the_first = |read: &PackRange| {
             first[1..]
                 .iter()
                 .any(|part| part.range.start < read.range.end && read.range.start < part.range.end)
@@ -410,15 +421,15 @@ fn references_are_what_the_pack_itself_names() {
     assert_eq!(repo.references(&third).expect("read"), both);
     // Notes alone: the whole tree is elsewhere.
     let folder = open(&pair.bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
-    let capture = Capture {
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
+    let capture = CaptureRequest {
         base: Some(&third),
         index: Some(&line.index),
         notes: &[("events", b"what happened")],
-        unchanged: ash_snapshot::Unchanged::KeepsItsNotes,
-        ..Capture::of(&roots)
+        unchanged: ash_snapshot::UnchangedPolicy::WriteNotes,
+        ..CaptureRequest::of(&roots)
     };
-    let fourth = repo.take(&capture).expect("taken").tree;
+    let fourth = repo.capture(&capture).expect("taken").tree;
     assert_ne!(fourth, third);
     assert_eq!(repo.references(&fourth).expect("read"), [third.pack_name()]);
     let nowhere: Option<(PathBuf, u64)> = None;

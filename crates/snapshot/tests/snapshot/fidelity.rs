@@ -8,7 +8,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use ash_snapshot::{
-    Difference, Entry, Folder, Owner, Restored, Root, Skipped, Taken, Target, Wanted, What, Why,
+    CaptureRoot, CapturedSnapshot, DifferenceKind, FileOwner, Folder, FolderDifference, GcRoots,
+    RestoreReport, RestoreTarget, SkipReason, SkippedEntry, SnapshotEntry,
 };
 
 use crate::support::{Bench, chmod, is_root, is_slow, open, rel, set_mtime};
@@ -55,9 +56,9 @@ fn as_root_every_kind_of_entry_comes_back_as_it_was() {
     let taken = bench.take();
     assert_eq!((&taken.skipped, &taken.unsettled), (&vec![], &vec![]));
     let to = bench.empty("restored");
-    let owner = Owner { uid: 4321, gid: 8765 };
+    let owner = FileOwner { uid: 4321, gid: 8765 };
     let restored = bench.restore(&taken.tree, &to, Some(owner));
-    assert_eq!(restored, Restored { files: taken.files, bytes: taken.bytes, taken_over: 0 });
+    assert_eq!(restored, RestoreReport { files: taken.files, bytes: taken.bytes, taken_over: 0 });
     assert_eq!(bench.compare(&taken.tree, &to), vec![]);
 
     for path in ["", "plain.txt", "absolute", "an/empty", "z/second", "locked"] {
@@ -85,7 +86,8 @@ fn what_was_restored_is_captured_as_the_same_tree() {
     bench.restore(&taken.tree, &to, None);
     assert_eq!(crate::support::take(&bench.repo, &to).tree, taken.tree);
     let different = bench.compare(&taken.tree, &bench.workspace());
-    let modes = ["bin/run.sh", "sticky"].map(|path| Difference { path: path.into(), what: What::Mode });
+    let modes = ["bin/run.sh", "sticky"]
+        .map(|path| FolderDifference { path: path.into(), what: DifferenceKind::Mode });
     assert_eq!(different, modes);
 }
 
@@ -151,22 +153,22 @@ fn each_difference_is_found() {
     UnixListener::bind(bench.at("socket")).expect("bound");
     set_mtime(&bench.workspace(), 1000, 0);
 
-    let found: Vec<(String, What)> = bench
+    let found: Vec<(String, DifferenceKind)> = bench
         .compare(&tree, &bench.workspace())
         .into_iter()
         .map(|difference| (String::from_utf8(difference.path).expect("text"), difference.what))
         .collect();
     let expected = [
-        ("content", What::Content),
-        ("extra", What::Extra),
-        ("gone", What::Missing),
-        ("gone dir", What::Missing),
-        ("kind", What::Kind),
-        ("link", What::Target),
-        ("mode", What::Mode),
-        ("mtime", What::Mtime),
-        ("size", What::Size),
-        ("unlinked too", What::HardLink),
+        ("content", DifferenceKind::Content),
+        ("extra", DifferenceKind::Extra),
+        ("gone", DifferenceKind::Missing),
+        ("gone dir", DifferenceKind::Missing),
+        ("kind", DifferenceKind::Kind),
+        ("link", DifferenceKind::Target),
+        ("mode", DifferenceKind::Mode),
+        ("mtime", DifferenceKind::Mtime),
+        ("size", DifferenceKind::Size),
+        ("unlinked too", DifferenceKind::HardLink),
     ];
     assert_eq!(found, expected.map(|(path, what)| (path.to_owned(), what)));
 }
@@ -183,22 +185,26 @@ fn what_cannot_be_kept_is_named() {
     let (home, workspace) = (bench.empty("home"), open(&bench.workspace()));
     std::fs::write(home.join("history"), "x").expect("written");
     let home = open(&home);
-    let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
+    let roots =
+        [CaptureRoot { name: "workspace", folder: &workspace }, CaptureRoot { name: "home", folder: &home }];
     let exclude = |root: &[u8], path: &[u8]| {
         root == b"workspace" && matches!(path, b".claude/.credentials.json" | b"cache")
     };
     let taken = bench
         .repo
-        .take(&ash_snapshot::Capture { exclude: &exclude, ..ash_snapshot::Capture::of(&roots) })
+        .capture(&ash_snapshot::CaptureRequest {
+            exclude: &exclude,
+            ..ash_snapshot::CaptureRequest::of(&roots)
+        })
         .expect("taken");
-    let skipped = |path: &str, why| Skipped { path: path.into(), why };
+    let skipped = |path: &str, why| SkippedEntry { path: path.into(), why };
     assert_eq!(
         taken.skipped,
         [
-            skipped("workspace/.claude/.credentials.json", Why::Excluded),
-            skipped("workspace/cache", Why::Excluded),
-            skipped("workspace/fifo", Why::Fifo),
-            skipped("workspace/socket", Why::Socket),
+            skipped("workspace/.claude/.credentials.json", SkipReason::Excluded),
+            skipped("workspace/cache", SkipReason::Excluded),
+            skipped("workspace/fifo", SkipReason::Fifo),
+            skipped("workspace/socket", SkipReason::Socket),
         ]
     );
     let paths = |root| {
@@ -210,7 +216,7 @@ fn what_cannot_be_kept_is_named() {
     // A root without a target is left out.
     let to = bench.empty("restored");
     let target = open(&to);
-    let only = Target { root: "home", folder: &target, owner: None };
+    let only = RestoreTarget { root: "home", folder: &target, owner: None };
     assert_eq!(bench.repo.restore(&taken.tree, &[only], None).expect("restored").files, 1);
     assert!(to.join("history").exists() && !to.join("keep").exists());
 }
@@ -222,7 +228,9 @@ fn a_tree_can_be_read_without_restoring_it() {
     let tree = bench.take().tree;
     let read = |path: &str| bench.repo.read(&tree, "workspace", &rel(path)).expect("read");
     let content = |path: &str| {
-        let Some(Entry::File { size, mut content, .. }) = read(path) else { panic!("{path} is a file") };
+        let Some(SnapshotEntry::File { size, mut content, .. }) = read(path) else {
+            panic!("{path} is a file")
+        };
         let mut bytes = Vec::new();
         content.read_to_end(&mut bytes).expect("read");
         assert_eq!(size, bytes.len() as u64);
@@ -232,10 +240,10 @@ fn a_tree_can_be_read_without_restoring_it() {
     assert_eq!(content("empty"), b"");
     assert_eq!(content("large"), vec![7; (3 << 20) + 11]);
     assert_eq!(content("z/second"), b"shared", "a hard link reads like its file");
-    assert!(matches!(read("an/empty/dir"), Some(Entry::Dir)));
-    assert!(matches!(read("absolute"), Some(Entry::Link(target)) if target == b"/etc/passwd"));
+    assert!(matches!(read("an/empty/dir"), Some(SnapshotEntry::Dir)));
+    assert!(matches!(read("absolute"), Some(SnapshotEntry::Link(target)) if target == b"/etc/passwd"));
     assert!(read("missing").is_none() && read("plain.txt/x").is_none());
-    let Some(Entry::File { mut content, .. }) = read("sparse") else { panic!("a file") };
+    let Some(SnapshotEntry::File { mut content, .. }) = read("sparse") else { panic!("a file") };
     let mut start = vec![1; (5 << 20) + 13];
     content.read_exact(&mut start).expect("read");
     assert!(start[..5 << 20].iter().all(|&b| b == 0) && start.ends_with(b"in the middle"));
@@ -317,9 +325,9 @@ fn a_target_that_is_not_empty_is_refused() {
     bench.write("a", "1");
     let tree = bench.take().tree;
     let folder = open(&bench.workspace());
-    let target = Target { root: "workspace", folder: &folder, owner: None };
+    let target = RestoreTarget { root: "workspace", folder: &folder, owner: None };
     let refused = bench.repo.restore(&tree, &[target], None).expect_err("refused");
-    assert_eq!(refused.kind(), ash_snapshot::Trouble::Invalid);
+    assert_eq!(refused.kind(), ash_snapshot::SnapshotErrorKind::Invalid);
 }
 
 #[test]
@@ -329,12 +337,12 @@ fn a_removed_tree_is_gone_and_only_it() {
     let first = bench.take().tree;
     bench.write("a", "2");
     let second = bench.take().tree;
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    let collected = bench.repo.collect(&wanted, std::time::Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    let collected = bench.repo.collect_garbage(&wanted, std::time::Duration::ZERO).expect("collected");
     assert_eq!((collected.removed.len(), collected.kept), (1, 1));
-    assert_eq!((bench.repo.holds(&first), bench.repo.holds(&second)), (false, true));
+    assert_eq!((bench.repo.contains(&first), bench.repo.contains(&second)), (false, true));
     bench.repo.verify(&second).expect("whole");
-    assert_eq!(bench.repo.verify(&first).expect_err("gone").kind(), ash_snapshot::Trouble::Damaged);
+    assert_eq!(bench.repo.verify(&first).expect_err("gone").kind(), ash_snapshot::SnapshotErrorKind::Damaged);
 }
 
 fn set_attribute(path: &Path, name: &str, value: &[u8]) {
@@ -370,7 +378,8 @@ fn attributes_of_the_user_come_back_and_no_others() {
 
     set_attribute(&to.join("dir/file"), "user.b", b"other");
     rustix::fs::removexattr(to.join("dir"), "user.dir").expect("removed");
-    let changed = ["dir", "dir/file"].map(|path| Difference { path: path.into(), what: What::Attributes });
+    let changed = ["dir", "dir/file"]
+        .map(|path| FolderDifference { path: path.into(), what: DifferenceKind::Attributes });
     assert_eq!(bench.compare(&tree, &to), changed);
     // A change of nothing else is a change.
     set_attribute(&bench.at("dir/file"), "user.b", b"other");
@@ -401,7 +410,10 @@ fn a_file_of_a_tebibyte_of_nothing_is_captured_and_restored_as_such() {
     // A byte in the middle of nothing is found.
     restored.write_all_at(b"!", 1 << 38).expect("written");
     set_mtime(&to.join("sparse"), file_time(&bench.at("sparse")).0, file_time(&bench.at("sparse")).1);
-    assert_eq!(bench.compare(&taken.tree, &to), [Difference { path: "sparse".into(), what: What::Content }]);
+    assert_eq!(
+        bench.compare(&taken.tree, &to),
+        [FolderDifference { path: "sparse".into(), what: DifferenceKind::Content }]
+    );
 }
 
 fn file_time(path: &Path) -> (i64, i64) {
@@ -422,12 +434,12 @@ fn as_root_what_is_no_file_is_skipped_and_counted_each_time() {
     make("null", rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
     make("disk", rustix::fs::FileType::BlockDevice, rustix::fs::makedev(7, 200));
     bench.write("file", "x");
-    let skipped = |path: &str, why| Skipped { path: format!("workspace/{path}").into(), why };
+    let skipped = |path: &str, why| SkippedEntry { path: format!("workspace/{path}").into(), why };
     let expected = [
-        skipped("disk", Why::Device),
-        skipped("fifo", Why::Fifo),
-        skipped("null", Why::Device),
-        skipped("socket", Why::Socket),
+        skipped("disk", SkipReason::Device),
+        skipped("fifo", SkipReason::Fifo),
+        skipped("null", SkipReason::Device),
+        skipped("socket", SkipReason::Socket),
     ];
     let mut line = bench.line();
     for _ in 0..3 {
@@ -495,7 +507,7 @@ fn assert_deep(depth: usize) {
     let to = bench.empty("restored");
     bench.restore(&taken.tree, &to, None);
     assert_eq!(bench.compare(&taken.tree, &to), vec![]);
-    assert_eq!(line.take(&bench.repo), Taken { written: 0, ..taken });
+    assert_eq!(line.take(&bench.repo), CapturedSnapshot { written: 0, ..taken });
     for path in [&to, &bench.workspace()] {
         Folder::erase(path).expect("erased");
     }
@@ -519,9 +531,9 @@ fn slowly_deeper_than_can_be_restored_is_left_out_and_said() {
     dig(&bench, 10_020);
     bench.write("beside", "x");
     let taken = bench.take();
-    let why = Why::Unreadable("it is deeper than can be restored".to_owned());
+    let why = SkipReason::Unreadable("it is deeper than can be restored".to_owned());
     let path = [b"workspace".to_vec(), b"/d".repeat(10_000)].concat();
-    assert_eq!((taken.files, taken.skipped), (1, vec![Skipped { path, why }]));
+    assert_eq!((taken.files, taken.skipped), (1, vec![SkippedEntry { path, why }]));
     bench.repo.verify(&taken.tree).expect("sound");
     let to = bench.empty("restored");
     bench.restore(&taken.tree, &to, None);
@@ -540,7 +552,10 @@ fn paths_that_grow_without_end_are_left_out_and_said() {
     bench.write("beside", "x");
     let taken = bench.take();
     let [skipped] = &taken.skipped[..] else { panic!("{} skipped", taken.skipped.len()) };
-    assert_eq!(skipped.why, Why::Unreadable("the paths of all directories together are too long".to_owned()));
+    assert_eq!(
+        skipped.why,
+        SkipReason::Unreadable("the paths of all directories together are too long".to_owned())
+    );
     let levels = skipped.path.split(|b| *b == b'/').count();
     assert!((900..DEPTH).contains(&levels), "{levels} levels");
     assert_eq!(taken.files, 1);
@@ -558,8 +573,8 @@ fn slowly_a_directory_with_more_names_than_fit_is_left_out_and_said() {
     }
     bench.write("beside", "x");
     let mut line = bench.line();
-    let why = Why::Unreadable("it has more names than can be restored".to_owned());
-    let skipped = [Skipped { path: "workspace/wide".into(), why }];
+    let why = SkipReason::Unreadable("it has more names than can be restored".to_owned());
+    let skipped = [SkippedEntry { path: "workspace/wide".into(), why }];
     for _ in 0..2 {
         let taken = line.take(&bench.repo);
         assert_eq!(taken.skipped, skipped);

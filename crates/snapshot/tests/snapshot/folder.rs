@@ -4,12 +4,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use ash_snapshot::{
-    FileInfo, Folder, Kind, LeafKind, Links, Listed, Owner, RelPath, Repo, Root, Stat, Trouble,
+    CaptureRoot, FileEntryKind, FileInfo, FileKind, FileOwner, FileStat, Folder, FolderEntry, LinkPolicy,
+    RelPath, Repo, SnapshotErrorKind,
 };
 
 use crate::support::{Bench, is_root, noise, open, rel};
 
-fn kind<T: std::fmt::Debug>(result: Result<T, ash_snapshot::Error>) -> Trouble {
+fn kind<T: std::fmt::Debug>(result: Result<T, ash_snapshot::Error>) -> SnapshotErrorKind {
     result.expect_err("refused").kind()
 }
 
@@ -38,16 +39,16 @@ fn links_lead_nowhere_but_inside_and_only_if_asked() {
         Ok(text)
     };
     for path in ["up", "absolute", "out/secret", "loop"] {
-        assert_eq!(kind(read(path, Links::Refuse)), Trouble::Invalid, "{path}");
-        assert_eq!(kind(read(path, Links::Inside)), Trouble::Invalid, "{path}");
+        assert_eq!(kind(read(path, LinkPolicy::Refuse)), SnapshotErrorKind::Invalid, "{path}");
+        assert_eq!(kind(read(path, LinkPolicy::Inside)), SnapshotErrorKind::Invalid, "{path}");
     }
     for path in ["inside", "also dir/file"] {
-        assert_eq!(kind(read(path, Links::Refuse)), Trouble::Invalid, "{path}");
-        assert_eq!(read(path, Links::Inside).expect("read"), "inside");
+        assert_eq!(kind(read(path, LinkPolicy::Refuse)), SnapshotErrorKind::Invalid, "{path}");
+        assert_eq!(read(path, LinkPolicy::Inside).expect("read"), "inside");
     }
-    assert_eq!(read("dir/file", Links::Refuse).expect("read"), "inside");
-    assert_eq!(kind(folder.sub(&rel("also dir"))), Trouble::Invalid);
-    assert_eq!(folder.sub(&rel("dir")).expect("opened").list().expect("listed").len(), 1);
+    assert_eq!(read("dir/file", LinkPolicy::Refuse).expect("read"), "inside");
+    assert_eq!(kind(folder.open_subfolder(&rel("also dir"))), SnapshotErrorKind::Invalid);
+    assert_eq!(folder.open_subfolder(&rel("dir")).expect("opened").list().expect("listed").len(), 1);
 }
 
 #[test]
@@ -58,16 +59,24 @@ fn only_a_regular_file_is_opened() {
     let _socket = std::os::unix::net::UnixListener::bind(bench.at("socket")).expect("bound");
     let folder = open(&bench.workspace());
     for path in ["dir", "fifo", "socket"] {
-        assert_eq!(kind(folder.open_file(&rel(path), Links::Inside)), Trouble::NotAFile, "{path}");
+        assert_eq!(
+            kind(folder.open_file(&rel(path), LinkPolicy::Inside)),
+            SnapshotErrorKind::NotAFile,
+            "{path}"
+        );
     }
     for path in ["missing", "dir/file/x"] {
-        assert_eq!(kind(folder.open_file(&rel(path), Links::Inside)), Trouble::NotFound, "{path}");
+        assert_eq!(
+            kind(folder.open_file(&rel(path), LinkPolicy::Inside)),
+            SnapshotErrorKind::NotFound,
+            "{path}"
+        );
     }
     let file = std::fs::File::open(bench.at("dir/file")).expect("opened");
     let when = std::time::UNIX_EPOCH + std::time::Duration::from_millis(1_700_000_000_123);
     file.set_modified(when).expect("set");
-    let (_, stat) = folder.open_file(&rel("dir/file"), Links::Refuse).expect("opened");
-    assert_eq!(stat, Stat { size: 6, mtime_ms: 1_700_000_000_123, mode: 0o644 });
+    let (_, stat) = folder.open_file(&rel("dir/file"), LinkPolicy::Refuse).expect("opened");
+    assert_eq!(stat, FileStat { size: 6, mtime_ms: 1_700_000_000_123, mode: 0o644 });
 }
 
 #[test]
@@ -75,7 +84,7 @@ fn as_root_a_write_replaces_and_never_goes_through_a_link() {
     let bench = tempting();
     let folder = open(&bench.workspace());
     assert!(is_root(), "only root can give files away");
-    let owner = Some(Owner { uid: 4321, gid: 8765 });
+    let owner = Some(FileOwner { uid: 4321, gid: 8765 });
     let write = |path: &str, text: &str| folder.write_file(&rel(path), &mut text.as_bytes(), owner, 0o640);
 
     assert_eq!(write("new/deep/file", "hello").expect("written"), 5);
@@ -87,10 +96,10 @@ fn as_root_a_write_replaces_and_never_goes_through_a_link() {
     assert_eq!(std::fs::metadata(bench.at("dir/file")).expect("there").mode() & 0o777, 0o644);
     write("up", "mine").expect("written");
     assert_eq!(std::fs::read_to_string(bench.at("up")).expect("read"), "mine");
-    assert_eq!(kind(write("out/secret", "pwned")), Trouble::Invalid);
-    assert_eq!(kind(write("out/new/file", "pwned")), Trouble::Invalid);
-    assert_eq!(kind(write("dir", "x")), Trouble::NotAFile);
-    assert_eq!(kind(write("dir/file/x", "x")), Trouble::Invalid);
+    assert_eq!(kind(write("out/secret", "pwned")), SnapshotErrorKind::Invalid);
+    assert_eq!(kind(write("out/new/file", "pwned")), SnapshotErrorKind::Invalid);
+    assert_eq!(kind(write("dir", "x")), SnapshotErrorKind::NotAFile);
+    assert_eq!(kind(write("dir/file/x", "x")), SnapshotErrorKind::Invalid);
     assert_eq!(std::fs::read_to_string(bench.dir.path().join("secret")).expect("read"), "secret");
     assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1, "nothing left beside");
 }
@@ -112,11 +121,11 @@ fn a_link_is_made_as_told_and_never_through_another() {
         folder.symlink(&rel(path), target.as_bytes(), None).expect("linked");
         assert_eq!(folder.read_link(&rel(path)).expect("read"), target.as_bytes(), "{path}");
     }
-    assert_eq!(kind(folder.symlink(&rel("out/link"), b"x", None)), Trouble::Invalid);
-    assert_eq!(kind(folder.symlink(&rel("dir"), b"x", None)), Trouble::NotAFile);
-    assert_eq!(kind(folder.read_link(&rel("dir"))), Trouble::NotAFile);
-    assert_eq!(kind(folder.read_link(&rel("also dir/file"))), Trouble::Invalid);
-    assert_eq!(kind(folder.read_link(&rel("missing"))), Trouble::NotFound);
+    assert_eq!(kind(folder.symlink(&rel("out/link"), b"x", None)), SnapshotErrorKind::Invalid);
+    assert_eq!(kind(folder.symlink(&rel("dir"), b"x", None)), SnapshotErrorKind::NotAFile);
+    assert_eq!(kind(folder.read_link(&rel("dir"))), SnapshotErrorKind::NotAFile);
+    assert_eq!(kind(folder.read_link(&rel("also dir/file"))), SnapshotErrorKind::Invalid);
+    assert_eq!(kind(folder.read_link(&rel("missing"))), SnapshotErrorKind::NotFound);
     assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1, "nothing left beside");
 }
 
@@ -128,7 +137,7 @@ fn folders_go_only_while_they_are_empty_and_inside() {
     folder.remove_empty_folders(&rel("dir/a/b/c/gone")).expect("removed");
     assert!(!bench.at("dir/a").exists() && bench.at("dir/file").exists());
     std::fs::create_dir(bench.dir.path().join("empty")).expect("made");
-    assert_eq!(kind(folder.remove_empty_folders(&rel("out/empty/gone"))), Trouble::Invalid);
+    assert_eq!(kind(folder.remove_empty_folders(&rel("out/empty/gone"))), SnapshotErrorKind::Invalid);
     assert!(bench.dir.path().join("empty").exists());
 }
 
@@ -139,19 +148,19 @@ fn a_folder_and_its_snapshot_have_the_same_leaves() {
     std::fs::hard_link(bench.at("dir/file"), bench.at("zz same")).expect("linked");
     let folder = open(&bench.workspace());
     let skip = |name: &[u8], is_dir: bool| is_dir && name == b"skipped";
-    let mut live = folder.leaves(&skip, 100).expect("walked");
+    let mut live = folder.entries(&skip, 100).expect("walked");
     for leaf in &mut live {
-        if let LeafKind::File { content, .. } = &mut leaf.what {
+        if let FileEntryKind::File { content, .. } = &mut leaf.what {
             let path = RelPath::from_bytes(&leaf.path).expect("a path");
             *content = bench.repo.content_id(&folder, &path).expect("read");
         }
     }
-    let mut stored = bench.repo.leaves(&bench.take().tree, "workspace").expect("listed");
+    let mut stored = bench.repo.entries(&bench.take().tree, "workspace").expect("listed");
     stored.retain(|leaf| leaf.path != b"skipped/file");
     assert_eq!(live, stored);
     assert_eq!(live.len(), 8);
     assert_eq!(bench.repo.content_id(&folder, &rel("missing")).expect("asked"), None);
-    assert_eq!(folder.leaves(&skip, 3).expect("walked").len(), 3);
+    assert_eq!(folder.entries(&skip, 3).expect("walked").len(), 3);
 }
 
 #[test]
@@ -165,7 +174,7 @@ fn a_write_that_breaks_off_changes_nothing() {
     let bench = tempting();
     let folder = open(&bench.workspace());
     let mut bytes = b"half".chain(Broken);
-    assert_eq!(kind(folder.write_file(&rel("dir/file"), &mut bytes, None, 0o600)), Trouble::Io);
+    assert_eq!(kind(folder.write_file(&rel("dir/file"), &mut bytes, None, 0o600)), SnapshotErrorKind::Io);
     assert_eq!(std::fs::read_to_string(bench.at("dir/file")).expect("read"), "inside");
     assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1);
 }
@@ -184,11 +193,12 @@ fn as_root_a_full_disk_is_said_to_be_full() {
     std::fs::write(bench.at("large"), noise(1 << 20, 1)).expect("written");
     let repo = Repo::open(&mount.join("repo")).expect("opened");
     let workspace = open(&bench.workspace());
-    let not_taken = repo.take(&ash_snapshot::Capture::of(&[Root { name: "workspace", folder: &workspace }]));
+    let not_taken = repo
+        .capture(&ash_snapshot::CaptureRequest::of(&[CaptureRoot { name: "workspace", folder: &workspace }]));
     let left_in_repo = open(&mount.join("repo")).list().expect("listed");
     rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
-    assert_eq!((kind(full), left), (Trouble::Full, vec![]));
-    assert_eq!((kind(not_taken), left_in_repo), (Trouble::Full, vec![]));
+    assert_eq!((kind(full), left), (SnapshotErrorKind::Full, vec![]));
+    assert_eq!((kind(not_taken), left_in_repo), (SnapshotErrorKind::Full, vec![]));
 }
 
 #[test]
@@ -202,7 +212,7 @@ fn as_root_another_file_system_inside_is_not_entered() {
     std::fs::write(other.join("file"), "x").expect("written");
     rustix::mount::mount_bind(&other, &mount).expect("mounted");
     let folder = open(&bench.workspace());
-    let opened = folder.open_file(&rel("mounted/file"), Links::Inside);
+    let opened = folder.open_file(&rel("mounted/file"), LinkPolicy::Inside);
     let walked = folder.walk(&|_, _| false, 100);
     let taken = bench.take();
     let erased = Folder::erase(&bench.workspace());
@@ -215,9 +225,9 @@ fn as_root_another_file_system_inside_is_not_entered() {
         }
     }
     assert!(untouched && erased.is_err());
-    assert_eq!(kind(opened), Trouble::Invalid);
+    assert_eq!(kind(opened), SnapshotErrorKind::Invalid);
     assert_eq!(walked.expect("walked").len(), 1);
-    assert_eq!(taken.skipped[0].why, ash_snapshot::Why::Mount);
+    assert_eq!(taken.skipped[0].why, ash_snapshot::SkipReason::Mount);
 }
 
 #[test]
@@ -226,9 +236,9 @@ fn files_and_links_are_removed_and_directories_are_not() {
     let folder = open(&bench.workspace());
     folder.remove_file(&rel("up")).expect("removed");
     folder.remove_file(&rel("dir/file")).expect("removed");
-    assert_eq!(kind(folder.remove_file(&rel("dir"))), Trouble::NotAFile);
-    assert_eq!(kind(folder.remove_file(&rel("out/secret"))), Trouble::Invalid);
-    assert_eq!(kind(folder.remove_file(&rel("dir/file"))), Trouble::NotFound);
+    assert_eq!(kind(folder.remove_file(&rel("dir"))), SnapshotErrorKind::NotAFile);
+    assert_eq!(kind(folder.remove_file(&rel("out/secret"))), SnapshotErrorKind::Invalid);
+    assert_eq!(kind(folder.remove_file(&rel("dir/file"))), SnapshotErrorKind::NotFound);
     assert!(bench.dir.path().join("secret").exists() && !bench.at("dir/file").exists());
 }
 
@@ -248,7 +258,7 @@ fn a_walk_sees_regular_files_in_order_up_to_a_limit() {
     assert_eq!(folder.walk(&skip, 100).expect("walked"), [file("a.txt"), file("a/x"), file("b")]);
     assert_eq!(folder.walk(&skip, 2).expect("walked").len(), 2);
     let listed = open(&bench.at("dir")).list().expect("listed");
-    assert_eq!(listed, [Listed { name: b"file".to_vec(), kind: Kind::File }]);
+    assert_eq!(listed, [FolderEntry { name: b"file".to_vec(), kind: FileKind::File }]);
 }
 
 /// Further down than a walk keeps folders open, it is taken out of the folder that it came through: it goes on with what is
@@ -286,7 +296,7 @@ fn a_walk_goes_on_when_the_folder_it_is_in_was_moved() {
         let walked = open(&bench.workspace()).walk(&|name, _| moved(&bench, name), 100).expect("walked");
         assert_eq!(walked.iter().map(|file| text(&file.path)).collect::<Vec<_>>(), expected);
         let bench = set();
-        let leaves = open(&bench.workspace()).leaves(&|name, _| moved(&bench, name), 100).expect("walked");
+        let leaves = open(&bench.workspace()).entries(&|name, _| moved(&bench, name), 100).expect("walked");
         assert_eq!(leaves.iter().map(|leaf| text(&leaf.path)).collect::<Vec<_>>(), expected);
     }
 }
@@ -320,11 +330,11 @@ fn folders_are_made_beneath_and_never_through_a_link() {
     let bench = tempting();
     let folder = open(&bench.workspace());
     for path in ["new/deep/er", "new/deep", "dir"] {
-        folder.make_sub(&rel(path), None).expect("made, or there already");
+        folder.make_subfolder(&rel(path), None).expect("made, or there already");
     }
     assert!(bench.at("new/deep/er").is_dir());
     for path in ["out/new", "also dir/new", "up", "dir/file", "dir/file/new"] {
-        assert_eq!(kind(folder.make_sub(&rel(path), None)), Trouble::Invalid, "{path}");
+        assert_eq!(kind(folder.make_subfolder(&rel(path), None)), SnapshotErrorKind::Invalid, "{path}");
     }
     assert!(!bench.dir.path().join("new").exists() && !bench.at("dir/new").exists());
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use ash_snapshot::{Depth, TreeId, Trouble};
+use ash_snapshot::{SnapshotErrorKind, TreeId, VerifyDepth};
 
 use crate::damage::{contents, named};
 use crate::forge::{self, At, Forger, Item};
@@ -330,13 +330,13 @@ fn a_forged_tree_is_damaged_and_writes_nothing_outside() {
         let tree = forge(Forger::default(), &bench.repo_dir());
         let room = bench.empty("room");
         let refused = restore_into(&bench.repo, &tree, &room.join("target")).expect_err(what);
-        assert_eq!(refused.kind(), Trouble::Damaged, "{what}: {refused}");
+        assert_eq!(refused.kind(), SnapshotErrorKind::Damaged, "{what}: {refused}");
         assert_eq!(contents(&room.join("target")), vec![], "{what}: nothing was begun");
         assert_eq!(std::fs::read_dir(&room).expect("listed").count(), 1, "{what}");
         let verified = bench.repo.verify(&tree).expect_err(what);
-        assert_eq!(verified.kind(), Trouble::Damaged, "{what}: {verified}");
+        assert_eq!(verified.kind(), SnapshotErrorKind::Damaged, "{what}: {verified}");
         let trees = [tree];
-        assert_eq!(named(&bench.repo, &trees, Depth::Data), trees, "{what}");
+        assert_eq!(named(&bench.repo, &trees, VerifyDepth::Data), trees, "{what}");
         std::fs::remove_dir_all(room).expect("removed");
     }
     assert!(!Path::new("/tmp/evil").exists());

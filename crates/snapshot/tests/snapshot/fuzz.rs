@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ash_snapshot::{Depth, RelPath, TreeId, Trouble, Wanted};
+use ash_snapshot::{GcRoots, RelPath, SnapshotErrorKind, TreeId, VerifyDepth};
 
 use crate::forge::{self, At, Forger};
 use crate::support::{Bench, Dice, Line, is_slow, noise, open, restore_into};
@@ -96,7 +96,7 @@ fn read_everything(subject: &Subject, trees: &[TreeId]) {
         assert_eq!(std::fs::read_dir(&room).expect("listed").count(), 1, "nothing beside the target");
         let verified = repo.verify(tree);
         if let Err(error) = &verified {
-            assert_eq!(error.kind(), Trouble::Damaged, "{error}");
+            assert_eq!(error.kind(), SnapshotErrorKind::Damaged, "{error}");
         }
         if verified.is_ok() {
             restored.as_ref().expect("what is sound can be restored");
@@ -111,7 +111,7 @@ fn read_everything(subject: &Subject, trees: &[TreeId]) {
         }
         ash_snapshot::Folder::erase(&room).expect("erased");
     }
-    repo.verify_all(trees, Depth::Structure, &mut |_| {}).expect("only damage");
+    repo.verify_all(trees, VerifyDepth::Structure, &mut |_| {}).expect("only damage");
     repo.snapshots().expect("listed");
 }
 
@@ -155,8 +155,8 @@ fn nonsense_does_no_harm() {
         assert!(begun.elapsed() < LONGEST, "round {rounds} took {:?}", begun.elapsed());
     }
     assert_eq!(listing(subject.bench.dir.path()), outside, "nothing was made elsewhere");
-    let wanted = Wanted { trees: subject.trees.clone(), ..Wanted::default() };
-    subject.bench.reopened().collect(&wanted, Duration::ZERO).expect("all is as it was");
+    let wanted = GcRoots { trees: subject.trees.clone(), ..GcRoots::default() };
+    subject.bench.reopened().collect_garbage(&wanted, Duration::ZERO).expect("all is as it was");
 }
 
 fn listing(dir: &Path) -> Vec<std::ffi::OsString> {

@@ -6,7 +6,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ash_snapshot::{Capture, Disk, Entry, Key, Repo, Root, Target, TreeId, Trouble};
+use ash_snapshot::{
+    CaptureRequest, CaptureRoot, DiskWriter, EncryptionKey, Repo, RestoreTarget, SnapshotEntry,
+    SnapshotErrorKind, TreeId,
+};
 
 use crate::forge::{Unpacked, unpack};
 use crate::support::{Bench, Dice, chmod, open, rel, set_mtime};
@@ -24,13 +27,13 @@ fn golden(path: &str) -> PathBuf {
 }
 
 /// A copy: opening a repository may clean it up.
-fn repository(bench: &Bench, name: &str, key: Option<Key>) -> Arc<Repo> {
+fn repository(bench: &Bench, name: &str, key: Option<EncryptionKey>) -> Arc<Repo> {
     let dir = bench.empty(name);
     for entry in std::fs::read_dir(golden(name)).expect("listed") {
         let path = entry.expect("an entry").path();
         std::fs::copy(&path, dir.join(path.file_name().expect("a name"))).expect("copied");
     }
-    Arc::new(Repo::open_with(&dir, key, Disk::default()).expect("opened"))
+    Arc::new(Repo::open_with(&dir, key, DiskWriter::default()).expect("opened"))
 }
 
 fn tree(text: &str) -> TreeId {
@@ -100,9 +103,11 @@ const NOTES: [(&str, &[u8]); 1] = [("session", b"{\"name\":\"golden\"}")];
 
 fn take(repo: &Repo, (workspace, home): (&Path, &Path), base: Option<&TreeId>, index: &Path) -> TreeId {
     let (w, h) = (open(workspace), open(home));
-    let roots = [Root { name: "workspace", folder: &w }, Root { name: "home", folder: &h }];
+    let roots = [CaptureRoot { name: "workspace", folder: &w }, CaptureRoot { name: "home", folder: &h }];
     let index = Some(index);
-    repo.take(&Capture { base, index, notes: &NOTES, ..Capture::of(&roots) }).expect("taken").tree
+    repo.capture(&CaptureRequest { base, index, notes: &NOTES, ..CaptureRequest::of(&roots) })
+        .expect("taken")
+        .tree
 }
 
 fn restore(
@@ -113,8 +118,8 @@ fn restore(
 ) -> (u64, u64) {
     let (w, h) = (open(workspace), open(home));
     let targets = [
-        Target { root: "workspace", folder: &w, owner: None },
-        Target { root: "home", folder: &h, owner: None },
+        RestoreTarget { root: "workspace", folder: &w, owner: None },
+        RestoreTarget { root: "home", folder: &h, owner: None },
     ];
     let restored = repo.restore(tree, &targets, index).expect("restored");
     (restored.files, restored.bytes)
@@ -132,7 +137,9 @@ fn assert_first(repo: &Arc<Repo>, tree: &TreeId, workspace: &Path) {
     let mut value = [0; 20];
     let length = rustix::fs::getxattr(workspace.join("noise"), "user.origin", &mut value[..]).expect("there");
     assert_eq!(&value[..length], b"a dice");
-    let Some(Entry::File { mut content, .. }) = repo.read(tree, "home", &rel(".state")).expect("read") else {
+    let Some(SnapshotEntry::File { mut content, .. }) =
+        repo.read(tree, "home", &rel(".state")).expect("read")
+    else {
         panic!("a file")
     };
     let mut state = String::new();
@@ -146,8 +153,8 @@ fn the_first_repository_still_restores() {
     let bench = Bench::new();
     let repo = repository(&bench, "plain", None);
     let trees = [tree(FIRST), tree(SECOND)];
-    let verified = repo.verify_all(&trees, ash_snapshot::Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!((verified.trees, verified.hurt), (2, vec![]));
+    let verified = repo.verify_all(&trees, ash_snapshot::VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!((verified.trees, verified.damaged), (2, vec![]));
 
     let (workspace, home) = folders(&bench);
     assert_eq!(restore(&repo, &trees[0], (&workspace, &home), None), (4, 12 + 500 + 2));
@@ -211,13 +218,14 @@ fn the_first_repository_is_still_built_upon() {
 #[test]
 fn the_first_sealed_repository_still_opens_with_its_key_and_no_other() {
     let bench = Bench::new();
-    let repo = repository(&bench, "sealed", Some(Key::new(KEY)));
+    let repo = repository(&bench, "sealed", Some(EncryptionKey::new(KEY)));
     repo.verify(&tree(SEALED)).expect("sound");
     let (workspace, home) = folders(&bench);
     assert_eq!(restore(&repo, &tree(SEALED), (&workspace, &home), None), (4, 12 + 500 + 2));
     assert_first(&repo, &tree(SEALED), &workspace);
-    for key in [None, Some(Key::new([0; 32]))] {
-        let other = Repo::open_with(&bench.dir.path().join("sealed"), key, Disk::default()).expect("opened");
-        assert_eq!(other.verify(&tree(SEALED)).expect_err("sealed").kind(), Trouble::Damaged);
+    for key in [None, Some(EncryptionKey::new([0; 32]))] {
+        let other =
+            Repo::open_with(&bench.dir.path().join("sealed"), key, DiskWriter::default()).expect("opened");
+        assert_eq!(other.verify(&tree(SEALED)).expect_err("sealed").kind(), SnapshotErrorKind::Damaged);
     }
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use ash_snapshot::{
-    Capture, Donor, Key, LeafKind, Progress, Repo, Root, Taken, Target, TreeId, Unchanged, Wanted,
+    CaptureRequest, CaptureRoot, CapturedSnapshot, DonorTree, EncryptionKey, FileEntryKind, GcRoots, Repo,
+    RestoreTarget, SnapshotProgress, TreeId, UnchangedPolicy,
 };
 
 use crate::audit::agrees;
@@ -15,15 +16,15 @@ use crate::support::{
 };
 
 /// Everything of a capture but how it came to be stored.
-fn seen(taken: &Taken) -> (&str, u64, u64, bool) {
+fn seen(taken: &CapturedSnapshot) -> (&str, u64, u64, bool) {
     (taken.tree.files(), taken.files, taken.bytes, taken.skipped.is_empty() && taken.unsettled.is_empty())
 }
 
 /// What must hold after every capture, whatever happened before.
-fn check(bench: &Bench, key: Option<&Key>, taken: &Taken, round: usize) {
+fn check(bench: &Bench, key: Option<&EncryptionKey>, taken: &CapturedSnapshot, round: usize) {
     assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);
     let alone = bench.dir.path().join(format!("alone {round}"));
-    let alone = Repo::open_with(&alone, key.cloned(), ash_snapshot::Disk::default())
+    let alone = Repo::open_with(&alone, key.cloned(), ash_snapshot::DiskWriter::default())
         .expect("a repository of its own");
     assert_eq!(seen(taken), seen(&take(&alone, &bench.workspace())), "the same files have the same name");
     bench.repo.verify(&taken.tree).expect("sound");
@@ -41,15 +42,15 @@ fn check(bench: &Bench, key: Option<&Key>, taken: &Taken, round: usize) {
 /// What a tree knows of a content is what a folder says of it.
 fn check_contents(bench: &Bench, tree: &TreeId) {
     let folder = open(&bench.workspace());
-    for leaf in bench.repo.leaves(tree, "workspace").expect("listed") {
-        if let LeafKind::File { content, .. } = leaf.what {
+    for leaf in bench.repo.entries(tree, "workspace").expect("listed") {
+        if let FileEntryKind::File { content, .. } = leaf.what {
             let path = ash_snapshot::RelPath::from_bytes(&leaf.path).expect("a path");
             assert_eq!(bench.repo.content_id(&folder, &path).expect("read"), content, "{path}");
         }
     }
 }
 
-fn run(bench: &Bench, key: Option<&Key>, turns: &[Vec<Edit>]) {
+fn run(bench: &Bench, key: Option<&EncryptionKey>, turns: &[Vec<Edit>]) {
     let mut line = bench.line();
     let mut before: Vec<TreeId> = Vec::new();
     for (round, edits) in turns.iter().enumerate() {
@@ -66,8 +67,9 @@ fn run(bench: &Bench, key: Option<&Key>, turns: &[Vec<Edit>]) {
         check(bench, key, &taken, round);
         before.push(taken.tree);
     }
-    let verified = bench.repo.verify_all(&before, ash_snapshot::Depth::Data, &mut |_| {}).expect("verified");
-    assert_eq!((verified.trees, verified.hurt), (before.len() as u64, vec![]));
+    let verified =
+        bench.repo.verify_all(&before, ash_snapshot::VerifyDepth::Data, &mut |_| {}).expect("verified");
+    assert_eq!((verified.trees, verified.damaged), (before.len() as u64, vec![]));
 }
 
 proptest::proptest! {
@@ -84,7 +86,7 @@ proptest::proptest! {
 
     #[test]
     fn so_is_any_history_with_a_key(turns in proptest::collection::vec(edits(10), 1..4)) {
-        let key = Key::new([7; 32]);
+        let key = EncryptionKey::new([7; 32]);
         run(&Bench::sealed(key.clone()), Some(&key), &turns);
     }
 }
@@ -98,7 +100,7 @@ fn an_unchanged_folder_writes_nothing() {
     let first = line.take(&bench.repo);
     let packs = bench.packs();
     for _ in 0..3 {
-        assert_eq!(line.take(&bench.repo), Taken { written: 0, ..first.clone() });
+        assert_eq!(line.take(&bench.repo), CapturedSnapshot { written: 0, ..first.clone() });
     }
     assert_eq!(bench.packs(), packs);
 }
@@ -252,8 +254,8 @@ fn an_index_of_another_snapshot_is_not_used() {
     bench.write("file", "two");
     line.take(&bench.repo);
     // Rewound without the index: it speaks of the second, which is gone.
-    let wanted = Wanted { trees: vec![first.clone()], ..Wanted::default() };
-    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![first.clone()], ..GcRoots::default() };
+    let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!(collected.removed.len(), 1);
     let mut rewound = Line { base: Some(first), ..line.clone() };
     let taken = rewound.take(&bench.repo);
@@ -405,8 +407,14 @@ fn two_roots_share_an_index() {
     let index = bench.dir.path().join("both.index");
     let both = |base: Option<&TreeId>| {
         let (workspace, home) = (open(&bench.workspace()), open(&home));
-        let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
-        bench.repo.take(&Capture { base, index: Some(&index), ..Capture::of(&roots) }).expect("taken")
+        let roots = [
+            CaptureRoot { name: "workspace", folder: &workspace },
+            CaptureRoot { name: "home", folder: &home },
+        ];
+        bench
+            .repo
+            .capture(&CaptureRequest { base, index: Some(&index), ..CaptureRequest::of(&roots) })
+            .expect("taken")
     };
     let first = both(None);
     std::fs::write(home.join("history"), "two").expect("written");
@@ -415,7 +423,7 @@ fn two_roots_share_an_index() {
     assert_eq!((third.written, &third.tree), (0, &second.tree));
     let content = |tree: &TreeId| {
         let read = bench.repo.read(tree, "home", &rel("history")).expect("read");
-        let Some(ash_snapshot::Entry::File { mut content, .. }) = read else { panic!("a file") };
+        let Some(ash_snapshot::SnapshotEntry::File { mut content, .. }) = read else { panic!("a file") };
         let mut text = String::new();
         std::io::Read::read_to_string(&mut content, &mut text).expect("text");
         text
@@ -432,17 +440,17 @@ fn notes_travel_with_an_unchanged_folder() {
     let mut line = bench.line();
     let first = line.take(&bench.repo).tree;
     let folder = open(&bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let (base, index) = (Some(&first), Some(line.index.as_path()));
     let notes: [(&str, &[u8]); 2] = [("session", b"{}"), ("empty", b"")];
     let noted = bench
         .repo
-        .take(&Capture {
+        .capture(&CaptureRequest {
             base,
             index,
             notes: &notes,
-            unchanged: Unchanged::KeepsItsNotes,
-            ..Capture::of(&roots)
+            unchanged: UnchangedPolicy::WriteNotes,
+            ..CaptureRequest::of(&roots)
         })
         .expect("taken");
     assert!(noted.written > 0 && noted.tree != first && noted.tree.same_files(&first));
@@ -465,10 +473,10 @@ fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
     // Files as young as a clock's tick are not trusted.
     let_the_clock_tick();
     let folder = open(&bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let capture = |base| {
-        let capture = Capture { base, index: Some(&index), ..Capture::of(&roots) };
-        bench.repo.take(&capture).expect("taken").tree
+        let capture = CaptureRequest { base, index: Some(&index), ..CaptureRequest::of(&roots) };
+        bench.repo.capture(&capture).expect("taken").tree
     };
     let first = capture(None);
     bench.write("changes", "after that");
@@ -477,22 +485,22 @@ fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
     let second = capture(Some(&first));
     let beside = bench.empty("beside");
     let (to, old) = (open(&beside), open(bench.dir.path()));
-    let target = Target { root: "workspace", folder: &to, owner: None };
+    let target = RestoreTarget { root: "workspace", folder: &to, owner: None };
     let new_index = bench.dir.path().join("index.new");
-    let donor = Donor { folder: &old, index: &index };
+    let donor = DonorTree { folder: &old, index: &index };
     let restored = bench
         .repo
-        .restore_beside(&first, &[target], Some(&new_index), (&Progress::default(), donor))
+        .restore_with_donor(&first, &[target], Some(&new_index), (&SnapshotProgress::default(), donor))
         .expect("restored");
     assert_eq!((restored.files, restored.taken_over), (51, 49), "all but the changed and the removed one");
     assert_eq!(bench.compare(&first, &beside), vec![]);
     assert_eq!(bench.compare(&second, &bench.workspace()), vec![], "the donor is as it was");
     std::fs::remove_dir_all(bench.workspace()).expect("erased");
     std::fs::rename(&beside, bench.workspace()).expect("put in place");
-    Repo::refresh(&new_index, &old);
+    Repo::refresh_index(&new_index, &old);
     let folder = open(&bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
-    let again = Capture { base: Some(&first), index: Some(&new_index), ..Capture::of(&roots) };
-    let taken = bench.repo.take(&again).expect("taken");
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
+    let again = CaptureRequest { base: Some(&first), index: Some(&new_index), ..CaptureRequest::of(&roots) };
+    let taken = bench.repo.capture(&again).expect("taken");
     assert_eq!((taken.tree, taken.written), (first, 0));
 }

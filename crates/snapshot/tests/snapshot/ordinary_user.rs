@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use ash_snapshot::{Capture, Folder, Taken, TreeId, Trouble, Weight};
+use ash_snapshot::{CaptureRequest, CapturedSnapshot, DiskUsage, Folder, SnapshotErrorKind, TreeId};
 
 use crate::support::{Bench, Line, chmod, open};
 
@@ -89,7 +89,7 @@ fn deep_and_locked_comes_back_too() {
     for depth in (1..=150).rev() {
         chmod(&bench.at(&path(depth)), 0o000);
     }
-    let taken: Taken = bench.take();
+    let taken: CapturedSnapshot = bench.take();
     assert_eq!((taken.files, taken.skipped), (1, vec![]));
     let to = bench.empty("restored");
     bench.restore(&taken.tree, &to, None);
@@ -115,11 +115,11 @@ fn what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while going() {
-                    assert_eq!(folder.weigh(Weight::MOST).expect("weighed").files, 8);
+                    assert_eq!(folder.measure(DiskUsage::UNLIMITED).expect("weighed").files, 8);
                 }
             });
         }
-        let taking = scope.spawn(|| (0..300).map(|_| bench.take()).collect::<Vec<Taken>>());
+        let taking = scope.spawn(|| (0..300).map(|_| bench.take()).collect::<Vec<CapturedSnapshot>>());
         let trees = taking.join();
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         trees
@@ -142,16 +142,16 @@ fn a_root_that_cannot_be_read_is_not_taken_for_unchanged() {
     let bench = Bench::new();
     bench.write("file", "before");
     let folder = open(&bench.workspace());
-    let roots = [ash_snapshot::Root { name: "workspace", folder: &folder }];
+    let roots = [ash_snapshot::CaptureRoot { name: "workspace", folder: &folder }];
     let index = bench.dir.path().join("index");
     let capture = |base: Option<&TreeId>| {
-        bench.repo.take(&Capture { base, index: Some(&index), ..Capture::of(&roots) })
+        bench.repo.capture(&CaptureRequest { base, index: Some(&index), ..CaptureRequest::of(&roots) })
     };
     let first = capture(None).expect("taken").tree;
     bench.write("file", "after");
     chmod(&bench.workspace(), 0);
     let refused = capture(Some(&first)).map(|taken| taken.tree == first);
-    assert_eq!(refused.expect_err("not the tree of before").kind(), Trouble::Io);
+    assert_eq!(refused.expect_err("not the tree of before").kind(), SnapshotErrorKind::Io);
     chmod(&bench.workspace(), 0o700);
     let second = capture(Some(&first)).expect("taken").tree;
     assert_eq!(bench.compare(&second, &bench.workspace()), vec![]);

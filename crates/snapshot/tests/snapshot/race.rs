@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ash_snapshot::{Entry, Folder, Links};
+use ash_snapshot::{Folder, LinkPolicy, SnapshotEntry};
 
 use crate::support::{Bench, open, rel, take};
 
@@ -61,7 +61,7 @@ fn nothing_outside_is_read_or_written_while_links_are_swapped_in() {
             scope.spawn(|| {
                 let folder = open(&bench.workspace());
                 while running() {
-                    for links in [Links::Refuse, Links::Inside] {
+                    for links in [LinkPolicy::Refuse, LinkPolicy::Inside] {
                         check_read(&folder, &path, links);
                     }
                     if naive_read(&bench.workspace()).is_some_and(|text| text == SECRET) {
@@ -107,7 +107,7 @@ fn naive_read(workspace: &Path) -> Option<String> {
     inside.then(|| std::fs::read_to_string(&path).ok()).flatten()
 }
 
-fn check_read(folder: &Folder, path: &ash_snapshot::RelPath, links: Links) {
+fn check_read(folder: &Folder, path: &ash_snapshot::RelPath, links: LinkPolicy) {
     if let Ok((mut file, _)) = folder.open_file(path, links) {
         let mut text = String::new();
         file.read_to_string(&mut text).expect("read");
@@ -120,7 +120,7 @@ fn check_capture(bench: &Bench) {
     for file in bench.repo.list(&tree, "workspace").expect("listed") {
         let path = ash_snapshot::RelPath::from_bytes(&file.path).expect("a path");
         let entry = bench.repo.read(&tree, "workspace", &path).expect("read");
-        let Some(Entry::File { mut content, .. }) = entry else { panic!("{path} is a file") };
+        let Some(SnapshotEntry::File { mut content, .. }) = entry else { panic!("{path} is a file") };
         let mut text = String::new();
         content.read_to_string(&mut text).expect("text");
         assert!(matches!(text.as_str(), "harmless" | ""), "{path}: {text}");

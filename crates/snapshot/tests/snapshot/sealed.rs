@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use ash_snapshot::{Capture, Depth, Disk, Error, Key, Repo, Root, TreeId, Trouble, Wanted};
+use ash_snapshot::{
+    CaptureRequest, CaptureRoot, DiskWriter, EncryptionKey, Error, GcRoots, Repo, SnapshotErrorKind, TreeId,
+    VerifyDepth,
+};
 
 use crate::support::{Bench, Line, noise, open, restore_into, take};
 
-fn key() -> Key {
-    Key::new([7; 32])
+fn key() -> EncryptionKey {
+    EncryptionKey::new([7; 32])
 }
 
-fn with(bench: &Bench, key: Option<Key>) -> Repo {
-    Repo::open_with(&bench.repo_dir(), key, Disk::default()).expect("opened")
+fn with(bench: &Bench, key: Option<EncryptionKey>) -> Repo {
+    Repo::open_with(&bench.repo_dir(), key, DiskWriter::default()).expect("opened")
 }
 
 const NAME: &str = "a name that nobody should read";
@@ -26,9 +29,9 @@ fn furnish(bench: &Bench) -> TreeId {
     std::fs::write(bench.at("large"), noise(140_000, 1)).expect("written");
     std::os::unix::fs::symlink(TARGET, bench.at("link")).expect("linked");
     let folder = open(&bench.workspace());
-    let roots = [Root { name: "workspace", folder: &folder }];
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let notes = [("session", NOTE)];
-    bench.repo.take(&Capture { notes: &notes, ..Capture::of(&roots) }).expect("taken").tree
+    bench.repo.capture(&CaptureRequest { notes: &notes, ..CaptureRequest::of(&roots) }).expect("taken").tree
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn nothing_of_what_was_captured_can_be_found_in_the_repository() {
 fn without_the_key_everything_is_sealed() {
     let bench = Bench::sealed(key());
     let tree = furnish(&bench);
-    let wrong = Key::new([8; 32]);
+    let wrong = EncryptionKey::new([8; 32]);
     for key in [None, Some(wrong)] {
         let repo = std::sync::Arc::new(with(&bench, key));
         let room = bench.empty("room");
@@ -93,12 +96,12 @@ fn without_the_key_everything_is_sealed() {
             repo.compare(&tree, "workspace", &open(&bench.workspace())).expect_err("sealed"),
         ];
         for error in answers {
-            assert_eq!(error.kind(), Trouble::Damaged);
+            assert_eq!(error.kind(), SnapshotErrorKind::Damaged);
             assert!(matches!(error, Error::Sealed { .. }), "{error}");
         }
         let verified =
-            repo.verify_all(std::slice::from_ref(&tree), Depth::Data, &mut |_| {}).expect("looked");
-        let hurt: Vec<TreeId> = verified.hurt.into_iter().map(|hurt| hurt.tree).collect();
+            repo.verify_all(std::slice::from_ref(&tree), VerifyDepth::Data, &mut |_| {}).expect("looked");
+        let hurt: Vec<TreeId> = verified.damaged.into_iter().map(|hurt| hurt.tree).collect();
         assert_eq!(hurt, std::slice::from_ref(&tree));
         let (snapshots, broken) = repo.snapshots().expect("listed");
         let pack = &tree.as_str()[64..];
@@ -107,11 +110,15 @@ fn without_the_key_everything_is_sealed() {
             (0, vec![format!("pack {pack} is sealed with a key we do not have")])
         );
         assert!(
-            repo.collect(&Wanted { trees: vec![tree.clone()], ..Wanted::default() }, Duration::ZERO).is_err()
+            repo.collect_garbage(
+                &GcRoots { trees: vec![tree.clone()], ..GcRoots::default() },
+                Duration::ZERO
+            )
+            .is_err()
         );
         std::fs::remove_dir_all(room).expect("removed");
     }
-    assert!(bench.repo.holds(&tree), "and nobody without a key removed it");
+    assert!(bench.repo.contains(&tree), "and nobody without a key removed it");
 }
 
 #[test]
@@ -151,7 +158,7 @@ fn every_flipped_byte_of_a_sealed_pack_is_found() {
         bytes[at] ^= 1 << (at % 8);
         std::fs::write(&path, bytes).expect("written");
         let refused = with(&bench, Some(key())).verify(&tree).expect_err("damaged");
-        assert_eq!(refused.kind(), Trouble::Damaged, "byte {at}: {refused}");
+        assert_eq!(refused.kind(), SnapshotErrorKind::Damaged, "byte {at}: {refused}");
     }
 }
 
@@ -164,8 +171,8 @@ fn a_sealed_repository_is_collected_like_any_other() {
     let first = line.take(&bench.repo).tree;
     std::fs::remove_file(bench.at("large")).expect("removed");
     let second = line.take(&bench.repo).tree;
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((collected.removed.len(), collected.rewritten.len(), collected.kept), (0, 1, 1));
     let again = with(&bench, Some(key()));
     again.verify(&second).expect("whole");

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ash_snapshot::{
-    Capture, Difference, Disk, Error, Folder, Key, Owner, RelPath, Repo, Restored, Root, Taken, Target,
-    TreeId,
+    CaptureRequest, CaptureRoot, CapturedSnapshot, DiskWriter, EncryptionKey, Error, FileOwner, Folder,
+    FolderDifference, RelPath, Repo, RestoreReport, RestoreTarget, TreeId,
 };
 
 pub(crate) struct Bench {
@@ -30,14 +30,15 @@ impl Bench {
     }
 
     /// In memory, and everything is sealed with a key.
-    pub(crate) fn sealed(key: Key) -> Bench {
+    pub(crate) fn sealed(key: EncryptionKey) -> Bench {
         let memory = Path::new("/dev/shm");
         Bench::keyed(if memory.is_dir() { memory } else { Path::new("/tmp") }, Some(key))
     }
 
-    fn keyed(place: &Path, key: Option<Key>) -> Bench {
+    fn keyed(place: &Path, key: Option<EncryptionKey>) -> Bench {
         let dir = tempfile::tempdir_in(place).expect("a directory");
-        let repo = Repo::open_with(&dir.path().join("repo"), key, Disk::default()).expect("a repository");
+        let repo =
+            Repo::open_with(&dir.path().join("repo"), key, DiskWriter::default()).expect("a repository");
         let repo = Arc::new(repo);
         std::fs::create_dir(dir.path().join("workspace")).expect("made");
         Bench { dir, repo }
@@ -57,7 +58,7 @@ impl Bench {
         std::fs::write(path, content).expect("written");
     }
 
-    pub(crate) fn take(&self) -> Taken {
+    pub(crate) fn take(&self) -> CapturedSnapshot {
         take(&self.repo, &self.workspace())
     }
 
@@ -82,13 +83,13 @@ impl Bench {
         path
     }
 
-    pub(crate) fn restore(&self, tree: &TreeId, to: &Path, owner: Option<Owner>) -> Restored {
+    pub(crate) fn restore(&self, tree: &TreeId, to: &Path, owner: Option<FileOwner>) -> RestoreReport {
         let folder = open(to);
-        let target = Target { root: "workspace", folder: &folder, owner };
+        let target = RestoreTarget { root: "workspace", folder: &folder, owner };
         self.repo.restore(tree, &[target], None).expect("restored")
     }
 
-    pub(crate) fn compare(&self, tree: &TreeId, with: &Path) -> Vec<Difference> {
+    pub(crate) fn compare(&self, tree: &TreeId, with: &Path) -> Vec<FolderDifference> {
         self.repo.compare(tree, "workspace", &open(with)).expect("compared")
     }
 
@@ -113,15 +114,15 @@ impl Line {
         Line { folder: folder.to_owned(), index: index.to_owned(), base: None }
     }
 
-    pub(crate) fn take(&mut self, repo: &Repo) -> Taken {
+    pub(crate) fn take(&mut self, repo: &Repo) -> CapturedSnapshot {
         self.try_take(repo).expect("taken")
     }
 
-    pub(crate) fn try_take(&mut self, repo: &Repo) -> Result<Taken, Error> {
+    pub(crate) fn try_take(&mut self, repo: &Repo) -> Result<CapturedSnapshot, Error> {
         let folder = open(&self.folder);
-        let roots = [Root { name: "workspace", folder: &folder }];
+        let roots = [CaptureRoot { name: "workspace", folder: &folder }];
         let (base, index) = (self.base.as_ref(), Some(self.index.as_path()));
-        let taken = repo.take(&Capture { base, index, ..Capture::of(&roots) })?;
+        let taken = repo.capture(&CaptureRequest { base, index, ..CaptureRequest::of(&roots) })?;
         self.base = Some(taken.tree.clone());
         Ok(taken)
     }
@@ -130,23 +131,23 @@ impl Line {
     pub(crate) fn restored(repo: &Repo, tree: &TreeId, folder: &Path, index: &Path) -> Line {
         std::fs::create_dir(folder).expect("made");
         let target = open(folder);
-        let targets = [Target { root: "workspace", folder: &target, owner: None }];
+        let targets = [RestoreTarget { root: "workspace", folder: &target, owner: None }];
         repo.restore(tree, &targets, Some(index)).expect("restored");
         Line { base: Some(tree.clone()), ..Line::new(folder, index) }
     }
 }
 
 /// Restores into a new folder, which is there afterwards with whatever was written.
-pub(crate) fn restore_into(repo: &Repo, tree: &TreeId, to: &Path) -> Result<Restored, Error> {
+pub(crate) fn restore_into(repo: &Repo, tree: &TreeId, to: &Path) -> Result<RestoreReport, Error> {
     std::fs::create_dir(to).expect("made");
     let folder = open(to);
-    repo.restore(tree, &[Target { root: "workspace", folder: &folder, owner: None }], None)
+    repo.restore(tree, &[RestoreTarget { root: "workspace", folder: &folder, owner: None }], None)
 }
 
-pub(crate) fn take(repo: &Repo, workspace: &Path) -> Taken {
+pub(crate) fn take(repo: &Repo, workspace: &Path) -> CapturedSnapshot {
     let folder = open(workspace);
-    let roots = [Root { name: "workspace", folder: &folder }];
-    repo.take(&Capture::of(&roots)).expect("taken")
+    let roots = [CaptureRoot { name: "workspace", folder: &folder }];
+    repo.capture(&CaptureRequest::of(&roots)).expect("taken")
 }
 
 pub(crate) fn open(path: &Path) -> Folder {

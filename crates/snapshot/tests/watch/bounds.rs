@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ash_snapshot::Touched;
+use ash_snapshot::TouchedPaths;
 
 use crate::support::{Alone, Bench, MANY, covers, folders, track, watch};
 
@@ -25,10 +25,10 @@ fn as_root_more_names_than_are_remembered_are_everything_and_then_it_starts_anew
         fs::write(full.join(n.to_string()), "text").expect("written");
     }
     fs::write(other.join("file"), "text").expect("written");
-    assert_eq!(tracked.take(), Touched::Everything);
-    assert_eq!(calm.take(), folders(&[("", Some(&["file"]))], &[]), "only the one with too many");
+    assert_eq!(tracked.take_changes(), TouchedPaths::Everything);
+    assert_eq!(calm.take_changes(), folders(&[("", Some(&["file"]))], &[]), "only the one with too many");
     fs::write(full.join("0"), "text").expect("written");
-    assert_eq!(tracked.take(), folders(&[("", Some(&["0"]))], &[]));
+    assert_eq!(tracked.take_changes(), folders(&[("", Some(&["0"]))], &[]));
 }
 
 #[test]
@@ -43,10 +43,10 @@ fn as_root_a_queue_that_ran_over_is_everything_for_all() {
     for n in 0..limit.trim().parse::<u32>().expect("a number") + 1000 {
         fs::write(noisy.join(n.to_string()), "").expect("written");
     }
-    assert!(trackers.iter().all(|tracked| tracked.take() == Touched::Everything));
+    assert!(trackers.iter().all(|tracked| tracked.take_changes() == TouchedPaths::Everything));
     fs::write(calm.join("file"), "text").expect("written");
-    assert!(trackers[0].take().is_nothing());
-    assert_eq!(trackers[1].take(), folders(&[("", Some(&["file"]))], &[]));
+    assert!(trackers[0].take_changes().is_empty());
+    assert_eq!(trackers[1].take_changes(), folders(&[("", Some(&["file"]))], &[]));
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn as_root_twenty_thousand_changes_in_a_burst_are_all_seen() {
         fs::create_dir(path.join(dir.to_string())).expect("made");
     }
     let tracked = track(&watch, &path);
-    tracked.take();
+    tracked.take_changes();
     let name = |n: u32| format!("{}/{n}", n % 10);
     for n in 0..20_000 {
         fs::write(path.join(name(n)), "").expect("written");
     }
-    let touched = tracked.take();
+    let touched = tracked.take_changes();
     assert!((0..20_000).all(|n| covers(&touched, Path::new(&name(n)), 0)));
-    assert!(tracked.take().is_nothing());
+    assert!(tracked.take_changes().is_empty());
 }
 
 /// The promise everything else stands on: no change that was finished before the call is left out, while the
@@ -102,7 +102,7 @@ fn write_and_take(bench: &Bench, writer: u32) {
         let name = Path::new(&dir).join((n % 7).to_string());
         fs::create_dir_all(path.join(&dir)).expect("made");
         fs::write(path.join(&name), n.to_string()).expect("written");
-        let touched = tracked.take();
+        let touched = tracked.take_changes();
         assert!(covers(&touched, &name, 0), "{n}: {touched:?}");
     }
 }
@@ -127,7 +127,7 @@ fn as_root_the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
     fs::write(path.join("before"), "text").expect("written");
     drop(watch);
     fs::write(path.join("after"), "text").expect("written");
-    assert_eq!(tracked.take(), folders(&[("", Some(&["after", "before"]))], &[]));
+    assert_eq!(tracked.take_changes(), folders(&[("", Some(&["after", "before"]))], &[]));
 }
 
 /// Nobody knows any more where the directory of these events was.
@@ -139,11 +139,11 @@ fn as_root_what_was_written_in_a_directory_that_is_gone_is_told_by_inode() {
     fs::create_dir(path.join("gone")).expect("made");
     fs::write(path.join("gone/one"), "text").expect("written");
     fs::hard_link(path.join("gone/one"), path.join("other")).expect("linked");
-    track(&watch, &path).take();
+    track(&watch, &path).take_changes();
     let tracked = track(&watch, &path);
     drop(watch);
     fs::write(path.join("gone/one"), "more").expect("written");
     fs::remove_dir_all(path.join("gone")).expect("removed");
     let inode = fs::metadata(path.join("other")).expect("there").ino();
-    assert_eq!(tracked.take(), folders(&[("", Some(&["gone"]))], &[inode]));
+    assert_eq!(tracked.take_changes(), folders(&[("", Some(&["gone"]))], &[inode]));
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use ash_snapshot::{Names, Touched};
+use ash_snapshot::{TouchedNames, TouchedPaths};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 
 use crate::support::{Bench, Expected, folders};
@@ -176,7 +176,7 @@ fn as_root_every_kind_of_change_is_in_the_next_take_and_nothing_else() {
         (case.change)(&bench);
         let linked: Vec<u64> = case.linked.iter().map(|path| bench.inode(path)).collect();
         assert_eq!(bench.take(), folders(case.touched, &linked), "{}", case.what);
-        assert!(bench.take().is_nothing(), "{}: once", case.what);
+        assert!(bench.take().is_empty(), "{}: once", case.what);
     }
 }
 
@@ -227,10 +227,10 @@ fn as_root_a_file_without_a_name_is_seen_when_it_gets_one() {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
     rustix::fs::linkat(CWD, link, CWD, bench.at("b/named"), follow).expect("linked");
-    let Touched::Folders { folders: first, .. } = bench.take() else { panic!("everything") };
-    assert_eq!(first.get(&b"b"[..]), Some(&Names::These([b"named".to_vec()].into())));
+    let TouchedPaths::Folders { folders: first, .. } = bench.take() else { panic!("everything") };
+    assert_eq!(first.get(&b"b"[..]), Some(&TouchedNames::These([b"named".to_vec()].into())));
     file.write_all(b"more").expect("written");
-    let Touched::Folders { linked, .. } = bench.take() else { panic!("everything") };
+    let TouchedPaths::Folders { linked, .. } = bench.take() else { panic!("everything") };
     assert_eq!(linked, [bench.inode("b/named")].into());
 }
 
@@ -241,8 +241,9 @@ fn as_root_names_are_bytes() {
     fs::create_dir(bench.root().join(dir)).expect("made");
     bench.take();
     fs::write(bench.root().join(dir).join(file), "text").expect("written");
-    let names = Names::These([file.as_bytes().to_vec()].into());
-    let expected = Touched::Folders { folders: [(dir.as_bytes().to_vec(), names)].into(), linked: [].into() };
+    let names = TouchedNames::These([file.as_bytes().to_vec()].into());
+    let expected =
+        TouchedPaths::Folders { folders: [(dir.as_bytes().to_vec(), names)].into(), linked: [].into() };
     assert_eq!(bench.take(), expected);
 }
 
@@ -252,23 +253,23 @@ fn as_root_two_roots_do_not_mix_and_one_inside_the_other_is_seen_by_both() {
     let (path, other) = bench.another_root("other");
     fs::write(path.join("file"), "text").expect("written");
     bench.write("a/file");
-    assert_eq!(bench.only_ours(other.take()), folders(&[("", Some(&["file"]))], &[]));
+    assert_eq!(bench.only_ours(other.take_changes()), folders(&[("", Some(&["file"]))], &[]));
     assert_eq!(bench.take(), folders(FILE, &[]));
     rename(&bench.at("a"), &path.join("a"));
     assert_eq!(bench.take(), folders(&[("", Some(&["a"]))], &[]));
-    assert_eq!(bench.only_ours(other.take()), folders(&[("", Some(&["a"])), ("a", None)], &[]));
+    assert_eq!(bench.only_ours(other.take_changes()), folders(&[("", Some(&["a"])), ("a", None)], &[]));
     append(&path.join("a/sub/deep"));
     assert_eq!(
-        bench.only_ours(other.take()),
+        bench.only_ours(other.take_changes()),
         folders(&[("a/sub", Some(&["deep"]))], &[]),
         "it is beneath the other now"
     );
-    assert!(bench.take().is_nothing());
+    assert!(bench.take().is_empty());
 
     let (inner, tracked) = bench.another_root("root/inner");
     bench.take();
     fs::write(inner.join("file"), "text").expect("written");
-    assert_eq!(bench.only_ours(tracked.take()), folders(&[("", Some(&["file"]))], &[]));
+    assert_eq!(bench.only_ours(tracked.take_changes()), folders(&[("", Some(&["file"]))], &[]));
     assert_eq!(bench.take(), folders(&[("inner", Some(&["file"]))], &[]));
 }
 
@@ -278,8 +279,8 @@ fn as_root_a_root_that_is_moved_is_followed_on() {
     fs::create_dir(bench.outside("new")).expect("made");
     rename(&bench.root(), &bench.outside("new/root"));
     append(&bench.outside("new/root/a/file"));
-    let Touched::Folders { folders, .. } = bench.take() else { panic!("everything") };
-    assert_eq!(folders.get(&b"a"[..]), Some(&Names::These([b"file".to_vec()].into())));
+    let TouchedPaths::Folders { folders, .. } = bench.take() else { panic!("everything") };
+    assert_eq!(folders.get(&b"a"[..]), Some(&TouchedNames::These([b"file".to_vec()].into())));
 }
 
 #[test]
@@ -287,11 +288,11 @@ fn as_root_what_is_given_back_is_taken_again() {
     let bench = prepared();
     bench.write("a/file");
     let touched = bench.take();
-    bench.tracked.give_back(touched);
+    bench.tracked.return_changes(touched);
     bench.write("b/file");
     let both: [Expected<'_>; 2] = [("a", Some(&["file"])), ("b", Some(&["file"]))];
     assert_eq!(bench.take(), folders(&both, &[]));
-    bench.tracked.give_back(Touched::Everything);
-    assert_eq!(bench.take(), Touched::Everything);
-    assert!(bench.take().is_nothing());
+    bench.tracked.return_changes(TouchedPaths::Everything);
+    assert_eq!(bench.take(), TouchedPaths::Everything);
+    assert!(bench.take().is_empty());
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use ash_snapshot::{Names, Touched, Tracked, Watch};
+use ash_snapshot::{FilesystemWatch, TouchedNames, TouchedPaths, TrackedFolder};
 use rustix::fs::{CWD, RenameFlags};
 
 use crate::support::{Alone, Bench, MANY, track, watch};
@@ -57,8 +57,8 @@ impl Consumer<'_> {
         }
     }
 
-    fn apply(&mut self, touched: &Touched) {
-        let Touched::Folders { folders, linked } = touched else {
+    fn apply(&mut self, touched: &TouchedPaths) {
+        let TouchedPaths::Folders { folders, linked } = touched else {
             self.index.clear();
             Consumer::walk(self.root, Path::new(""), &mut self.index);
             return;
@@ -70,8 +70,8 @@ impl Consumer<'_> {
         for (folder, names) in folders {
             let folder = Path::new(OsStr::from_bytes(folder));
             match names {
-                Names::All => self.walk_anew(folder),
-                Names::These(names) => {
+                TouchedNames::All => self.walk_anew(folder),
+                TouchedNames::These(names) => {
                     self.visit(folder);
                     names.iter().for_each(|name| self.visit(&folder.join(OsStr::from_bytes(name))));
                 }
@@ -176,10 +176,10 @@ impl Actor {
 struct Stage {
     root: PathBuf,
     outside: PathBuf,
-    tracked: Tracked,
+    tracked: TrackedFolder,
 }
 
-fn stage(on: &Path, watch: &Watch) -> Stage {
+fn stage(on: &Path, watch: &FilesystemWatch) -> Stage {
     let (root, outside) = (on.join("root"), on.join("outside"));
     fs::create_dir(&root).expect("made");
     fs::create_dir(&outside).expect("made");
@@ -194,11 +194,11 @@ impl Stage {
 
     fn consumer(&self) -> Consumer<'_> {
         let mut consumer = Consumer { root: &self.root, index: Index::new() };
-        consumer.apply(&Touched::Everything);
+        consumer.apply(&TouchedPaths::Everything);
         consumer
     }
 
-    fn check(&self, consumer: &Consumer<'_>, touched: &Touched, what: &str) {
+    fn check(&self, consumer: &Consumer<'_>, touched: &TouchedPaths, what: &str) {
         let walked = self.consumer().index;
         let paths = walked.keys().chain(consumer.index.keys());
         let differ: Vec<_> = paths
@@ -225,8 +225,8 @@ fn quiet_history(stage: &Stage, seed: u64) {
         for _ in 0..actor.below(30) {
             actor.act();
         }
-        let touched = stage.tracked.take();
-        assert_ne!(touched, Touched::Everything, "nobody renames while we look");
+        let touched = stage.tracked.take_changes();
+        assert_ne!(touched, TouchedPaths::Everything, "nobody renames while we look");
         consumer.apply(&touched);
         stage.check(&consumer, &touched, &format!("seed {seed}, interval {interval}"));
     }
@@ -271,14 +271,14 @@ fn as_root_somebody_who_renames_without_a_pause_hides_nothing() {
             }
             let end = Instant::now() + Duration::from_millis(250);
             while Instant::now() < end {
-                let touched = stage.tracked.take();
+                let touched = stage.tracked.take_changes();
                 rounds += 1;
-                certain += u32::from(touched != Touched::Everything);
+                certain += u32::from(touched != TouchedPaths::Everything);
                 consumer.apply(&touched);
             }
             stop.store(true, Ordering::Relaxed);
         });
-        let touched = stage.tracked.take();
+        let touched = stage.tracked.take_changes();
         consumer.apply(&touched);
         stage.check(&consumer, &touched, &format!("seed {seed}"));
     }

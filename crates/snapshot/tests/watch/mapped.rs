@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use ash_snapshot::{Folder, Mapped, Mappings, RelPath, mapped_writable, sync_mapped};
+use ash_snapshot::{Folder, MappedFile, RelPath, SharedMappings, mapped_writable, sync_mapped};
 
 use crate::support::{Bench, folders};
 
@@ -51,7 +51,7 @@ fn page_file(root: &Path, name: &[u8]) -> std::path::PathBuf {
     path
 }
 
-fn ours(root: &Path) -> (Folder, Mappings) {
+fn ours(root: &Path) -> (Folder, SharedMappings) {
     let folder = Folder::open(root).expect("opened");
     let mappings = mapped_writable(std::iter::once(std::process::id() as i32), &folder).expect("asked");
     assert_eq!(mappings.unread, []);
@@ -59,7 +59,7 @@ fn ours(root: &Path) -> (Folder, Mappings) {
 }
 
 /// Other tests of this process map files too.
-fn with_paths(mappings: &Mappings) -> Vec<&[u8]> {
+fn with_paths(mappings: &SharedMappings) -> Vec<&[u8]> {
     let mut paths: Vec<_> =
         mappings.files.iter().filter_map(|file| file.path.as_ref()).map(RelPath::as_bytes).collect();
     paths.sort_unstable();
@@ -101,9 +101,9 @@ fn a_store_into_a_shared_mapping_is_not_told_but_found_and_moves_the_time_after_
         page.store(turn + 100);
         let (folder, mappings) = ours(dir.path());
         assert_eq!(with_paths(&mappings), [b"a/file"]);
-        let found: Vec<&Mapped> = mappings.files.iter().filter(|file| file.path.is_some()).collect();
+        let found: Vec<&MappedFile> = mappings.files.iter().filter(|file| file.path.is_some()).collect();
         assert_eq!(found[0].id, id(&path));
-        assert_eq!(sync_mapped(&folder, &[found[0].clone()]).expect("synced"), Vec::<&Mapped>::new());
+        assert_eq!(sync_mapped(&folder, &[found[0].clone()]).expect("synced"), Vec::<&MappedFile>::new());
         assert_eq!(fs::read(&path).expect("read")[0], turn + 100);
         // In memory nothing is ever written back, and stores move no time: there one has to read.
         assert!(memory || modified(&path) > before, "turn {turn}");
@@ -118,7 +118,7 @@ fn as_root_the_end_of_a_mapping_is_told() {
     let page = Page::map(&path, libc::MAP_SHARED);
     bench.take();
     page.store(1);
-    assert!(bench.take().is_nothing(), "that is why the mappings are asked for");
+    assert!(bench.take().is_empty(), "that is why the mappings are asked for");
     drop(page);
     assert_eq!(bench.take(), folders(&[("", Some(&["file"]))], &[]));
 }
@@ -157,7 +157,7 @@ fn names_that_lie_are_found_by_what_they_are() {
     fs::write(&files[1], "another one").expect("written");
     let (folder, mappings) = ours(dir.path());
     assert!(with_paths(&mappings).contains(&&b"renamed"[..]));
-    let lost: Vec<Mapped> = mappings.files.into_iter().filter(|file| file.id == lost).collect();
+    let lost: Vec<MappedFile> = mappings.files.into_iter().filter(|file| file.id == lost).collect();
     assert_eq!(lost.iter().map(|file| &file.path).collect::<Vec<_>>(), [&None]);
     // Root reaches it through the mapping; others are told that it was not reached.
     let missed = sync_mapped(&folder, &lost).expect("synced").len();
@@ -168,7 +168,7 @@ fn names_that_lie_are_found_by_what_they_are() {
 fn a_process_that_ended_has_no_mappings_and_one_that_hides_them_is_named() {
     let folder = Folder::open(Path::new("/")).expect("opened");
     let gone = mapped_writable([i32::MAX].into_iter(), &folder).expect("asked");
-    assert_eq!(gone, Mappings::default());
+    assert_eq!(gone, SharedMappings::default());
     let first = mapped_writable([1].into_iter(), &folder).expect("asked");
     // Even to root, if that process has rights that we lack.
     let hidden = File::open("/proc/1/maps").is_err();

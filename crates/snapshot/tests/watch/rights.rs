@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use ash_snapshot::{Folder, Trouble, Unwatched, Watch};
+use ash_snapshot::{FilesystemWatch, Folder, SnapshotErrorKind, WatchError};
 
 use crate::support::Bench;
 
@@ -26,8 +26,8 @@ fn an_ordinary_user_is_told_that_it_needs_root() {
         assert!(child.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
-    let refused = Watch::start(&std::env::temp_dir()).err().expect("refused");
-    assert!(matches!(refused, Unwatched::Rights), "{refused:?}");
+    let refused = FilesystemWatch::start(&std::env::temp_dir()).err().expect("refused");
+    assert!(matches!(refused, WatchError::Rights), "{refused:?}");
     assert_eq!(
         refused.to_string(),
         "following a file system needs root (CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH)"
@@ -36,20 +36,22 @@ fn an_ordinary_user_is_told_that_it_needs_root() {
 
 #[test]
 fn a_file_system_without_lasting_handles_is_refused() {
-    let refused = Watch::start(Path::new("/proc")).err().expect("refused");
+    let refused = FilesystemWatch::start(Path::new("/proc")).err().expect("refused");
     match rustix::process::geteuid().is_root() {
-        true => assert!(matches!(refused, Unwatched::Filesystem { .. }), "{refused:?}"),
-        false => assert!(matches!(refused, Unwatched::Rights | Unwatched::Filesystem { .. }), "{refused:?}"),
+        true => assert!(matches!(refused, WatchError::Filesystem { .. }), "{refused:?}"),
+        false => {
+            assert!(matches!(refused, WatchError::Rights | WatchError::Filesystem { .. }), "{refused:?}")
+        }
     }
 }
 
 #[test]
 fn as_root_a_folder_elsewhere_is_not_followed_in_silence() {
     let bench = Bench::new();
-    let watch = Watch::start(&bench.root()).expect("started");
+    let watch = FilesystemWatch::start(&bench.root()).expect("started");
     let elsewhere = watch.track(&Folder::open(Path::new("/proc")).expect("opened")).err();
     assert!(elsewhere.is_some());
     let other = crate::support::Alone::new();
     let refused = watch.track(&Folder::open(&other.path).expect("opened")).err().expect("refused");
-    assert_eq!(refused.kind(), Trouble::Io);
+    assert_eq!(refused.kind(), SnapshotErrorKind::Io);
 }

@@ -6,23 +6,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use ash_snapshot::{Folder, Names, Touched, Tracked, Watch};
+use ash_snapshot::{FilesystemWatch, Folder, TouchedNames, TouchedPaths, TrackedFolder};
 
 pub(crate) const MANY: usize = 100_000;
 
 /// Only root can follow a file system, so tests with a watch are named `as_root_…`; `rights.rs` says what others hear.
-pub(crate) fn watch(on: &Path, names: usize) -> Watch {
-    Watch::remembering(on, names).unwrap_or_else(|why| panic!("{why}: {:?}", std::error::Error::source(&why)))
+pub(crate) fn watch(on: &Path, names: usize) -> FilesystemWatch {
+    FilesystemWatch::start_with_limit(on, names)
+        .unwrap_or_else(|why| panic!("{why}: {:?}", std::error::Error::source(&why)))
 }
 
 /// One for the whole binary, as in a server: every test makes events for all.
-fn shared_watch() -> &'static Watch {
-    static WATCH: OnceLock<Watch> = OnceLock::new();
+fn shared_watch() -> &'static FilesystemWatch {
+    static WATCH: OnceLock<FilesystemWatch> = OnceLock::new();
     WATCH.get_or_init(|| watch(&std::env::temp_dir(), MANY))
 }
 
 pub(crate) struct Bench {
-    pub(crate) tracked: Tracked,
+    pub(crate) tracked: TrackedFolder,
     pub(crate) dir: tempfile::TempDir,
 }
 
@@ -36,15 +37,15 @@ impl Bench {
     }
 
     /// Files that were opened in a directory that is gone are told to every root. Other tests have such too.
-    pub(crate) fn take(&self) -> Touched {
-        self.only_ours(self.tracked.take())
+    pub(crate) fn take(&self) -> TouchedPaths {
+        self.only_ours(self.tracked.take_changes())
     }
 
-    pub(crate) fn only_ours(&self, touched: Touched) -> Touched {
-        let Touched::Folders { folders, mut linked } = touched else { return touched };
+    pub(crate) fn only_ours(&self, touched: TouchedPaths) -> TouchedPaths {
+        let TouchedPaths::Folders { folders, mut linked } = touched else { return touched };
         let ours = inodes(self.dir.path());
         linked.retain(|inode| ours.contains(inode));
-        Touched::Folders { folders, linked }
+        TouchedPaths::Folders { folders, linked }
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -69,7 +70,7 @@ impl Bench {
         std::fs::symlink_metadata(self.at(path)).expect("there").ino()
     }
 
-    pub(crate) fn another_root(&self, name: &str) -> (PathBuf, Tracked) {
+    pub(crate) fn another_root(&self, name: &str) -> (PathBuf, TrackedFolder) {
         let path = self.dir.path().join(name);
         std::fs::create_dir(&path).expect("made");
         let tracked = track(shared_watch(), &path);
@@ -87,7 +88,7 @@ fn inodes(beneath: &Path) -> BTreeSet<u64> {
     each.collect()
 }
 
-pub(crate) fn track(watch: &Watch, root: &Path) -> Tracked {
+pub(crate) fn track(watch: &FilesystemWatch, root: &Path) -> TrackedFolder {
     watch.track(&Folder::open(root).expect("opened")).expect("tracked")
 }
 
@@ -117,26 +118,26 @@ impl Drop for Alone {
 /// `None` for a folder as a whole.
 pub(crate) type Expected<'a> = (&'a str, Option<&'a [&'a str]>);
 
-pub(crate) fn folders(expected: &[Expected<'_>], linked: &[u64]) -> Touched {
+pub(crate) fn folders(expected: &[Expected<'_>], linked: &[u64]) -> TouchedPaths {
     let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<BTreeSet<_>>();
     let folders = expected.iter().map(|(path, of)| {
-        let names = of.map_or(Names::All, |of| Names::These(names(of)));
+        let names = of.map_or(TouchedNames::All, |of| TouchedNames::These(names(of)));
         (path.as_bytes().to_vec(), names)
     });
-    Touched::Folders {
+    TouchedPaths::Folders {
         folders: folders.collect::<BTreeMap<_, _>>(),
         linked: linked.iter().copied().collect(),
     }
 }
 
 /// Is this file, or directory, among what is to be visited?
-pub(crate) fn covers(touched: &Touched, path: &Path, inode: u64) -> bool {
-    let Touched::Folders { folders, linked } = touched else { return true };
+pub(crate) fn covers(touched: &TouchedPaths, path: &Path, inode: u64) -> bool {
+    let TouchedPaths::Folders { folders, linked } = touched else { return true };
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
-    let whole = path.ancestors().any(|above| folders.get(&bytes(above)) == Some(&Names::All));
+    let whole = path.ancestors().any(|above| folders.get(&bytes(above)) == Some(&TouchedNames::All));
     let named = path.parent().is_some_and(|parent| match folders.get(&bytes(parent)) {
-        Some(Names::These(names)) => names.contains(path.file_name().expect("a name").as_bytes()),
-        Some(Names::All) => true,
+        Some(TouchedNames::These(names)) => names.contains(path.file_name().expect("a name").as_bytes()),
+        Some(TouchedNames::All) => true,
         None => false,
     });
     whole || named || folders.contains_key(&bytes(path)) || linked.contains(&inode)

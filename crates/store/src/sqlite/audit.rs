@@ -4,8 +4,8 @@ use super::{
     read::{optional, owner, parsed},
     trash,
 };
-use crate::{AuditQuery, Audited, Deed, Error, Fate, Order, Result, Seal};
-use ash_model::{OwnerId, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId};
+use crate::{AuditAction, AuditActor, AuditEntry, AuditQuery, EndDisposition, Error, Result, SealingKey};
+use ash_model::{OwnerId, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
@@ -13,82 +13,103 @@ type Db = SqliteConnection;
 
 /// What the column `ordered` holds.
 #[derive(Serialize, Deserialize)]
-struct Ordered {
+struct EndRequest {
     #[serde(flatten)]
-    by: Order,
-    fate: Fate,
+    by: AuditActor,
+    #[serde(rename = "fate")]
+    disposition: EndDisposition,
 }
 
 /// Somebody wants it to end. The order counts when it does, and the last one if there are several.
-pub(super) async fn order(db: &mut Db, no: SessionNo, by: Order, fate: Fate) -> Result<()> {
-    let ordered = serde_json::to_string(&Ordered { by, fate }).expect("plain JSON");
+pub(super) async fn order(db: &mut Db, no: SessionRowId, by: AuditActor, fate: EndDisposition) -> Result<()> {
+    let ordered = serde_json::to_string(&EndRequest { by, disposition: fate }).expect("plain JSON");
     query("UPDATE sessions SET ordered = ? WHERE n = ?").bind(ordered).bind(no.0).execute(db).await?;
     Ok(())
 }
 
 /// A step that ends a session, before it is taken: what was ordered is done with it, and told.
-pub(super) async fn ending(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<Option<(Order, Fate)>> {
+pub(super) async fn begin_end(
+    db: &mut Db,
+    no: SessionRowId,
+    at: Timestamp,
+) -> Result<Option<(AuditActor, EndDisposition)>> {
     let row = query("SELECT ordered FROM sessions WHERE n = ? AND status <> 'ended'").bind(no.0);
     let Some(row) = row.fetch_optional(&mut *db).await? else { return Ok(None) };
-    let ordered = optional(&row, "ordered", |text| serde_json::from_str::<Ordered>(text).ok())?;
-    let (by, fate) = ordered.map_or((Order::default(), Fate::End), |ordered| (ordered.by, ordered.fate));
-    of_session(db, no, (Deed::Ended, at), &by).await?;
+    let ordered = optional(&row, "ordered", |text| serde_json::from_str::<EndRequest>(text).ok())?;
+    let (by, fate) = ordered
+        .map_or((AuditActor::default(), EndDisposition::End), |ordered| (ordered.by, ordered.disposition));
+    add_for_session(db, no, (AuditAction::Ended, at), &by).await?;
     Ok(Some((by, fate)))
 }
 
-pub(super) async fn ended(
+pub(super) async fn finish_end(
     db: &mut Db,
-    seal: &Seal,
-    no: SessionNo,
+    seal: &SealingKey,
+    no: SessionRowId,
     at: Timestamp,
-    (by, fate): (Order, Fate),
+    (by, fate): (AuditActor, EndDisposition),
 ) -> Result<()> {
     match fate {
-        Fate::End => Ok(()),
-        Fate::Purge => trash::put(db, seal, no, (at, &by)).await.map(drop),
+        EndDisposition::End => Ok(()),
+        EndDisposition::Purge => trash::put(db, seal, no, (at, &by)).await.map(drop),
     }
 }
 
-pub(super) async fn of_session(
+pub(super) async fn add_for_session(
     db: &mut Db,
-    no: SessionNo,
-    what: (Deed, Timestamp),
-    by: &Order,
+    no: SessionRowId,
+    what: (AuditAction, Timestamp),
+    by: &AuditActor,
 ) -> Result<()> {
-    of_session_with(db, no, what, (by, None)).await
+    add_for_session_with_detail(db, no, what, (by, None)).await
 }
 
-pub(super) async fn of_session_with(
+pub(super) async fn add_for_session_with_detail(
     db: &mut Db,
-    no: SessionNo,
-    (deed, at): (Deed, Timestamp),
-    (by, detail): (&Order, Option<String>),
+    no: SessionRowId,
+    (deed, at): (AuditAction, Timestamp),
+    (by, detail): (&AuditActor, Option<String>),
 ) -> Result<()> {
     let row =
         query("SELECT tenant, id, owner FROM sessions WHERE n = ?").bind(no.0).fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let (subject, of): (String, Option<OwnerId>) = (row.try_get("id")?, owner(&row)?);
-    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by: by.clone(), detail }, Some(no)).await
+    add(
+        db,
+        AuditEntry { no: 0, at, tenant, action: deed, subject, owner: of, actor: by.clone(), detail },
+        Some(no),
+    )
+    .await
 }
 
 /// Of a session in the trash, which is not named any more.
 pub(super) async fn of_purged(
     db: &mut Db,
-    seal: &Seal,
-    no: SessionNo,
-    (deed, at, rule): (Deed, Timestamp, &str),
+    seal: &SealingKey,
+    no: SessionRowId,
+    (deed, at, rule): (AuditAction, Timestamp, &str),
 ) -> Result<()> {
     let row = query("SELECT tenant, coalesce(purged_id, id) AS id, owner FROM sessions WHERE n = ?");
     let row = row.bind(no.0).fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let subject = seal.pseudonym(&tenant, &parsed(&row, "id", |text| SessionId::parse(text).ok())?);
-    let (by, of) = (Order::of_rule(rule), owner(&row)?);
-    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by, detail: None }, Some(no)).await
+    let (by, of) = (AuditActor::of_rule(rule), owner(&row)?);
+    add(
+        db,
+        AuditEntry { no: 0, at, tenant, action: deed, subject, owner: of, actor: by, detail: None },
+        Some(no),
+    )
+    .await
 }
 
 /// A line that is written before its deed. A session may have been purged since it was looked at.
-pub(super) async fn record(db: &mut Db, seal: &Seal, mut line: Audited, of: Option<SessionNo>) -> Result<()> {
-    if let Some(SessionNo(no)) = of {
+pub(super) async fn record(
+    db: &mut Db,
+    seal: &SealingKey,
+    mut line: AuditEntry,
+    of: Option<SessionRowId>,
+) -> Result<()> {
+    if let Some(SessionRowId(no)) = of {
         let there = query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no);
         if there.fetch_optional(&mut *db).await?.is_none() {
             let id = SessionId::parse(&line.subject);
@@ -99,32 +120,32 @@ pub(super) async fn record(db: &mut Db, seal: &Seal, mut line: Audited, of: Opti
     add(db, line, of).await
 }
 
-pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
+pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by: AuditActor) -> Result<()> {
     let row = query("SELECT tenant, slug, owner FROM workspaces WHERE id = ?").bind(id.to_string());
     let row = row.fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let (subject, of): (Option<String>, Option<OwnerId>) = (row.try_get("slug")?, owner(&row)?);
     let subject = subject.unwrap_or_else(|| id.to_string());
-    let (deed, detail) = (Deed::WorkspaceDeleted, None);
-    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by, detail }, None).await
+    let (deed, detail) = (AuditAction::WorkspaceDeleted, None);
+    add(db, AuditEntry { no: 0, at, tenant, action: deed, subject, owner: of, actor: by, detail }, None).await
 }
 
 /// Its number is given here. `of`: the session that its subject names, if that was made.
-pub(super) async fn add(db: &mut Db, line: Audited, of: Option<SessionNo>) -> Result<()> {
+pub(super) async fn add(db: &mut Db, line: AuditEntry, of: Option<SessionRowId>) -> Result<()> {
     query(
         "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail, session, id)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, (SELECT coalesce(max(id), 0) + 1 FROM audit WHERE tenant = ?2))",
     )
     .bind(line.at.0)
     .bind(line.tenant.as_str())
-    .bind(line.deed.as_str())
+    .bind(line.action.as_str())
     .bind(line.subject)
     .bind(line.owner.as_ref().map(OwnerId::as_str))
-    .bind(line.by.key)
-    .bind(line.by.owner.as_ref().map(OwnerId::as_str))
-    .bind(line.by.rule)
+    .bind(line.actor.key)
+    .bind(line.actor.owner.as_ref().map(OwnerId::as_str))
+    .bind(line.actor.rule)
     .bind(line.detail)
-    .bind(of.map(|SessionNo(no)| no))
+    .bind(of.map(|SessionRowId(no)| no))
     .execute(db)
     .await?;
     Ok(())
@@ -133,10 +154,10 @@ pub(super) async fn add(db: &mut Db, line: Audited, of: Option<SessionNo>) -> Re
 /// Newest first. A session that was purged is found by its id as long as no other has it.
 pub(super) async fn list(
     db: &SqlitePool,
-    seal: &Seal,
+    seal: &SealingKey,
     tenant: &TenantId,
     asked: &AuditQuery,
-) -> Result<Vec<Audited>> {
+) -> Result<Vec<AuditEntry>> {
     let mut sql = QueryBuilder::new("SELECT * FROM audit WHERE tenant = ");
     sql.push_bind(tenant.as_str());
     if let Some(subject) = &asked.subject {
@@ -158,18 +179,18 @@ pub(super) async fn list(
     sql.build().fetch_all(db).await?.iter().map(|row| line(row, tenant)).collect()
 }
 
-fn line(row: &SqliteRow, tenant: &TenantId) -> Result<Audited> {
+fn line(row: &SqliteRow, tenant: &TenantId) -> Result<AuditEntry> {
     let by_owner: Option<String> = row.try_get("by_owner")?;
     let by_owner = by_owner.map(|text| OwnerId::parse(&text)).transpose();
     let by_owner = by_owner.map_err(|error| Error::Damaged { what: "audit", why: error.to_string() })?;
-    Ok(Audited {
+    Ok(AuditEntry {
         no: row.try_get("id")?,
         at: Timestamp(row.try_get("at")?),
         tenant: tenant.clone(),
-        deed: parsed(row, "deed", Deed::parse)?,
+        action: parsed(row, "deed", AuditAction::parse)?,
         subject: row.try_get("subject")?,
         owner: owner(row)?,
-        by: Order { key: row.try_get("by_key")?, owner: by_owner, rule: row.try_get("rule")? },
+        actor: AuditActor { key: row.try_get("by_key")?, owner: by_owner, rule: row.try_get("rule")? },
         detail: row.try_get("detail")?,
     })
 }

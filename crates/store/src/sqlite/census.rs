@@ -4,8 +4,8 @@ use super::{
     read::{parsed, unsigned},
     write::number,
 };
-use crate::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, Result, Retraction};
-use ash_model::{AgentName, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId};
+use crate::{RemoteAgent, RemoteCheckpoint, RemoteRetraction, RemoteSession, RemoteState, Result};
+use ash_model::{AgentName, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId};
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -64,18 +64,18 @@ async fn sessions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<RemoteSessio
         let base: Option<i64> = row.try_get("base_session")?;
         let base_seq = unsigned(row, "base_seq")?;
         Ok(RemoteSession {
-            no: SessionNo(row.try_get("n")?),
+            no: SessionRowId(row.try_get("n")?),
             id: parsed(row, "id", |text| SessionId::parse(text).ok())?,
             agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
             version: row.try_get("version")?,
-            base: base.map(|parent| (SessionNo(parent), base_seq)),
+            base: base.map(|parent| (SessionRowId(parent), base_seq)),
             seq: unsigned(row, "far_seq")?,
             checkpoints: Vec::new(),
         })
     };
     let rows = rows.bind(tenant.as_str()).fetch_all(db).await?;
     let mut sessions: Vec<RemoteSession> = rows.iter().map(session).collect::<Result<_>>()?;
-    let at: HashMap<SessionNo, usize> = sessions.iter().zip(0..).map(|(one, at)| (one.no, at)).collect();
+    let at: HashMap<SessionRowId, usize> = sessions.iter().zip(0..).map(|(one, at)| (one.no, at)).collect();
     let rows = query(
         "SELECT c.session, c.workspace, c.number, c.seq, c.tree, c.far_at FROM checkpoints c JOIN sessions s ON s.n = c.session
          WHERE s.tenant = ? AND c.far_at IS NOT NULL AND c.removed_at IS NULL ORDER BY c.number",
@@ -88,7 +88,7 @@ async fn sessions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<RemoteSessio
             tree: row.try_get("tree")?,
             sent_at: Timestamp(row.try_get("far_at")?),
         };
-        if let Some(at) = at.get(&SessionNo(row.try_get("session")?)) {
+        if let Some(at) = at.get(&SessionRowId(row.try_get("session")?)) {
             sessions[*at].checkpoints.push(checkpoint);
         }
     }
@@ -110,7 +110,7 @@ pub(super) async fn forget_objects(db: &mut Db, keys: &str) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn retract(db: &mut Db, tenant: &TenantId, what: &Retraction) -> Result<()> {
+pub(super) async fn retract(db: &mut Db, tenant: &TenantId, what: &RemoteRetraction) -> Result<()> {
     for pack in &what.packs {
         change(db, "DELETE FROM far_packs WHERE tenant = ? AND pack = ?", tenant, pack).await?;
     }
@@ -140,9 +140,9 @@ pub(super) async fn retract(db: &mut Db, tenant: &TenantId, what: &Retraction) -
     retract_checkpoints(db, &what.checkpoints).await?;
     for log in &what.logs {
         query("UPDATE sessions SET far_seq = ?1 WHERE n = ?2 AND far_seq = ?3")
-            .bind(number(log.there)?)
+            .bind(number(log.actual_seq)?)
             .bind(log.session.0)
-            .bind(number(log.said)?)
+            .bind(number(log.claimed_seq)?)
             .execute(&mut *db)
             .await?;
     }

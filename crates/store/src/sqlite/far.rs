@@ -5,11 +5,12 @@ use super::{
     read::{checkpoint_row, image, limits, needs, parsed, provider, unsigned},
     usage,
     witness::{self, add_lines, tombstones},
-    write::{encoded, noted, number, save_checkpoint, save_turn, ttl, waiting},
+    write::{encode_metadata, encode_pending, encoded, number, save_checkpoint, save_turn, ttl},
 };
-use crate::{Error, Lag, Outgoing, Rebuilt, Result, Seal};
+use crate::{Error, PendingUpload, RebuiltSession, ReplicationLag, Result, SealingKey};
 use ash_model::{
-    AgentName, Image, Provider, Runtime, Seq, SessionNo, TenantId, Timestamp, WorkspaceId, far::FarAgent,
+    AgentName, AgentRuntime, EventSeq, Image, ModelProvider, SessionRowId, TenantId, Timestamp, WorkspaceId,
+    far::AgentDefinition,
 };
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 use std::collections::HashMap;
@@ -39,7 +40,7 @@ pub(super) async fn set_place(db: &mut Db, place: &str) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Result<Vec<Outgoing>> {
+pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Result<Vec<PendingUpload>> {
     let agents = query(
         "SELECT a.*, v.version AS of_version, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n
@@ -47,8 +48,8 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
          ORDER BY a.n, v.version LIMIT ?",
     );
     let agents = agents.bind(limit).fetch_all(db).await?;
-    let mut all: Vec<Outgoing> =
-        agents.iter().map(|row| agent(row).map(Outgoing::Agent)).collect::<Result<_>>()?;
+    let mut all: Vec<PendingUpload> =
+        agents.iter().map(|row| agent(row).map(PendingUpload::Agent)).collect::<Result<_>>()?;
     let checkpoints = query(
         "SELECT * FROM checkpoints WHERE far_at IS NULL AND removed_at IS NULL
            AND session NOT IN (SELECT value FROM json_each(?))
@@ -57,8 +58,8 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
     );
     for row in &checkpoints.bind(except).bind(limit).fetch_all(db).await? {
         let workspace = parsed(row, "workspace", WorkspaceId::parse)?;
-        let session = SessionNo(row.try_get("session")?);
-        all.push(Outgoing::Checkpoint(session, checkpoint_row(row, workspace)?));
+        let session = SessionRowId(row.try_get("session")?);
+        all.push(PendingUpload::Checkpoint(session, checkpoint_row(row, workspace)?));
     }
     // What a checkpoint will bring along is not sent before it.
     let logs = query(
@@ -70,22 +71,22 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
          ORDER BY last_active_at LIMIT ?",
     );
     for row in &logs.bind(except).bind(limit).fetch_all(db).await? {
-        all.push(Outgoing::Log(SessionNo(row.try_get("n")?), unsigned(row, "last_seq")?));
+        all.push(PendingUpload::Log(SessionRowId(row.try_get("n")?), unsigned(row, "last_seq")?));
     }
     let tombstones = tombstones(db, true, limit).await?;
-    all.extend(tombstones.into_iter().map(|(no, tombstone)| Outgoing::Tombstone(no, tombstone)));
+    all.extend(tombstones.into_iter().map(|(no, tombstone)| PendingUpload::Tombstone(no, tombstone)));
     Ok(all)
 }
 
-fn agent(row: &SqliteRow) -> Result<FarAgent> {
-    Ok(FarAgent {
+fn agent(row: &SqliteRow) -> Result<AgentDefinition> {
+    Ok(AgentDefinition {
         id: parsed(row, "id", |text| Uuid::try_parse(text).ok())?,
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         name: parsed(row, "name", |text| AgentName::parse(text).ok())?,
         version: row.try_get("of_version")?,
         changes: unsigned(row, "changes")?,
         tree: row.try_get("tree")?,
-        runtime: parsed(row, "runtime", Runtime::parse)?,
+        runtime: parsed(row, "runtime", AgentRuntime::parse)?,
         provider: provider(row)?,
         image: image(row)?,
         limits: limits(row)?,
@@ -104,7 +105,7 @@ pub(super) async fn definition(
     tenant: &TenantId,
     name: &AgentName,
     version: u32,
-) -> Result<Option<FarAgent>> {
+) -> Result<Option<AgentDefinition>> {
     let row = query(
         "SELECT a.*, v.version AS of_version, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n WHERE a.tenant = ? AND a.name = ? AND v.version = ?",
@@ -113,9 +114,9 @@ pub(super) async fn definition(
     row.as_ref().map(agent).transpose()
 }
 
-pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()> {
+pub(super) async fn sent(db: &mut Db, what: &PendingUpload, seq: EventSeq, at: Timestamp) -> Result<()> {
     match what {
-        Outgoing::Agent(agent) => {
+        PendingUpload::Agent(agent) => {
             query(
                 "UPDATE agent_versions SET far_at = ?1
                  WHERE version = ?2 AND agent = (SELECT n FROM agents WHERE tenant = ?3 AND name = ?4)",
@@ -138,7 +139,7 @@ pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) 
             .execute(db)
             .await?;
         }
-        Outgoing::Checkpoint(session, checkpoint) => {
+        PendingUpload::Checkpoint(session, checkpoint) => {
             query("UPDATE checkpoints SET far_at = ? WHERE workspace = ? AND number = ?")
                 .bind(at.0)
                 .bind(checkpoint.workspace.to_string())
@@ -156,11 +157,11 @@ pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) 
                 .execute(db)
                 .await?;
         }
-        Outgoing::Tombstone(session, _) => {
+        PendingUpload::Tombstone(session, _) => {
             let sent = query("UPDATE sessions SET tombstone_far_at = ? WHERE n = ?");
             sent.bind(at.0).bind(session.0).execute(db).await?;
         }
-        Outgoing::Log(session, _) => {
+        PendingUpload::Log(session, _) => {
             query("UPDATE sessions SET far_seq = max(far_seq, ?1) WHERE n = ?2")
                 .bind(number(seq)?)
                 .bind(session.0)
@@ -171,13 +172,13 @@ pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) 
     Ok(())
 }
 
-pub(super) async fn lag(db: &SqlitePool) -> Result<Lag> {
+pub(super) async fn lag(db: &SqlitePool) -> Result<ReplicationLag> {
     let row = query(
         "SELECT count(*) AS count, min(at) AS oldest FROM checkpoints WHERE far_at IS NULL AND removed_at IS NULL",
     );
     let row = row.fetch_one(db).await?;
     let oldest: Option<i64> = row.try_get("oldest")?;
-    Ok(Lag { checkpoints: unsigned(&row, "count")?, oldest: oldest.map(Timestamp) })
+    Ok(ReplicationLag { checkpoints: unsigned(&row, "count")?, oldest: oldest.map(Timestamp) })
 }
 
 pub(super) async fn packs(db: &SqlitePool, tenant: &TenantId) -> Result<HashMap<String, u64>> {
@@ -206,7 +207,7 @@ pub(super) async fn add_packs(db: &mut Db, tenant: &TenantId, packs: &[(String, 
     Ok(())
 }
 
-pub(super) async fn rebuild(db: &mut Db, seal: &Seal, rebuilt: &Rebuilt) -> Result<bool> {
+pub(super) async fn rebuild(db: &mut Db, seal: &SealingKey, rebuilt: &RebuiltSession) -> Result<bool> {
     for agent in &rebuilt.agents {
         add_agent(db, agent, rebuilt.at).await?;
     }
@@ -248,7 +249,7 @@ pub(super) async fn rebuild(db: &mut Db, seal: &Seal, rebuilt: &Rebuilt) -> Resu
 }
 
 /// Whether this very session is there, or was purged since: another one that has its id by now is not it.
-async fn is_known(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
+async fn is_known(db: &mut Db, rebuilt: &RebuiltSession) -> Result<bool> {
     let manifest = &rebuilt.manifest;
     let known = match &rebuilt.purged {
         Some(_) => query(
@@ -263,7 +264,7 @@ async fn is_known(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     Ok(known.bind(manifest.created_at.0).fetch_optional(db).await?.is_some())
 }
 
-pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> Result<()> {
+pub(super) async fn add_agent(db: &mut Db, agent: &AgentDefinition, at: Timestamp) -> Result<()> {
     query(
         "INSERT INTO agents (id, tenant, name, version, config, env, created_at, updated_at, deleted_at, changes,
              far_changes)
@@ -294,10 +295,10 @@ pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> R
     .bind(agent.version)
     .bind(&agent.tree)
     .bind(agent.runtime.as_str())
-    .bind(agent.provider.map(Provider::as_str))
+    .bind(agent.provider.map(ModelProvider::as_str))
     .bind(agent.image.as_ref().map(Image::as_str))
     .bind(super::write::stored(agent.limits)?)
-    .bind(super::write::stored(Some(agent.needs).filter(|needs| !needs.is_nothing()))?)
+    .bind(super::write::stored(Some(agent.needs).filter(|needs| !needs.is_empty()))?)
     .bind(&agent.origin)
     .bind(agent.updated_at.0)
     .bind(at.0)
@@ -306,8 +307,8 @@ pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> R
     Ok(())
 }
 
-async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
-    let Rebuilt { manifest, card, checkpoints, .. } = rebuilt;
+async fn add_session(db: &mut Db, rebuilt: &RebuiltSession) -> Result<SessionRowId> {
+    let RebuiltSession { manifest, summary: card, checkpoints, .. } = rebuilt;
     let base = match (&manifest.parent, manifest.base) {
         (Some(parent), Some(base)) => {
             let row = purge::had_id(&mut *db, (&manifest.tenant, parent), manifest.created_at).await?;
@@ -318,7 +319,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
         }
         (_, _) => None,
     };
-    let there = checkpoints.iter().filter(|one| one.removed.is_none() && one.far.is_some());
+    let there = checkpoints.iter().filter(|one| one.removed_at.is_none() && one.uploaded_at.is_some());
     let far_checkpoint = there.map(|checkpoint| checkpoint.number).max();
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
@@ -349,20 +350,20 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(card.checkpoint.map(number).transpose()?)
     .bind(manifest.created_at.0)
     .bind(manifest.last_active_at.0)
-    .bind(waiting(&card.pending))
+    .bind(encode_pending(&card.pending))
     .bind(far_checkpoint.map(number).transpose()?)
     .bind(base.map(|(parent, _)| parent))
     .bind(base.map_or(0, |(_, seq)| seq))
     .bind(manifest.slug.as_ref().map(|slug| slug.as_str()))
     .bind(manifest.owner.as_ref().map(|owner| owner.as_str()))
-    .bind(noted(&manifest.metadata))
+    .bind(encode_metadata(&manifest.metadata))
     .bind(ttl(&manifest.options)?)
     .bind(card.lock.as_ref().map(encoded))
-    .bind(number(rebuilt.far_seq())?)
+    .bind(number(rebuilt.remote_seq())?)
     .bind(&manifest.secrets)
     .fetch_one(db)
     .await?;
-    Ok(SessionNo(row.try_get(0)?))
+    Ok(SessionRowId(row.try_get(0)?))
 }
 
 pub(super) async fn doom(db: &mut Db, keys: &[String], at: Timestamp) -> Result<()> {

@@ -1,11 +1,15 @@
 //! Lists of sessions. Only what was asked for is in the statement, so that an index that fits is used.
 
 use super::read::{session_row, unsigned};
-use crate::{Filter, Page, Result, Scope};
-use ash_model::Status;
+use crate::{AccessScope, Result, SessionFilter, SessionPage};
+use ash_model::SessionStatus;
 use sqlx::{QueryBuilder, Sqlite, SqlitePool};
 
-pub(super) async fn sessions(db: &SqlitePool, scope: &Scope, filter: &Filter) -> Result<Page> {
+pub(super) async fn sessions(
+    db: &SqlitePool,
+    scope: &AccessScope,
+    filter: &SessionFilter,
+) -> Result<SessionPage> {
     let mut rows = QueryBuilder::new("SELECT * FROM sessions");
     narrow(&mut rows, scope, filter);
     if let Some((at, no)) = filter.before {
@@ -17,11 +21,14 @@ pub(super) async fn sessions(db: &SqlitePool, scope: &Scope, filter: &Filter) ->
     let mut count = QueryBuilder::new("SELECT count(*) FROM sessions");
     narrow(&mut count, scope, filter);
     let count = count.build().fetch_one(db).await?;
-    Ok(Page { sessions: rows.iter().map(session_row).collect::<Result<_>>()?, total: unsigned(&count, 0)? })
+    Ok(SessionPage {
+        sessions: rows.iter().map(session_row).collect::<Result<_>>()?,
+        total: unsigned(&count, 0)?,
+    })
 }
 
-fn narrow(sql: &mut QueryBuilder<Sqlite>, scope: &Scope, filter: &Filter) {
-    let Filter { agent, status, workspace, id_prefix, owner, metadata, older, newer, .. } = filter;
+fn narrow(sql: &mut QueryBuilder<Sqlite>, scope: &AccessScope, filter: &SessionFilter) {
+    let SessionFilter { agent, status, workspace, id_prefix, owner, metadata, older, newer, .. } = filter;
     sql.push(" WHERE trashed_at IS NULL AND tenant = ").push_bind(scope.tenant.as_str());
     // What somebody may see and what they ask for: of two owners nothing is both.
     for owner in scope.owner.iter().chain(owner) {
@@ -30,7 +37,7 @@ fn narrow(sql: &mut QueryBuilder<Sqlite>, scope: &Scope, filter: &Filter) {
     if let Some(agent) = agent {
         sql.push(" AND agent = ").push_bind(agent.as_str());
     }
-    if let Some(status) = status.map(Status::as_str) {
+    if let Some(status) = status.map(SessionStatus::as_str) {
         sql.push(" AND status = ").push_bind(status);
     }
     if let Some(slug) = workspace {

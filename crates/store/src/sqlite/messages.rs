@@ -2,8 +2,8 @@
 //! what a rewind or a death superseded. An ordinal never changes, because the log only grows.
 
 use super::{
-    Line,
-    read::{event, fitting, parts},
+    LogLineage,
+    read::{event, fitting, lineage_parts},
 };
 use crate::Result;
 use ash_model::Event;
@@ -14,11 +14,11 @@ use std::borrow::Cow;
 /// Whether clients know a row as a message. Nothing of the line is kept: it may be long.
 pub(super) fn is_message(kind: &str, json: &str) -> bool {
     #[derive(Deserialize)]
-    struct Typed<'a> {
+    struct AgentLineType<'a> {
         #[serde(borrow, rename = "type")]
         kind: Option<Cow<'a, str>>,
     }
-    let kind_of = |line| serde_json::from_str::<Typed>(line).ok().and_then(|line| line.kind);
+    let kind_of = |line| serde_json::from_str::<AgentLineType>(line).ok().and_then(|line| line.kind);
     kind == "queued"
         || (kind == "said" && kind_of(json).is_some_and(|kind| matches!(&*kind, "assistant" | "result")))
 }
@@ -41,14 +41,14 @@ const ROWS: &str = of_messages!("*", " ORDER BY seq LIMIT ?4 OFFSET ?5");
 /// Those with an ordinal above `after`, each with its own. As many as fit into one answer, at most `limit`.
 pub(super) async fn messages(
     db: &SqlitePool,
-    line: &Line,
+    line: &LogLineage,
     after: u64,
     limit: u32,
 ) -> Result<Vec<(u64, Event)>> {
     let (mut found, mut used) = (Vec::new(), 0);
     // How many messages there are before the part, and how many of the part are not asked for.
     let (mut before, mut skip) = (0_u64, i64::try_from(after).unwrap_or(i64::MAX));
-    for (no, own_after, upto) in parts(line) {
+    for (no, own_after, upto) in lineage_parts(line) {
         let part = |sql: &'static str| query(sql).bind(no.0).bind(own_after as i64).bind(upto as i64);
         // Only a fork's ancestors end before the log does, and only their length has to be known.
         let length = match upto < i64::MAX as u64 {
@@ -76,7 +76,7 @@ pub(super) async fn messages(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::SessionNo;
+    use ash_model::SessionRowId;
     use sqlx::sqlite::SqlitePoolOptions;
     use std::sync::{
         Arc,
@@ -86,7 +86,7 @@ mod tests {
     /// One row of ten is a message.
     const APART: u64 = 10;
 
-    async fn log(db: &SqlitePool, session: i64, rows: u64) -> Line {
+    async fn log(db: &SqlitePool, session: i64, rows: u64) -> LogLineage {
         query(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2)
              INSERT INTO events (session, seq, at, kind, json, is_message) SELECT ?1, i, 0, 'said', '{}', i % ?3 = 0 FROM n",
@@ -97,11 +97,11 @@ mod tests {
         .execute(db)
         .await
         .expect("inserted");
-        [(SessionNo(session), 0)].into()
+        [(SessionRowId(session), 0)].into()
     }
 
     /// How many instructions SQLite's machine takes for a page of four after this ordinal.
-    async fn cost(db: &SqlitePool, line: &Line, after: u64) -> u64 {
+    async fn cost(db: &SqlitePool, line: &LogLineage, after: u64) -> u64 {
         let steps = Arc::new(AtomicU64::new(0));
         let counted = steps.clone();
         let count = move || counted.fetch_add(1, Ordering::Relaxed) < u64::MAX;

@@ -5,8 +5,8 @@ use super::{
     read::{optional, parsed},
     usage,
 };
-use crate::{Append, Error, NewSession, Result, Seal};
-use ash_model::{Fact, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId, far::Tombstone};
+use crate::{Error, LogAppend, NewSessionRow, Result, SealingKey};
+use ash_model::{Fact, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId, far::SessionTombstone};
 use sqlx::{Connection, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
@@ -15,16 +15,16 @@ type Db = SqliteConnection;
 const DIVERGED: &str = ".diverged-";
 
 /// A session in the trash by what it was called.
-struct Name {
+struct PurgedSessionName {
     tenant: TenantId,
     id: SessionId,
-    no: SessionNo,
+    no: SessionRowId,
     parent: Option<SessionId>,
     is_shared: bool,
 }
 
 /// Another session may have its id from here on.
-pub(super) async fn free_id(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<()> {
+pub(super) async fn free_id(db: &mut Db, no: SessionRowId, at: Timestamp) -> Result<()> {
     // A session that is made later under this id is younger than every fork of this one, whatever the clock does.
     query(
         "UPDATE sessions SET purged_id = id, id = '.' || n, purged_seq = last_seq + 1, ordered = NULL, lock = NULL,
@@ -41,11 +41,11 @@ pub(super) async fn free_id(db: &mut Db, no: SessionNo, at: Timestamp) -> Result
 }
 
 /// Takes the name of a session in the trash out of every other row.
-pub(super) async fn hide(db: &mut Db, seal: &Seal, no: SessionNo) -> Result<()> {
+pub(super) async fn hide(db: &mut Db, seal: &SealingKey, no: SessionRowId) -> Result<()> {
     let row = query("SELECT tenant, purged_id, parent, slug IS NOT NULL AS shared FROM sessions WHERE n = ?");
     let row = row.bind(no.0).fetch_one(&mut *db).await?;
     let id = |text: &str| SessionId::parse(text).ok();
-    let name = Name {
+    let name = PurgedSessionName {
         tenant: parsed(&row, "tenant", |text| TenantId::parse(text).ok())?,
         id: parsed(&row, "purged_id", id)?,
         no,
@@ -66,7 +66,7 @@ pub(super) async fn hide(db: &mut Db, seal: &Seal, no: SessionNo) -> Result<()> 
 
 /// Forks of it say only that they are forks. The names in their logs are replaced as texts: an id needs no escapes, and what
 /// others have written has its quotes escaped.
-async fn hide_in_forks(db: &mut Db, name: &Name) -> Result<()> {
+async fn hide_in_forks(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
     for sql in [
         "UPDATE events SET json = replace(json, '\"parent\":\"' || ?2 || '\"', '\"parent\":null')
          WHERE kind = 'forked' AND (session, seq) IN (SELECT n, base_seq + 1 FROM sessions WHERE tenant = ?1 AND parent = ?2)",
@@ -78,7 +78,7 @@ async fn hide_in_forks(db: &mut Db, name: &Name) -> Result<()> {
 }
 
 /// Of a fork that comes back and shares the log of a session that was purged.
-pub(super) async fn hide_parent(db: &mut Db, fork: SessionNo) -> Result<()> {
+pub(super) async fn hide_parent(db: &mut Db, fork: SessionRowId) -> Result<()> {
     let row = query(
         "SELECT f.parent, f.base_seq FROM sessions f JOIN sessions p ON p.n = f.base_session
          WHERE f.n = ? AND f.parent IS NOT NULL AND p.trashed_at IS NOT NULL",
@@ -88,7 +88,7 @@ pub(super) async fn hide_parent(db: &mut Db, fork: SessionNo) -> Result<()> {
     unname_parent(db, fork, (&parent, base)).await
 }
 
-async fn unname_parent(db: &mut Db, fork: SessionNo, (parent, base): (&str, i64)) -> Result<()> {
+async fn unname_parent(db: &mut Db, fork: SessionRowId, (parent, base): (&str, i64)) -> Result<()> {
     query(
         "UPDATE events SET json = replace(json, '\"parent\":\"' || ?3 || '\"', '\"parent\":null')
          WHERE kind = 'forked' AND session = ?1 AND seq = ?2 + 1",
@@ -103,7 +103,7 @@ async fn unname_parent(db: &mut Db, fork: SessionNo, (parent, base): (&str, i64)
 }
 
 /// Of a fork that is made of a session that was purged since it was looked at.
-pub(super) async fn hide_gone_parent(db: &mut Db, fork: SessionNo, new: &NewSession) -> Result<()> {
+pub(super) async fn hide_gone_parent(db: &mut Db, fork: SessionRowId, new: &NewSessionRow) -> Result<()> {
     let Some(parent) = &new.parent else { return Ok(()) };
     let there = match new.base {
         Some((no, _)) => query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no.0),
@@ -124,18 +124,20 @@ pub(super) async fn hide_gone_parent(db: &mut Db, fork: SessionNo, new: &NewSess
 pub(super) async fn hide_gone_neighbours(
     db: &mut Db,
     workspace: WorkspaceId,
-    append: &mut Append,
+    append: &mut LogAppend,
 ) -> Result<()> {
     let mut named: Vec<&mut Option<SessionId>> = Vec::new();
-    for note in &mut append.notes {
+    for note in &mut append.events {
         match &mut note.fact {
-            Fact::Saved(saved) => named.extend(saved.beside.iter_mut().map(|turn| &mut turn.session)),
-            Fact::TakenBack(back) => named.push(&mut back.by),
+            Fact::Saved(saved) => {
+                named.extend(saved.concurrent_turns.iter_mut().map(|turn| &mut turn.session))
+            }
+            Fact::WorkspaceRewound(back) => named.push(&mut back.by),
             // The others name no session, or the one that a fork was made from, which is not in this workspace.
             _ => {}
         }
     }
-    let beside = append.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.beside);
+    let beside = append.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.concurrent_turns);
     named.extend(beside.map(|turn| &mut turn.session));
     for name in named {
         let Some(id) = &*name else { continue };
@@ -149,7 +151,7 @@ pub(super) async fn hide_gone_neighbours(
 }
 
 /// Those that worked beside it had it in their logs, and so had copies of the workspace.
-async fn hide_in_workspace(db: &mut Db, name: &Name) -> Result<()> {
+async fn hide_in_workspace(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
     query(
         "UPDATE events SET json = replace(replace(json, '\"session\":\"' || ?2 || '\"', '\"session\":null'),
              '\"by\":\"' || ?2 || '\"', '\"by\":null')
@@ -173,7 +175,7 @@ async fn hide_in_workspace(db: &mut Db, name: &Name) -> Result<()> {
 }
 
 /// One that held what the database had instead of an adopted history is named where that was adopted.
-async fn hide_in_parent(db: &mut Db, parent: &SessionId, name: &Name) -> Result<()> {
+async fn hide_in_parent(db: &mut Db, parent: &SessionId, name: &PurgedSessionName) -> Result<()> {
     query(
         "UPDATE events SET json = replace(json, '\"diverged\":\"' || ?3 || '\"', '\"diverged\":null')
          WHERE kind = 'adopted' AND session IN (SELECT n FROM sessions WHERE tenant = ?1 AND id = ?2)",
@@ -188,7 +190,7 @@ async fn hide_in_parent(db: &mut Db, parent: &SessionId, name: &Name) -> Result<
 
 /// Lines stay, with what was done, when and by whom. They say a pseudonym instead of the id, by which somebody who knows the
 /// id finds them.
-async fn hide_in_audit(db: &mut Db, seal: &Seal, name: &Name) -> Result<()> {
+async fn hide_in_audit(db: &mut Db, seal: &SealingKey, name: &PurgedSessionName) -> Result<()> {
     let pseudonym = seal.pseudonym(&name.tenant, &name.id);
     // What is told of the forks, first: afterwards nobody knows whose they are.
     query(
@@ -215,7 +217,7 @@ async fn hide_in_audit(db: &mut Db, seal: &Seal, name: &Name) -> Result<()> {
 }
 
 /// What was made with an idempotency key is there no more, so a request with it is the first.
-async fn forget_keys(db: &mut Db, name: &Name) -> Result<()> {
+async fn forget_keys(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
     query(
         "DELETE FROM idempotency WHERE tenant = ?1 AND (substr(route, 1, length(?2)) = ?2
            OR (resource = ?3 AND (route = 'POST /api/sessions' OR route GLOB 'POST /api/sessions/*/fork')))",
@@ -229,7 +231,11 @@ async fn forget_keys(db: &mut Db, name: &Name) -> Result<()> {
 }
 
 /// Sessions in the trash that had this id.
-pub(super) async fn of_id(db: &SqlitePool, tenant: &TenantId, id: &SessionId) -> Result<Vec<Tombstone>> {
+pub(super) async fn of_id(
+    db: &SqlitePool,
+    tenant: &TenantId,
+    id: &SessionId,
+) -> Result<Vec<SessionTombstone>> {
     let rows = query(
         "SELECT tenant, purged_id, purged_epoch, purged_seq, trashed_at FROM sessions
          WHERE tenant = ? AND purged_id = ? ORDER BY n",
@@ -253,7 +259,7 @@ pub(super) async fn had_id<'c>(
 }
 
 /// Of a parent in the trash, what no fork shares. False: there was some, and may be more.
-pub(super) async fn forget_unshared(db: &mut Db, no: SessionNo, at_once: i64) -> Result<bool> {
+pub(super) async fn forget_unshared(db: &mut Db, no: SessionRowId, at_once: i64) -> Result<bool> {
     let shared = "(SELECT coalesce(max(f.base_seq), 0) FROM sessions f WHERE f.base_session = ?1)";
     for table in ["deltas", "events"] {
         let key = if table == "deltas" { "session, seq, n" } else { "session, seq" };
@@ -276,7 +282,7 @@ pub(super) async fn forget_unshared(db: &mut Db, no: SessionNo, at_once: i64) ->
 }
 
 /// What servers before this one left named, once.
-pub(super) async fn hide_older(db: &mut Db, seal: &Seal) -> Result<()> {
+pub(super) async fn hide_older(db: &mut Db, seal: &SealingKey) -> Result<()> {
     let done: i64 = query("PRAGMA user_version").fetch_one(&mut *db).await?.try_get(0)?;
     if done > 0 {
         return Ok(());
@@ -284,7 +290,7 @@ pub(super) async fn hide_older(db: &mut Db, seal: &Seal) -> Result<()> {
     let mut step = db.begin().await?;
     let rows = query("SELECT n, trashed_at FROM sessions WHERE trashed_at IS NOT NULL AND purged_id IS NULL");
     for row in rows.fetch_all(&mut *step).await? {
-        let no = SessionNo(row.try_get("n")?);
+        let no = SessionRowId(row.try_get("n")?);
         free_id(&mut step, no, Timestamp(row.try_get("trashed_at")?)).await?;
         hide(&mut step, seal, no).await?;
     }

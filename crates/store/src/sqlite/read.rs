@@ -1,24 +1,25 @@
 //! Reading rows. The log is shared along a fork's line of parents; everything else is one row at a time.
 
-use super::Line;
+use super::LogLineage;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Held, Hold, Holdings, Item, KeptAgents, Key, Result, Scope,
-    Seal, SealedValues, Session, TurnRow, TurnState, Version, WhatItem,
+    AccessScope, AgentRow, AgentVersion, ApiKey, Checkpoint, Error, EventQuery, KeptAgentCounts, LeaseHolder,
+    LogItem, LogItemContent, Result, SealedSessionValues, SealingKey, SessionRow, SessionSummary,
+    TenantCheckpoint, TenantSnapshots, TurnRow, TurnState,
 };
 use ash_model::{
-    AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, JournalPosition, Needs,
-    OwnerId, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp,
-    TurnId, WorkspaceId,
+    AgentName, AgentRuntime, CaptureConsistency, Epoch, Event, EventSeq, Fact, Image, Incarnation,
+    JournalPosition, LogCursor, ModelProvider, OwnerId, ResourceLimits, SandboxRequirements, SessionId,
+    SessionRowId, SessionStatus, Slug, TenantId, Timestamp, TurnId, WorkspaceId, WorkspaceRewind,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
 
-pub(super) async fn key(db: &SqlitePool, hash: &str) -> Result<Option<Key>> {
+pub(super) async fn key(db: &SqlitePool, hash: &str) -> Result<Option<ApiKey>> {
     let row = query("SELECT * FROM api_keys WHERE hash = ?").bind(hash).fetch_optional(db).await?;
     row.as_ref().map(key_row).transpose()
 }
 
-pub(super) async fn keys(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Key>> {
+pub(super) async fn keys(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<ApiKey>> {
     let rows = query("SELECT * FROM api_keys WHERE tenant = ? ORDER BY created_at, id")
         .bind(tenant.as_str())
         .fetch_all(db)
@@ -26,8 +27,8 @@ pub(super) async fn keys(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Key>>
     rows.iter().map(key_row).collect()
 }
 
-pub(super) fn key_row(row: &SqliteRow) -> Result<Key> {
-    Ok(Key {
+pub(super) fn key_row(row: &SqliteRow) -> Result<ApiKey> {
+    Ok(ApiKey {
         id: row.try_get("id")?,
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         owner: owner(row)?,
@@ -42,10 +43,10 @@ pub(super) fn owner(row: &SqliteRow) -> Result<Option<OwnerId>> {
 
 pub(super) async fn agents(
     db: &SqlitePool,
-    seal: &Seal,
+    seal: &SealingKey,
     tenant: &TenantId,
     name: Option<&AgentName>,
-) -> Result<Vec<Agent>> {
+) -> Result<Vec<AgentRow>> {
     let rows = query(
         "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
@@ -58,7 +59,11 @@ pub(super) async fn agents(
     rows.iter().map(|row| agent(row, seal)).collect()
 }
 
-pub(super) async fn kept_agents(db: &SqlitePool, tenant: &TenantId, name: &AgentName) -> Result<KeptAgents> {
+pub(super) async fn kept_agents(
+    db: &SqlitePool,
+    tenant: &TenantId,
+    name: &AgentName,
+) -> Result<KeptAgentCounts> {
     let row = query(
         "SELECT (SELECT count(*) FROM agents WHERE tenant = ?1),
                 (SELECT count(*) FROM agent_versions v JOIN agents a ON a.n = v.agent WHERE a.tenant = ?1 AND a.name = ?2)",
@@ -68,7 +73,7 @@ pub(super) async fn kept_agents(db: &SqlitePool, tenant: &TenantId, name: &Agent
     .fetch_one(db)
     .await?;
     let (names, versions): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-    Ok(KeptAgents { names: names.unsigned_abs(), versions: versions.unsigned_abs() })
+    Ok(KeptAgentCounts { names: names.unsigned_abs(), versions: versions.unsigned_abs() })
 }
 
 pub(super) async fn claimed(
@@ -89,10 +94,10 @@ pub(super) async fn claimed(
 /// As of one of its versions, whether it was deleted since or not.
 pub(super) async fn agent_at(
     db: &SqlitePool,
-    seal: &Seal,
+    seal: &SealingKey,
     (tenant, name): (&TenantId, &AgentName),
     version: u32,
-) -> Result<Option<Agent>> {
+) -> Result<Option<AgentRow>> {
     let row = query(
         "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n WHERE a.tenant = ? AND a.name = ? AND v.version = ?",
@@ -102,16 +107,16 @@ pub(super) async fn agent_at(
     .bind(version)
     .fetch_optional(db)
     .await?;
-    row.map(|row| Ok(Agent { version, ..agent(&row, seal)? })).transpose()
+    row.map(|row| Ok(AgentRow { version, ..agent(&row, seal)? })).transpose()
 }
 
-fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
-    Ok(Agent {
+fn agent(row: &SqliteRow, seal: &SealingKey) -> Result<AgentRow> {
+    Ok(AgentRow {
         id: parsed(row, "id", |text| Uuid::try_parse(text).ok())?,
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         name: parsed(row, "name", |text| AgentName::parse(text).ok())?,
         version: row.try_get("version")?,
-        runtime: parsed(row, "runtime", Runtime::parse)?,
+        runtime: parsed(row, "runtime", AgentRuntime::parse)?,
         provider: provider(row)?,
         image: image(row)?,
         limits: limits(row)?,
@@ -125,9 +130,9 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
     })
 }
 
-pub(super) fn provider(row: &SqliteRow) -> Result<Option<Provider>> {
+pub(super) fn provider(row: &SqliteRow) -> Result<Option<ModelProvider>> {
     let named: Option<&str> = row.try_get("provider")?;
-    named.map(|_| parsed(row, "provider", Provider::parse)).transpose()
+    named.map(|_| parsed(row, "provider", ModelProvider::parse)).transpose()
 }
 
 pub(super) fn image(row: &SqliteRow) -> Result<Option<Image>> {
@@ -135,24 +140,26 @@ pub(super) fn image(row: &SqliteRow) -> Result<Option<Image>> {
     named.map(|_| parsed(row, "image", |text| Image::parse(text).ok())).transpose()
 }
 
-pub(super) fn limits(row: &SqliteRow) -> Result<Option<Bounds>> {
+pub(super) fn limits(row: &SqliteRow) -> Result<Option<ResourceLimits>> {
     let stored: Option<&str> = row.try_get("limits")?;
     stored.map(|_| parsed(row, "limits", |text| serde_json::from_str(text).ok())).transpose()
 }
 
-pub(super) fn needs(row: &SqliteRow) -> Result<Needs> {
+pub(super) fn needs(row: &SqliteRow) -> Result<SandboxRequirements> {
     let stored: Option<&str> = row.try_get("needs")?;
-    stored.map_or(Ok(Needs::default()), |_| parsed(row, "needs", |text| serde_json::from_str(text).ok()))
+    stored.map_or(Ok(SandboxRequirements::default()), |_| {
+        parsed(row, "needs", |text| serde_json::from_str(text).ok())
+    })
 }
 
 /// Also of a deleted agent: its sessions go on with the version that they were made of.
 pub(super) async fn version(
     db: &SqlitePool,
-    seal: &Seal,
+    seal: &SealingKey,
     tenant: &TenantId,
     name: &AgentName,
     version: u32,
-) -> Result<Option<Version>> {
+) -> Result<Option<AgentVersion>> {
     let row = query(
         "SELECT v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
          WHERE a.tenant = ? AND a.name = ? AND v.version = ?",
@@ -164,8 +171,8 @@ pub(super) async fn version(
     .await?;
     row.map(|row| {
         let env = seal.unseal(row.try_get("env")?)?;
-        let runtime = parsed(&row, "runtime", Runtime::parse)?;
-        Ok(Version {
+        let runtime = parsed(&row, "runtime", AgentRuntime::parse)?;
+        Ok(AgentVersion {
             tree: row.try_get("tree")?,
             runtime,
             provider: provider(&row)?,
@@ -178,7 +185,7 @@ pub(super) async fn version(
     .transpose()
 }
 
-pub(super) async fn find(db: &SqlitePool, scope: &Scope, id: &SessionId) -> Result<Option<Session>> {
+pub(super) async fn find(db: &SqlitePool, scope: &AccessScope, id: &SessionId) -> Result<Option<SessionRow>> {
     let row = query(
         "SELECT * FROM sessions WHERE tenant = ?1 AND id = ?2 AND trashed_at IS NULL AND (?3 IS NULL OR owner = ?3)",
     );
@@ -191,33 +198,38 @@ pub(super) async fn find(db: &SqlitePool, scope: &Scope, id: &SessionId) -> Resu
     row.as_ref().map(session_row).transpose()
 }
 
-pub(super) async fn session(db: &SqlitePool, no: SessionNo) -> Result<Option<Session>> {
+pub(super) async fn session(db: &SqlitePool, no: SessionRowId) -> Result<Option<SessionRow>> {
     let row = query("SELECT * FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
     row.as_ref().map(session_row).transpose()
 }
 
 /// Whatever is not plainly at rest: awake or starting, or with a turn that is not over.
-pub(super) async fn restless(db: &SqlitePool) -> Result<Vec<SessionNo>> {
+pub(super) async fn restless(db: &SqlitePool) -> Result<Vec<SessionRowId>> {
     let rows = query(
         "SELECT n FROM sessions WHERE status IN ('starting', 'active') OR (open_turns > 0 AND status <> 'ended') ORDER BY n",
     )
     .fetch_all(db)
     .await?;
-    rows.iter().map(|row| Ok(SessionNo(row.try_get(0)?))).collect()
+    rows.iter().map(|row| Ok(SessionRowId(row.try_get(0)?))).collect()
 }
 
-pub(super) async fn sessions_of(db: &SqlitePool, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>> {
+pub(super) async fn sessions_of(
+    db: &SqlitePool,
+    workspace: WorkspaceId,
+) -> Result<Vec<(SessionRowId, SessionStatus)>> {
     let rows = query("SELECT n, status FROM sessions WHERE workspace = ?")
         .bind(workspace.to_string())
         .fetch_all(db)
         .await?;
-    rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), parsed(row, "status", Status::parse)?))).collect()
+    rows.iter()
+        .map(|row| Ok((SessionRowId(row.try_get("n")?), parsed(row, "status", SessionStatus::parse)?)))
+        .collect()
 }
 
-pub(super) async fn sealed(db: &SqlitePool, no: SessionNo) -> Result<SealedValues> {
+pub(super) async fn sealed(db: &SqlitePool, no: SessionRowId) -> Result<SealedSessionValues> {
     let row = query("SELECT env, secrets FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
-    let Some(row) = row else { return Ok(SealedValues::default()) };
-    Ok(SealedValues { env: row.try_get("env")?, secrets: row.try_get("secrets")? })
+    let Some(row) = row else { return Ok(SealedSessionValues::default()) };
+    Ok(SealedSessionValues { env: row.try_get("env")?, secrets: row.try_get("secrets")? })
 }
 
 pub(super) async fn count_active(db: &SqlitePool, tenant: &TenantId) -> Result<u64> {
@@ -228,11 +240,11 @@ pub(super) async fn count_active(db: &SqlitePool, tenant: &TenantId) -> Result<u
     unsigned(&row, 0)
 }
 
-pub(super) fn session_row(row: &SqliteRow) -> Result<Session> {
+pub(super) fn session_row(row: &SqliteRow) -> Result<SessionRow> {
     let base: Option<i64> = row.try_get("base_session")?;
     let base_seq = unsigned(row, "base_seq")?;
-    Ok(Session {
-        no: SessionNo(row.try_get("n")?),
+    Ok(SessionRow {
+        no: SessionRowId(row.try_get("n")?),
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         owner: owner(row)?,
         metadata: optional(row, "metadata", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
@@ -245,24 +257,24 @@ pub(super) fn session_row(row: &SqliteRow) -> Result<Session> {
         slug: row.try_get::<Option<String>, _>("slug")?.and_then(|text| Slug::parse(&text).ok()),
         agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
         version: row.try_get("version")?,
-        runtime: parsed(row, "runtime", Runtime::parse)?,
+        runtime: parsed(row, "runtime", AgentRuntime::parse)?,
         native_id: parsed(row, "native_id", |text| Uuid::try_parse(text).ok())?,
         options: parsed(row, "options", |text| serde_json::from_str(text).ok())?,
         parent: optional(row, "parent", |text| SessionId::parse(text).ok())?,
-        base: base.map(|no| (SessionNo(no), base_seq)),
+        base: base.map(|no| (SessionRowId(no), base_seq)),
         last_seq: unsigned(row, "last_seq")?,
-        card: card(row)?,
-        far_checkpoint: row.try_get::<Option<i64>, _>("far_checkpoint")?.map(|n| n as u64),
-        far_seq: unsigned(row, "far_seq")?,
+        summary: card(row)?,
+        remote_checkpoint: row.try_get::<Option<i64>, _>("far_checkpoint")?.map(|n| n as u64),
+        remote_seq: unsigned(row, "far_seq")?,
         created_at: Timestamp(row.try_get("created_at")?),
         last_active_at: Timestamp(row.try_get("last_active_at")?),
     })
 }
 
-fn card(row: &SqliteRow) -> Result<Card> {
+fn card(row: &SqliteRow) -> Result<SessionSummary> {
     let checkpoint: Option<i64> = row.try_get("checkpoint")?;
-    Ok(Card {
-        status: parsed(row, "status", Status::parse)?,
+    Ok(SessionSummary {
+        status: parsed(row, "status", SessionStatus::parse)?,
         title: row.try_get("title")?,
         last_text: row.try_get("last_text")?,
         turns: unsigned(row, "turns")?,
@@ -274,15 +286,16 @@ fn card(row: &SqliteRow) -> Result<Card> {
     })
 }
 
-pub(super) async fn hold(db: &SqlitePool, workspace: WorkspaceId) -> Result<Option<Hold>> {
+pub(super) async fn hold(db: &SqlitePool, workspace: WorkspaceId) -> Result<Option<LeaseHolder>> {
     let row = query("SELECT node, epoch FROM workspaces WHERE id = ?")
         .bind(workspace.to_string())
         .fetch_optional(db)
         .await?;
-    row.map(|row| Ok(Hold { node: row.try_get("node")?, epoch: Epoch(unsigned(&row, "epoch")?) })).transpose()
+    row.map(|row| Ok(LeaseHolder { node: row.try_get("node")?, epoch: Epoch(unsigned(&row, "epoch")?) }))
+        .transpose()
 }
 
-pub(super) async fn line(db: &SqlitePool, no: SessionNo) -> Result<Vec<(SessionNo, Seq)>> {
+pub(super) async fn lineage(db: &SqlitePool, no: SessionRowId) -> Result<Vec<(SessionRowId, EventSeq)>> {
     let rows = query(
         "WITH RECURSIVE line (n, base_session, base_seq) AS (
              SELECT n, base_session, base_seq FROM sessions WHERE n = ?
@@ -292,11 +305,11 @@ pub(super) async fn line(db: &SqlitePool, no: SessionNo) -> Result<Vec<(SessionN
     .bind(no.0)
     .fetch_all(db)
     .await?;
-    rows.iter().map(|row| Ok((SessionNo(row.try_get(0)?), unsigned(row, 1)?))).collect()
+    rows.iter().map(|row| Ok((SessionRowId(row.try_get(0)?), unsigned(row, 1)?))).collect()
 }
 
 /// Each session of the line with the part of the log that is read from it: after `.1`, up to `.2`. Oldest first.
-pub(super) fn parts(line: &Line) -> Vec<(SessionNo, Seq, Seq)> {
+pub(super) fn lineage_parts(line: &LogLineage) -> Vec<(SessionRowId, EventSeq, EventSeq)> {
     let mut upto = i64::MAX as u64;
     let mut parts = Vec::new();
     for &(no, own_after) in line.iter() {
@@ -307,7 +320,7 @@ pub(super) fn parts(line: &Line) -> Vec<(SessionNo, Seq, Seq)> {
     parts
 }
 
-pub(super) async fn facts(db: &SqlitePool, no: SessionNo) -> Result<Vec<Event>> {
+pub(super) async fn facts(db: &SqlitePool, no: SessionRowId) -> Result<Vec<Event>> {
     let rows = query("SELECT * FROM events WHERE session = ? AND kind <> 'said' ORDER BY seq")
         .bind(no.0)
         .fetch_all(db)
@@ -317,14 +330,14 @@ pub(super) async fn facts(db: &SqlitePool, no: SessionNo) -> Result<Vec<Event>> 
 
 /// What one answer may hold, unless its first row alone is larger: lines are as long as a sandbox likes to make
 /// them, and a page of them must still fit into memory.
-const MOST_BYTES: u64 = 8 << 20;
+const MAX_PAGE_BYTES: u64 = 8 << 20;
 
 /// How many rows of these sizes fit, after `used` bytes of others.
 pub(super) fn fitting(sizes: &[SqliteRow], used: &mut u64) -> Result<u32> {
     let mut count = 0;
     for row in sizes {
         let size = unsigned(row, "size")?;
-        if *used > 0 && *used + size > MOST_BYTES {
+        if *used > 0 && *used + size > MAX_PAGE_BYTES {
             break;
         }
         *used += size.max(1);
@@ -344,15 +357,20 @@ const ITEM_SIZES: &str = "
     SELECT seq, n, octet_length(json) FROM deltas WHERE session = ?1 AND (seq, n) > (?2, ?3) AND seq < ?4
     ORDER BY 1, 2 LIMIT ?5";
 
-pub(super) async fn items(db: &SqlitePool, line: &Line, after: Cursor, limit: u32) -> Result<Vec<Item>> {
+pub(super) async fn items(
+    db: &SqlitePool,
+    line: &LogLineage,
+    after: LogCursor,
+    limit: u32,
+) -> Result<Vec<LogItem>> {
     let (mut items, mut used) = (Vec::new(), 0);
-    for (no, own_after, upto) in parts(line) {
+    for (no, own_after, upto) in lineage_parts(line) {
         let left = limit - items.len() as u32;
         if left == 0 || after.seq >= upto {
             continue;
         }
         // The deltas after a fork's last shared event belong to the parent alone.
-        let from = if after.seq >= own_after { after } else { Cursor::event(own_after) };
+        let from = if after.seq >= own_after { after } else { LogCursor::event(own_after) };
         let asked = |sql: &'static str, limit: u32| {
             let bound = query(sql).bind(no.0).bind(from.seq as i64).bind(from.delta as i64);
             bound.bind(upto as i64).bind(limit)
@@ -369,15 +387,16 @@ pub(super) async fn items(db: &SqlitePool, line: &Line, after: Cursor, limit: u3
     Ok(items)
 }
 
-fn item(row: &SqliteRow) -> Result<Item> {
+fn item(row: &SqliteRow) -> Result<LogItem> {
     let kind: String = row.try_get("kind")?;
     let json: String = row.try_get("json")?;
-    let what = if kind == "delta" { WhatItem::Delta(json) } else { WhatItem::Event(fact(&kind, json)?) };
-    Ok(Item {
-        at: Cursor::delta(unsigned(row, "seq")?, unsigned(row, "n")?),
+    let what =
+        if kind == "delta" { LogItemContent::Delta(json) } else { LogItemContent::Event(fact(&kind, json)?) };
+    Ok(LogItem {
+        at: LogCursor::delta(unsigned(row, "seq")?, unsigned(row, "n")?),
         turn: optional(row, "turn", TurnId::parse)?,
         time: Timestamp(row.try_get("at")?),
-        what,
+        content: what,
     })
 }
 
@@ -423,12 +442,12 @@ impl EventsSql {
     }
 }
 
-pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> Result<Vec<Event>> {
+pub(super) async fn events(db: &SqlitePool, line: &LogLineage, asked: &EventQuery) -> Result<Vec<Event>> {
     let kinds =
         (!asked.kinds.is_empty()).then(|| serde_json::to_string(&asked.kinds).expect("a list of words"));
     let sql = EventsSql::of(&asked.kinds);
     let (mut events, mut used) = (Vec::new(), 0);
-    for (no, own_after, upto) in parts(line) {
+    for (no, own_after, upto) in lineage_parts(line) {
         let left = asked.limit - events.len() as u32;
         if left == 0 || asked.after >= upto {
             continue;
@@ -467,19 +486,19 @@ fn fact(kind: &str, json: String) -> Result<Fact> {
 pub(super) async fn positions(
     db: &SqlitePool,
     incarnation: Incarnation,
-) -> Result<Vec<(SessionNo, JournalPosition)>> {
+) -> Result<Vec<(SessionRowId, JournalPosition)>> {
     let rows = query("SELECT session, process, position FROM journals WHERE incarnation = ?")
         .bind(incarnation.to_string())
         .fetch_all(db)
         .await?;
     let heard = |row: &SqliteRow| {
         let heard = JournalPosition { incarnation, process: row.try_get(1)?, position: unsigned(row, 2)? };
-        Ok((SessionNo(row.try_get(0)?), heard))
+        Ok((SessionRowId(row.try_get(0)?), heard))
     };
     rows.iter().map(heard).collect()
 }
 
-pub(super) async fn turn(db: &SqlitePool, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {
+pub(super) async fn turn(db: &SqlitePool, no: SessionRowId, turn: TurnId) -> Result<Option<TurnRow>> {
     let row = query("SELECT * FROM turns WHERE id = ? AND session = ?")
         .bind(turn.to_string())
         .bind(no.0)
@@ -526,7 +545,7 @@ pub(super) async fn taken_back(
     db: &SqlitePool,
     workspace: WorkspaceId,
     after: u64,
-) -> Result<Vec<(TakenBack, Timestamp)>> {
+) -> Result<Vec<(WorkspaceRewind, Timestamp)>> {
     let rows = query(
         "SELECT c.number, c.back, c.at, s.id FROM checkpoints c
          LEFT JOIN sessions s ON s.n = c.session AND s.trashed_at IS NULL WHERE c.workspace = ? AND c.number > ? AND c.back IS NOT NULL ORDER BY c.number",
@@ -537,7 +556,7 @@ pub(super) async fn taken_back(
         .map(|row| {
             let by = optional(row, "id", |text| SessionId::parse(text).ok())?;
             let (checkpoint, to) = (unsigned(row, "number")?, unsigned(row, "back")?);
-            Ok((TakenBack { by, checkpoint, to }, Timestamp(row.try_get("at")?)))
+            Ok((WorkspaceRewind { by, checkpoint, to }, Timestamp(row.try_get("at")?)))
         })
         .collect()
 }
@@ -551,7 +570,7 @@ pub(super) async fn tenants(db: &SqlitePool) -> Result<Vec<TenantId>> {
         .collect()
 }
 
-pub(super) async fn holdings(db: &SqlitePool, tenant: &TenantId) -> Result<Holdings> {
+pub(super) async fn holdings(db: &SqlitePool, tenant: &TenantId) -> Result<TenantSnapshots> {
     let versions =
         query("SELECT v.tree FROM agent_versions v JOIN agents a ON a.n = v.agent WHERE a.tenant = ?");
     let versions = versions.bind(tenant.as_str()).fetch_all(db).await?;
@@ -562,11 +581,11 @@ pub(super) async fn holdings(db: &SqlitePool, tenant: &TenantId) -> Result<Holdi
          ORDER BY c.workspace, c.number DESC",
     );
     let rows = rows.bind(tenant.as_str()).fetch_all(db).await?;
-    let held = |row: &SqliteRow| -> Result<Held> {
+    let held = |row: &SqliteRow| -> Result<TenantCheckpoint> {
         let workspace = parsed(row, "workspace", WorkspaceId::parse)?;
-        Ok(Held { checkpoint: checkpoint_row(row, workspace)?, needed: row.try_get("needed")? })
+        Ok(TenantCheckpoint { checkpoint: checkpoint_row(row, workspace)?, needed: row.try_get("needed")? })
     };
-    Ok(Holdings {
+    Ok(TenantSnapshots {
         versions: versions.iter().map(|row| Ok(row.try_get("tree")?)).collect::<Result<_>>()?,
         checkpoints: rows.iter().map(held).collect::<Result<_>>()?,
     })
@@ -590,19 +609,20 @@ pub(super) fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<
         bytes: unsigned(row, "bytes")?,
         skipped: count("skipped")?,
         unsettled: count("unsettled")?,
-        beside: optional(row, "beside", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
-        back: count("back")?,
-        removed: row.try_get::<Option<i64>, _>("removed_at")?.map(Timestamp),
-        far: row.try_get::<Option<i64>, _>("far_at")?.map(Timestamp),
+        concurrent_turns: optional(row, "beside", |text| serde_json::from_str(text).ok())?
+            .unwrap_or_default(),
+        rewound_to: count("back")?,
+        removed_at: row.try_get::<Option<i64>, _>("removed_at")?.map(Timestamp),
+        uploaded_at: row.try_get::<Option<i64>, _>("far_at")?.map(Timestamp),
         at: Timestamp(row.try_get("at")?),
     })
 }
 
-fn consistency(text: &str) -> Option<Consistency> {
+fn consistency(text: &str) -> Option<CaptureConsistency> {
     match text {
-        "frozen" => Some(Consistency::Frozen),
-        "stopped" => Some(Consistency::Stopped),
-        "live" => Some(Consistency::Live),
+        "frozen" => Some(CaptureConsistency::Frozen),
+        "stopped" => Some(CaptureConsistency::Stopped),
+        "live" => Some(CaptureConsistency::Live),
         _ => None,
     }
 }

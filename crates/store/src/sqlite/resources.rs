@@ -1,8 +1,8 @@
 //! What sandboxes took of the machine.
 
 use super::read::{parsed, unsigned};
-use crate::{Result, Scope, UsageQuery};
-use ash_model::{Incarnation, Resources, SessionId, SessionNo, Timestamp, WorkspaceId};
+use crate::{AccessScope, Result, UsageQuery};
+use ash_model::{Incarnation, ResourceUsage, SessionId, SessionRowId, Timestamp, WorkspaceId};
 use sqlx::{QueryBuilder, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
@@ -15,10 +15,10 @@ fn number(number: u64) -> i64 {
 pub(super) async fn took(
     db: &mut Db,
     workspace: WorkspaceId,
-    (incarnation, taken): (Incarnation, Resources),
+    (incarnation, taken): (Incarnation, ResourceUsage),
     at: Timestamp,
 ) -> Result<()> {
-    let Resources { cpu_ms, peak_memory, disk_bytes, files } = taken;
+    let ResourceUsage { cpu_ms, peak_memory, disk_bytes, files } = taken;
     query(
         "INSERT INTO resources (workspace, incarnation, before_ms, cpu_ms, peak_memory, disk_bytes, files, at)
          VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)
@@ -40,7 +40,7 @@ pub(super) async fn took(
 }
 
 /// Of one workspace, or of all together.
-pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Result<Resources> {
+pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Result<ResourceUsage> {
     let row = query(
         "SELECT coalesce(sum(before_ms + cpu_ms), 0) AS cpu_ms, coalesce(max(peak_memory), 0) AS peak_memory,
              coalesce(sum(disk_bytes), 0) AS disk_bytes, coalesce(sum(files), 0) AS files
@@ -52,7 +52,11 @@ pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Re
     resources(&row)
 }
 
-pub(super) async fn taken_of(db: &SqlitePool, scope: &Scope, asked: &UsageQuery) -> Result<Resources> {
+pub(super) async fn taken_of(
+    db: &SqlitePool,
+    scope: &AccessScope,
+    asked: &UsageQuery,
+) -> Result<ResourceUsage> {
     let mut sql = QueryBuilder::new(
         "SELECT coalesce(sum(before_ms + cpu_ms), 0) AS cpu_ms, coalesce(max(peak_memory), 0) AS peak_memory,
              coalesce(sum(disk_bytes), 0) AS disk_bytes, coalesce(sum(files), 0) AS files
@@ -62,7 +66,7 @@ pub(super) async fn taken_of(db: &SqlitePool, scope: &Scope, asked: &UsageQuery)
     for owner in scope.owner.iter().chain(&asked.owner) {
         sql.push(" AND owner = ").push_bind(owner.as_str());
     }
-    if let Some(SessionNo(no)) = asked.session {
+    if let Some(SessionRowId(no)) = asked.session {
         sql.push(" AND n = ").push_bind(no);
     }
     if let Some(agent) = &asked.agent {
@@ -74,9 +78,9 @@ pub(super) async fn taken_of(db: &SqlitePool, scope: &Scope, asked: &UsageQuery)
 
 pub(super) async fn taken_by(
     db: &SqlitePool,
-    scope: &Scope,
+    scope: &AccessScope,
     sessions: &[SessionId],
-) -> Result<Vec<(SessionId, Resources)>> {
+) -> Result<Vec<(SessionId, ResourceUsage)>> {
     let mut sql = QueryBuilder::new(
         "SELECT s.id, r.before_ms + r.cpu_ms AS cpu_ms, r.peak_memory, r.disk_bytes, r.files
          FROM sessions s JOIN resources r ON r.workspace = s.workspace WHERE s.tenant = ",
@@ -95,8 +99,8 @@ pub(super) async fn taken_by(
     rows.iter().map(|row| Ok((parsed(row, "id", |id| SessionId::parse(id).ok())?, resources(row)?))).collect()
 }
 
-fn resources(row: &SqliteRow) -> Result<Resources> {
-    Ok(Resources {
+fn resources(row: &SqliteRow) -> Result<ResourceUsage> {
+    Ok(ResourceUsage {
         cpu_ms: unsigned(row, "cpu_ms")?,
         peak_memory: unsigned(row, "peak_memory")?,
         disk_bytes: unsigned(row, "disk_bytes")?,

@@ -1,9 +1,10 @@
 //! What was used. A row is written in the transaction of the event that it follows from.
 
 use super::read::{optional, owner};
-use crate::{Error, Result, Scope, UsageBy, UsageQuery, UsageSum};
+use crate::{AccessScope, Error, Result, UsageGrouping, UsageQuery, UsageReportRow};
 use ash_model::{
-    AgentName, Fact, SessionId, SessionNo, Spent, Timestamp, TurnId, Usage, Used, luggage::Line,
+    AgentName, Fact, SessionId, SessionRowId, Timestamp, TokenUsage, TurnId, UsageIncrement, UsageTotal,
+    luggage::EventLine,
 };
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
@@ -12,10 +13,10 @@ type Db = SqliteConnection;
 /// A day in milliseconds.
 const DAY: i64 = 86_400_000;
 /// More is not counted: it is a lie, and the sums of others must not break on it. Floats hold all numbers up to here.
-const MOST: u64 = 9_000_000_000_000_000;
+const MAX_COUNT: u64 = 9_000_000_000_000_000;
 
-pub(super) async fn add(db: &mut Db, no: SessionNo, used: &Used, at: Timestamp) -> Result<()> {
-    if used.usage.is_nothing() && !used.first {
+pub(super) async fn add(db: &mut Db, no: SessionRowId, used: &UsageIncrement, at: Timestamp) -> Result<()> {
+    if used.usage.is_zero() && !used.first {
         return Ok(());
     }
     query(
@@ -40,18 +41,18 @@ pub(super) async fn add(db: &mut Db, no: SessionNo, used: &Used, at: Timestamp) 
     .bind(used.nano_usd.is_none())
     .bind(used.first && !used.helper)
     .bind(at.0)
-    .bind(counted(MOST))
+    .bind(counted(MAX_COUNT))
     .execute(db)
     .await?;
     Ok(())
 }
 
 fn counted(number: u64) -> i64 {
-    i64::try_from(number.min(MOST)).unwrap_or(i64::MAX)
+    i64::try_from(number.min(MAX_COUNT)).unwrap_or(i64::MAX)
 }
 
 /// A session that comes back brings what it used along.
-pub(super) async fn rebuild(db: &mut Db, no: SessionNo, events: &[Line]) -> Result<()> {
+pub(super) async fn rebuild(db: &mut Db, no: SessionRowId, events: &[EventLine]) -> Result<()> {
     for line in events.iter().filter(|line| line.kind == "used") {
         let fact = Fact::decode(&line.kind, line.json.clone());
         let fact = fact.map_err(|error| Error::Damaged { what: "event", why: error.to_string() })?;
@@ -63,7 +64,7 @@ pub(super) async fn rebuild(db: &mut Db, no: SessionNo, events: &[Line]) -> Resu
 }
 
 /// What it used stays with its agent and its owner; that it was it goes.
-pub(super) async fn forget(db: &mut Db, no: SessionNo) -> Result<()> {
+pub(super) async fn forget(db: &mut Db, no: SessionRowId) -> Result<()> {
     query("UPDATE usage SET id = NULL WHERE session = ?").bind(no.0).execute(db).await?;
     Ok(())
 }
@@ -71,18 +72,18 @@ pub(super) async fn forget(db: &mut Db, no: SessionNo) -> Result<()> {
 /// The newest first; by day, the latest day.
 pub(super) async fn sums(
     db: &SqlitePool,
-    scope: &Scope,
-    by: Option<UsageBy>,
+    scope: &AccessScope,
+    by: Option<UsageGrouping>,
     asked: &UsageQuery,
-) -> Result<Vec<UsageSum>> {
+) -> Result<Vec<UsageReportRow>> {
     let keys = match by {
         None => "",
-        Some(UsageBy::Turn) => "turn, session, id, agent, owner",
-        Some(UsageBy::Session) => "session, id, agent, owner",
-        Some(UsageBy::Agent) => "agent",
-        Some(UsageBy::Owner) => "owner",
-        Some(UsageBy::Model) => "model",
-        Some(UsageBy::Day) => "day",
+        Some(UsageGrouping::Turn) => "turn, session, id, agent, owner",
+        Some(UsageGrouping::Session) => "session, id, agent, owner",
+        Some(UsageGrouping::Agent) => "agent",
+        Some(UsageGrouping::Owner) => "owner",
+        Some(UsageGrouping::Model) => "model",
+        Some(UsageGrouping::Day) => "day",
     };
     let comma = if keys.is_empty() { "" } else { ", " };
     // Of the largest numbers a sum of integers would fail.
@@ -98,7 +99,7 @@ pub(super) async fn sums(
     for owner in scope.owner.iter().chain(&asked.owner) {
         sql.push(" AND owner = ").push_bind(owner.as_str());
     }
-    if let Some(SessionNo(no)) = asked.session {
+    if let Some(SessionRowId(no)) = asked.session {
         sql.push(" AND session = ").push_bind(no);
     }
     if let Some(agent) = &asked.agent {
@@ -117,15 +118,15 @@ pub(super) async fn sums(
     sql.build().fetch_all(db).await?.iter().map(|row| sum(row, by)).collect()
 }
 
-fn sum(row: &SqliteRow, by: Option<UsageBy>) -> Result<UsageSum> {
+fn sum(row: &SqliteRow, by: Option<UsageGrouping>) -> Result<UsageReportRow> {
     let number = |name: &str| row.try_get::<i64, _>(name).map(|number| u64::try_from(number).unwrap_or(0));
-    let usage = Usage {
+    let usage = TokenUsage {
         input_tokens: number("input")?,
         output_tokens: number("output")?,
         cache_creation_tokens: number("cache_write")?,
         cache_read_tokens: number("cache_read")?,
     };
-    let spent = Spent {
+    let spent = UsageTotal {
         usage,
         nano_usd: number("nano_usd")?,
         unpriced: number("unpriced")? > 0,
@@ -133,24 +134,24 @@ fn sum(row: &SqliteRow, by: Option<UsageBy>) -> Result<UsageSum> {
     };
     let at = |name: &str| row.try_get::<Option<i64>, _>(name).map(|at| at.map(Timestamp));
     let (first, last, turns) = (at("first_at")?, at("last_at")?, number("turns")?);
-    let mut sum = UsageSum { spent, turns, first, last, ..UsageSum::default() };
-    if by == Some(UsageBy::Turn) {
+    let mut sum = UsageReportRow { spent, turns, first, last, ..UsageReportRow::default() };
+    if by == Some(UsageGrouping::Turn) {
         let turn: String = row.try_get("turn")?;
         sum.turn = TurnId::parse(&turn);
     }
-    if matches!(by, Some(UsageBy::Turn | UsageBy::Session)) {
+    if matches!(by, Some(UsageGrouping::Turn | UsageGrouping::Session)) {
         sum.session = optional(row, "id", |text| SessionId::parse(text).ok())?;
     }
-    if matches!(by, Some(UsageBy::Turn | UsageBy::Session | UsageBy::Agent)) {
+    if matches!(by, Some(UsageGrouping::Turn | UsageGrouping::Session | UsageGrouping::Agent)) {
         sum.agent = optional(row, "agent", |text| AgentName::parse(text).ok())?;
     }
-    if matches!(by, Some(UsageBy::Turn | UsageBy::Session | UsageBy::Owner)) {
+    if matches!(by, Some(UsageGrouping::Turn | UsageGrouping::Session | UsageGrouping::Owner)) {
         sum.owner = owner(row)?;
     }
-    if by == Some(UsageBy::Model) {
+    if by == Some(UsageGrouping::Model) {
         sum.model = row.try_get("model")?;
     }
-    if by == Some(UsageBy::Day) {
+    if by == Some(UsageGrouping::Day) {
         let start = Timestamp(row.try_get::<i64, _>("day")? * DAY);
         sum.day = Some(start.to_string().chars().take("2026-01-31".len()).collect());
     }

@@ -7,11 +7,15 @@ use super::{
     messages::is_message,
     read::{parsed, unsigned},
     trash, usage,
-    write::{encoded, noted, number, save_new_checkpoint, save_turn, ttl, waiting},
+    write::{encode_metadata, encode_pending, encoded, number, save_new_checkpoint, save_turn, ttl},
 };
-use crate::{Adoption, Deed, Diverged, Error, LogPosition, Order, Rebuilt, Result, Seal};
+use crate::{
+    AuditAction, AuditActor, DivergedFork, Error, HistoryAdoption, RebuiltSession, Result, SealingKey,
+    SessionLogEnd,
+};
 use ash_model::{
-    Epoch, Seq, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId, far::Tombstone, luggage::Line,
+    Epoch, EventSeq, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId, far::SessionTombstone,
+    luggage::EventLine,
 };
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
@@ -21,20 +25,20 @@ type Db = SqliteConnection;
 const TOMBSTONE: &str = "tombstone";
 
 /// Of all sessions of a tenant, those in the trash included, which come first: of two of one id the last one counts.
-pub(super) async fn log_positions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<LogPosition>> {
+pub(super) async fn log_positions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<SessionLogEnd>> {
     let rows = query(
         "SELECT s.n, coalesce(s.purged_id, s.id) AS id, s.workspace, s.last_seq, s.far_seq, w.epoch FROM sessions s
          JOIN workspaces w ON w.id = s.workspace WHERE s.tenant = ? ORDER BY s.trashed_at IS NULL, s.n",
     );
     let rows = rows.bind(tenant.as_str()).fetch_all(db).await?;
     let position = |row: &SqliteRow| {
-        Ok(LogPosition {
-            no: SessionNo(row.try_get("n")?),
+        Ok(SessionLogEnd {
+            no: SessionRowId(row.try_get("n")?),
             session: parsed(row, "id", |text| SessionId::parse(text).ok())?,
             workspace: parsed(row, "workspace", WorkspaceId::parse)?,
             epoch: Epoch(unsigned(row, "epoch")?),
             seq: unsigned(row, "last_seq")?,
-            far_seq: unsigned(row, "far_seq")?,
+            remote_seq: unsigned(row, "far_seq")?,
         })
     };
     rows.iter().map(position).collect()
@@ -45,16 +49,16 @@ pub(super) async fn tombstones(
     db: &SqlitePool,
     unsent: bool,
     limit: u32,
-) -> Result<Vec<(SessionNo, Tombstone)>> {
+) -> Result<Vec<(SessionRowId, SessionTombstone)>> {
     let rows = query(
         "SELECT n, tenant, purged_id, purged_epoch, purged_seq, trashed_at FROM sessions
          WHERE trashed_at IS NOT NULL AND (tombstone_far_at IS NULL OR NOT ?) ORDER BY trashed_at LIMIT ?",
     );
     let rows = rows.bind(unsent).bind(limit).fetch_all(db).await?;
-    rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), tombstone_row(row)?))).collect()
+    rows.iter().map(|row| Ok((SessionRowId(row.try_get("n")?), tombstone_row(row)?))).collect()
 }
 
-pub(super) async fn tombstone(db: &SqlitePool, no: SessionNo) -> Result<Option<(Tombstone, bool)>> {
+pub(super) async fn tombstone(db: &SqlitePool, no: SessionRowId) -> Result<Option<(SessionTombstone, bool)>> {
     let row = query(
         "SELECT tenant, purged_id, purged_epoch, purged_seq, trashed_at, tombstone_far_at IS NOT NULL AS sent FROM sessions
          WHERE n = ? AND trashed_at IS NOT NULL",
@@ -63,8 +67,8 @@ pub(super) async fn tombstone(db: &SqlitePool, no: SessionNo) -> Result<Option<(
     row.map(|row| Ok((tombstone_row(&row)?, row.try_get("sent")?))).transpose()
 }
 
-pub(super) fn tombstone_row(row: &SqliteRow) -> Result<Tombstone> {
-    Ok(Tombstone {
+pub(super) fn tombstone_row(row: &SqliteRow) -> Result<SessionTombstone> {
+    Ok(SessionTombstone {
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         session: parsed(row, "purged_id", |text| SessionId::parse(text).ok())?,
         epoch: Epoch(unsigned(row, "purged_epoch")?),
@@ -75,8 +79,8 @@ pub(super) fn tombstone_row(row: &SqliteRow) -> Result<Tombstone> {
 
 /// Goes on with the history of another witness where both are the same for the last time. What the database has beyond
 /// that becomes a fork.
-pub(super) async fn adopt(db: &mut Db, adoption: &Adoption) -> Result<()> {
-    let Adoption { rebuilt, session, last_seq, common, diverged } = adoption;
+pub(super) async fn adopt(db: &mut Db, adoption: &HistoryAdoption) -> Result<()> {
+    let HistoryAdoption { rebuilt, session, last_seq, common, diverged } = adoption;
     let (no, manifest) = (*session, &rebuilt.manifest);
     let unchanged = query("SELECT 1 FROM sessions WHERE n = ? AND last_seq = ?");
     let unchanged = unchanged.bind(no.0).bind(number(*last_seq)?).fetch_optional(&mut *db).await?;
@@ -90,7 +94,7 @@ pub(super) async fn adopt(db: &mut Db, adoption: &Adoption) -> Result<()> {
     // Its sandbox, if it lives, speaks of a history that is not known here.
     query("DELETE FROM journals WHERE session = ?").bind(no.0).execute(&mut *db).await?;
     let new = rebuilt.events.iter().filter(|line| line.seq > *common);
-    let new: Vec<Line> = new.cloned().collect();
+    let new: Vec<EventLine> = new.cloned().collect();
     add_lines(db, no, &new).await?;
     usage::rebuild(db, no, &new).await?;
     for turn in &rebuilt.turns {
@@ -123,7 +127,7 @@ pub(super) async fn adopt(db: &mut Db, adoption: &Adoption) -> Result<()> {
     update_session(db, no, rebuilt).await
 }
 
-pub(super) async fn add_lines(db: &mut Db, no: SessionNo, lines: &[Line]) -> Result<()> {
+pub(super) async fn add_lines(db: &mut Db, no: SessionRowId, lines: &[EventLine]) -> Result<()> {
     for line in lines {
         query("INSERT INTO events (session, seq, turn, at, kind, json, is_message) VALUES (?, ?, ?, ?, ?, ?, ?)")
             .bind(no.0)
@@ -139,9 +143,9 @@ pub(super) async fn add_lines(db: &mut Db, no: SessionNo, lines: &[Line]) -> Res
     Ok(())
 }
 
-async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result<()> {
-    let Rebuilt { manifest, card, checkpoints, .. } = rebuilt;
-    let there = checkpoints.iter().filter(|one| one.removed.is_none() && one.far.is_some());
+async fn update_session(db: &mut Db, no: SessionRowId, rebuilt: &RebuiltSession) -> Result<()> {
+    let RebuiltSession { manifest, summary: card, checkpoints, .. } = rebuilt;
+    let there = checkpoints.iter().filter(|one| one.removed_at.is_none() && one.uploaded_at.is_some());
     let far_checkpoint = there.map(|checkpoint| checkpoint.number).max();
     query(
         "UPDATE sessions SET version = ?2, status = ?3, options = ?4, env = coalesce(?5, env), last_seq = ?6, title = ?7,
@@ -163,10 +167,10 @@ async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result
     .bind(card.problem.as_ref().map(encoded))
     .bind(card.checkpoint.map(number).transpose()?)
     .bind(manifest.last_active_at.0)
-    .bind(waiting(&card.pending))
-    .bind(number(rebuilt.far_seq())?)
+    .bind(encode_pending(&card.pending))
+    .bind(number(rebuilt.remote_seq())?)
     .bind(far_checkpoint.map(number).transpose()?)
-    .bind(noted(&manifest.metadata))
+    .bind(encode_metadata(&manifest.metadata))
     .bind(ttl(&manifest.options)?)
     .bind(card.lock.as_ref().map(encoded))
     .bind(manifest.workspace.to_string())
@@ -180,7 +184,7 @@ async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result
 }
 
 /// What a session has after event `common` becomes a fork of it, in a workspace of its own.
-async fn split_off(db: &mut Db, no: SessionNo, common: Seq, diverged: &Diverged) -> Result<()> {
+async fn split_off(db: &mut Db, no: SessionRowId, common: EventSeq, diverged: &DivergedFork) -> Result<()> {
     let (workspace, at) = (diverged.workspace.to_string(), number(common)?);
     query(
         "INSERT INTO workspaces (id, tenant, agent, node, epoch, created_at, owner)
@@ -242,9 +246,9 @@ pub(super) async fn raise_epoch(db: &mut Db, workspace: WorkspaceId, epoch: Epoc
 
 pub(super) async fn purge_again(
     db: &mut Db,
-    seal: &Seal,
-    no: SessionNo,
-    (at, by): (Timestamp, &Order),
+    seal: &SealingKey,
+    no: SessionRowId,
+    (at, by): (Timestamp, &AuditActor),
 ) -> Result<()> {
     let ended = query("UPDATE sessions SET status = 'ended', open_turns = 0, lock = NULL WHERE n = ?");
     ended.bind(no.0).execute(&mut *db).await?;
@@ -254,9 +258,9 @@ pub(super) async fn purge_again(
 /// A session that came back for its forks alone: it is in the trash at once, under the tombstone that it had.
 pub(super) async fn bury_rebuilt(
     db: &mut Db,
-    seal: &Seal,
-    no: SessionNo,
-    (at, tombstone): (Timestamp, &Tombstone),
+    seal: &SealingKey,
+    no: SessionRowId,
+    (at, tombstone): (Timestamp, &SessionTombstone),
 ) -> Result<()> {
     query(
         "UPDATE sessions SET status = 'ended', open_turns = 0, lock = NULL, id = '.' || n, purged_id = ?2, purged_epoch = ?3,
@@ -271,5 +275,5 @@ pub(super) async fn bury_rebuilt(
     .execute(&mut *db)
     .await?;
     usage::forget(db, no).await?;
-    audit::of_purged(db, seal, no, (Deed::Purged, at, TOMBSTONE)).await
+    audit::of_purged(db, seal, no, (AuditAction::Purged, at, TOMBSTONE)).await
 }

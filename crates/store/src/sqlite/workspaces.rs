@@ -4,14 +4,14 @@ use super::{
     read::{owner, parsed, unsigned},
     write::number,
 };
-use crate::{Error, NewWorkspace, Order, Result, Scope, Workspace};
+use crate::{AccessScope, AuditActor, Error, NewWorkspaceRow, Result, WorkspaceRow};
 use ash_model::{AgentName, Slug, TenantId, Timestamp, WorkspaceId};
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
 
 /// Of two who make the same one, both have it; but it is one agent's.
-pub(super) async fn make(db: &mut Db, new: &NewWorkspace) -> Result<Workspace> {
+pub(super) async fn make(db: &mut Db, new: &NewWorkspaceRow) -> Result<WorkspaceRow> {
     query(
         "INSERT INTO workspaces (id, tenant, owner, slug, agent, node, epoch, created_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?)
          ON CONFLICT (tenant, slug) DO NOTHING",
@@ -40,7 +40,7 @@ pub(super) async fn make(db: &mut Db, new: &NewWorkspace) -> Result<Workspace> {
     }
 }
 
-pub(super) async fn find(db: &SqlitePool, scope: &Scope, slug: &Slug) -> Result<Option<Workspace>> {
+pub(super) async fn find(db: &SqlitePool, scope: &AccessScope, slug: &Slug) -> Result<Option<WorkspaceRow>> {
     let row = query(
         "SELECT * FROM named_workspaces WHERE tenant = ?1 AND slug = ?2 AND (?3 IS NULL OR owner = ?3)",
     )
@@ -52,7 +52,7 @@ pub(super) async fn find(db: &SqlitePool, scope: &Scope, slug: &Slug) -> Result<
     row.as_ref().map(workspace).transpose()
 }
 
-pub(super) async fn list(db: &SqlitePool, scope: &Scope) -> Result<Vec<Workspace>> {
+pub(super) async fn list(db: &SqlitePool, scope: &AccessScope) -> Result<Vec<WorkspaceRow>> {
     let rows = query(
         "SELECT * FROM named_workspaces WHERE tenant = ?1 AND (?2 IS NULL OR owner = ?2) ORDER BY slug",
     );
@@ -60,12 +60,17 @@ pub(super) async fn list(db: &SqlitePool, scope: &Scope) -> Result<Vec<Workspace
     rows.fetch_all(db).await?.iter().map(workspace).collect()
 }
 
-pub(super) async fn half_deleted(db: &SqlitePool) -> Result<Vec<Workspace>> {
+pub(super) async fn half_deleted(db: &SqlitePool) -> Result<Vec<WorkspaceRow>> {
     let rows = query("SELECT * FROM named_workspaces WHERE deleting_at IS NOT NULL");
     rows.fetch_all(db).await?.iter().map(workspace).collect()
 }
 
-pub(super) async fn begin_deleting(db: &mut Db, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
+pub(super) async fn begin_deleting(
+    db: &mut Db,
+    id: WorkspaceId,
+    at: Timestamp,
+    by: AuditActor,
+) -> Result<()> {
     let begun = query("UPDATE workspaces SET deleting_at = ? WHERE id = ? AND deleting_at IS NULL");
     let begun = begun.bind(at.0).bind(id.to_string()).execute(&mut *db).await?;
     // Whoever comes later only goes on with it.
@@ -90,9 +95,9 @@ pub(super) async fn deleted(db: &mut Db, id: WorkspaceId, at: Timestamp) -> Resu
     Ok(())
 }
 
-fn workspace(row: &SqliteRow) -> Result<Workspace> {
+fn workspace(row: &SqliteRow) -> Result<WorkspaceRow> {
     let checkpoint: Option<i64> = row.try_get("checkpoint")?;
-    Ok(Workspace {
+    Ok(WorkspaceRow {
         id: parsed(row, "id", WorkspaceId::parse)?,
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         owner: owner(row)?,

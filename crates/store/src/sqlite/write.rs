@@ -8,12 +8,14 @@ use super::{
     usage,
 };
 use crate::{
-    Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Hold, Key, Lease, NewAgent, NewSession, Order,
-    Result, Seal, SealedValues, TurnRow,
+    ApiKey, AuditAction, AuditActor, AuditEntry, Checkpoint, Error, IdempotencyClaim, Lease, LeaseHolder,
+    LogAppend, NewAgentVersion, NewSessionRow, Result, SealedSessionValues, SealingKey, SessionSummary,
+    TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Image, JournalPosition, Metadata, Note, Options, Provider,
-    Seq, SessionNo, Slug, Status, TenantId, Timestamp, WorkspaceId,
+    AgentName, CaptureConsistency, Epoch, EventSeq, Fact, Image, JournalPosition, MessageDelta,
+    ModelProvider, NewEvent, SessionMetadata, SessionOptions, SessionRowId, SessionStatus, Slug, TenantId,
+    Timestamp, WorkspaceId,
 };
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection, query};
@@ -31,7 +33,7 @@ pub(super) fn stored(what: Option<impl Serialize>) -> Result<Option<String>> {
     text.map_err(|error| Error::Damaged { what: "limits or needs", why: error.to_string() })
 }
 
-pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str, by: Order) -> Result<()> {
+pub(super) async fn add_key(db: &mut Db, key: &ApiKey, hash: &str, by: AuditActor) -> Result<()> {
     query("INSERT INTO api_keys (id, tenant, owner, label, hash, created_at) VALUES (?, ?, ?, ?, ?, ?)")
         .bind(&key.id)
         .bind(key.tenant.as_str())
@@ -41,30 +43,30 @@ pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str, by: Order) -> Re
         .bind(key.created_at.0)
         .execute(&mut *db)
         .await?;
-    audit::add(db, told_of(key, (Deed::KeyCreated, key.created_at), by), None).await
+    audit::add(db, key_audit_entry(key, (AuditAction::KeyCreated, key.created_at), by), None).await
 }
 
 pub(super) async fn remove_key(
     db: &mut Db,
     (tenant, id): (&TenantId, &str),
     at: Timestamp,
-    by: Order,
+    by: AuditActor,
 ) -> Result<bool> {
     let row = query("DELETE FROM api_keys WHERE tenant = ? AND id = ? RETURNING *");
     let row = row.bind(tenant.as_str()).bind(id).fetch_optional(&mut *db).await?;
     let Some(key) = row.as_ref().map(key_row).transpose()? else { return Ok(false) };
-    audit::add(db, told_of(&key, (Deed::KeyRemoved, at), by), None).await?;
+    audit::add(db, key_audit_entry(&key, (AuditAction::KeyRemoved, at), by), None).await?;
     Ok(true)
 }
 
-fn told_of(key: &Key, (deed, at): (Deed, Timestamp), by: Order) -> Audited {
+fn key_audit_entry(key: &ApiKey, (deed, at): (AuditAction, Timestamp), by: AuditActor) -> AuditEntry {
     let (tenant, owner) = (key.tenant.clone(), key.owner.clone());
-    Audited { no: 0, at, tenant, deed, subject: key.id.clone(), owner, by, detail: None }
+    AuditEntry { no: 0, at, tenant, action: deed, subject: key.id.clone(), owner, actor: by, detail: None }
 }
 
 /// `env`: `None` keeps the sealed environment that is there.
 /// Answers the version: a new one, or the one that the same idempotency key made before.
-pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<String>>) -> Result<u32> {
+pub(super) async fn deploy(db: &mut Db, agent: &NewAgentVersion, env: Option<Option<String>>) -> Result<u32> {
     if let Some(made) = deployed_before(db, agent).await? {
         return Ok(made);
     }
@@ -102,10 +104,10 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
     .bind(version)
     .bind(&agent.tree)
     .bind(agent.runtime.as_str())
-    .bind(agent.provider.map(Provider::as_str))
+    .bind(agent.provider.map(ModelProvider::as_str))
     .bind(agent.image.as_ref().map(Image::as_str))
     .bind(stored(agent.limits)?)
-    .bind(stored(Some(agent.needs).filter(|needs| !needs.is_nothing()))?)
+    .bind(stored(Some(agent.needs).filter(|needs| !needs.is_empty()))?)
     .bind(&agent.origin)
     .bind(agent.at.0)
     .execute(db)
@@ -114,7 +116,7 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
 }
 
 /// The version that its idempotency key stands for, once it has made one: `NAME@VERSION` in the key's row.
-async fn deployed_before(db: &mut Db, agent: &NewAgent) -> Result<Option<u32>> {
+async fn deployed_before(db: &mut Db, agent: &NewAgentVersion) -> Result<Option<u32>> {
     let Some(claim) = &agent.claim else { return Ok(None) };
     let row = query("SELECT resource FROM idempotency WHERE tenant = ? AND route = ? AND key = ?")
         .bind(agent.tenant.as_str())
@@ -163,7 +165,11 @@ pub(super) async fn delete_agent(
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn create(db: &mut Db, new: &NewSession, sealed: SealedValues) -> Result<SessionNo> {
+pub(super) async fn create(
+    db: &mut Db,
+    new: &NewSessionRow,
+    sealed: SealedSessionValues,
+) -> Result<SessionRowId> {
     match &new.slug {
         Some(slug) => refuse_deleted(db, new.workspace, slug).await?,
         None => {
@@ -193,30 +199,30 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, sealed: SealedValues) 
     .bind(new.agent.as_str())
     .bind(new.version)
     .bind(new.runtime.as_str())
-    .bind(new.card.status.as_str())
+    .bind(new.summary.status.as_str())
     .bind(new.native_id.to_string())
     .bind(serde_json::to_string(&new.options).expect("options are plain JSON"))
     .bind(sealed.env)
     .bind(new.parent.as_ref().map(|p| p.as_str()))
     .bind(new.base.map(|(no, _)| no.0))
     .bind(number(base_seq)?)
-    .bind(&new.card.title)
-    .bind(&new.card.last_text)
-    .bind(number(new.card.turns)?)
-    .bind(number(new.card.open_turns)?)
-    .bind(new.card.problem.as_ref().map(encoded))
-    .bind(new.card.checkpoint.map(number).transpose()?)
+    .bind(&new.summary.title)
+    .bind(&new.summary.last_text)
+    .bind(number(new.summary.turns)?)
+    .bind(number(new.summary.open_turns)?)
+    .bind(new.summary.problem.as_ref().map(encoded))
+    .bind(new.summary.checkpoint.map(number).transpose()?)
     .bind(new.at.0)
-    .bind(waiting(&new.card.pending))
+    .bind(encode_pending(&new.summary.pending))
     .bind(new.slug.as_ref().map(|slug| slug.as_str()))
     .bind(new.owner.as_ref().map(|owner| owner.as_str()))
-    .bind(noted(&new.metadata))
+    .bind(encode_metadata(&new.metadata))
     .bind(ttl(&new.options)?)
     .bind(sealed.secrets)
     .fetch_one(&mut *db)
     .await;
     let no = match inserted {
-        Ok(row) => SessionNo(row.try_get(0)?),
+        Ok(row) => SessionRowId(row.try_get(0)?),
         Err(sqlx::Error::Database(e)) if e.is_unique_violation() => {
             return Err(Error::Taken(format!("Session id \"{}\"", new.id)));
         }
@@ -227,10 +233,10 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, sealed: SealedValues) 
         refuse_fork_of_removed(db, new, checkpoint).await?;
         save_checkpoint(db, no, checkpoint).await?;
     }
-    add_events(db, no, base_seq + 1, &new.notes).await?;
+    add_events(db, no, base_seq + 1, &new.events).await?;
     purge::hide_gone_parent(db, no, new).await?;
     query("UPDATE sessions SET last_seq = ? WHERE n = ?")
-        .bind(number(base_seq + new.notes.len() as u64)?)
+        .bind(number(base_seq + new.events.len() as u64)?)
         .bind(no.0)
         .execute(db)
         .await?;
@@ -239,7 +245,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, sealed: SealedValues) 
 
 /// Whoever had this id may have been purged since it was looked at: with an epoch that is not later, what witnesses have of
 /// that session would be taken for this one's.
-async fn refuse_reused(db: &mut Db, new: &NewSession) -> Result<()> {
+async fn refuse_reused(db: &mut Db, new: &NewSessionRow) -> Result<()> {
     let purged = query(
         "SELECT 1 FROM sessions WHERE tenant = ?1 AND purged_id = ?2 AND (trashed_at >= ?4
            OR purged_epoch >= (SELECT epoch FROM workspaces WHERE id = ?3)) LIMIT 1",
@@ -260,7 +266,7 @@ async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Res
     there.map(drop).ok_or_else(|| Error::Deleting(slug.clone()))
 }
 
-async fn set_options(db: &mut Db, no: SessionNo, options: &Options) -> Result<()> {
+async fn set_options(db: &mut Db, no: SessionRowId, options: &SessionOptions) -> Result<()> {
     query("UPDATE sessions SET options = ?, ttl = ? WHERE n = ?")
         .bind(serde_json::to_string(options).expect("options are plain JSON"))
         .bind(ttl(options)?)
@@ -270,27 +276,32 @@ async fn set_options(db: &mut Db, no: SessionNo, options: &Options) -> Result<()
     Ok(())
 }
 
-pub(super) async fn set_env(db: &mut Db, no: SessionNo, sealed: Option<String>) -> Result<()> {
+pub(super) async fn set_env(db: &mut Db, no: SessionRowId, sealed: Option<String>) -> Result<()> {
     query("UPDATE sessions SET env = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
     Ok(())
 }
 
-pub(super) async fn set_secrets(db: &mut Db, no: SessionNo, sealed: Option<String>) -> Result<()> {
+pub(super) async fn set_secrets(db: &mut Db, no: SessionRowId, sealed: Option<String>) -> Result<()> {
     query("UPDATE sessions SET secrets = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
     Ok(())
 }
 
 /// Mostly none: NULL.
-pub(super) fn noted(metadata: &Metadata) -> Option<String> {
+pub(super) fn encode_metadata(metadata: &SessionMetadata) -> Option<String> {
     (!metadata.is_empty()).then(|| serde_json::to_string(metadata).expect("names and texts"))
 }
 
 /// 0 is never.
-pub(super) fn ttl(options: &Options) -> Result<Option<i64>> {
+pub(super) fn ttl(options: &SessionOptions) -> Result<Option<i64>> {
     options.ttl.filter(|seconds| *seconds > 0).map(number).transpose()
 }
 
-pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
+pub(super) async fn claim(
+    db: &mut Db,
+    workspace: WorkspaceId,
+    node: &str,
+    from: &LeaseHolder,
+) -> Result<Lease> {
     let epoch = Epoch(from.epoch.0 + 1);
     let done =
         query("UPDATE workspaces SET node = ?1, epoch = ?2 WHERE id = ?3 AND node = ?4 AND epoch = ?5")
@@ -307,21 +318,25 @@ pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from:
     Ok(Lease { workspace, epoch })
 }
 
-pub(super) async fn append(db: &mut Db, seal: &Seal, lease: &Lease, append: &Append) -> Result<()> {
+pub(super) async fn append(db: &mut Db, seal: &SealingKey, lease: &Lease, append: &LogAppend) -> Result<()> {
     // No event is before the first one, so nothing can be there that a step numbered 0 follows.
-    let before = append.first.checked_sub(1).ok_or(Error::Stale)?;
-    if append.notes.iter().any(|note| matches!(note.fact, Fact::Rewound(_) | Fact::Resumed { .. })) {
-        refuse_removed(db, lease.workspace, append.card.checkpoint).await?;
+    let before = append.first_seq.checked_sub(1).ok_or(Error::Stale)?;
+    if append.events.iter().any(|note| matches!(note.fact, Fact::Rewound(_) | Fact::Resumed { .. })) {
+        refuse_removed(db, lease.workspace, append.summary.checkpoint).await?;
     }
-    let ending = match append.card.status {
-        Status::Ended => audit::ending(db, append.session, append.at).await?,
-        Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => None,
+    let ending = match append.summary.status {
+        SessionStatus::Ended => audit::begin_end(db, append.session, append.at).await?,
+        SessionStatus::Starting
+        | SessionStatus::Active
+        | SessionStatus::Paused
+        | SessionStatus::Stopped
+        | SessionStatus::Error => None,
     };
     advance(db, lease, append, before).await?;
     if let Some(ordered) = ending {
-        audit::ended(db, seal, append.session, append.at, ordered).await?;
+        audit::finish_end(db, seal, append.session, append.at, ordered).await?;
     }
-    add_events(db, append.session, append.first, &append.notes).await?;
+    add_events(db, append.session, append.first_seq, &append.events).await?;
     add_deltas(db, append.session, &append.deltas, append.at).await?;
     for turn in &append.turns {
         save_turn(db, append.session, turn).await?;
@@ -341,7 +356,7 @@ pub(super) async fn append(db: &mut Db, seal: &Seal, lease: &Lease, append: &App
         .execute(&mut *db)
         .await?;
     }
-    for note in &append.notes {
+    for note in &append.events {
         if let Fact::Configured { options, .. } = &note.fact {
             set_options(db, append.session, options).await?;
         }
@@ -349,7 +364,7 @@ pub(super) async fn append(db: &mut Db, seal: &Seal, lease: &Lease, append: &App
             usage::add(db, append.session, used, note.at).await?;
         }
         if let Fact::Labelled { metadata } = &note.fact {
-            let noted = noted(metadata);
+            let noted = encode_metadata(metadata);
             let label =
                 query("UPDATE sessions SET metadata = ? WHERE n = ?").bind(noted).bind(append.session.0);
             label.execute(&mut *db).await?;
@@ -376,7 +391,7 @@ async fn refuse_removed(db: &mut Db, workspace: WorkspaceId, checkpoint: Option<
 }
 
 /// It was looked up before, and may have been given up since.
-async fn refuse_fork_of_removed(db: &mut Db, new: &NewSession, checkpoint: &Checkpoint) -> Result<()> {
+async fn refuse_fork_of_removed(db: &mut Db, new: &NewSessionRow, checkpoint: &Checkpoint) -> Result<()> {
     let Some((parent, _)) = new.base else { return Ok(()) };
     let row = query(
         "SELECT max(c.number) AS number FROM checkpoints c JOIN sessions s ON s.workspace = c.workspace
@@ -409,14 +424,20 @@ pub(super) async fn remove_checkpoints(
         removed.entry(row.try_get("session")?).or_default().push(unsigned(row, "number")?);
     }
     for (session, numbers) in removed {
-        let (deed, by) = (Deed::CheckpointsRemoved, Order::of_rule(KEEP));
-        audit::of_session_with(db, SessionNo(session), (deed, at), (&by, Some(listed(numbers)))).await?;
+        let (deed, by) = (AuditAction::CheckpointsRemoved, AuditActor::of_rule(KEEP));
+        audit::add_for_session_with_detail(
+            db,
+            SessionRowId(session),
+            (deed, at),
+            (&by, Some(number_ranges(numbers))),
+        )
+        .await?;
     }
     Ok(done.len() as u64)
 }
 
 /// Numbers as a person lists them: "3-5, 7".
-fn listed(mut numbers: Vec<u64>) -> String {
+fn number_ranges(mut numbers: Vec<u64>) -> String {
     numbers.sort_unstable();
     let runs = numbers.chunk_by(|a, b| a + 1 == *b);
     let texts = runs.filter_map(|run| match (run.first()?, run.last()?) {
@@ -427,16 +448,16 @@ fn listed(mut numbers: Vec<u64>) -> String {
 }
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
-async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Result<()> {
-    let Card { status, title, last_text, turns, open_turns, problem, checkpoint, pending, lock } =
-        &append.card;
+async fn advance(db: &mut Db, lease: &Lease, append: &LogAppend, before: EventSeq) -> Result<()> {
+    let SessionSummary { status, title, last_text, turns, open_turns, problem, checkpoint, pending, lock } =
+        &append.summary;
     let done = query(
         "UPDATE sessions SET last_seq = ?1, status = ?2, title = ?3, last_text = ?4, turns = ?5, open_turns = ?6,
              problem = ?7, checkpoint = ?8, last_active_at = ?9, pending = ?14, lock = ?15
          WHERE n = ?10 AND last_seq = ?11
            AND EXISTS (SELECT 1 FROM workspaces w WHERE w.id = sessions.workspace AND w.id = ?12 AND w.epoch = ?13)",
     )
-    .bind(number(before + append.notes.len() as u64)?)
+    .bind(number(before + append.events.len() as u64)?)
     .bind(status.as_str())
     .bind(title)
     .bind(last_text)
@@ -449,7 +470,7 @@ async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Re
     .bind(number(before)?)
     .bind(lease.workspace.to_string())
     .bind(number(lease.epoch.0)?)
-    .bind(waiting(pending))
+    .bind(encode_pending(pending))
     .bind(lock.as_ref().map(encoded))
     .execute(db)
     .await?;
@@ -460,11 +481,11 @@ async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Re
 }
 
 /// Mostly nothing: NULL.
-pub(super) fn waiting(pending: &[Seq]) -> Option<String> {
+pub(super) fn encode_pending(pending: &[EventSeq]) -> Option<String> {
     (!pending.is_empty()).then(|| serde_json::to_string(pending).expect("numbers are plain JSON"))
 }
 
-async fn add_events(db: &mut Db, no: SessionNo, first: Seq, notes: &[Note]) -> Result<()> {
+async fn add_events(db: &mut Db, no: SessionRowId, first: EventSeq, notes: &[NewEvent]) -> Result<()> {
     let mut numbered = (first..).zip(notes);
     while let Some(one) = numbered.next() {
         // Two at a time: most steps are one or two events, and every statement is a way to another thread and back.
@@ -495,12 +516,12 @@ async fn add_events(db: &mut Db, no: SessionNo, first: Seq, notes: &[Note]) -> R
     Ok(())
 }
 
-async fn add_deltas(db: &mut Db, no: SessionNo, deltas: &[Delta], at: Timestamp) -> Result<()> {
+async fn add_deltas(db: &mut Db, no: SessionRowId, deltas: &[MessageDelta], at: Timestamp) -> Result<()> {
     for delta in deltas {
         query("INSERT INTO deltas (session, seq, n, turn, at, json) VALUES (?, ?, ?, ?, ?, ?)")
             .bind(no.0)
             .bind(number(delta.seq)?)
-            .bind(number(delta.n)?)
+            .bind(number(delta.index)?)
             .bind(delta.turn.map(|t| t.to_string()))
             .bind(at.0)
             .bind(&delta.line)
@@ -510,7 +531,7 @@ async fn add_deltas(db: &mut Db, no: SessionNo, deltas: &[Delta], at: Timestamp)
     Ok(())
 }
 
-pub(super) async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Result<()> {
+pub(super) async fn save_turn(db: &mut Db, no: SessionRowId, turn: &TurnRow) -> Result<()> {
     query(
         "INSERT INTO turns (id, session, seq, state, attempt) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (id) DO UPDATE SET state = ?4, attempt = ?5",
@@ -526,7 +547,7 @@ pub(super) async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Res
 }
 
 /// One that may be there already.
-pub(super) async fn save_new_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {
+pub(super) async fn save_new_checkpoint(db: &mut Db, no: SessionRowId, c: &Checkpoint) -> Result<()> {
     let known = query("SELECT 1 FROM checkpoints WHERE workspace = ? AND number = ?");
     let known = known.bind(c.workspace.to_string()).bind(number(c.number)?).fetch_optional(&mut *db).await?;
     match known {
@@ -535,11 +556,11 @@ pub(super) async fn save_new_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoi
     }
 }
 
-pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {
+pub(super) async fn save_checkpoint(db: &mut Db, no: SessionRowId, c: &Checkpoint) -> Result<()> {
     let consistency = match c.consistency {
-        Consistency::Frozen => "frozen",
-        Consistency::Stopped => "stopped",
-        Consistency::Live => "live",
+        CaptureConsistency::Frozen => "frozen",
+        CaptureConsistency::Stopped => "stopped",
+        CaptureConsistency::Live => "live",
     };
     query(
         "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, mid_turn, files,
@@ -560,16 +581,16 @@ pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) 
     .bind(c.skipped.map(number).transpose()?)
     .bind(c.unsettled.map(number).transpose()?)
     .bind(c.at.0)
-    .bind(c.far.map(|at| at.0))
-    .bind(c.removed.map(|at| at.0))
-    .bind(c.back.map(number).transpose()?)
-    .bind((!c.beside.is_empty()).then(|| serde_json::to_string(&c.beside).expect("two ids each")))
+    .bind(c.uploaded_at.map(|at| at.0))
+    .bind(c.removed_at.map(|at| at.0))
+    .bind(c.rewound_to.map(number).transpose()?)
+    .bind((!c.concurrent_turns.is_empty()).then(|| serde_json::to_string(&c.concurrent_turns).expect("two ids each")))
     .execute(db)
     .await?;
     Ok(())
 }
 
-pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Result<Claimed> {
+pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Result<IdempotencyClaim> {
     let [tenant, route, key, hash, resource] = words;
     let inserted = query("INSERT INTO idempotency (tenant, route, key, hash, resource, at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
         .bind(tenant)
@@ -588,9 +609,9 @@ pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Res
         .await?;
     let (kept, resource): (String, String) = (row.try_get(0)?, row.try_get(1)?);
     Ok(match (inserted.rows_affected() > 0, kept == *hash) {
-        (true, _) => Claimed::First(resource),
-        (false, true) => Claimed::Again(resource),
-        (false, false) => Claimed::Other,
+        (true, _) => IdempotencyClaim::New(resource),
+        (false, true) => IdempotencyClaim::Retry(resource),
+        (false, false) => IdempotencyClaim::Conflict,
     })
 }
 

@@ -14,48 +14,48 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// How many writes may share one commit: bounds how long a reader of a result waits for strangers.
-const SHARED: usize = 512;
+const MAX_BATCH: usize = 512;
 
-pub(super) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
+pub(super) type WriteFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
 
-pub(super) struct Writer {
-    jobs: mpsc::Sender<Message>,
+pub(super) struct SqliteWriter {
+    jobs: mpsc::Sender<WriterMessage>,
     /// Set when a write fails for want of space.
     full: Arc<AtomicBool>,
 }
 
-enum Message {
-    Job(Box<dyn Job>),
+enum WriterMessage {
+    Job(Box<dyn WriteJob>),
     /// Empty the write-ahead log, which still has what was overwritten in the main file.
     EraseLog(oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
 
-trait Job: Send {
+trait WriteJob: Send {
     fn run<'c>(&'c mut self, db: &'c mut SqliteConnection)
     -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
     /// Whether it failed for want of space, which can undo the whole transaction, not only this job.
     fn found_no_space(&self) -> bool;
     /// Called once the fate of the shared commit is known.
-    fn answer(self: Box<Self>, commit: std::result::Result<(), Fate>);
+    fn answer(self: Box<Self>, commit: std::result::Result<(), CommitFailure>);
 }
 
 #[derive(Clone, Copy)]
-enum Fate {
+enum CommitFailure {
     Full,
     Lost,
 }
 
-struct Write<T, F> {
+struct PendingWrite<T, F> {
     work: Option<F>,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
 
-impl<T, F> Job for Write<T, F>
+impl<T, F> WriteJob for PendingWrite<T, F>
 where
     T: Send + 'static,
-    F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send,
+    F: for<'c> FnOnce(&'c mut SqliteConnection) -> WriteFuture<'c, T> + Send,
 {
     fn run<'c>(
         &'c mut self,
@@ -74,10 +74,10 @@ where
         matches!(&self.result, Some(Err(Error::Database(error))) if is_full(error))
     }
 
-    fn answer(self: Box<Self>, commit: std::result::Result<(), Fate>) {
+    fn answer(self: Box<Self>, commit: std::result::Result<(), CommitFailure>) {
         let result = match (commit, self.result) {
             (Ok(()), Some(result)) => result,
-            (Err(Fate::Full), Some(Ok(_)) | None) => Err(Error::Full),
+            (Err(CommitFailure::Full), Some(Ok(_)) | None) => Err(Error::Full),
             (_, Some(Err(Error::Database(error)))) if is_full(&error) => Err(Error::Full),
             (_, Some(Err(error))) => Err(error),
             (_, _) => Err(Error::Closed),
@@ -87,22 +87,22 @@ where
     }
 }
 
-impl Writer {
-    pub(super) fn start(db: SqliteConnection, full: Arc<AtomicBool>) -> Writer {
+impl SqliteWriter {
+    pub(super) fn start(db: SqliteConnection, full: Arc<AtomicBool>) -> SqliteWriter {
         let (jobs, inbox) = mpsc::channel(4096);
         tokio::spawn(run(db, inbox));
-        Writer { jobs, full }
+        SqliteWriter { jobs, full }
     }
 
     /// Returns once the work is on disk, or undone.
     pub(super) async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> WriteFuture<'c, T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Write { work: Some(work), result: None, reply });
-        self.jobs.send(Message::Job(job)).await.map_err(|_| Error::Closed)?;
+        let job = Box::new(PendingWrite { work: Some(work), result: None, reply });
+        self.jobs.send(WriterMessage::Job(job)).await.map_err(|_| Error::Closed)?;
         let done = answer.await.map_err(|_| Error::Closed)?;
         if matches!(done, Err(Error::Full)) {
             self.full.store(true, Ordering::Relaxed);
@@ -111,34 +111,34 @@ impl Writer {
     }
 
     /// Returns when the log is empty, or a reader kept it from being emptied: then it is tried after every commit.
-    pub(super) async fn erase_log(&self) {
+    pub(super) async fn truncate_wal(&self) {
         let (reply, tried) = oneshot::channel();
-        if self.jobs.send(Message::EraseLog(reply)).await.is_ok() {
+        if self.jobs.send(WriterMessage::EraseLog(reply)).await.is_ok() {
             tried.await.ok();
         }
     }
 
     pub(super) async fn close(&self) {
         let (reply, closed) = oneshot::channel();
-        if self.jobs.send(Message::Close(reply)).await.is_ok() {
+        if self.jobs.send(WriterMessage::Close(reply)).await.is_ok() {
             closed.await.ok();
         }
     }
 }
 
-async fn run(mut db: SqliteConnection, mut inbox: mpsc::Receiver<Message>) {
+async fn run(mut db: SqliteConnection, mut inbox: mpsc::Receiver<WriterMessage>) {
     let mut owes_erasure = false;
     while let Some(message) = inbox.recv().await {
         let mut next = Some(message);
-        let mut batch: Vec<Box<dyn Job>> = Vec::new();
+        let mut batch: Vec<Box<dyn WriteJob>> = Vec::new();
         let (mut close, mut erased) = (None, None);
         while let Some(message) = next.take() {
             match message {
-                Message::Job(job) => batch.push(job),
-                Message::EraseLog(reply) => erased = Some(reply),
-                Message::Close(reply) => close = Some(reply),
+                WriterMessage::Job(job) => batch.push(job),
+                WriterMessage::EraseLog(reply) => erased = Some(reply),
+                WriterMessage::Close(reply) => close = Some(reply),
             }
-            if close.is_none() && erased.is_none() && batch.len() < SHARED {
+            if close.is_none() && erased.is_none() && batch.len() < MAX_BATCH {
                 next = inbox.try_recv().ok();
             }
         }
@@ -176,11 +176,11 @@ async fn is_log_erased(db: &mut SqliteConnection) -> bool {
     emptied.unwrap_or(false)
 }
 
-async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn Job>>) {
+async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn WriteJob>>) {
     let fate = try_commit(db, &mut batch).await.map_err(|error| {
         tracing::error!(%error, writes = batch.len(), "a commit failed");
         let full = is_full(&error) || batch.iter().any(|job| job.found_no_space());
-        if full { Fate::Full } else { Fate::Lost }
+        if full { CommitFailure::Full } else { CommitFailure::Lost }
     });
     if fate.is_err() {
         // Ends whatever is left of the transaction, so that the next one can begin.
@@ -193,7 +193,7 @@ async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn Job>>) {
 
 async fn try_commit(
     db: &mut SqliteConnection,
-    batch: &mut [Box<dyn Job>],
+    batch: &mut [Box<dyn WriteJob>],
 ) -> std::result::Result<(), sqlx::Error> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *db).await?;
     // Every statement is a way to another thread and back: alone it needs no mark to go back to.
@@ -238,7 +238,7 @@ mod tests {
         db
     }
 
-    async fn add(writer: &Writer, bytes: usize) -> Result<()> {
+    async fn add(writer: &SqliteWriter, bytes: usize) -> Result<()> {
         writer
             .write(move |db| {
                 Box::pin(async move {
@@ -250,7 +250,7 @@ mod tests {
             .await
     }
 
-    async fn count(writer: &Writer) -> i64 {
+    async fn count(writer: &SqliteWriter) -> i64 {
         let counted = writer.write(|db| {
             Box::pin(
                 async move { Ok(sqlx::query("SELECT count(*) FROM t").fetch_one(db).await?.try_get(0)?) },
@@ -269,7 +269,7 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed);
             true
         });
-        let writer = Writer::start(db, Arc::default());
+        let writer = SqliteWriter::start(db, Arc::default());
         let written = join_all((0..200).map(|_| add(&writer, 10))).await;
         assert!(written.iter().all(Result::is_ok));
         let commits = commits.load(Ordering::Relaxed);
@@ -282,7 +282,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut db = open(&dir).await;
         sqlx::query("PRAGMA max_page_count = 50").execute(&mut db).await.expect("limited");
-        let writer = Writer::start(db, Arc::default());
+        let writer = SqliteWriter::start(db, Arc::default());
         add(&writer, 10).await.expect("fits");
         let (before, large, after) =
             tokio::join!(add(&writer, 10), add(&writer, 50 * 4096), add(&writer, 10));

@@ -1,20 +1,20 @@
 //! Agents with their versions, and API keys.
 
 use crate::fixture::{agent, by, env, tenant};
-use ash_model::{Bounds, Image, Needs, Provider, Runtime, Timestamp};
-use ash_store::{Agent, DeployClaim, Env, KeptAgents, Key, NewAgent, Store};
+use ash_model::{AgentRuntime, Image, ModelProvider, ResourceLimits, SandboxRequirements, Timestamp};
+use ash_store::{AgentRow, ApiKey, DeployIdempotencyKey, KeptAgentCounts, NewAgentVersion, SecretEnv, Store};
 use std::collections::BTreeMap;
 
-pub(crate) fn new_agent(name: &str) -> NewAgent {
-    NewAgent {
+pub(crate) fn new_agent(name: &str) -> NewAgentVersion {
+    NewAgentVersion {
         tenant: tenant("t"),
         name: agent(name),
         tree: "tree-1".into(),
-        runtime: Runtime::Builtin,
+        runtime: AgentRuntime::Builtin,
         provider: None,
         image: None,
         limits: None,
-        needs: Needs::default(),
+        needs: SandboxRequirements::default(),
         origin: "/agents/helper".into(),
         env: None,
         claim: None,
@@ -23,19 +23,19 @@ pub(crate) fn new_agent(name: &str) -> NewAgent {
 }
 
 /// An agent without its random id, with its secrets in the open, so that whole values can be compared.
-type Seen = (u32, Runtime, String, String, String, BTreeMap<String, String>, (Timestamp, Timestamp));
+type Seen = (u32, AgentRuntime, String, String, String, BTreeMap<String, String>, (Timestamp, Timestamp));
 
-fn seen(agent: &Agent) -> Seen {
-    let Agent { version, runtime, tree, origin, config, env, created_at, updated_at, .. } = agent.clone();
+fn seen(agent: &AgentRow) -> Seen {
+    let AgentRow { version, runtime, tree, origin, config, env, created_at, updated_at, .. } = agent.clone();
     (version, runtime, tree, origin, config, env.expose(), (created_at, updated_at))
 }
 
 pub(crate) async fn a_deployed_agent_is_there_as_it_came(store: &dyn Store) {
-    let deployed = store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await;
+    let deployed = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
     let deployed = deployed.expect("deployed");
     let expected = (
         1,
-        Runtime::Builtin,
+        AgentRuntime::Builtin,
         "tree-1".to_owned(),
         "/agents/helper".to_owned(),
         "{}".to_owned(),
@@ -50,15 +50,19 @@ pub(crate) async fn a_deployed_agent_is_there_as_it_came(store: &dyn Store) {
 }
 
 pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
-    let first = store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await;
+    let first = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
     let first = first.expect("deployed");
-    let second = NewAgent {
+    let second = NewAgentVersion {
         tree: "tree-2".into(),
-        runtime: Runtime::Claude,
-        provider: Some(Provider::Offline),
+        runtime: AgentRuntime::Claude,
+        provider: Some(ModelProvider::Offline),
         image: Some(Image::parse("python:3.13").expect("a name")),
-        limits: Bounds::parse("memoryMb=64").ok(),
-        needs: Needs { install_seconds: Some(7), user_namespaces: true, ..Needs::default() },
+        limits: ResourceLimits::parse("memoryMb=64").ok(),
+        needs: SandboxRequirements {
+            install_seconds: Some(7),
+            user_namespaces: true,
+            ..SandboxRequirements::default()
+        },
         origin: "elsewhere".into(),
         at: Timestamp(2),
         ..new_agent("helper")
@@ -69,31 +73,39 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     assert_eq!(second.env.expose(), env("K", "v").expose(), "an env that is not given is kept");
     let version = async |n| store.version(&tenant("t"), &agent("helper"), n).await.expect("read");
     let (one, two) = (version(1).await.expect("there"), version(2).await.expect("there"));
-    assert_eq!((one.tree.as_str(), one.runtime, one.provider), ("tree-1", Runtime::Builtin, None));
-    let expected = ("tree-2", Runtime::Claude, Some(Provider::Offline));
+    assert_eq!((one.tree.as_str(), one.runtime, one.provider), ("tree-1", AgentRuntime::Builtin, None));
+    let expected = ("tree-2", AgentRuntime::Claude, Some(ModelProvider::Offline));
     assert_eq!((two.tree.as_str(), two.runtime, two.provider), expected);
-    assert_eq!(second.provider, Some(Provider::Offline));
+    assert_eq!(second.provider, Some(ModelProvider::Offline));
     let image = |named: &Option<Image>| named.as_ref().map(ToString::to_string);
     let named = Some("python:3.13".to_owned());
     assert_eq!((image(&one.image), image(&two.image), image(&second.image)), (None, named.clone(), named));
-    let needs = Needs { install_seconds: Some(7), user_namespaces: true, ..Needs::default() };
-    assert_eq!((one.needs, two.needs, second.needs), (Needs::default(), needs, needs));
+    let needs = SandboxRequirements {
+        install_seconds: Some(7),
+        user_namespaces: true,
+        ..SandboxRequirements::default()
+    };
+    assert_eq!((one.needs, two.needs, second.needs), (SandboxRequirements::default(), needs, needs));
     assert_eq!(two.env.expose(), env("K", "v").expose());
     assert!(version(0).await.is_none() && version(3).await.is_none());
     let names: Vec<u32> = store.agents(&tenant("t")).await.expect("read").iter().map(|a| a.version).collect();
     assert_eq!(names, [2]);
-    let emptied = store.deploy(NewAgent { env: Some(Env::default()), ..new_agent("helper") }).await;
+    let emptied =
+        store.deploy(NewAgentVersion { env: Some(SecretEnv::default()), ..new_agent("helper") }).await;
     assert!(emptied.expect("deployed").env.expose().is_empty());
 }
 
 pub(crate) async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
-    let claim = DeployClaim { route: "POST /api/agents".into(), key: "k".into() };
+    let claim = DeployIdempotencyKey { route: "POST /api/agents".into(), key: "k".into() };
     let keyed =
-        |tree: &str| NewAgent { tree: tree.into(), claim: Some(claim.clone()), ..new_agent("helper") };
+        |tree: &str| NewAgentVersion { tree: tree.into(), claim: Some(claim.clone()), ..new_agent("helper") };
     let (route, key) = (&*claim.route, &*claim.key);
-    store.once(&tenant("t"), route, key, "hash", "helper", Timestamp(1)).await.expect("claimed");
+    store
+        .claim_idempotency_key(&tenant("t"), route, key, "hash", "helper", Timestamp(1))
+        .await
+        .expect("claimed");
     let first = store.deploy(keyed("tree-1")).await.expect("deployed");
-    store.deploy(NewAgent { tree: "tree-2".into(), ..new_agent("helper") }).await.expect("deployed");
+    store.deploy(NewAgentVersion { tree: "tree-2".into(), ..new_agent("helper") }).await.expect("deployed");
     let again = store.deploy(keyed("tree-3")).await.expect("deployed before");
     assert_eq!((first.version, again.version, again.tree.as_str()), (1, 1, "tree-1"));
     let newest = store.agent(&tenant("t"), &agent("helper")).await.expect("read").expect("there");
@@ -107,18 +119,18 @@ pub(crate) async fn what_is_kept_of_agents_counts_deleted_ones(store: &dyn Store
     for name in ["a", "a", "b"] {
         store.deploy(new_agent(name)).await.expect("deployed");
     }
-    store.deploy(NewAgent { tenant: tenant("other"), ..new_agent("a") }).await.expect("deployed");
+    store.deploy(NewAgentVersion { tenant: tenant("other"), ..new_agent("a") }).await.expect("deployed");
     store.delete_agent(&tenant("t"), &agent("a"), Timestamp(3)).await.expect("deleted");
     let kept = async |name: &str| store.kept_agents(&tenant("t"), &agent(name)).await.expect("read");
-    assert_eq!(kept("a").await, KeptAgents { names: 2, versions: 2 });
-    assert_eq!(kept("c").await, KeptAgents { names: 2, versions: 0 });
+    assert_eq!(kept("a").await, KeptAgentCounts { names: 2, versions: 2 });
+    assert_eq!(kept("c").await, KeptAgentCounts { names: 2, versions: 0 });
 }
 
 pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {
     for name in ["b", "c", "a"] {
         store.deploy(new_agent(name)).await.expect("deployed");
     }
-    store.deploy(NewAgent { tenant: tenant("other"), ..new_agent("d") }).await.expect("deployed");
+    store.deploy(NewAgentVersion { tenant: tenant("other"), ..new_agent("d") }).await.expect("deployed");
     let listed = store.agents(&tenant("t")).await.expect("read");
     assert_eq!(listed.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
 }
@@ -126,8 +138,11 @@ pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {
 pub(crate) async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store) {
     let (mine, name) = (tenant("t"), agent("helper"));
     assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
-    store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await.expect("deployed");
-    store.deploy(NewAgent { tenant: tenant("other"), ..new_agent("helper") }).await.expect("deployed");
+    store
+        .deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") })
+        .await
+        .expect("deployed");
+    store.deploy(NewAgentVersion { tenant: tenant("other"), ..new_agent("helper") }).await.expect("deployed");
 
     assert!(store.change_agent(&mine, &name, Some("{\"a\":1}".into()), None).await.expect("changed"));
     let now = store.agent(&mine, &name).await.expect("read").expect("there");
@@ -135,7 +150,7 @@ pub(crate) async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store
     assert!(store.change_agent(&mine, &name, None, Some(env("L", "w"))).await.expect("changed"));
     let now = store.agent(&mine, &name).await.expect("read").expect("there");
     assert_eq!((now.config.as_str(), now.env.expose()), ("{\"a\":1}", env("L", "w").expose()));
-    assert!(store.change_agent(&mine, &name, None, Some(Env::default())).await.expect("changed"));
+    assert!(store.change_agent(&mine, &name, None, Some(SecretEnv::default())).await.expect("changed"));
     let now = store.agent(&mine, &name).await.expect("read").expect("there");
     assert!(now.env.expose().is_empty());
     let other = store.agent(&tenant("other"), &name).await.expect("read").expect("there");
@@ -145,7 +160,7 @@ pub(crate) async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store
 pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(store: &dyn Store) {
     let (mine, name) = (tenant("t"), agent("helper"));
     assert!(!store.delete_agent(&mine, &name, Timestamp(2)).await.expect("nobody there"));
-    let first = store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await;
+    let first = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
     let first = first.expect("deployed");
     store.change_agent(&mine, &name, Some("{\"a\":1}".into()), None).await.expect("changed");
     assert!(!store.delete_agent(&tenant("other"), &name, Timestamp(2)).await.expect("not theirs"));
@@ -165,8 +180,8 @@ pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(st
     assert!(store.version(&mine, &name, 1).await.expect("read").is_some());
 }
 
-fn key(id: &str, owner: &str) -> Key {
-    Key {
+fn key(id: &str, owner: &str) -> ApiKey {
+    ApiKey {
         id: id.into(),
         tenant: tenant(owner),
         owner: None,

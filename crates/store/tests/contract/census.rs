@@ -4,19 +4,21 @@ use crate::{
     agents::new_agent,
     fixture::{agent, append, checkpoint, make, step, tenant},
 };
-use ash_model::{Fact, Status, Timestamp};
-use ash_store::{Outgoing, RemoteAgent, RemoteCheckpoint, RetractedLog, Retraction, Session, Store};
+use ash_model::{Fact, SessionStatus, Timestamp};
+use ash_store::{
+    PendingUpload, RemoteAgent, RemoteCheckpoint, RemoteRetraction, RetractedLog, SessionRow, Store,
+};
 
 /// A session with three checkpoints that rests, and everything of it sent.
-async fn sent(store: &dyn Store) -> Session {
-    store.set_far("a").await.expect("set");
+async fn sent(store: &dyn Store) -> SessionRow {
+    store.set_remote("a").await.expect("set");
     store.deploy(new_agent("helper")).await.expect("deployed");
     let session = make(store, "s").await;
     for number in 1..=3 {
         let mut saved = step(session.no, 1 + number, [Fact::Paused]);
         saved.checkpoint = Some(checkpoint(session.workspace, number, 1 + number));
-        saved.card.checkpoint = Some(number);
-        saved.card.status = Status::Paused;
+        saved.summary.checkpoint = Some(number);
+        saved.summary.status = SessionStatus::Paused;
         append(store, &session, saved).await;
     }
     send_all(store, Timestamp(7)).await;
@@ -24,18 +26,18 @@ async fn sent(store: &dyn Store) -> Session {
 }
 
 async fn send_all(store: &dyn Store, at: Timestamp) {
-    for one in store.outgoing(100, &[]).await.expect("read") {
+    for one in store.pending_uploads(100, &[]).await.expect("read") {
         let seq = match &one {
-            Outgoing::Agent(_) => 0,
-            Outgoing::Checkpoint(_, checkpoint) => checkpoint.seq,
-            Outgoing::Log(_, seq) => *seq,
-            Outgoing::Tombstone(_, tombstone) => tombstone.seq,
+            PendingUpload::Agent(_) => 0,
+            PendingUpload::Checkpoint(_, checkpoint) => checkpoint.seq,
+            PendingUpload::Log(_, seq) => *seq,
+            PendingUpload::Tombstone(_, tombstone) => tombstone.seq,
         };
-        store.sent(&one, seq, at).await.expect("noted");
+        store.mark_uploaded(&one, seq, at).await.expect("noted");
     }
 }
 
-fn remote(session: &Session, number: u64, sent_at: i64) -> RemoteCheckpoint {
+fn remote(session: &SessionRow, number: u64, sent_at: i64) -> RemoteCheckpoint {
     let tree = checkpoint(session.workspace, number, 1 + number).tree;
     RemoteCheckpoint {
         workspace: session.workspace,
@@ -46,13 +48,13 @@ fn remote(session: &Session, number: u64, sent_at: i64) -> RemoteCheckpoint {
     }
 }
 
-async fn far_checkpoint(store: &dyn Store, session: &Session) -> Option<u64> {
-    store.session(session.no).await.expect("read").expect("there").far_checkpoint
+async fn far_checkpoint(store: &dyn Store, session: &SessionRow) -> Option<u64> {
+    store.session(session.no).await.expect("read").expect("there").remote_checkpoint
 }
 
 pub(crate) async fn what_is_said_to_be_remote_is_listed(store: &dyn Store) {
     let session = sent(store).await;
-    store.add_far_packs(&session.tenant, &[("p".into(), 3)]).await.expect("noted");
+    store.add_remote_packs(&session.tenant, &[("p".into(), 3)]).await.expect("noted");
     store.add_remote_object("tenants/t/sessions/s/1", 9).await.expect("noted");
     store.add_remote_object("tenants/t0/sessions/s/1", 9).await.expect("noted");
     store.add_remote_object("tenants/t/agents/a/1", 8).await.expect("noted");
@@ -71,40 +73,43 @@ pub(crate) async fn what_is_said_to_be_remote_is_listed(store: &dyn Store) {
 pub(crate) async fn what_is_taken_back_is_to_be_sent_again(store: &dyn Store) {
     let session = sent(store).await;
     let tenant = session.tenant.clone();
-    store.add_far_packs(&tenant, &[("p".into(), 3), ("q".into(), 4)]).await.expect("noted");
-    let what = Retraction {
+    store.add_remote_packs(&tenant, &[("p".into(), 3), ("q".into(), 4)]).await.expect("noted");
+    let what = RemoteRetraction {
         packs: vec!["p".into()],
         missing: vec!["p".into()],
         checkpoints: vec![remote(&session, 2, 7), remote(&session, 3, 7)],
         agents: vec![(agent("helper"), 1)],
-        logs: vec![RetractedLog { session: session.no, said: 4, there: 2 }],
-        ..Retraction::default()
+        logs: vec![RetractedLog { session: session.no, claimed_seq: 4, actual_seq: 2 }],
+        ..RemoteRetraction::default()
     };
     store.retract(&tenant, what).await.expect("taken back");
     assert_eq!(far_checkpoint(store, &session).await, Some(1), "the highest one that is left");
-    assert_eq!(store.far_packs(&tenant).await.expect("read"), [("q".to_owned(), 4)].into());
+    assert_eq!(store.remote_packs(&tenant).await.expect("read"), [("q".to_owned(), 4)].into());
     assert_eq!(store.missing_packs(&tenant).await.expect("read"), ["p".to_owned()].into());
-    let left = store.outgoing(100, &[]).await.expect("read");
+    let left = store.pending_uploads(100, &[]).await.expect("read");
     assert_eq!(left.len(), 3, "an agent and two checkpoints: {left:?}");
-    assert_eq!(store.lag().await.expect("read").checkpoints, 2);
+    assert_eq!(store.replication_lag().await.expect("read").checkpoints, 2);
     assert_eq!(store.remote_state(&tenant).await.expect("read").sessions[0].seq, 2);
-    store.add_far_packs(&tenant, &[("p".into(), 3)]).await.expect("sent again");
+    store.add_remote_packs(&tenant, &[("p".into(), 3)]).await.expect("sent again");
     assert_eq!(store.missing_packs(&tenant).await.expect("read"), [].into(), "it is there");
     send_all(store, Timestamp(8)).await;
     assert_eq!(far_checkpoint(store, &session).await, Some(3));
-    assert_eq!(store.outgoing(100, &[]).await.expect("read"), []);
+    assert_eq!(store.pending_uploads(100, &[]).await.expect("read"), []);
 }
 
 pub(crate) async fn what_was_sent_since_is_not_taken_back(store: &dyn Store) {
     let session = sent(store).await;
-    let log = RetractedLog { session: session.no, said: 3, there: 0 };
-    let what =
-        Retraction { checkpoints: vec![remote(&session, 3, 6)], logs: vec![log], ..Retraction::default() };
+    let log = RetractedLog { session: session.no, claimed_seq: 3, actual_seq: 0 };
+    let what = RemoteRetraction {
+        checkpoints: vec![remote(&session, 3, 6)],
+        logs: vec![log],
+        ..RemoteRetraction::default()
+    };
     store.retract(&session.tenant, what).await.expect("nothing to take back");
     assert_eq!(far_checkpoint(store, &session).await, Some(3));
     assert_eq!(store.remote_state(&session.tenant).await.expect("read").sessions[0].seq, 4);
     // An older one that is sent again hides no newer one.
-    let what = Retraction { checkpoints: vec![remote(&session, 1, 7)], ..Retraction::default() };
+    let what = RemoteRetraction { checkpoints: vec![remote(&session, 1, 7)], ..RemoteRetraction::default() };
     store.retract(&session.tenant, what).await.expect("taken back");
     assert_eq!(far_checkpoint(store, &session).await, Some(3));
     send_all(store, Timestamp(8)).await;
@@ -114,16 +119,16 @@ pub(crate) async fn what_was_sent_since_is_not_taken_back(store: &dyn Store) {
 pub(crate) async fn what_is_missing_is_forgotten_with_its_pack_and_its_place(store: &dyn Store) {
     let session = sent(store).await;
     let missing = async || store.missing_packs(&session.tenant).await.expect("read");
-    let what = |missing: &[&str], not_missing: &[&str]| Retraction {
+    let what = |missing: &[&str], not_missing: &[&str]| RemoteRetraction {
         missing: missing.iter().map(ToString::to_string).collect(),
         not_missing: not_missing.iter().map(ToString::to_string).collect(),
-        ..Retraction::default()
+        ..RemoteRetraction::default()
     };
     store.retract(&session.tenant, what(&["p", "q", "r"], &[])).await.expect("noted");
     store.retract(&session.tenant, what(&["p"], &["q"])).await.expect("noted");
     assert_eq!(missing().await, ["p".to_owned(), "r".to_owned()].into());
-    store.forget_far_packs(&session.tenant, &["r".into()]).await.expect("given up");
+    store.forget_remote_packs(&session.tenant, &["r".into()]).await.expect("given up");
     assert_eq!(missing().await, ["p".to_owned()].into());
-    store.set_far("another").await.expect("set");
+    store.set_remote("another").await.expect("set");
     assert_eq!(missing().await, [].into());
 }

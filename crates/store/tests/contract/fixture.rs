@@ -1,12 +1,13 @@
 //! Sessions and steps for the contract: small, whole, and alike except for what a test is about.
 
 use ash_model::{
-    AgentName, Consistency, Cursor, Delta, Epoch, Event, Fact, Metadata, Note, Options, OwnerId, Runtime,
-    Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, AgentRuntime, CaptureConsistency, Epoch, Event, EventSeq, Fact, LogCursor, MessageDelta,
+    NewEvent, OwnerId, SessionId, SessionMetadata, SessionOptions, SessionRowId, SessionStatus, TenantId,
+    Timestamp, TurnId, WorkspaceId,
 };
 use ash_store::{
-    Append, Card, Checkpoint, Env, EventQuery, Item, Lease, NewSession, Order, Scope, Session, Store,
-    TurnRow, TurnState,
+    AccessScope, AuditActor, Checkpoint, EventQuery, Lease, LogAppend, LogItem, NewSessionRow, SecretEnv,
+    SessionRow, SessionSummary, Store, TurnRow, TurnState,
 };
 
 pub(crate) const NODE: &str = "here";
@@ -16,8 +17,8 @@ pub(crate) fn tenant(name: &str) -> TenantId {
 }
 
 /// Everything of a tenant.
-pub(crate) fn all(name: &str) -> Scope {
-    Scope::all(&tenant(name))
+pub(crate) fn all(name: &str) -> AccessScope {
+    AccessScope::all(&tenant(name))
 }
 
 pub(crate) fn owner(name: &str) -> OwnerId {
@@ -25,13 +26,13 @@ pub(crate) fn owner(name: &str) -> OwnerId {
 }
 
 /// What one owner of tenant `t` may see.
-pub(crate) fn only(name: &str) -> Scope {
-    Scope { owner: Some(owner(name)), ..all("t") }
+pub(crate) fn only(name: &str) -> AccessScope {
+    AccessScope { owner: Some(owner(name)), ..all("t") }
 }
 
 /// Somebody's with a key.
-pub(crate) fn by(key: &str) -> Order {
-    Order { key: Some(key.to_owned()), ..Order::default() }
+pub(crate) fn by(key: &str) -> AuditActor {
+    AuditActor { key: Some(key.to_owned()), ..AuditActor::default() }
 }
 
 pub(crate) fn id(name: &str) -> SessionId {
@@ -42,12 +43,12 @@ pub(crate) fn agent(name: &str) -> AgentName {
     AgentName::parse(name).expect("an agent's name")
 }
 
-pub(crate) fn env(name: &str, value: &str) -> Env {
-    Env::from_plain([(name.to_owned(), value.to_owned())].into())
+pub(crate) fn env(name: &str, value: &str) -> SecretEnv {
+    SecretEnv::from_plain([(name.to_owned(), value.to_owned())].into())
 }
 
-pub(crate) fn card(status: Status) -> Card {
-    Card {
+pub(crate) fn card(status: SessionStatus) -> SessionSummary {
+    SessionSummary {
         status,
         title: None,
         last_text: None,
@@ -60,12 +61,12 @@ pub(crate) fn card(status: Status) -> Card {
     }
 }
 
-pub(crate) fn note(fact: Fact) -> Note {
-    Note { turn: None, at: Timestamp(1), fact }
+pub(crate) fn note(fact: Fact) -> NewEvent {
+    NewEvent { turn: None, at: Timestamp(1), fact }
 }
 
 pub(crate) fn created() -> Fact {
-    Fact::Created { agent: agent("helper"), version: 1, options: Options::default() }
+    Fact::Created { agent: agent("helper"), version: 1, options: SessionOptions::default() }
 }
 
 pub(crate) fn said(line: &str) -> Fact {
@@ -73,138 +74,138 @@ pub(crate) fn said(line: &str) -> Fact {
 }
 
 /// A session of tenant `t` whose log holds its `created`.
-pub(crate) fn new_session(name: &str) -> NewSession {
-    NewSession {
+pub(crate) fn new_session(name: &str) -> NewSessionRow {
+    NewSessionRow {
         tenant: tenant("t"),
         owner: None,
-        metadata: Metadata::default(),
+        metadata: SessionMetadata::default(),
         id: id(name),
         workspace: WorkspaceId::fresh(),
         slug: None,
         node: NODE.to_owned(),
         agent: agent("helper"),
         version: 1,
-        runtime: Runtime::Builtin,
+        runtime: AgentRuntime::Builtin,
         native_id: uuid::Uuid::from_u128(7),
-        options: Options::default(),
-        env: Env::default(),
-        secrets: Env::default(),
+        options: SessionOptions::default(),
+        env: SecretEnv::default(),
+        secrets: SecretEnv::default(),
         parent: None,
         base: None,
         first_checkpoints: Vec::new(),
-        card: card(Status::Starting),
-        notes: vec![note(created())],
+        summary: card(SessionStatus::Starting),
+        events: vec![note(created())],
         epoch: Epoch(1),
         at: Timestamp(1),
     }
 }
 
 /// A fork that shares `parent`'s events up to `seq` and begins with its own `forked`.
-pub(crate) fn new_fork(name: &str, parent: &Session, seq: Seq) -> NewSession {
+pub(crate) fn new_fork(name: &str, parent: &SessionRow, seq: EventSeq) -> NewSessionRow {
     let forked = Fact::Forked {
         parent: Some(parent.id.clone()),
         checkpoint: None,
         memory: uuid::Uuid::from_u128(8),
-        told: 0,
+        turns_delivered: 0,
         waiting: Vec::new(),
     };
-    NewSession {
+    NewSessionRow {
         parent: Some(parent.id.clone()),
         base: Some((parent.no, seq)),
-        card: card(Status::Paused),
-        notes: vec![note(forked)],
+        summary: card(SessionStatus::Paused),
+        events: vec![note(forked)],
         ..new_session(name)
     }
 }
 
-pub(crate) async fn make(store: &dyn Store, name: &str) -> Session {
-    store.create(new_session(name)).await.expect("made")
+pub(crate) async fn make(store: &dyn Store, name: &str) -> SessionRow {
+    store.create_session(new_session(name)).await.expect("made")
 }
 
 /// The lease that comes with a session that was just made.
-pub(crate) fn lease(session: &Session) -> Lease {
+pub(crate) fn lease(session: &SessionRow) -> Lease {
     Lease { workspace: session.workspace, epoch: Epoch(1) }
 }
 
-pub(crate) fn step(no: SessionNo, first: Seq, facts: impl IntoIterator<Item = Fact>) -> Append {
-    Append {
+pub(crate) fn step(no: SessionRowId, first: EventSeq, facts: impl IntoIterator<Item = Fact>) -> LogAppend {
+    LogAppend {
         session: no,
-        first,
-        notes: facts.into_iter().map(note).collect(),
+        first_seq: first,
+        events: facts.into_iter().map(note).collect(),
         deltas: Vec::new(),
         turns: Vec::new(),
-        card: card(Status::Active),
+        summary: card(SessionStatus::Active),
         checkpoint: None,
         journal: None,
         at: Timestamp(2),
     }
 }
 
-pub(crate) fn delta(seq: Seq, n: u64) -> Delta {
-    Delta { seq, n, turn: None, line: format!("{seq}.{n}") }
+pub(crate) fn delta(seq: EventSeq, n: u64) -> MessageDelta {
+    MessageDelta { seq, index: n, turn: None, line: format!("{seq}.{n}") }
 }
 
-pub(crate) fn turn_row(turn: TurnId, seq: Seq, state: TurnState) -> TurnRow {
+pub(crate) fn turn_row(turn: TurnId, seq: EventSeq, state: TurnState) -> TurnRow {
     TurnRow { id: turn, seq, state, attempt: 1 }
 }
 
-pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: Seq) -> Checkpoint {
+pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: EventSeq) -> Checkpoint {
     Checkpoint {
         workspace,
         number,
         turn: None,
         seq,
         tree: format!("tree-{number}"),
-        consistency: Consistency::Frozen,
+        consistency: CaptureConsistency::Frozen,
         salvage: false,
         mid_turn: false,
         files: 3,
         bytes: 4096,
         skipped: Some(2),
         unsettled: None,
-        beside: Vec::new(),
-        back: None,
-        removed: None,
-        far: None,
+        concurrent_turns: Vec::new(),
+        rewound_to: None,
+        removed_at: None,
+        uploaded_at: None,
         at: Timestamp(5),
     }
 }
 
-pub(crate) async fn append(store: &dyn Store, session: &Session, append: Append) {
+pub(crate) async fn append(store: &dyn Store, session: &SessionRow, append: LogAppend) {
     store.append(&lease(session), append).await.expect("appended");
 }
 
 /// The whole log as events, the parents' included.
-pub(crate) async fn events(store: &dyn Store, no: SessionNo) -> Vec<Event> {
+pub(crate) async fn events(store: &dyn Store, no: SessionRowId) -> Vec<Event> {
     let all = EventQuery { after: 0, limit: 10_000, kinds: Vec::new() };
     store.events(no, &all).await.expect("read")
 }
 
-pub(crate) async fn items(store: &dyn Store, no: SessionNo) -> Vec<Item> {
-    store.read(no, Cursor::START, 10_000).await.expect("read")
+pub(crate) async fn items(store: &dyn Store, no: SessionRowId) -> Vec<LogItem> {
+    store.read_log(no, LogCursor::START, 10_000).await.expect("read")
 }
 
 /// The places of a log's items, as a client would name them.
-pub(crate) fn places(items: &[Item]) -> Vec<String> {
+pub(crate) fn places(items: &[LogItem]) -> Vec<String> {
     items.iter().map(|item| item.at.to_string()).collect()
 }
 
 /// Everything that a step could have changed, to compare before and after one that must change nothing.
-pub(crate) async fn whole(store: &dyn Store, no: SessionNo) -> (Session, Vec<Item>, Vec<Event>) {
+pub(crate) async fn whole(store: &dyn Store, no: SessionRowId) -> (SessionRow, Vec<LogItem>, Vec<Event>) {
     let session = store.session(no).await.expect("read").expect("there");
     (session, items(store, no).await, store.facts(no).await.expect("read"))
 }
 
 /// How far the only one in a sandbox has heard.
 pub(crate) async fn position(store: &dyn Store, incarnation: ash_model::Incarnation) -> Option<u64> {
-    let positions = store.positions(incarnation).await.expect("read");
+    let positions = store.journal_positions(incarnation).await.expect("read");
     positions.first().map(|(_, heard)| heard.position)
 }
 
 /// Its options are these, as its next event says.
-pub(crate) async fn configure(store: &dyn Store, session: &Session, options: &Options) {
+pub(crate) async fn configure(store: &dyn Store, session: &SessionRow, options: &SessionOptions) {
     let fact = Fact::Configured { options: options.clone(), restart: false };
     let now = store.session(session.no).await.expect("read").expect("there");
     let step = step(session.no, now.last_seq + 1, [fact]);
-    append(store, session, Append { card: now.card, ..step }).await;
+    append(store, session, LogAppend { summary: now.summary, ..step }).await;
 }

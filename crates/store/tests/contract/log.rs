@@ -4,17 +4,23 @@ use crate::fixture::{
     append, card, checkpoint, delta, events, items, lease, make, places, said, step, turn_row, whole,
 };
 use ash_model::{
-    Ask, Cursor, Epoch, Event, Fact, Incarnation, Lock, Problem, SessionNo, Status, Timestamp, TurnId,
+    Epoch, Event, Fact, Incarnation, LogCursor, MessageOptions, Problem, SessionLock, SessionRowId,
+    SessionStatus, Timestamp, TurnId,
 };
-use ash_store::{Append, Card, Error, Hold, Lease, Store, TurnState};
+use ash_store::{Error, Lease, LeaseHolder, LogAppend, SessionSummary, Store, TurnState};
 use futures::future::join_all;
 
 pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     let session = make(store, "s").await;
     let (turn, incarnation) = (TurnId::fresh(), Incarnation::fresh());
-    let queued = Fact::Queued { turn, content: serde_json::json!(["x"]), ask: Ask::default(), lock: None };
-    let now = Card {
-        status: Status::Error,
+    let queued = Fact::Queued {
+        turn,
+        content: serde_json::json!(["x"]),
+        options: MessageOptions::default(),
+        lock: None,
+    };
+    let now = SessionSummary {
+        status: SessionStatus::Error,
         title: Some("t".into()),
         last_text: Some("l".into()),
         turns: 1,
@@ -22,7 +28,7 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
         problem: Some(Problem::new("code", "words")),
         checkpoint: Some(1),
         pending: vec![3],
-        lock: Some(Lock {
+        lock: Some(SessionLock {
             number: 2,
             hash: "5f".into(),
             ttl_ms: 1000,
@@ -32,17 +38,17 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
         }),
     };
     let mut all = step(session.no, 2, [queued.clone(), said("line")]);
-    all.notes[0].turn = Some(turn);
+    all.events[0].turn = Some(turn);
     all.deltas = vec![delta(3, 1)];
     all.turns = vec![turn_row(turn, 2, TurnState::Running)];
-    all.card = now.clone();
+    all.summary = now.clone();
     all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
     all.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 77 });
     all.at = Timestamp(8);
     append(store, &session, all).await;
 
     let row = store.session(session.no).await.expect("read").expect("there");
-    assert_eq!((row.last_seq, row.card, row.last_active_at), (3, now, Timestamp(8)));
+    assert_eq!((row.last_seq, row.summary, row.last_active_at), (3, now, Timestamp(8)));
     let log = events(store, session.no).await;
     let expected = Event { seq: 2, turn: Some(turn), at: Timestamp(1), fact: queued };
     assert_eq!((log.len(), &log[1]), (3, &expected));
@@ -66,7 +72,7 @@ pub(crate) async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Stor
     let mut torn = step(session.no, 3, [said("two")]);
     torn.deltas = vec![delta(3, 1)];
     torn.turns = vec![turn_row(turn, 3, TurnState::Queued)];
-    torn.card = card(Status::Ended);
+    torn.summary = card(SessionStatus::Ended);
     torn.checkpoint = Some(checkpoint(session.workspace, 1, 3));
     torn.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 5 });
     let refused = store.append(&lease(&session), torn).await;
@@ -88,7 +94,7 @@ pub(crate) async fn only_the_holder_writes(store: &dyn Store) {
     }
     assert_eq!(whole(store, session.no).await, before);
 
-    let hold = store.hold(session.workspace).await.expect("read").expect("held");
+    let hold = store.lease_holder(session.workspace).await.expect("read").expect("held");
     let newer = store.claim(session.workspace, "there", &hold).await.expect("claimed");
     stale(store, &mine, step(session.no, 2, [said("x")])).await;
     assert_eq!(whole(store, session.no).await, before);
@@ -103,13 +109,13 @@ pub(crate) async fn a_step_must_follow_the_one_before(store: &dyn Store) {
         stale(store, &lease(&session), step(session.no, wrong, [said("x")])).await;
         stale(store, &lease(&session), step(session.no, wrong, [])).await;
     }
-    stale(store, &lease(&session), step(SessionNo(99), 1, [said("x")])).await;
+    stale(store, &lease(&session), step(SessionRowId(99), 1, [said("x")])).await;
     assert_eq!(whole(store, session.no).await, before);
     append(store, &session, step(session.no, 4, [said("c")])).await;
 }
 
-async fn stale(store: &dyn Store, lease: &Lease, append: Append) {
-    let first = append.first;
+async fn stale(store: &dyn Store, lease: &Lease, append: LogAppend) {
+    let first = append.first_seq;
     let refused = store.append(lease, append).await;
     assert!(matches!(refused, Err(Error::Stale)), "first {first}: {refused:?}");
 }
@@ -292,7 +298,7 @@ pub(crate) async fn checkpoints_are_listed_newest_first_in_pages(store: &dyn Sto
 
 pub(crate) async fn of_many_claims_from_one_hold_one_wins(store: &dyn Store) {
     let session = make(store, "s").await;
-    let hold = store.hold(session.workspace).await.expect("read").expect("held");
+    let hold = store.lease_holder(session.workspace).await.expect("read").expect("held");
     let nodes: Vec<String> = (0..16).map(|n| format!("node-{n}")).collect();
     let claims = join_all(nodes.iter().map(|node| store.claim(session.workspace, node, &hold))).await;
     let won: Vec<(&String, &Lease)> =
@@ -300,22 +306,22 @@ pub(crate) async fn of_many_claims_from_one_hold_one_wins(store: &dyn Store) {
     let [(node, lease)] = won[..] else { panic!("{} claims won", won.len()) };
     assert!(claims.iter().all(|claim| matches!(claim, Ok(_) | Err(Error::Stale))));
     assert_eq!(*lease, Lease { workspace: session.workspace, epoch: Epoch(2) });
-    let now = store.hold(session.workspace).await.expect("read");
-    assert_eq!(now, Some(Hold { node: node.clone(), epoch: Epoch(2) }));
+    let now = store.lease_holder(session.workspace).await.expect("read");
+    assert_eq!(now, Some(LeaseHolder { node: node.clone(), epoch: Epoch(2) }));
 }
 
 pub(crate) async fn a_claim_names_exactly_whom_it_takes_over_from(store: &dyn Store) {
     let session = make(store, "s").await;
-    let hold = store.hold(session.workspace).await.expect("read").expect("held");
+    let hold = store.lease_holder(session.workspace).await.expect("read").expect("held");
     for wrong in [
-        Hold { epoch: Epoch(0), ..hold.clone() },
-        Hold { epoch: Epoch(2), ..hold.clone() },
-        Hold { node: "elsewhere".into(), ..hold.clone() },
+        LeaseHolder { epoch: Epoch(0), ..hold.clone() },
+        LeaseHolder { epoch: Epoch(2), ..hold.clone() },
+        LeaseHolder { node: "elsewhere".into(), ..hold.clone() },
     ] {
         let refused = store.claim(session.workspace, "me", &wrong).await;
         assert!(matches!(refused, Err(Error::Stale)), "{wrong:?}: {refused:?}");
     }
-    assert_eq!(store.hold(session.workspace).await.expect("read"), Some(hold));
+    assert_eq!(store.lease_holder(session.workspace).await.expect("read"), Some(hold));
 }
 
 pub(crate) async fn two_hundred_sessions_write_at_once(store: &dyn Store) {
@@ -330,7 +336,7 @@ pub(crate) async fn two_hundred_sessions_write_at_once(store: &dyn Store) {
     });
     join_all(writers).await;
     for session in &sessions {
-        let last = store.read(session.no, Cursor::event(3), 10).await.expect("read");
+        let last = store.read_log(session.no, LogCursor::event(3), 10).await.expect("read");
         assert_eq!(places(&last), ["4"]);
     }
 }

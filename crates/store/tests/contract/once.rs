@@ -2,47 +2,58 @@
 
 use crate::fixture::{append, delta, items, make, places, said, step, tenant, turn_row};
 use ash_model::{Timestamp, TurnId};
-use ash_store::{Claimed, Store, TurnState};
+use ash_store::{IdempotencyClaim, Store, TurnState};
 use futures::future::join_all;
 
-async fn once(store: &dyn Store, hash: &str, resource: &str) -> Claimed {
-    store.once(&tenant("t"), "POST /x", "key", hash, resource, Timestamp(10)).await.expect("answered")
+async fn once(store: &dyn Store, hash: &str, resource: &str) -> IdempotencyClaim {
+    store
+        .claim_idempotency_key(&tenant("t"), "POST /x", "key", hash, resource, Timestamp(10))
+        .await
+        .expect("answered")
 }
 
 pub(crate) async fn a_retry_finds_what_the_first_made(store: &dyn Store) {
-    assert_eq!(once(store, "body", "r1").await, Claimed::First("r1".into()));
-    assert_eq!(once(store, "body", "r2").await, Claimed::Again("r1".into()));
-    assert_eq!(once(store, "another body", "r3").await, Claimed::Other);
-    assert_eq!(once(store, "body", "r4").await, Claimed::Again("r1".into()));
+    assert_eq!(once(store, "body", "r1").await, IdempotencyClaim::New("r1".into()));
+    assert_eq!(once(store, "body", "r2").await, IdempotencyClaim::Retry("r1".into()));
+    assert_eq!(once(store, "another body", "r3").await, IdempotencyClaim::Conflict);
+    assert_eq!(once(store, "body", "r4").await, IdempotencyClaim::Retry("r1".into()));
     let elsewhere = [("u", "POST /x", "key"), ("t", "POST /y", "key"), ("t", "POST /x", "other key")];
     for (owner, route, key) in elsewhere {
-        let first = store.once(&tenant(owner), route, key, "body", "r5", Timestamp(10)).await;
-        assert_eq!(first.expect("answered"), Claimed::First("r5".into()), "{owner} {route} {key}");
+        let first =
+            store.claim_idempotency_key(&tenant(owner), route, key, "body", "r5", Timestamp(10)).await;
+        assert_eq!(first.expect("answered"), IdempotencyClaim::New("r5".into()), "{owner} {route} {key}");
     }
 }
 
 pub(crate) async fn of_many_at_once_one_is_the_first(store: &dyn Store) {
     let names: Vec<String> = (0..30).map(|n| format!("r{n}")).collect();
     let answers = join_all(names.iter().map(|name| once(store, "body", name))).await;
-    let first: Vec<&String> =
-        answers.iter().filter_map(|a| if let Claimed::First(r) = a { Some(r) } else { None }).collect();
+    let first: Vec<&String> = answers
+        .iter()
+        .filter_map(|a| if let IdempotencyClaim::New(r) = a { Some(r) } else { None })
+        .collect();
     let [winner] = first[..] else { panic!("{} were first", first.len()) };
-    assert!(answers.iter().all(|a| matches!(a, Claimed::First(r) | Claimed::Again(r) if r == winner)));
+    assert!(
+        answers
+            .iter()
+            .all(|a| matches!(a, IdempotencyClaim::New(r) | IdempotencyClaim::Retry(r) if r == winner))
+    );
 }
 
 pub(crate) async fn a_refused_key_is_free_unless_its_turn_was_accepted(store: &dyn Store) {
-    let claimed = async || store.claimed(&tenant("t"), "POST /x", "key").await.expect("read");
-    let forget = async || store.forget_refused(&tenant("t"), "POST /x", "key").await.expect("forgotten");
+    let claimed = async || store.idempotency_resource(&tenant("t"), "POST /x", "key").await.expect("read");
+    let forget =
+        async || store.release_idempotency_key(&tenant("t"), "POST /x", "key").await.expect("forgotten");
     assert_eq!(claimed().await, None);
     once(store, "body", "r1").await;
     assert_eq!(claimed().await.as_deref(), Some("r1"));
-    store.forget_refused(&tenant("u"), "POST /x", "key").await.expect("nothing of it");
+    store.release_idempotency_key(&tenant("u"), "POST /x", "key").await.expect("nothing of it");
     assert_eq!(claimed().await.as_deref(), Some("r1"));
     forget().await;
     assert_eq!(claimed().await, None);
 
     let (session, turn) = (make(store, "s").await, TurnId::fresh());
-    assert_eq!(once(store, "other", &turn.to_string()).await, Claimed::First(turn.to_string()));
+    assert_eq!(once(store, "other", &turn.to_string()).await, IdempotencyClaim::New(turn.to_string()));
     let mut accepted = step(session.no, 2, [said("a")]);
     accepted.turns = vec![turn_row(turn, 2, TurnState::Queued)];
     append(store, &session, accepted).await;
@@ -53,9 +64,9 @@ pub(crate) async fn a_refused_key_is_free_unless_its_turn_was_accepted(store: &d
 pub(crate) async fn an_old_key_may_be_used_again(store: &dyn Store) {
     once(store, "body", "r1").await;
     assert_eq!(store.prune(Timestamp(10)).await.expect("pruned"), 0);
-    assert_eq!(once(store, "other", "r2").await, Claimed::Other);
+    assert_eq!(once(store, "other", "r2").await, IdempotencyClaim::Conflict);
     assert_eq!(store.prune(Timestamp(11)).await.expect("pruned"), 1);
-    assert_eq!(once(store, "other", "r2").await, Claimed::First("r2".into()));
+    assert_eq!(once(store, "other", "r2").await, IdempotencyClaim::New("r2".into()));
 }
 
 pub(crate) async fn old_deltas_go_but_not_those_of_a_turn_that_is_not_over(store: &dyn Store) {
@@ -74,10 +85,10 @@ pub(crate) async fn old_deltas_go_but_not_those_of_a_turn_that_is_not_over(store
         let turn = TurnId::fresh();
         let mut old = step(session.no, 2, [said("a")]);
         old.turns = vec![turn_row(turn, 2, state)];
-        old.deltas = vec![ash_model::Delta { turn: Some(turn), ..delta(2, 1) }];
+        old.deltas = vec![ash_model::MessageDelta { turn: Some(turn), ..delta(2, 1) }];
         append(store, &session, old).await;
         let mut young = step(session.no, 3, []);
-        young.deltas = vec![ash_model::Delta { turn: Some(turn), ..delta(2, 2) }];
+        young.deltas = vec![ash_model::MessageDelta { turn: Some(turn), ..delta(2, 2) }];
         young.at = Timestamp(9);
         append(store, &session, young).await;
         let forgotten = store.prune(Timestamp(9)).await.expect("pruned");

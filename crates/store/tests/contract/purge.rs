@@ -7,44 +7,45 @@ use crate::{
     },
 };
 use ash_model::{
-    Beside, Consistency, Epoch, Fact, Saved, Seq, SessionId, Status, TakenBack, Timestamp, TurnId,
-    WorkspaceId, far::Tombstone,
+    CaptureConsistency, ConcurrentTurn, Epoch, EventSeq, Fact, SavedCheckpoint, SessionId, SessionStatus,
+    Timestamp, TurnId, WorkspaceId, WorkspaceRewind, far::SessionTombstone,
 };
 use ash_store::{
-    AuditQuery, Audited, Claimed, Deed, Error, Lease, NewSession, NewWorkspace, PURGED, Session, Store,
+    AuditAction, AuditEntry, AuditQuery, Error, IdempotencyClaim, Lease, NewSessionRow, NewWorkspaceRow,
+    PURGED, SessionRow, Store,
 };
 
-async fn purge(store: &dyn Store, session: &Session, at: Timestamp) {
+async fn purge(store: &dyn Store, session: &SessionRow, at: Timestamp) {
     let last = store.session(session.no).await.expect("read").expect("there").last_seq;
     let mut end = step(session.no, last + 1, [Fact::Ended]);
-    end.card = card(Status::Ended);
-    let epoch = store.hold(session.workspace).await.expect("read").expect("held").epoch;
+    end.summary = card(SessionStatus::Ended);
+    let epoch = store.lease_holder(session.workspace).await.expect("read").expect("held").epoch;
     let lease = Lease { workspace: session.workspace, epoch };
     store.append(&lease, end).await.expect("appended");
     assert!(store.trash(session.no, at, by("k")).await.expect("put there"));
 }
 
-async fn audit(store: &dyn Store, subject: Option<&str>) -> Vec<Audited> {
+async fn audit(store: &dyn Store, subject: Option<&str>) -> Vec<AuditEntry> {
     let query = AuditQuery { subject: subject.map(str::to_owned), limit: 100, ..AuditQuery::default() };
-    store.audit(&tenant("t"), &query).await.expect("read")
+    store.audit_entries(&tenant("t"), &query).await.expect("read")
 }
 
-fn line(deed: Deed, subject: &str, detail: Option<&str>) -> Audited {
-    Audited {
+fn line(deed: AuditAction, subject: &str, detail: Option<&str>) -> AuditEntry {
+    AuditEntry {
         no: 0,
         at: Timestamp(1),
         tenant: tenant("t"),
-        deed,
+        action: deed,
         subject: subject.to_owned(),
         owner: None,
-        by: by("k"),
+        actor: by("k"),
         detail: detail.map(str::to_owned),
     }
 }
 
 /// As an agent with this name was made before it: with an epoch above its tombstone's.
-fn again(name: &str, epoch: u64, at: i64) -> NewSession {
-    NewSession { epoch: Epoch(epoch), at: Timestamp(at), ..new_session(name) }
+fn again(name: &str, epoch: u64, at: i64) -> NewSessionRow {
+    NewSessionRow { epoch: Epoch(epoch), at: Timestamp(at), ..new_session(name) }
 }
 
 pub(crate) async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store) {
@@ -52,42 +53,56 @@ pub(crate) async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store
     append(store, &first, step(first.no, 2, [said("of the first")])).await;
     purge(store, &first, Timestamp(5)).await;
     for (what, refused) in [("its epoch", again("s", 1, 9)), ("its time", again("s", 2, 5))] {
-        let refused = store.create(refused).await;
+        let refused = store.create_session(refused).await;
         assert!(
             matches!(refused, Err(Error::Taken(_))),
             "{what} would be taken for the first's: {refused:?}"
         );
     }
-    let second = store.create(again("s", 2, 6)).await.expect("made");
+    let second = store.create_session(again("s", 2, 6)).await.expect("made");
     assert_ne!(second.no, first.no);
-    assert_eq!(store.find(&all("t"), &id("s")).await.expect("read").map(|found| found.no), Some(second.no));
+    assert_eq!(
+        store.find_session(&all("t"), &id("s")).await.expect("read").map(|found| found.no),
+        Some(second.no)
+    );
     assert_eq!(events(store, second.no).await.len(), 1, "nothing of the first");
-    let taken = store.create(again("s", 9, 9)).await;
+    let taken = store.create_session(again("s", 9, 9)).await;
     assert!(matches!(taken, Err(Error::Taken(_))), "{taken:?}");
     // The first one's tombstone stays as it was, whatever becomes of its id.
-    let of_first =
-        Tombstone { tenant: tenant("t"), session: id("s"), epoch: Epoch(1), seq: 4, purged_at: Timestamp(5) };
+    let of_first = SessionTombstone {
+        tenant: tenant("t"),
+        session: id("s"),
+        epoch: Epoch(1),
+        seq: 4,
+        purged_at: Timestamp(5),
+    };
     let tombstones = store.tombstones_of(&tenant("t"), &id("s")).await.expect("read");
     assert_eq!(tombstones, std::slice::from_ref(&of_first));
     assert_eq!(store.tombstone(first.no).await.expect("read"), Some((of_first, false)));
     purge(store, &second, Timestamp(7)).await;
-    assert_eq!(store.trashed(Timestamp(9)).await.expect("read").len(), 2, "both in the trash");
-    let third = store.create(again("s", 3, 8)).await.expect("made");
+    assert_eq!(store.trashed_sessions(Timestamp(9)).await.expect("read").len(), 2, "both in the trash");
+    let third = store.create_session(again("s", 3, 8)).await.expect("made");
     for no in [first.no, second.no] {
-        while !store.bury(no, Timestamp(9)).await.expect("buried") {}
+        while !store.purge(no, Timestamp(9)).await.expect("buried") {}
     }
-    assert_eq!(store.find(&all("t"), &id("s")).await.expect("read").map(|found| found.no), Some(third.no));
+    assert_eq!(
+        store.find_session(&all("t"), &id("s")).await.expect("read").map(|found| found.no),
+        Some(third.no)
+    );
     assert!(store.tombstones_of(&tenant("t"), &id("s")).await.expect("read").is_empty());
 }
 
 pub(crate) async fn forks_of_a_purged_session_say_only_that_they_are_forks(store: &dyn Store) {
     let parent = make(store, "parent").await;
     append(store, &parent, step(parent.no, 2, [said("shared"), said("its own")])).await;
-    let fork = store.create(new_fork("fork", &parent, 2)).await.expect("forked");
+    let fork = store.create_session(new_fork("fork", &parent, 2)).await.expect("forked");
     let before = events(store, fork.no).await;
-    store.record(line(Deed::Created, "fork", Some("fork of parent")), None).await.expect("told");
+    store
+        .add_audit_entry(line(AuditAction::Created, "fork", Some("fork of parent")), None)
+        .await
+        .expect("told");
     purge(store, &parent, Timestamp(5)).await;
-    let found = store.find(&all("t"), &id("fork")).await.expect("read").expect("there");
+    let found = store.find_session(&all("t"), &id("fork")).await.expect("read").expect("there");
     assert_eq!((found.parent, found.base), (None, Some((parent.no, 2))));
     let after = events(store, fork.no).await;
     let unnamed = |event: &ash_model::Event| event.fact.clone().unnamed();
@@ -99,26 +114,26 @@ pub(crate) async fn forks_of_a_purged_session_say_only_that_they_are_forks(store
     let told = audit(store, Some("fork")).await.remove(0).detail.expect("a detail");
     assert!(told.starts_with("fork of purged:"), "{told}");
     // Nor does one that was under way meanwhile.
-    let late = NewSession { at: Timestamp(5), ..new_fork("late", &parent, 2) };
-    let late = store.create(late).await.expect("forked");
-    let alone = NewSession { base: None, at: Timestamp(5), ..new_fork("alone", &parent, 2) };
-    let alone = store.create(alone).await.expect("forked");
+    let late = NewSessionRow { at: Timestamp(5), ..new_fork("late", &parent, 2) };
+    let late = store.create_session(late).await.expect("forked");
+    let alone = NewSessionRow { base: None, at: Timestamp(5), ..new_fork("alone", &parent, 2) };
+    let alone = store.create_session(alone).await.expect("forked");
     for no in [late.no, alone.no] {
         let made = store.session(no).await.expect("read").expect("there");
         let forked = events(store, no).await.pop().expect("an event").fact;
         assert!(made.parent.is_none() && matches!(forked, Fact::Forked { parent: None, .. }), "{forked:?}");
     }
     // Another one of its name is not the fork's parent.
-    store.create(again("parent", 2, 9)).await.expect("made");
-    let found = store.find(&all("t"), &id("fork")).await.expect("read").expect("there");
+    store.create_session(again("parent", 2, 9)).await.expect("made");
+    let found = store.find_session(&all("t"), &id("fork")).await.expect("read").expect("there");
     assert_eq!((found.parent, events(store, fork.no).await), (None, after));
 }
 
 pub(crate) async fn what_forks_do_not_share_of_a_parent_goes(store: &dyn Store) {
-    let new = NewSession { env: crate::fixture::env("K", "v"), ..new_session("parent") };
-    let parent = store.create(new).await.expect("made");
+    let new = NewSessionRow { env: crate::fixture::env("K", "v"), ..new_session("parent") };
+    let parent = store.create_session(new).await.expect("made");
     append(store, &parent, step(parent.no, 2, (0..6000).map(|number| said(&format!("{number}"))))).await;
-    let fork = store.create(new_fork("fork", &parent, 3)).await.expect("forked");
+    let fork = store.create_session(new_fork("fork", &parent, 3)).await.expect("forked");
     purge(store, &parent, Timestamp(5)).await;
     let shared = events(store, fork.no).await;
     assert_eq!(store.trashed_parents(Timestamp(4)).await.expect("read"), []);
@@ -128,15 +143,15 @@ pub(crate) async fn what_forks_do_not_share_of_a_parent_goes(store: &dyn Store) 
     assert_eq!(events(store, fork.no).await, shared);
     assert!(store.env(parent.no).await.expect("read").0.is_empty());
     assert_eq!(store.tombstone(parent.no).await.expect("read").expect("there").0.seq, 6003, "as it was");
-    assert_eq!(store.trashed(Timestamp(9)).await.expect("read"), [], "as long as there is the fork");
+    assert_eq!(store.trashed_sessions(Timestamp(9)).await.expect("read"), [], "as long as there is the fork");
 }
 
 fn saved(number: u64, beside: &SessionId) -> Fact {
-    Fact::Saved(Saved {
+    Fact::Saved(SavedCheckpoint {
         number,
         turn: None,
         tree: "t".into(),
-        consistency: Consistency::Frozen,
+        consistency: CaptureConsistency::Frozen,
         files: 1,
         bytes: 1,
         skipped: Vec::new(),
@@ -144,15 +159,15 @@ fn saved(number: u64, beside: &SessionId) -> Fact {
         unsaved_more: 0,
         salvage: false,
         mid_turn: false,
-        beside: vec![Beside { session: Some(beside.clone()), turn: TurnId::fresh() }],
-        back: None,
+        concurrent_turns: vec![ConcurrentTurn { session: Some(beside.clone()), turn: TurnId::fresh() }],
+        rewound_to: None,
     })
 }
 
 pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store) {
     let slug = ash_model::Slug::parse("project").expect("a name");
     let workspace = store
-        .make_workspace(NewWorkspace {
+        .make_workspace(NewWorkspaceRow {
             id: WorkspaceId::fresh(),
             tenant: tenant("t"),
             owner: None,
@@ -164,24 +179,26 @@ pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store
         .await
         .expect("made");
     let in_it =
-        |name: &str| NewSession { workspace: workspace.id, slug: Some(slug.clone()), ..new_session(name) };
-    let gone = store.create(in_it("gone")).await.expect("made");
-    let stays = store.create(in_it("stays")).await.expect("made");
-    let back = |by: &str| Fact::TakenBack(TakenBack { by: Some(id(by)), checkpoint: 3, to: 1 });
+        |name: &str| NewSessionRow { workspace: workspace.id, slug: Some(slug.clone()), ..new_session(name) };
+    let gone = store.create_session(in_it("gone")).await.expect("made");
+    let stays = store.create_session(in_it("stays")).await.expect("made");
+    let back = |by: &str| Fact::WorkspaceRewound(WorkspaceRewind { by: Some(id(by)), checkpoint: 3, to: 1 });
     let words = said(r#"{"type":"assistant","text":"I saw \"session\":\"gone\""}"#);
     let mut told = step(stays.no, 2, [saved(2, &gone.id), back("gone"), back("other"), words.clone()]);
-    let beside = Beside { session: Some(gone.id.clone()), turn: TurnId::fresh() };
-    told.checkpoint = Some(ash_store::Checkpoint { beside: vec![beside], ..checkpoint(workspace.id, 2, 2) });
+    let beside = ConcurrentTurn { session: Some(gone.id.clone()), turn: TurnId::fresh() };
+    told.checkpoint =
+        Some(ash_store::Checkpoint { concurrent_turns: vec![beside], ..checkpoint(workspace.id, 2, 2) });
     append(store, &stays, told).await;
     let mut own = step(gone.no, 2, [said("x")]);
-    own.checkpoint = Some(ash_store::Checkpoint { back: Some(1), ..checkpoint(workspace.id, 3, 2) });
+    own.checkpoint = Some(ash_store::Checkpoint { rewound_to: Some(1), ..checkpoint(workspace.id, 3, 2) });
     append(store, &gone, own).await;
     let before = events(store, stays.no).await;
     purge(store, &gone, Timestamp(5)).await;
     // A capture that was begun before it ends after it.
-    let beside = vec![Beside { session: Some(gone.id.clone()), turn: TurnId::fresh() }];
+    let beside = vec![ConcurrentTurn { session: Some(gone.id.clone()), turn: TurnId::fresh() }];
     let mut late = step(stays.no, 6, [saved(4, &gone.id), back("gone"), saved(5, &stays.id)]);
-    late.checkpoint = Some(ash_store::Checkpoint { beside, ..checkpoint(workspace.id, 4, 6) });
+    late.checkpoint =
+        Some(ash_store::Checkpoint { concurrent_turns: beside, ..checkpoint(workspace.id, 4, 6) });
     append(store, &stays, late).await;
     let after = events(store, stays.no).await;
     let named: Vec<Fact> = after[5..].iter().map(|event| event.fact.clone().unnamed()).collect();
@@ -195,8 +212,11 @@ pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store
     }
     assert_eq!(facts(&after), expected, "others are named, and what an agent said stays as it is");
     let listed = store.checkpoints(workspace.id, None, 9).await.expect("read");
-    assert!(listed.iter().flat_map(|one| &one.beside).all(|turn| turn.session.is_none()), "{listed:?}");
-    let backs = store.taken_back(workspace.id, 0).await.expect("read");
+    assert!(
+        listed.iter().flat_map(|one| &one.concurrent_turns).all(|turn| turn.session.is_none()),
+        "{listed:?}"
+    );
+    let backs = store.workspace_rewinds(workspace.id, 0).await.expect("read");
     assert_eq!(
         backs.iter().map(|(back, _)| (back.checkpoint, back.by.clone())).collect::<Vec<_>>(),
         [(3, None)]
@@ -205,39 +225,49 @@ pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store
 
 /// Deletions are told of. Who knows the id finds out who ordered it; who does not, does not learn it.
 pub(crate) async fn the_audit_keeps_its_lines_of_a_purged_session_without_its_name(store: &dyn Store) {
-    store.record(line(Deed::Created, "s", Some("fork of other")), None).await.expect("told");
+    store.add_audit_entry(line(AuditAction::Created, "s", Some("fork of other")), None).await.expect("told");
     let session = make(store, "s").await;
-    store.record(line(Deed::ConfigChanged, "s", Some("model")), Some(session.no)).await.expect("told");
+    store
+        .add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("model")), Some(session.no))
+        .await
+        .expect("told");
     // An agent of the same name is somebody else.
-    store.record(line(Deed::ConfigChanged, "s", Some("colour")), None).await.expect("told");
+    store.add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("colour")), None).await.expect("told");
     let before = audit(store, None).await;
     purge(store, &session, Timestamp(5)).await;
     // It was looked at before it went.
-    store.record(line(Deed::Executed, "s", None), Some(session.no)).await.expect("told");
-    while !store.bury(session.no, Timestamp(10)).await.expect("buried") {}
+    store.add_audit_entry(line(AuditAction::Executed, "s", None), Some(session.no)).await.expect("told");
+    while !store.purge(session.no, Timestamp(10)).await.expect("buried") {}
     let after = audit(store, None).await;
-    let told: Vec<_> =
-        after.iter().rev().map(|line| (line.deed, line.subject == "s", line.by.rule.as_deref())).collect();
+    let told: Vec<_> = after
+        .iter()
+        .rev()
+        .map(|line| (line.action, line.subject == "s", line.actor.rule.as_deref()))
+        .collect();
     let expected = [
-        (Deed::Created, false, None),
-        (Deed::ConfigChanged, false, None),
-        (Deed::ConfigChanged, true, None),
-        (Deed::Ended, false, None),
-        (Deed::Purged, false, None),
-        (Deed::Executed, false, None),
-        (Deed::Forgotten, false, Some("trash")),
+        (AuditAction::Created, false, None),
+        (AuditAction::ConfigChanged, false, None),
+        (AuditAction::ConfigChanged, true, None),
+        (AuditAction::Ended, false, None),
+        (AuditAction::Purged, false, None),
+        (AuditAction::Executed, false, None),
+        (AuditAction::Forgotten, false, Some("trash")),
     ];
     assert_eq!(told, expected);
-    let masked: Vec<&Audited> = after.iter().filter(|line| line.subject != "s").collect();
+    let masked: Vec<&AuditEntry> = after.iter().filter(|line| line.subject != "s").collect();
     assert!(masked.iter().all(|line| line.subject.starts_with(PURGED) && line.subject == masked[0].subject));
     assert!(after.iter().all(|line| line.detail.as_deref() != Some("fork of other")), "{after:?}");
     for (was, is) in before.iter().rev().zip(after.iter().rev()) {
-        assert_eq!((was.no, was.at, &was.by, was.deed), (is.no, is.at, &is.by, is.deed), "the rest stays");
+        assert_eq!(
+            (was.no, was.at, &was.actor, was.action),
+            (is.no, is.at, &is.actor, is.action),
+            "the rest stays"
+        );
     }
     assert_eq!(audit(store, Some("s")).await, after, "for who knows the id");
     assert_eq!(audit(store, Some(&masked[0].subject)).await.len(), 6, "or the pseudonym");
     // Another one of its name has lines of its own.
-    store.create(again("s", 2, 11)).await.expect("made");
+    store.create_session(again("s", 2, 11)).await.expect("made");
     assert_eq!(audit(store, Some("s")).await.len(), 1, "the agent's, which is called so");
 }
 
@@ -252,14 +282,20 @@ pub(crate) async fn idempotency_keys_of_a_purged_session_are_free(store: &dyn St
     ];
     let t = tenant("t");
     for (route, resource, _) in keys {
-        store.once(&t, route, resource, "hash", resource, Timestamp(1)).await.expect("claimed");
+        store
+            .claim_idempotency_key(&t, route, resource, "hash", resource, Timestamp(1))
+            .await
+            .expect("claimed");
     }
     purge(store, &session, Timestamp(5)).await;
     for (route, resource, is_free) in keys {
-        let claimed = store.once(&t, route, resource, "hash", "new", Timestamp(6)).await.expect("claimed");
+        let claimed = store
+            .claim_idempotency_key(&t, route, resource, "hash", "new", Timestamp(6))
+            .await
+            .expect("claimed");
         let expected = match is_free {
-            true => Claimed::First("new".into()),
-            false => Claimed::Again(resource.into()),
+            true => IdempotencyClaim::New("new".into()),
+            false => IdempotencyClaim::Retry(resource.into()),
         };
         assert_eq!(claimed, expected, "{route} {resource}");
     }
@@ -269,14 +305,19 @@ pub(crate) async fn idempotency_keys_of_a_purged_session_are_free(store: &dyn St
 pub(crate) async fn a_parent_that_comes_back_for_its_forks_stays_in_the_trash(store: &dyn Store) {
     let parent = make(store, "s").await;
     append(store, &parent, step(parent.no, 2, [said("shared")])).await;
-    let fork = store.create(new_fork("f", &parent, 2)).await.expect("forked");
+    let fork = store.create_session(new_fork("f", &parent, 2)).await.expect("forked");
     let (log, of_fork) = (events(store, parent.no).await, events(store, fork.no).await);
     let own: Vec<_> = of_fork.iter().filter(|event| event.seq > 2).cloned().collect();
     // The same on another machine, where somebody has the id by now.
-    let tombstone =
-        Tombstone { tenant: tenant("u"), session: id("s"), epoch: Epoch(4), seq: 9, purged_at: Timestamp(5) };
-    let later = NewSession { tenant: tenant("u"), ..again("s", 5, 6) };
-    let later = store.create(later).await.expect("made");
+    let tombstone = SessionTombstone {
+        tenant: tenant("u"),
+        session: id("s"),
+        epoch: Epoch(4),
+        seq: 9,
+        purged_at: Timestamp(5),
+    };
+    let later = NewSessionRow { tenant: tenant("u"), ..again("s", 5, 6) };
+    let later = store.create_session(later).await.expect("made");
     let mut back = rebuilt(&parent, "s", &log);
     (back.purged, back.manifest.tenant) = (Some(tombstone.clone()), tenant("u"));
     assert!(store.rebuild(back.clone()).await.expect("rebuilt"));
@@ -287,16 +328,19 @@ pub(crate) async fn a_parent_that_comes_back_for_its_forks_stays_in_the_trash(st
     child.manifest.tenant = tenant("u");
     assert!(store.rebuild(child).await.expect("rebuilt"));
     let scope = all("u");
-    let found = store.find(&scope, &id("f")).await.expect("read").expect("there");
+    let found = store.find_session(&scope, &id("f")).await.expect("read").expect("there");
     assert_eq!((&found.parent, found.base.map(|(_, seq)| seq)), (&None, Some(2)));
     let facts: Vec<Fact> = events(store, found.no).await.into_iter().map(|event| event.fact).collect();
     assert_eq!(facts, of_fork.iter().map(|event| event.fact.clone().unnamed()).collect::<Vec<_>>());
-    assert_eq!(store.find(&scope, &id("s")).await.expect("read").map(|found| found.no), Some(later.no));
+    assert_eq!(
+        store.find_session(&scope, &id("s")).await.expect("read").map(|found| found.no),
+        Some(later.no)
+    );
     let then = async |at: i64| {
         let found = store.session_then(&tenant("u"), &id("s"), Timestamp(at)).await.expect("read");
         found.map(|found| found.no)
     };
-    let (first, none): (Seq, _) = (1, then(0).await);
+    let (first, none): (EventSeq, _) = (1, then(0).await);
     assert_eq!(
         (then(first as i64).await, then(6).await, none),
         (found.base.map(|(no, _)| no), Some(later.no), None)

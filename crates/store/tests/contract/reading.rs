@@ -1,11 +1,11 @@
 //! Reading the log: events and deltas as one line of places, a fork's begun by its parents'.
 
 use crate::fixture::{append, delta, events, items, make, new_fork, places, said, step};
-use ash_model::{Cursor, Event, Fact, Seq, SessionNo};
-use ash_store::{EventQuery, Item, Session, Store, WhatItem};
+use ash_model::{Event, EventSeq, Fact, LogCursor, SessionRowId};
+use ash_store::{EventQuery, LogItem, LogItemContent, SessionRow, Store};
 
 /// A log of `1 1.1 1.2 2 3 3.1 3.2 3.3 4`.
-async fn mixed(store: &dyn Store) -> Session {
+async fn mixed(store: &dyn Store) -> SessionRow {
     let session = make(store, "s").await;
     let mut steps = step(session.no, 2, []);
     steps.deltas = vec![delta(1, 1), delta(1, 2)];
@@ -25,8 +25,8 @@ pub(crate) async fn deltas_stand_between_the_events_they_came_between(store: &dy
     let session = mixed(store).await;
     let all = items(store, session.no).await;
     assert_eq!(places(&all), MIXED);
-    assert_eq!(all[1].what, WhatItem::Delta("1.1".into()));
-    assert_eq!(all[4].what, WhatItem::Event(said("b")));
+    assert_eq!(all[1].content, LogItemContent::Delta("1.1".into()));
+    assert_eq!(all[4].content, LogItemContent::Event(said("b")));
 }
 
 pub(crate) async fn pages_may_be_cut_anywhere(store: &dyn Store) {
@@ -36,27 +36,29 @@ pub(crate) async fn pages_may_be_cut_anywhere(store: &dyn Store) {
         assert_eq!(paged(store, session.no, size).await, all, "{size} at a time");
     }
     for (place, item) in all.iter().enumerate() {
-        let rest = store.read(session.no, item.at, 100).await.expect("read");
+        let rest = store.read_log(session.no, item.at, 100).await.expect("read");
         assert_eq!(rest, all[place + 1..], "after {}", item.at);
-        let one = store.read(session.no, item.at, 1).await.expect("read");
+        let one = store.read_log(session.no, item.at, 1).await.expect("read");
         assert_eq!(one, all[place + 1..].iter().take(1).cloned().collect::<Vec<_>>());
     }
-    assert!(store.read(session.no, Cursor::START, 0).await.expect("read").is_empty());
-    assert!(store.read(session.no, Cursor::event(99), 10).await.expect("read").is_empty());
+    assert!(store.read_log(session.no, LogCursor::START, 0).await.expect("read").is_empty());
+    assert!(store.read_log(session.no, LogCursor::event(99), 10).await.expect("read").is_empty());
 }
 
 pub(crate) async fn a_cursor_among_deltas_that_are_gone_goes_on_at_the_next_event(store: &dyn Store) {
     let session = mixed(store).await;
-    for (gone, next) in [(Cursor::delta(1, 9), "2"), (Cursor::delta(2, 5), "3"), (Cursor::delta(3, 7), "4")] {
-        let rest = store.read(session.no, gone, 1).await.expect("read");
+    for (gone, next) in
+        [(LogCursor::delta(1, 9), "2"), (LogCursor::delta(2, 5), "3"), (LogCursor::delta(3, 7), "4")]
+    {
+        let rest = store.read_log(session.no, gone, 1).await.expect("read");
         assert_eq!(places(&rest), [next], "after {gone}");
     }
 }
 
-async fn paged(store: &dyn Store, no: SessionNo, size: u32) -> Vec<Item> {
-    let (mut seen, mut after): (Vec<Item>, Cursor) = (Vec::new(), Cursor::START);
+async fn paged(store: &dyn Store, no: SessionRowId, size: u32) -> Vec<LogItem> {
+    let (mut seen, mut after): (Vec<LogItem>, LogCursor) = (Vec::new(), LogCursor::START);
     loop {
-        let page = store.read(no, after, size).await.expect("read");
+        let page = store.read_log(no, after, size).await.expect("read");
         let Some(last) = page.last() else { return seen };
         assert!(page.len() <= size as usize);
         after = last.at;
@@ -65,7 +67,7 @@ async fn paged(store: &dyn Store, no: SessionNo, size: u32) -> Vec<Item> {
 }
 
 /// A session `name` whose log goes on with what it says up to event `last`, each with one delta after it.
-async fn talk(store: &dyn Store, session: &Session, last: Seq) {
+async fn talk(store: &dyn Store, session: &SessionRow, last: EventSeq) {
     let known = store.session(session.no).await.expect("read").expect("there").last_seq;
     for seq in known + 1..=last {
         let mut spoken = step(session.no, seq, [said(&format!("{} {seq}", session.id))]);
@@ -74,14 +76,20 @@ async fn talk(store: &dyn Store, session: &Session, last: Seq) {
     }
 }
 
-async fn fork(store: &dyn Store, name: &str, parent: &Session, seq: Seq, last: Seq) -> Session {
-    let fork = store.create(new_fork(name, parent, seq)).await.expect("made");
+async fn fork(
+    store: &dyn Store,
+    name: &str,
+    parent: &SessionRow,
+    seq: EventSeq,
+    last: EventSeq,
+) -> SessionRow {
+    let fork = store.create_session(new_fork(name, parent, seq)).await.expect("made");
     talk(store, &fork, last).await;
     fork
 }
 
 /// Which session wrote each event of a log: the first word of what was said, `-` for other facts.
-async fn authors(store: &dyn Store, no: SessionNo) -> Vec<String> {
+async fn authors(store: &dyn Store, no: SessionRowId) -> Vec<String> {
     let author = |event: &Event| match &event.fact {
         Fact::Said { line } => line.split(' ').next().unwrap_or_default().to_owned(),
         _ => "-".to_owned(),
@@ -143,19 +151,24 @@ pub(crate) async fn a_long_line_of_forks_reads_like_one_log(store: &dyn Store) {
         let last = store.session(youngest.no).await.expect("read").expect("there").last_seq;
         youngest = fork(store, &format!("s{n}"), &youngest, last, last + 2).await;
     }
-    let seqs: Vec<Seq> = events(store, youngest.no).await.iter().map(|event| event.seq).collect();
+    let seqs: Vec<EventSeq> = events(store, youngest.no).await.iter().map(|event| event.seq).collect();
     assert_eq!(seqs, (1..=23).collect::<Vec<_>>());
     every_page(store, youngest.no).await;
 }
 
 /// However a log is cut into pages, and wherever one begins, it is the same log.
-async fn every_page(store: &dyn Store, no: SessionNo) {
+async fn every_page(store: &dyn Store, no: SessionRowId) {
     let all = items(store, no).await;
     for size in 1..=all.len() as u32 + 1 {
         assert_eq!(paged(store, no, size).await, all, "{size} at a time");
     }
     for (place, item) in all.iter().enumerate() {
-        assert_eq!(store.read(no, item.at, 100).await.expect("read"), all[place + 1..], "after {}", item.at);
+        assert_eq!(
+            store.read_log(no, item.at, 100).await.expect("read"),
+            all[place + 1..],
+            "after {}",
+            item.at
+        );
     }
     let whole = events(store, no).await;
     for (place, event) in whole.iter().enumerate() {
@@ -170,7 +183,7 @@ pub(crate) async fn events_can_be_chosen_by_kind(store: &dyn Store) {
     let parent = make(store, "p").await;
     append(store, &parent, step(parent.no, 2, [said("a"), Fact::Paused, said("b"), Fact::Resuming])).await;
     let child = fork(store, "f", &parent, 5, 7).await;
-    let chosen = async |kinds: Vec<&'static str>, after, limit| -> Vec<Seq> {
+    let chosen = async |kinds: Vec<&'static str>, after, limit| -> Vec<EventSeq> {
         let query = EventQuery { after, limit, kinds };
         let found = store.events(child.no, &query).await.expect("read");
         found.iter().map(|event| event.seq).collect()

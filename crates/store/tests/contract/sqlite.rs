@@ -3,26 +3,28 @@
 use crate::fixture::{
     agent, append, checkpoint, delta, env, items, lease, new_session, said, step, tenant, turn_row, whole,
 };
-use ash_model::{Incarnation, Needs, Runtime, Timestamp, TurnId};
-use ash_store::{Error, NewAgent, NewSession, Scope, Seal, Session, Sqlite, Store, TurnState};
+use ash_model::{AgentRuntime, Incarnation, SandboxRequirements, Timestamp, TurnId};
+use ash_store::{
+    AccessScope, Error, NewAgentVersion, NewSessionRow, SealingKey, SessionRow, SqliteStore, Store, TurnState,
+};
 use sqlx::Connection;
 use std::path::Path;
 use tempfile::TempDir;
 
-pub(crate) async fn fresh() -> (Sqlite, TempDir) {
+pub(crate) async fn fresh() -> (SqliteStore, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     (open(dir.path()).await, dir)
 }
 
-async fn open(dir: &Path) -> Sqlite {
-    let seal = Seal::open(&dir.join("seal.key")).expect("a key");
-    Sqlite::open(&dir.join("ash.db"), seal).await.expect("opened")
+async fn open(dir: &Path) -> SqliteStore {
+    let seal = SealingKey::open(&dir.join("seal.key")).expect("a key");
+    SqliteStore::open(&dir.join("ash.db"), seal).await.expect("opened")
 }
 
 /// One session with something of everything.
-async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
-    let new = NewSession { env: env("TOKEN", "hunter2-of-the-session"), ..new_session("s") };
-    let session = store.create(new).await.expect("made");
+async fn furnished(store: &dyn Store) -> (SessionRow, TurnId, Incarnation) {
+    let new = NewSessionRow { env: env("TOKEN", "hunter2-of-the-session"), ..new_session("s") };
+    let session = store.create_session(new).await.expect("made");
     let (turn, incarnation) = (TurnId::fresh(), Incarnation::fresh());
     let mut all = step(session.no, 2, [said("a"), said("b")]);
     all.deltas = vec![delta(3, 1), delta(3, 2)];
@@ -30,15 +32,15 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
     all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
     all.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 44 });
     append(store, &session, all).await;
-    let helper = NewAgent {
+    let helper = NewAgentVersion {
         tenant: tenant("t"),
         name: agent("helper"),
         tree: "tree".into(),
-        runtime: Runtime::Builtin,
+        runtime: AgentRuntime::Builtin,
         provider: None,
         image: None,
         limits: None,
-        needs: Needs::default(),
+        needs: SandboxRequirements::default(),
         origin: "/x".into(),
         env: Some(env("KEY", "hunter2-of-the-agent")),
         claim: None,
@@ -48,8 +50,12 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
     (session, turn, incarnation)
 }
 
-async fn is_furnished(store: &dyn Store, (session, turn, incarnation): &(Session, TurnId, Incarnation)) {
-    let found = store.find(&Scope::all(&session.tenant), &session.id).await.expect("read").expect("there");
+async fn is_furnished(store: &dyn Store, (session, turn, incarnation): &(SessionRow, TurnId, Incarnation)) {
+    let found = store
+        .find_session(&AccessScope::all(&session.tenant), &session.id)
+        .await
+        .expect("read")
+        .expect("there");
     assert_eq!((found.no, found.last_seq), (session.no, 3));
     assert_eq!(items(store, session.no).await.len(), 5);
     let row = turn_row(*turn, 2, TurnState::Running);
@@ -140,11 +146,11 @@ async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
     let session = crate::fixture::make(&store, NAME).await;
     let said = (0..200).map(|number| crate::fixture::said(&format!("{WORD} {number}")));
     let mut last = crate::fixture::step(session.no, 2, said);
-    last.card.status = ash_model::Status::Ended;
+    last.summary.status = ash_model::SessionStatus::Ended;
     crate::fixture::append(&store, &session, last).await;
     // The log of its fork says whose fork it is, though it shares nothing.
-    let fork = NewSession { base: None, ..crate::fixture::new_fork("fork", &session, 1) };
-    store.create(fork).await.expect("forked");
+    let fork = NewSessionRow { base: None, ..crate::fixture::new_fork("fork", &session, 1) };
+    store.create_session(fork).await.expect("forked");
     let found = |text: &str| {
         let files = std::fs::read_dir(dir.path()).expect("a directory").flatten();
         let bytes = files.map(|file| std::fs::read(file.path()).expect("read"));
@@ -154,7 +160,7 @@ async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
     store.trash(session.no, Timestamp(5), crate::fixture::by("k")).await.expect("put there");
     while !store.forget_unshared(session.no).await.expect("gone") {}
     assert_eq!(found(WORD), 0, "what the fork does not share");
-    while !store.bury(session.no, Timestamp(10)).await.expect("buried") {}
+    while !store.purge(session.no, Timestamp(10)).await.expect("buried") {}
     assert_eq!((found(WORD), found(NAME)), (0, 0));
 }
 
@@ -168,7 +174,7 @@ async fn raw(dir: &Path) -> sqlx::SqliteConnection {
 async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() {
     let (store, dir) = fresh().await;
     let (session, fork) = (crate::fixture::make(&store, "gone").await, "fork");
-    store.create(crate::fixture::new_fork(fork, &session, 1)).await.expect("forked");
+    store.create_session(crate::fixture::new_fork(fork, &session, 1)).await.expect("forked");
     crate::fixture::make(&store, "made-again").await;
     store.close().await;
     let mut db = raw(dir.path()).await;
@@ -184,16 +190,16 @@ async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() 
     db.close().await.expect("closed");
     let store = open(dir.path()).await;
     let query = ash_store::AuditQuery { limit: 9, ..ash_store::AuditQuery::default() };
-    let told = store.audit(&tenant("t"), &query).await.expect("read");
+    let told = store.audit_entries(&tenant("t"), &query).await.expect("read");
     let named: Vec<_> = told.iter().rev().map(|line| line.subject.starts_with(ash_store::PURGED)).collect();
     assert_eq!(named, [true, true, false, true, false]);
     let scope = crate::fixture::all("t");
-    let fork = store.find(&scope, &crate::fixture::id(fork)).await.expect("read").expect("there");
+    let fork = store.find_session(&scope, &crate::fixture::id(fork)).await.expect("read").expect("there");
     assert_eq!(fork.parent, None);
     let (_, tombstone) = store.tombstones().await.expect("read").pop().expect("one");
     assert_eq!((tombstone.session.as_str(), tombstone.epoch.0, tombstone.seq), ("gone", 1, 2));
-    let again = NewSession { epoch: ash_model::Epoch(2), at: Timestamp(6), ..new_session("gone") };
-    store.create(again).await.expect("its id is free");
+    let again = NewSessionRow { epoch: ash_model::Epoch(2), at: Timestamp(6), ..new_session("gone") };
+    store.create_session(again).await.expect("its id is free");
 }
 
 #[tokio::test]
@@ -201,7 +207,7 @@ async fn of_a_line_of_the_audit_nothing_but_a_name_can_go() {
     let (store, dir) = fresh().await;
     let session = crate::fixture::make(&store, "s").await;
     let mut last = crate::fixture::step(session.no, 2, [ash_model::Fact::Ended]);
-    last.card.status = ash_model::Status::Ended;
+    last.summary.status = ash_model::SessionStatus::Ended;
     crate::fixture::append(&store, &session, last).await;
     let mut db = raw(dir.path()).await;
     for sql in [

@@ -2,17 +2,18 @@
 
 use crate::fixture::{agent, all, append, by, lease, make, new_session, only, owner, said, step};
 use ash_model::{
-    Fact, Incarnation, Resources, SessionNo, Spent, Status, Timestamp, TurnId, Usage, Used, WorkspaceId,
+    Fact, Incarnation, ResourceUsage, SessionRowId, SessionStatus, Timestamp, TokenUsage, TurnId,
+    UsageIncrement, UsageTotal, WorkspaceId,
 };
-use ash_store::{NewSession, Scope, Session, Store, UsageBy, UsageQuery, UsageSum};
+use ash_store::{AccessScope, NewSessionRow, SessionRow, Store, UsageGrouping, UsageQuery, UsageReportRow};
 use uuid::Uuid;
 
-fn usage(input_tokens: u64) -> Usage {
-    Usage { input_tokens, output_tokens: 1, cache_creation_tokens: 2, cache_read_tokens: 3 }
+fn usage(input_tokens: u64) -> TokenUsage {
+    TokenUsage { input_tokens, output_tokens: 1, cache_creation_tokens: 2, cache_read_tokens: 3 }
 }
 
 fn used(turn: Option<TurnId>, model: &str, input: u64) -> Fact {
-    Fact::Used(Used {
+    Fact::Used(UsageIncrement {
         routed: false,
         turn,
         attempt: 1,
@@ -27,23 +28,28 @@ fn used(turn: Option<TurnId>, model: &str, input: u64) -> Fact {
     })
 }
 
-async fn sums(store: &dyn Store, scope: &Scope, by: Option<UsageBy>, query: UsageQuery) -> Vec<UsageSum> {
+async fn sums(
+    store: &dyn Store,
+    scope: &AccessScope,
+    by: Option<UsageGrouping>,
+    query: UsageQuery,
+) -> Vec<UsageReportRow> {
     store.usage(scope, by, &UsageQuery { limit: 100, ..query }).await.expect("read")
 }
 
-async fn total(store: &dyn Store, scope: &Scope, query: UsageQuery) -> Spent {
+async fn total(store: &dyn Store, scope: &AccessScope, query: UsageQuery) -> UsageTotal {
     let all = sums(store, scope, None, query).await;
     assert_eq!(all.len(), 1);
     all[0].spent
 }
 
-fn of(no: SessionNo) -> UsageQuery {
+fn of(no: SessionRowId) -> UsageQuery {
     UsageQuery { session: Some(no), ..UsageQuery::default() }
 }
 
 pub(crate) async fn a_step_counts_what_it_says_or_nothing(store: &dyn Store) {
     let session = make(store, "s").await;
-    assert_eq!(total(store, &all("t"), of(session.no)).await, Spent::default());
+    assert_eq!(total(store, &all("t"), of(session.no)).await, UsageTotal::default());
     let turn = Some(TurnId::fresh());
     let facts = [used(turn, "m", 5), said("x"), used(turn, "m", 6), used(None, "other", 7)];
     append(store, &session, step(session.no, 2, facts)).await;
@@ -54,26 +60,26 @@ pub(crate) async fn a_step_counts_what_it_says_or_nothing(store: &dyn Store) {
     let refused = store.append(&lease(&session), step(session.no, 2, [used(turn, "m", 100)])).await;
     assert!(refused.is_err());
     assert_eq!(total(store, &all("t"), of(session.no)).await, spent);
-    let by_model = sums(store, &all("t"), Some(UsageBy::Model), of(session.no)).await;
+    let by_model = sums(store, &all("t"), Some(UsageGrouping::Model), of(session.no)).await;
     let mut names: Vec<_> = by_model.iter().map(|sum| (sum.model.as_deref(), sum.spent.nano_usd)).collect();
     names.sort_unstable();
     assert_eq!(names, [(Some("m"), 110), (Some("other"), 70)]);
-    let turns = sums(store, &all("t"), Some(UsageBy::Turn), of(session.no)).await;
+    let turns = sums(store, &all("t"), Some(UsageGrouping::Turn), of(session.no)).await;
     let mut turns: Vec<_> = turns.iter().map(|sum| (sum.turn, sum.turns)).collect();
     turns.sort_unstable();
     assert_eq!(turns, [(None, 0), (turn, 1)]);
 }
 
-async fn owned(store: &dyn Store, name: &str, of: &str, input: u64) -> Session {
-    let new = NewSession { owner: Some(owner(of)), ..new_session(name) };
-    let session = store.create(new).await.expect("made");
+async fn owned(store: &dyn Store, name: &str, of: &str, input: u64) -> SessionRow {
+    let new = NewSessionRow { owner: Some(owner(of)), ..new_session(name) };
+    let session = store.create_session(new).await.expect("made");
     append(store, &session, step(session.no, 2, [used(Some(TurnId::fresh()), "m", input)])).await;
     session
 }
 
 pub(crate) async fn sums_are_of_what_one_may_see(store: &dyn Store) {
     let (hers, _his) = (owned(store, "hers", "alice", 5).await, owned(store, "his", "bob", 70).await);
-    let input = async |scope: &Scope, query| total(store, scope, query).await.usage.input_tokens;
+    let input = async |scope: &AccessScope, query| total(store, scope, query).await.usage.input_tokens;
     assert_eq!(input(&all("t"), UsageQuery::default()).await, 75);
     assert_eq!(input(&only("alice"), UsageQuery::default()).await, 5);
     assert_eq!(input(&only("bob"), of(hers.no)).await, 0);
@@ -82,7 +88,7 @@ pub(crate) async fn sums_are_of_what_one_may_see(store: &dyn Store) {
     assert_eq!((input(&all("t"), theirs.clone()).await, input(&only("alice"), theirs).await), (70, 0));
     let nobody = UsageQuery { agent: Some(agent("nobody")), ..UsageQuery::default() };
     assert_eq!(input(&all("t"), nobody).await, 0);
-    for by in UsageBy::ALL.map(|(by, _)| by) {
+    for by in UsageGrouping::ALL.map(|(by, _)| by) {
         let sums = sums(store, &all("t"), Some(by), UsageQuery::default()).await;
         assert_eq!(sums.iter().map(|sum| sum.spent.usage.input_tokens).sum::<u64>(), 75, "{by:?}");
     }
@@ -92,12 +98,12 @@ pub(crate) async fn sums_are_of_a_time(store: &dyn Store) {
     let session = make(store, "s").await;
     const DAY: i64 = 86_400_000;
     let mut first = step(session.no, 2, [used(None, "m", 5)]);
-    first.notes[0].at = Timestamp(DAY - 1);
+    first.events[0].at = Timestamp(DAY - 1);
     let mut second = step(session.no, 3, [used(None, "m", 70)]);
-    second.notes[0].at = Timestamp(DAY);
+    second.events[0].at = Timestamp(DAY);
     append(store, &session, first).await;
     append(store, &session, second).await;
-    let days = sums(store, &all("t"), Some(UsageBy::Day), UsageQuery::default()).await;
+    let days = sums(store, &all("t"), Some(UsageGrouping::Day), UsageQuery::default()).await;
     let days: Vec<_> = days.iter().map(|sum| (sum.day.as_deref(), sum.spent.usage.input_tokens)).collect();
     assert_eq!(days, [(Some("1970-01-02"), 70), (Some("1970-01-01"), 5)]);
     let within = async |since, until| {
@@ -111,11 +117,11 @@ pub(crate) async fn sums_are_of_a_time(store: &dyn Store) {
 pub(crate) async fn what_a_forgotten_session_used_stays_without_its_name(store: &dyn Store) {
     let session = owned(store, "gone", "alice", 5).await;
     let mut end = step(session.no, 3, [Fact::Ended]);
-    end.card.status = Status::Ended;
+    end.summary.status = SessionStatus::Ended;
     append(store, &session, end).await;
     store.trash(session.no, Timestamp(5), by("k")).await.expect("put there");
-    while !store.bury(session.no, Timestamp(6)).await.expect("buried") {}
-    let left = sums(store, &only("alice"), Some(UsageBy::Session), UsageQuery::default()).await;
+    while !store.purge(session.no, Timestamp(6)).await.expect("buried") {}
+    let left = sums(store, &only("alice"), Some(UsageGrouping::Session), UsageQuery::default()).await;
     assert_eq!(
         left.iter().map(|sum| (sum.session.clone(), sum.spent.nano_usd)).collect::<Vec<_>>(),
         [(None, 50)]
@@ -128,7 +134,7 @@ pub(crate) async fn what_a_forgotten_session_used_stays_without_its_name(store: 
 /// Whoever lies in a sandbox spoils nobody's sums.
 pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
     let session = make(store, "s").await;
-    let most = Fact::Used(Used {
+    let most = Fact::Used(UsageIncrement {
         routed: false,
         turn: None,
         attempt: 0,
@@ -137,7 +143,7 @@ pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
         helper: true,
         first: false,
         end: None,
-        usage: Usage { input_tokens: u64::MAX, ..usage(0) },
+        usage: TokenUsage { input_tokens: u64::MAX, ..usage(0) },
         nano_usd: Some(u64::MAX),
         confirms: None,
     });
@@ -150,7 +156,7 @@ pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
 pub(crate) async fn what_a_sandbox_took_is_told_twice_and_counted_once(store: &dyn Store) {
     let (first, second) = (WorkspaceId::fresh(), WorkspaceId::fresh());
     let (one, another) = (Incarnation(Uuid::from_u128(1)), Incarnation(Uuid::from_u128(2)));
-    let took = |cpu_ms, peak_memory, disk_bytes| Resources { cpu_ms, peak_memory, disk_bytes, files: 3 };
+    let took = |cpu_ms, peak_memory, disk_bytes| ResourceUsage { cpu_ms, peak_memory, disk_bytes, files: 3 };
     for (workspace, of) in [
         (first, (one, took(100, 50, 7))),
         (first, (one, took(100, 50, 7))),
@@ -158,10 +164,13 @@ pub(crate) async fn what_a_sandbox_took_is_told_twice_and_counted_once(store: &d
         (first, (another, took(10, 20, 5))),
         (second, (one, took(1, 60, 1))),
     ] {
-        store.took(workspace, of, Timestamp(1)).await.expect("written");
+        store.record_resource_usage(workspace, of, Timestamp(1)).await.expect("written");
     }
-    assert_eq!(store.taken(Some(first)).await.expect("read"), took(110, 50, 5));
-    let all = Resources { files: 6, ..took(111, 60, 6) };
-    assert_eq!(store.taken(None).await.expect("read"), all);
-    assert_eq!(store.taken(Some(WorkspaceId::fresh())).await.expect("read"), Resources::default());
+    assert_eq!(store.workspace_resource_usage(Some(first)).await.expect("read"), took(110, 50, 5));
+    let all = ResourceUsage { files: 6, ..took(111, 60, 6) };
+    assert_eq!(store.workspace_resource_usage(None).await.expect("read"), all);
+    assert_eq!(
+        store.workspace_resource_usage(Some(WorkspaceId::fresh())).await.expect("read"),
+        ResourceUsage::default()
+    );
 }

@@ -1,22 +1,22 @@
 //! The conversation as a request of the Messages API. Pure.
 
-use super::MOST_TOKENS;
-use crate::provider::Request;
+use super::MAX_ANSWER_TOKENS;
+use crate::provider::ModelRequest;
 use crate::provider::messages::{self, text};
 use crate::tools;
 use serde_json::{Value, json};
 
 /// What of a model's thoughts is given back to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Thoughts {
+pub(super) enum ThinkingScope {
     OfTheTurn,
     LeftOut,
 }
 
-pub(super) fn body(model: &str, request: &Request<'_>, thoughts: Thoughts) -> Vec<u8> {
+pub(super) fn body(model: &str, request: &ModelRequest<'_>, thoughts: ThinkingScope) -> Vec<u8> {
     let mut body = json!({
         "model": model,
-        "max_tokens": request.room.min(MOST_TOKENS.into()),
+        "max_tokens": request.room.min(MAX_ANSWER_TOKENS.into()),
         "stream": true,
         "system": system(request.system),
         "tools": tools::offered(&request.manner.tools),
@@ -34,10 +34,10 @@ fn system(own: Option<&str>) -> Vec<Value> {
     blocks
 }
 
-fn messages(model: &str, request: &Request<'_>, thoughts: Thoughts) -> Vec<Value> {
+fn messages(model: &str, request: &ModelRequest<'_>, thoughts: ThinkingScope) -> Vec<Value> {
     let thoughts_of = match thoughts {
-        Thoughts::OfTheTurn => Some(model),
-        Thoughts::LeftOut => None,
+        ThinkingScope::OfTheTurn => Some(model),
+        ThinkingScope::LeftOut => None,
     };
     let mut messages = messages::messages(request.turns, thoughts_of);
     messages.last_mut().and_then(|(_, blocks)| blocks.last_mut()).into_iter().for_each(remember);
@@ -52,7 +52,7 @@ fn remember(block: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::Manner;
+    use crate::flags::AgentSettings;
     use crate::provider::messages::testing::{conversation, user};
 
     #[test]
@@ -61,15 +61,15 @@ mod tests {
         let body = |system| {
             let body = body(
                 "m",
-                &Request { system, manner: &Manner::default(), turns: &turns, room: u64::MAX },
-                Thoughts::OfTheTurn,
+                &ModelRequest { system, manner: &AgentSettings::default(), turns: &turns, room: u64::MAX },
+                ThinkingScope::OfTheTurn,
             );
             serde_json::from_slice::<Value>(&body).expect("json")
         };
         let asked = body(Some("Be kind."));
         assert_eq!(
             (&asked["model"], &asked["stream"], &asked["max_tokens"]),
-            (&json!("m"), &json!(true), &json!(MOST_TOKENS))
+            (&json!("m"), &json!(true), &json!(MAX_ANSWER_TOKENS))
         );
         let mark = json!({"type": "ephemeral"});
         assert_eq!(asked["system"][1], json!({"type": "text", "text": "Be kind.", "cache_control": mark}));

@@ -1,37 +1,37 @@
 //! An answer of a model, put together from the events in which it comes. Pure.
 
-use crate::conversation::{Block, ToolUse, Usage};
-use crate::provider::Reply;
-use crate::provider::calling::{self, End};
-use crate::provider::failure::{Failure, Wrong};
+use crate::conversation::{ApiUsage, AssistantBlock, ToolUse};
+use crate::provider::ModelReply;
+use crate::provider::calling::{self, StopReason};
+use crate::provider::failure::{ProviderErrorBody, ProviderFailure};
 use serde::Deserialize;
 
 /// More than any model makes in one answer.
-const MOST_BLOCKS: usize = 1000;
+const MAX_BLOCKS: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Event {
+enum AnthropicEvent {
     MessageStart {
-        message: Start,
+        message: AnthropicMessageStart,
     },
     ContentBlockStart {
         index: usize,
-        content_block: Opened,
+        content_block: ContentBlockStart,
     },
     ContentBlockDelta {
         index: usize,
-        delta: More,
+        delta: ContentBlockDelta,
     },
     MessageDelta {
         #[serde(default)]
-        delta: Ended,
+        delta: AnthropicMessageDelta,
         #[serde(default)]
-        usage: Counts,
+        usage: AnthropicUsage,
     },
     MessageStop,
     Error {
-        error: Wrong,
+        error: ProviderErrorBody,
     },
     /// Pings, ends of blocks, and whatever is invented one day.
     #[serde(other)]
@@ -39,15 +39,15 @@ enum Event {
 }
 
 #[derive(Deserialize)]
-struct Start {
+struct AnthropicMessageStart {
     id: String,
     #[serde(default)]
-    usage: Counts,
+    usage: AnthropicUsage,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Opened {
+enum ContentBlockStart {
     Text {
         #[serde(default)]
         text: String,
@@ -71,7 +71,7 @@ enum Opened {
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum More {
+enum ContentBlockDelta {
     TextDelta {
         text: String,
     },
@@ -89,20 +89,20 @@ enum More {
 }
 
 #[derive(Deserialize, Default)]
-struct Ended {
+struct AnthropicMessageDelta {
     stop_reason: Option<String>,
 }
 
 /// Each is the whole so far, and left out if it did not change.
 #[derive(Deserialize, Default)]
-struct Counts {
+struct AnthropicUsage {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
 }
 
-enum Part {
+enum PartialContentBlock {
     Text(String),
     Call { id: String, name: String, input: String },
     Thinking { thinking: String, signature: String },
@@ -111,15 +111,15 @@ enum Part {
 }
 
 #[derive(Default)]
-pub(super) struct Message {
+pub(super) struct AnthropicAssembler {
     id: String,
-    parts: Vec<Part>,
-    usage: Usage,
+    parts: Vec<PartialContentBlock>,
+    usage: ApiUsage,
     stop_reason: Option<String>,
     over: bool,
 }
 
-impl calling::Message for Message {
+impl calling::AnswerAssembler for AnthropicAssembler {
     fn is_over(&self) -> bool {
         self.over
     }
@@ -128,77 +128,87 @@ impl calling::Message for Message {
         self.over
     }
 
-    fn take(&mut self, data: &[u8]) -> Result<Option<String>, Failure> {
-        let event = serde_json::from_slice(data).map_err(|error| Failure::nonsense(&error.to_string()))?;
+    fn take(&mut self, data: &[u8]) -> Result<Option<String>, ProviderFailure> {
+        let event =
+            serde_json::from_slice(data).map_err(|error| ProviderFailure::malformed(&error.to_string()))?;
         match event {
-            Event::MessageStart { message } => {
+            AnthropicEvent::MessageStart { message } => {
                 self.id = message.id;
                 self.count(&message.usage);
             }
-            Event::ContentBlockStart { index, content_block } => return self.open(index, content_block),
-            Event::ContentBlockDelta { index, delta } => return self.add(index, delta),
-            Event::MessageDelta { delta, usage } => {
+            AnthropicEvent::ContentBlockStart { index, content_block } => {
+                return self.open(index, content_block);
+            }
+            AnthropicEvent::ContentBlockDelta { index, delta } => return self.add(index, delta),
+            AnthropicEvent::MessageDelta { delta, usage } => {
                 self.stop_reason = delta.stop_reason.or(self.stop_reason.take());
                 self.count(&usage);
             }
-            Event::MessageStop => self.over = true,
-            Event::Error { error } => return Err(Failure::Refused(error.into())),
-            Event::Other => {}
+            AnthropicEvent::MessageStop => self.over = true,
+            AnthropicEvent::Error { error } => return Err(ProviderFailure::Refused(error.into())),
+            AnthropicEvent::Other => {}
         }
         Ok(None)
     }
 
-    fn reply(self) -> Result<Reply, Failure> {
+    fn reply(self) -> Result<ModelReply, ProviderFailure> {
         let end = match self.stop_reason.as_deref() {
-            Some("max_tokens") => End::OutOfTokens,
-            Some("refusal") => End::Declined,
-            Some(_) | None => End::Usual,
+            Some("max_tokens") => StopReason::OutOfTokens,
+            Some("refusal") => StopReason::Declined,
+            Some(_) | None => StopReason::Complete,
         };
         let content = self.parts.into_iter().filter_map(|part| finished(part, end).transpose());
-        let content = content.collect::<Result<Vec<Block>, Failure>>()?;
+        let content = content.collect::<Result<Vec<AssistantBlock>, ProviderFailure>>()?;
         calling::reply(self.id, content, self.usage, end)
     }
 }
 
-impl Message {
-    fn open(&mut self, index: usize, opened: Opened) -> Result<Option<String>, Failure> {
-        if index != self.parts.len() || index >= MOST_BLOCKS {
-            return Err(Failure::nonsense("a block out of order"));
+impl AnthropicAssembler {
+    fn open(&mut self, index: usize, opened: ContentBlockStart) -> Result<Option<String>, ProviderFailure> {
+        if index != self.parts.len() || index >= MAX_BLOCKS {
+            return Err(ProviderFailure::malformed("a block out of order"));
         }
-        let shown = if let Opened::Text { text } = &opened { Some(text.clone()) } else { None };
+        let shown = if let ContentBlockStart::Text { text } = &opened { Some(text.clone()) } else { None };
         self.parts.push(match opened {
-            Opened::Text { text } => Part::Text(text),
-            Opened::ToolUse { id, name } => Part::Call { id, name, input: String::new() },
-            Opened::Thinking { thinking, signature } => Part::Thinking { thinking, signature },
-            Opened::RedactedThinking { data } => Part::RedactedThinking(data),
-            Opened::Other => Part::Unknown,
+            ContentBlockStart::Text { text } => PartialContentBlock::Text(text),
+            ContentBlockStart::ToolUse { id, name } => {
+                PartialContentBlock::Call { id, name, input: String::new() }
+            }
+            ContentBlockStart::Thinking { thinking, signature } => {
+                PartialContentBlock::Thinking { thinking, signature }
+            }
+            ContentBlockStart::RedactedThinking { data } => PartialContentBlock::RedactedThinking(data),
+            ContentBlockStart::Other => PartialContentBlock::Unknown,
         });
         Ok(shown.filter(|text| !text.is_empty()))
     }
 
-    fn add(&mut self, index: usize, delta: More) -> Result<Option<String>, Failure> {
-        let part = self.parts.get_mut(index).ok_or_else(|| Failure::nonsense("a piece of no block"))?;
+    fn add(&mut self, index: usize, delta: ContentBlockDelta) -> Result<Option<String>, ProviderFailure> {
+        let part =
+            self.parts.get_mut(index).ok_or_else(|| ProviderFailure::malformed("a piece of no block"))?;
         match (part, delta) {
-            (Part::Text(text), More::TextDelta { text: more }) => {
+            (PartialContentBlock::Text(text), ContentBlockDelta::TextDelta { text: more }) => {
                 text.push_str(&more);
                 return Ok(Some(more).filter(|more| !more.is_empty()));
             }
-            (Part::Call { input, .. }, More::InputJsonDelta { partial_json }) => {
+            (PartialContentBlock::Call { input, .. }, ContentBlockDelta::InputJsonDelta { partial_json }) => {
                 input.push_str(&partial_json)
             }
-            (Part::Thinking { thinking, .. }, More::ThinkingDelta { thinking: more }) => {
-                thinking.push_str(&more)
-            }
-            (Part::Thinking { signature, .. }, More::SignatureDelta { signature: whole }) => {
-                *signature = whole
-            }
-            (_, More::Other) | (Part::Unknown, _) => {}
-            _ => return Err(Failure::nonsense("a piece of another kind than its block")),
+            (
+                PartialContentBlock::Thinking { thinking, .. },
+                ContentBlockDelta::ThinkingDelta { thinking: more },
+            ) => thinking.push_str(&more),
+            (
+                PartialContentBlock::Thinking { signature, .. },
+                ContentBlockDelta::SignatureDelta { signature: whole },
+            ) => *signature = whole,
+            (_, ContentBlockDelta::Other) | (PartialContentBlock::Unknown, _) => {}
+            _ => return Err(ProviderFailure::malformed("a piece of another kind than its block")),
         }
         Ok(None)
     }
 
-    fn count(&mut self, counts: &Counts) {
+    fn count(&mut self, counts: &AnthropicUsage) {
         let usage = &mut self.usage;
         for (number, counted) in [
             (&mut usage.input_tokens, counts.input_tokens),
@@ -211,28 +221,30 @@ impl Message {
     }
 }
 
-fn finished(part: Part, end: End) -> Result<Option<Block>, Failure> {
+fn finished(part: PartialContentBlock, end: StopReason) -> Result<Option<AssistantBlock>, ProviderFailure> {
     Ok(match part {
-        Part::Text(text) if text.is_empty() => None,
-        Part::Text(text) => Some(Block::Text { text }),
-        Part::Call { id, name, input } => {
+        PartialContentBlock::Text(text) if text.is_empty() => None,
+        PartialContentBlock::Text(text) => Some(AssistantBlock::Text { text }),
+        PartialContentBlock::Call { id, name, input } => {
             let input = calling::input(&name, &input, end)?;
-            Some(Block::ToolUse(ToolUse { id, name, input }))
+            Some(AssistantBlock::ToolUse(ToolUse { id, name, input }))
         }
-        Part::Thinking { thinking, signature } => Some(Block::Thinking { thinking, signature }),
-        Part::RedactedThinking(data) => Some(Block::RedactedThinking { data }),
-        Part::Unknown => None,
+        PartialContentBlock::Thinking { thinking, signature } => {
+            Some(AssistantBlock::Thinking { thinking, signature })
+        }
+        PartialContentBlock::RedactedThinking(data) => Some(AssistantBlock::RedactedThinking { data }),
+        PartialContentBlock::Unknown => None,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::calling::Message as _;
+    use super::calling::AnswerAssembler as _;
     use super::*;
     use serde_json::{Value, json};
 
-    fn take(events: &[Value]) -> Result<(Message, String), Failure> {
-        let (mut message, mut shown) = (Message::default(), String::new());
+    fn take(events: &[Value]) -> Result<(AnthropicAssembler, String), ProviderFailure> {
+        let (mut message, mut shown) = (AnthropicAssembler::default(), String::new());
         for event in events {
             shown.extend(message.take(event.to_string().as_bytes())?);
         }
@@ -285,18 +297,19 @@ mod tests {
         ];
         let (message, shown) = take(&[&events[..], &stop("tool_use")].concat()).expect("taken");
         assert_eq!((shown.as_str(), message.is_over()), ("I am here", true));
-        let call =
-            |id: &str, name: &str, input| Block::ToolUse(ToolUse { id: id.into(), name: name.into(), input });
-        let expected = Reply {
+        let call = |id: &str, name: &str, input| {
+            AssistantBlock::ToolUse(ToolUse { id: id.into(), name: name.into(), input })
+        };
+        let expected = ModelReply {
             id: "msg_1".into(),
             content: vec![
-                Block::Thinking { thinking: "hm".into(), signature: "sig".into() },
-                Block::RedactedThinking { data: "xyz".into() },
-                Block::Text { text: "I am here".into() },
+                AssistantBlock::Thinking { thinking: "hm".into(), signature: "sig".into() },
+                AssistantBlock::RedactedThinking { data: "xyz".into() },
+                AssistantBlock::Text { text: "I am here".into() },
                 call("t1", "run", json!({"command": "ls"})),
                 call("t2", "list", json!({})),
             ],
-            usage: Usage {
+            usage: ApiUsage {
                 input_tokens: 5,
                 output_tokens: 40,
                 cache_creation_input_tokens: 6,
@@ -314,8 +327,8 @@ mod tests {
         };
         let call = ToolUse { id: "t".into(), name: "Read2J".into(), input: json!({}) };
         let reply = called("Read\n\u{202e}\u{1b}[2J").map(|reply| reply.content);
-        assert_eq!(reply, Ok(vec![Block::ToolUse(call)]));
-        assert!(matches!(called("\n"), Err(Failure::Broken(_))), "nothing is left of its name");
+        assert_eq!(reply, Ok(vec![AssistantBlock::ToolUse(call)]));
+        assert!(matches!(called("\n"), Err(ProviderFailure::Broken(_))), "nothing is left of its name");
     }
 
     #[test]
@@ -331,19 +344,19 @@ mod tests {
             vec![text.clone(), delta(0, json!({"type": "input_json_delta", "partial_json": "{}"}))],
             vec![text.clone(), text],
         ] {
-            assert!(matches!(take(&events), Err(Failure::Broken(_))), "{events:?}");
+            assert!(matches!(take(&events), Err(ProviderFailure::Broken(_))), "{events:?}");
         }
         for data in [&b"{"[..], b"\xff", b"", b"[DONE]"] {
-            assert!(Message::default().take(data).is_err());
+            assert!(AnthropicAssembler::default().take(data).is_err());
         }
-        let many: Vec<Value> = (0..=MOST_BLOCKS).map(|index| start(index, json!({"type": "text"}))).collect();
+        let many: Vec<Value> = (0..=MAX_BLOCKS).map(|index| start(index, json!({"type": "text"}))).collect();
         assert!(take(&many).is_err());
     }
 
     #[test]
     fn an_error_in_the_middle_is_a_refusal() {
         let error = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
-        let Err(Failure::Refused(refusal)) = take(&[began(), error]) else { panic!("refused") };
+        let Err(ProviderFailure::Refused(refusal)) = take(&[began(), error]) else { panic!("refused") };
         assert_eq!((refusal.status, refusal.kind.as_str()), (None, "overloaded_error"));
     }
 
@@ -355,16 +368,16 @@ mod tests {
             delta(0, json!({"type": "input_json_delta", "partial_json": "{\"path\": \"a"})),
         ];
         let reply = |reason| take(&[&half[..], &stop(reason)].concat()).expect("taken").0.reply();
-        assert!(matches!(reply("tool_use"), Err(Failure::Broken(_))));
+        assert!(matches!(reply("tool_use"), Err(ProviderFailure::Broken(_))));
         let call = ToolUse { id: "t".into(), name: "write".into(), input: json!({}) };
-        assert_eq!(reply("max_tokens").map(|reply| reply.content), Ok(vec![Block::ToolUse(call)]));
+        assert_eq!(reply("max_tokens").map(|reply| reply.content), Ok(vec![AssistantBlock::ToolUse(call)]));
     }
 
     #[test]
     fn an_answer_that_is_none_says_why() {
         let reply = |reason| take(&[&[began()][..], &stop(reason)].concat()).expect("taken").0.reply();
-        assert_eq!(reply("refusal"), Err(Failure::Declined));
-        assert_eq!(reply("max_tokens"), Err(Failure::OutOfTokens));
+        assert_eq!(reply("refusal"), Err(ProviderFailure::Declined));
+        assert_eq!(reply("max_tokens"), Err(ProviderFailure::OutOfTokens));
         assert_eq!(reply("end_turn").map(|reply| reply.content), Ok(vec![]));
     }
 }

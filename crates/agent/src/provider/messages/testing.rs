@@ -1,15 +1,15 @@
 //! Conversations for tests: the lines of a transcript, without what does not matter there.
 
-use crate::conversation::{Conversation, Entry, Turn};
+use crate::conversation::{ConversationHistory, TranscriptEntry, TranscriptTurn};
 use serde_json::{Value, json};
 
-pub(in crate::provider) fn conversation(entries: &[Value]) -> Vec<Turn> {
-    let mut conversation = Conversation::default();
+pub(in crate::provider) fn conversation(entries: &[Value]) -> Vec<TranscriptTurn> {
+    let mut conversation = ConversationHistory::default();
     for (number, entry) in entries.iter().enumerate() {
         let mut entry = entry.clone();
         entry["uuid"] = json!(number.to_string());
         entry["at"] = json!(0);
-        conversation.add(serde_json::from_value::<Entry>(entry).expect("an entry"));
+        conversation.add(serde_json::from_value::<TranscriptEntry>(entry).expect("an entry"));
     }
     conversation.turns().to_vec()
 }

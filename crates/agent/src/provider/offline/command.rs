@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Command {
+pub(super) enum OfflineCommand {
     Call {
         tool: &'static str,
         input: Value,
@@ -22,13 +22,13 @@ pub(super) enum Command {
 }
 
 /// One command per line if every line is one; otherwise one command, whose text goes on to the end.
-pub(super) fn parse(text: &str) -> Option<Vec<Command>> {
+pub(super) fn parse(text: &str) -> Option<Vec<OfflineCommand>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let each = lines.map(one).collect::<Option<Vec<_>>>().filter(|commands| !commands.is_empty());
     each.or_else(|| one(text.trim_start()).map(|command| vec![command]))
 }
 
-fn one(text: &str) -> Option<Command> {
+fn one(text: &str) -> Option<OfflineCommand> {
     let (word, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
     let first_line = rest.lines().next().unwrap_or_default().trim();
     match word.trim_end() {
@@ -45,19 +45,19 @@ fn one(text: &str) -> Option<Command> {
         "slow" => slow(rest),
         "hold" => {
             let (path, text) = path_and_text(rest)?;
-            Some(Command::Hold { path: path.to_owned(), text: text.trim().to_owned() })
+            Some(OfflineCommand::Hold { path: path.to_owned(), text: text.trim().to_owned() })
         }
         "read" if !first_line.is_empty() => Some(call("read", json!({ "path": first_line }))),
         "list" if first_line.is_empty() => Some(call("list", json!({}))),
         "list" => Some(call("list", json!({ "path": first_line }))),
         "search" if !first_line.is_empty() => Some(search(first_line)),
-        "help" if first_line.is_empty() => Some(Command::Help),
+        "help" if first_line.is_empty() => Some(OfflineCommand::Help),
         _ => None,
     }
 }
 
-fn call(tool: &'static str, input: Value) -> Command {
-    Command::Call { tool, input }
+fn call(tool: &'static str, input: Value) -> OfflineCommand {
+    OfflineCommand::Call { tool, input }
 }
 
 /// `PATH: TEXT`, or `PATH:` with the text on the lines below.
@@ -70,13 +70,13 @@ fn path_and_text(rest: &str) -> Option<(&str, &str)> {
     (!path.is_empty() && !path.contains('\n')).then_some((path, text))
 }
 
-fn slow(rest: &str) -> Option<Command> {
+fn slow(rest: &str) -> Option<OfflineCommand> {
     let (pause, text) = rest.split_once(':')?;
     let pause = Duration::from_millis(pause.trim().parse().ok().filter(|ms| *ms <= 3_600_000)?);
-    Some(Command::Say { pause, text: text.trim().to_owned() })
+    Some(OfflineCommand::Say { pause, text: text.trim().to_owned() })
 }
 
-fn search(rest: &str) -> Command {
+fn search(rest: &str) -> OfflineCommand {
     match rest.rsplit_once(" in ") {
         Some((text, path)) => call("search", json!({ "text": text.trim(), "path": path.trim() })),
         None => call("search", json!({ "text": rest })),
@@ -87,7 +87,7 @@ fn search(rest: &str) -> Command {
 mod tests {
     use super::*;
 
-    fn only(text: &str) -> Command {
+    fn only(text: &str) -> OfflineCommand {
         let mut commands = parse(text).unwrap_or_else(|| panic!("{text:?} is a command"));
         assert_eq!(commands.len(), 1, "{text:?}");
         commands.remove(0)
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn each_command_is_understood() {
-        let say = Command::Say { pause: Duration::from_millis(5), text: "a b".into() };
+        let say = OfflineCommand::Say { pause: Duration::from_millis(5), text: "a b".into() };
         for (text, expected) in [
             ("run: echo a: b", call("run", json!({"command": "echo a: b"}))),
             ("write a b.txt: x: y", call("write", json!({"path": "a b.txt", "text": "x: y"}))),
@@ -108,8 +108,8 @@ mod tests {
             ("search a in b in c", call("search", json!({"text": "a in b", "path": "c"}))),
             ("search a", call("search", json!({"text": "a"}))),
             ("slow 5: a b", say),
-            ("hold go: a b", Command::Hold { path: "go".into(), text: "a b".into() }),
-            (" help\n", Command::Help),
+            ("hold go: a b", OfflineCommand::Hold { path: "go".into(), text: "a b".into() }),
+            (" help\n", OfflineCommand::Help),
         ] {
             assert_eq!(only(text), expected, "{text:?}");
         }

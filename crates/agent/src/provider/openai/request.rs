@@ -1,17 +1,17 @@
 //! The conversation as a request for a chat completion: the messages that the Messages API would get, in other words.
 //! Pure.
 
-use crate::provider::Request;
-use crate::provider::messages::{self, Role};
+use crate::provider::ModelRequest;
+use crate::provider::messages::{self, MessageRole};
 use crate::tools;
 use serde_json::{Value, json};
 
-pub(super) fn body(model: &str, request: &Request<'_>) -> Vec<u8> {
+pub(super) fn body(model: &str, request: &ModelRequest<'_>) -> Vec<u8> {
     let system = json!({ "role": "system", "content": messages::system(request.system).join("\n\n") });
     let said = messages::messages(request.turns, None);
     let said = said.into_iter().flat_map(|(role, blocks)| match role {
-        Role::User => heard(blocks),
-        Role::Assistant => vec![answered(&blocks)],
+        MessageRole::User => heard(blocks),
+        MessageRole::Assistant => vec![answered(&blocks)],
     });
     let messages: Vec<Value> = [system].into_iter().chain(said).collect();
     let mut body = json!({
@@ -100,19 +100,19 @@ fn answered(blocks: &[Value]) -> Value {
 mod tests {
     use super::*;
     use crate::conversation::ToolResult;
-    use crate::flags::Manner;
+    use crate::flags::AgentSettings;
     use crate::provider::messages::testing::{
         assistant, call, conversation, interrupted, result, said, user,
     };
 
-    fn asked(entries: &[Value], system: Option<&str>, manner: &Manner) -> Value {
+    fn asked(entries: &[Value], system: Option<&str>, manner: &AgentSettings) -> Value {
         let turns = conversation(entries);
-        let body = body("m", &Request { system, manner, turns: &turns, room: u64::MAX });
+        let body = body("m", &ModelRequest { system, manner, turns: &turns, room: u64::MAX });
         serde_json::from_slice(&body).expect("json")
     }
 
     fn sent(entries: &[Value]) -> Value {
-        let asked = asked(entries, None, &Manner::default());
+        let asked = asked(entries, None, &AgentSettings::default());
         json!(asked["messages"].as_array().expect("messages")[1..])
     }
 
@@ -194,7 +194,8 @@ mod tests {
     #[test]
     fn the_request_has_what_the_api_asks_for() {
         let entries = [user("a", json!("hello"))];
-        let manner = Manner { tools: vec!["read"], effort: Some("max".into()), ..Manner::default() };
+        let manner =
+            AgentSettings { tools: vec!["read"], effort: Some("max".into()), ..AgentSettings::default() };
         let mut body = asked(&entries, Some("Be kind."), &manner);
         let system = body["messages"][0]["content"].take();
         assert!(system.as_str().is_some_and(|text| text.ends_with("\n\nBe kind.")), "{system}");
@@ -210,7 +211,7 @@ mod tests {
             "tools": [{"type": "function", "function": read}],
         });
         assert_eq!(body, expected);
-        let bare = asked(&entries, None, &Manner { tools: Vec::new(), ..Manner::default() });
+        let bare = asked(&entries, None, &AgentSettings { tools: Vec::new(), ..AgentSettings::default() });
         assert_eq!((bare.get("tools"), bare.get("reasoning_effort")), (None, None));
     }
 }

@@ -1,71 +1,71 @@
 //! A chat completion, put together from the chunks in which it comes. Pure. Services that call themselves compatible
 //! differ in what they leave out: what is not needed is not asked for.
 
-use crate::conversation::{Block, ToolUse, Usage};
-use crate::provider::Reply;
-use crate::provider::calling::{self, End};
-use crate::provider::failure::{Failure, Wrong};
+use crate::conversation::{ApiUsage, AssistantBlock, ToolUse};
+use crate::provider::ModelReply;
+use crate::provider::calling::{self, StopReason};
+use crate::provider::failure::{ProviderErrorBody, ProviderFailure};
 use serde::Deserialize;
 use serde_json::Value;
 
 /// More than any model makes in one answer.
-const MOST_CALLS: usize = 1000;
+const MAX_CALLS: usize = 1000;
 /// Says that nothing more comes, and is no chunk.
 const DONE: &[u8] = b"[DONE]";
 
 #[derive(Deserialize)]
-struct Chunk {
+struct ChatCompletionChunk {
     id: Option<String>,
-    choices: Option<Vec<Choice>>,
-    usage: Option<Counts>,
-    error: Option<Wrong>,
+    choices: Option<Vec<ChatCompletionChoice>>,
+    usage: Option<ChatCompletionUsage>,
+    error: Option<ProviderErrorBody>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct ChatCompletionChoice {
     #[serde(default)]
     index: u64,
-    delta: Option<Delta>,
+    delta: Option<ChatCompletionDelta>,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Delta {
+struct ChatCompletionDelta {
     content: Option<String>,
     /// Why it does not want to, in its own words.
     refusal: Option<String>,
-    tool_calls: Option<Vec<Piece>>,
+    tool_calls: Option<Vec<ToolCallDelta>>,
 }
 
 /// Of a call: its name and its id come first, and then what it is called with.
 #[derive(Deserialize)]
-struct Piece {
+struct ToolCallDelta {
     #[serde(default)]
     index: u64,
     id: Option<String>,
-    function: Option<Function>,
+    function: Option<FunctionCallDelta>,
 }
 
 #[derive(Deserialize, Default)]
-struct Function {
+struct FunctionCallDelta {
     name: Option<String>,
     #[serde(default)]
     arguments: Value,
 }
 
 #[derive(Deserialize)]
-struct Counts {
+struct ChatCompletionUsage {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<Details>,
+    prompt_tokens_details: Option<PromptTokensDetails>,
 }
 
 #[derive(Deserialize)]
-struct Details {
+struct PromptTokensDetails {
     cached_tokens: Option<u64>,
 }
 
-struct Call {
+struct PartialToolCall {
     index: u64,
     id: String,
     name: String,
@@ -73,25 +73,25 @@ struct Call {
 }
 
 #[derive(Default)]
-pub(super) struct Message {
+pub(super) struct OpenAiAssembler {
     id: String,
     text: String,
-    calls: Vec<Call>,
-    usage: Usage,
+    calls: Vec<PartialToolCall>,
+    usage: ApiUsage,
     finish_reason: Option<String>,
     over: bool,
 }
 
-impl calling::Message for Message {
-    fn take(&mut self, data: &[u8]) -> Result<Option<String>, Failure> {
+impl calling::AnswerAssembler for OpenAiAssembler {
+    fn take(&mut self, data: &[u8]) -> Result<Option<String>, ProviderFailure> {
         if data.trim_ascii() == DONE {
             self.over = true;
             return Ok(None);
         }
-        let chunk: Chunk =
-            serde_json::from_slice(data).map_err(|error| Failure::nonsense(&error.to_string()))?;
+        let chunk: ChatCompletionChunk =
+            serde_json::from_slice(data).map_err(|error| ProviderFailure::malformed(&error.to_string()))?;
         if let Some(error) = chunk.error {
-            return Err(Failure::Refused(error.into()));
+            return Err(ProviderFailure::Refused(error.into()));
         }
         if self.id.is_empty() {
             self.id = chunk.id.unwrap_or_default();
@@ -121,35 +121,39 @@ impl calling::Message for Message {
         self.over || self.finish_reason.is_some()
     }
 
-    fn reply(self) -> Result<Reply, Failure> {
+    fn reply(self) -> Result<ModelReply, ProviderFailure> {
         let end = match self.finish_reason.as_deref() {
-            Some("length") => End::OutOfTokens,
-            Some("content_filter") => End::Declined,
-            Some(_) => End::Usual,
-            None => return Err(Failure::nonsense("it is over without a reason")),
+            Some("length") => StopReason::OutOfTokens,
+            Some("content_filter") => StopReason::Declined,
+            Some(_) => StopReason::Complete,
+            None => return Err(ProviderFailure::malformed("it is over without a reason")),
         };
-        let text = Some(self.text).filter(|text| !text.is_empty()).map(|text| Ok(Block::Text { text }));
-        let calls = self.calls.into_iter().map(|Call { id, name, input, .. }| {
+        let text =
+            Some(self.text).filter(|text| !text.is_empty()).map(|text| Ok(AssistantBlock::Text { text }));
+        let calls = self.calls.into_iter().map(|PartialToolCall { id, name, input, .. }| {
             let input = calling::input(&name, &input, end)?;
-            Ok(Block::ToolUse(ToolUse { id, name, input }))
+            Ok(AssistantBlock::ToolUse(ToolUse { id, name, input }))
         });
-        let content = text.into_iter().chain(calls).collect::<Result<Vec<Block>, Failure>>()?;
+        let content =
+            text.into_iter().chain(calls).collect::<Result<Vec<AssistantBlock>, ProviderFailure>>()?;
         calling::reply(self.id, content, self.usage, end)
     }
 }
 
-impl Message {
+impl OpenAiAssembler {
     /// A piece with another id is of another call, even where the service counts all of them as the first.
-    fn add(&mut self, piece: Piece) -> Result<(), Failure> {
-        let Function { name, arguments } = piece.function.unwrap_or_default();
+    fn add(&mut self, piece: ToolCallDelta) -> Result<(), ProviderFailure> {
+        let FunctionCallDelta { name, arguments } = piece.function.unwrap_or_default();
         let (id, name) = (piece.id.unwrap_or_default(), name.unwrap_or_default());
-        let same = |call: &Call| call.index == piece.index && (id.is_empty() || call.id == id);
+        let same = |call: &PartialToolCall| call.index == piece.index && (id.is_empty() || call.id == id);
         let at = match self.calls.iter().rposition(same) {
             Some(at) => at,
-            None if name.is_empty() => return Err(Failure::nonsense("a piece of no call")),
-            None if self.calls.len() >= MOST_CALLS => return Err(Failure::nonsense("calls without end")),
+            None if name.is_empty() => return Err(ProviderFailure::malformed("a piece of no call")),
+            None if self.calls.len() >= MAX_CALLS => {
+                return Err(ProviderFailure::malformed("calls without end"));
+            }
             None => {
-                self.calls.push(Call { index: piece.index, id, name, input: String::new() });
+                self.calls.push(PartialToolCall { index: piece.index, id, name, input: String::new() });
                 self.calls.len() - 1
             }
         };
@@ -159,7 +163,7 @@ impl Message {
             // Where they come at once.
             Value::Object(_) => self.calls[at].input.push_str(&arguments.to_string()),
             Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
-                return Err(Failure::nonsense("the arguments of a call"));
+                return Err(ProviderFailure::malformed("the arguments of a call"));
             }
         }
         Ok(())
@@ -167,11 +171,11 @@ impl Message {
 }
 
 /// What was found in a cache is counted apart, as in the transcript.
-fn counted(counts: &Counts) -> Usage {
+fn counted(counts: &ChatCompletionUsage) -> ApiUsage {
     let prompt = counts.prompt_tokens.unwrap_or(0);
     let cached = counts.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
     let cached = cached.unwrap_or(0).min(prompt);
-    Usage {
+    ApiUsage {
         input_tokens: prompt - cached,
         output_tokens: counts.completion_tokens.unwrap_or(0),
         cache_creation_input_tokens: 0,
@@ -181,8 +185,8 @@ fn counted(counts: &Counts) -> Usage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::calling::Message as _;
-    use super::super::super::sse::Events;
+    use super::super::super::calling::AnswerAssembler as _;
+    use super::super::super::sse::SseDecoder;
     use super::*;
     use serde_json::json;
 
@@ -192,8 +196,9 @@ mod tests {
     const FILTERED: &str = include_str!("../../../tests/streams/filtered.sse");
     const ERROR: &str = include_str!("../../../tests/streams/error.sse");
 
-    fn take(stream: &str, size: usize) -> Result<(Message, String), Failure> {
-        let (mut events, mut message, mut shown) = (Events::default(), Message::default(), String::new());
+    fn take(stream: &str, size: usize) -> Result<(OpenAiAssembler, String), ProviderFailure> {
+        let (mut events, mut message, mut shown) =
+            (SseDecoder::default(), OpenAiAssembler::default(), String::new());
         for piece in stream.as_bytes().chunks(size) {
             for data in events.take(piece)? {
                 shown.extend(message.take(&data)?);
@@ -202,7 +207,7 @@ mod tests {
         Ok((message, shown))
     }
 
-    fn chunks(chunks: &[Value]) -> Result<(Message, String), Failure> {
+    fn chunks(chunks: &[Value]) -> Result<(OpenAiAssembler, String), ProviderFailure> {
         take(&chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect::<String>(), 4096)
     }
 
@@ -214,8 +219,8 @@ mod tests {
         json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     }
 
-    fn call(id: &str, name: &str, input: Value) -> Block {
-        Block::ToolUse(ToolUse { id: id.into(), name: name.into(), input })
+    fn call(id: &str, name: &str, input: Value) -> AssistantBlock {
+        AssistantBlock::ToolUse(ToolUse { id: id.into(), name: name.into(), input })
     }
 
     #[test]
@@ -223,10 +228,10 @@ mod tests {
         for size in 1..200 {
             let (message, shown) = take(TEXT, size).expect("taken");
             assert_eq!((shown.as_str(), message.is_over()), ("Grüße aus dem Turm.", true), "{size}");
-            let expected = Reply {
+            let expected = ModelReply {
                 id: "chatcmpl-A1".into(),
-                content: vec![Block::Text { text: "Grüße aus dem Turm.".into() }],
-                usage: Usage {
+                content: vec![AssistantBlock::Text { text: "Grüße aus dem Turm.".into() }],
+                usage: ApiUsage {
                     input_tokens: 98,
                     output_tokens: 9,
                     cache_creation_input_tokens: 0,
@@ -243,7 +248,7 @@ mod tests {
         assert_eq!((shown.as_str(), message.is_over()), ("I look.", true));
         let reply = message.reply().expect("a reply");
         let expected = vec![
-            Block::Text { text: "I look.".into() },
+            AssistantBlock::Text { text: "I look.".into() },
             call("call_aaa", "run", json!({"command": "ls -la"})),
             call("call_bbb", "read", json!({"path": "notes.txt"})),
         ];
@@ -263,14 +268,14 @@ mod tests {
         let (message, _) = chunks(&[delta(json!({"content": "hi"})), finish("stop")]).expect("taken");
         assert!(message.is_whole() && !message.is_over(), "it may hang up now");
         let done = take("data: {\"choices\":[]}\n\ndata: [DONE]\n\n", 64).expect("taken").0;
-        assert!(matches!(done.reply(), Err(Failure::Broken(_))), "over without a reason");
+        assert!(matches!(done.reply(), Err(ProviderFailure::Broken(_))), "over without a reason");
     }
 
     #[test]
     fn a_filter_declines_and_an_error_in_the_middle_is_a_refusal() {
         let (message, shown) = take(FILTERED, 64).expect("taken");
-        assert_eq!((shown.as_str(), message.reply()), ("The tow", Err(Failure::Declined)));
-        let Err(Failure::Refused(refusal)) = take(ERROR, 64) else { panic!("a refusal") };
+        assert_eq!((shown.as_str(), message.reply()), ("The tow", Err(ProviderFailure::Declined)));
+        let Err(ProviderFailure::Refused(refusal)) = take(ERROR, 64) else { panic!("a refusal") };
         assert_eq!((refusal.status, refusal.kind.as_str()), (None, "server_error"));
         assert!(refusal.message.starts_with("The server had an error"), "{}", refusal.message);
     }
@@ -311,7 +316,7 @@ mod tests {
         };
         let reply = called("Read\n\u{202e}\u{1b}[2J").map(|reply| reply.content);
         assert_eq!(reply, Ok(vec![call("t", "Read2J", json!({}))]));
-        assert!(matches!(called("\n"), Err(Failure::Broken(_))), "nothing is left of its name");
+        assert!(matches!(called("\n"), Err(ProviderFailure::Broken(_))), "nothing is left of its name");
     }
 
     #[test]
@@ -330,13 +335,13 @@ mod tests {
             json!({"usage": {"prompt_tokens": "many"}}),
         ] {
             let refused = chunks(std::slice::from_ref(&chunk)).map(|(_, shown)| shown);
-            assert!(matches!(refused, Err(Failure::Broken(_))), "{chunk}: {refused:?}");
+            assert!(matches!(refused, Err(ProviderFailure::Broken(_))), "{chunk}: {refused:?}");
         }
         for data in [&b"{"[..], b"\xff", b"", b"DONE"] {
-            assert!(Message::default().take(data).is_err());
+            assert!(OpenAiAssembler::default().take(data).is_err());
         }
         let call = |number: usize| piece(json!({"index": number, "id": "a", "function": {"name": "run"}}));
-        assert!(chunks(&(0..=MOST_CALLS).map(call).collect::<Vec<_>>()).is_err());
+        assert!(chunks(&(0..=MAX_CALLS).map(call).collect::<Vec<_>>()).is_err());
     }
 
     #[test]
@@ -344,15 +349,15 @@ mod tests {
         let half = delta(json!({"tool_calls": [{"index": 0, "id": "t", "function":
             {"name": "write", "arguments": "{\"path\": \"a"}}]}));
         let reply = |reason| chunks(&[half.clone(), finish(reason)]).expect("taken").0.reply();
-        assert!(matches!(reply("tool_calls"), Err(Failure::Broken(_))));
+        assert!(matches!(reply("tool_calls"), Err(ProviderFailure::Broken(_))));
         assert_eq!(reply("length").map(|reply| reply.content), Ok(vec![call("t", "write", json!({}))]));
     }
 
     #[test]
     fn an_answer_that_is_none_says_why() {
         let reply = |reason| chunks(&[finish(reason)]).expect("taken").0.reply();
-        assert_eq!(reply("content_filter"), Err(Failure::Declined));
-        assert_eq!(reply("length"), Err(Failure::OutOfTokens));
+        assert_eq!(reply("content_filter"), Err(ProviderFailure::Declined));
+        assert_eq!(reply("length"), Err(ProviderFailure::OutOfTokens));
         assert_eq!(reply("stop").map(|reply| reply.content), Ok(vec![]));
         let said =
             chunks(&[delta(json!({"content": null, "refusal": "No."})), finish("stop")]).expect("taken");

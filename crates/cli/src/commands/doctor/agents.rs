@@ -1,19 +1,19 @@
 //! The agents that sessions can have.
 
-use super::{Check, walls::on_path};
-use crate::settings::Running;
+use super::{DoctorCheck, walls::on_path};
+use crate::settings::RunningServer;
 use ash_driver::{ClaudeVersion, OLDEST_CLAUDE};
-use ash_model::Runtime;
-use ash_server::Config;
+use ash_model::AgentRuntime;
+use ash_server::ServerConfig;
 use std::{path::Path, process::Stdio, time::Duration};
 use tokio::io::AsyncReadExt;
 
 /// For a program that only has to say its version.
-const PATIENCE: Duration = Duration::from_secs(5);
-const MOST_WORDS: u64 = 4096;
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_VERSION_OUTPUT_BYTES: u64 = 4096;
 
 /// `running`: the server here, if it said what it has.
-pub(super) async fn check(config: &Config, running: Option<&Running>) -> Vec<Check> {
+pub(super) async fn check(config: &ServerConfig, running: Option<&RunningServer>) -> Vec<DoctorCheck> {
     let models = match running {
         Some(running) => running.models.clone(),
         None => config.egress().map(|egress| egress.upstream),
@@ -22,70 +22,76 @@ pub(super) async fn check(config: &Config, running: Option<&Running>) -> Vec<Che
 }
 
 /// Who will answer it.
-fn builtin(models: Option<String>, runs: bool) -> Check {
+fn builtin(models: Option<String>, runs: bool) -> DoctorCheck {
     let answers = match (models, runs) {
         (Some(upstream), _) => format!("with the models of {upstream}"),
         (None, false) => "without a model: there is no ANTHROPIC_API_KEY".to_owned(),
         (None, true) => "without a model: the running server has no ANTHROPIC_API_KEY".to_owned(),
     };
-    Check::fine("agent builtin", format!("{} {answers}", ash_server::VERSION))
+    DoctorCheck::fine("agent builtin", format!("{} {answers}", ash_server::VERSION))
 }
 
-async fn claude(config: &Config, running: Option<&Running>) -> Check {
+async fn claude(config: &ServerConfig, running: Option<&RunningServer>) -> DoctorCheck {
     let named = config.claude_bin.clone().filter(|file| !file.as_os_str().is_empty());
-    let by = if named.is_some() { By::Name } else { By::Search };
+    let by = if named.is_some() { ClaudeProgramOrigin::Name } else { ClaudeProgramOrigin::Search };
     // The server has a PATH of its own.
     let found = || match running {
         Some(running) => running.claude.clone(),
         None => on_path("claude"),
     };
     let Some(program) = named.or_else(found) else { return absent(config.default_runtime) };
-    let words = words(&program, "--version").await;
+    let words = first_output_line(&program, "--version").await;
     judge(&program, words, by)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum ClaudeProgramOrigin {
     /// ASH_CLAUDE_BIN: whoever set it wants it.
     Name,
     Search,
 }
 
-fn absent(default: Runtime) -> Check {
+fn absent(default: AgentRuntime) -> DoctorCheck {
     let install = "npm install -g @anthropic-ai/claude-code, or set ASH_CLAUDE_BIN to where it is";
     match default {
-        Runtime::Claude => {
-            Check::problem("agent claude", "ASH_DEFAULT_RUNTIME is claude, but it is not installed", install)
-        }
-        Runtime::Builtin => {
+        AgentRuntime::Claude => DoctorCheck::problem(
+            "agent claude",
+            "ASH_DEFAULT_RUNTIME is claude, but it is not installed",
+            install,
+        ),
+        AgentRuntime::Builtin => {
             let found = format!(
                 "not installed; only agents with runtime claude need it ({OLDEST_CLAUDE} is the oldest that works)"
             );
-            Check::fine("agent claude", found)
+            DoctorCheck::fine("agent claude", found)
         }
     }
 }
 
-fn judge(program: &Path, words: Result<String, String>, by: By) -> Check {
+fn judge(program: &Path, words: Result<String, String>, by: ClaudeProgramOrigin) -> DoctorCheck {
     let shown = program.display();
     let remedy = "install it anew, or set ASH_CLAUDE_BIN to one that works";
     match (words, by) {
         (Ok(words), by) => match (words.parse::<ClaudeVersion>(), by) {
-            (Ok(version), By::Search) if version < OLDEST_CLAUDE => {
-                Check::warning("agent claude", too_old(version, program), newer())
+            (Ok(version), ClaudeProgramOrigin::Search) if version < OLDEST_CLAUDE => {
+                DoctorCheck::warning("agent claude", too_old(version, program), newer())
             }
-            (Ok(version), By::Name) if version < OLDEST_CLAUDE => {
-                Check::problem("agent claude", too_old(version, program), newer())
+            (Ok(version), ClaudeProgramOrigin::Name) if version < OLDEST_CLAUDE => {
+                DoctorCheck::problem("agent claude", too_old(version, program), newer())
             }
-            (Ok(_), _) => Check::fine(
+            (Ok(_), _) => DoctorCheck::fine(
                 "agent claude",
                 format!("{words} ({shown}); {OLDEST_CLAUDE} is the oldest that works"),
             ),
             // What tells no version is not refused, here as at the server.
-            (Err(()), _) => Check::fine("agent claude", format!("{words} ({shown})")),
+            (Err(()), _) => DoctorCheck::fine("agent claude", format!("{words} ({shown})")),
         },
-        (Err(why), By::Name) => Check::problem("agent claude", format!("{shown} {why}"), remedy),
-        (Err(why), By::Search) => Check::warning("agent claude", format!("{shown} {why}"), remedy),
+        (Err(why), ClaudeProgramOrigin::Name) => {
+            DoctorCheck::problem("agent claude", format!("{shown} {why}"), remedy)
+        }
+        (Err(why), ClaudeProgramOrigin::Search) => {
+            DoctorCheck::warning("agent claude", format!("{shown} {why}"), remedy)
+        }
     }
 }
 
@@ -99,7 +105,7 @@ fn newer() -> &'static str {
 }
 
 /// The first line that a program prints, or why there is none. It is ended when it takes its time.
-pub(super) async fn words(program: &Path, argument: &str) -> Result<String, String> {
+pub(super) async fn first_output_line(program: &Path, argument: &str) -> Result<String, String> {
     let mut command = tokio::process::Command::new(program);
     command
         .arg(argument)
@@ -112,12 +118,12 @@ pub(super) async fn words(program: &Path, argument: &str) -> Result<String, Stri
     let read = async {
         if let Some(stdout) = child.stdout.take() {
             // What cannot be read is judged as silence.
-            stdout.take(MOST_WORDS).read_to_end(&mut said).await.ok();
+            stdout.take(MAX_VERSION_OUTPUT_BYTES).read_to_end(&mut said).await.ok();
         }
         child.wait().await
     };
-    let ended = tokio::time::timeout(PATIENCE, read).await;
-    let status = ended.map_err(|_| format!("did not answer within {} s", PATIENCE.as_secs()))?;
+    let ended = tokio::time::timeout(VERSION_TIMEOUT, read).await;
+    let status = ended.map_err(|_| format!("did not answer within {} s", VERSION_TIMEOUT.as_secs()))?;
     let status = status.map_err(|error| format!("does not run: {error}"))?;
     let line = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().trim().to_owned();
     match (status.success(), line.is_empty()) {
@@ -129,12 +135,12 @@ pub(super) async fn words(program: &Path, argument: &str) -> Result<String, Stri
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::CheckSeverity, *};
 
     #[test]
     fn an_agent_that_nobody_asked_for_may_be_absent() {
-        assert_eq!(absent(Runtime::Builtin).level, Level::Fine);
-        assert_eq!(absent(Runtime::Claude).level, Level::Problem);
+        assert_eq!(absent(AgentRuntime::Builtin).level, CheckSeverity::Fine);
+        assert_eq!(absent(AgentRuntime::Claude).level, CheckSeverity::Problem);
     }
 
     #[test]
@@ -143,16 +149,19 @@ mod tests {
             judge(Path::new("/bin/claude"), words.map(str::to_owned).map_err(str::to_owned), by)
         };
         let good = format!("2.1.200 (Claude Code) (/bin/claude); {OLDEST_CLAUDE} is the oldest that works");
-        assert_eq!(judge(Ok("2.1.200 (Claude Code)"), By::Search), Check::fine("agent claude", good));
-        let wrapped = Check::fine("agent claude", "my wrapper (/bin/claude)");
-        assert_eq!(judge(Ok("my wrapper"), By::Name), wrapped);
-        assert_eq!(judge(Err("said nothing"), By::Search).level, Level::Warning);
-        assert_eq!(judge(Err("said nothing"), By::Name).level, Level::Problem);
+        assert_eq!(
+            judge(Ok("2.1.200 (Claude Code)"), ClaudeProgramOrigin::Search),
+            DoctorCheck::fine("agent claude", good)
+        );
+        let wrapped = DoctorCheck::fine("agent claude", "my wrapper (/bin/claude)");
+        assert_eq!(judge(Ok("my wrapper"), ClaudeProgramOrigin::Name), wrapped);
+        assert_eq!(judge(Err("said nothing"), ClaudeProgramOrigin::Search).level, CheckSeverity::Warning);
+        assert_eq!(judge(Err("said nothing"), ClaudeProgramOrigin::Name).level, CheckSeverity::Problem);
     }
 
     #[tokio::test]
     async fn a_program_is_judged_by_its_first_line_and_its_exit() {
-        let run = async |program: &str, argument: &str| words(Path::new(program), argument).await;
+        let run = async |program: &str, argument: &str| first_output_line(Path::new(program), argument).await;
         assert_eq!(run("/bin/echo", "1.2.3").await, Ok("1.2.3".to_owned()));
         assert_eq!(run("/bin/true", "").await, Err("said nothing".to_owned()));
         assert_eq!(run("/bin/false", "").await, Err("failed: exit status: 1".to_owned()));

@@ -1,20 +1,22 @@
 //! Whether what is saved gets to the object store.
 
-use super::{Check, service::Told};
+use super::{DoctorCheck, service::ServerHealth};
 use crate::out;
 use serde_json::Value;
 
 const NAME: &str = "object store";
 
 /// A server that runs knows how it is; another look at the store could only be about this shell's settings.
-pub(super) fn told(told: &Told) -> Option<Check> {
+pub(super) fn told(told: &ServerHealth) -> Option<DoctorCheck> {
     let shown = &told.health["objectStore"];
     let text = |name: &str| shown[name].as_str().unwrap_or_default();
     match shown["status"].as_str()? {
-        "ok" => Some(Check::fine(NAME, format!("{} takes what is sent{}", text("url"), waiting(shown)))),
+        "ok" => {
+            Some(DoctorCheck::fine(NAME, format!("{} takes what is sent{}", text("url"), waiting(shown))))
+        }
         _ => {
             let remedy = format!("{}\nUntil then everything is saved here alone.", text("error"));
-            Some(Check::problem(NAME, text("code").replace('_', " ") + &waiting(shown), remedy))
+            Some(DoctorCheck::problem(NAME, text("code").replace('_', " ") + &waiting(shown), remedy))
         }
     }
 }
@@ -27,15 +29,15 @@ fn waiting(shown: &Value) -> String {
     }
 }
 
-pub(super) async fn check(config: &ash_server::Config) -> Option<Check> {
+pub(super) async fn check(config: &ash_server::ServerConfig) -> Option<DoctorCheck> {
     let found = match config.bucket() {
         Ok(None) => return None,
         Ok(Some(bucket)) => bucket.check().await.map(|()| bucket.to_string()),
         Err(trouble) => Err(trouble),
     };
     Some(match found {
-        Ok(url) => Check::fine(NAME, format!("{url} takes what is sent")),
-        Err(trouble) => Check::problem(
+        Ok(url) => DoctorCheck::fine(NAME, format!("{url} takes what is sent")),
+        Err(trouble) => DoctorCheck::problem(
             NAME,
             trouble.code.as_str().replace('_', " "),
             format!("{trouble}\nUntil then everything is saved here alone."),

@@ -1,9 +1,9 @@
 //! The settings of the server that runs here, which need not be those of this shell: it notes them when it starts, and
 //! everything is judged by them.
 
-use super::{Check, Server};
-use crate::{args::Ash, settings::Running};
-use ash_server::{Config, SECRETS};
+use super::{DoctorCheck, ServerConfigArgs};
+use crate::{args::CliArgs, settings::RunningServer};
+use ash_server::{SECRETS, ServerConfig};
 use clap::{
     Arg, ArgMatches, Command, CommandFactory, FromArgMatches,
     builder::Resettable,
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 const NAME: &str = "settings";
 
 /// What the flags and the environment of this process make of `ash serve`, by flag.
-pub(in crate::commands) fn by_flag() -> BTreeMap<String, String> {
-    let matches = Ash::command().try_get_matches().ok();
+pub(in crate::commands) fn settings_by_flag() -> BTreeMap<String, String> {
+    let matches = CliArgs::command().try_get_matches().ok();
     let serve = matches.as_ref().and_then(|matches| matches.subcommand_matches("serve"));
     serve.map(|serve| values(serve, |_| true)).unwrap_or_default()
 }
@@ -28,18 +28,18 @@ fn values(matches: &ArgMatches, is_wanted: impl Fn(ValueSource) -> bool) -> BTre
         let raw = matches.try_get_raw(id).ok()??.map(|value| value.to_string_lossy());
         is_wanted(source).then(|| (arg.get_long()?.to_owned(), raw.collect::<Vec<_>>().join(",")).into())?
     };
-    Server::command().get_arguments().filter_map(value).collect()
+    ServerConfigArgs::command().get_arguments().filter_map(value).collect()
 }
 
 /// None: this server is older than that note.
-pub(super) fn config_of(running: &Running) -> Option<Config> {
+pub(super) fn config_of(running: &RunningServer) -> Option<ServerConfig> {
     // What this shell says is not what the server was told.
-    let command = Server::command().mut_args(|arg| arg.env(Resettable::Reset));
+    let command = ServerConfigArgs::command().mut_args(|arg| arg.env(Resettable::Reset));
     let flags: Vec<String> =
         running.settings.iter().filter_map(|(flag, value)| written(&command, flag, value)).collect();
     let matches = command.try_get_matches_from([String::from("ash")].into_iter().chain(flags)).ok()?;
     (!running.settings.is_empty())
-        .then(|| Server::from_arg_matches(&matches).ok())?
+        .then(|| ServerConfigArgs::from_arg_matches(&matches).ok())?
         .map(|server| server.config)
 }
 
@@ -54,24 +54,24 @@ fn written(command: &Command, flag: &str, value: &str) -> Option<String> {
 }
 
 /// Whose settings everything is judged by, and which of this shell the server does not have.
-pub(super) fn judge(running: &Running) -> Check {
+pub(super) fn judge(running: &RunningServer) -> DoctorCheck {
     let of = format!("those of the running server (pid {})", running.pid);
     let differ = differing(running);
     if differ.is_empty() {
-        return Check::fine(NAME, of);
+        return DoctorCheck::fine(NAME, of);
     }
     let found = format!("{of}, which has other ones than this shell: {}", differ.join(", "));
-    Check::warning(NAME, found, "`ash restart` starts it with those of this shell; its sessions go on")
+    DoctorCheck::warning(NAME, found, "`ash restart` starts it with those of this shell; its sessions go on")
 }
 
 /// By the names of their variables. What this shell does not name is no difference.
-fn differing(running: &Running) -> Vec<String> {
-    let command = Server::command();
+fn differing(running: &RunningServer) -> Vec<String> {
+    let command = ServerConfigArgs::command();
     let named = |flag: &str| {
         let arg = command.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
         arg.get_env().map(|name| name.to_string_lossy().into_owned())
     };
-    let matches = Server::command().try_get_matches_from(["ash"]);
+    let matches = ServerConfigArgs::command().try_get_matches_from(["ash"]);
     let here = matches.map(|matches| values(&matches, |source| source == ValueSource::EnvVariable));
     let plain = here.unwrap_or_default().into_iter();
     let plain = plain.filter(|(flag, value)| running.settings.get(flag) != Some(value));
@@ -83,7 +83,7 @@ fn differing(running: &Running) -> Vec<String> {
 pub(super) fn variable_of(error: &clap::Error) -> String {
     let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return String::new() };
     let flag = arg.split(' ').next().unwrap_or_default().trim_start_matches('-');
-    let command = Server::command();
+    let command = ServerConfigArgs::command();
     let variable = command.get_arguments().find(|arg| arg.get_long() == Some(flag)).and_then(Arg::get_env);
     variable.map_or_else(String::new, |name| format!(" (from {})", name.to_string_lossy()))
 }
@@ -99,16 +99,16 @@ fn model_key(server_has_models: bool) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn running(settings: &[(&str, &str)]) -> Running {
+    fn running(settings: &[(&str, &str)]) -> RunningServer {
         let settings = settings.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned()));
         let (pid, url, version) = (1, "http://127.0.0.1:4100".to_owned(), "0".to_owned());
-        Running { pid, url, version, settings: settings.collect(), models: None, claude: None }
+        RunningServer { pid, url, version, settings: settings.collect(), models: None, claude: None }
     }
 
     #[test]
     fn what_a_server_notes_is_read_as_what_it_was_given() {
         let words = ["ash", "--port=0", "--agent-dirs=/a,/b", "--allow-userns", "--limits=diskMb=5"];
-        let matches = Server::command().try_get_matches_from(words).expect("valid");
+        let matches = ServerConfigArgs::command().try_get_matches_from(words).expect("valid");
         let noted = values(&matches, |_| true);
         assert_eq!((noted["port"].as_str(), noted["agent-dirs"].as_str()), ("0", "/a,/b"));
         assert!(noted.keys().all(|flag| !flag.contains("key")), "no key is noted: {noted:?}");

@@ -1,40 +1,42 @@
 //! The kernel and what of it we use.
 
-use super::Check;
-use ash_sandbox::Groups;
-use ash_server::Config;
+use super::DoctorCheck;
+use ash_sandbox::CgroupSupport;
+use ash_server::ServerConfig;
 use std::{
     fs,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-pub(super) fn kernel() -> Check {
+pub(super) fn kernel() -> DoctorCheck {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     judge_kernel(release.trim())
 }
 
-fn judge_kernel(release: &str) -> Check {
+fn judge_kernel(release: &str) -> DoctorCheck {
     let found = format!("Linux {release}");
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
-        return Check::warning("kernel", "its version cannot be read", "5.14 or newer is needed");
+        return DoctorCheck::warning("kernel", "its version cannot be read", "5.14 or newer is needed");
     };
     let newer = "update to Linux 5.14 or newer";
     match (major, minor) {
         (..5, _) | (5, ..11) => {
-            Check::problem("kernel", format!("{found}: too old, sandboxes cannot start"), newer)
+            DoctorCheck::problem("kernel", format!("{found}: too old, sandboxes cannot start"), newer)
         }
-        (5, 11..=12) => Check::warning(
+        (5, 11..=12) => DoctorCheck::warning(
             "kernel",
             format!("{found}: no Landlock, and no limit of processes per sandbox"),
             newer,
         ),
-        (5, 13) => Check::warning("kernel", format!("{found}: no limit of processes per sandbox"), newer),
-        _ => Check::fine("kernel", found),
+        (5, 13) => {
+            DoctorCheck::warning("kernel", format!("{found}: no limit of processes per sandbox"), newer)
+        }
+        _ => DoctorCheck::fine("kernel", found),
     }
 }
 
-pub(super) fn clock(config: &Config) -> Check {
+pub(super) fn clock(config: &ServerConfig) -> DoctorCheck {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let database = config.data_dir().ok().and_then(|dir| fs::metadata(dir.join("ash.db")).ok());
     let written = database.and_then(|meta| meta.modified().ok()?.duration_since(UNIX_EPOCH).ok());
@@ -45,30 +47,32 @@ pub(super) fn clock(config: &Config) -> Check {
 const TOO_EARLY: Duration = Duration::from_secs(1_767_225_600);
 const SLACK: Duration = Duration::from_secs(60);
 
-fn judge_clock(now: Duration, written: Option<Duration>) -> Check {
+fn judge_clock(now: Duration, written: Option<Duration>) -> DoctorCheck {
     let shown = jiff::Timestamp::from_second(now.as_secs() as i64).map(|time| time.to_string());
     let shown = shown.unwrap_or_else(|_| "beyond all years".to_owned());
     let remedy = "set it, and keep it right with `timedatectl set-ntp true`";
     if now < TOO_EARLY {
-        return Check::problem("clock", format!("{shown} is in the past"), remedy);
+        return DoctorCheck::problem("clock", format!("{shown} is in the past"), remedy);
     }
     match written {
-        Some(written) if written > now + SLACK => {
-            Check::warning("clock", format!("{shown}, but the database was written later than that"), remedy)
-        }
-        Some(_) | None => Check::fine("clock", shown),
+        Some(written) if written > now + SLACK => DoctorCheck::warning(
+            "clock",
+            format!("{shown}, but the database was written later than that"),
+            remedy,
+        ),
+        Some(_) | None => DoctorCheck::fine("clock", shown),
     }
 }
 
-pub(super) fn groups(config: &Config) -> [Check; 2] {
+pub(super) fn groups(config: &ServerConfig) -> [DoctorCheck; 2] {
     let groups = ash_sandbox::groups();
     [judge_groups(groups, super::walls::is_root()), limits(config, groups)]
 }
 
 /// What a sandbox may take, and who sees to it.
-pub(super) fn limits(config: &Config, groups: Groups) -> Check {
-    let by = ash_server::Enforced::of(config.sandbox, groups);
-    let limits = config.limits().at_most(config.limits_max);
+pub(super) fn limits(config: &ServerConfig, groups: CgroupSupport) -> DoctorCheck {
+    let by = ash_server::LimitEnforcement::of(config.sandbox, groups);
+    let limits = config.limits().capped_by(config.limits_max);
     let shown = |number: Option<u64>, unit: &str| match number {
         Some(number) => format!("{number}{unit}"),
         None => "any".to_owned(),
@@ -77,32 +81,32 @@ pub(super) fn limits(config: &Config, groups: Groups) -> Check {
         format!("memory {} ({})", shown(limits.memory_mb, " MB"), by.memory),
         format!("processors {} ({})", shown(limits.cpu_percent, "%"), by.cpu),
         format!("processes {} ({})", shown(limits.max_processes, ""), by.processes),
-        format!("disk {} ({})", shown(limits.disk_mb, " MB"), by.by("diskMb")),
+        format!("disk {} ({})", shown(limits.disk_mb, " MB"), by.enforcer_of("diskMb")),
     ];
-    Check::fine("limits", found.join(", "))
+    DoctorCheck::fine("limits", found.join(", "))
 }
 
-fn judge_groups(groups: Groups, is_root: bool) -> Check {
+fn judge_groups(groups: CgroupSupport, is_root: bool) -> DoctorCheck {
     let name = "cgroups";
     match (groups, is_root) {
-        (Groups::Unified, _) => {
-            Check::fine(name, "v2, writable: memory and processes are limited per sandbox")
+        (CgroupSupport::Unified, _) => {
+            DoctorCheck::fine(name, "v2, writable: memory and processes are limited per sandbox")
         }
-        (Groups::Separate { memory: true, .. }, _) => {
-            Check::fine(name, "v1, writable: memory and processes are limited per sandbox")
+        (CgroupSupport::Separate { memory: true, .. }, _) => {
+            DoctorCheck::fine(name, "v1, writable: memory and processes are limited per sandbox")
         }
-        (Groups::Separate { memory: false, .. }, _) => Check::warning(
+        (CgroupSupport::Separate { memory: false, .. }, _) => DoctorCheck::warning(
             name,
             "v1 without the memory controller: memory is only watched from time to time",
             "start the kernel with cgroup_enable=memory",
         ),
-        (Groups::None, true) => Check::warning(
+        (CgroupSupport::None, true) => DoctorCheck::warning(
             name,
             "none that can be written to: memory is only watched from time to time, processors are not limited",
             "mount cgroup2 on /sys/fs/cgroup writable; in a container, run it with --cgroupns=host \
              -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
         ),
-        (Groups::None, false) => Check::warning(
+        (CgroupSupport::None, false) => DoctorCheck::warning(
             name,
             "only root can use them: memory is only watched from time to time, processors are not limited",
             "run the server as root (every session then gets a uid of its own), or limit the whole server: \
@@ -111,31 +115,31 @@ fn judge_groups(groups: Groups, is_root: bool) -> Check {
     }
 }
 
-pub(super) fn landlock() -> Check {
+pub(super) fn landlock() -> DoctorCheck {
     judge_landlock(ash_sandbox::landlock_abi().map_or(0, i64::from))
 }
 
-fn judge_landlock(abi: i64) -> Check {
+fn judge_landlock(abi: i64) -> DoctorCheck {
     match abi {
-        ..1 => Check::warning(
+        ..1 => DoctorCheck::warning(
             "landlock",
             "not available: one wall fewer around files",
             "add landlock to the kernel's list of security modules: lsm=landlock,… (see /sys/kernel/security/lsm)",
         ),
-        1..6 => Check::fine("landlock", format!("ABI {abi}; from 6 on signals are walled in too")),
-        6.. => Check::fine("landlock", format!("ABI {abi}")),
+        1..6 => DoctorCheck::fine("landlock", format!("ABI {abi}; from 6 on signals are walled in too")),
+        6.. => DoctorCheck::fine("landlock", format!("ABI {abi}")),
     }
 }
 
-pub(super) fn seccomp() -> Check {
+pub(super) fn seccomp() -> DoctorCheck {
     judge_seccomp(fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").ok().as_deref())
 }
 
-fn judge_seccomp(actions: Option<&str>) -> Check {
+fn judge_seccomp(actions: Option<&str>) -> DoctorCheck {
     let needed = |actions: &&str| actions.split_whitespace().any(|action| action == "errno");
     match actions.filter(needed) {
-        Some(_) => Check::fine("seccomp", "available"),
-        None => Check::problem(
+        Some(_) => DoctorCheck::fine("seccomp", "available"),
+        None => DoctorCheck::problem(
             "seccomp",
             "not available: sandboxes cannot start",
             "use a kernel with CONFIG_SECCOMP_FILTER, as all distributions have",
@@ -145,19 +149,19 @@ fn judge_seccomp(actions: Option<&str>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::CheckSeverity, *};
 
     #[test]
     fn kernels_are_judged_by_what_they_lack() {
         for (release, level) in [
-            ("6.18.0-0.deb12-amd64", Level::Fine),
-            ("5.14.0-427.el9.x86_64", Level::Fine),
-            ("5.13", Level::Warning),
-            ("5.11.0-1.fc33", Level::Warning),
-            ("5.10.0-8-amd64", Level::Problem),
-            ("4.18.0-553.el8", Level::Problem),
-            ("", Level::Warning),
-            ("six", Level::Warning),
+            ("6.18.0-0.deb12-amd64", CheckSeverity::Fine),
+            ("5.14.0-427.el9.x86_64", CheckSeverity::Fine),
+            ("5.13", CheckSeverity::Warning),
+            ("5.11.0-1.fc33", CheckSeverity::Warning),
+            ("5.10.0-8-amd64", CheckSeverity::Problem),
+            ("4.18.0-553.el8", CheckSeverity::Problem),
+            ("", CheckSeverity::Warning),
+            ("six", CheckSeverity::Warning),
         ] {
             assert_eq!(judge_kernel(release).level, level, "{release}");
         }
@@ -166,34 +170,37 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_is_noticed() {
         let now = TOO_EARLY + Duration::from_secs(1000);
-        assert_eq!(judge_clock(now, None).level, Level::Fine);
-        assert_eq!(judge_clock(now, Some(now + Duration::from_secs(5))).level, Level::Fine);
-        assert_eq!(judge_clock(now, Some(now + Duration::from_secs(3600))).level, Level::Warning);
-        assert_eq!(judge_clock(Duration::ZERO, None).level, Level::Problem);
+        assert_eq!(judge_clock(now, None).level, CheckSeverity::Fine);
+        assert_eq!(judge_clock(now, Some(now + Duration::from_secs(5))).level, CheckSeverity::Fine);
+        assert_eq!(judge_clock(now, Some(now + Duration::from_secs(3600))).level, CheckSeverity::Warning);
+        assert_eq!(judge_clock(Duration::ZERO, None).level, CheckSeverity::Problem);
         assert_eq!(judge_clock(Duration::MAX / 2, None).found, "beyond all years");
     }
 
     #[test]
     fn without_groups_it_is_said_that_memory_is_only_watched() {
         for is_root in [true, false] {
-            let check = judge_groups(Groups::None, is_root);
-            assert_eq!(check.level, Level::Warning);
+            let check = judge_groups(CgroupSupport::None, is_root);
+            assert_eq!(check.level, CheckSeverity::Warning);
             assert!(check.found.contains("memory is only watched"), "{check:?}");
         }
-        let v1 = |memory| Groups::Separate { memory, processes: true, cpu: true };
-        assert_eq!(judge_groups(Groups::Unified, true).level, Level::Fine);
-        assert_eq!(judge_groups(v1(true), true).level, Level::Fine);
-        assert_eq!(judge_groups(v1(false), true).level, Level::Warning);
+        let v1 = |memory| CgroupSupport::Separate { memory, processes: true, cpu: true };
+        assert_eq!(judge_groups(CgroupSupport::Unified, true).level, CheckSeverity::Fine);
+        assert_eq!(judge_groups(v1(true), true).level, CheckSeverity::Fine);
+        assert_eq!(judge_groups(v1(false), true).level, CheckSeverity::Warning);
     }
 
     #[test]
     fn the_second_walls_are_judged_by_what_the_kernel_answers() {
         assert_eq!([-1, 0, 1, 6, 7].map(|abi| judge_landlock(abi).level), {
-            use Level::{Fine, Warning};
+            use CheckSeverity::{Fine, Warning};
             [Warning, Warning, Fine, Fine, Fine]
         });
-        assert_eq!(judge_seccomp(Some("kill_process kill_thread trap errno log allow\n")).level, Level::Fine);
-        assert_eq!(judge_seccomp(Some("trap")).level, Level::Problem);
-        assert_eq!(judge_seccomp(None).level, Level::Problem);
+        assert_eq!(
+            judge_seccomp(Some("kill_process kill_thread trap errno log allow\n")).level,
+            CheckSeverity::Fine
+        );
+        assert_eq!(judge_seccomp(Some("trap")).level, CheckSeverity::Problem);
+        assert_eq!(judge_seccomp(None).level, CheckSeverity::Problem);
     }
 }

@@ -5,18 +5,18 @@ mod here;
 mod spool;
 
 use super::{
-    LARGEST_FILE, LeftOut, Local,
-    changes::{Change, Changes, Contents, How, Leaf, When},
+    LARGEST_FILE, LocalChangePolicy, SkippedFile,
+    changes::{ContentSource, DiffSide, WorkspaceChange, WorkspaceChangeKind, WorkspaceDiff, WorkspaceEntry},
 };
 use crate::{
-    api::{Failure, Result},
+    api::{CliError, Result},
     out,
 };
-use ash_model::Kind;
-use ash_snapshot::{Folder, RelPath, Trouble};
+use ash_model::FailureKind;
+use ash_snapshot::{Folder, RelPath, SnapshotErrorKind};
 use futures::{StreamExt, TryStreamExt, stream};
-use here::Here;
-use spool::{Span, Spool};
+use here::LocalEntry;
+use spool::{ContentSpool, SpoolSpan};
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -24,79 +24,83 @@ use std::{
 };
 
 /// How many files are fetched at the same time.
-const AT_ONCE: usize = 4;
+const MAX_PARALLEL_FETCHES: usize = 4;
 /// As the kernel, which follows no more of them.
 const MOST_LINKS: usize = 40;
 
 /// What is to be done in a folder.
-pub(super) struct Plan {
+pub(super) struct PullPlan {
     folder: Folder,
-    spool: Spool,
-    steps: Vec<Step>,
-    pub(super) conflicts: Vec<(String, Why)>,
-    pub(super) left_out: Vec<LeftOut>,
+    spool: ContentSpool,
+    steps: Vec<PullStep>,
+    pub(super) conflicts: Vec<(String, PullConflict)>,
+    pub(super) left_out: Vec<SkippedFile>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Step {
+struct PullStep {
     path: RelPath,
-    how: How,
-    put: Put,
+    how: WorkspaceChangeKind,
+    put: PullReplacement,
 }
 
-impl Step {
+impl PullStep {
     fn deed(&self) -> Deed {
         let target = match &self.put {
-            Put::Link { target } => Some(target.clone()),
-            Put::Nothing | Put::File { .. } => None,
+            PullReplacement::Link { target } => Some(target.clone()),
+            PullReplacement::Remove | PullReplacement::File { .. } => None,
         };
         Deed { path: self.path.to_string(), how: self.how, target }
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Put {
-    Nothing,
-    File { content: Span, mode: u32 },
+enum PullReplacement {
+    Remove,
+    File { content: SpoolSpan, mode: u32 },
     Link { target: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum PullConflict {
     ChangedHere,
     InTheWay,
 }
 
-impl Why {
+impl PullConflict {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Why::ChangedHere => "changed here too",
-            Why::InTheWay => "a folder or a link is in its way",
+            PullConflict::ChangedHere => "changed here too",
+            PullConflict::InTheWay => "a folder or a link is in its way",
         }
     }
 }
 
 /// What was done, in the order of the paths.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Done(pub(super) Vec<Deed>);
+pub(super) struct PullReport(pub(super) Vec<Deed>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Deed {
     pub(super) path: String,
-    pub(super) how: How,
+    pub(super) how: WorkspaceChangeKind,
     /// Of a link that was made.
     pub(super) target: Option<String>,
 }
 
-impl Done {
-    pub(super) fn count(&self, how: How) -> usize {
+impl PullReport {
+    pub(super) fn count(&self, how: WorkspaceChangeKind) -> usize {
         self.0.iter().filter(|deed| deed.how == how).count()
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for PullReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = [(How::Modified, "changed"), (How::Added, "added"), (How::Deleted, "deleted")];
+        let counts = [
+            (WorkspaceChangeKind::Modified, "changed"),
+            (WorkspaceChangeKind::Added, "added"),
+            (WorkspaceChangeKind::Deleted, "deleted"),
+        ];
         let counts = counts.map(|(how, word)| (self.count(how), word));
         let said: Vec<String> = counts
             .iter()
@@ -111,54 +115,63 @@ impl fmt::Display for Done {
 /// Compares and fetches; changes nothing.
 pub(super) async fn plan(
     dir: &Path,
-    changes: Changes,
-    (contents, local): (&impl Contents, Local),
+    changes: WorkspaceDiff,
+    (contents, local): (&impl ContentSource, LocalChangePolicy),
     fetched: &dyn Fn(u64),
-) -> Result<Plan> {
+) -> Result<PullPlan> {
     let (changes, left_out) = sorted(changes)?;
     let gone = changes.iter().filter(|(_, change)| change.now().is_none());
     let gone: HashSet<Vec<u8>> = gone.map(|(path, _)| path.as_bytes().to_vec()).collect();
     let links = changes.iter().filter_map(|(path, change)| match change.now() {
-        Some(Leaf::Link { target }) => Some((path.as_bytes().to_vec(), target.clone().into_bytes())),
-        Some(Leaf::File { .. }) | None => None,
+        Some(WorkspaceEntry::Link { target }) => {
+            Some((path.as_bytes().to_vec(), target.clone().into_bytes()))
+        }
+        Some(WorkspaceEntry::File { .. }) | None => None,
     });
     let links = links.collect();
-    let planning =
-        Planning { folder: open(dir)?, spool: Spool::new()?, contents, local, gone, links, fetched };
-    let verdicts: Vec<Verdict> = stream::iter(&changes)
+    let planning = PullPlanner {
+        folder: open(dir)?,
+        spool: ContentSpool::new()?,
+        contents,
+        local,
+        gone,
+        links,
+        fetched,
+    };
+    let verdicts: Vec<PullDecision> = stream::iter(&changes)
         .map(|(path, change)| planning.judge(path, change))
-        .buffered(AT_ONCE)
+        .buffered(MAX_PARALLEL_FETCHES)
         .try_collect()
         .await?;
-    let Planning { folder, spool, .. } = planning;
-    let mut plan = Plan { folder, spool, steps: Vec::new(), conflicts: Vec::new(), left_out };
+    let PullPlanner { folder, spool, .. } = planning;
+    let mut plan = PullPlan { folder, spool, steps: Vec::new(), conflicts: Vec::new(), left_out };
     for ((path, change), verdict) in changes.into_iter().zip(verdicts) {
         match verdict {
-            Verdict::AsWanted => {}
-            Verdict::Do(put) => plan.steps.push(Step { path, how: change.change, put }),
-            Verdict::Conflict(why) => plan.conflicts.push((change.path, why)),
-            Verdict::TooLarge(size) => {
-                let why = format!("{} is more than the server gives as one file", out::size(size));
-                plan.left_out.push(LeftOut { path: change.path, why });
+            PullDecision::AlreadyApplied => {}
+            PullDecision::Apply(put) => plan.steps.push(PullStep { path, how: change.change, put }),
+            PullDecision::Conflict(why) => plan.conflicts.push((change.path, why)),
+            PullDecision::TooLarge(size) => {
+                let why = format!("{} is more than the server gives as one file", out::format_bytes(size));
+                plan.left_out.push(SkippedFile { path: change.path, why });
             }
-            Verdict::Leaves(target) => {
+            PullDecision::Leaves(target) => {
                 let why = format!("a link out of the folder, to {target}");
-                plan.left_out.push(LeftOut { path: change.path, why });
+                plan.left_out.push(SkippedFile { path: change.path, why });
             }
         }
     }
     Ok(plan)
 }
 
-type Sorted = (Vec<(RelPath, Change)>, Vec<LeftOut>);
+type Sorted = (Vec<(RelPath, WorkspaceChange)>, Vec<SkippedFile>);
 
 /// What may be done, and what no pull does.
-fn sorted(changes: Changes) -> Result<Sorted> {
+fn sorted(changes: WorkspaceDiff) -> Result<Sorted> {
     let (mut sorted, mut left_out) = (Vec::new(), Vec::new());
     for change in changes.files {
         // What git believes about a folder is its owner's alone, also where letters are the same in both cases.
         match change.path.split('/').any(|name| name.eq_ignore_ascii_case(".git")) {
-            true => left_out.push(LeftOut { path: change.path, why: "git's own".to_owned() }),
+            true => left_out.push(SkippedFile { path: change.path, why: "git's own".to_owned() }),
             false => sorted.push((checked(&change)?, change)),
         }
     }
@@ -166,11 +179,11 @@ fn sorted(changes: Changes) -> Result<Sorted> {
 }
 
 /// A path that stays inside by its form.
-fn checked(change: &Change) -> Result<RelPath> {
+fn checked(change: &WorkspaceChange) -> Result<RelPath> {
     RelPath::parse(&change.path).map_err(|_| {
         let named = super::printable(&change.path);
         let why = "which is no path inside a folder; nothing was changed";
-        Failure::new(Kind::Invalid, format!("the server names \"{named}\", {why}"))
+        CliError::new(FailureKind::Invalid, format!("the server names \"{named}\", {why}"))
     })
 }
 
@@ -183,25 +196,25 @@ fn open(dir: &Path) -> Result<Folder> {
     Folder::open(dir).map_err(|error| local(&error))
 }
 
-fn local(error: &ash_snapshot::Error) -> Failure {
+fn local(error: &ash_snapshot::Error) -> CliError {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    Failure::new(Kind::Internal, format!("{error}{cause}"))
+    CliError::new(FailureKind::Internal, format!("{error}{cause}"))
 }
 
-enum Verdict {
-    AsWanted,
-    Do(Put),
-    Conflict(Why),
+enum PullDecision {
+    AlreadyApplied,
+    Apply(PullReplacement),
+    Conflict(PullConflict),
     TooLarge(u64),
     /// A link that would lead to this, out of the folder.
     Leaves(String),
 }
 
-struct Planning<'a, C> {
+struct PullPlanner<'a, C> {
     folder: Folder,
-    spool: Spool,
+    spool: ContentSpool,
     contents: &'a C,
-    local: Local,
+    local: LocalChangePolicy,
     /// What is going to be removed.
     gone: HashSet<Vec<u8>>,
     /// What is going to be a link, and where it will lead.
@@ -209,21 +222,27 @@ struct Planning<'a, C> {
     fetched: &'a dyn Fn(u64),
 }
 
-impl<C: Contents> Planning<'_, C> {
-    async fn judge(&self, path: &RelPath, change: &Change) -> Result<Verdict> {
+impl<C: ContentSource> PullPlanner<'_, C> {
+    async fn judge(&self, path: &RelPath, change: &WorkspaceChange) -> Result<PullDecision> {
         let here = self.look(path)?;
         match change.now() {
             None => self.removal(here, change).await,
-            Some(Leaf::Link { target }) if !self.keeps_inside(path, target) => {
-                Ok(Verdict::Leaves(target.clone()))
+            Some(WorkspaceEntry::Link { target }) if !self.keeps_inside(path, target) => {
+                Ok(PullDecision::Leaves(target.clone()))
             }
-            Some(Leaf::Link { target }) => {
-                let is_there = matches!(&here, Here::Link(found) if found == target.as_bytes());
-                let put = Put::Link { target: target.clone() };
-                if is_there { Ok(Verdict::AsWanted) } else { self.allowed(here, change, put).await }
+            Some(WorkspaceEntry::Link { target }) => {
+                let is_there = matches!(&here, LocalEntry::Link(found) if found == target.as_bytes());
+                let put = PullReplacement::Link { target: target.clone() };
+                if is_there {
+                    Ok(PullDecision::AlreadyApplied)
+                } else {
+                    self.allowed(here, change, put).await
+                }
             }
-            Some(Leaf::File { size, .. }) if *size > LARGEST_FILE => Ok(Verdict::TooLarge(*size)),
-            Some(Leaf::File { mode, .. }) => self.file(here, change, *mode).await,
+            Some(WorkspaceEntry::File { size, .. }) if *size > LARGEST_FILE => {
+                Ok(PullDecision::TooLarge(*size))
+            }
+            Some(WorkspaceEntry::File { mode, .. }) => self.file(here, change, *mode).await,
         }
     }
 
@@ -250,7 +269,7 @@ impl<C: Contents> Planning<'_, C> {
                 }
             }
         }
-        path.keeps_inside(target.as_bytes())
+        path.link_stays_inside(target.as_bytes())
     }
 
     /// Where a link leads that will be there.
@@ -258,89 +277,104 @@ impl<C: Contents> Planning<'_, C> {
         match self.links.get(place) {
             Some(target) => Some(target.clone()),
             None if self.gone.contains(place) => None,
-            None => self.folder.read_link(&RelPath::met(place).ok()?).ok(),
+            None => self.folder.read_link(&RelPath::from_walk(place).ok()?).ok(),
         }
     }
 
     /// What the folder has there once everything that goes is gone.
-    fn look(&self, path: &RelPath) -> Result<Here> {
+    fn look(&self, path: &RelPath) -> Result<LocalEntry> {
         let slashes = path.as_bytes().iter().enumerate().filter(|(_, byte)| **byte == b'/');
         if slashes.map(|(at, _)| &path.as_bytes()[..at]).any(|above| self.gone.contains(above)) {
-            return Ok(Here::Nothing);
+            return Ok(LocalEntry::Nothing);
         }
-        let here = Here::look(&self.folder, path).map_err(|error| local(&error))?;
+        let here = LocalEntry::look(&self.folder, path).map_err(|error| local(&error))?;
         match here {
-            Here::Folder if here::holds_only(&self.folder, path, &self.gone) => Ok(Here::Nothing),
+            LocalEntry::Folder if here::holds_only(&self.folder, path, &self.gone) => Ok(LocalEntry::Nothing),
             here => Ok(here),
         }
     }
 
-    async fn removal(&self, here: Here, change: &Change) -> Result<Verdict> {
+    async fn removal(&self, here: LocalEntry, change: &WorkspaceChange) -> Result<PullDecision> {
         match here {
             // Behind a link or a folder of that name there is nothing of ours to remove.
-            Here::Nothing | Here::Folder | Here::Blocked => Ok(Verdict::AsWanted),
-            Here::File(..) | Here::Link(_) => self.allowed(here, change, Put::Nothing).await,
+            LocalEntry::Nothing | LocalEntry::Folder | LocalEntry::Blocked => {
+                Ok(PullDecision::AlreadyApplied)
+            }
+            LocalEntry::File(..) | LocalEntry::Link(_) => {
+                self.allowed(here, change, PullReplacement::Remove).await
+            }
         }
     }
 
-    async fn file(&self, mut here: Here, change: &Change, mode: u32) -> Result<Verdict> {
-        let content = self.contents.content(&change.path, When::Now).await?;
+    async fn file(&self, mut here: LocalEntry, change: &WorkspaceChange, mode: u32) -> Result<PullDecision> {
+        let content = self.contents.content(&change.path, DiffSide::Now).await?;
         (self.fetched)(content.len() as u64);
-        if here.holds(&content)? && here.is_executable() == Some(mode & 0o100 != 0) {
-            return Ok(Verdict::AsWanted);
+        if here.has_content(&content)? && here.is_executable() == Some(mode & 0o100 != 0) {
+            return Ok(PullDecision::AlreadyApplied);
         }
         let mode = here.mode_for(mode);
-        let put = Put::File { content: self.spool.add(&content)?, mode };
+        let put = PullReplacement::File { content: self.spool.add(&content)?, mode };
         self.allowed(here, change, put).await
     }
 
     /// Whether what is here may be replaced: it is nothing, or what was pushed, or the caller says so.
-    async fn allowed(&self, mut here: Here, change: &Change, put: Put) -> Result<Verdict> {
+    async fn allowed(
+        &self,
+        mut here: LocalEntry,
+        change: &WorkspaceChange,
+        put: PullReplacement,
+    ) -> Result<PullDecision> {
         let is_known = match (&mut here, self.local) {
-            (Here::Nothing, _) => true,
-            (Here::Folder | Here::Blocked, _) => return Ok(Verdict::Conflict(Why::InTheWay)),
-            (Here::File(..) | Here::Link(_), Local::Overwrite) => true,
-            (Here::Link(found), Local::Keep) => {
-                matches!(change.before(), Some(Leaf::Link { target }) if target.as_bytes() == found.as_slice())
+            (LocalEntry::Nothing, _) => true,
+            (LocalEntry::Folder | LocalEntry::Blocked, _) => {
+                return Ok(PullDecision::Conflict(PullConflict::InTheWay));
             }
-            (file @ Here::File(..), Local::Keep) => match change.before() {
-                Some(Leaf::File { size, .. }) if file.size() == Some(*size) => {
-                    file.holds(&self.contents.content(&change.path, When::Before).await?)?
+            (LocalEntry::File(..) | LocalEntry::Link(_), LocalChangePolicy::Overwrite) => true,
+            (LocalEntry::Link(found), LocalChangePolicy::KeepLocal) => {
+                matches!(change.before(), Some(WorkspaceEntry::Link { target }) if target.as_bytes() == found.as_slice())
+            }
+            (file @ LocalEntry::File(..), LocalChangePolicy::KeepLocal) => match change.before() {
+                Some(WorkspaceEntry::File { size, .. }) if file.size() == Some(*size) => {
+                    file.has_content(&self.contents.content(&change.path, DiffSide::Before).await?)?
                 }
-                Some(Leaf::File { .. } | Leaf::Link { .. }) | None => false,
+                Some(WorkspaceEntry::File { .. } | WorkspaceEntry::Link { .. }) | None => false,
             },
         };
-        Ok(if is_known { Verdict::Do(put) } else { Verdict::Conflict(Why::ChangedHere) })
+        Ok(if is_known {
+            PullDecision::Apply(put)
+        } else {
+            PullDecision::Conflict(PullConflict::ChangedHere)
+        })
     }
 }
 
-impl Plan {
+impl PullPlan {
     /// What goes goes first: it may be in the way of what comes.
-    pub(super) fn apply(&self) -> Result<Done> {
-        for step in self.steps.iter().filter(|step| step.put == Put::Nothing) {
+    pub(super) fn apply(&self) -> Result<PullReport> {
+        for step in self.steps.iter().filter(|step| step.put == PullReplacement::Remove) {
             self.remove(&step.path).map_err(|error| local(&error))?;
         }
         for step in &self.steps {
             match &step.put {
-                Put::Nothing => {}
-                Put::File { content, mode } => {
+                PullReplacement::Remove => {}
+                PullReplacement::File { content, mode } => {
                     let mut bytes = self.spool.read(content);
                     self.folder
                         .replace_file(&step.path, &mut bytes, None, *mode)
                         .map_err(|error| local(&error))?;
                 }
-                Put::Link { target } => {
+                PullReplacement::Link { target } => {
                     let linked = self.folder.symlink(&step.path, target.as_bytes(), None);
                     linked.map_err(|error| local(&error))?;
                 }
             }
         }
-        Ok(Done(self.steps.iter().map(Step::deed).collect()))
+        Ok(PullReport(self.steps.iter().map(PullStep::deed).collect()))
     }
 
     fn remove(&self, path: &RelPath) -> std::result::Result<(), ash_snapshot::Error> {
         match self.folder.remove_file(path) {
-            Err(error) if error.kind() == Trouble::NotFound => Ok(()),
+            Err(error) if error.kind() == SnapshotErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
             Ok(()) => self.folder.remove_empty_folders(path),
         }

@@ -1,11 +1,11 @@
 //! Files on their way to a server: gzipped tars of bounded size, one request each.
 
 use super::{
-    LeftOut,
-    collect::{Entry, Found, What},
+    SkippedFile,
+    collect::{CollectedEntry, CollectedEntryKind, CollectedFiles},
 };
 use crate::{
-    api::{Api, Failure, Result},
+    api::{ApiClient, CliError, Result},
     commands::sessions::path,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -23,30 +23,38 @@ use std::{
 const BUNDLE_BYTES: u64 = 8_000_000;
 const BUNDLE_FILES: usize = 10_000;
 /// Servers take 200.
-const MOST_RATIO: usize = 100;
+const MAX_GZIP_RATIO: usize = 100;
 /// A target up to this long is written into the entry itself.
 const SHORT_TARGET: usize = 100;
 
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct UploadReport {
     pub(super) files: usize,
     pub(super) bytes: u64,
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<SkippedFile>,
 }
 
-pub(super) async fn send(api: &Api, id: &str, dir: &Path, found: &Found, bar: &ProgressBar) -> Result<Sent> {
-    let mut sent = Sent::default();
-    let mut bundle = Bundle::new();
+pub(super) async fn send(
+    api: &ApiClient,
+    id: &str,
+    dir: &Path,
+    found: &CollectedFiles,
+    bar: &ProgressBar,
+) -> Result<UploadReport> {
+    let mut sent = UploadReport::default();
+    let mut bundle = WorkspaceBundle::new();
     for entry in &found.entries {
         if bundle.is_full_with(entry) {
             bundle.post(api, id, &mut sent, bar).await?;
-            bundle = Bundle::new();
+            bundle = WorkspaceBundle::new();
         }
-        match Content::read(dir, entry) {
-            Ok(content) => bundle.add(entry, &content).map_err(Failure::local("cannot pack the folder"))?,
+        match BundleContent::read(dir, entry) {
+            Ok(content) => {
+                bundle.add(entry, &content).map_err(CliError::from_io("cannot pack the folder"))?
+            }
             Err(error) => {
                 sent.left_out
-                    .push(LeftOut { path: entry.path.display().to_string(), why: error.to_string() });
+                    .push(SkippedFile { path: entry.path.display().to_string(), why: error.to_string() });
             }
         }
     }
@@ -55,47 +63,47 @@ pub(super) async fn send(api: &Api, id: &str, dir: &Path, found: &Found, bar: &P
 }
 
 /// Read in full before anything is promised: a header with a size cannot be taken back.
-enum Content<'a> {
+enum BundleContent<'a> {
     File { bytes: Vec<u8>, mode: u32 },
     Link { target: &'a Path },
 }
 
-impl Content<'_> {
-    fn read<'a>(dir: &Path, entry: &'a Entry) -> io::Result<Content<'a>> {
+impl BundleContent<'_> {
+    fn read<'a>(dir: &Path, entry: &'a CollectedEntry) -> io::Result<BundleContent<'a>> {
         match &entry.what {
-            What::File { mode, .. } => {
-                Ok(Content::File { bytes: fs::read(dir.join(&entry.path))?, mode: *mode })
+            CollectedEntryKind::File { mode, .. } => {
+                Ok(BundleContent::File { bytes: fs::read(dir.join(&entry.path))?, mode: *mode })
             }
-            What::Link { target } => Ok(Content::Link { target }),
+            CollectedEntryKind::Link { target } => Ok(BundleContent::Link { target }),
         }
     }
 }
 
-struct Bundle {
+struct WorkspaceBundle {
     tar: tar::Builder<Vec<u8>>,
     files: usize,
     bytes: u64,
 }
 
-impl Bundle {
-    fn new() -> Bundle {
-        Bundle { tar: tar::Builder::new(Vec::new()), files: 0, bytes: 0 }
+impl WorkspaceBundle {
+    fn new() -> WorkspaceBundle {
+        WorkspaceBundle { tar: tar::Builder::new(Vec::new()), files: 0, bytes: 0 }
     }
 
-    fn is_full_with(&self, entry: &Entry) -> bool {
+    fn is_full_with(&self, entry: &CollectedEntry) -> bool {
         self.files >= BUNDLE_FILES || (self.files > 0 && self.bytes + entry.what.size() > BUNDLE_BYTES)
     }
 
-    fn add(&mut self, entry: &Entry, content: &Content<'_>) -> io::Result<()> {
+    fn add(&mut self, entry: &CollectedEntry, content: &BundleContent<'_>) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         match content {
-            Content::File { bytes, mode } => {
+            BundleContent::File { bytes, mode } => {
                 header.set_size(bytes.len() as u64);
                 header.set_mode(*mode);
                 self.bytes += bytes.len() as u64;
                 self.tar.append_data(&mut header, &entry.path, bytes.as_slice())?;
             }
-            Content::Link { target } => {
+            BundleContent::Link { target } => {
                 header.set_entry_type(tar::EntryType::Symlink);
                 header.set_size(0);
                 header.set_mode(0o777);
@@ -112,12 +120,12 @@ impl Bundle {
         Ok(())
     }
 
-    async fn post(self, api: &Api, id: &str, sent: &mut Sent, bar: &ProgressBar) -> Result<()> {
+    async fn post(self, api: &ApiClient, id: &str, sent: &mut UploadReport, bar: &ProgressBar) -> Result<()> {
         if self.files == 0 {
             return Ok(());
         }
         let packed = self.tar.into_inner().and_then(packed);
-        let packed = packed.map_err(Failure::local("cannot pack the folder"))?;
+        let packed = packed.map_err(CliError::from_io("cannot pack the folder"))?;
         api.post(&path(id, "/workspace"), &json!({ "bundle": STANDARD.encode(packed) })).await?;
         sent.files += self.files;
         sent.bytes += self.bytes;
@@ -131,5 +139,5 @@ fn packed(plain: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(&plain)?;
     let packed = gzip.finish()?;
-    Ok(if plain.len() / packed.len().max(1) > MOST_RATIO { plain } else { packed })
+    Ok(if plain.len() / packed.len().max(1) > MAX_GZIP_RATIO { plain } else { packed })
 }

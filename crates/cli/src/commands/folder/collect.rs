@@ -1,11 +1,11 @@
 //! Which files of a folder are copied: what git would see, or everything.
 
-use super::{LARGEST_FILE, LeftOut};
+use super::{LARGEST_FILE, SkippedFile};
 use crate::{
-    api::{Failure, Result},
+    api::{CliError, Result},
     out,
 };
-use ash_model::Kind;
+use ash_model::FailureKind;
 use ash_snapshot::RelPath;
 use ignore::{DirEntry, WalkBuilder};
 use std::{
@@ -15,78 +15,80 @@ use std::{
 };
 
 /// Somebody who pushes more than this has most likely named the wrong folder.
-const MOST_BYTES: u64 = 1_000_000_000;
-const MOST_FILES: usize = 100_000;
+const MAX_PUSHED_BYTES: u64 = 1_000_000_000;
+const MAX_PUSHED_FILES: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum FileSelection {
     /// Without .git and what .gitignore and .ignore name.
     NotIgnored,
     Everything,
 }
 
-impl Which {
-    pub(crate) fn of(all: bool) -> Which {
-        if all { Which::Everything } else { Which::NotIgnored }
+impl FileSelection {
+    pub(crate) fn of(all: bool) -> FileSelection {
+        if all { FileSelection::Everything } else { FileSelection::NotIgnored }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) entries: Vec<Entry>,
+pub(super) struct CollectedFiles {
+    pub(super) entries: Vec<CollectedEntry>,
     pub(super) bytes: u64,
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<SkippedFile>,
 }
 
 /// A file or link, by its path relative to the folder.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct CollectedEntry {
     pub(super) path: PathBuf,
-    pub(super) what: What,
+    pub(super) what: CollectedEntryKind,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CollectedEntryKind {
     File { size: u64, mode: u32 },
     Link { target: PathBuf },
 }
 
-pub(super) fn collect(dir: &Path, which: Which) -> Result<Found> {
-    let mut found = Found::default();
+pub(super) fn collect(dir: &Path, which: FileSelection) -> Result<CollectedFiles> {
+    let mut found = CollectedFiles::default();
     for entry in walk(dir, which) {
         match entry {
-            Ok(entry) => found.take(dir, &entry),
+            Ok(entry) => found.add(dir, &entry),
             Err(error) => {
                 let path = unreadable(&error).map_or_else(|| ".".to_owned(), |path| relative(dir, path));
-                found.left_out.push(LeftOut { path, why: why(&error) });
+                found.left_out.push(SkippedFile { path, why: why(&error) });
             }
         }
-        if which == Which::NotIgnored && (found.bytes > MOST_BYTES || found.entries.len() > MOST_FILES) {
+        if which == FileSelection::NotIgnored
+            && (found.bytes > MAX_PUSHED_BYTES || found.entries.len() > MAX_PUSHED_FILES)
+        {
             return Err(too_much(dir));
         }
     }
     Ok(found)
 }
 
-fn too_much(dir: &Path) -> Failure {
-    let most = format!("{MOST_FILES} files or {}", out::size(MOST_BYTES));
+fn too_much(dir: &Path) -> CliError {
+    let most = format!("{MAX_PUSHED_FILES} files or {}", out::format_bytes(MAX_PUSHED_BYTES));
     let remedy = "leave some out with a .gitignore or .ignore file, name a smaller folder, or copy all of it with --all";
-    Failure::new(Kind::TooLarge, format!("{} holds more than {most}; {remedy}", dir.display()))
+    CliError::new(FailureKind::TooLarge, format!("{} holds more than {most}; {remedy}", dir.display()))
 }
 
-fn walk(dir: &Path, which: Which) -> ignore::Walk {
+fn walk(dir: &Path, which: FileSelection) -> ignore::Walk {
     let mut walk = WalkBuilder::new(dir);
     match which {
-        Which::NotIgnored => {
+        FileSelection::NotIgnored => {
             walk.hidden(false).require_git(false).filter_entry(|entry| entry.file_name() != ".git")
         }
-        Which::Everything => walk.standard_filters(false),
+        FileSelection::Everything => walk.standard_filters(false),
     };
     walk.sort_by_file_name(Ord::cmp).build()
 }
 
-impl Found {
-    fn take(&mut self, dir: &Path, entry: &DirEntry) {
+impl CollectedFiles {
+    fn add(&mut self, dir: &Path, entry: &DirEntry) {
         let path = entry.path().strip_prefix(dir).unwrap_or(entry.path()).to_owned();
         // Sockets, FIFOs and devices mean nothing elsewhere; git passes over them too.
         let what = match entry.file_type() {
@@ -101,40 +103,40 @@ impl Found {
         match what {
             Ok(what) => {
                 self.bytes += what.size();
-                self.entries.push(Entry { path, what });
+                self.entries.push(CollectedEntry { path, what });
             }
-            Err(why) => self.left_out.push(LeftOut { path: path.display().to_string(), why }),
+            Err(why) => self.left_out.push(SkippedFile { path: path.display().to_string(), why }),
         }
     }
 }
 
-impl What {
+impl CollectedEntryKind {
     pub(super) fn size(&self) -> u64 {
         match self {
-            What::File { size, .. } => *size,
-            What::Link { .. } => 0,
+            CollectedEntryKind::File { size, .. } => *size,
+            CollectedEntryKind::Link { .. } => 0,
         }
     }
 }
 
-fn file(meta: &fs::Metadata) -> std::result::Result<What, String> {
+fn file(meta: &fs::Metadata) -> std::result::Result<CollectedEntryKind, String> {
     let (size, mode) = (meta.len(), meta.permissions().mode() & 0o777);
     if size > LARGEST_FILE {
         return Err(format!(
             "{} is more than the {} a file may have",
-            out::size(size),
-            out::size(LARGEST_FILE)
+            out::format_bytes(size),
+            out::format_bytes(LARGEST_FILE)
         ));
     }
-    Ok(What::File { size, mode })
+    Ok(CollectedEntryKind::File { size, mode })
 }
 
 /// What leads out of the folder leads nowhere in a workspace, and no server takes it.
-fn link(path: &Path, target: PathBuf) -> std::result::Result<What, String> {
-    let inside = RelPath::met(path.as_os_str().as_bytes())
-        .is_ok_and(|path| path.keeps_inside(target.as_os_str().as_bytes()));
+fn link(path: &Path, target: PathBuf) -> std::result::Result<CollectedEntryKind, String> {
+    let inside = RelPath::from_walk(path.as_os_str().as_bytes())
+        .is_ok_and(|path| path.link_stays_inside(target.as_os_str().as_bytes()));
     if inside {
-        Ok(What::Link { target })
+        Ok(CollectedEntryKind::Link { target })
     } else {
         Err(format!("a link out of the folder, to {}", target.display()))
     }
@@ -175,7 +177,7 @@ mod tests {
         dir
     }
 
-    fn names(dir: &Path, which: Which) -> Vec<String> {
+    fn names(dir: &Path, which: FileSelection) -> Vec<String> {
         let found = collect(dir, which).expect("a folder");
         assert!(found.left_out.is_empty(), "{found:?}");
         found.entries.iter().map(|entry| entry.path.display().to_string()).collect()
@@ -195,8 +197,8 @@ mod tests {
             ("target/debug/out", ""),
         ]);
         let seen = [".gitignore", ".hidden", "keep.log", "src/.gitignore", "src/main.rs"];
-        assert_eq!(names(dir.path(), Which::NotIgnored), seen);
-        assert_eq!(names(dir.path(), Which::Everything).len(), 9);
+        assert_eq!(names(dir.path(), FileSelection::NotIgnored), seen);
+        assert_eq!(names(dir.path(), FileSelection::Everything).len(), 9);
     }
 
     #[test]
@@ -204,6 +206,6 @@ mod tests {
         let dir = folder(&[("a/file", "x")]);
         std::os::unix::fs::symlink("a", dir.path().join("to-a")).expect("a link");
         std::os::unix::fs::symlink("nowhere", dir.path().join("to-nothing")).expect("a link");
-        assert_eq!(names(dir.path(), Which::NotIgnored), ["a/file", "to-a", "to-nothing"]);
+        assert_eq!(names(dir.path(), FileSelection::NotIgnored), ["a/file", "to-a", "to-nothing"]);
     }
 }

@@ -13,31 +13,31 @@ use std::{
 /// By workspace, which no two servers share, and by the folder's real path.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Known(BTreeMap<String, BTreeMap<String, u64>>);
+struct FolderCheckpoints(BTreeMap<String, BTreeMap<String, u64>>);
 
-fn place() -> Option<PathBuf> {
+fn store_path() -> Option<PathBuf> {
     settings::home().map(|home| home.join(".ash/folders.json"))
 }
 
-fn load(file: &Path) -> Known {
+fn load(file: &Path) -> FolderCheckpoints {
     fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
 /// The number of the checkpoint that holds what the folder has.
 pub(super) fn checkpoint(workspace: &str, dir: &Path) -> Option<u64> {
-    load(&place()?).0.get(workspace)?.get(dir.to_str()?).copied()
+    load(&store_path()?).0.get(workspace)?.get(dir.to_str()?).copied()
 }
 
 /// Not to be able to remember is no failure of what was done.
-pub(super) fn remember(workspace: &str, dir: &Path, checkpoint: u64) {
-    if let (Some(file), Some(dir)) = (place(), dir.to_str()) {
+pub(super) fn store_checkpoint(workspace: &str, dir: &Path, checkpoint: u64) {
+    if let (Some(file), Some(dir)) = (store_path(), dir.to_str()) {
         let mut known = load(&file);
         known.0.entry(workspace.to_owned()).or_default().insert(dir.to_owned(), checkpoint);
         store(&file, &known).ok();
     }
 }
 
-fn store(file: &Path, known: &Known) -> io::Result<()> {
+fn store(file: &Path, known: &FolderCheckpoints) -> io::Result<()> {
     let dir = file.parent().unwrap_or(file);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let fresh = file.with_extension(format!("{}.new", std::process::id()));
@@ -53,8 +53,9 @@ mod tests {
     fn it_is_written_and_read_as_in_the_first_version() {
         let golden = r#"{"01a1e209-80d3-7766-a29f-b1c6e342209a":{"/home/me/project":4}}"#;
         let folders = BTreeMap::from([("/home/me/project".to_owned(), 4)]);
-        let known = Known(BTreeMap::from([("01a1e209-80d3-7766-a29f-b1c6e342209a".to_owned(), folders)]));
+        let known =
+            FolderCheckpoints(BTreeMap::from([("01a1e209-80d3-7766-a29f-b1c6e342209a".to_owned(), folders)]));
         assert_eq!(serde_json::to_string(&known).expect("plain"), golden);
-        assert_eq!(serde_json::from_str::<Known>(golden).expect("read"), known);
+        assert_eq!(serde_json::from_str::<FolderCheckpoints>(golden).expect("read"), known);
     }
 }

@@ -1,28 +1,28 @@
 //! A change as git writes it, so that `git apply` can read it. Colours where there is a terminal.
 
-use super::changes::{Change, Contents, Leaf, When};
+use super::changes::{ContentSource, DiffSide, WorkspaceChange, WorkspaceEntry};
 use crate::{
     api::Result,
-    out::{Paint, paint},
+    out::{TerminalStyle, paint},
 };
 use similar::{ChangeTag, TextDiff};
 use std::{fmt::Write, time::Duration};
 
 /// Longer than this nobody reads; it is said to differ.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_PATCH_BYTES: u64 = 4 << 20;
 /// For texts that have nothing in common a rough answer is good enough.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DIFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One side of a change.
-struct Side {
+struct PatchSide {
     mode: u32,
     /// `None`: too long to show.
     content: Option<Vec<u8>>,
 }
 
-pub(super) async fn of(contents: &impl Contents, change: &Change) -> Result<String> {
-    let before = side(contents, change, When::Before).await?;
-    let now = side(contents, change, When::Now).await?;
+pub(super) async fn format_patch(contents: &impl ContentSource, change: &WorkspaceChange) -> Result<String> {
+    let before = side(contents, change, DiffSide::Before).await?;
+    let now = side(contents, change, DiffSide::Now).await?;
     let text = match (before, now) {
         // To git a link and a file are two things, of which one goes and one comes.
         (Some(before), Some(now)) if before.is_link() != now.is_link() => {
@@ -33,26 +33,33 @@ pub(super) async fn of(contents: &impl Contents, change: &Change) -> Result<Stri
     Ok(text)
 }
 
-async fn side(contents: &impl Contents, change: &Change, when: When) -> Result<Option<Side>> {
+async fn side(
+    contents: &impl ContentSource,
+    change: &WorkspaceChange,
+    when: DiffSide,
+) -> Result<Option<PatchSide>> {
     let leaf = match when {
-        When::Before => change.before(),
-        When::Now => change.now(),
+        DiffSide::Before => change.before(),
+        DiffSide::Now => change.now(),
     };
     match leaf {
         None => Ok(None),
-        Some(Leaf::Link { target }) => {
-            Ok(Some(Side { mode: 0o120_000, content: Some(target.clone().into_bytes()) }))
+        Some(WorkspaceEntry::Link { target }) => {
+            Ok(Some(PatchSide { mode: 0o120_000, content: Some(target.clone().into_bytes()) }))
         }
-        Some(Leaf::File { size, mode }) => {
+        Some(WorkspaceEntry::File { size, mode }) => {
             let mode = if mode & 0o100 == 0 { 0o100_644 } else { 0o100_755 };
-            let content =
-                if *size > MOST_BYTES { None } else { Some(contents.content(&change.path, when).await?) };
-            Ok(Some(Side { mode, content }))
+            let content = if *size > MAX_PATCH_BYTES {
+                None
+            } else {
+                Some(contents.content(&change.path, when).await?)
+            };
+            Ok(Some(PatchSide { mode, content }))
         }
     }
 }
 
-impl Side {
+impl PatchSide {
     fn is_link(&self) -> bool {
         self.mode == 0o120_000
     }
@@ -63,7 +70,7 @@ impl Side {
     }
 }
 
-fn written(path: &str, before: Option<&Side>, now: Option<&Side>) -> String {
+fn written(path: &str, before: Option<&PatchSide>, now: Option<&PatchSide>) -> String {
     let (a, b) = (quoted(&format!("a/{path}")), quoted(&format!("b/{path}")));
     let mut text = bold(&format!("diff --git {a} {b}"));
     match (before, now) {
@@ -76,7 +83,7 @@ fn written(path: &str, before: Option<&Side>, now: Option<&Side>) -> String {
         (Some(_), Some(_)) | (None, None) => {}
     }
     let text_of =
-        |side: Option<&Side>| side.map_or(Some(String::new()), |side| side.text().map(str::to_owned));
+        |side: Option<&PatchSide>| side.map_or(Some(String::new()), |side| side.text().map(str::to_owned));
     let from = before.map_or("/dev/null", |_| a.as_str());
     let to = now.map_or("/dev/null", |_| b.as_str());
     match (text_of(before), text_of(now)) {
@@ -88,17 +95,17 @@ fn written(path: &str, before: Option<&Side>, now: Option<&Side>) -> String {
 }
 
 fn bold(line: &str) -> String {
-    paint(Paint::Bold, line) + "\n"
+    paint(TerminalStyle::Bold, line) + "\n"
 }
 
 fn hunks(old: &str, new: &str, head: &str) -> String {
-    let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(old, new);
+    let diff = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
     let mut text = String::new();
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
         if text.is_empty() {
             text.push_str(head);
         }
-        text += &paint(Paint::Cyan, &hunk.header().to_string());
+        text += &paint(TerminalStyle::Cyan, &hunk.header().to_string());
         text.push('\n');
         for change in hunk.iter_changes() {
             line(&mut text, change.tag(), change.value());
@@ -112,8 +119,8 @@ fn line(text: &mut String, tag: ChangeTag, value: &str) {
     let shown = bare.unwrap_or(value);
     let painted = match tag {
         ChangeTag::Equal => format!(" {shown}"),
-        ChangeTag::Delete => paint(Paint::Red, &format!("-{shown}")),
-        ChangeTag::Insert => paint(Paint::Green, &format!("+{shown}")),
+        ChangeTag::Delete => paint(TerminalStyle::Red, &format!("-{shown}")),
+        ChangeTag::Insert => paint(TerminalStyle::Green, &format!("+{shown}")),
     };
     // Writing into a string does not fail.
     writeln!(text, "{painted}").ok();
@@ -143,8 +150,8 @@ fn quoted(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn side(mode: u32, content: &[u8]) -> Side {
-        Side { mode, content: Some(content.to_vec()) }
+    fn side(mode: u32, content: &[u8]) -> PatchSide {
+        PatchSide { mode, content: Some(content.to_vec()) }
     }
 
     #[test]

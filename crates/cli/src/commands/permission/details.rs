@@ -1,6 +1,6 @@
 //! What a call will do, in full: the text that a person decides by.
 
-use crate::out::{Paint, is_bidi, paint_err};
+use crate::out::{TerminalStyle, is_bidi, paint_err};
 use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
 use unicode_width::UnicodeWidthChar;
@@ -81,8 +81,8 @@ fn diff(before: &str, after: &str) -> String {
         let line = visible(change.value().trim_end_matches('\n'));
         match change.tag() {
             ChangeTag::Equal => format!("  {line}"),
-            ChangeTag::Delete => paint_err(Paint::Red, &format!("- {line}")),
-            ChangeTag::Insert => paint_err(Paint::Green, &format!("+ {line}")),
+            ChangeTag::Delete => paint_err(TerminalStyle::Red, &format!("- {line}")),
+            ChangeTag::Insert => paint_err(TerminalStyle::Green, &format!("+ {line}")),
         }
     });
     lines.collect::<Vec<_>>().join("\n")

@@ -1,23 +1,24 @@
 //! Forgetting snapshots by rules, and freeing what only they needed.
 
 use super::{
-    Place, failed,
-    listing::{self, Listed, Listing, What, warn_of},
+    OpenRepository,
+    listing::{self, SnapshotListItem, SnapshotListing, SnapshotOrigin, warn_of},
+    repository_error,
     save::{id, short},
 };
 use crate::{
-    api::{Failure, Result},
-    out::{self, Paint, paint_err, plural},
+    api::{CliError, Result},
+    out::{self, TerminalStyle, paint_err, plural},
 };
-use ash_model::Kind;
-use ash_snapshot::{Collected, Lock, Moment, Rules, TreeId, Wanted};
+use ash_model::FailureKind;
+use ash_snapshot::{GcReport, GcRoots, RepoLockMode, RetentionCandidate, SnapshotRetention, TreeId};
 use serde_json::json;
 use std::{
     collections::{BTreeMap, HashSet},
     time::Duration,
 };
 
-pub(super) struct Wish {
+pub(super) struct GcOptions {
     pub(super) keep_last: Option<usize>,
     pub(super) keep_hourly: Option<usize>,
     pub(super) keep_daily: Option<usize>,
@@ -25,11 +26,11 @@ pub(super) struct Wish {
     pub(super) grace: Duration,
 }
 
-impl Wish {
+impl GcOptions {
     /// `None`: nothing is to be forgotten.
-    fn rules(&self) -> Option<Rules> {
-        let Wish { keep_last, keep_hourly, keep_daily, .. } = *self;
-        [keep_last, keep_hourly, keep_daily].iter().any(Option::is_some).then(|| Rules {
+    fn rules(&self) -> Option<SnapshotRetention> {
+        let GcOptions { keep_last, keep_hourly, keep_daily, .. } = *self;
+        [keep_last, keep_hourly, keep_daily].iter().any(Option::is_some).then(|| SnapshotRetention {
             last: keep_last.unwrap_or(0),
             hourly: keep_hourly.unwrap_or(0),
             daily: keep_daily.unwrap_or(0),
@@ -37,49 +38,49 @@ impl Wish {
     }
 }
 
-pub(super) fn run(place: &Place, wish: &Wish) -> Result<u8> {
-    let _alone = place.lock(Lock::Alone)?;
+pub(super) fn run(place: &OpenRepository, wish: &GcOptions) -> Result<u8> {
+    let _alone = place.lock(RepoLockMode::Alone)?;
     let listing = listing::read(place)?;
     refuse(place, &listing)?;
-    let gone = wish.rules().map(|rules| doomed(&listing.snapshots, rules)).unwrap_or_default();
+    let gone = wish.rules().map(|rules| snapshots_to_forget(&listing.snapshots, rules)).unwrap_or_default();
     let trees: Vec<TreeId> = gone.iter().map(|one| one.tree.clone()).collect();
     if wish.dry_run {
         report(place, &gone, None);
         return Ok(0);
     }
     // Said before it is done: whoever finds half a snapshot knows that nobody wants it.
-    place.repo.give_up(&trees).map_err(failed(place))?;
+    place.repo.discard(&trees).map_err(repository_error(place))?;
     let kept = listing.snapshots.iter().map(|one| &one.tree);
     let kept: HashSet<TreeId> = kept.filter(|tree| !trees.contains(tree)).cloned().collect();
-    let wanted = Wanted { trees: kept.iter().cloned().collect(), ..Wanted::default() };
-    let collected = place.repo.collect(&wanted, wish.grace).map_err(failed(place))?;
-    place.repo.give_up(&[]).map_err(failed(place))?;
+    let wanted = GcRoots { trees: kept.iter().cloned().collect(), ..GcRoots::default() };
+    let collected = place.repo.collect_garbage(&wanted, wish.grace).map_err(repository_error(place))?;
+    place.repo.discard(&[]).map_err(repository_error(place))?;
     place.remove_indexes(&kept);
     report(place, &gone, Some(&collected));
     Ok(0)
 }
 
-fn refuse(place: &Place, listing: &Listing) -> Result<()> {
+fn refuse(place: &OpenRepository, listing: &SnapshotListing) -> Result<()> {
     let all = || listing.snapshots.iter().chain(&listing.forgotten);
-    if all().any(|one| matches!(one.what, What::Checkpoint(_))) {
+    if all().any(|one| matches!(one.what, SnapshotOrigin::Checkpoint(_))) {
         let words = format!(
             "{} belongs to a server, which collects it by itself (ASH_KEEP_LAST, ASH_GC_EVERY, …)",
             place.dir.display()
         );
-        return Err(Failure::new(Kind::Conflict, words));
+        return Err(CliError::new(FailureKind::Conflict, words));
     }
     if !listing.broken.is_empty() {
         warn_of(&listing.broken, place);
         let words = "something cannot be read, and may be needed: nothing was removed. \
                      Bring it back from a copy, or move it away";
-        return Err(Failure::new(Kind::Unprocessable, words));
+        return Err(CliError::new(FailureKind::Unprocessable, words));
     }
     Ok(())
 }
 
 /// What the rules give up, each folder for itself.
-fn doomed(snapshots: &[Listed], rules: Rules) -> Vec<&Listed> {
-    let mut folders: BTreeMap<(&str, &str), Vec<&Listed>> = BTreeMap::new();
+fn snapshots_to_forget(snapshots: &[SnapshotListItem], rules: SnapshotRetention) -> Vec<&SnapshotListItem> {
+    let mut folders: BTreeMap<(&str, &str), Vec<&SnapshotListItem>> = BTreeMap::new();
     for one in snapshots {
         if let Some(folder) = one.of() {
             folders.entry(folder).or_default().push(one);
@@ -87,7 +88,8 @@ fn doomed(snapshots: &[Listed], rules: Rules) -> Vec<&Listed> {
     }
     let mut gone = Vec::new();
     for listed in folders.into_values() {
-        let moments: Vec<Moment> = listed.iter().map(|one| Moment { at: one.at.0, needed: false }).collect();
+        let moments: Vec<RetentionCandidate> =
+            listed.iter().map(|one| RetentionCandidate { at: one.at.0, needed: false }).collect();
         gone.extend(
             listed.into_iter().zip(rules.keep(&moments)).filter(|(_, kept)| !kept).map(|(one, _)| one),
         );
@@ -95,10 +97,10 @@ fn doomed(snapshots: &[Listed], rules: Rules) -> Vec<&Listed> {
     gone
 }
 
-fn report(place: &Place, gone: &[&Listed], collected: Option<&Collected>) {
+fn report(place: &OpenRepository, gone: &[&SnapshotListItem], collected: Option<&GcReport>) {
     if place.json {
         let ids: Vec<&str> = gone.iter().map(|one| id(&one.tree)).collect();
-        let Collected { removed, rewritten, kept, freed, .. } = collected.cloned().unwrap_or_default();
+        let GcReport { removed, rewritten, kept, freed, .. } = collected.cloned().unwrap_or_default();
         out::json(&json!({
             "forgotten": ids, "dryRun": collected.is_none(), "removed": removed.len(),
             "rewritten": rewritten.len(), "kept": kept, "freed": freed,
@@ -107,19 +109,19 @@ fn report(place: &Place, gone: &[&Listed], collected: Option<&Collected>) {
     }
     let now = jiff::Timestamp::now();
     for one in gone {
-        println!("{} {} {}", short(&one.tree), out::ago(&one.at.to_string(), now), one.shown());
+        println!("{} {} {}", short(&one.tree), out::format_age(&one.at.to_string(), now), one.shown());
     }
     let forgotten = plural(gone.len() as u64, "snapshot");
     let what = match collected {
         None => format!("{forgotten} would be forgotten; nothing was changed"),
-        Some(Collected { removed, rewritten, freed, .. }) => {
+        Some(GcReport { removed, rewritten, freed, .. }) => {
             let packs = plural(removed.len() as u64, "pack");
             format!(
                 "{forgotten} forgotten, {packs} removed, {} made smaller, {} freed",
                 rewritten.len(),
-                out::size(*freed)
+                out::format_bytes(*freed)
             )
         }
     };
-    eprintln!("{} {what}", paint_err(Paint::Green, "✓"));
+    eprintln!("{} {what}", paint_err(TerminalStyle::Green, "✓"));
 }

@@ -1,13 +1,13 @@
 //! Opening a repository: that it is one, and that the key fits, is known before anything is done.
 
-use super::explained;
+use super::describe_error;
 use crate::{
-    api::{Failure, Result},
-    args::Repository,
+    api::{CliError, Result},
+    args::RepositoryArgs,
     settings,
 };
-use ash_model::Kind;
-use ash_snapshot::{Disk, Key, Lock, Locked, Repo, TreeId};
+use ash_model::FailureKind;
+use ash_snapshot::{DiskWriter, EncryptionKey, Repo, RepoLock, RepoLockMode, TreeId};
 use std::{
     collections::HashSet,
     fs, io,
@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-pub(super) struct Place {
+pub(super) struct OpenRepository {
     pub(super) repo: Arc<Repo>,
     pub(super) dir: PathBuf,
     pub(super) json: bool,
@@ -25,61 +25,66 @@ pub(super) struct Place {
 
 /// What to do where there is no repository yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
-    Make,
+pub(super) enum MissingRepositoryPolicy {
+    Create,
     Refuse,
 }
 
 /// What lies in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum RepositoryDirState {
     Nothing,
     Plain,
     Sealed,
     /// Something that is no repository: it is left alone, its permissions too.
-    Others,
+    ForeignFiles,
 }
 
-impl Place {
-    pub(super) fn open(repository: &Repository, missing: Missing) -> Result<Place> {
+impl OpenRepository {
+    pub(super) fn open(
+        repository: &RepositoryArgs,
+        missing: MissingRepositoryPolicy,
+    ) -> Result<OpenRepository> {
         let dir = repository.dir.as_deref();
-        let dir = dir.ok_or_else(|| Failure::invalid("say which repository with --repo DIR"))?;
+        let dir = dir.ok_or_else(|| CliError::invalid("say which repository with --repo DIR"))?;
         let key = repository.key_file.as_deref().map(read_key).transpose()?;
         let shown = dir.display();
         match (look(dir)?, &key, missing) {
-            (Found::Nothing, _, Missing::Make) | (Found::Plain, None, _) | (Found::Sealed, Some(_), _) => {}
-            (Found::Nothing, _, Missing::Refuse) => {
+            (RepositoryDirState::Nothing, _, MissingRepositoryPolicy::Create)
+            | (RepositoryDirState::Plain, None, _)
+            | (RepositoryDirState::Sealed, Some(_), _) => {}
+            (RepositoryDirState::Nothing, _, MissingRepositoryPolicy::Refuse) => {
                 let words = format!(
                     "there is no snapshot in {shown}; `ash snapshot save --repo {shown} PATH` makes the first"
                 );
-                return Err(Failure::new(Kind::NotFound, words));
+                return Err(CliError::new(FailureKind::NotFound, words));
             }
-            (Found::Others, _, _) => {
+            (RepositoryDirState::ForeignFiles, _, _) => {
                 let words = format!("{shown} holds other things than snapshots; choose a new directory");
-                return Err(Failure::invalid(words));
+                return Err(CliError::invalid(words));
             }
-            (Found::Sealed, None, _) => {
+            (RepositoryDirState::Sealed, None, _) => {
                 let words = format!("{shown} is sealed with a key; give it with --key-file");
-                return Err(Failure::new(Kind::Unauthorized, words));
+                return Err(CliError::new(FailureKind::Unauthorized, words));
             }
-            (Found::Plain, Some(_), _) => {
+            (RepositoryDirState::Plain, Some(_), _) => {
                 let words = format!("{shown} is not sealed; leave --key-file out, or choose a new directory");
-                return Err(Failure::invalid(words));
+                return Err(CliError::invalid(words));
             }
         }
         let sealed = key.is_some();
-        let repo = Repo::open_with(dir, key, Disk::default())
-            .map_err(|error| explained(&shown.to_string(), &error))?;
+        let repo = Repo::open_with(dir, key, DiskWriter::default())
+            .map_err(|error| describe_error(&shown.to_string(), &error))?;
         let dir = super::absolute(dir)?;
-        Ok(Place { repo: Arc::new(repo), dir, json: repository.json, sealed })
+        Ok(OpenRepository { repo: Arc::new(repo), dir, json: repository.json, sealed })
     }
 
-    pub(super) fn lock(&self, how: Lock) -> Result<Locked> {
-        Repo::lock(&self.dir, how).map_err(super::failed(self))
+    pub(super) fn lock(&self, how: RepoLockMode) -> Result<RepoLock> {
+        Repo::lock(&self.dir, how).map_err(super::repository_error(self))
     }
 
     pub(super) fn forgotten(&self) -> Result<HashSet<TreeId>> {
-        self.repo.forgotten().map_err(super::failed(self))
+        self.repo.discarded().map_err(super::repository_error(self))
     }
 
     /// Where is kept what a folder looked like. It tells names, so that it does not lie in a sealed repository.
@@ -99,7 +104,7 @@ impl Place {
         let Ok(entries) = fs::read_dir(self.dir.join("cache")) else { return };
         let indexes = entries.flatten().map(|entry| entry.path());
         for index in indexes.filter(|path| path.extension().is_some_and(|extension| extension == "index")) {
-            if Repo::remembered(&index).is_none_or(|tree| !kept.contains(&tree)) {
+            if Repo::index_base(&index).is_none_or(|tree| !kept.contains(&tree)) {
                 fs::remove_file(index).ok();
             }
         }
@@ -111,32 +116,32 @@ fn private_cache() -> Option<PathBuf> {
     cache.or_else(|| settings::home().map(|home| home.join(".cache"))).map(|cache| cache.join("ash"))
 }
 
-fn read_key(path: &Path) -> Result<Key> {
-    let bytes = fs::read(path).map_err(Failure::local(&format!("cannot read {}", path.display())))?;
-    Key::parse(&bytes).ok_or_else(|| {
+fn read_key(path: &Path) -> Result<EncryptionKey> {
+    let bytes = fs::read(path).map_err(CliError::from_io(&format!("cannot read {}", path.display())))?;
+    EncryptionKey::parse(&bytes).ok_or_else(|| {
         let remedy = "make one with `head -c 32 /dev/urandom`";
-        Failure::invalid(format!("{} holds no key of 32 bytes or 64 digits; {remedy}", path.display()))
+        CliError::invalid(format!("{} holds no key of 32 bytes or 64 digits; {remedy}", path.display()))
     })
 }
 
-fn look(dir: &Path) -> Result<Found> {
+fn look(dir: &Path) -> Result<RepositoryDirState> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        Err(error) => return Err(Failure::local(&format!("cannot open {}", dir.display()))(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RepositoryDirState::Nothing),
+        Err(error) => return Err(CliError::from_io(&format!("cannot open {}", dir.display()))(error)),
     };
-    let mut found = Found::Nothing;
+    let mut found = RepositoryDirState::Nothing;
     for entry in entries.flatten() {
         let name = entry.file_name();
         if Path::new(&name).extension().is_some_and(|extension| extension == "pack") {
             let sealed = Repo::is_sealed(dir).unwrap_or(false);
-            return Ok(if sealed { Found::Sealed } else { Found::Plain });
+            return Ok(if sealed { RepositoryDirState::Sealed } else { RepositoryDirState::Plain });
         }
         let ours =
             ["lock", "cache", "forgotten", "inventory", "tombstones"].iter().any(|ours| name == **ours)
                 || name.as_bytes().starts_with(b"new-");
         if !ours {
-            found = Found::Others;
+            found = RepositoryDirState::ForeignFiles;
         }
     }
     Ok(found)

@@ -1,12 +1,14 @@
 //! Saving a folder.
 
-use super::{FILES, Place, failed, watched};
+use super::{FILES, OpenRepository, repository_error, with_progress};
 use crate::{
     api::Result,
-    out::{self, Paint, paint_err, plural},
+    out::{self, TerminalStyle, paint_err, plural},
 };
 use ash_model::Timestamp;
-use ash_snapshot::{Capture, Folder, Lock, Progress, Root, Taken, TreeId, Why};
+use ash_snapshot::{
+    CaptureRequest, CaptureRoot, CapturedSnapshot, Folder, RepoLockMode, SkipReason, SnapshotProgress, TreeId,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{fs, io::IsTerminal, os::unix::ffi::OsStrExt, path::Path};
@@ -20,7 +22,7 @@ const NAMED: usize = 10;
 
 /// What a snapshot says about itself. A stored format: see `docs/formats.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct FolderSnapshotNote {
     pub(super) path: String,
     pub(super) host: String,
     pub(super) at: Timestamp,
@@ -37,51 +39,53 @@ pub(super) fn short(tree: &TreeId) -> &str {
     &id(tree)[..SHORT]
 }
 
-pub(super) fn run(place: &Place, path: &Path) -> Result<u8> {
+pub(super) fn run(place: &OpenRepository, path: &Path) -> Result<u8> {
     let path = super::absolute(path)?;
-    let _at_work = place.lock(Lock::Shared)?;
-    let folder = Folder::open(&path).map_err(failed(place))?;
+    let _at_work = place.lock(RepoLockMode::Shared)?;
+    let folder = Folder::open(&path).map_err(repository_error(place))?;
     let index = place.index(&path);
     // Two captures of one folder would write into one index; the second does without.
-    let held = index.as_deref().and_then(hold);
+    let held = index.as_deref().and_then(lock_index);
     let index = index.filter(|_| held.is_some());
     let forgotten = place.forgotten()?;
-    let base = index.as_deref().and_then(ash_snapshot::Repo::remembered);
-    let base = base.filter(|base| !forgotten.contains(base) && place.repo.holds(base));
+    let base = index.as_deref().and_then(ash_snapshot::Repo::index_base);
+    let base = base.filter(|base| !forgotten.contains(base) && place.repo.contains(base));
     // Saving the repository into itself would never end.
     let within = place.dir.strip_prefix(&path).ok().map(|within| within.as_os_str().as_bytes().to_vec());
     let exclude = |_: &[u8], entry: &[u8]| within.as_deref() == Some(entry);
-    let roots = [Root { name: FILES, folder: &folder }];
-    let progress = Progress::default();
-    let capture = Capture {
+    let roots = [CaptureRoot { name: FILES, folder: &folder }];
+    let progress = SnapshotProgress::default();
+    let capture = CaptureRequest {
         exclude: &exclude,
         base: base.as_ref(),
         index: index.as_deref(),
         progress: std::io::stderr().is_terminal().then_some(&progress),
-        ..Capture::of(&roots)
+        ..CaptureRequest::of(&roots)
     };
     let note = |files, bytes| note(&path, files, bytes);
-    let taken = watched("saving", None, &progress, || place.repo.take_telling(&capture, Some((NOTE, &note))));
-    Ok(report(place, &taken.map_err(failed(place))?, base.as_ref()))
+    let taken = with_progress("saving", None, &progress, || {
+        place.repo.capture_with_summary(&capture, Some((NOTE, &note)))
+    });
+    Ok(report(place, &taken.map_err(repository_error(place))?, base.as_ref()))
 }
 
 fn note(path: &Path, files: u64, bytes: u64) -> Vec<u8> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     let path = path.to_string_lossy().into_owned();
-    let note = Note { path, host, at: Timestamp::now(), files, bytes };
+    let note = FolderSnapshotNote { path, host, at: Timestamp::now(), files, bytes };
     serde_json::to_vec(&note).expect("plain words and numbers")
 }
 
-fn hold(index: &Path) -> Option<fs::File> {
+fn lock_index(index: &Path) -> Option<fs::File> {
     let lock = fs::File::create(index.with_extension("lock")).ok()?;
     lock.try_lock().ok().map(|()| lock)
 }
 
-fn report(place: &Place, taken: &Taken, base: Option<&TreeId>) -> u8 {
+fn report(place: &OpenRepository, taken: &CapturedSnapshot, base: Option<&TreeId>) -> u8 {
     let unchanged = base == Some(&taken.tree);
     let lost: Vec<_> = taken.skipped.iter().filter(|skipped| is_loss(&skipped.why)).collect();
     if place.json {
-        let left_out = |skipped: &ash_snapshot::Skipped| json!({ "path": inside(&skipped.path), "why": skipped.why.to_string() });
+        let left_out = |skipped: &ash_snapshot::SkippedEntry| json!({ "path": inside(&skipped.path), "why": skipped.why.to_string() });
         out::json(&json!({
             "id": id(&taken.tree), "tree": taken.tree.as_str(), "unchanged": unchanged, "files": taken.files,
             "bytes": taken.bytes, "written": taken.written,
@@ -91,29 +95,38 @@ fn report(place: &Place, taken: &Taken, base: Option<&TreeId>) -> u8 {
         return u8::from(!lost.is_empty());
     }
     println!("{}", short(&taken.tree));
-    let (files, size) = (plural(taken.files, "file"), out::size(taken.bytes));
+    let (files, size) = (plural(taken.files, "file"), out::format_bytes(taken.bytes));
     let what = if unchanged {
         format!("nothing changed; {files}, {size} are as in {}", short(&taken.tree))
     } else {
-        format!("{files}, {size}; {} new", out::size(taken.written))
+        format!("{files}, {size}; {} new", out::format_bytes(taken.written))
     };
-    eprintln!("{} {what}", paint_err(Paint::Green, "✓"));
+    eprintln!("{} {what}", paint_err(TerminalStyle::Green, "✓"));
     for skipped in lost.iter().take(NAMED) {
         let path = inside(&skipped.path);
-        eprintln!("{} {path}: {}", paint_err(Paint::Yellow, "!"), skipped.why);
+        eprintln!("{} {path}: {}", paint_err(TerminalStyle::Yellow, "!"), skipped.why);
     }
     if lost.len() > NAMED {
-        eprintln!("{} and {} more; --json names them", paint_err(Paint::Yellow, "!"), lost.len() - NAMED);
+        eprintln!(
+            "{} and {} more; --json names them",
+            paint_err(TerminalStyle::Yellow, "!"),
+            lost.len() - NAMED
+        );
     }
     // Not everything came along: a script should know.
     u8::from(!lost.is_empty())
 }
 
 /// Sockets and the like are never kept; a file that could not be read is missing.
-fn is_loss(why: &Why) -> bool {
+fn is_loss(why: &SkipReason) -> bool {
     match why {
-        Why::Unreadable(_) => true,
-        Why::Excluded | Why::Socket | Why::Fifo | Why::Device | Why::Mount | Why::Gone => false,
+        SkipReason::Unreadable(_) => true,
+        SkipReason::Excluded
+        | SkipReason::Socket
+        | SkipReason::Fifo
+        | SkipReason::Device
+        | SkipReason::Mount
+        | SkipReason::Gone => false,
     }
 }
 
@@ -130,7 +143,7 @@ mod tests {
     #[test]
     fn a_note_is_written_and_read_as_in_the_first_version() {
         let text = r#"{"path":"/home/me/x","host":"h","at":"2025-11-15T22:00:00.007Z","files":2,"bytes":30}"#;
-        let note: Note = serde_json::from_str(text).expect("a note");
+        let note: FolderSnapshotNote = serde_json::from_str(text).expect("a note");
         assert_eq!(serde_json::to_string(&note).expect("plain"), text);
     }
 }

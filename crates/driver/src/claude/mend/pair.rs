@@ -1,12 +1,12 @@
 //! Calls and their outcomes: the real API takes neither without the other.
 
 use super::{
-    super::{entry::Entry, transcript::Unpaired},
-    Done, MOST_UNPAIRED,
-    row::{Own, Row},
+    super::{entry::ClaudeEntry, transcript::UnpairedToolCalls},
+    MAX_UNPAIRED, MendCounts,
+    row::{SynthesizedEntry, TranscriptRow},
     unpaired,
 };
-use crate::Native;
+use crate::TranscriptIdentity;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
@@ -15,13 +15,17 @@ use uuid::Uuid;
 const UNKNOWN: &str = "[The outcome of this call was not recorded and is unknown. Check whether it took effect before you make it again.]";
 
 /// A call that was not answered is answered as unknown; an answer to no call is taken out.
-pub(super) fn pair_up(rows: Vec<Row>, native: &Native, done: &mut Done) -> Vec<Row> {
-    let Unpaired { mut calls, results } = unpaired(&rows);
+pub(super) fn pair_up(
+    rows: Vec<TranscriptRow>,
+    native: &TranscriptIdentity,
+    done: &mut MendCounts,
+) -> Vec<TranscriptRow> {
+    let UnpairedToolCalls { mut calls, results } = unpaired(&rows);
     // Of our own log there may be more: an answer is longer than a call, and nobody would go on with them anyway.
-    calls.truncate(MOST_UNPAIRED);
+    calls.truncate(MAX_UNPAIRED);
     let kept = take_out(rows, results, done);
     let places = places_after(&kept, calls.iter().map(|(caller, _)| *caller));
-    let mut answers: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+    let mut answers: BTreeMap<usize, Vec<TranscriptRow>> = BTreeMap::new();
     let mut answered = HashSet::new();
     for (caller, call) in calls {
         let Some(place) = places.get(&caller) else { continue };
@@ -32,7 +36,7 @@ pub(super) fn pair_up(rows: Vec<Row>, native: &Native, done: &mut Done) -> Vec<R
         let content =
             json!([{ "type": "tool_result", "tool_use_id": call, "is_error": true, "content": UNKNOWN }]);
         let message = json!({ "role": "user", "content": content });
-        let mut answer = Own::new(native, "user", id, message).row();
+        let mut answer = SynthesizedEntry::new(native, "user", id, message).row();
         answer.hang(Some(caller));
         answers.entry(*place).or_default().push(answer);
         done.answered += 1;
@@ -40,7 +44,7 @@ pub(super) fn pair_up(rows: Vec<Row>, native: &Native, done: &mut Done) -> Vec<R
     let mut paired = Vec::with_capacity(kept.len() + answered.len());
     for (place, mut row) in kept.into_iter().enumerate() {
         if let Some(answers) = answers.remove(&place) {
-            row.hang(answers.last().and_then(Row::id));
+            row.hang(answers.last().and_then(TranscriptRow::id));
             paired.extend(answers);
         }
         paired.push(row);
@@ -49,7 +53,11 @@ pub(super) fn pair_up(rows: Vec<Row>, native: &Native, done: &mut Done) -> Vec<R
 }
 
 /// What hung on an answer to no call hangs on what came before it.
-fn take_out(rows: Vec<Row>, results: Vec<(Uuid, String)>, done: &mut Done) -> Vec<Row> {
+fn take_out(
+    rows: Vec<TranscriptRow>,
+    results: Vec<(Uuid, String)>,
+    done: &mut MendCounts,
+) -> Vec<TranscriptRow> {
     let results: HashSet<String> = results.into_iter().map(|(_, call)| call).collect();
     let mut instead: HashMap<Uuid, Option<Uuid>> = HashMap::new();
     let mut kept = Vec::with_capacity(rows.len());
@@ -72,14 +80,14 @@ fn take_out(rows: Vec<Row>, results: Vec<(Uuid, String)>, done: &mut Done) -> Ve
 
 /// For each caller the place of the entry that goes on after its message. From behind, because a message may have any
 /// number of blocks.
-fn places_after(rows: &[Row], callers: impl Iterator<Item = Uuid>) -> HashMap<Uuid, usize> {
+fn places_after(rows: &[TranscriptRow], callers: impl Iterator<Item = Uuid>) -> HashMap<Uuid, usize> {
     let callers: HashSet<Uuid> = callers.collect();
     let mut places = HashMap::with_capacity(callers.len());
     // The next entry that is no outcome, and the next one after it that is of another message.
-    let (mut next, mut beyond): (Option<(usize, &Entry)>, Option<usize>) = (None, None);
+    let (mut next, mut beyond): (Option<(usize, &ClaudeEntry)>, Option<usize>) = (None, None);
     for (place, row) in rows.iter().enumerate().rev() {
         let Some(entry) = row.entry.as_deref() else { continue };
-        let same = |next: &Entry| entry.message.is_some() && next.message == entry.message;
+        let same = |next: &ClaudeEntry| entry.message.is_some() && next.message == entry.message;
         let after = match next {
             Some((_, next)) if same(next) => beyond,
             Some((next, _)) => Some(next),

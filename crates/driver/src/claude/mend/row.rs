@@ -1,7 +1,7 @@
 //! A line of the transcript that is written: one that was found, or one of our own.
 
-use super::super::entry::{self, Entry};
-use crate::{Logged, Native, Words};
+use super::super::entry::{self, ClaudeEntry};
+use crate::{LoggedContent, LoggedMessage, TranscriptIdentity};
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 use std::borrow::Cow;
@@ -9,17 +9,17 @@ use uuid::Uuid;
 
 /// A line to be written, and the entry that it is, if it is one.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct TranscriptRow {
     pub(super) line: Vec<u8>,
     /// Beside it: most of what hurts is many lines that are none.
-    pub(super) entry: Option<Box<Entry>>,
+    pub(super) entry: Option<Box<ClaudeEntry>>,
     /// It hangs on another one than it did.
     pub(super) moved: bool,
 }
 
-impl Row {
-    pub(super) fn new(line: Vec<u8>, entry: Option<Entry>) -> Row {
-        Row { line, entry: entry.map(Box::new), moved: false }
+impl TranscriptRow {
+    pub(super) fn new(line: Vec<u8>, entry: Option<ClaudeEntry>) -> TranscriptRow {
+        TranscriptRow { line, entry: entry.map(Box::new), moved: false }
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {
@@ -43,7 +43,7 @@ impl Row {
 /// What we write ourselves: an entry as the program would have written it, as far as it needs it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Own<'o, Message> {
+pub(super) struct SynthesizedEntry<'o, Message> {
     parent_uuid: Option<Uuid>,
     is_sidechain: bool,
     user_type: &'static str,
@@ -59,9 +59,14 @@ pub(super) struct Own<'o, Message> {
     tool_use_result: Option<&'o RawValue>,
 }
 
-impl<'o, Message: Serialize> Own<'o, Message> {
-    pub(super) fn new(native: &'o Native, kind: &'o str, uuid: Uuid, message: Message) -> Own<'o, Message> {
-        Own {
+impl<'o, Message: Serialize> SynthesizedEntry<'o, Message> {
+    pub(super) fn new(
+        native: &'o TranscriptIdentity,
+        kind: &'o str,
+        uuid: Uuid,
+        message: Message,
+    ) -> SynthesizedEntry<'o, Message> {
+        SynthesizedEntry {
             parent_uuid: None,
             is_sidechain: false,
             user_type: "external",
@@ -75,17 +80,21 @@ impl<'o, Message: Serialize> Own<'o, Message> {
         }
     }
 
-    pub(super) fn row(&self) -> Row {
+    pub(super) fn row(&self) -> TranscriptRow {
         let line = serde_json::to_vec(self).expect("texts and what was JSON before");
         let entry = entry::read(&line).flatten();
-        Row::new(line, entry)
+        TranscriptRow::new(line, entry)
     }
 }
 
 /// What our log has of a message. It was said by whoever is inside: what can be large in it is only copied.
-pub(super) fn row_of(message: &Logged, words: &Words, native: &Native) -> Row {
+pub(super) fn row_of(
+    message: &LoggedMessage,
+    words: &LoggedContent,
+    native: &TranscriptIdentity,
+) -> TranscriptRow {
     #[derive(Deserialize, Default)]
-    struct Said<'l> {
+    struct LoggedLine<'l> {
         #[serde(borrow, rename = "type", default)]
         kind: Cow<'l, str>,
         #[serde(borrow)]
@@ -95,14 +104,19 @@ pub(super) fn row_of(message: &Logged, words: &Words, native: &Native) -> Row {
     }
     let timestamp = Some(message.at.as_str());
     match words {
-        Words::Prompt(content) => {
+        LoggedContent::Prompt(content) => {
             let prompt = json!({ "role": "user", "content": content });
-            Own { timestamp, ..Own::new(native, "user", message.id, prompt) }.row()
+            SynthesizedEntry { timestamp, ..SynthesizedEntry::new(native, "user", message.id, prompt) }.row()
         }
-        Words::Line(line) => {
-            let Said { kind, message: said, tool_use_result } =
+        LoggedContent::Line(line) => {
+            let LoggedLine { kind, message: said, tool_use_result } =
                 serde_json::from_str(line).unwrap_or_default();
-            Own { timestamp, tool_use_result, ..Own::new(native, &kind, message.id, said) }.row()
+            SynthesizedEntry {
+                timestamp,
+                tool_use_result,
+                ..SynthesizedEntry::new(native, &kind, message.id, said)
+            }
+            .row()
         }
     }
 }

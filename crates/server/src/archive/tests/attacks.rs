@@ -3,13 +3,13 @@
 use super::*;
 
 /// The code that is answered, what is tried, and the same without it.
-type Attack = (&'static str, &'static str, Vec<u8>, Vec<u8>);
+type ArchiveAttack = (&'static str, &'static str, Vec<u8>, Vec<u8>);
 
-fn tar() -> Tar {
-    Tar::default()
+fn tar() -> TestTarBuilder {
+    TestTarBuilder::default()
 }
 
-fn refused(attacks: Vec<Attack>) {
+fn refused(attacks: Vec<ArchiveAttack>) {
     for (code, what, hostile, harmless) in attacks {
         let dir = tempfile::tempdir().expect("a directory");
         let inside = dir.path().join("inside");
@@ -189,7 +189,7 @@ fn what_describes_an_entry_is_small_comes_once_and_agrees_with_it() {
     };
     let sized = |size: &[u8]| tar().pax(&[("size", size)]).file("f", "12345").end();
     let pax = || tar().pax(&[("comment", b"x")]);
-    let name = |tar: Tar| tar.entry(b'L', "long", "", "name");
+    let name = |tar: TestTarBuilder| tar.entry(b'L', "long", "", "name");
     let notes = |count: usize| {
         (0..count).fold(tar(), |tar, _| tar.attributes(b'g', &[("comment", b"x")])).file("f", "x").end()
     };
@@ -350,7 +350,7 @@ fn other_formats_are_refused_by_name() {
         (UNSUPPORTED, "xz", [&b"\xfd7zXZ\0"[..], &[1; 600]].concat(), plain.clone()),
         (UNSUPPORTED, "zstd", [&b"\x28\xb5\x2f\xfd"[..], &[1; 600]].concat(), plain.clone()),
     ]);
-    let refusal = check(b"PK\x03\x04", &SMALL).expect_err("refused");
+    let refusal = check_archive(b"PK\x03\x04", &SMALL).expect_err("refused");
     assert_eq!(refusal.to_string(), "the archive is a zip file; send a gzipped tar or a plain tar");
 }
 
@@ -363,11 +363,16 @@ fn a_bomb_is_stopped_early_and_the_same_bytes_unpacked_are_not_one() {
         (ratio, "zeros", gzip(&zeros(49_900)), zeros(49_900)),
         (ratio, "zeros after the end", gzip(&after(60_000)), after(60_000)),
     ]);
-    assert_eq!(check(&gzip(&zeros(10_000)), &SMALL).map(|weight| weight.files), Ok(1), "small ones may be");
+    assert_eq!(
+        check_archive(&gzip(&zeros(10_000)), &SMALL).map(|weight| weight.files),
+        Ok(1),
+        "small ones may be"
+    );
     // Not a byte of it is unpacked more than it takes to know.
     let archive = gzip(&after(64 << 20));
-    assert_eq!(check(&archive, &Limits::UPLOAD), Err(Refusal::Ratio { most: 200 }));
-    let refusal = check(&after(210 << 20), &Limits::UPLOAD).expect_err("nobody needs so many zeros");
+    assert_eq!(check_archive(&archive, &ArchiveLimits::UPLOAD), Err(ArchiveError::Ratio { most: 200 }));
+    let refusal =
+        check_archive(&after(210 << 20), &ArchiveLimits::UPLOAD).expect_err("nobody needs so many zeros");
     assert_eq!(refusal.code(), LARGE);
 }
 
@@ -375,17 +380,18 @@ fn a_bomb_is_stopped_early_and_the_same_bytes_unpacked_are_not_one() {
 fn millions_of_folders_are_given_up_at_the_limit() {
     let one = tar().folder("d").0;
     let archive = one.repeat(100_001);
-    assert_eq!(check(&archive, &Limits::UPLOAD), Err(Refusal::TooMany(100_000)));
+    assert_eq!(check_archive(&archive, &ArchiveLimits::UPLOAD), Err(ArchiveError::TooMany(100_000)));
     let fewer = [one.repeat(100_000), vec![0; 1024]].concat();
-    assert_eq!(check(&fewer, &Limits::UPLOAD).map(|weight| weight.files), Ok(1));
+    assert_eq!(check_archive(&fewer, &ArchiveLimits::UPLOAD).map(|weight| weight.files), Ok(1));
 }
 
 #[test]
 fn a_refusal_shows_the_name_in_one_line_and_not_without_end() {
     let name = [&b"/\n\x1b[31m"[..], &b"x".repeat(200)].concat();
-    let refusal = check(&tar().pax(&[("path", &name)]).file("f", "").end(), &SMALL).expect_err("absolute");
+    let refusal =
+        check_archive(&tar().pax(&[("path", &name)]).file("f", "").end(), &SMALL).expect_err("absolute");
     let text = refusal.to_string();
     assert!(text.starts_with(r#""/\n\u{1b}[31mxxx"#) && text.contains('…') && text.len() < 250, "{text}");
-    let problem = Problem::from(refusal);
-    assert_eq!((problem.kind, problem.code.as_str()), (Kind::Invalid, BAD));
+    let problem = ApiProblem::from(refusal);
+    assert_eq!((problem.kind, problem.code.as_str()), (FailureKind::Invalid, BAD));
 }

@@ -5,9 +5,9 @@ use super::*;
 use std::fs;
 
 /// The same on every run.
-struct Dice(u64);
+struct MutationRng(u64);
 
-impl Dice {
+impl MutationRng {
     fn roll(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -17,8 +17,13 @@ impl Dice {
 }
 
 fn samples() -> Vec<Vec<u8>> {
-    let files =
-        || Tar::default().folder("d/").file("d/f", b"x".repeat(700)).link("d/l", "../a").file("a", "y");
+    let files = || {
+        TestTarBuilder::default()
+            .folder("d/")
+            .file("d/f", b"x".repeat(700))
+            .link("d/l", "../a")
+            .file("a", "y")
+    };
     let long = b"n".repeat(150);
     vec![
         files().hard("h", "d/f").end(),
@@ -28,7 +33,7 @@ fn samples() -> Vec<Vec<u8>> {
             .entry(b'K', "././@LongLink", "", &long)
             .link("l", "t")
             .end(),
-        Tar::default()
+        TestTarBuilder::default()
             .attributes(b'g', &[("comment", b"c")])
             .file("../x", "y")
             .link("l", "/")
@@ -39,7 +44,7 @@ fn samples() -> Vec<Vec<u8>> {
 
 const TELLING: [u8; 16] = *b"\0/.\\ 01257LKxgS\xff";
 
-fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
+fn mutate(bytes: &mut Vec<u8>, dice: &mut MutationRng) {
     for _ in 0..=dice.roll(4) {
         let (blocks, length) = (bytes.len() / 512, bytes.len());
         match dice.roll(8) {
@@ -80,7 +85,7 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
 }
 
 fn cases(count: u64, seed: u64) -> (usize, usize) {
-    let (mut dice, samples) = (Dice(seed), samples());
+    let (mut dice, samples) = (MutationRng(seed), samples());
     let (mut taken, mut refused) = (0, 0);
     for number in 0..count {
         let mut archive = samples[dice.roll(samples.len())].clone();

@@ -1,15 +1,15 @@
 use super::*;
 use clap::{Args, Command, FromArgMatches, builder::Resettable};
 
-const MACHINE: Machine = Machine { memory_mb: 8000, disk_mb: 50_000, is_root: true };
+const MACHINE: HostResources = HostResources { memory_mb: 8000, disk_mb: 50_000, is_root: true };
 
 /// What a server is started with; of the environment of this process nothing.
-fn config(flags: &[&str]) -> Config {
-    let command = Config::augment_args(Command::new("serve").no_binary_name(true));
+fn config(flags: &[&str]) -> ServerConfig {
+    let command = ServerConfig::augment_args(Command::new("serve").no_binary_name(true));
     let command = command.mut_args(|arg| arg.env(Resettable::Reset));
     let matches = command.try_get_matches_from(flags).unwrap_or_else(|error| panic!("{flags:?}: {error}"));
-    let config = Config::from_arg_matches(&matches).expect("settings");
-    Config {
+    let config = ServerConfig::from_arg_matches(&matches).expect("settings");
+    ServerConfig {
         api_key: None,
         internal_secret: None,
         anthropic_api_key: None,
@@ -18,7 +18,7 @@ fn config(flags: &[&str]) -> Config {
     }
 }
 
-type SetKey = fn(&mut Config, Option<SecretString>);
+type SetKey = fn(&mut ServerConfig, Option<SecretString>);
 
 fn refused(flags: &[&str]) -> String {
     config(flags).check(&MACHINE).expect_err(&format!("{flags:?} is taken"))
@@ -190,7 +190,7 @@ fn nothing_to_go_back_to_is_refused_and_everything_is_said_at_once() {
 
 #[test]
 fn what_takes_no_uids_needs_none() {
-    let ordinary = Machine { is_root: false, ..MACHINE };
+    let ordinary = HostResources { is_root: false, ..MACHINE };
     let few = config(&["--sandbox-uids=200000-200001"]);
     assert!(few.check(&MACHINE).is_err());
     assert_eq!(few.check(&ordinary), Ok(()));
@@ -199,7 +199,7 @@ fn what_takes_no_uids_needs_none() {
 
 #[test]
 fn what_the_machine_has_is_read() {
-    let machine = Machine::with(&std::env::temp_dir());
+    let machine = HostResources::detect(&std::env::temp_dir());
     assert!((1..u64::MAX).contains(&machine.memory_mb) && (1..u64::MAX).contains(&machine.disk_mb));
     assert_eq!(total_mb("MemTotal:        8192000 kB\nMemFree: 1 kB\n"), Some(8000));
     assert_eq!(total_mb("MemFree: 1 kB\n"), None);

@@ -1,22 +1,22 @@
 //! What the database says beside what a listing shows.
 
-use super::graph::Graph;
-use ash_model::{AgentName, Seq, SessionId, SessionNo};
+use super::graph::PackGraph;
+use ash_model::{AgentName, EventSeq, SessionId, SessionRowId};
 use ash_snapshot::Repo;
-use ash_store::{RemoteCheckpoint, RemoteSession, RemoteState, RetractedLog, Retraction};
+use ash_store::{RemoteCheckpoint, RemoteRetraction, RemoteSession, RemoteState, RetractedLog};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// What a tenant has there. Objects that are shorter than what was sent are left out, but for packs.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
+pub(super) struct TenantObjectListing {
     pub(super) packs: HashMap<String, u64>,
     /// Up to which events they go.
-    pub(super) manifests: HashMap<SessionId, BTreeSet<Seq>>,
+    pub(super) manifests: HashMap<SessionId, BTreeSet<EventSeq>>,
     /// Versions, each with the number of its changes.
     pub(super) agents: HashMap<AgentName, BTreeSet<(u64, u64)>>,
 }
 
-impl Listing {
+impl TenantObjectListing {
     /// Packs that are there whole.
     fn whole_packs(&self, said: &RemoteState) -> HashSet<&str> {
         let is_whole =
@@ -34,7 +34,7 @@ impl Listing {
     }
 
     /// Up to which event a session's log is there.
-    fn log(&self, session: &RemoteSession) -> Seq {
+    fn log(&self, session: &RemoteSession) -> EventSeq {
         self.manifests.get(&session.id).and_then(BTreeSet::last).copied().unwrap_or(0)
     }
 
@@ -46,7 +46,7 @@ impl Listing {
     }
 
     /// A fork shares its parent's log, and that one its own parent's.
-    fn has_parents(&self, session: &RemoteSession, all: &HashMap<SessionNo, &RemoteSession>) -> bool {
+    fn has_parents(&self, session: &RemoteSession, all: &HashMap<SessionRowId, &RemoteSession>) -> bool {
         let mut next = session.base;
         // No line of forks is longer than there are sessions.
         for _ in 0..=all.len() {
@@ -63,13 +63,17 @@ impl Listing {
 }
 
 /// What is to be taken back, and the packs that are needed and neither here nor there.
-pub(super) fn compare(repo: &Repo, said: &RemoteState, listing: &Listing) -> (Retraction, BTreeSet<String>) {
+pub(super) fn compare(
+    repo: &Repo,
+    said: &RemoteState,
+    listing: &TenantObjectListing,
+) -> (RemoteRetraction, BTreeSet<String>) {
     let there = listing.whole_packs(said);
     let claimed = said.packs.keys().chain(&said.missing).map(String::as_str);
     let missing: BTreeSet<&str> = claimed.filter(|pack| !there.contains(pack)).collect();
-    let mut retraction = Retraction::default();
+    let mut retraction = RemoteRetraction::default();
     // Mostly nothing is missing, and then no pack is read.
-    let mut graph = (!missing.is_empty()).then(|| Graph::new(repo, &there, &said.missing));
+    let mut graph = (!missing.is_empty()).then(|| PackGraph::new(repo, &there, &said.missing));
     compare_agents(said, listing, &mut graph, &mut retraction);
     compare_sessions(said, listing, &mut graph, &mut retraction);
     let mut lost = BTreeSet::new();
@@ -89,9 +93,9 @@ pub(super) fn compare(repo: &Repo, said: &RemoteState, listing: &Listing) -> (Re
 
 fn compare_agents(
     said: &RemoteState,
-    listing: &Listing,
-    graph: &mut Option<Graph<'_>>,
-    retraction: &mut Retraction,
+    listing: &TenantObjectListing,
+    graph: &mut Option<PackGraph<'_>>,
+    retraction: &mut RemoteRetraction,
 ) {
     for agent in &said.agents {
         let told = listing.has_agent(&agent.name, agent.version, agent.changes);
@@ -105,17 +109,21 @@ fn compare_agents(
 /// A session is nothing without its agent, nor a fork without its parent's log.
 fn compare_sessions(
     said: &RemoteState,
-    listing: &Listing,
-    graph: &mut Option<Graph<'_>>,
-    retraction: &mut Retraction,
+    listing: &TenantObjectListing,
+    graph: &mut Option<PackGraph<'_>>,
+    retraction: &mut RemoteRetraction,
 ) {
-    let all: HashMap<SessionNo, &RemoteSession> =
+    let all: HashMap<SessionRowId, &RemoteSession> =
         said.sessions.iter().map(|session| (session.no, session)).collect();
     let agents: HashSet<(AgentName, u32)> = retraction.agents.iter().cloned().collect();
     for session in &said.sessions {
         let log = listing.log(session);
         if log < session.seq {
-            retraction.logs.push(RetractedLog { session: session.no, said: session.seq, there: log });
+            retraction.logs.push(RetractedLog {
+                session: session.no,
+                claimed_seq: session.seq,
+                actual_seq: log,
+            });
         }
         let founded =
             !agents.contains(&(session.agent.clone(), session.version)) && listing.has_parents(session, &all);

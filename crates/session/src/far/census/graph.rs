@@ -4,7 +4,7 @@ use crate::luggage;
 use ash_snapshot::{Repo, TreeId};
 use std::collections::{HashMap, HashSet};
 
-pub(super) struct Graph<'g> {
+pub(super) struct PackGraph<'g> {
     repo: &'g Repo,
     /// Packs that the object store has whole.
     there: &'g HashSet<&'g str>,
@@ -12,7 +12,7 @@ pub(super) struct Graph<'g> {
     known_missing: &'g HashSet<String>,
     /// What each pack names. `None`: it cannot be read, or was made smaller and cannot say it any more.
     references: HashMap<String, Option<Vec<String>>>,
-    nodes: HashMap<String, Node>,
+    nodes: HashMap<String, PackNode>,
     /// What something that is wanted needs.
     needed: HashSet<String>,
     /// Of something that is wanted it cannot be said what it needs.
@@ -22,20 +22,20 @@ pub(super) struct Graph<'g> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct PackNode {
     /// It is there, with everything that it needs.
     is_intact: bool,
     /// Everything that it needs is known.
     is_clear: bool,
 }
 
-impl<'g> Graph<'g> {
+impl<'g> PackGraph<'g> {
     pub(super) fn new(
         repo: &'g Repo,
         there: &'g HashSet<&'g str>,
         known_missing: &'g HashSet<String>,
-    ) -> Graph<'g> {
-        Graph {
+    ) -> PackGraph<'g> {
+        PackGraph {
             repo,
             there,
             known_missing,
@@ -104,7 +104,7 @@ impl<'g> Graph<'g> {
     }
 
     /// Those that it needs first, without recursion: a line of packs may be long.
-    fn node(&mut self, pack: &str) -> Node {
+    fn node(&mut self, pack: &str) -> PackNode {
         let mut waiting = vec![(pack.to_owned(), false)];
         while let Some((pack, is_ready)) = waiting.pop() {
             if self.nodes.contains_key(&pack) {
@@ -117,15 +117,15 @@ impl<'g> Graph<'g> {
                 continue;
             }
             let is_there = self.there.contains(pack.as_str());
-            let all = |quality: fn(&Node) -> bool| {
+            let all = |quality: fn(&PackNode) -> bool| {
                 let others = references.iter().flatten();
                 references.is_some() && { others }.all(|other| self.nodes.get(other).is_some_and(quality))
             };
             let is_intact = is_there && all(|node| node.is_intact);
             let is_clear = all(|node| node.is_clear);
-            self.nodes.insert(pack, Node { is_intact, is_clear });
+            self.nodes.insert(pack, PackNode { is_intact, is_clear });
         }
-        self.nodes.get(pack).copied().unwrap_or(Node { is_intact: false, is_clear: false })
+        self.nodes.get(pack).copied().unwrap_or(PackNode { is_intact: false, is_clear: false })
     }
 
     /// The packs of one session tell its log, each what happened after the one before.
@@ -162,6 +162,9 @@ impl<'g> Graph<'g> {
     }
 }
 
-fn is_anothers(record: Option<&ash_model::luggage::Record>, session: Option<&ash_model::SessionId>) -> bool {
+fn is_anothers(
+    record: Option<&ash_model::luggage::PackSessionRecord>,
+    session: Option<&ash_model::SessionId>,
+) -> bool {
     matches!((record, session), (Some(record), Some(session)) if record.session != *session)
 }

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, path::Path, sync::Mutex};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-struct Stage {
+struct ClaimTestStage {
     dir: tempfile::TempDir,
 }
 
-impl Stage {
-    fn set() -> Stage {
-        Stage { dir: tempfile::tempdir().expect("a directory") }
+impl ClaimTestStage {
+    fn set() -> ClaimTestStage {
+        ClaimTestStage { dir: tempfile::tempdir().expect("a directory") }
     }
 
     fn bucket(&self) -> Bucket {
@@ -41,18 +41,18 @@ fn claimant(holder: &str) -> Claimant {
     Claimant { holder: holder.to_owned(), host, url, every: Some(INTERVAL), take_over: false }
 }
 
-async fn acquire(server: &BucketClaim, claimant: &Claimant) -> Result<Vec<Code>, ClaimConflict> {
-    let told: Mutex<Vec<Code>> = Mutex::default();
-    let tell = |why: Trouble| told.lock().expect("no panic").push(why.code);
+async fn acquire(server: &BucketClaim, claimant: &Claimant) -> Result<Vec<BucketErrorCode>, ClaimConflict> {
+    let told: Mutex<Vec<BucketErrorCode>> = Mutex::default();
+    let tell = |why: BucketError| told.lock().expect("no panic").push(why.code);
     server.acquire(claimant, &tell).await?;
     Ok(told.into_inner().expect("no panic"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_server_writes_at_once_and_each_renewal_is_the_next_number() {
-    let (stage, began) = (Stage::set(), Instant::now());
+    let (stage, began) = (ClaimTestStage::set(), Instant::now());
     let server = stage.server();
-    assert_eq!(server.allow().await.expect_err("not yet").code, Code::Claimed);
+    assert_eq!(server.allow().await.expect_err("not yet").code, BucketErrorCode::Claimed);
     assert_eq!(acquire(&server, &claimant("a")).await, Ok(vec![]));
     assert!(began.elapsed() < INTERVAL, "it did not wait");
     assert_eq!(stage.claims(), ["0000000001.json"]);
@@ -69,7 +69,7 @@ async fn the_first_server_writes_at_once_and_each_renewal_is_the_next_number() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_with_the_same_node_id_goes_on_at_once() {
-    let (stage, began) = (Stage::set(), Instant::now());
+    let (stage, began) = (ClaimTestStage::set(), Instant::now());
     acquire(&stage.server(), &claimant("a")).await.expect("ours");
     // It crashed: nothing was deleted.
     let next = stage.server();
@@ -80,20 +80,20 @@ async fn a_server_with_the_same_node_id_goes_on_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn another_server_waits_two_and_a_half_intervals_and_then_writes() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     acquire(&stage.server(), &claimant("dead")).await.expect("ours");
     let (other, began) = (stage.server(), Instant::now());
     let told = acquire(&other, &claimant("b")).await.expect("its holder is dead");
     assert!(began.elapsed() >= INTERVAL * 5 / 2, "{:?}", began.elapsed());
     assert!(began.elapsed() < INTERVAL * 3, "{:?}", began.elapsed());
-    assert!(!told.is_empty() && told.iter().all(|code| *code == Code::Claimed), "{told:?}");
+    assert!(!told.is_empty() && told.iter().all(|code| *code == BucketErrorCode::Claimed), "{told:?}");
     assert_eq!(stage.claims(), ["0000000002.json"]);
 }
 
 /// The longer one of both intervals counts: a short one of ours says nothing about the holder.
 #[tokio::test(start_paused = true)]
 async fn a_holder_with_long_intervals_gets_its_time() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     acquire(&stage.server(), &claimant("dead")).await.expect("ours");
     let began = Instant::now();
     let hasty = Claimant { every: Some(Duration::from_millis(100)), ..claimant("b") };
@@ -103,13 +103,13 @@ async fn a_holder_with_long_intervals_gets_its_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_number_that_rises_is_a_holder_that_lives() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     let holder = stage.server();
     acquire(&holder, &claimant("a")).await.expect("ours");
     let (other, wants) = (stage.server(), claimant("b"));
     let renewing = async {
         // Until the other one has seen the first number.
-        other.until(|standing| matches!(standing, Standing::Waiting(_))).await;
+        other.until(|standing| matches!(standing, ClaimState::Waiting(_))).await;
         holder.renew().await.expect("renewed");
         std::future::pending::<()>().await;
     };
@@ -122,17 +122,17 @@ async fn a_number_that_rises_is_a_holder_that_lives() {
         assert!(said.contains(words), "{said}");
     }
     assert_eq!(stage.claims(), ["0000000002.json"], "the other one wrote nothing");
-    assert_eq!(other.allow().await.expect_err("not ours").code, Code::Claimed);
+    assert_eq!(other.allow().await.expect_err("not ours").code, BucketErrorCode::Claimed);
 }
 
 /// While the store does not answer, its holder cannot show that it lives: the time counts from the next answer on.
 #[tokio::test(start_paused = true)]
 async fn time_without_the_store_does_not_count() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     acquire(&stage.server(), &claimant("a")).await.expect("ours");
     let (other, mut watched) = (stage.server(), None);
     let wants = claimant("b");
-    assert!(matches!(other.attempt(&wants, &mut watched).await, Ok(Attempt::Waiting(_))));
+    assert!(matches!(other.attempt(&wants, &mut watched).await, Ok(ClaimAttempt::Waiting(_))));
     tokio::time::advance(INTERVAL * 2).await;
     let (claims, away) = (stage.dir.path().join(CLAIMS), stage.dir.path().join("away"));
     std::fs::rename(&claims, &away).expect("renamed");
@@ -148,13 +148,16 @@ async fn time_without_the_store_does_not_count() {
         told = acquire(&other, &wants) => told.expect("its holder is dead"),
         () = back => unreachable!(),
     };
-    assert!(told.iter().any(|code| *code != Code::Claimed), "the store's own trouble is told: {told:?}");
+    assert!(
+        told.iter().any(|code| *code != BucketErrorCode::Claimed),
+        "the store's own trouble is told: {told:?}"
+    );
     assert!(began.elapsed() >= INTERVAL * 9 / 2, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_sees_a_foreign_higher_number_writes_nothing_any_more() {
-    let (stage, began) = (Stage::set(), Instant::now());
+    let (stage, began) = (ClaimTestStage::set(), Instant::now());
     let holder = stage.server();
     acquire(&holder, &claimant("a")).await.expect("ours");
     let other = stage.server();
@@ -166,9 +169,9 @@ async fn a_holder_that_sees_a_foreign_higher_number_writes_nothing_any_more() {
     other.renew().await.expect("renewed");
     holder.renew().await.expect("the store works");
     let trouble = holder.trouble().expect("it is taken");
-    assert_eq!(trouble.code, Code::Taken);
-    assert!(trouble.sentence.contains("holder b on host host-of-b at http://b"), "{trouble}");
-    assert_eq!(holder.allow().await.expect_err("not ours").code, Code::Taken);
+    assert_eq!(trouble.code, BucketErrorCode::Taken);
+    assert!(trouble.message.contains("holder b on host host-of-b at http://b"), "{trouble}");
+    assert_eq!(holder.allow().await.expect_err("not ours").code, BucketErrorCode::Taken);
     other.renew().await.expect("renewed");
     other.allow().await.expect("the other one goes on");
     holder.release().await.expect("nothing to give back");
@@ -178,7 +181,7 @@ async fn a_holder_that_sees_a_foreign_higher_number_writes_nothing_any_more() {
 /// A holder that was held up for long looks before it writes.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_is_not_fresh_is_renewed_before_anything_is_written() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     let holder = stage.server();
     acquire(&holder, &claimant("a")).await.expect("ours");
     tokio::time::advance(INTERVAL * 2).await;
@@ -188,19 +191,19 @@ async fn a_claim_that_is_not_fresh_is_renewed_before_anything_is_written() {
     acquire(&stage.server(), &wants).await.expect("taken over");
     holder.allow().await.expect("it cannot know yet");
     tokio::time::advance(INTERVAL * 2).await;
-    assert_eq!(holder.allow().await.expect_err("now it knows").code, Code::Taken);
+    assert_eq!(holder.allow().await.expect_err("now it knows").code, BucketErrorCode::Taken);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_clean_stop_deletes_the_claim_and_the_next_server_need_not_wait() {
-    let (stage, began) = (Stage::set(), Instant::now());
+    let (stage, began) = (ClaimTestStage::set(), Instant::now());
     let server = stage.server();
     acquire(&server, &claimant("a")).await.expect("ours");
     server.release().await.expect("given back");
     assert_eq!(stage.claims(), [""; 0]);
     server.renew().await.expect("nothing to renew");
     assert_eq!(stage.claims(), [""; 0]);
-    assert_eq!(server.allow().await.expect_err("not ours").code, Code::Claimed);
+    assert_eq!(server.allow().await.expect_err("not ours").code, BucketErrorCode::Claimed);
     acquire(&stage.server(), &claimant("b")).await.expect("free");
     assert!(began.elapsed() < INTERVAL, "it did not wait");
 }
@@ -208,19 +211,19 @@ async fn a_clean_stop_deletes_the_claim_and_the_next_server_need_not_wait() {
 /// Two copies of one data directory: the one that started last has the bucket.
 #[tokio::test(start_paused = true)]
 async fn a_second_server_with_a_copy_of_the_node_id_is_noticed() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     let (first, second) = (stage.server(), stage.server());
     acquire(&first, &claimant("a")).await.expect("ours");
     acquire(&second, &claimant("a")).await.expect("the same node");
     first.renew().await.expect("the store works");
-    assert_eq!(first.allow().await.expect_err("taken").code, Code::Taken);
+    assert_eq!(first.allow().await.expect_err("taken").code, BucketErrorCode::Taken);
     second.renew().await.expect("renewed");
     second.allow().await.expect("ours");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_no_server_wrote_is_survived() {
-    let stage = Stage::set();
+    let stage = ClaimTestStage::set();
     std::fs::create_dir(stage.dir.path().join(CLAIMS)).expect("made");
     for name in ["99999999999999999999.json", "x.json", "5.json", "-000000007.json"] {
         std::fs::write(stage.dir.path().join(CLAIMS).join(name), "{}").expect("written");

@@ -5,8 +5,11 @@ use super::{
     server::{Begun, Close, Effect},
     shim::Shim,
 };
-use ash_model::{Consistency, Fact, From, Incarnation, Path, Problem, Receipt, Saved, Source, Tier, TurnId};
-use ash_session::state::Phase;
+use ash_model::{
+    CaptureConsistency, Fact, Incarnation, Problem, Receipt, ResumePath, ResumeSource, SavedCheckpoint, Tier,
+    TreeOrigin, TurnId,
+};
+use ash_session::state::TurnPhase;
 
 impl World {
     pub(super) fn settle(&mut self, luck: Luck) {
@@ -45,7 +48,7 @@ impl World {
             server.hands = true;
         }
         let resumed = resuming.then(|| Fact::Resumed { receipt: cold(), head: None });
-        let awake = self.state().woken(incarnation, None, begun.knew);
+        let awake = self.state().awake_fact(incarnation, None, begun.knew);
         self.note([awake].into_iter().chain(resumed).collect());
     }
 
@@ -55,18 +58,18 @@ impl World {
             server.save_failed = false;
         }
         let under_way = self.state().current().filter(|turn| match turn.phase {
-            Phase::Running { .. } | Phase::Cut => true,
-            Phase::Queued | Phase::Saving { .. } | Phase::Joined { .. } => false,
+            TurnPhase::Running { .. } | TurnPhase::Cut => true,
+            TurnPhase::Queued | TurnPhase::Saving { .. } | TurnPhase::Joined { .. } => false,
         });
         let midway = under_way.map(|turn| turn.id).filter(|_| turn.is_none());
-        let saved = Saved { turn: turn.or(midway), mid_turn: midway.is_some(), ..saved(number) };
+        let saved = SavedCheckpoint { turn: turn.or(midway), mid_turn: midway.is_some(), ..saved(number) };
         let end = self.end_of(turn, Some(number));
         self.note([Fact::Saved(saved)].into_iter().chain(end).collect());
     }
 
     fn saved_midway(&mut self, turn: TurnId) {
         let number = self.state().last_checkpoint + 1;
-        self.note(vec![Fact::Saved(Saved { turn: Some(turn), mid_turn: true, ..saved(number) })]);
+        self.note(vec![Fact::Saved(SavedCheckpoint { turn: Some(turn), mid_turn: true, ..saved(number) })]);
     }
 
     pub(super) fn could_not_save(&mut self, turn: Option<TurnId>) {
@@ -83,10 +86,10 @@ impl World {
     fn end_of(&self, turn: Option<TurnId>, checkpoint: Option<u64>) -> Option<Fact> {
         let current = self.state().current().filter(|current| Some(current.id) == turn)?;
         match &current.phase {
-            Phase::Saving { how, problem, .. } => {
-                Some(Fact::Finished { turn: current.id, how: *how, checkpoint, problem: problem.clone() })
+            TurnPhase::Saving { how, problem, .. } => {
+                Some(Fact::Finished { turn: current.id, outcome: *how, checkpoint, problem: problem.clone() })
             }
-            Phase::Queued | Phase::Running { .. } | Phase::Cut | Phase::Joined { .. } => None,
+            TurnPhase::Queued | TurnPhase::Running { .. } | TurnPhase::Cut | TurnPhase::Joined { .. } => None,
         }
     }
 
@@ -96,18 +99,18 @@ impl World {
         let incarnation = server.state.awake.as_ref().map(|awake| awake.incarnation);
         let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
         if incarnation.is_some() && !shutting {
-            let facts = server.state.falls_asleep();
+            let facts = server.state.sleep_facts();
             self.note(facts);
         }
     }
 }
 
-fn saved(number: u64) -> Saved {
-    Saved {
+fn saved(number: u64) -> SavedCheckpoint {
+    SavedCheckpoint {
         number,
         turn: None,
         tree: "tree".into(),
-        consistency: Consistency::Frozen,
+        consistency: CaptureConsistency::Frozen,
         files: 1,
         bytes: 1,
         skipped: Vec::new(),
@@ -115,16 +118,16 @@ fn saved(number: u64) -> Saved {
         unsaved_more: 0,
         salvage: false,
         mid_turn: false,
-        beside: Vec::new(),
-        back: None,
+        concurrent_turns: Vec::new(),
+        rewound_to: None,
     }
 }
 
 fn cold() -> Receipt {
     Receipt {
-        path: Path::Cold,
-        source: Source::Local,
-        from: From::Live,
+        path: ResumePath::Cold,
+        source: ResumeSource::Local,
+        from: TreeOrigin::Live,
         tier: Tier::Native,
         checkpoint: None,
         verified: true,

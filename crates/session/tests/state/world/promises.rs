@@ -5,15 +5,15 @@ use super::{
     server::{Close, Effect, Server},
     shim::Shim,
 };
-use ash_model::{Death, Fact, Outcome, PermissionId, Rewound, Status, TurnId};
-use ash_session::state::{Next, Phase, Refused, State, Wish};
+use ash_model::{Death, Fact, PermissionId, SessionRewind, SessionStatus, TurnId, TurnOutcome};
+use ash_session::state::{CommandRefusal, NextStep, SessionState, StateCommand, TurnPhase};
 use ash_store::TurnState;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) queued: Vec<TurnId>,
-    pub(super) finished: BTreeMap<TurnId, Outcome>,
+    pub(super) finished: BTreeMap<TurnId, TurnOutcome>,
     pub(super) rested: BTreeSet<TurnId>,
     pub(super) asked_to_stop: BTreeSet<TurnId>,
     pub(super) deaths: BTreeMap<TurnId, u32>,
@@ -36,25 +36,29 @@ pub(super) struct Told {
 }
 
 impl World {
-    pub(super) fn check_decision(&self, wish: &Wish, decided: &Result<Vec<Fact>, Refused>) {
-        if self.state().status != Status::Ended {
+    pub(super) fn check_decision(&self, wish: &StateCommand, decided: &Result<Vec<Fact>, CommandRefusal>) {
+        if self.state().status != SessionStatus::Ended {
             return;
         }
         match wish {
-            Wish::Prompt { .. } | Wish::Rewind { .. } => {
-                assert_eq!(*decided, Err(Refused::Not(Status::Ended)));
+            StateCommand::Prompt { .. } | StateCommand::Rewind { .. } => {
+                assert_eq!(*decided, Err(CommandRefusal::WrongStatus(SessionStatus::Ended)));
             }
-            Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
-            Wish::Answer { .. } => assert_eq!(*decided, Err(Refused::Unasked)),
-            Wish::Pause | Wish::Stop | Wish::Withdraw { .. } => assert!(decided.is_err()),
-            Wish::Reorder { .. } => unreachable!("nothing waits"),
-            Wish::Interrupt | Wish::Release { .. } | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
+            StateCommand::Resume => assert_eq!(*decided, Err(CommandRefusal::SessionEnded)),
+            StateCommand::Answer { .. } => assert_eq!(*decided, Err(CommandRefusal::NoSuchPermission)),
+            StateCommand::Pause | StateCommand::Stop | StateCommand::Withdraw { .. } => {
+                assert!(decided.is_err())
+            }
+            StateCommand::Reorder { .. } => unreachable!("nothing waits"),
+            StateCommand::Interrupt | StateCommand::Release { .. } | StateCommand::End => {
+                assert_eq!(*decided, Ok(Vec::new()))
+            }
         }
     }
 
     pub(super) fn check_fact(&mut self, fact: &Fact) {
         if matches!(fact, Fact::Started { .. } | Fact::Continued { .. }) {
-            assert_eq!(self.state().used_up(), None, "a turn begins without a budget");
+            assert_eq!(self.state().exhausted_limit(), None, "a turn begins without a budget");
         }
         if let (Fact::Started { .. }, Some(shim)) = (fact, &self.shim) {
             assert_eq!(shim.changes, self.told.changes, "a turn begins with options that are not in force");
@@ -108,7 +112,7 @@ impl World {
                 told.asked_to_stop.insert(*turn);
                 self.check_input(*input);
             }
-            Fact::Asked(asked) => {
+            Fact::PermissionRequested(asked) => {
                 assert_eq!(told.asked.insert(asked.id, false), None, "two requests of one name");
             }
             Fact::Answered { id, verdict, input, .. } => {
@@ -129,7 +133,7 @@ impl World {
                 told.then.insert(saved.number, begun.copied().collect());
                 told.checkpoint = Some(saved.number);
             }
-            Fact::Rewound(Rewound { to, from, .. }) => {
+            Fact::Rewound(SessionRewind { to, from, .. }) => {
                 let open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
                 assert_eq!(open, None, "rewound under a turn");
                 assert!(!told.ended, "rewound after its end");
@@ -137,13 +141,13 @@ impl World {
                 told.conversation = told.then[to].clone();
                 told.checkpoint = Some(*to);
             }
-            Fact::Finished { turn, how, problem, .. } => {
+            Fact::Finished { turn, outcome: how, problem, .. } => {
                 assert!(told.queued.contains(turn), "the end of a turn that nobody asked for");
                 assert_eq!(told.finished.insert(*turn, *how), None, "a turn ended twice");
                 let deaths = told.deaths.get(turn).copied().unwrap_or(0);
                 let twice = problem.as_ref().is_some_and(|problem| problem.code == "crashed_twice");
                 assert_eq!(twice, deaths == 2, "{deaths} deaths");
-                assert_eq!(twice, *how == Outcome::Failed);
+                assert_eq!(twice, *how == TurnOutcome::Failed);
             }
             Fact::Cut { turn, death } => {
                 told.joined.retain(|turn| told.finished.contains_key(turn));
@@ -168,10 +172,10 @@ impl World {
             | Fact::Resuming
             | Fact::Resumed { .. }
             | Fact::ResumeFailed { .. }
-            | Fact::Stirred { .. }
+            | Fact::SelfStarted { .. }
             | Fact::Paused
             | Fact::Stopped
-            | Fact::TakenBack(_)
+            | Fact::WorkspaceRewound(_)
             | Fact::Idle { .. }
             | Fact::Adopted(_)
             | Fact::Missing
@@ -193,7 +197,11 @@ impl World {
         let Some(server) = &self.server else { return };
         let state = &server.state;
         assert_eq!(self.replayed(), *state, "a replay comes to another state");
-        assert_eq!(self.told.ended, state.status == Status::Ended, "ended is final, and only said once");
+        assert_eq!(
+            self.told.ended,
+            state.status == SessionStatus::Ended,
+            "ended is final, and only said once"
+        );
         assert_eq!(state.meter.session.usage.tokens(), self.told.used, "what was used is the sum of it");
         self.check_turns(state);
         self.check_card(state);
@@ -203,28 +211,28 @@ impl World {
         }
     }
 
-    fn check_turns(&self, state: &State) {
+    fn check_turns(&self, state: &SessionState) {
         let open: Vec<TurnId> =
             self.told.queued.iter().filter(|turn| !self.told.finished.contains_key(*turn)).copied().collect();
         assert_eq!(state.turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), open);
         for (place, turn) in state.turns.iter().enumerate() {
-            let beside = matches!(turn.phase, Phase::Queued | Phase::Joined { .. });
+            let beside = matches!(turn.phase, TurnPhase::Queued | TurnPhase::Joined { .. });
             assert!(place == 0 || beside, "only the first can be under way");
             let expected = match turn.phase {
-                Phase::Queued => TurnState::Queued,
-                Phase::Running { .. } | Phase::Joined { .. } => TurnState::Running,
-                Phase::Saving { .. } => TurnState::Saving,
-                Phase::Cut => TurnState::Cut,
+                TurnPhase::Queued => TurnState::Queued,
+                TurnPhase::Running { .. } | TurnPhase::Joined { .. } => TurnState::Running,
+                TurnPhase::Saving { .. } => TurnState::Saving,
+                TurnPhase::Cut => TurnState::Cut,
             };
             assert_eq!(self.told.rows.get(&turn.id), Some(&expected));
             assert!(turn.deaths < 2, "given up after the second death");
         }
         for (turn, how) in &self.told.finished {
             let expected = match how {
-                Outcome::Done => TurnState::Done,
-                Outcome::Failed => TurnState::Failed,
-                Outcome::Interrupted => TurnState::Interrupted,
-                Outcome::Cancelled => TurnState::Cancelled,
+                TurnOutcome::Done => TurnState::Done,
+                TurnOutcome::Failed => TurnState::Failed,
+                TurnOutcome::Interrupted => TurnState::Interrupted,
+                TurnOutcome::Cancelled => TurnState::Cancelled,
             };
             assert_eq!(self.told.rows.get(turn), Some(&expected));
         }
@@ -246,39 +254,44 @@ impl World {
         }
     }
 
-    fn check_card(&self, state: &State) {
-        let card = state.card();
+    fn check_card(&self, state: &SessionState) {
+        let card = state.summary();
         assert_eq!(card.status, state.status);
         assert_eq!(card.turns, self.told.conversation.len() as u64);
         let begun = self.told.conversation.iter().filter(|turn| self.told.started.contains(*turn)).count();
         let open = state.turns.iter().filter(|turn| turn.attempt > 0).count();
-        assert_eq!(state.told, (begun - open) as u64, "what the agent should remember");
+        assert_eq!(state.turns_delivered, (begun - open) as u64, "what the agent should remember");
         assert_eq!(card.open_turns, state.turns.len() as u64);
         assert_eq!(card.checkpoint, self.told.checkpoint);
         assert_eq!(card.title.is_some(), card.turns > 0);
         match card.status {
-            Status::Active => assert_eq!(card.problem, None),
-            Status::Error => assert!(card.problem.is_some()),
-            Status::Starting | Status::Paused | Status::Stopped | Status::Ended => {}
+            SessionStatus::Active => assert_eq!(card.problem, None),
+            SessionStatus::Error => assert!(card.problem.is_some()),
+            SessionStatus::Starting
+            | SessionStatus::Paused
+            | SessionStatus::Stopped
+            | SessionStatus::Ended => {}
         }
     }
 
     /// Nothing is under way and the actor waits: somebody else must have something to do.
     fn check_wait(&self, server: &Server) {
         let state = &server.state;
-        assert_eq!(state.next(), Next::Wait);
-        assert_ne!(state.status, Status::Starting, "nobody starts it");
+        assert_eq!(state.next_step(), NextStep::Wait);
+        assert_ne!(state.status, SessionStatus::Starting, "nobody starts it");
         assert_eq!(state.awake.is_some(), server.hands);
         let Some(front) = state.turns.front() else { return };
         match front.phase {
-            Phase::Running { .. } => {
+            TurnPhase::Running { .. } => {
                 let shim = self.shim.as_ref().filter(|shim| shim.alive && server.hands);
                 let working = shim.and_then(|shim| shim.working);
                 assert_eq!(working, Some(front.id), "nobody works on the turn that runs");
             }
-            Phase::Saving { .. } => panic!("nobody saves the turn"),
-            Phase::Joined { .. } => panic!("nothing runs that it was heard in"),
-            Phase::Queued | Phase::Cut => assert_ne!(state.status, Status::Active, "nobody starts the turn"),
+            TurnPhase::Saving { .. } => panic!("nobody saves the turn"),
+            TurnPhase::Joined { .. } => panic!("nothing runs that it was heard in"),
+            TurnPhase::Queued | TurnPhase::Cut => {
+                assert_ne!(state.status, SessionStatus::Active, "nobody starts the turn")
+            }
         }
     }
 }

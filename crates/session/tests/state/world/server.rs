@@ -1,8 +1,8 @@
 //! What dies with the server: what the actor does with a wish, and what it does by itself.
 
 use super::World;
-use ash_model::{Fact, Seq, Status, TurnId};
-use ash_session::state::{Next, Phase, State, Wish};
+use ash_model::{EventSeq, Fact, SessionStatus, TurnId};
+use ash_session::state::{NextStep, SessionState, StateCommand, TurnPhase};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -16,7 +16,7 @@ pub(super) enum Effect {
 /// What a start knows of the options that the agent is started with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Begun {
-    pub(super) knew: Seq,
+    pub(super) knew: EventSeq,
     /// How often they had been changed.
     pub(super) changes: u64,
 }
@@ -39,12 +39,12 @@ pub(super) struct Closing {
 /// What dies with the server.
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) state: State,
+    pub(super) state: SessionState,
     pub(super) effect: Option<Effect>,
     pub(super) leaving: bool,
     pub(super) closing: Option<Closing>,
     pub(super) pausing: bool,
-    pub(super) rewinding: Option<Wish>,
+    pub(super) rewinding: Option<StateCommand>,
     pub(super) prepared: bool,
     pub(super) wants_capture: bool,
     pub(super) tree: bool,
@@ -55,7 +55,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(state: State) -> Server {
+    pub(super) fn new(state: SessionState) -> Server {
         Server {
             state,
             effect: None,
@@ -87,7 +87,7 @@ impl Server {
 }
 
 impl World {
-    pub(super) fn wish(&mut self, wish: &Wish) {
+    pub(super) fn wish(&mut self, wish: &StateCommand) {
         let Some(server) = &self.server else { return };
         if server.closing.is_some_and(|closing| refuses(closing.how, wish)) {
             return;
@@ -96,36 +96,38 @@ impl World {
         self.check_decision(wish, &decided);
         let Ok(facts) = decided else { return };
         match wish {
-            Wish::Withdraw { .. } | Wish::Reorder { .. } | Wish::Resume => self.note(facts),
-            Wish::Prompt { .. } | Wish::Interrupt => self.note_and_tell(facts),
-            Wish::Answer { .. } => {
+            StateCommand::Withdraw { .. } | StateCommand::Reorder { .. } | StateCommand::Resume => {
+                self.note(facts)
+            }
+            StateCommand::Prompt { .. } | StateCommand::Interrupt => self.note_and_tell(facts),
+            StateCommand::Answer { .. } => {
                 if server.hands {
                     self.note_and_tell(facts);
                 }
             }
-            Wish::Pause => {
+            StateCommand::Pause => {
                 if let Some(server) = &mut self.server {
                     server.pausing = true;
                     server.wants_capture = true;
                 }
             }
-            Wish::Rewind { .. } => {
+            StateCommand::Rewind { .. } => {
                 if let Some(server) = &mut self.server {
                     server.rewinding = Some(wish.clone());
                     server.prepared = false;
                 }
             }
-            Wish::Stop | Wish::End if facts.is_empty() => {}
-            Wish::Stop => self.close(Close::Stop),
-            Wish::Release { .. } => self.close(Close::Release),
-            Wish::End => self.close(Close::End),
+            StateCommand::Stop | StateCommand::End if facts.is_empty() => {}
+            StateCommand::Stop => self.close(Close::Stop),
+            StateCommand::Release { .. } => self.close(Close::Release),
+            StateCommand::End => self.close(Close::End),
         }
     }
 
     pub(super) fn note_and_tell(&mut self, facts: Vec<Fact>) {
         let last = self.state().awake.as_ref().map_or(0, |awake| awake.next_input - 1);
         self.note(facts);
-        for (input, say) in self.state().untold(last) {
+        for (input, say) in self.state().undelivered_inputs(last) {
             self.tell(input, say);
             if self.server.is_none() {
                 return;
@@ -143,7 +145,7 @@ impl World {
         let Some(server) = &mut self.server else { return };
         server.dirty = true;
         let free = server.effect.is_none() && server.closing.is_none();
-        if free && server.state.is_at_rest() && server.tree && server.state.next() == Next::Wait {
+        if free && server.state.is_at_rest() && server.tree && server.state.next_step() == NextStep::Wait {
             server.save(None);
         }
     }
@@ -151,7 +153,7 @@ impl World {
     pub(super) fn midway(&mut self) {
         let Some(server) = &mut self.server else { return };
         let free = server.effect.is_none() && server.closing.is_none() && server.rewinding.is_none();
-        let running = server.state.current().filter(|turn| matches!(turn.phase, Phase::Running { .. }));
+        let running = server.state.current().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. }));
         if let Some(turn) = running.filter(|_| free && server.hands && server.tree) {
             server.effect = Some(Effect::Midway(turn.id));
             server.dirty = true;
@@ -188,17 +190,17 @@ impl World {
                 self.pause();
                 continue;
             }
-            match server.state.next() {
-                Next::Wait => return,
-                Next::Wake => {
-                    let begun = Begun { knew: server.state.configured, changes: self.told.changes };
+            match server.state.next_step() {
+                NextStep::Wait => return,
+                NextStep::Wake => {
+                    let begun = Begun { knew: server.state.last_options_change, changes: self.told.changes };
                     server.effect = Some(Effect::Wake(begun));
                 }
-                Next::Save { turn } if server.tree => server.save(Some(turn)),
-                Next::Save { turn } => self.could_not_save(Some(turn)),
-                Next::Sleep => server.sleep(),
-                Next::Note { facts } => self.note_and_tell(facts),
-                Next::Tell { fact, input, say } => {
+                NextStep::Save { turn } if server.tree => server.save(Some(turn)),
+                NextStep::Save { turn } => self.could_not_save(Some(turn)),
+                NextStep::Sleep => server.sleep(),
+                NextStep::Commit { facts } => self.note_and_tell(facts),
+                NextStep::Tell { fact, input, say } => {
                     self.note(vec![fact]);
                     self.tell(input, say);
                 }
@@ -214,14 +216,14 @@ impl World {
             server.rewinding = None;
             return true;
         };
-        if server.state.status == Status::Starting {
+        if server.state.status == SessionStatus::Starting {
             return false;
         }
         let asleep = server.state.awake.as_ref().map(|awake| awake.incarnation);
         if server.hands {
             server.sleep();
         } else if asleep.is_some() {
-            let facts = server.state.falls_asleep();
+            let facts = server.state.sleep_facts();
             self.note(facts);
         } else if server.tree && server.dirty {
             server.save(None);
@@ -241,7 +243,7 @@ impl World {
             return;
         }
         server.pausing = false;
-        if let Ok(facts) = server.state.decide(&Wish::Pause) {
+        if let Ok(facts) = server.state.decide(&StateCommand::Pause) {
             self.note(facts);
         }
     }
@@ -249,15 +251,15 @@ impl World {
     fn drive_closing(&mut self) {
         let Some(Server { state, closing: Some(closing), hands, .. }) = &mut self.server else { return };
         let phase = state.current().map(|turn| &turn.phase);
-        let running = *hands && matches!(phase, Some(Phase::Running { .. }));
-        let saving = matches!(phase, Some(Phase::Saving { .. }));
+        let running = *hands && matches!(phase, Some(TurnPhase::Running { .. }));
+        let saving = matches!(phase, Some(TurnPhase::Saving { .. }));
         let turn = state.current().map(|turn| turn.id);
         if closing.captured {
             return self.conclude();
         }
         if running && !closing.late {
             if closing.how != Close::Shutdown {
-                let facts = state.decide(&Wish::Interrupt).unwrap_or_default();
+                let facts = state.decide(&StateCommand::Interrupt).unwrap_or_default();
                 self.note_and_tell(facts);
             }
             return;
@@ -289,9 +291,9 @@ impl World {
                 self.server = None;
                 return;
             }
-            Close::Stop => Wish::Stop,
-            Close::Release => Wish::Release { by_force: true },
-            Close::End => Wish::End,
+            Close::Stop => StateCommand::Stop,
+            Close::Release => StateCommand::Release { by_force: true },
+            Close::End => StateCommand::End,
         };
         if unsafe_files {
             return;
@@ -307,6 +309,6 @@ impl World {
     }
 }
 
-fn refuses(closing: Close, wish: &Wish) -> bool {
-    closing == Close::Shutdown || *wish != Wish::End
+fn refuses(closing: Close, wish: &StateCommand) -> bool {
+    closing == Close::Shutdown || *wish != StateCommand::End
 }

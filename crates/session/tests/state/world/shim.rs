@@ -1,12 +1,12 @@
 //! What lives outside the server: a shim with an agent, what it is told and what it says.
 
 use super::{Luck, World};
-use ash_driver::{Report, Say};
+use ash_driver::{AgentInput, UsageReport};
 use ash_model::{
-    Asked, Death, End, Fact, Incarnation, OnPermissionTimeout, Outcome, PermissionId, Prices, Setting,
-    Timestamp, TurnId, Usage, Verdict,
+    Death, Fact, Incarnation, LiveSetting, ModelPrices, ModelStopReason, PermissionId, PermissionRequest,
+    PermissionTimeoutPolicy, PermissionVerdict, Timestamp, TokenUsage, TurnId, TurnOutcome,
 };
-use ash_session::state::{Meanwhile, Wish};
+use ash_session::state::{StateCommand, UsageContext};
 use std::collections::BTreeSet;
 
 /// How long a request waits.
@@ -36,10 +36,10 @@ pub(super) struct Shim {
 #[derive(Debug)]
 pub(super) enum Said {
     Steered(TurnId),
-    Rested(TurnId, Outcome),
+    Rested(TurnId, TurnOutcome),
     Asked(String),
     Withdrawn(String),
-    Used(Report),
+    Used(UsageReport),
 }
 
 impl Shim {
@@ -59,32 +59,32 @@ impl Shim {
         }
     }
 
-    fn take(&mut self, input: u64, say: Say) {
+    fn take(&mut self, input: u64, say: AgentInput) {
         assert!(input > self.last_in, "input {input} came after {}", self.last_in);
         self.last_in = input;
         match say {
-            Say::Hello { .. } => panic!("greeted twice"),
-            Say::Prompt { turn, .. } => {
+            AgentInput::Hello { .. } => panic!("greeted twice"),
+            AgentInput::Prompt { turn, .. } => {
                 assert!(self.prompts.insert(turn), "a prompt reached the agent twice");
                 assert_eq!(self.working, None, "two prompts at once");
                 self.working = Some(turn);
                 self.asked_to_stop = false;
                 self.steers.clear();
             }
-            Say::Interrupt { turn } if self.working == Some(turn) => {
+            AgentInput::Interrupt { turn } if self.working == Some(turn) => {
                 self.asked_to_stop = true;
                 let waiting = std::mem::take(&mut self.waiting);
                 self.unheard.extend(waiting.into_iter().map(Said::Withdrawn));
             }
             // One that comes too late is for a turn that is over.
-            Say::Interrupt { .. } | Say::Set { .. } => {}
-            Say::Steer { turn, into, .. } => {
+            AgentInput::Interrupt { .. } | AgentInput::SetLiveSetting { .. } => {}
+            AgentInput::Steer { turn, into, .. } => {
                 // One that comes too late is not for this turn, and comes again.
                 if self.working == Some(into) {
                     self.steers.push(turn);
                 }
             }
-            Say::Answer { request, .. } => {
+            AgentInput::Answer { request, .. } => {
                 assert!(self.answered.insert(request.clone()), "an answer reached the agent twice");
                 self.waiting.remove(&request);
             }
@@ -93,7 +93,7 @@ impl Shim {
 }
 
 impl World {
-    pub(super) fn tell(&mut self, input: u64, say: Say) {
+    pub(super) fn tell(&mut self, input: u64, say: AgentInput) {
         if std::mem::take(&mut self.crash_before_telling) {
             self.server = None;
             return;
@@ -110,7 +110,11 @@ impl World {
             return;
         }
         let Some(turn) = shim.working.take() else { return };
-        let how = if std::mem::take(&mut shim.asked_to_stop) { Outcome::Interrupted } else { Outcome::Done };
+        let how = if std::mem::take(&mut shim.asked_to_stop) {
+            TurnOutcome::Interrupted
+        } else {
+            TurnOutcome::Done
+        };
         shim.unheard.push(Said::Rested(turn, how));
         self.hear();
     }
@@ -145,37 +149,39 @@ impl World {
         let answers = pending.iter().filter(|asked| asked.question);
         let answers = answers.map(|_| ("Which?".to_owned(), "A".to_owned())).collect();
         let verdict = match luck {
-            Luck::Good => Verdict::Allow { updated_input: None, answers, updated_permissions: Vec::new() },
-            Luck::Bad => Verdict::deny("no"),
+            Luck::Good => {
+                PermissionVerdict::Allow { updated_input: None, answers, updated_permissions: Vec::new() }
+            }
+            Luck::Bad => PermissionVerdict::deny("no"),
         };
         let id = pending.map_or_else(|| PermissionId(self.next_fresh()), |asked| asked.id);
-        self.wish(&Wish::Answer { id, verdict });
+        self.wish(&StateCommand::Answer { id, verdict });
     }
 
     pub(super) fn set(&mut self) {
         let Some(server) = self.server.as_ref().filter(|server| server.hands) else { return };
         let Some(input) = server.state.awake.as_ref().map(|awake| awake.next_input) else { return };
-        self.note_and_tell(vec![Fact::Setting { setting: Setting::Model("m".into()), input }]);
+        self.note_and_tell(vec![Fact::Setting { setting: LiveSetting::Model("m".into()), input }]);
     }
 
     /// Ten tokens, said in two lines.
-    pub(super) fn use_some(&mut self, end: End) {
+    pub(super) fn use_some(&mut self, end: ModelStopReason) {
         let id = self.next_fresh().to_string();
         let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && shim.working.is_some()) else {
             return;
         };
-        let usage = Usage { input_tokens: 10, ..Usage::default() };
+        let usage = TokenUsage { input_tokens: 10, ..TokenUsage::default() };
         let model = "m".to_owned();
-        let begun = Report::Answer { id, model, helper: false, usage, end: None };
-        let over = Report::More { usage, end: Some(end) };
+        let begun = UsageReport::Answer { id, model, helper: false, usage, end: None };
+        let over = UsageReport::More { usage, end: Some(end) };
         shim.unheard.extend([begun, over].map(Said::Used));
         self.hear();
     }
 
-    fn used(&self, report: Report) -> Vec<Fact> {
+    fn used(&self, report: UsageReport) -> Vec<Fact> {
         let turn = self.state().current();
         let (turn, attempt) = (turn.map(|turn| turn.id), turn.map_or(0, |turn| turn.attempt));
-        let when = Meanwhile { turn, attempt, prices: &Prices::default() };
+        let when = UsageContext { turn, attempt, prices: &ModelPrices::default() };
         self.state().meter.account(report, when).into_iter().map(Fact::Used).collect()
     }
 
@@ -183,8 +189,12 @@ impl World {
         let id = PermissionId(self.next_fresh());
         let state = self.state();
         let turn = state.under_way();
-        let ways = [OnPermissionTimeout::Deny, OnPermissionTimeout::Allow, OnPermissionTimeout::Interrupt];
-        Fact::Asked(Asked {
+        let ways = [
+            PermissionTimeoutPolicy::Deny,
+            PermissionTimeoutPolicy::Allow,
+            PermissionTimeoutPolicy::Interrupt,
+        ];
+        Fact::PermissionRequested(PermissionRequest {
             id,
             turn,
             request,
@@ -213,7 +223,7 @@ impl World {
                 Said::Rested(turn, how) => {
                     (current == Some(turn)).then(|| rested(turn, how)).into_iter().collect()
                 }
-                Said::Steered(turn) => self.state().heard(turn).into_iter().collect(),
+                Said::Steered(turn) => self.state().steering_acknowledged(turn).into_iter().collect(),
                 Said::Asked(request) => vec![self.asked(request)],
                 Said::Withdrawn(request) => self.state().withdrawn(&request).into_iter().collect(),
                 Said::Used(report) => self.used(report),
@@ -234,6 +244,6 @@ impl World {
     }
 }
 
-fn rested(turn: TurnId, how: Outcome) -> Fact {
-    Fact::Rested { turn, how, text: "answer".into(), usage: Usage::default(), problem: None }
+fn rested(turn: TurnId, how: TurnOutcome) -> Fact {
+    Fact::Rested { turn, outcome: how, text: "answer".into(), usage: TokenUsage::default(), problem: None }
 }

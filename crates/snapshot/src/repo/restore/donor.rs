@@ -8,32 +8,32 @@ use std::path::Path;
 
 use rustix::fs::AtFlags;
 
-use super::{Ladder, Plan, PlannedFile};
+use super::{DirectoryOpener, PlannedFile, RestorePlan};
 use crate::Folder;
-use crate::folder::{Attributes, open_beneath};
-use crate::index::{Directory, Index, Known, Look, Remember};
-use crate::object::Content;
+use crate::folder::{FileAttributes, open_beneath};
+use crate::index::{CaptureIndex, DirectoryUpdate, IndexedContent, IndexedDirectory, StatFingerprint};
+use crate::object::StoredContent;
 
 /// An older tree of the same owner, and what it looked like when it was captured last.
 #[derive(Clone, Copy)]
-pub struct Donor<'a> {
+pub struct DonorTree<'a> {
     /// The folder that its roots are in.
     pub folder: &'a Folder,
     pub index: &'a Path,
 }
 
-pub(super) struct Giving<'a> {
+pub(super) struct DonorLinker<'a> {
     folder: &'a Folder,
-    index: Index,
+    index: CaptureIndex,
 }
 
-impl<'a> Giving<'a> {
-    pub(super) fn new(donor: Donor<'a>) -> Giving<'a> {
-        Giving { folder: donor.folder, index: Index::load(donor.index) }
+impl<'a> DonorLinker<'a> {
+    pub(super) fn new(donor: DonorTree<'a>) -> DonorLinker<'a> {
+        DonorLinker { folder: donor.folder, index: CaptureIndex::load(donor.index) }
     }
 
     /// Which files of the plan are there now, and need not be written.
-    pub(super) fn give(&self, plan: &Plan<'_>) -> Vec<bool> {
+    pub(super) fn give(&self, plan: &RestorePlan<'_>) -> Vec<bool> {
         let mut given = vec![false; plan.files.len()];
         let mut ladder = plan.ladder();
         let mut by_folder: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -50,7 +50,12 @@ impl<'a> Giving<'a> {
         given
     }
 
-    fn open<'g>(&'g self, plan: &Plan<'_>, ladder: &mut Ladder<'_>, folder: usize) -> Option<Here<'g>> {
+    fn open<'g>(
+        &'g self,
+        plan: &RestorePlan<'_>,
+        ladder: &mut DirectoryOpener<'_>,
+        folder: usize,
+    ) -> Option<DonorDirectory<'g>> {
         let root = plan.target.root.as_bytes();
         let path = &plan.folders[folder].path;
         let path = if path.is_empty() { root.to_vec() } else { [root, b"/", path].concat() };
@@ -58,23 +63,23 @@ impl<'a> Giving<'a> {
         let from = open_beneath(self.folder.fd(), &path).ok()?;
         let to = plan.open(ladder, folder).ok()?;
         let files = self.index.entries(known).filter_map(|entry| match entry.known() {
-            Known::File(content, xattrs) => Some((entry.name, (entry.look, content, xattrs))),
-            Known::Dir(_) | Known::Link(_) | Known::Skipped(_) => None,
+            IndexedContent::File(content, xattrs) => Some((entry.name, (entry.look, content, xattrs))),
+            IndexedContent::Dir(_) | IndexedContent::Link(_) | IndexedContent::Skipped(_) => None,
         });
         let files = files.collect();
-        Some(Here { known, files, from, to, owner: plan.target.owner.map(|owner| owner.uid) })
+        Some(DonorDirectory { known, files, from, to, owner: plan.target.owner.map(|owner| owner.uid) })
     }
 }
 
-struct Here<'g> {
-    known: &'g Directory,
-    files: HashMap<&'g [u8], (Look, Content, crate::object::Xattrs)>,
+struct DonorDirectory<'g> {
+    known: &'g IndexedDirectory,
+    files: HashMap<&'g [u8], (StatFingerprint, StoredContent, crate::object::Xattrs)>,
     from: OwnedFd,
     to: OwnedFd,
     owner: Option<u32>,
 }
 
-impl Here<'_> {
+impl DonorDirectory<'_> {
     fn give(&self, file: &PlannedFile) -> bool {
         let Some((look, content, xattrs)) = self.files.get(file.name.as_slice()) else { return false };
         let same = content.size == file.content.size
@@ -85,8 +90,8 @@ impl Here<'_> {
             // Its other names would come along.
             && !look.linked
             && file.content.group == 0;
-        let Ok(is) = Attributes::at(&self.from, &file.name) else { return false };
-        let untouched = Look::from(&is) == *look && !self.known.is_racy(look.changed);
+        let Ok(is) = FileAttributes::at(&self.from, &file.name) else { return false };
+        let untouched = StatFingerprint::from(&is) == *look && !self.known.is_racy(look.changed);
         let owned = self.owner.is_none_or(|owner| owner == is.uid);
         let name = file.name.as_slice();
         same && untouched
@@ -98,7 +103,7 @@ impl Here<'_> {
 /// After the older tree was erased: the files that were taken over look as if they had changed, and did not.
 /// Only while nobody is at work in these folders.
 pub(super) fn refresh(index: &Path, folder: &Folder) {
-    let mut remembered = Index::load(index);
+    let mut remembered = CaptureIndex::load(index);
     let Some(base) = remembered.base().cloned() else { return };
     let seen = crate::repo::take::now();
     let mut directories = Vec::new();
@@ -106,11 +111,14 @@ pub(super) fn refresh(index: &Path, folder: &Folder) {
         let Some(known) = remembered.get(path) else { continue };
         let Ok(handle) = open_beneath(folder.fd(), path) else { continue };
         let mut changed = false;
-        let entries: Vec<(Vec<u8>, Look, Known)> = remembered
+        let entries: Vec<(Vec<u8>, StatFingerprint, IndexedContent)> = remembered
             .entries(known)
             .map(|entry| {
-                let now = Attributes::at(&handle, entry.name).map(|is| Look::from(&is)).unwrap_or(entry.look);
-                let only_time = Look { changed: now.changed, linked: now.linked, ..entry.look } == now;
+                let now = FileAttributes::at(&handle, entry.name)
+                    .map(|is| StatFingerprint::from(&is))
+                    .unwrap_or(entry.look);
+                let only_time =
+                    StatFingerprint { changed: now.changed, linked: now.linked, ..entry.look } == now;
                 let look = if only_time { now } else { entry.look };
                 changed |= look != entry.look;
                 (entry.name.to_vec(), look, entry.known())
@@ -120,9 +128,9 @@ pub(super) fn refresh(index: &Path, folder: &Folder) {
             directories.push((path.clone(), known.look, known.at, entries));
         }
     }
-    let changed: Vec<Remember<'_>> = directories
+    let changed: Vec<DirectoryUpdate<'_>> = directories
         .iter()
-        .map(|(path, look, at, entries)| Remember { path, look: *look, seen, at: *at, entries })
+        .map(|(path, look, at, entries)| DirectoryUpdate { path, look: *look, seen, at: *at, entries })
         .collect();
     remembered.update(index, &[], &changed, &base);
 }

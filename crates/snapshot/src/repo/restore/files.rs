@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::ladder::Ladder;
-use super::{Plan, PlannedFile};
+use super::ladder::DirectoryOpener;
+use super::{PlannedFile, RestorePlan};
 use crate::Error;
 use crate::cut::is_zero;
 use crate::folder::{give_to, set_xattrs};
-use crate::object::{Layout, Piece, Place, Ref};
+use crate::object::{ContentLayout, ContentPiece, ObjectLocation, ObjectRef};
 use crate::repo::Repo;
-use crate::repo::read::{Reader, within};
-use crate::repo::take::Progress;
+use crate::repo::read::{ObjectReader, within};
+use crate::repo::take::SnapshotProgress;
 
 /// Zeros are not written in blocks of this size: the file system knows them without.
 const PAGE: usize = 4096;
@@ -31,17 +31,22 @@ const AT_HAND: usize = 4 << 20;
 const LARGE: u64 = 4 << 20;
 
 /// Files that are written by one thread at one go.
-type Task = Vec<usize>;
+type RestoreTask = Vec<usize>;
 
 /// Writes what was not `given` by another tree.
-pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Progress) -> Result<(), Error> {
+pub(super) fn write(
+    repo: &Repo,
+    plan: &RestorePlan<'_>,
+    given: &[bool],
+    progress: &SnapshotProgress,
+) -> Result<(), Error> {
     let tasks = tasks(repo, plan, given)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
         let (reader, ladder) = (repo.reader_keeping(AT_HAND), plan.ladder());
-        let mut writer = Writer { plan, reader, ladder, folder: None, umask: umask(), progress };
+        let mut writer = RestoreWriter { plan, reader, ladder, folder: None, umask: umask(), progress };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             let done = task.iter().try_for_each(|number| writer.file(&plan.files[*number]));
             done.inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
@@ -60,20 +65,20 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Pro
     })
 }
 
-fn tasks(repo: &Repo, plan: &Plan<'_>, given: &[bool]) -> Result<Vec<Task>, Error> {
+fn tasks(repo: &Repo, plan: &RestorePlan<'_>, given: &[bool]) -> Result<Vec<RestoreTask>, Error> {
     let reader = repo.reader_keeping(AT_HAND);
-    let mut small: Vec<(Place, usize)> = Vec::new();
+    let mut small: Vec<(ObjectLocation, usize)> = Vec::new();
     let (mut large, mut empty) = (Vec::new(), Vec::new());
     for (number, file) in plan.files.iter().enumerate() {
         if given.get(number).is_some_and(|given| *given) {
             continue;
         }
         match &file.content.layout {
-            Layout::Empty => empty.push(number),
-            Layout::List(_) if file.content.size >= LARGE => large.push(number),
-            Layout::Whole(at) => small.push((at.place, number)),
+            ContentLayout::Empty => empty.push(number),
+            ContentLayout::List(_) if file.content.size >= LARGE => large.push(number),
+            ContentLayout::Whole(at) => small.push((at.place, number)),
             // With the files whose block its pieces are in.
-            Layout::List(at) => {
+            ContentLayout::List(at) => {
                 let pieces = reader.content(&file.content)?;
                 small.push((pieces.iter().find_map(chunk).unwrap_or(at).place, number));
             }
@@ -81,34 +86,34 @@ fn tasks(repo: &Repo, plan: &Plan<'_>, given: &[bool]) -> Result<Vec<Task>, Erro
     }
     // The longest first, so that nobody waits for it at the end.
     large.sort_by_key(|number| std::cmp::Reverse(plan.files[*number].content.size));
-    let mut tasks: Vec<Task> = large.into_iter().map(|number| vec![number]).collect();
+    let mut tasks: Vec<RestoreTask> = large.into_iter().map(|number| vec![number]).collect();
     small.sort_by_key(|(place, _)| (place.pack, place.block, place.start));
     let blocks = small.chunk_by(|(a, _), (b, _)| (a.pack, a.block) == (b.pack, b.block));
-    tasks.extend(blocks.map(|block| block.iter().map(|(_, number)| *number).collect::<Task>()));
+    tasks.extend(blocks.map(|block| block.iter().map(|(_, number)| *number).collect::<RestoreTask>()));
     tasks.extend(empty.chunks(1024).map(<[usize]>::to_vec));
     Ok(tasks)
 }
 
-struct Writer<'w> {
-    plan: &'w Plan<'w>,
-    reader: Reader<'w>,
-    ladder: Ladder<'w>,
+struct RestoreWriter<'w> {
+    plan: &'w RestorePlan<'w>,
+    reader: ObjectReader<'w>,
+    ladder: DirectoryOpener<'w>,
     /// The directory that was written to last.
     folder: Option<(usize, OwnedFd)>,
     umask: u32,
-    progress: &'w Progress,
+    progress: &'w SnapshotProgress,
 }
 
-impl Writer<'_> {
+impl RestoreWriter<'_> {
     fn file(&mut self, file: &PlannedFile) -> Result<(), Error> {
         match &file.content.layout {
-            Layout::Whole(at) => self.whole(file, at),
-            Layout::Empty | Layout::List(_) => self.in_pieces(file),
+            ContentLayout::Whole(at) => self.whole(file, at),
+            ContentLayout::Empty | ContentLayout::List(_) => self.in_pieces(file),
         }
     }
 
     /// Checked before there is a file.
-    fn whole(&mut self, file: &PlannedFile, at: &Ref) -> Result<(), Error> {
+    fn whole(&mut self, file: &PlannedFile, at: &ObjectRef) -> Result<(), Error> {
         let block = self.reader.block(at.place.pack, at.place.block)?;
         let outside = || self.reader.damaged(&at.place, "an object outside of its block");
         let bytes = within(&block, &at.place).ok_or_else(outside)?;
@@ -124,14 +129,14 @@ impl Writer<'_> {
         let (mut offset, mut end) = (0, 0);
         for row in pieces.chunk_by(follows) {
             end = end.max(self.row(file, &handle, row, offset)?);
-            offset += row.iter().map(Piece::length).sum::<u64>();
+            offset += row.iter().map(ContentPiece::length).sum::<u64>();
         }
         self.finish(file, &handle, end)
     }
 
     /// Chunks that follow each other in their block are checked one by one and written at once: the kernel
     /// handles few large writes better than many small ones.
-    fn row(&self, file: &PlannedFile, to: &File, row: &[Piece], offset: u64) -> Result<u64, Error> {
+    fn row(&self, file: &PlannedFile, to: &File, row: &[ContentPiece], offset: u64) -> Result<u64, Error> {
         let chunks = row.iter().filter_map(chunk);
         let Some(first) = chunks.clone().next() else { return Ok(0) };
         let block = self.reader.block(first.place.pack, first.place.block)?;
@@ -183,18 +188,18 @@ impl Writer<'_> {
     }
 }
 
-fn chunk(piece: &Piece) -> Option<&Ref> {
+fn chunk(piece: &ContentPiece) -> Option<&ObjectRef> {
     match piece {
-        Piece::Chunk { at, .. } => Some(at),
-        Piece::Zeros { .. } | Piece::List { .. } => None,
+        ContentPiece::Chunk { at, .. } => Some(at),
+        ContentPiece::Zeros { .. } | ContentPiece::List { .. } => None,
     }
 }
 
 /// Whether two pieces of a file lie next to each other in one block, too.
-fn follows(a: &Piece, b: &Piece) -> bool {
+fn follows(a: &ContentPiece, b: &ContentPiece) -> bool {
     let (Some(first), Some(next)) = (chunk(a), chunk(b)) else { return false };
     let start = first.place.start.saturating_add(first.place.length);
-    next.place == Place { start, length: next.place.length, ..first.place }
+    next.place == ObjectLocation { start, length: next.place.length, ..first.place }
 }
 
 /// Writes what is not zero, and answers where the last of it ends.

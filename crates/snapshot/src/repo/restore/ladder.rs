@@ -8,15 +8,15 @@ use crate::folder::{open_beneath, pass_beneath};
 /// So many levels are gone at once; deeper ones keep a handle after each such step.
 const LEVELS: usize = 128;
 
-pub(super) struct Ladder<'l> {
+pub(super) struct DirectoryOpener<'l> {
     root: BorrowedFd<'l>,
     /// By path; each is beneath the one before.
     rungs: Vec<(Vec<u8>, OwnedFd)>,
 }
 
-impl<'l> Ladder<'l> {
-    pub(super) fn new(root: BorrowedFd<'l>) -> Ladder<'l> {
-        Ladder { root, rungs: Vec::new() }
+impl<'l> DirectoryOpener<'l> {
+    pub(super) fn new(root: BorrowedFd<'l>) -> DirectoryOpener<'l> {
+        DirectoryOpener { root, rungs: Vec::new() }
     }
 
     /// A directory by its path; the empty one is the root's.

@@ -4,36 +4,36 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use super::visit::Visit;
-use super::walk::{Found, Name};
-use super::{Capture, Report, Why};
-use crate::folder::Time;
-use crate::id::{PackId, Sort};
-use crate::index::{Index, Known, Look, Remember};
-use crate::object::{Entry, Node, Place, Ref, Xattrs, encode_directory};
-use crate::pack::{Blocks, LARGEST_BLOCK, Packing};
+use super::visit::ChangedDirectory;
+use super::walk::{HardLinkName, WalkFindings};
+use super::{CaptureReport, CaptureRequest, SkipReason};
+use crate::folder::FileTime;
+use crate::id::{ObjectKind, PackId};
+use crate::index::{CaptureIndex, DirectoryUpdate, IndexedContent, StatFingerprint};
+use crate::object::{ObjectLocation, ObjectRef, TreeEntry, TreeNode, Xattrs, encode_directory};
+use crate::pack::{BlockWriter, LARGEST_BLOCK, PackWriter};
 use crate::repo::Repo;
 use crate::{Error, TreeId};
 
-pub(super) struct Built {
-    pub(super) root: Ref,
-    pub(super) report: Report,
+pub(super) struct BuiltTree {
+    pub(super) root: ObjectRef,
+    pub(super) report: CaptureReport,
     directories: Vec<BuiltDirectory>,
     gone: Vec<Vec<u8>>,
 }
 
 struct BuiltDirectory {
     path: Vec<u8>,
-    look: Look,
-    seen: Time,
-    at: Ref,
-    entries: Vec<(Vec<u8>, Look, Known)>,
+    look: StatFingerprint,
+    seen: FileTime,
+    at: ObjectRef,
+    entries: Vec<(Vec<u8>, StatFingerprint, IndexedContent)>,
 }
 
-impl Built {
+impl BuiltTree {
     /// Now that the pack has a name, what lies in it can be found from outside.
     pub(super) fn lies_in(&mut self, pack: PackId) {
-        let settle = |place: &mut Place| {
+        let settle = |place: &mut ObjectLocation| {
             if place.pack == PackId::SELF {
                 place.pack = pack;
             }
@@ -41,8 +41,8 @@ impl Built {
         for directory in &mut self.directories {
             settle(&mut directory.at.place);
             for (_, _, known) in &mut directory.entries {
-                if let Known::File(content, _) = known
-                    && let crate::object::Layout::Whole(at) | crate::object::Layout::List(at) =
+                if let IndexedContent::File(content, _) = known
+                    && let crate::object::ContentLayout::Whole(at) | crate::object::ContentLayout::List(at) =
                         &mut content.layout
                 {
                     settle(&mut at.place);
@@ -51,11 +51,11 @@ impl Built {
         }
     }
 
-    pub(super) fn remember(&self, index: &mut Index, path: &Path, tree: &TreeId) {
-        let changed: Vec<Remember<'_>> = self
+    pub(super) fn remember(&self, index: &mut CaptureIndex, path: &Path, tree: &TreeId) {
+        let changed: Vec<DirectoryUpdate<'_>> = self
             .directories
             .iter()
-            .map(|BuiltDirectory { path, look, seen, at, entries }| Remember {
+            .map(|BuiltDirectory { path, look, seen, at, entries }| DirectoryUpdate {
                 path,
                 look: *look,
                 seen: *seen,
@@ -67,34 +67,34 @@ impl Built {
     }
 }
 
-struct Building<'b> {
+struct TreeBuilder<'b> {
     repo: &'b Repo,
-    index: &'b Index,
-    seen: Time,
-    failed: HashMap<Vec<u8>, Why>,
+    index: &'b CaptureIndex,
+    seen: FileTime,
+    failed: HashMap<Vec<u8>, SkipReason>,
     /// Directories that were seen and cannot be stored.
-    too_large: Vec<(Vec<u8>, Why)>,
+    too_large: Vec<(Vec<u8>, SkipReason)>,
     /// The names of one file: which number they have, by directory and name.
     groups: HashMap<Vec<u8>, HashMap<Vec<u8>, u64>>,
-    built: HashMap<Vec<u8>, (Ref, Look, Xattrs)>,
+    built: HashMap<Vec<u8>, (ObjectRef, StatFingerprint, Xattrs)>,
     done: Vec<BuiltDirectory>,
 }
 
 /// What a directory looks like that was built anew.
-type News<'n> = Option<(&'n Look, &'n Xattrs)>;
+type RebuiltAttributes<'n> = Option<(&'n StatFingerprint, &'n Xattrs)>;
 
 /// By depth, then by path: children come before their parents when it is gone through backwards.
-type Work = BTreeMap<(usize, Vec<u8>), Option<Visit>>;
+type BuildQueue = BTreeMap<(usize, Vec<u8>), Option<ChangedDirectory>>;
 
 pub(super) fn build(
     repo: &Repo,
-    capture: &Capture<'_>,
-    index: &Index,
-    packing: &Packing<'_>,
-    found: Found,
-    seen: Time,
-) -> Result<Built, Error> {
-    let Found { visits, failed, gone, names, mut report } = found;
+    capture: &CaptureRequest<'_>,
+    index: &CaptureIndex,
+    packing: &PackWriter<'_>,
+    found: WalkFindings,
+    seen: FileTime,
+) -> Result<BuiltTree, Error> {
+    let WalkFindings { visits, failed, gone, names, mut report } = found;
     for (path, why) in &failed {
         report.skip(path.clone(), why.clone());
     }
@@ -103,7 +103,7 @@ pub(super) fn build(
         let unknown = visits.iter().filter(|visit| visit.differs && !is_covered(&visit.path, touched));
         report.missed = unknown.map(|visit| visit.path.clone()).collect();
     }
-    let mut work = Work::new();
+    let mut work = BuildQueue::new();
     for visit in visits {
         let place = work.entry(key(&visit.path)).or_insert(None);
         if place.as_ref().is_none_or(|other| other.reach < visit.reach) {
@@ -116,7 +116,7 @@ pub(super) fn build(
         work.entry(key(&path)).or_insert(None);
     }
     add_parents(&mut work);
-    let mut building = Building {
+    let mut building = TreeBuilder {
         repo,
         index,
         seen,
@@ -133,7 +133,7 @@ pub(super) fn build(
     let root = building.top(&mut blocks, capture)?;
     blocks.flush()?;
     building.too_large.into_iter().for_each(|(path, why)| report.skip(path, why));
-    Ok(Built { root, report, directories: building.done, gone })
+    Ok(BuiltTree { root, report, directories: building.done, gone })
 }
 
 fn key(path: &[u8]) -> (usize, Vec<u8>) {
@@ -145,8 +145,8 @@ fn parent(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether it was known that something in a directory was touched.
-fn is_covered(path: &[u8], touched: &super::Folders) -> bool {
-    let whole = |path: &[u8]| touched.get(path) == Some(&crate::Names::All);
+fn is_covered(path: &[u8], touched: &super::TouchedFolders) -> bool {
+    let whole = |path: &[u8]| touched.get(path) == Some(&crate::TouchedNames::All);
     let mut above = Some(path.to_vec());
     while let Some(path) = above {
         if whole(&path) {
@@ -158,7 +158,7 @@ fn is_covered(path: &[u8], touched: &super::Folders) -> bool {
 }
 
 /// What is above a change has changed.
-fn add_parents(work: &mut Work) {
+fn add_parents(work: &mut BuildQueue) {
     let paths: Vec<Vec<u8>> = work.keys().map(|(_, path)| path.clone()).collect();
     for path in paths {
         let mut above = parent(&path);
@@ -172,8 +172,8 @@ fn add_parents(work: &mut Work) {
 
 /// Numbers for files with several names in the tree: made from the first of them, so that they are the same
 /// wherever the tree is. A file whose other names are elsewhere has none.
-fn groups(names: Vec<Name>, report: &mut Report) -> HashMap<Vec<u8>, HashMap<Vec<u8>, u64>> {
-    let mut files: HashMap<(Vec<u8>, u64), Vec<Name>> = HashMap::new();
+fn groups(names: Vec<HardLinkName>, report: &mut CaptureReport) -> HashMap<Vec<u8>, HashMap<Vec<u8>, u64>> {
+    let mut files: HashMap<(Vec<u8>, u64), Vec<HardLinkName>> = HashMap::new();
     for name in names {
         let root = name.folder.split(|b| *b == b'/').next().unwrap_or_default().to_vec();
         files.entry((root, name.inode)).or_default().push(name);
@@ -193,7 +193,7 @@ fn groups(names: Vec<Name>, report: &mut Report) -> HashMap<Vec<u8>, HashMap<Vec
     groups
 }
 
-fn number(first: &Name) -> u64 {
+fn number(first: &HardLinkName) -> u64 {
     let path = [&first.folder, &b"/"[..], &first.name].concat();
     let hash = blake3::hash(&path);
     let mut bytes = [0; 8];
@@ -202,22 +202,22 @@ fn number(first: &Name) -> u64 {
 }
 
 /// Whether a file that did not change itself got or lost another name.
-fn is_regrouped(index: &Index, path: &[u8], groups: &HashMap<Vec<u8>, u64>) -> bool {
+fn is_regrouped(index: &CaptureIndex, path: &[u8], groups: &HashMap<Vec<u8>, u64>) -> bool {
     let Some(directory) = index.get(path) else { return false };
     index.entries(directory).any(|entry| match (groups.get(entry.name), entry.look.linked) {
         (Some(number), true) => {
-            matches!(entry.known(), Known::File(content, _) if content.group != *number)
+            matches!(entry.known(), IndexedContent::File(content, _) if content.group != *number)
         }
         (Some(_), false) | (None, _) => false,
     })
 }
 
-impl Building<'_> {
+impl TreeBuilder<'_> {
     fn directory(
         &mut self,
-        blocks: &mut Blocks<'_, '_>,
+        blocks: &mut BlockWriter<'_, '_>,
         path: Vec<u8>,
-        visit: Option<Visit>,
+        visit: Option<ChangedDirectory>,
     ) -> Result<(), Error> {
         if self.failed.contains_key(&path) {
             return Ok(());
@@ -241,15 +241,15 @@ impl Building<'_> {
         let objects = self.objects(&path, &mut entries);
         let encoded = encode_directory(&objects);
         if encoded.stored.len() > LARGEST_BLOCK as usize {
-            let why = Why::Unreadable("it has more names than can be restored".to_owned());
+            let why = SkipReason::Unreadable("it has more names than can be restored".to_owned());
             self.too_large.push((path.clone(), why.clone()));
             self.failed.insert(path, why);
             return Ok(());
         }
-        let id = self.repo.naming.name(Sort::Directory, encoded.logical());
+        let id = self.repo.naming.name(ObjectKind::Directory, encoded.logical());
         let at = match known {
             Some(known) if known.at.id == id => known.at,
-            Some(_) | None => Ref { id, place: blocks.add(&encoded.stored)? },
+            Some(_) | None => ObjectRef { id, place: blocks.add(&encoded.stored)? },
         };
         let xattrs = xattrs.unwrap_or_else(|| self.known_xattrs(&path));
         self.built.insert(path.clone(), (at, look, xattrs));
@@ -263,34 +263,40 @@ impl Building<'_> {
         let above = parent(path).and_then(|above| self.index.get(&above));
         let entry = above.and_then(|above| self.index.entries(above).find(|entry| entry.name == name));
         match entry.map(|entry| entry.known()) {
-            Some(Known::Dir(xattrs)) => xattrs,
-            Some(Known::File(..) | Known::Link(_) | Known::Skipped(_)) | None => Vec::new(),
+            Some(IndexedContent::Dir(xattrs)) => xattrs,
+            Some(IndexedContent::File(..) | IndexedContent::Link(_) | IndexedContent::Skipped(_)) | None => {
+                Vec::new()
+            }
         }
     }
 
     /// The entries as they are stored. What the walk learned about directories after it saw their names is put
     /// into `entries`, too.
-    fn objects(&self, path: &[u8], entries: &mut [(Vec<u8>, Look, Known)]) -> Vec<Entry> {
+    fn objects(
+        &self,
+        path: &[u8],
+        entries: &mut [(Vec<u8>, StatFingerprint, IndexedContent)],
+    ) -> Vec<TreeEntry> {
         let groups = self.groups.get(path);
         let mut objects = Vec::with_capacity(entries.len());
         for (name, look, known) in entries {
-            if let Known::File(content, _) = known {
+            if let IndexedContent::File(content, _) = known {
                 content.group = groups.and_then(|groups| groups.get(name.as_slice())).copied().unwrap_or(0);
             }
             let node = match &*known {
-                Known::File(content, _) => Node::File(*content),
-                Known::Link(target) => Node::Link(target.clone()),
-                Known::Skipped(_) => continue,
-                Known::Dir(_) => match self.below(path, name) {
+                IndexedContent::File(content, _) => TreeNode::File(*content),
+                IndexedContent::Link(target) => TreeNode::Link(target.clone()),
+                IndexedContent::Skipped(_) => continue,
+                IndexedContent::Dir(_) => match self.below(path, name) {
                     Ok((at, news)) => {
                         if let Some((now, xattrs)) = news {
                             *look = *now;
-                            *known = Known::Dir(xattrs.clone());
+                            *known = IndexedContent::Dir(xattrs.clone());
                         }
-                        Node::Dir(at)
+                        TreeNode::Dir(at)
                     }
                     Err(why) => {
-                        *known = Known::Skipped(why);
+                        *known = IndexedContent::Skipped(why);
                         continue;
                     }
                 },
@@ -301,7 +307,7 @@ impl Building<'_> {
     }
 
     /// A directory below this one: where it lies, and what it looks like if it was built anew.
-    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, News<'_>), Why> {
+    fn below(&self, path: &[u8], name: &[u8]) -> Result<(ObjectRef, RebuiltAttributes<'_>), SkipReason> {
         let path = [path, b"/", name].concat();
         if let Some((at, look, xattrs)) = self.built.get(&path) {
             return Ok((*at, Some((look, xattrs))));
@@ -309,11 +315,15 @@ impl Building<'_> {
         match (self.failed.get(&path), self.index.get(&path)) {
             (Some(why), _) => Err(why.clone()),
             (None, Some(known)) => Ok((known.at, None)),
-            (None, None) => Err(Why::Gone),
+            (None, None) => Err(SkipReason::Gone),
         }
     }
 
-    fn top(&self, blocks: &mut Blocks<'_, '_>, capture: &Capture<'_>) -> Result<Ref, Error> {
+    fn top(
+        &self,
+        blocks: &mut BlockWriter<'_, '_>,
+        capture: &CaptureRequest<'_>,
+    ) -> Result<ObjectRef, Error> {
         let mut roots = Vec::new();
         for root in capture.roots {
             let name = root.name.as_bytes();
@@ -326,29 +336,29 @@ impl Building<'_> {
                 (Some((at, look, _)), _) => (*at, look.modified),
                 (None, Some(known)) => (known.at, known.look.modified),
                 (None, None) => {
-                    let (path, why) = (root.name.to_owned(), Why::Gone.to_string());
+                    let (path, why) = (root.name.to_owned(), SkipReason::Gone.to_string());
                     return Err(Error::Unreadable { path, why });
                 }
             };
-            let (name, node) = (name.to_vec(), Node::Dir(at));
+            let (name, node) = (name.to_vec(), TreeNode::Dir(at));
             // The mode of a root is its owner's business.
-            roots.push(Entry { name, mode: 0, modified, node, xattrs: Vec::new() });
+            roots.push(TreeEntry { name, mode: 0, modified, node, xattrs: Vec::new() });
         }
         roots.sort_by(|a, b| a.name.cmp(&b.name));
         let encoded = encode_directory(&roots);
-        let id = self.repo.naming.name(Sort::Directory, encoded.logical());
+        let id = self.repo.naming.name(ObjectKind::Directory, encoded.logical());
         if let Some(base) = self.index.base().filter(|base| base.is_of(&id)) {
             return self.repo.root(base);
         }
-        Ok(Ref { id, place: blocks.add(&encoded.stored)? })
+        Ok(ObjectRef { id, place: blocks.add(&encoded.stored)? })
     }
 }
 
-fn object(name: &[u8], look: &Look, known: &Known, node: Node) -> Entry {
+fn object(name: &[u8], look: &StatFingerprint, known: &IndexedContent, node: TreeNode) -> TreeEntry {
     let (mode, xattrs) = match known {
-        Known::Dir(xattrs) => (look.mode & 0o1777, xattrs.clone()),
-        Known::File(_, xattrs) => (look.mode & 0o777, xattrs.clone()),
-        Known::Link(_) | Known::Skipped(_) => (0, Vec::new()),
+        IndexedContent::Dir(xattrs) => (look.mode & 0o1777, xattrs.clone()),
+        IndexedContent::File(_, xattrs) => (look.mode & 0o777, xattrs.clone()),
+        IndexedContent::Link(_) | IndexedContent::Skipped(_) => (0, Vec::new()),
     };
-    Entry { name: name.to_vec(), mode, modified: look.modified, node, xattrs }
+    TreeEntry { name: name.to_vec(), mode, modified: look.modified, node, xattrs }
 }

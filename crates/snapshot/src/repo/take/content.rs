@@ -8,15 +8,17 @@ use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Why;
-use super::visit::{Seen, Trouble, Worker};
-use crate::cut::{self, WHOLE, ZEROS, is_zero};
-use crate::cutting::{Cutting, Step, fill, lists};
+use super::SkipReason;
+use super::visit::{CaptureWorker, CapturedEntry, VisitError};
+use crate::cut::{self, MAX_WHOLE_FILE, ZEROS, is_zero};
+use crate::cutting::{FileChunker, FilePiece, fill, lists};
 use crate::error;
-use crate::folder::{Attributes, open_to_read, xattrs};
-use crate::id::{Id, Sort};
-use crate::index::{Known, Look};
-use crate::object::{Content, Encoded, Layout, Piece, Place, Ref, encode_list};
+use crate::folder::{FileAttributes, open_to_read, xattrs};
+use crate::id::{ObjectId, ObjectKind};
+use crate::index::{IndexedContent, StatFingerprint};
+use crate::object::{
+    ContentLayout, ContentPiece, EncodedObject, ObjectLocation, ObjectRef, StoredContent, encode_list,
+};
 
 /// How often a file that changes while it is read is read again.
 const READS: usize = 3;
@@ -30,21 +32,21 @@ const WINDOW: usize = 256 << 10;
 /// A file of this size is compared with what it was by several threads.
 const HUGE: u64 = 16 << 20;
 
-impl Worker<'_, '_> {
+impl CaptureWorker<'_, '_> {
     /// Reads a file. What is wrong with it alone is part of the answer.
     pub(super) fn file(
         &mut self,
         folder: BorrowedFd<'_>,
         name: &[u8],
         path: &[u8],
-        old: Option<&Known>,
-    ) -> Result<Seen, error::Error> {
+        old: Option<&IndexedContent>,
+    ) -> Result<CapturedEntry, error::Error> {
         match self.read(folder, name, path, old) {
             Ok(seen) => Ok(seen),
-            Err(Trouble::Fail(error)) => Err(error),
-            Err(Trouble::Skip(why)) => {
+            Err(VisitError::Fail(error)) => Err(error),
+            Err(VisitError::Skip(why)) => {
                 self.found.report.skip(path.to_vec(), why.clone());
-                Ok((NOTHING, Known::Skipped(why)))
+                Ok((NOTHING, IndexedContent::Skipped(why)))
             }
         }
     }
@@ -54,10 +56,10 @@ impl Worker<'_, '_> {
         folder: BorrowedFd<'_>,
         name: &[u8],
         path: &[u8],
-        old: Option<&Known>,
-    ) -> Result<Seen, Trouble> {
+        old: Option<&IndexedContent>,
+    ) -> Result<CapturedEntry, VisitError> {
         let (file, opened) = open_to_read(folder, name)?;
-        let look = Look::from(&opened.is);
+        let look = StatFingerprint::from(&opened.is);
         if look.linked
             && let Some((seen, known)) = self.linked(look.inode)
             && seen == look
@@ -65,8 +67,8 @@ impl Worker<'_, '_> {
             return Ok((seen, known));
         }
         let old = match old {
-            Some(Known::File(content, _)) => Some(*content),
-            Some(Known::Dir(_) | Known::Link(_) | Known::Skipped(_)) => None,
+            Some(IndexedContent::File(content, _)) => Some(*content),
+            Some(IndexedContent::Dir(_) | IndexedContent::Link(_) | IndexedContent::Skipped(_)) => None,
             None if look.size >= WORTH_SEARCHING => self.walk.index.by_inode(look.inode),
             None => None,
         };
@@ -76,7 +78,7 @@ impl Worker<'_, '_> {
         if !settled {
             self.found.report.unsettle(path.to_vec());
         }
-        let known = Known::File(content, xattrs(file.as_fd()));
+        let known = IndexedContent::File(content, xattrs(file.as_fd()));
         if look.linked {
             let mut linked = self.walk.linked.lock().expect("nobody panics while holding it");
             linked.insert(look.inode, (look, known.clone()));
@@ -84,12 +86,16 @@ impl Worker<'_, '_> {
         Ok((look, known))
     }
 
-    fn linked(&self, inode: u64) -> Option<Seen> {
+    fn linked(&self, inode: u64) -> Option<CapturedEntry> {
         self.walk.linked.lock().expect("nobody panics while holding it").get(&inode).cloned()
     }
 
     /// Reads until nothing changes meanwhile, or often enough.
-    fn settled(&mut self, file: &File, old: Option<Content>) -> Result<(Look, Content, bool), Trouble> {
+    fn settled(
+        &mut self,
+        file: &File,
+        old: Option<StoredContent>,
+    ) -> Result<(StatFingerprint, StoredContent, bool), VisitError> {
         let mut read = self.once(file, old)?;
         for _ in 1..READS {
             if read.2 {
@@ -100,64 +106,82 @@ impl Worker<'_, '_> {
         Ok(read)
     }
 
-    fn once(&mut self, file: &File, old: Option<Content>) -> Result<(Look, Content, bool), Trouble> {
-        let before = Attributes::of(file)?;
-        let content = if before.size <= WHOLE {
+    fn once(
+        &mut self,
+        file: &File,
+        old: Option<StoredContent>,
+    ) -> Result<(StatFingerprint, StoredContent, bool), VisitError> {
+        let before = FileAttributes::of(file)?;
+        let content = if before.size <= MAX_WHOLE_FILE {
             self.whole(file, before.size, old)?
         } else {
             self.pieces(file, before.size, old)?
         };
-        let after = Attributes::of(file)?;
+        let after = FileAttributes::of(file)?;
         let settled =
             (before.size, before.modified, before.changed) == (after.size, after.modified, after.changed);
-        Ok((Look::from(&before), content, settled))
+        Ok((StatFingerprint::from(&before), content, settled))
     }
 
-    fn whole(&mut self, file: &File, size: u64, old: Option<Content>) -> Result<Content, Trouble> {
+    fn whole(
+        &mut self,
+        file: &File,
+        size: u64,
+        old: Option<StoredContent>,
+    ) -> Result<StoredContent, VisitError> {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.resize(size as usize, 0);
         let stored = fill(file, &mut bytes, 0).map_err(source).and_then(|read| {
             // A file that shrank is as long as it is now, not padded to what it was.
             bytes.truncate(read);
             if bytes.is_empty() {
-                return Ok(Layout::Empty);
+                return Ok(ContentLayout::Empty);
             }
             let stored = old.and_then(|old| old.layout.object().copied());
-            let place = |id: &Id| stored.filter(|at| at.id == *id).map(|at| at.place);
-            self.chunk(&bytes, place).map(Layout::Whole)
+            let place = |id: &ObjectId| stored.filter(|at| at.id == *id).map(|at| at.place);
+            self.chunk(&bytes, place).map(ContentLayout::Whole)
         });
         let size = bytes.len() as u64;
         self.buffer = bytes;
-        Ok(Content { size, layout: stored?, group: 0 })
+        Ok(StoredContent { size, layout: stored?, group: 0 })
     }
 
     /// Stores bytes unless they are stored already: perhaps where `old` says.
-    fn chunk(&mut self, bytes: &[u8], old: impl Fn(&Id) -> Option<Place>) -> Result<Ref, Trouble> {
+    fn chunk(
+        &mut self,
+        bytes: &[u8],
+        old: impl Fn(&ObjectId) -> Option<ObjectLocation>,
+    ) -> Result<ObjectRef, VisitError> {
         let walk = self.walk;
-        let id = walk.repo.naming.name(Sort::Chunk, bytes);
+        let id = walk.repo.naming.name(ObjectKind::Chunk, bytes);
         if let Some(place) = old(&id) {
-            return Ok(Ref { id, place });
+            return Ok(ObjectRef { id, place });
         }
         if let Some(place) = walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
-            return Ok(Ref { id, place: *place });
+            return Ok(ObjectRef { id, place: *place });
         }
         let length = bytes.len() as u64;
         let added = walk.added.fetch_add(length, Ordering::Relaxed) + length;
         if added >= WORTH_SEARCHING
             && let Some(place) = walk.index.by_content(&id)
         {
-            return Ok(Ref { id, place });
+            return Ok(ObjectRef { id, place });
         }
         let place = self.blocks.add(bytes)?;
         walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
-        Ok(Ref { id, place })
+        Ok(ObjectRef { id, place })
     }
 
-    fn pieces(&mut self, file: &File, size: u64, old: Option<Content>) -> Result<Content, Trouble> {
-        let Old { pieces: old, places } = self.old_pieces(old);
+    fn pieces(
+        &mut self,
+        file: &File,
+        size: u64,
+        old: Option<StoredContent>,
+    ) -> Result<StoredContent, VisitError> {
+        let PreviousPieces { pieces: old, places } = self.old_pieces(old);
         let kept = unchanged(file, size, &old).map_err(source)?;
-        let mut cutting = Cutting::new(file, size);
-        let mut pieces: Vec<Piece> = Vec::with_capacity(old.len());
+        let mut cutting = FileChunker::new(file, size);
+        let mut pieces: Vec<ContentPiece> = Vec::with_capacity(old.len());
         let (mut at, mut next) = (0, 0);
         while at < size {
             while next < old.len() && old[next].0 < at {
@@ -171,104 +195,120 @@ impl Worker<'_, '_> {
             let Some(cut) = cutting.next(at).map_err(source)? else { break };
             at += self.piece(&cutting, (at, cut), &places, &mut pieces)?;
         }
-        let size = pieces.iter().map(Piece::length).sum();
-        let layout = if size == 0 { Layout::Empty } else { Layout::List(self.put_list(&pieces, &places)?) };
-        Ok(Content { size, layout, group: 0 })
+        let size = pieces.iter().map(ContentPiece::length).sum();
+        let layout = if size == 0 {
+            ContentLayout::Empty
+        } else {
+            ContentLayout::List(self.put_list(&pieces, &places)?)
+        };
+        Ok(StoredContent { size, layout, group: 0 })
     }
 
     fn piece(
         &mut self,
-        cutting: &Cutting<'_>,
-        (at, cut): (u64, Step),
-        places: &HashMap<Id, Place>,
-        pieces: &mut Vec<Piece>,
-    ) -> Result<u64, Trouble> {
+        cutting: &FileChunker<'_>,
+        (at, cut): (u64, FilePiece),
+        places: &HashMap<ObjectId, ObjectLocation>,
+        pieces: &mut Vec<ContentPiece>,
+    ) -> Result<u64, VisitError> {
         match (cut, pieces.last_mut()) {
-            (Step::Zeros(length), Some(Piece::Zeros { length: before })) => {
+            (FilePiece::Zeros(length), Some(ContentPiece::Zeros { length: before })) => {
                 *before += length;
                 Ok(length)
             }
-            (Step::Zeros(length), _) => {
-                pieces.push(Piece::Zeros { length });
+            (FilePiece::Zeros(length), _) => {
+                pieces.push(ContentPiece::Zeros { length });
                 Ok(length)
             }
-            (Step::Chunk(length), _) => {
+            (FilePiece::Chunk(length), _) => {
                 let bytes = cutting.bytes(at, length);
                 let pre = xxh3_64(bytes);
                 let at = self.chunk(bytes, |id| places.get(id).copied())?;
-                pieces.push(Piece::Chunk { length, at, pre });
+                pieces.push(ContentPiece::Chunk { length, at, pre });
                 Ok(length)
             }
         }
     }
 
     /// A list that cannot be read is no help, and no harm.
-    fn old_pieces(&self, old: Option<Content>) -> Old {
-        let Some(Content { layout: Layout::List(at), .. }) = old else { return Old::default() };
+    fn old_pieces(&self, old: Option<StoredContent>) -> PreviousPieces {
+        let Some(StoredContent { layout: ContentLayout::List(at), .. }) = old else {
+            return PreviousPieces::default();
+        };
         let reader = self.walk.repo.reader();
-        let (Ok(pieces), Ok(lists)) = (reader.pieces(&at), reader.lists(&at)) else { return Old::default() };
+        let (Ok(pieces), Ok(lists)) = (reader.pieces(&at), reader.lists(&at)) else {
+            return PreviousPieces::default();
+        };
         let chunks = pieces.iter().filter_map(|piece| match piece {
-            Piece::Chunk { at, .. } => Some(*at),
-            Piece::Zeros { .. } | Piece::List { .. } => None,
+            ContentPiece::Chunk { at, .. } => Some(*at),
+            ContentPiece::Zeros { .. } | ContentPiece::List { .. } => None,
         });
         let places = chunks.chain(lists).map(|at| (at.id, at.place)).collect();
         let mut start = 0;
-        let from = |piece: Piece| {
+        let from = |piece: ContentPiece| {
             let at = start;
             start += piece.length();
             (at, piece)
         };
-        Old { pieces: pieces.into_iter().map(from).collect(), places }
+        PreviousPieces { pieces: pieces.into_iter().map(from).collect(), places }
     }
 
-    fn put_list(&mut self, pieces: &[Piece], places: &HashMap<Id, Place>) -> Result<Ref, Trouble> {
+    fn put_list(
+        &mut self,
+        pieces: &[ContentPiece],
+        places: &HashMap<ObjectId, ObjectLocation>,
+    ) -> Result<ObjectRef, VisitError> {
         let lists = lists(pieces);
         if let [(_, only)] = &lists[..] {
             return self.object(only, places);
         }
         let mut upper = Vec::with_capacity(lists.len());
         for (length, list) in &lists {
-            upper.push(Piece::List { length: *length, at: self.object(list, places)? });
+            upper.push(ContentPiece::List { length: *length, at: self.object(list, places)? });
         }
         self.object(&encode_list(1, &upper), places)
     }
 
-    fn object(&mut self, list: &Encoded, places: &HashMap<Id, Place>) -> Result<Ref, Trouble> {
-        let id = self.walk.repo.naming.name(Sort::List, list.logical());
+    fn object(
+        &mut self,
+        list: &EncodedObject,
+        places: &HashMap<ObjectId, ObjectLocation>,
+    ) -> Result<ObjectRef, VisitError> {
+        let id = self.walk.repo.naming.name(ObjectKind::List, list.logical());
         if let Some(place) = places.get(&id) {
-            return Ok(Ref { id, place: *place });
+            return Ok(ObjectRef { id, place: *place });
         }
         if let Some(place) = self.walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
-            return Ok(Ref { id, place: *place });
+            return Ok(ObjectRef { id, place: *place });
         }
         let place = self.lists.add(&list.stored)?;
         self.walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
-        Ok(Ref { id, place })
+        Ok(ObjectRef { id, place })
     }
 }
 
 /// What a large file was.
 #[derive(Default)]
-struct Old {
+struct PreviousPieces {
     /// Each with where it began.
-    pieces: Vec<(u64, Piece)>,
+    pieces: Vec<(u64, ContentPiece)>,
     /// Where its chunks and lists lie: after an insertion the same chunks are elsewhere in the file.
-    places: HashMap<Id, Place>,
+    places: HashMap<ObjectId, ObjectLocation>,
 }
 
 /// What is remembered of something that could not be read: it looks like nothing, so it is tried again.
-pub(super) const NOTHING: Look = Look {
+pub(super) const NOTHING: StatFingerprint = StatFingerprint {
     inode: 0,
     size: 0,
-    modified: crate::folder::Time { seconds: 0, nanos: 0 },
-    changed: crate::folder::Time { seconds: 0, nanos: 0 },
+    modified: crate::folder::FileTime { seconds: 0, nanos: 0 },
+    changed: crate::folder::FileTime { seconds: 0, nanos: 0 },
     mode: 0,
-    nature: crate::index::Nature::Other,
+    nature: crate::index::IndexedFileKind::Other,
     linked: false,
 };
 
 /// Which of the old pieces are still where they were.
-fn unchanged(file: &File, size: u64, old: &[(u64, Piece)]) -> io::Result<Vec<bool>> {
+fn unchanged(file: &File, size: u64, old: &[(u64, ContentPiece)]) -> io::Result<Vec<bool>> {
     let old_size = old.last().map_or(0, |(start, piece)| start + piece.length());
     let stable = cut::stable_until(old_size, size);
     let known = old.partition_point(|(start, piece)| start + piece.length() <= stable.min(size));
@@ -291,20 +331,20 @@ fn unchanged(file: &File, size: u64, old: &[(u64, Piece)]) -> io::Result<Vec<boo
 }
 
 /// A chunk that ended where zeros began goes on if they are none any more.
-fn without_ends_at_zeros(mut kept: Vec<bool>, old: &[(u64, Piece)]) -> Vec<bool> {
+fn without_ends_at_zeros(mut kept: Vec<bool>, old: &[(u64, ContentPiece)]) -> Vec<bool> {
     for (kept, (_, next)) in kept.iter_mut().zip(old.iter().skip(1)) {
-        *kept &= !matches!(next, Piece::Zeros { .. });
+        *kept &= !matches!(next, ContentPiece::Zeros { .. });
     }
     kept
 }
 
 /// Reads rows of pieces that fit into the window together, so that nothing is read twice.
-fn compare(file: &File, old: &[(u64, Piece)], kept: &mut [bool]) -> io::Result<()> {
+fn compare(file: &File, old: &[(u64, ContentPiece)], kept: &mut [bool]) -> io::Result<()> {
     let mut window = vec![0; WINDOW];
     let mut first = 0;
     while first < old.len() {
         let (mut next, mut length) = (first, 0);
-        while let Some((_, Piece::Chunk { length: more, .. })) = old.get(next)
+        while let Some((_, ContentPiece::Chunk { length: more, .. })) = old.get(next)
             && *more <= (window.len() - length) as u64
         {
             length += *more as usize;
@@ -318,7 +358,7 @@ fn compare(file: &File, old: &[(u64, Piece)], kept: &mut [bool]) -> io::Result<(
         let have = fill(file, &mut window[..length], old[first].0)?;
         let mut from = 0;
         for ((start, piece), kept) in old[first..next].iter().zip(&mut kept[first..next]) {
-            let Piece::Chunk { length, pre, .. } = piece else { continue };
+            let ContentPiece::Chunk { length, pre, .. } = piece else { continue };
             let to = from + *length as usize;
             let bytes = window[..have].get(from..to);
             *kept = bytes.is_some_and(|bytes| xxh3_64(bytes) == *pre && !may_end_in_zeros(bytes, *start));
@@ -335,9 +375,9 @@ fn may_end_in_zeros(bytes: &[u8], start: u64) -> bool {
     last >= start && is_zero(&bytes[(last - start) as usize..])
 }
 
-fn source(cause: io::Error) -> Trouble {
+fn source(cause: io::Error) -> VisitError {
     match error::errno(&cause) {
-        Some(errno) => Trouble::from(errno),
-        None => Trouble::Skip(Why::Unreadable(cause.to_string())),
+        Some(errno) => VisitError::from(errno),
+        None => VisitError::Skip(SkipReason::Unreadable(cause.to_string())),
     }
 }

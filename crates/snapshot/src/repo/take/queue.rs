@@ -3,12 +3,12 @@
 
 use std::sync::{Condvar, Mutex};
 
-pub(super) struct Queue<T> {
-    state: Mutex<State<T>>,
+pub(super) struct WorkQueue<T> {
+    state: Mutex<WorkQueueState<T>>,
     bell: Condvar,
 }
 
-struct State<T> {
+struct WorkQueueState<T> {
     waiting: Vec<T>,
     /// Tasks that are being worked on, and may bring more.
     busy: usize,
@@ -17,9 +17,12 @@ struct State<T> {
     stopped: bool,
 }
 
-impl<T> Queue<T> {
-    pub(super) fn new(waiting: Vec<T>) -> Queue<T> {
-        Queue { state: Mutex::new(State { waiting, busy: 0, idle: 0, stopped: false }), bell: Condvar::new() }
+impl<T> WorkQueue<T> {
+    pub(super) fn new(waiting: Vec<T>) -> WorkQueue<T> {
+        WorkQueue {
+            state: Mutex::new(WorkQueueState { waiting, busy: 0, idle: 0, stopped: false }),
+            bell: Condvar::new(),
+        }
     }
 
     pub(super) fn push(&self, tasks: impl IntoIterator<Item = T>) {

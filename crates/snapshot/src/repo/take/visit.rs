@@ -8,32 +8,32 @@ use std::sync::{Arc, OnceLock};
 use rustix::io::Errno;
 
 use super::content::NOTHING;
-use super::walk::{Found, Name, Walk};
-use super::{Capture, Why};
+use super::walk::{CaptureWalk, HardLinkName, WalkFindings};
+use super::{CaptureRequest, SkipReason};
 use crate::Error;
-use crate::cut::WHOLE;
-use crate::folder::{Attributes, Forced, force_directory, names_into, open_beneath, xattrs};
-use crate::index::{Directory, Known, KnownEntry, Look, Nature};
+use crate::cut::MAX_WHOLE_FILE;
+use crate::folder::{FileAttributes, ForcedHandle, force_directory, names_into, open_beneath, xattrs};
+use crate::index::{IndexEntry, IndexedContent, IndexedDirectory, IndexedFileKind, StatFingerprint};
 use crate::object::Xattrs;
-use crate::pack::Blocks;
-use crate::repo::read::DEEPEST;
+use crate::pack::BlockWriter;
+use crate::repo::read::MAX_DEPTH;
 
 /// Somebody who nests directories with long names makes paths that grow with the square of their number, and we
 /// hold each of them several times. A million directories of a project have less.
-const LONGEST_PATHS: u64 = 128 << 20;
+const MAX_PATH_BYTES: u64 = 128 << 20;
 
 /// With more directories open than this, those that wait are closed and found again by their path.
-const MOST_OPEN: usize = 200;
+const MAX_OPEN_DIRECTORIES: usize = 200;
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A directory that is open, as long as something in it waits.
-pub(super) struct Opened(Forced);
+pub(super) struct OpenDirectory(ForcedHandle);
 
-impl Opened {
-    fn new(dir: Forced) -> Arc<Opened> {
+impl OpenDirectory {
+    fn new(dir: ForcedHandle) -> Arc<OpenDirectory> {
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Opened(dir))
+        Arc::new(OpenDirectory(dir))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -41,28 +41,33 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenDirectory {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-pub(super) enum Task {
+pub(super) enum VisitTask {
     Directory {
         root: usize,
-        parent: Option<Arc<Opened>>,
+        parent: Option<Arc<OpenDirectory>>,
         path: Vec<u8>,
-        extent: Extent,
+        extent: VisitExtent,
         /// Whether the directory above remembers it, and with it its attributes.
         remembered: bool,
     },
     /// A large file: it is worth a thread of its own.
-    File { parent: Arc<Opened>, path: Vec<u8>, old: Option<Known>, slot: Arc<OnceLock<Seen>> },
+    File {
+        parent: Arc<OpenDirectory>,
+        path: Vec<u8>,
+        old: Option<IndexedContent>,
+        slot: Arc<OnceLock<CapturedEntry>>,
+    },
 }
 
 /// How much of a directory is visited.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum VisitExtent {
     /// With everything beneath.
     Whole,
     /// What is in it; directories that are known are visited for themselves, if at all.
@@ -71,56 +76,56 @@ pub(super) enum Extent {
     Names(BTreeSet<Vec<u8>>),
 }
 
-impl Extent {
-    pub(super) fn reach(&self) -> Reach {
+impl VisitExtent {
+    pub(super) fn reach(&self) -> VisitReach {
         match self {
-            Extent::Whole => Reach::Whole,
-            Extent::Itself => Reach::Itself,
-            Extent::Names(_) => Reach::Names,
+            VisitExtent::Whole => VisitReach::Whole,
+            VisitExtent::Itself => VisitReach::Itself,
+            VisitExtent::Names(_) => VisitReach::Names,
         }
     }
 }
 
 /// Of two visits to one directory the further one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reach {
+pub(super) enum VisitReach {
     Names,
     Itself,
     Whole,
 }
 
 /// A file that was read, or why not.
-pub(super) type Seen = (Look, Known);
+pub(super) type CapturedEntry = (StatFingerprint, IndexedContent);
 
-impl Task {
-    pub(super) fn root(capture: &Capture<'_>, root: usize) -> Task {
+impl VisitTask {
+    pub(super) fn root(capture: &CaptureRequest<'_>, root: usize) -> VisitTask {
         let path = capture.roots[root].name.as_bytes().to_vec();
-        Task::Directory { root, parent: None, path, extent: Extent::Whole, remembered: true }
+        VisitTask::Directory { root, parent: None, path, extent: VisitExtent::Whole, remembered: true }
     }
 }
 
 /// A directory that differs from what is remembered.
-pub(super) struct Visit {
+pub(super) struct ChangedDirectory {
     pub(super) path: Vec<u8>,
-    pub(super) look: Look,
+    pub(super) look: StatFingerprint,
     pub(super) xattrs: Xattrs,
-    pub(super) entries: Vec<(Vec<u8>, Slot)>,
+    pub(super) entries: Vec<(Vec<u8>, EntrySlot)>,
     /// Not only to be remembered anew: something in it is other than it was.
     pub(super) differs: bool,
-    pub(super) reach: Reach,
+    pub(super) reach: VisitReach,
 }
 
-pub(super) enum Slot {
-    Ready(Look, Known),
-    Later(Arc<OnceLock<Seen>>),
+pub(super) enum EntrySlot {
+    Ready(StatFingerprint, IndexedContent),
+    Later(Arc<OnceLock<CapturedEntry>>),
 }
 
-impl Slot {
+impl EntrySlot {
     /// After the walk, when everything has been read.
-    pub(super) fn into_seen(self) -> Seen {
+    pub(super) fn into_seen(self) -> CapturedEntry {
         match self {
-            Slot::Ready(look, known) => (look, known),
-            Slot::Later(slot) => {
+            EntrySlot::Ready(look, known) => (look, known),
+            EntrySlot::Later(slot) => {
                 slot.get().cloned().expect("the queue is empty: every file has been visited")
             }
         }
@@ -128,94 +133,101 @@ impl Slot {
 }
 
 /// Why an entry is not taken, or why nothing can be.
-pub(super) enum Trouble {
-    Skip(Why),
+pub(super) enum VisitError {
+    Skip(SkipReason),
     Fail(Error),
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Fail(error)
+impl From<Error> for VisitError {
+    fn from(error: Error) -> VisitError {
+        VisitError::Fail(error)
     }
 }
 
-impl From<Errno> for Trouble {
-    fn from(errno: Errno) -> Trouble {
+impl From<Errno> for VisitError {
+    fn from(errno: Errno) -> VisitError {
         match errno {
             // Ours, not the file's: skipping would empty the snapshot.
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
-                Trouble::Fail(Error::system("read", b"workspace", errno))
+                VisitError::Fail(Error::system("read", b"workspace", errno))
             }
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::STALE => {
-                Trouble::Skip(Why::Gone)
+                VisitError::Skip(SkipReason::Gone)
             }
-            Errno::XDEV => Trouble::Skip(Why::Mount),
-            other => Trouble::Skip(Why::Unreadable(std::io::Error::from(other).to_string())),
+            Errno::XDEV => VisitError::Skip(SkipReason::Mount),
+            other => VisitError::Skip(SkipReason::Unreadable(std::io::Error::from(other).to_string())),
         }
     }
 }
 
 /// One thread's part in a capture.
-pub(super) struct Worker<'w, 'a> {
-    pub(super) walk: &'w Walk<'a>,
-    pub(super) blocks: Blocks<'w, 'a>,
+pub(super) struct CaptureWorker<'w, 'a> {
+    pub(super) walk: &'w CaptureWalk<'a>,
+    pub(super) blocks: BlockWriter<'w, 'a>,
     /// Apart from what they list: the next capture reads them all to see what changed, and needs nothing else.
-    pub(super) lists: Blocks<'w, 'a>,
-    pub(super) found: Found,
+    pub(super) lists: BlockWriter<'w, 'a>,
+    pub(super) found: WalkFindings,
     pub(super) buffer: Vec<u8>,
     names: Vec<u8>,
 }
 
 /// An entry of the directory that is visited.
-enum Item<'i> {
-    Same(KnownEntry<'i>),
-    New(Vec<u8>, Slot),
+enum VisitedEntry<'i> {
+    Same(IndexEntry<'i>),
+    New(Vec<u8>, EntrySlot),
 }
 
 /// The directory that is visited.
-struct Here<'h> {
+struct DirectoryVisit<'h> {
     root: usize,
     path: &'h [u8],
-    dir: Arc<Opened>,
-    known: Option<&'h Directory>,
-    extent: Extent,
-    tasks: Vec<Task>,
+    dir: Arc<OpenDirectory>,
+    known: Option<&'h IndexedDirectory>,
+    extent: VisitExtent,
+    tasks: Vec<VisitTask>,
     differs: bool,
 }
 
-impl Here<'_> {
+impl DirectoryVisit<'_> {
     fn path_of(&self, name: &[u8]) -> Vec<u8> {
         [self.path, b"/", name].concat()
     }
 }
 
-impl<'w, 'a> Worker<'w, 'a> {
-    pub(super) fn new(walk: &'w Walk<'a>) -> Worker<'w, 'a> {
+impl<'w, 'a> CaptureWorker<'w, 'a> {
+    pub(super) fn new(walk: &'w CaptureWalk<'a>) -> CaptureWorker<'w, 'a> {
         let (blocks, lists) = (walk.packing.blocks(), walk.packing.blocks());
-        Worker { walk, blocks, lists, found: Found::default(), buffer: Vec::new(), names: Vec::new() }
+        CaptureWorker {
+            walk,
+            blocks,
+            lists,
+            found: WalkFindings::default(),
+            buffer: Vec::new(),
+            names: Vec::new(),
+        }
     }
 
-    pub(super) fn finish(mut self) -> Result<Found, Error> {
+    pub(super) fn finish(mut self) -> Result<WalkFindings, Error> {
         self.blocks.flush()?;
         self.lists.flush()?;
         Ok(self.found)
     }
 
-    pub(super) fn work(&mut self, task: Task) -> Result<(), Error> {
+    pub(super) fn work(&mut self, task: VisitTask) -> Result<(), Error> {
         match task {
-            Task::Directory { root, parent, path, extent, remembered } => {
+            VisitTask::Directory { root, parent, path, extent, remembered } => {
                 match self.open(root, parent, &path) {
                     Ok(dir) => self.visit(root, &path, dir, (extent, remembered)),
-                    Err(Trouble::Fail(error)) => Err(error),
+                    Err(VisitError::Fail(error)) => Err(error),
                     // It was touched and is gone: then the directory above was touched, too.
-                    Err(Trouble::Skip(Why::Gone)) if extent != Extent::Whole => Ok(()),
-                    Err(Trouble::Skip(why)) => {
+                    Err(VisitError::Skip(SkipReason::Gone)) if extent != VisitExtent::Whole => Ok(()),
+                    Err(VisitError::Skip(why)) => {
                         self.found.failed.insert(path, why);
                         Ok(())
                     }
                 }
             }
-            Task::File { parent, path, old, slot } => {
+            VisitTask::File { parent, path, old, slot } => {
                 let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
                 let seen = self.file(parent.fd(), name, &path, old.as_ref())?;
                 self.count(&seen.1);
@@ -225,45 +237,50 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    fn open(&self, root: usize, parent: Option<Arc<Opened>>, path: &[u8]) -> Result<Arc<Opened>, Trouble> {
-        if path.iter().filter(|b| **b == b'/').count() >= DEEPEST {
+    fn open(
+        &self,
+        root: usize,
+        parent: Option<Arc<OpenDirectory>>,
+        path: &[u8],
+    ) -> Result<Arc<OpenDirectory>, VisitError> {
+        if path.iter().filter(|b| **b == b'/').count() >= MAX_DEPTH {
             let why = "it is deeper than can be restored".to_owned();
-            return Err(Trouble::Skip(Why::Unreadable(why)));
+            return Err(VisitError::Skip(SkipReason::Unreadable(why)));
         }
         let length = path.len() as u64;
-        if self.walk.paths.fetch_add(length, Ordering::Relaxed) + length > LONGEST_PATHS {
+        if self.walk.paths.fetch_add(length, Ordering::Relaxed) + length > MAX_PATH_BYTES {
             let why = "the paths of all directories together are too long".to_owned();
-            return Err(Trouble::Skip(Why::Unreadable(why)));
+            return Err(VisitError::Skip(SkipReason::Unreadable(why)));
         }
         let folder = self.walk.capture.roots[root].folder.fd();
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
         let dir = match parent {
             Some(parent) => force_directory(parent.fd(), name)?,
             None => match path.iter().position(|b| *b == b'/') {
-                Some(slash) => Forced::of(open_beneath(folder, &path[slash + 1..])?)?,
-                None => Forced::of(open_beneath(folder, b".")?)?,
+                Some(slash) => ForcedHandle::of(open_beneath(folder, &path[slash + 1..])?)?,
+                None => ForcedHandle::of(open_beneath(folder, b".")?)?,
             },
         };
-        Ok(Opened::new(dir))
+        Ok(OpenDirectory::new(dir))
     }
 
     fn visit(
         &mut self,
         root: usize,
         path: &[u8],
-        dir: Arc<Opened>,
-        (extent, remembered): (Extent, bool),
+        dir: Arc<OpenDirectory>,
+        (extent, remembered): (VisitExtent, bool),
     ) -> Result<(), Error> {
         let index = self.walk.index;
-        let look = Look::from(&dir.0.is);
+        let look = StatFingerprint::from(&dir.0.is);
         let known = index.get(path);
         let reach = extent.reach();
-        let mut here = Here { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
+        let mut here = DirectoryVisit { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
         // Names come and go only with the directory's own times.
         let same_names =
             known.filter(|known| remembered && known.look == look && !known.is_racy(look.changed));
         let (items, same) = match (same_names, known) {
-            (_, Some(known)) if matches!(here.extent, Extent::Names(_)) => {
+            (_, Some(known)) if matches!(here.extent, VisitExtent::Names(_)) => {
                 self.look_at_names(&mut here, known)
             }
             (Some(known), _) => self.look_again(&mut here, index.entries(known)),
@@ -273,7 +290,14 @@ impl<'w, 'a> Worker<'w, 'a> {
             let xattrs = xattrs(here.dir.fd());
             let entries = items.into_iter().map(materialised).collect();
             let differs = here.differs;
-            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries, differs, reach });
+            self.found.visits.push(ChangedDirectory {
+                path: path.to_vec(),
+                look,
+                xattrs,
+                entries,
+                differs,
+                reach,
+            });
         }
         self.walk.queue.push(here.tasks);
         Ok(())
@@ -282,20 +306,20 @@ impl<'w, 'a> Worker<'w, 'a> {
     /// Looks at what is remembered; true if all of it is as it was.
     fn look_again<'i>(
         &mut self,
-        here: &mut Here<'_>,
-        entries: impl Iterator<Item = KnownEntry<'i>>,
-    ) -> Result<(Vec<Item<'i>>, bool), Error> {
+        here: &mut DirectoryVisit<'_>,
+        entries: impl Iterator<Item = IndexEntry<'i>>,
+    ) -> Result<(Vec<VisitedEntry<'i>>, bool), Error> {
         let mut items = Vec::new();
         let mut same = true;
         for entry in entries {
             // Its name is still there, and it is looked at when it is visited itself.
-            if entry.look.nature == Nature::Dir && !entry.is_skipped() {
+            if entry.look.nature == IndexedFileKind::Dir && !entry.is_skipped() {
                 self.same(here, &entry);
-                items.push(Item::Same(entry));
+                items.push(VisitedEntry::Same(entry));
                 continue;
             }
             let item = self.entry(here, entry.name, Some(entry))?;
-            same &= matches!(item, Some(Item::Same(_)));
+            same &= matches!(item, Some(VisitedEntry::Same(_)));
             items.extend(item);
         }
         Ok((items, same))
@@ -304,13 +328,13 @@ impl<'w, 'a> Worker<'w, 'a> {
     /// Looks at the names that were touched; all others are as they were.
     fn look_at_names<'i>(
         &mut self,
-        here: &mut Here<'i>,
-        known: &'i Directory,
-    ) -> Result<(Vec<Item<'i>>, bool), Error>
+        here: &mut DirectoryVisit<'i>,
+        known: &'i IndexedDirectory,
+    ) -> Result<(Vec<VisitedEntry<'i>>, bool), Error>
     where
         'a: 'i,
     {
-        let Extent::Names(touched) = std::mem::replace(&mut here.extent, Extent::Itself) else {
+        let VisitExtent::Names(touched) = std::mem::replace(&mut here.extent, VisitExtent::Itself) else {
             return Ok((Vec::new(), true));
         };
         let mut touched = touched.iter().peekable();
@@ -324,7 +348,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             }
             if touched.next_if(|name| name.as_slice() == entry.name).is_none() {
                 self.same(here, &entry);
-                items.push(Item::Same(entry));
+                items.push(VisitedEntry::Same(entry));
                 continue;
             }
             let item = self.touched(here, entry)?;
@@ -340,41 +364,49 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     /// A name that was touched: read whatever it looks like, since a mapping may have been written through.
-    fn touched<'i>(&mut self, here: &mut Here<'_>, known: KnownEntry<'i>) -> Result<Option<Item<'i>>, Error> {
-        let is = match Attributes::at(here.dir.fd(), known.name) {
+    fn touched<'i>(
+        &mut self,
+        here: &mut DirectoryVisit<'_>,
+        known: IndexEntry<'i>,
+    ) -> Result<Option<VisitedEntry<'i>>, Error> {
+        let is = match FileAttributes::at(here.dir.fd(), known.name) {
             Ok(is) => is,
             Err(Errno::NOENT) => {
                 self.vanished(here, &known);
                 return Ok(None);
             }
-            Err(errno) => return self.unreadable(here, known.name, Trouble::from(errno)),
+            Err(errno) => return self.unreadable(here, known.name, VisitError::from(errno)),
         };
-        let look = Look::from(&is);
+        let look = StatFingerprint::from(&is);
         here.differs |= known.look != look;
-        if known.look.nature == Nature::Dir && known.look.inode != look.inode {
+        if known.look.nature == IndexedFileKind::Dir && known.look.inode != look.inode {
             self.vanished(here, &known);
         }
         self.new_entry(here, known.name, look, Some(known))
     }
 
     /// A name that is not remembered; it may have come and gone.
-    fn appeared<'i>(&mut self, here: &mut Here<'_>, name: &[u8]) -> Result<Option<Item<'i>>, Error> {
-        match Attributes::at(here.dir.fd(), name) {
+    fn appeared<'i>(
+        &mut self,
+        here: &mut DirectoryVisit<'_>,
+        name: &[u8],
+    ) -> Result<Option<VisitedEntry<'i>>, Error> {
+        match FileAttributes::at(here.dir.fd(), name) {
             Err(Errno::NOENT) => Ok(None),
             Ok(_) | Err(_) => self.entry(here, name, None),
         }
     }
 
     /// Lists the directory and holds it against what is remembered.
-    fn list<'i>(&mut self, here: &mut Here<'i>) -> Result<(Vec<Item<'i>>, bool), Error>
+    fn list<'i>(&mut self, here: &mut DirectoryVisit<'i>) -> Result<(Vec<VisitedEntry<'i>>, bool), Error>
     where
         'a: 'i,
     {
         let listed = names_into(here.dir.fd(), &mut self.names);
-        let names = match listed.map_err(Trouble::from) {
+        let names = match listed.map_err(VisitError::from) {
             Ok(names) => names,
-            Err(Trouble::Fail(error)) => return Err(error),
-            Err(Trouble::Skip(why)) => {
+            Err(VisitError::Fail(error)) => return Err(error),
+            Err(VisitError::Skip(why)) => {
                 self.found.failed.insert(here.path.to_vec(), why);
                 return Ok((Vec::new(), true));
             }
@@ -390,7 +422,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             }
             let entry = known.next_if(|entry| entry.name == name.as_slice());
             let item = self.entry(here, &name, entry)?;
-            same &= matches!(item, Some(Item::Same(_)));
+            same &= matches!(item, Some(VisitedEntry::Same(_)));
             items.extend(item);
         }
         for before in known {
@@ -400,9 +432,9 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok((items, same))
     }
 
-    fn vanished(&mut self, here: &mut Here<'_>, entry: &KnownEntry<'_>) {
+    fn vanished(&mut self, here: &mut DirectoryVisit<'_>, entry: &IndexEntry<'_>) {
         here.differs = true;
-        if entry.look.nature == Nature::Dir {
+        if entry.look.nature == IndexedFileKind::Dir {
             self.found.gone.push(here.path_of(entry.name));
         }
     }
@@ -410,29 +442,29 @@ impl<'w, 'a> Worker<'w, 'a> {
     /// One entry; `None` if it is gone.
     fn entry<'i>(
         &mut self,
-        here: &mut Here<'_>,
+        here: &mut DirectoryVisit<'_>,
         name: &[u8],
-        known: Option<KnownEntry<'i>>,
-    ) -> Result<Option<Item<'i>>, Error> {
-        let is = match Attributes::at(here.dir.fd(), name) {
+        known: Option<IndexEntry<'i>>,
+    ) -> Result<Option<VisitedEntry<'i>>, Error> {
+        let is = match FileAttributes::at(here.dir.fd(), name) {
             Ok(is) => is,
             Err(Errno::NOENT) => {
                 known.iter().for_each(|known| self.vanished(here, known));
-                self.found.report.skip(here.path_of(name), Why::Gone);
+                self.found.report.skip(here.path_of(name), SkipReason::Gone);
                 return Ok(None);
             }
-            Err(errno) => return self.unreadable(here, name, Trouble::from(errno)),
+            Err(errno) => return self.unreadable(here, name, VisitError::from(errno)),
         };
-        let look = Look::from(&is);
+        let look = StatFingerprint::from(&is);
         here.differs |= known.is_none_or(|known| known.look != look);
         match known {
             Some(known) if known.look == look && self.is_certain(here, &known) => {
                 self.same(here, &known);
-                Ok(Some(Item::Same(known)))
+                Ok(Some(VisitedEntry::Same(known)))
             }
             Some(known) => {
                 // Another directory under its name is walked as a whole, and that one is forgotten.
-                if known.look.nature == Nature::Dir && known.look.inode != look.inode {
+                if known.look.nature == IndexedFileKind::Dir && known.look.inode != look.inode {
                     self.vanished(here, &known);
                 }
                 self.new_entry(here, name, look, Some(known))
@@ -443,135 +475,142 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     fn unreadable<'i>(
         &mut self,
-        here: &Here<'_>,
+        here: &DirectoryVisit<'_>,
         name: &[u8],
-        trouble: Trouble,
-    ) -> Result<Option<Item<'i>>, Error> {
+        trouble: VisitError,
+    ) -> Result<Option<VisitedEntry<'i>>, Error> {
         match trouble {
-            Trouble::Fail(error) => Err(error),
-            Trouble::Skip(why) => {
+            VisitError::Fail(error) => Err(error),
+            VisitError::Skip(why) => {
                 self.found.report.skip(here.path_of(name), why.clone());
-                Ok(Some(Item::New(name.to_vec(), Slot::Ready(NOTHING, Known::Skipped(why)))))
+                Ok(Some(VisitedEntry::New(
+                    name.to_vec(),
+                    EntrySlot::Ready(NOTHING, IndexedContent::Skipped(why)),
+                )))
             }
         }
     }
 
     /// A directory's own times are looked at when it is visited itself.
-    fn is_certain(&self, here: &Here<'_>, known: &KnownEntry<'_>) -> bool {
-        known.look.nature == Nature::Dir
+    fn is_certain(&self, here: &DirectoryVisit<'_>, known: &IndexEntry<'_>) -> bool {
+        known.look.nature == IndexedFileKind::Dir
             || here.known.is_some_and(|directory| !directory.is_racy(known.look.changed))
     }
 
-    fn same(&mut self, here: &mut Here<'_>, known: &KnownEntry<'_>) {
+    fn same(&mut self, here: &mut DirectoryVisit<'_>, known: &IndexEntry<'_>) {
         if known.is_skipped() {
-            if let Known::Skipped(why) = known.known() {
+            if let IndexedContent::Skipped(why) = known.known() {
                 self.found.report.skip(here.path_of(known.name), why);
             }
             return;
         }
         match known.look.nature {
-            Nature::Dir if here.extent == Extent::Whole => self.later(here, known.name, Extent::Whole, true),
-            Nature::Dir => {}
-            Nature::File => {
+            IndexedFileKind::Dir if here.extent == VisitExtent::Whole => {
+                self.later(here, known.name, VisitExtent::Whole, true)
+            }
+            IndexedFileKind::Dir => {}
+            IndexedFileKind::File => {
                 self.found.report.files += 1;
                 self.found.report.bytes = self.found.report.bytes.saturating_add(known.look.size);
                 self.walk.capture.progress.iter().for_each(|progress| progress.add(known.look.size));
                 self.name_of(here, known.name, &known.look);
             }
-            Nature::Link | Nature::Other => {}
+            IndexedFileKind::Link | IndexedFileKind::Other => {}
         }
     }
 
-    fn name_of(&mut self, here: &Here<'_>, name: &[u8], look: &Look) {
+    fn name_of(&mut self, here: &DirectoryVisit<'_>, name: &[u8], look: &StatFingerprint) {
         if look.linked {
             let (folder, name) = (here.path.to_vec(), name.to_vec());
-            self.found.names.push(Name { inode: look.inode, folder, name, size: look.size });
+            self.found.names.push(HardLinkName { inode: look.inode, folder, name, size: look.size });
         }
     }
 
-    fn later(&self, here: &mut Here<'_>, name: &[u8], extent: Extent, remembered: bool) {
-        let crowded = OPEN.load(Ordering::Relaxed) > MOST_OPEN;
+    fn later(&self, here: &mut DirectoryVisit<'_>, name: &[u8], extent: VisitExtent, remembered: bool) {
+        let crowded = OPEN.load(Ordering::Relaxed) > MAX_OPEN_DIRECTORIES;
         let parent = (!crowded).then(|| here.dir.clone());
         let path = here.path_of(name);
         if !self.walk.is_new(&path, extent.reach()) {
             return;
         }
-        here.tasks.push(Task::Directory { root: here.root, parent, path, extent, remembered });
+        here.tasks.push(VisitTask::Directory { root: here.root, parent, path, extent, remembered });
     }
 
     fn new_entry<'i>(
         &mut self,
-        here: &mut Here<'_>,
+        here: &mut DirectoryVisit<'_>,
         name: &[u8],
-        look: Look,
-        known: Option<KnownEntry<'i>>,
-    ) -> Result<Option<Item<'i>>, Error> {
+        look: StatFingerprint,
+        known: Option<IndexEntry<'i>>,
+    ) -> Result<Option<VisitedEntry<'i>>, Error> {
         let full = here.path_of(name);
         let root = self.walk.capture.roots[here.root].name.as_bytes();
-        let ready = |known| Ok(Some(Item::New(name.to_vec(), Slot::Ready(look, known))));
+        let ready = |known| Ok(Some(VisitedEntry::New(name.to_vec(), EntrySlot::Ready(look, known))));
         if (self.walk.capture.exclude)(root, &full[root.len() + 1..]) {
-            self.found.report.skip(full, Why::Excluded);
-            return ready(Known::Skipped(Why::Excluded));
+            self.found.report.skip(full, SkipReason::Excluded);
+            return ready(IndexedContent::Skipped(SkipReason::Excluded));
         }
         match look.nature {
-            Nature::Dir => {
+            IndexedFileKind::Dir => {
                 let known = known.filter(|known| {
-                    known.look.nature == Nature::Dir && known.look.inode == look.inode && !known.is_skipped()
+                    known.look.nature == IndexedFileKind::Dir
+                        && known.look.inode == look.inode
+                        && !known.is_skipped()
                 });
-                let itself = known.is_some() && here.extent != Extent::Whole;
+                let itself = known.is_some() && here.extent != VisitExtent::Whole;
                 // Its own times or attributes changed; what is in it is told apart.
-                let extent = if itself { Extent::Names(BTreeSet::new()) } else { Extent::Whole };
+                let extent = if itself { VisitExtent::Names(BTreeSet::new()) } else { VisitExtent::Whole };
                 self.later(here, name, extent, false);
-                ready(Known::Dir(Vec::new()))
+                ready(IndexedContent::Dir(Vec::new()))
             }
-            Nature::Link => match rustix::fs::readlinkat(here.dir.fd(), name, Vec::new()) {
-                Ok(target) => ready(Known::Link(target.into_bytes())),
-                Err(errno) => self.unreadable(here, name, Trouble::from(errno)),
+            IndexedFileKind::Link => match rustix::fs::readlinkat(here.dir.fd(), name, Vec::new()) {
+                Ok(target) => ready(IndexedContent::Link(target.into_bytes())),
+                Err(errno) => self.unreadable(here, name, VisitError::from(errno)),
             },
-            Nature::Other => {
+            IndexedFileKind::Other => {
                 let why = self.special(here, name);
                 self.found.report.skip(full, why.clone());
-                ready(Known::Skipped(why))
+                ready(IndexedContent::Skipped(why))
             }
-            Nature::File => {
+            IndexedFileKind::File => {
                 let old = known.map(|known| known.known());
                 self.name_of(here, name, &look);
-                if look.size > WHOLE {
+                if look.size > MAX_WHOLE_FILE {
                     let slot = Arc::new(OnceLock::new());
                     let parent = here.dir.clone();
-                    here.tasks.push(Task::File { parent, path: full, old, slot: slot.clone() });
-                    return Ok(Some(Item::New(name.to_vec(), Slot::Later(slot))));
+                    here.tasks.push(VisitTask::File { parent, path: full, old, slot: slot.clone() });
+                    return Ok(Some(VisitedEntry::New(name.to_vec(), EntrySlot::Later(slot))));
                 }
                 let dir = here.dir.clone();
                 let (look, known) = self.file(dir.fd(), name, &full, old.as_ref())?;
                 self.count(&known);
-                Ok(Some(Item::New(name.to_vec(), Slot::Ready(look, known))))
+                Ok(Some(VisitedEntry::New(name.to_vec(), EntrySlot::Ready(look, known))))
             }
         }
     }
 
-    fn count(&mut self, known: &Known) {
-        if let Known::File(content, _) = known {
+    fn count(&mut self, known: &IndexedContent) {
+        if let IndexedContent::File(content, _) = known {
             self.found.report.files += 1;
             self.found.report.bytes = self.found.report.bytes.saturating_add(content.size);
             self.walk.capture.progress.iter().for_each(|progress| progress.add(content.size));
         }
     }
 
-    fn special(&self, here: &Here<'_>, name: &[u8]) -> Why {
-        match Attributes::at(here.dir.fd(), name).map(|is| is.kind) {
-            Ok(crate::Kind::Socket) => Why::Socket,
-            Ok(crate::Kind::Fifo) => Why::Fifo,
-            Ok(_) => Why::Device,
-            Err(_) => Why::Gone,
+    fn special(&self, here: &DirectoryVisit<'_>, name: &[u8]) -> SkipReason {
+        match FileAttributes::at(here.dir.fd(), name).map(|is| is.kind) {
+            Ok(crate::FileKind::Socket) => SkipReason::Socket,
+            Ok(crate::FileKind::Fifo) => SkipReason::Fifo,
+            Ok(_) => SkipReason::Device,
+            Err(_) => SkipReason::Gone,
         }
     }
 }
 
 /// An entry that is as it was is taken from memory.
-fn materialised(item: Item<'_>) -> (Vec<u8>, Slot) {
+fn materialised(item: VisitedEntry<'_>) -> (Vec<u8>, EntrySlot) {
     match item {
-        Item::Same(entry) => (entry.name.to_vec(), Slot::Ready(entry.look, entry.known())),
-        Item::New(name, slot) => (name, slot),
+        VisitedEntry::Same(entry) => (entry.name.to_vec(), EntrySlot::Ready(entry.look, entry.known())),
+        VisitedEntry::New(name, slot) => (name, slot),
     }
 }

@@ -5,41 +5,41 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use super::queue::Queue;
-use super::visit::{Extent, Reach, Task, Visit, Worker};
-use super::{Capture, Report, Why};
-use crate::id::Id;
-use crate::index::{Index, Known, Look};
-use crate::object::Place;
-use crate::pack::Packing;
+use super::queue::WorkQueue;
+use super::visit::{CaptureWorker, ChangedDirectory, VisitExtent, VisitReach, VisitTask};
+use super::{CaptureReport, CaptureRequest, SkipReason};
+use crate::id::ObjectId;
+use crate::index::{CaptureIndex, IndexedContent, StatFingerprint};
+use crate::object::ObjectLocation;
+use crate::pack::PackWriter;
 use crate::repo::Repo;
-use crate::{Error, Names};
+use crate::{Error, TouchedNames};
 
 /// So many directories waiting are worth a thread.
 const WORTH: usize = 16;
 
 /// What all threads of a capture share.
-pub(super) struct Walk<'a> {
+pub(super) struct CaptureWalk<'a> {
     pub(super) repo: &'a Repo,
-    pub(super) capture: &'a Capture<'a>,
-    pub(super) index: &'a Index,
-    pub(super) packing: &'a Packing<'a>,
-    pub(super) queue: Queue<Task>,
+    pub(super) capture: &'a CaptureRequest<'a>,
+    pub(super) index: &'a CaptureIndex,
+    pub(super) packing: &'a PackWriter<'a>,
+    pub(super) queue: WorkQueue<VisitTask>,
     /// Chunks that this capture has stored.
-    pub(super) fresh: Mutex<HashMap<Id, Place>>,
+    pub(super) fresh: Mutex<HashMap<ObjectId, ObjectLocation>>,
     /// How many bytes those are.
     pub(super) added: AtomicU64,
     /// How long the paths of all directories are that were opened.
     pub(super) paths: AtomicU64,
     /// Directories that are visited or will be, if not all are: one may be reached in several ways.
-    begun: Option<Mutex<HashMap<Vec<u8>, Reach>>>,
+    begun: Option<Mutex<HashMap<Vec<u8>, VisitReach>>>,
     /// Files with several names that were read under one of them.
-    pub(super) linked: Mutex<HashMap<u64, (Look, Known)>>,
+    pub(super) linked: Mutex<HashMap<u64, (StatFingerprint, IndexedContent)>>,
 }
 
-impl Walk<'_> {
+impl CaptureWalk<'_> {
     /// Whether a directory is not visited to this extent anyway.
-    pub(super) fn is_new(&self, path: &[u8], reach: Reach) -> bool {
+    pub(super) fn is_new(&self, path: &[u8], reach: VisitReach) -> bool {
         let Some(begun) = &self.begun else { return true };
         let mut begun = begun.lock().expect("nobody panics while holding it");
         let before = begun.insert(path.to_vec(), reach);
@@ -53,27 +53,27 @@ impl Walk<'_> {
 
 /// What the threads found.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct WalkFindings {
     /// Directories that are not as they were remembered.
-    pub(super) visits: Vec<Visit>,
+    pub(super) visits: Vec<ChangedDirectory>,
     /// Directories that could not be entered.
-    pub(super) failed: HashMap<Vec<u8>, Why>,
+    pub(super) failed: HashMap<Vec<u8>, SkipReason>,
     /// Directories that are remembered and no more.
     pub(super) gone: Vec<Vec<u8>>,
     /// All names of files that have several.
-    pub(super) names: Vec<Name>,
-    pub(super) report: Report,
+    pub(super) names: Vec<HardLinkName>,
+    pub(super) report: CaptureReport,
 }
 
-pub(super) struct Name {
+pub(super) struct HardLinkName {
     pub(super) inode: u64,
     pub(super) folder: Vec<u8>,
     pub(super) name: Vec<u8>,
     pub(super) size: u64,
 }
 
-impl Found {
-    fn add(&mut self, other: Found) {
+impl WalkFindings {
+    fn add(&mut self, other: WalkFindings) {
         self.visits.extend(other.visits);
         self.failed.extend(other.failed);
         self.gone.extend(other.gone);
@@ -83,57 +83,57 @@ impl Found {
 }
 
 /// Everything; or what was touched, with every file that could have been through another name.
-fn tasks(capture: &Capture<'_>, index: &Index) -> Vec<Task> {
+fn tasks(capture: &CaptureRequest<'_>, index: &CaptureIndex) -> Vec<VisitTask> {
     let Some((folders, linked)) = capture.tracking.touched().filter(|_| index.base().is_some()) else {
-        return (0..capture.roots.len()).map(|root| Task::root(capture, root)).collect();
+        return (0..capture.roots.len()).map(|root| VisitTask::root(capture, root)).collect();
     };
-    let mut extents: BTreeMap<&[u8], Extent> = BTreeMap::new();
+    let mut extents: BTreeMap<&[u8], VisitExtent> = BTreeMap::new();
     for (path, names) in folders.iter().filter(|(path, _)| index.get(path).is_some()) {
         let extent = match names {
-            Names::All => Extent::Whole,
-            Names::These(names) => Extent::Names(names.clone()),
+            TouchedNames::All => VisitExtent::Whole,
+            TouchedNames::These(names) => VisitExtent::Names(names.clone()),
         };
         extents.insert(path, extent);
     }
     // A file got, had or lost another name: all that are remembered of it are looked at.
     for (path, name) in index.names_of(linked) {
-        let extent = extents.entry(path).or_insert(Extent::Names(BTreeSet::new()));
-        if let Extent::Names(names) = extent {
+        let extent = extents.entry(path).or_insert(VisitExtent::Names(BTreeSet::new()));
+        if let VisitExtent::Names(names) = extent {
             names.insert(name.to_vec());
         }
     }
     for (path, _) in index.linked() {
-        let extent = extents.entry(path).or_insert(Extent::Itself);
-        if matches!(extent, Extent::Names(_)) {
-            *extent = Extent::Itself;
+        let extent = extents.entry(path).or_insert(VisitExtent::Itself);
+        if matches!(extent, VisitExtent::Names(_)) {
+            *extent = VisitExtent::Itself;
         }
     }
-    let task = |(path, extent): (&[u8], Extent)| {
+    let task = |(path, extent): (&[u8], VisitExtent)| {
         let name = path.split(|b| *b == b'/').next()?;
         let root = capture.roots.iter().position(|root| root.name.as_bytes() == name)?;
-        Some(Task::Directory { root, parent: None, path: path.to_vec(), extent, remembered: true })
+        Some(VisitTask::Directory { root, parent: None, path: path.to_vec(), extent, remembered: true })
     };
     extents.into_iter().filter_map(task).collect()
 }
 
 pub(super) fn walk<'a>(
     repo: &'a Repo,
-    capture: &'a Capture<'a>,
-    index: &'a Index,
-    packing: &'a Packing<'a>,
-) -> Result<Found, Error> {
+    capture: &'a CaptureRequest<'a>,
+    index: &'a CaptureIndex,
+    packing: &'a PackWriter<'a>,
+) -> Result<WalkFindings, Error> {
     let tasks = tasks(capture, index);
     let begun = tasks.iter().filter_map(|task| match task {
-        Task::Directory { path, extent, .. } => Some((path.clone(), extent.reach())),
-        Task::File { .. } => None,
+        VisitTask::Directory { path, extent, .. } => Some((path.clone(), extent.reach())),
+        VisitTask::File { .. } => None,
     });
     let begun = capture.tracking.touched().is_some().then(|| Mutex::new(begun.collect()));
-    let walk = Walk {
+    let walk = CaptureWalk {
         repo,
         capture,
         index,
         packing,
-        queue: Queue::new(tasks),
+        queue: WorkQueue::new(tasks),
         fresh: Mutex::default(),
         added: AtomicU64::new(0),
         paths: AtomicU64::new(0),
@@ -143,11 +143,11 @@ pub(super) fn walk<'a>(
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     std::thread::scope(|scope| {
         let mut helpers = Vec::new();
-        let mut worker = Worker::new(&walk);
+        let mut worker = CaptureWorker::new(&walk);
         let done = walk.queue.work(|task| {
             if helpers.len() + 1 < threads && walk.queue.len() >= WORTH {
                 helpers.push(scope.spawn(|| {
-                    let mut worker = Worker::new(&walk);
+                    let mut worker = CaptureWorker::new(&walk);
                     let done = walk.queue.work(|task| worker.work(task));
                     done.and_then(|()| worker.finish())
                 }));

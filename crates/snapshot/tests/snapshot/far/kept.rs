@@ -63,7 +63,7 @@ fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
         match restore_into(&pair.away(), &tree, &to) {
             Ok(_) => assert_eq!(contents(&to), before, "{what}"),
             Err(error) => {
-                assert_eq!(error.kind(), Trouble::Damaged, "{what}: {error}");
+                assert_eq!(error.kind(), SnapshotErrorKind::Damaged, "{what}: {error}");
                 let files = contents(&to).into_iter().filter(|(name, _)| !to.join(name).is_dir());
                 let of =
                     |(name, content): &(PathBuf, Vec<u8>)| before.contains(&(name.clone(), content.clone()));
@@ -108,7 +108,7 @@ fn what_is_fetched_is_checked_before_it_is_kept() {
     std::fs::write(&path, hurt).expect("written");
     let repo = pair.away();
     let refused = repo.fetch(&tree, &["workspace"], &mut |_| {}).expect_err("damaged");
-    assert_eq!(refused.kind(), Trouble::Damaged);
+    assert_eq!(refused.kind(), SnapshotErrorKind::Damaged);
     let kept = std::fs::read(pair.kept(tree.pack_name())).expect("read");
     assert_eq!((kept[1 << 20], kept[3 << 20]), (whole[1 << 20], 0), "what is whole, and nothing else");
     std::fs::write(&path, &whole).expect("written");
@@ -152,9 +152,9 @@ fn what_cannot_be_reached_is_not_damaged_and_what_is_not_there_is() {
         }
         let error = done.expect_err("it cannot be reached");
         assert!(matches!(&error, Error::Far { pack, .. } if pack == tree.pack_name()), "{error}");
-        assert_ne!(error.kind(), Trouble::Damaged);
+        assert_ne!(error.kind(), SnapshotErrorKind::Damaged);
         assert!(contents(&to).iter().all(|(name, _)| to.join(name).is_dir()), "no file was begun");
-        let all = repo.verify_all(std::slice::from_ref(&tree), Depth::Data, &mut |_| {});
+        let all = repo.verify_all(std::slice::from_ref(&tree), VerifyDepth::Data, &mut |_| {});
         assert!(matches!(all, Err(Error::Far { .. })), "nobody is told that it is hurt: {all:?}");
         // The same repository goes on where it was.
         pair.depot.set(Weather::Fine);
@@ -174,8 +174,8 @@ fn a_death_at_any_step_leaves_a_cache_that_works() {
     pair.send(&tree);
     let to = pair.bench.dir.path().join("dying");
     for step in 0.. {
-        let death = Death::at(step);
-        let died = restore_into(&pair.away_with(Disk::dying(death.clone()), PLENTY), &tree, &to);
+        let death = SimulatedCrash::at_step(step);
+        let died = restore_into(&pair.away_with(DiskWriter::crashing(death.clone()), PLENTY), &tree, &to);
         std::fs::remove_dir_all(&to).expect("removed");
         pair.check(&pair.away(), &tree);
         pair.forget_everything();
@@ -199,26 +199,26 @@ fn what_is_kept_fits_and_what_was_used_last_stays() {
         .collect();
     trees.iter().for_each(|tree| pair.send(tree));
     let most = 5 << 19;
-    let repo = pair.away_with(Disk::default(), most);
+    let repo = pair.away_with(DiskWriter::default(), most);
     let kept = || trees.iter().map(|tree| pair.kept(tree.pack_name()).exists()).collect::<Vec<_>>();
     pair.check(&repo, &trees[0]);
     pair.check(&repo, &trees[1]);
     assert_eq!(kept(), [true, true, false, false]);
-    let cached = repo.far_cached().expect("known");
+    let cached = repo.remote_cache_size().expect("known");
     assert!(cached > 2 << 20 && cached <= most, "{cached}");
     // Used again from disk, it is younger than the second.
-    let repo = pair.away_with(Disk::default(), most);
+    let repo = pair.away_with(DiskWriter::default(), most);
     pair.check(&repo, &trees[0]);
     pair.check(&repo, &trees[2]);
     assert_eq!(kept(), [true, false, true, false]);
-    assert!(repo.far_cached().expect("known") <= most);
+    assert!(repo.remote_cache_size().expect("known") <= most);
     // A smaller limit counts from the beginning.
-    let repo = pair.away_with(Disk::default(), 3 << 19);
+    let repo = pair.away_with(DiskWriter::default(), 3 << 19);
     assert_eq!(kept(), [false, false, true, false]);
     // One that is larger than all that may be kept is restored nevertheless.
-    let repo_of_nothing = pair.away_with(Disk::default(), 0);
+    let repo_of_nothing = pair.away_with(DiskWriter::default(), 0);
     pair.check(&repo_of_nothing, &trees[3]);
-    assert_eq!((kept(), repo.far_cached().expect("known")), (vec![false; 4], 0));
+    assert_eq!((kept(), repo.remote_cache_size().expect("known")), (vec![false; 4], 0));
 }
 
 /// Who reads block by block makes room, too, though not for each.
@@ -232,10 +232,10 @@ fn what_is_kept_does_not_grow_without_end_while_it_is_only_read() {
         })
         .collect();
     trees.iter().for_each(|tree| pair.send(tree));
-    let repo = pair.away_with(Disk::default(), 30 << 20);
+    let repo = pair.away_with(DiskWriter::default(), 30 << 20);
     let cached = trees.iter().map(|tree| {
         repo.verify(tree).expect("whole");
-        repo.far_cached().expect("known") >> 20
+        repo.remote_cache_size().expect("known") >> 20
     });
     let cached: Vec<u64> = cached.collect();
     assert!(cached[2] >= 60 && cached[3] <= 40, "{cached:?} MiB");
@@ -251,7 +251,7 @@ fn what_somebody_reads_is_kept_until_he_is_done() {
     let two = pair.bench.take().tree;
     pair.send(&one);
     pair.send(&two);
-    let repo = pair.away_with(Disk::default(), 0);
+    let repo = pair.away_with(DiskWriter::default(), 0);
     let mut others = 0;
     repo.fetch(&one, &["workspace"], &mut |_| {
         if pair.kept(one.pack_name()).exists() && others == 0 {
@@ -271,8 +271,8 @@ fn a_pack_that_was_replaced_far_away_is_no_damage() {
     let (first, second) = shrunk(&pair);
     let repo = pair.away();
     repo.list(&first, "workspace").expect("the table is known");
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    pair.bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     pair.depot.put(&pair.bench.repo, first.pack_name());
     // Of the larger one only the end is kept, and nothing of what is needed.
     let kept = std::fs::File::options().write(true).open(pair.kept(first.pack_name())).expect("opened");
@@ -286,8 +286,8 @@ fn a_pack_that_was_replaced_far_away_is_no_damage() {
 fn a_pack_that_is_replaced_just_now_is_no_damage() {
     let pair = Pair::new();
     let (first, second) = shrunk(&pair);
-    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
-    pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
+    pair.bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     pair.depot.put(&pair.bench.repo, first.pack_name());
     let ways: [&dyn Fn(&Repo); 2] =
         [&|repo| pair.check(repo, &second), &|repo| repo.verify(&second).expect("whole")];
@@ -310,11 +310,12 @@ fn of_a_large_pack_only_what_is_needed_is_kept() {
     let tree = pair.bench.take().tree;
     pair.send(&tree);
     let repo = Arc::new(pair.away());
-    let Some(Entry::File { size: 4, .. }) = repo.read(&tree, "workspace", &rel("small")).expect("read")
+    let Some(SnapshotEntry::File { size: 4, .. }) =
+        repo.read(&tree, "workspace", &rel("small")).expect("read")
     else {
         panic!("a file");
     };
     let kept = pair.kept(tree.pack_name()).metadata().expect("there");
     assert!(kept.len() > 40 << 20 && kept.blocks() * 512 < 4 << 20, "{} blocks", kept.blocks());
-    assert_eq!(repo.far_cached().expect("known"), kept.blocks() * 512);
+    assert_eq!(repo.remote_cache_size().expect("known"), kept.blocks() * 512);
 }

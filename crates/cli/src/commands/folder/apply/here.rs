@@ -1,7 +1,7 @@
 //! What a folder has under a path, found without following any link.
 
-use crate::api::{Failure, Result};
-use ash_snapshot::{Folder, Links, RelPath, Stat, Trouble};
+use crate::api::{CliError, Result};
+use ash_snapshot::{FileStat, Folder, LinkPolicy, RelPath, SnapshotErrorKind};
 use std::{
     collections::HashSet,
     fs::File,
@@ -9,63 +9,72 @@ use std::{
 };
 
 /// How much of a folder that is in a file's way is looked at.
-const MOST: usize = 10_000;
+const MAX_FOLDER_ENTRIES: usize = 10_000;
 
 #[derive(Debug)]
-pub(super) enum Here {
+pub(super) enum LocalEntry {
     Nothing,
-    File(File, Stat),
+    File(File, FileStat),
     Link(Vec<u8>),
     Folder,
     /// Something that is none of these, or that one gets to only through a link.
     Blocked,
 }
 
-impl Here {
-    pub(super) fn look(folder: &Folder, path: &RelPath) -> std::result::Result<Here, ash_snapshot::Error> {
-        match folder.open_file(path, Links::Refuse) {
-            Ok((file, stat)) => return Ok(Here::File(file, stat)),
+impl LocalEntry {
+    pub(super) fn look(
+        folder: &Folder,
+        path: &RelPath,
+    ) -> std::result::Result<LocalEntry, ash_snapshot::Error> {
+        match folder.open_file(path, LinkPolicy::Refuse) {
+            Ok((file, stat)) => return Ok(LocalEntry::File(file, stat)),
             Err(error) => match error.kind() {
-                Trouble::NotFound => return Ok(Here::Nothing),
-                Trouble::NotAFile if folder.sub(path).is_ok() => return Ok(Here::Folder),
-                Trouble::NotAFile | Trouble::Invalid => {}
-                Trouble::Full | Trouble::Damaged | Trouble::Io => return Err(error),
+                SnapshotErrorKind::NotFound => return Ok(LocalEntry::Nothing),
+                SnapshotErrorKind::NotAFile if folder.open_subfolder(path).is_ok() => {
+                    return Ok(LocalEntry::Folder);
+                }
+                SnapshotErrorKind::NotAFile | SnapshotErrorKind::Invalid => {}
+                SnapshotErrorKind::Full | SnapshotErrorKind::Damaged | SnapshotErrorKind::Io => {
+                    return Err(error);
+                }
             },
         }
-        Ok(folder.read_link(path).map_or(Here::Blocked, Here::Link))
+        Ok(folder.read_link(path).map_or(LocalEntry::Blocked, LocalEntry::Link))
     }
 
     pub(super) fn size(&self) -> Option<u64> {
         match self {
-            Here::File(_, stat) => Some(stat.size),
-            Here::Nothing | Here::Link(_) | Here::Folder | Here::Blocked => None,
+            LocalEntry::File(_, stat) => Some(stat.size),
+            LocalEntry::Nothing | LocalEntry::Link(_) | LocalEntry::Folder | LocalEntry::Blocked => None,
         }
     }
 
     pub(super) fn is_executable(&self) -> Option<bool> {
         match self {
-            Here::File(_, stat) => Some(stat.mode & 0o100 != 0),
-            Here::Nothing | Here::Link(_) | Here::Folder | Here::Blocked => None,
+            LocalEntry::File(_, stat) => Some(stat.mode & 0o100 != 0),
+            LocalEntry::Nothing | LocalEntry::Link(_) | LocalEntry::Folder | LocalEntry::Blocked => None,
         }
     }
 
-    pub(super) fn holds(&mut self, content: &[u8]) -> Result<bool> {
-        let Here::File(file, stat) = self else { return Ok(false) };
+    pub(super) fn has_content(&mut self, content: &[u8]) -> Result<bool> {
+        let LocalEntry::File(file, stat) = self else { return Ok(false) };
         if stat.size != content.len() as u64 {
             return Ok(false);
         }
         let mut found = Vec::with_capacity(content.len());
         file.rewind()
             .and_then(|()| file.take(stat.size).read_to_end(&mut found))
-            .map_err(Failure::local("cannot read a file to compare it"))?;
+            .map_err(CliError::from_io("cannot read a file to compare it"))?;
         Ok(found == content)
     }
 
     /// As git does it: of a mode only whether one can execute it travels; the rest is what is usual here.
     pub(super) fn mode_for(&self, theirs: u32) -> u32 {
         let ours = match self {
-            Here::File(_, stat) => stat.mode,
-            Here::Nothing | Here::Link(_) | Here::Folder | Here::Blocked => 0o666 & !umask(),
+            LocalEntry::File(_, stat) => stat.mode,
+            LocalEntry::Nothing | LocalEntry::Link(_) | LocalEntry::Folder | LocalEntry::Blocked => {
+                0o666 & !umask()
+            }
         };
         if theirs & 0o100 == 0 { ours & !0o111 } else { ours | (ours & 0o444) >> 2 }
     }
@@ -80,9 +89,9 @@ fn umask() -> u32 {
 
 /// Whether a folder holds nothing but what is going to be removed.
 pub(super) fn holds_only(folder: &Folder, path: &RelPath, gone: &HashSet<Vec<u8>>) -> bool {
-    let leaves = folder.sub(path).and_then(|sub| sub.leaves(&|_, _| false, MOST));
+    let leaves = folder.open_subfolder(path).and_then(|sub| sub.entries(&|_, _| false, MAX_FOLDER_ENTRIES));
     leaves.is_ok_and(|leaves| {
         let whole = |leaf: &[u8]| [path.as_bytes(), b"/", leaf].concat();
-        leaves.len() < MOST && leaves.iter().all(|leaf| gone.contains(&whole(&leaf.path)))
+        leaves.len() < MAX_FOLDER_ENTRIES && leaves.iter().all(|leaf| gone.contains(&whole(&leaf.path)))
     })
 }

@@ -2,11 +2,11 @@
 
 use super::*;
 use ash_model::{Timestamp, WorkspaceId};
-use ash_snapshot::Disk;
+use ash_snapshot::DiskWriter;
 use ash_store::RemoteAgent;
 use uuid::Uuid;
 
-fn session(no: i64, base: Option<(i64, Seq)>, seqs: &[Seq]) -> RemoteSession {
+fn session(no: i64, base: Option<(i64, EventSeq)>, seqs: &[EventSeq]) -> RemoteSession {
     let checkpoints = seqs.iter().zip(1..).map(|(seq, number)| RemoteCheckpoint {
         workspace: WorkspaceId(Uuid::nil()),
         number,
@@ -15,11 +15,11 @@ fn session(no: i64, base: Option<(i64, Seq)>, seqs: &[Seq]) -> RemoteSession {
         sent_at: Timestamp(1),
     });
     RemoteSession {
-        no: SessionNo(no),
+        no: SessionRowId(no),
         id: id(no),
         agent: agent(),
         version: 1,
-        base: base.map(|(parent, seq)| (SessionNo(parent), seq)),
+        base: base.map(|(parent, seq)| (SessionRowId(parent), seq)),
         seq: seqs.last().copied().unwrap_or(0),
         checkpoints: checkpoints.collect(),
     }
@@ -38,22 +38,22 @@ fn said(sessions: Vec<RemoteSession>) -> RemoteState {
     RemoteState { agents, sessions, ..RemoteState::default() }
 }
 
-fn listing(manifests: &[(i64, &[Seq])]) -> Listing {
+fn listing(manifests: &[(i64, &[EventSeq])]) -> TenantObjectListing {
     let manifests = manifests.iter().map(|(no, seqs)| (id(*no), seqs.iter().copied().collect()));
-    Listing {
+    TenantObjectListing {
         manifests: manifests.collect(),
         agents: [(agent(), [(1, 1), (1, 2)].into())].into(),
-        ..Listing::default()
+        ..TenantObjectListing::default()
     }
 }
 
-fn compared(said: &RemoteState, listing: &Listing) -> Retraction {
+fn compared(said: &RemoteState, listing: &TenantObjectListing) -> RemoteRetraction {
     let dir = tempfile::tempdir().expect("a directory");
-    let repo = Repo::open_with(dir.path(), None, Disk::default()).expect("a repository");
+    let repo = Repo::open_with(dir.path(), None, DiskWriter::default()).expect("a repository");
     compare(&repo, said, listing).0
 }
 
-fn numbers(retraction: &Retraction) -> Vec<u64> {
+fn numbers(retraction: &RemoteRetraction) -> Vec<u64> {
     retraction.checkpoints.iter().map(|checkpoint| checkpoint.number).collect()
 }
 
@@ -61,7 +61,7 @@ fn numbers(retraction: &Retraction) -> Vec<u64> {
 fn nothing_is_taken_back_that_is_there() {
     let said = said(vec![session(1, None, &[3, 6]), session(2, Some((1, 4)), &[4, 9])]);
     let there = listing(&[(1, &[3, 6]), (2, &[5, 9])]);
-    assert_eq!(compared(&said, &there), Retraction::default());
+    assert_eq!(compared(&said, &there), RemoteRetraction::default());
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_checkpoint_goes_with_its_manifest_and_the_log_to_what_is_left() {
     let found = compared(&one, &listing(&[(1, &[3, 9])]));
     assert_eq!((numbers(&found), &found.logs[..]), (vec![2], &[][..]));
     let found = compared(&one, &listing(&[(1, &[3])]));
-    let log = RetractedLog { session: SessionNo(1), said: 9, there: 3 };
+    let log = RetractedLog { session: SessionRowId(1), claimed_seq: 9, actual_seq: 3 };
     assert_eq!((numbers(&found), &found.logs[..]), (vec![2, 3], &[log][..]));
 }
 
