@@ -10,7 +10,7 @@ use crate::{
     servers,
     support::{Client, Server, eventually},
 };
-use ash_model::far::SessionManifest;
+use ash_model::remote::SessionManifest;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,

@@ -4,15 +4,15 @@
 //! A summary counts when it is in the transcript, whole. Whoever dies before has lost nothing: it is asked for again.
 
 use crate::cancel::CancelToken;
+use crate::context_window::{self, ContextView, ContextWindow, TokenDensity, VerbatimTail};
 use crate::conversation::{
     ApiUsage, AssistantBlock, CompactedTurn, CompactionRecord, PromptContent, TerminalReason,
     TranscriptEntry, TranscriptFact, TranscriptTurn,
 };
 use crate::flags::{AgentSettings, ModelBackend};
+use crate::protocol::{AgentOutputLine, CompactMetadata, SystemNotice};
 use crate::provider::{self, ModelRequest};
 use crate::turn::{TurnRunner, TurnStop, now};
-use crate::window::{self, ContextView, ContextWindow, TokenDensity, VerbatimTail};
-use crate::wire::{AgentOutputLine, CompactMetadata, SystemNotice};
 use crate::{ids, tools, transcript};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -98,7 +98,7 @@ impl TurnRunner<'_> {
         cancel: &CancelToken,
     ) -> Result<Result<PreparedRequest, TurnStop>, transcript::Error> {
         if !self.provider.has_window() {
-            return Ok(Ok(PreparedRequest { turns: None, room: window::MAX_ANSWER_TOKENS }));
+            return Ok(Ok(PreparedRequest { turns: None, room: context_window::MAX_ANSWER_TOKENS }));
         }
         let window = self.settings.window;
         let mut failures = Vec::new();
@@ -146,11 +146,11 @@ impl TurnRunner<'_> {
     }
 
     fn base(&self) -> u64 {
-        window::base(self.system.as_deref(), &tools::offered(&self.settings.tools))
+        context_window::base(self.system.as_deref(), &tools::offered(&self.settings.tools))
     }
 
     fn view(&self, base: u64) -> ContextView {
-        window::view(&self.settings.window, &self.conversation, base, self.provider.model())
+        context_window::view(&self.settings.window, &self.conversation, base, self.provider.model())
     }
 
     /// Nothing more can be summed up: what is there is shortened, or the turn ends.
@@ -177,7 +177,7 @@ impl TurnRunner<'_> {
                 window.tokens
             )));
         }
-        let fitting = window::squeezed(&window, &view.turns, base, window.full);
+        let fitting = context_window::squeezed(&window, &view.turns, base, window.full);
         let fitting = fitting.ok_or_else(|| {
             full(format!(
                 "Instructions, tools and the last message do not fit into the context window of {} tokens, however short \
@@ -196,16 +196,17 @@ impl TurnRunner<'_> {
             return;
         }
         let window = self.settings.window;
-        let plan = window::plan(&window, &view.turns, &self.conversation, VerbatimTail::Recent);
+        let plan = context_window::plan(&window, &view.turns, &self.conversation, VerbatimTail::Recent);
         let plan = plan.or_else(|| {
-            let all = is_full
-                .then(|| window::plan(&window, &view.turns, &self.conversation, VerbatimTail::Nothing));
+            let all = is_full.then(|| {
+                context_window::plan(&window, &view.turns, &self.conversation, VerbatimTail::Nothing)
+            });
             all.flatten()
         });
         let Some(plan) = plan else { return };
         let room = window.summary_room();
-        let instruction = window::user_turn(instruction(room));
-        let base = self.base() + window::size_of(&instruction);
+        let instruction = context_window::user_turn(instruction(room));
+        let base = self.base() + context_window::size_of(&instruction);
         let Some(plan) = plan.fitted_to_request(&window, base, view.rate, &self.conversation) else { return };
         let (Ok(done), Ok(stop)) = (CancelToken::new(), CancelToken::new()) else { return };
         let work = SummaryJob {
@@ -260,7 +261,7 @@ impl TurnRunner<'_> {
         let ConversationSummary { text, usage } = summary;
         let mut coverage = self.conversation.coverage.clone();
         coverage.extend(&text, &compacting.covers);
-        let tokens_after = window::size_with(
+        let tokens_after = context_window::size_with(
             &self.settings.window,
             &self.conversation,
             &coverage,
@@ -268,7 +269,7 @@ impl TurnRunner<'_> {
             compacting.rate,
         );
         let (covers, tokens_before) = (compacting.covers.clone(), compacting.tokens_before);
-        let without = window::size_with(
+        let without = context_window::size_with(
             &self.settings.window,
             &self.conversation,
             &self.conversation.coverage,

@@ -1,6 +1,6 @@
 //! What was said and done, as facts in the order of the transcript, and the turns that they add up to.
 
-use crate::window::TokenDensity;
+use crate::context_window::TokenDensity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;

@@ -1,10 +1,10 @@
 //! The command line, checked once. Hand-written: an argument parser would cost more than the agent.
 
+use crate::context_window::{ContextWindow, WindowSettings};
 use crate::ids;
 use crate::provider::DEFAULT_MODEL;
 use crate::skills;
 use crate::tools::NAMES;
-use crate::window::{ContextWindow, WindowSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! Stdin, line by line. A line that makes no sense is answered and forgotten; the end of input ends the agent.
 
-use crate::desk::TurnWorker;
+use crate::protocol::HostMessage;
 use crate::turn::PendingPrompt;
-use crate::wire::HostMessage;
+use crate::turn_worker::TurnWorker;
 use std::io::{self, BufRead, Read};
 
 /// More than any prompt with pictures; less than what would hurt the other sandboxes on the machine.

@@ -6,26 +6,26 @@
 
 mod cancel;
 mod compaction;
+mod context_window;
 mod conversation;
-mod desk;
 mod flags;
 mod ids;
 mod inbox;
 mod instructions;
 mod out;
+mod protocol;
 mod provider;
 mod skills;
 mod steering;
 mod tools;
 mod transcript;
 mod turn;
-mod window;
-mod wire;
+mod turn_worker;
 
-use desk::TurnWorker;
 use flags::AgentFlags;
 use std::ffi::OsString;
 use std::path::Path;
+use turn_worker::TurnWorker;
 
 /// Runs the agent until its input ends. The number is the exit code of the process.
 pub fn main(args: Vec<OsString>) -> i32 {

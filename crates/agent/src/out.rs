@@ -1,6 +1,6 @@
 //! Stdout: whole lines, each with one write, from whichever thread has something to say.
 
-use crate::wire::AgentOutputLine;
+use crate::protocol::AgentOutputLine;
 use rustix::io::Errno;
 use std::io;
 use std::sync::{Mutex, PoisonError};

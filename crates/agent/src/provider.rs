@@ -1,15 +1,15 @@
 //! Who answers: a model, or what stands in for one.
 
 mod anthropic;
-mod calling;
 mod failure;
 mod http;
 mod messages;
+mod model_socket;
 mod offline;
 mod openai;
-mod patience;
+mod retry;
+mod service_call;
 mod sse;
-mod wire;
 
 use crate::cancel::CancelToken;
 use crate::conversation::{ApiUsage, AssistantBlock, TranscriptTurn};

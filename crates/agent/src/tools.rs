@@ -2,8 +2,8 @@
 //! a tool comes back, with an answer of bounded size.
 
 mod files;
-mod offered;
 mod run;
+mod schemas;
 mod search;
 
 use crate::cancel::CancelToken;
@@ -11,7 +11,7 @@ use crate::conversation::{CommandOutput, ToolResult, ToolUse};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-pub(crate) use offered::offered;
+pub(crate) use schemas::offered;
 
 pub(crate) const NAMES: [&str; 6] = ["run", "read", "write", "edit", "list", "search"];
 

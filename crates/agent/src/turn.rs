@@ -12,10 +12,10 @@ use crate::conversation::{
 };
 use crate::flags::{AgentSettings, ModelBackend};
 use crate::out::StdoutWriter;
+use crate::protocol::{AgentOutputLine, StreamEvent, StreamTextDelta, SystemNotice};
 use crate::provider::{self, AnswerProgress, ModelClient, ModelReply, ModelRequest};
 use crate::steering::SteeringQueue;
 use crate::transcript::{self, TranscriptFile};
-use crate::wire::{AgentOutputLine, StreamEvent, StreamTextDelta, SystemNotice};
 use crate::{ids, instructions, tools};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
 //! The client's side of the API: which server, which key, and errors that say what to do next.
 
-use crate::{settings::ClientSettings, words};
+use crate::{settings::ClientSettings, shell_messages};
 use ash_model::FailureKind;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
@@ -49,7 +49,7 @@ impl CliError {
         if code == "session_ended" || (code == "wrong_status" && said.contains("ended")) {
             return CliError::ended();
         }
-        let said = words::of_shell(said);
+        let said = shell_messages::of_shell(said);
         match (kind, code) {
             (_, "route_not_found") => CliError::new(
                 kind,
@@ -226,7 +226,7 @@ impl ApiClient {
 
     /// The shortest beginning of an id that names only this session, at least four characters long.
     pub(crate) async fn short_id(&self, id: &str) -> String {
-        if crate::out::is_custom_id(id) {
+        if crate::terminal::is_custom_id(id) {
             return id.to_owned();
         }
         let others = self.session_ids().await.unwrap_or_default();

@@ -2,18 +2,18 @@
 
 mod agents;
 mod artifacts;
-mod busy;
 mod chat;
-mod cleaning;
+mod checkpoints;
 mod daemon;
 mod dev;
 mod doctor;
-mod far;
-mod folder;
-mod history;
 mod keys;
 mod link;
+mod object_store;
 mod permission;
+mod prune_and_audit;
+mod push_pull;
+mod queue_and_lock;
 mod repair;
 pub(crate) mod serve;
 mod sessions;
@@ -44,17 +44,19 @@ pub(crate) async fn run(command: CliCommand) -> Result<u8> {
         CliCommand::Key { settings, command } => {
             done(keys::run(&ApiClient::new(&settings), command, settings.json).await)
         }
-        CliCommand::Audit { settings, session, since, limit } => {
-            done(cleaning::audit(&ApiClient::new(&settings), (session, since, limit), settings.json).await)
-        }
+        CliCommand::Audit { settings, session, since, limit } => done(
+            prune_and_audit::audit(&ApiClient::new(&settings), (session, since, limit), settings.json).await,
+        ),
         CliCommand::Usage { settings, usage } => {
             done(usage::run(&ApiClient::new(&settings), usage, settings.json).await)
         }
         CliCommand::Sessions { settings, from: None } => {
             sessions::all(&ApiClient::new(&settings), settings.json).await
         }
-        CliCommand::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
-        CliCommand::Restore { from, lazy, json } => Box::pin(far::restore(from, lazy, json)).await,
+        CliCommand::Sessions { settings, from: Some(from) } => {
+            done(object_store::sessions(from, settings.json).await)
+        }
+        CliCommand::Restore { from, lazy, json } => Box::pin(object_store::restore(from, lazy, json)).await,
         CliCommand::Repair { yes, json } => repair::run(yes, json).await,
         CliCommand::Start(daemon) => done(daemon::start(daemon).await),
         CliCommand::Stop => done(daemon::stop().await),

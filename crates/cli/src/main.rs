@@ -2,18 +2,18 @@
 //! else is a client.
 
 #[macro_use]
-mod out;
+mod terminal;
 
 mod api;
 mod args;
 mod commands;
+mod session_stream;
 mod settings;
-mod stream;
-mod words;
+mod shell_messages;
 
 use clap::CommandFactory;
-use out::{TerminalStyle, paint_err};
 use std::{ffi::OsString, process::ExitCode};
+use terminal::{TerminalStyle, paint_err};
 
 fn main() -> ExitCode {
     // Looked at before anything else: these run once per sandbox, must be quick, and must not have threads.

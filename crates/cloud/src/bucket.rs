@@ -1,12 +1,12 @@
 //! A bucket: bytes under keys. Objects are written once and never changed.
 
 use crate::{
-    counted::{BucketTraffic, CountingObjectStore},
-    faulty::{FaultRates, FaultyObjectStore},
-    retried::{RetryPolicy, RetryingObjectStore},
-    shelf::{ObjectBackend, PART},
-    throttled::{RequestLimits, ThrottledObjectStore},
-    trouble::{self, BucketError, BucketErrorCode},
+    bucket_error::{self, BucketError, BucketErrorCode},
+    counting_store::{BucketTraffic, CountingObjectStore},
+    faulty_store::{FaultRates, FaultyObjectStore},
+    object_backend::{ObjectBackend, PART},
+    retrying_store::{RetryPolicy, RetryingObjectStore},
+    throttled_store::{RequestLimits, ThrottledObjectStore},
 };
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -130,7 +130,7 @@ impl Bucket {
         let path = self.path(key)?;
         match self.shelf.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
             Ok(_) => Ok(PutOutcome::Created),
-            Err(e) if trouble::is_there(&e) => Ok(PutOutcome::AlreadyExists),
+            Err(e) if bucket_error::is_there(&e) => Ok(PutOutcome::AlreadyExists),
             // Others were writing it all the while.
             Err(e @ Error::AlreadyExists { .. }) => match self.head(key).await? {
                 Some(_) => Ok(PutOutcome::AlreadyExists),

@@ -2,7 +2,7 @@
 //! Takes nothing from the process's environment, follows no redirects, and asks addresses that give out credentials
 //! only if nothing else is set up.
 
-use crate::trouble::TransportFailure;
+use crate::bucket_error::TransportFailure;
 use async_trait::async_trait;
 use http_body_util::BodyExt;
 use object_store::{

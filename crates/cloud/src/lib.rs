@@ -4,21 +4,21 @@
 //! store: [`Counted`] around [`Retried`] around [`Throttled`] around the store itself.
 
 mod bucket;
-mod counted;
-mod dice;
-mod disk;
-mod faulty;
+mod bucket_error;
+mod counting_store;
+mod directory_store;
+mod faulty_store;
 mod http;
+mod object_backend;
 mod open;
-mod retried;
-mod shelf;
-mod throttled;
-mod trouble;
+mod retrying_store;
+mod seeded_random;
+mod throttled_store;
 
 pub use bucket::{Bucket, BucketObject, PutOutcome};
-pub use counted::{BucketTraffic, CountingObjectStore};
-pub use faulty::{FaultRates, FaultyObjectStore};
-pub use retried::{RetryPolicy, RetryingObjectStore};
-pub use shelf::{ObjectBackend, PART};
-pub use throttled::{RequestLimits, ThrottledObjectStore};
-pub use trouble::{BucketError, BucketErrorCode};
+pub use bucket_error::{BucketError, BucketErrorCode};
+pub use counting_store::{BucketTraffic, CountingObjectStore};
+pub use faulty_store::{FaultRates, FaultyObjectStore};
+pub use object_backend::{ObjectBackend, PART};
+pub use retrying_store::{RetryPolicy, RetryingObjectStore};
+pub use throttled_store::{RequestLimits, ThrottledObjectStore};

@@ -1,15 +1,15 @@
 //! From a URL and an environment to a store. The environment is the caller's: nothing is read from the process.
 
+mod aws_profile;
 mod azure;
 mod google;
-mod profile;
 mod s3;
 
 use crate::{
-    disk::DirectoryObjectStore,
+    bucket_error::{BucketError, BucketErrorCode},
+    directory_store::DirectoryObjectStore,
     http::{BucketHttpConnector, MetadataAccess},
-    shelf::ObjectBackend,
-    trouble::{BucketError, BucketErrorCode},
+    object_backend::ObjectBackend,
 };
 use object_store::{ClientOptions, RetryConfig, path::Path};
 use reqwest::Url;

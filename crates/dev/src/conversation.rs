@@ -3,11 +3,11 @@
 //! Claude Code puts words of its own into user messages, and whole messages with the role `system` between them.
 //! Neither is a prompt.
 
-mod id;
-mod own;
-mod pairs;
+mod conversation_id;
+mod injected_text;
+mod tool_pairing;
 
-pub(crate) use id::ConversationId;
+pub(crate) use conversation_id::ConversationId;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ impl RequestMessage {
             return Vec::new();
         }
         let texts = self.blocks().into_iter().filter(|block| block.kind == "text");
-        texts.filter_map(|block| own::strip_injected_text(&block.text)).collect()
+        texts.filter_map(|block| injected_text::strip_injected_text(&block.text)).collect()
     }
 
     fn outcomes(&self) -> Vec<RequestToolResult> {
@@ -130,7 +130,7 @@ impl MessagesRequest {
         if conversation.messages.is_empty() {
             return Err("messages: at least one message is required".into());
         }
-        pairs::check(&conversation.messages)?;
+        tool_pairing::check(&conversation.messages)?;
         Ok(conversation)
     }
 
@@ -174,7 +174,7 @@ impl MessagesRequest {
     /// Whether it only tells something, as that a task in the background has ended. "Continue" is a wish.
     pub(crate) fn is_notice(&self) -> bool {
         let Some(last) = self.last() else { return false };
-        let is_wish = last.blocks().iter().any(|block| own::is_continuation(&block.text));
+        let is_wish = last.blocks().iter().any(|block| injected_text::is_continuation(&block.text));
         last.prompts().is_empty() && last.outcomes().is_empty() && !is_wish
     }
 

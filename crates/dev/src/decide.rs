@@ -3,12 +3,11 @@
 use crate::{
     conversation::{ConversationId, MessagesRequest},
     directive,
-    follow::{self, ReplyDraft},
-    openai,
+    faults::{self, AttemptFaults, TerminalFault},
+    helper_requests, openai,
     reply::{ScriptedReply, tokens},
     script::{ModelScript, RequesterRole},
-    side,
-    trouble::{self, AttemptFaults, TerminalFault},
+    unscripted::{self, ReplyDraft},
 };
 use axum::http::{HeaderMap, Method};
 use serde_json::{Value, json};
@@ -130,8 +129,8 @@ impl ScriptedModel {
         conversation: &MessagesRequest,
     ) -> ScriptedResponse {
         // Before the script: its words may be in what a helper is asked about, and are not meant for it.
-        if side::is_helper(conversation) {
-            let said = ReplyDraft::text("helper", side::helper_answer(conversation));
+        if helper_requests::is_helper(conversation) {
+            let said = ReplyDraft::text("helper", helper_requests::helper_answer(conversation));
             return answer(asked, conversation, said, AttemptFaults::default());
         }
         let speaker =
@@ -139,13 +138,13 @@ impl ScriptedModel {
         if let Some(taken) = self.script.match_rule(conversation, speaker) {
             let mut said = match taken.blocks {
                 Some(blocks) => ReplyDraft { blocks, why: "reply".into() },
-                None => follow::reply_to_conversation(conversation),
+                None => unscripted::reply_to_conversation(conversation),
             };
             said.why = format!("rule {}: {}", taken.number, said.why);
             return answer(asked, conversation, said, taken.faults);
         }
         let lot = self.faults_of_attempt(asked, conversation);
-        answer(asked, conversation, follow::reply_to_conversation(conversation), lot)
+        answer(asked, conversation, unscripted::reply_to_conversation(conversation), lot)
     }
 
     /// No two answers have the same name, although they may have the same words.
@@ -175,7 +174,7 @@ impl ScriptedModel {
         let key = prompt.id.derive(asked.header(SESSION)).derive(asked.header(AGENT));
         let attempts = self.attempts.entry(key).or_default();
         *attempts += 1;
-        trouble::faults_of_attempt(&troubles, *attempts - 1)
+        faults::faults_of_attempt(&troubles, *attempts - 1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The language of prompts, as the built-in agent's offline provider has it: a prompt that is written in it is done,
 //! and anything else is talk. Lines at its head may ask for trouble first.
 
-use crate::{reply::TextPace, trouble::FaultDirective};
+use crate::{faults::FaultDirective, reply::TextPace};
 
 /// A prompt, taken apart.
 #[derive(Debug, PartialEq)]

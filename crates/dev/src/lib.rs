@@ -1,21 +1,21 @@
 //! THE STAGE: what tests and demonstrations play against. So far one thing: a Messages API (and chat completions)
 //! on this machine that answers as a model would, always the same, and misbehaves on request. Start reading at `decide.rs`.
 
+mod api_errors;
 mod conversation;
 mod decide;
 mod directive;
-mod events;
-mod follow;
-mod log;
+mod faults;
+mod helper_requests;
 mod openai;
-mod perform;
-mod problem;
 mod reply;
+mod request_log;
+mod respond;
 mod script;
 mod server;
-mod side;
+mod sse_events;
 mod tools;
-mod trouble;
+mod unscripted;
 
 pub use script::{ModelScript, ModelScriptError};
 pub use server::{ListenAddress, ModelServer, ModelServerError, ModelServerOptions};

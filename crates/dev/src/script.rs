@@ -2,10 +2,10 @@
 //! followed.
 
 use crate::{
+    api_errors,
     conversation::MessagesRequest,
-    problem,
+    faults::{AttemptFaults, TerminalFault},
     reply::{ReplyBlock, TextPace},
-    trouble::{AttemptFaults, TerminalFault},
 };
 use serde::{Deserialize, de::Error as _};
 use serde_json::{Value, error::Category};
@@ -151,7 +151,7 @@ fn rule(value: Value) -> Result<ScriptRule, serde_json::Error> {
     let ends = [rule.fail.is_some(), rule.cut.is_some(), rule.hang, rule.overloaded_midstream];
     let ends = ends.into_iter().filter(|given| *given).count();
     let wrong = serde_json::Error::custom::<&str>;
-    if let Some(status) = rule.fail.filter(|status| problem::kind(*status).is_none()) {
+    if let Some(status) = rule.fail.filter(|status| api_errors::kind(*status).is_none()) {
         return Err(serde_json::Error::custom(format!("the API has no status {status} to fail with")));
     }
     if ends > 1 {

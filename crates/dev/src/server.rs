@@ -1,10 +1,10 @@
 //! The server: takes a request, has it decided, writes it down, and has it answered.
 
 use crate::{
+    api_errors,
     decide::{ModelHttpRequest, ScriptedModel, ScriptedResponse},
-    log::{RequestLog, RequestLogEntry},
-    perform::respond,
-    problem,
+    request_log::{RequestLog, RequestLogEntry},
+    respond::respond,
     script::ModelScript,
 };
 use axum::{
@@ -198,7 +198,7 @@ async fn replace_script(State(stage): State<Arc<ModelServerState>>, text: String
             lock(&stage.director).script = script;
             (StatusCode::OK, answer)
         }
-        Err(error) => (StatusCode::BAD_REQUEST, problem::body(400, &error.to_string(), "_script")),
+        Err(error) => (StatusCode::BAD_REQUEST, api_errors::body(400, &error.to_string(), "_script")),
     };
     (status, [(CONTENT_TYPE, "application/json")], answer.to_string()).into_response()
 }

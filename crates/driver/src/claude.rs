@@ -3,27 +3,26 @@
 //! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
 //! when the program says that it is idle after it has answered our message, which it names by our turn's id.
 
-mod content;
+mod compaction;
 mod entry;
 mod mend;
+mod message_content;
 #[cfg(test)]
 mod tests;
 mod transcript;
 mod version;
-mod window;
 
 pub use version::{ClaudeVersion, OLDEST_CLAUDE};
 
 use crate::{
     AgentDriver, AgentEvent, AgentInput, AgentLaunch, ConversationSource, ExpectedMessage, HomeEntry,
     LaunchCommand, LoggedMessage, MendedTranscript, MessageFingerprint, TranscriptIdentity, TranscriptSurvey,
-    TurnTracker, UsageReport,
-    ear::{MAX_TASKS, TurnAnswer, TurnEndSignals},
-    head, session_folder, stream_json,
+    TurnTracker, UsageReport, session_folder, stream_json, system_reminder,
+    turn_tracker::{MAX_TASKS, TurnAnswer, TurnEndSignals},
     usage::{self, AnswerLineKind},
 };
 use ash_model::{LiveSetting, ModelProvider, SandboxPath, SandboxRoot, SessionOptions, TurnId};
-use content::ContentOutline;
+use message_content::ContentOutline;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -344,7 +343,7 @@ fn spoken(line: &str) -> Option<MessageFingerprint> {
 /// What we have to say comes as a block of its own, marked as what it is.
 fn with_head(head: Option<&str>, content: &Value) -> Value {
     let Some(head) = head else { return content.clone() };
-    let head = json!({ "type": "text", "text": head::marked(head) });
+    let head = json!({ "type": "text", "text": system_reminder::marked(head) });
     let blocks = match content {
         Value::Array(blocks) => blocks.clone(),
         text => vec![json!({ "type": "text", "text": text })],
@@ -402,7 +401,7 @@ fn environment(launch: &AgentLaunch) -> std::collections::BTreeMap<String, Strin
     .chain(interrupted(launch).iter().copied())
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .chain(places(launch))
-    .chain(launch.options.infinite_sessions.iter().flat_map(window::environment))
+    .chain(launch.options.infinite_sessions.iter().flat_map(compaction::environment))
     .collect()
 }
 

@@ -7,14 +7,14 @@
 mod builtin;
 mod claude;
 mod control;
-mod ear;
-mod head;
 mod stream_json;
+mod system_reminder;
+mod turn_tracker;
 mod usage;
 
 pub use builtin::BuiltinDriver;
 pub use claude::{ClaudeDriver, ClaudeVersion, OLDEST_CLAUDE};
-pub use ear::TurnTracker;
+pub use turn_tracker::TurnTracker;
 pub use usage::UsageReport;
 
 use ash_model::{

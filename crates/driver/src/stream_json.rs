@@ -1,6 +1,6 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
 
-use crate::{AgentEvent, AgentInput, ResumedConversation, control, head};
+use crate::{AgentEvent, AgentInput, ResumedConversation, control, system_reminder};
 use ash_model::{Problem, TokenUsage, TurnOutcome, shown_tool_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub(crate) fn tell(say: &AgentInput) -> Vec<u8> {
             });
             if let Some(head) = head {
                 // It puts its own marks around it.
-                line["head"] = json!(head::without_marks(head));
+                line["head"] = json!(system_reminder::without_marks(head));
             }
             line
         }

@@ -4,7 +4,7 @@
 use crate::{
     AgentName, Epoch, EventSeq, Incarnation, LiveSetting, LockAcquisition, PermissionId, PermissionRequest,
     PermissionVerdict, Receipt, SessionId, SessionLock, SessionMetadata, SessionOptions, Tier, Timestamp,
-    ToolCallRecord, TurnId, UsageIncrement, VerdictSource, kind::Problem, usage::LimitReached,
+    ToolCallRecord, TurnId, UsageIncrement, VerdictSource, failure::Problem, usage::LimitReached,
 };
 use serde::{Deserialize, Serialize};
 

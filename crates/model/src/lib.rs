@@ -1,44 +1,39 @@
 //! THE WORDS: ids, facts, options and kinds of failure that every other room speaks. Touches nothing.
 
-mod bounds;
-mod cursor;
+mod compaction;
+pub mod embedded_log;
 mod fact;
-pub mod far;
+mod failure;
 mod ids;
 mod image;
-mod infinite;
-mod inner;
-mod kind;
-mod lock;
-pub mod luggage;
-mod metadata;
-mod needs;
+mod log_cursor;
 mod permission;
 mod price;
 mod quotas;
 mod receipt;
+pub mod remote;
+mod resource_limits;
+mod sandbox_path;
+mod sandbox_requirements;
 pub mod secrets;
+mod session_lock;
+mod session_metadata;
 mod time;
 mod tool;
 mod usage;
 
-pub use bounds::{BadResourceLimits, ResourceLimits, ResourceUsage};
-pub use cursor::LogCursor;
+pub use compaction::CompactionOptions;
 pub use fact::{
     AdoptedHistory, CaptureConsistency, ConcurrentTurn, ConversationPoint, Death, Event, Fact, HistorySource,
     JournalPosition, MessageDelta, MessageOptions, NewEvent, SavedCheckpoint, SessionRewind, TokenUsage,
     TurnOutcome, UnsavedPath, WorkspaceRewind,
 };
+pub use failure::{FailureKind, Problem};
 pub use ids::{
     AgentName, BadName, Epoch, EventSeq, Image, Incarnation, OwnerId, PermissionId, SessionId, SessionRowId,
     Slug, TenantId, TurnId, WorkspaceId,
 };
-pub use infinite::CompactionOptions;
-pub use inner::{BadSandboxPath, SandboxPath, SandboxRoot};
-pub use kind::{FailureKind, Problem};
-pub use lock::{LockAcquisition, SessionLock};
-pub use metadata::{BadMetadata, SessionMetadata, SizeLimitExceeded};
-pub use needs::SandboxRequirements;
+pub use log_cursor::LogCursor;
 pub use permission::{
     LiveSetting, PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, ToolCallOutcome,
     ToolCallRecord, VerdictSource,
@@ -49,6 +44,11 @@ pub use receipt::{
     AdoptionPoint, ComparisonMethod, Receipt, RemoteComparison, ResumeComparison, ResumePath, ResumeSource,
     Tier, TreeOrigin,
 };
+pub use resource_limits::{BadResourceLimits, ResourceLimits, ResourceUsage};
+pub use sandbox_path::{BadSandboxPath, SandboxPath, SandboxRoot};
+pub use sandbox_requirements::SandboxRequirements;
+pub use session_lock::{LockAcquisition, SessionLock};
+pub use session_metadata::{BadMetadata, SessionMetadata, SizeLimitExceeded};
 pub use time::{Timestamp, parse_duration};
 pub use tool::{shown_tool_name, tool_name};
 pub use usage::{

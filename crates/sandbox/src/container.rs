@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::{
     SandboxLimits,
     confine::{EXE, HOME, MASKED, SHM_BYTES, WORKSPACE},
+    docker_engine::DockerEngine,
     egress,
-    engine::DockerEngine,
     limits::Cgroup,
 };
 

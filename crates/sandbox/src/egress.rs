@@ -1,15 +1,15 @@
 //! The only way out of a sandbox: a socket on which it makes model calls, and a proxy in the shim that adds the
 //! key to them. The key comes in a frame and is nowhere but in the memory of server and shim.
 
-mod account;
+mod answer_usage;
 mod endpoint;
-mod filter;
+mod header_filter;
+mod json_scanner;
 mod proxy;
-mod rate;
-mod reading;
+mod rate_limit;
 mod refusal;
 mod route;
-mod scan;
+mod usage_account;
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +34,11 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::{Semaphore, watch};
 
-pub use self::account::UsageAllowance;
-use self::{account::UsageAccount, rate::RequestRateLimiter, reading::UsageRecorder, route::EgressRoute};
+pub use self::usage_account::UsageAllowance;
+use self::{
+    answer_usage::UsageRecorder, rate_limit::RequestRateLimiter, route::EgressRoute,
+    usage_account::UsageAccount,
+};
 use crate::{
     Error,
     journal::{self, Journal},

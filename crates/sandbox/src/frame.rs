@@ -349,7 +349,7 @@ impl FrameDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::DockerEngine;
+    use crate::docker_engine::DockerEngine;
 
     fn start() -> ProcessSpec {
         ProcessSpec {

@@ -1,7 +1,7 @@
 //! `ash confine`: the first process inside. It puts every restriction on itself before it starts anything, so
 //! that no process can miss one, and then starts, signals and reaps what the shim asks for.
 
-mod image;
+mod image_environment;
 mod landlock;
 mod mounts;
 mod seccomp;
@@ -18,11 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::image::ImageEnvironment;
+use self::image_environment::ImageEnvironment;
 use crate::{
     BackendKind,
-    control::{self, ConfineConfig, InitCommand, InitControlSocket, InitReport},
     frame::ProcessSpec,
+    init_protocol::{self, ConfineConfig, InitCommand, InitControlSocket, InitReport},
     limits::{self, Rlimits},
     process,
 };
@@ -128,7 +128,7 @@ impl SandboxInit {
 
     /// False: the shim is gone, and so must everything here be.
     fn obey(&mut self) -> bool {
-        let (order, fds) = match control::receive::<InitCommand>(&self.control) {
+        let (order, fds) = match init_protocol::receive::<InitCommand>(&self.control) {
             Ok(Some(message)) => message,
             Err(e) if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Interrupted) => {
                 return true;
@@ -151,12 +151,12 @@ impl SandboxInit {
     }
 
     fn report(&self, report: &InitReport) -> io::Result<()> {
-        control::send(self.control.as_fd(), report, &[])
+        init_protocol::send(self.control.as_fd(), report, &[])
     }
 
     fn start(&mut self, fds: Vec<OwnedFd>) -> Option<InitReport> {
         let [what, stdin, stdout, stderr] = <[OwnedFd; 4]>::try_from(fds).ok()?;
-        let start = control::unseal(what).ok()?;
+        let start = init_protocol::unseal(what).ok()?;
         let process = start.process;
         Some(match spawn(&self.image.with_image_environment(start), [stdin, stdout, stderr], self.walls) {
             Ok(pid) => {

@@ -7,25 +7,25 @@
 
 mod confine;
 mod container;
-mod control;
-mod docker;
+mod docker_backend;
+mod docker_engine;
 mod egress;
-mod engine;
-mod etc;
+mod etc_files;
 mod frame;
 mod init;
+mod init_protocol;
 mod journal;
 mod limits;
 mod link;
-mod memory;
-mod nameless;
-mod private;
+mod private_files;
 mod probe;
 mod process;
+mod process_memory;
 mod reap;
-mod required;
+mod required_walls;
+mod resource_usage;
 mod shim;
-mod spent;
+mod unlinked_files;
 
 use std::{
     ffi::OsString,
@@ -37,19 +37,19 @@ use std::{
 use ash_model::{Epoch, FailureKind, Image, Incarnation};
 use serde::{Deserialize, Serialize};
 
-pub use docker::DockerBackend;
+pub use docker_backend::DockerBackend;
 pub use egress::{EgressPolicy, UsageAllowance, is_beneath, origin_of};
 pub use frame::{HostProcess, ProcessSpec, ShimHello};
 pub use journal::{JournalPayload, JournalRecord, ModelUsage, ProcessExit, drain};
 pub use limits::SandboxLimits;
 pub use link::{RecordStream, SandboxHandle, SandboxLink, ShimHandshake, knock};
-pub use nameless::unlinked_bytes;
-pub use private::write_private;
+pub use private_files::write_private;
 pub use probe::{CgroupSupport, find_bubblewrap, groups, landlock_abi};
 pub use process::keep_memory_private;
 pub use reap::{processes, reap, remove_empty_groups};
-pub use required::{BadWallName, HostWallSupport, MissingWall, RequiredWalls, WallKind};
-pub use spent::{SandboxResourceUsage, resource_usage, scratch_files};
+pub use required_walls::{BadWallName, HostWallSupport, MissingWall, RequiredWalls, WallKind};
+pub use resource_usage::{SandboxResourceUsage, resource_usage, scratch_files};
+pub use unlinked_files::unlinked_bytes;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -175,7 +175,7 @@ impl BubblewrapBackend {
 
     /// Keeps one /etc for all sandboxes in `dir`, instead of one for each. Blocking.
     pub fn sharing_etc(self, dir: PathBuf) -> Result<Self, Error> {
-        match etc::write(&dir) {
+        match etc_files::write(&dir) {
             Ok(()) => Ok(Self { etc: Some(dir), ..self }),
             Err(source) => Err(Error::File { what: "prepare", path: dir, source }),
         }

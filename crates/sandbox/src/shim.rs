@@ -5,16 +5,16 @@
 
 mod client;
 mod clients;
-mod docker;
-mod flow;
-mod hold;
-mod life;
-mod memory;
-mod ooms;
+mod container;
+mod freeze;
+mod launch;
+mod lifecycle;
+mod memory_watchdog;
+mod oom_kills;
+mod output_throttle;
 mod processes;
 mod sandbox;
 mod stdio;
-mod walls;
 
 use std::{
     collections::BTreeMap,
@@ -27,15 +27,15 @@ use ash_model::{CaptureConsistency, Epoch};
 
 use self::{
     client::{ClientDisconnected, ShimClient},
-    flow::OutputThrottle,
-    memory::MemoryWatchdog,
-    ooms::OomKillCounter,
+    memory_watchdog::MemoryWatchdog,
+    oom_kills::OomKillCounter,
+    output_throttle::OutputThrottle,
     sandbox::ShimSandbox,
     stdio::{OutputStream, PipeReadOutcome, ProcessPipes, READ_SIZE},
 };
 use crate::{
-    control::{InitCommand, InitReport},
     frame::{ClientFrame, ProcessSpec, ShimFrame, ShimHello, ShimPlan, VERSION},
+    init_protocol::{InitCommand, InitReport},
     journal::{self, Journal, ProcessExit},
     process,
 };

@@ -1,14 +1,14 @@
 //! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
 
 use crate::{
+    api_keys,
     config::{HostResources, SandboxSetting, ServerConfig},
-    data_dir, database,
-    disk::FilesystemInfo,
+    data_dir, database, docker_engine,
     edge::{self, AllowedHosts, BodySpooler, FailedAuthThrottle, HttpServer, KeyStreamLimiter},
-    enforced::LimitEnforcement,
-    engine, keys,
+    filesystem::FilesystemInfo,
+    limit_enforcement::LimitEnforcement,
     metrics::ServerMetrics,
-    routes, walls,
+    required_walls, routes,
 };
 use ash_model::{SessionRowId, TenantId, Timestamp};
 use ash_sandbox::{BubblewrapBackend, DockerBackend, SandboxBackend, UnconfinedBackend};
@@ -61,7 +61,7 @@ pub(crate) struct AppState {
     pub(crate) idempotency_locks: Arc<KeyedMutex<(SessionRowId, String)>>,
     /// A tenant's keys and agents are counted, made and changed one after the other.
     pub(crate) tenant_quota_locks: Arc<KeyedMutex<TenantId>>,
-    pub(crate) key_derivation: keys::ApiKeyDerivationKey,
+    pub(crate) key_derivation: api_keys::ApiKeyDerivationKey,
     pub(crate) retention: ash_session::SessionTtlRules,
     pub(crate) limit_enforcement: LimitEnforcement,
     /// Who makes containers, if anybody does.
@@ -126,7 +126,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     tokio::spawn(apply_retention_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
     tokio::spawn(watch_memory(app.sessions.clone()));
     if let Some(docker) = app.engine.clone() {
-        tokio::spawn(engine::watch_engine(app.sessions.clone(), docker));
+        tokio::spawn(docker_engine::watch_engine(app.sessions.clone(), docker));
     }
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.retention_policy()));
     tokio::spawn(edge::trim_memory_forever());
@@ -264,7 +264,7 @@ async fn build_app_state(
 ) -> Result<(AppState, SocketAddr), ServerError> {
     let groups =
         tokio::task::spawn_blocking(ash_sandbox::groups).await.unwrap_or(ash_sandbox::CgroupSupport::None);
-    walls::check(config, groups).map_err(ServerError)?;
+    required_walls::check(config, groups).map_err(ServerError)?;
     let (backend, engine) = select_backend(config, data).await?;
     let enforced = LimitEnforcement::of(config.sandbox, groups);
     let metrics = ServerMetrics::new(format!("{}-{}", hostname(), std::process::id()));
@@ -308,7 +308,7 @@ async fn build_app_state(
     let is_root = rustix::process::geteuid().is_root() && config.sandbox != SandboxSetting::None;
     let uids = UidPool::new(is_root.then(|| config.sandbox_uids.0.clone()));
     if config.api_key().is_none() {
-        keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
+        api_keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
     }
     let bucket = config.bucket().map_err(|error| ServerError(error.to_string()))?;
     if bucket.is_none() && config.durability == ash_model::Durability::Remote {
@@ -343,7 +343,7 @@ async fn build_app_state(
         idempotency_locks: Arc::default(),
         tenant_quota_locks: Arc::default(),
         agent_dirs: config.agent_dirs(),
-        key_derivation: keys::ApiKeyDerivationKey::of(&data.join("seal.key"))?,
+        key_derivation: api_keys::ApiKeyDerivationKey::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
         limit_enforcement: enforced,
         engine,
@@ -396,8 +396,9 @@ async fn select_backend(config: &ServerConfig, data: &Path) -> Result<SelectedBa
             Ok((Arc::new(walls.map_err(|error| ServerError(error.to_string()))?), None))
         }
         SandboxSetting::Docker => {
-            let docker =
-                engine::connect_engine(config, exe).await.map_err(|error| ServerError(error.to_string()))?;
+            let docker = docker_engine::connect_engine(config, exe)
+                .await
+                .map_err(|error| ServerError(error.to_string()))?;
             Ok((Arc::new(docker.clone()), Some(docker)))
         }
         SandboxSetting::None => {

@@ -1,16 +1,16 @@
 //! Files that come and go many at a time. Whatever a client sends is read by `read` and entered in the `ledger`, which know all
 //! that can be wrong with it; `pack` writes what we send.
 
-mod header;
-mod ledger;
-mod pack;
+mod bundle;
 mod read;
+mod tar_header;
 #[cfg(test)]
 mod tests;
+mod validate;
 
-pub(crate) use ledger::{ArchiveError, ArchiveLimits, UploadValidator};
-pub use pack::is_excluded_from_bundle;
-pub(crate) use pack::pack;
+pub use bundle::is_excluded_from_bundle;
+pub(crate) use bundle::pack;
+pub(crate) use validate::{ArchiveError, ArchiveLimits, UploadValidator};
 
 use crate::problem::{ApiProblem, ApiResult};
 use ash_model::FailureKind;

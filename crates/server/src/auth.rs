@@ -2,10 +2,10 @@
 //! place where a request gets what it may see.
 
 use crate::{
+    api_keys,
     app::AppState,
     audit,
     edge::{PeerAddresses, ReservedConnection, StreamPermit, TooManyStreams},
-    keys,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{FailureKind, TenantId};
@@ -179,10 +179,10 @@ pub(crate) async fn caller_of_key(
 }
 
 async fn find_caller(app: &AppState, key: &str) -> ApiResult<Option<Caller>> {
-    if app.api_key.as_ref().is_some_and(|own| keys::constant_time_eq(own.expose_secret(), key)) {
+    if app.api_key.as_ref().is_some_and(|own| api_keys::constant_time_eq(own.expose_secret(), key)) {
         return Ok(Some(Caller(AccessScope::all(&TenantId::main()), ApiKeyId(ENV_KEY_ID.to_owned()))));
     }
-    let key = app.sessions.rooms().store.key(&keys::hash_key(key)).await?;
+    let key = app.sessions.rooms().store.key(&api_keys::hash_key(key)).await?;
     Ok(key.map(|key| Caller(AccessScope { tenant: key.tenant, owner: key.owner }, ApiKeyId(key.id))))
 }
 
@@ -199,7 +199,7 @@ async fn internal_caller(
     let error = "Unauthorized — invalid or missing internal secret";
     let unauthorized = ApiProblem::new(FailureKind::Unauthorized, "unauthorized", error);
     match bearer(headers) {
-        Ok(given) if keys::constant_time_eq(secret.expose_secret(), given) => {
+        Ok(given) if api_keys::constant_time_eq(secret.expose_secret(), given) => {
             Ok(Caller(AccessScope::all(&TenantId::main()), ApiKeyId(INTERNAL_KEY_ID.to_owned())))
         }
         Ok(_) => Err(throttle_failure(app, peer, unauthorized).await),

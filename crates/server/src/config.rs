@@ -4,7 +4,7 @@ mod check;
 
 pub(crate) use check::HostResources;
 
-use crate::fields::{self, FieldError};
+use crate::field_coercion::{self, FieldError};
 use ash_sandbox::EgressPolicy;
 use clap::{
     Args, ValueEnum,
@@ -366,13 +366,14 @@ fn prices(text: &str) -> Result<ash_model::ModelPrices, String> {
 }
 
 fn given_prices(json: &str) -> Result<BTreeMap<String, ash_model::GivenPrice>, String> {
-    let object = fields::parse_unique_object(json.as_bytes()).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => "it must be an object that names each model once".to_owned(),
-        _ => format!("it is no JSON from line {}, column {} on", error.line(), error.column()),
-    })?;
+    let object =
+        field_coercion::parse_unique_object(json.as_bytes()).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => "it must be an object that names each model once".to_owned(),
+            _ => format!("it is no JSON from line {}, column {} on", error.line(), error.column()),
+        })?;
     let models: BTreeMap<String, serde_json::Value> =
-        fields::as_written(object).map_err(|error| error.to_string())?;
-    let price = |(model, given): (String, serde_json::Value)| match fields::as_written(given) {
+        field_coercion::as_written(object).map_err(|error| error.to_string())?;
+    let price = |(model, given): (String, serde_json::Value)| match field_coercion::as_written(given) {
         Ok(price) => Ok((model, price)),
         Err(FieldError::Unknown(words)) => Err(format!("{model}.{words}")),
         Err(error) => Err(error.within(&model).to_string()),

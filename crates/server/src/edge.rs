@@ -1,21 +1,21 @@
 //! The edge: everything between a socket and a handler. It bounds what clients can take of the server before they are
 //! known, and what a slow or silent one can hold.
 
+mod allowed_hosts;
+mod auth_throttle;
 mod body;
 mod connections;
 mod headers;
-mod hosts;
-mod memory;
+mod memory_trim;
 mod peer_uid;
-mod socket;
-mod streams;
-mod throttle;
+mod stream_limit;
+mod timeout_socket;
 
+pub(crate) use allowed_hosts::{AllowedHosts, check_host};
+pub(crate) use auth_throttle::FailedAuthThrottle;
 pub(crate) use body::{BodySpooler, BufferedBody, read_file, with_timeout};
 pub(crate) use connections::{HttpServer, PeerAddresses, ReservedConnection, raise_open_files};
 pub(crate) use headers::{cors, no_store};
-pub(crate) use hosts::{AllowedHosts, check_host};
-pub(crate) use memory::{set_mmap_threshold, trim_memory_forever};
+pub(crate) use memory_trim::{set_mmap_threshold, trim_memory_forever};
 pub(crate) use peer_uid::is_own_user;
-pub(crate) use streams::{KeyStreamLimiter, StreamPermit, TooManyStreams};
-pub(crate) use throttle::FailedAuthThrottle;
+pub(crate) use stream_limit::{KeyStreamLimiter, StreamPermit, TooManyStreams};

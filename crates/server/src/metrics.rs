@@ -279,7 +279,7 @@ impl ServerMetrics {
     pub(crate) fn encode(&self, counts: PoolCounts, active: u64, capacity: usize) -> String {
         self.uptime.set(i64::try_from(self.uptime().as_secs()).unwrap_or(i64::MAX));
         self.sessions.set(i64::try_from(active).unwrap_or(i64::MAX));
-        self.longest_poll.set(crate::stretch::longest_poll().as_secs_f64());
+        self.longest_poll.set(crate::poll_time::longest_poll().as_secs_f64());
         self.capacity.set(i64::try_from(capacity).unwrap_or(i64::MAX));
         self.sandboxes.set((counts.waiting + counts.running) as i64);
         let states = [

@@ -3,24 +3,24 @@
 mod agents;
 mod artifacts;
 mod checkpoints;
-mod cleaning;
+mod compaction;
+mod extract;
 mod files;
 mod health;
-mod infinite;
 mod keys;
 mod limits;
-mod listing;
 mod locks;
+mod mcp_secrets;
 mod messages;
-mod options;
-mod owners;
 mod permissions;
 mod provider;
 mod queue;
 mod quotas;
-mod secrets;
+mod retention;
+mod session_list;
+mod session_metadata;
+mod session_options;
 mod sessions;
-mod take;
 mod usage;
 mod workspaces;
 
@@ -56,8 +56,8 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/api/agents/{name}", get(agents::get).patch(agents::change).delete(agents::delete))
         .route("/api/agents/{name}/config", get(agents::config).patch(agents::change_config))
         // Sessions
-        .route("/api/sessions", get(listing::sessions).post(sessions::create))
-        .route("/api/sessions/{id}", get(sessions::get).patch(owners::change).delete(sessions::end))
+        .route("/api/sessions", get(session_list::sessions).post(sessions::create))
+        .route("/api/sessions/{id}", get(sessions::get).patch(session_metadata::change).delete(sessions::end))
         .route("/api/sessions/{id}/config", patch(sessions::change_config))
         .route("/api/sessions/{id}/pause", post(sessions::pause))
         .route("/api/sessions/{id}/resume", post(sessions::resume))
@@ -105,9 +105,9 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/api/usage", get(usage::usage))
         .route("/api/usage/stats", get(usage::stats))
         // What goes by itself, and who ordered what
-        .route("/api/retention", get(cleaning::retention).post(cleaning::apply_retention))
-        .route("/api/prune", post(cleaning::prune))
-        .route("/api/audit", get(cleaning::audit))
+        .route("/api/retention", get(retention::retention).post(retention::apply_retention))
+        .route("/api/prune", post(retention::prune))
+        .route("/api/audit", get(retention::audit))
         // Keys
         .route("/api/api-keys", get(keys::list).post(keys::create))
         .route("/api/api-keys/{id}", delete(keys::delete))

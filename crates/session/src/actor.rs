@@ -1,63 +1,63 @@
 //! The one who looks after a session: takes wishes, listens to the sandbox, and does what `State::next` says.
 //! It may die at any line; the next one reads the log and goes on.
 
-mod back;
-mod close;
+mod background_work;
+mod capture;
+mod closing;
 mod commit;
 mod enter;
 mod exec;
 mod furnish;
-mod gauge;
 mod greeting;
-mod hear;
 mod idle;
-mod load;
+mod limits_watchdog;
 mod lock;
-mod lost;
+mod lost_tree;
+mod mailbox;
+mod options_change;
 mod permission;
 mod recall;
-mod rest;
+mod records;
 mod retell;
 mod rewind;
 mod salvage;
-mod save;
-mod settings;
 mod setup;
+mod start;
+mod takeover;
 mod transcript;
 mod tree;
-mod wake;
-mod wishes;
+mod workspace_rewind;
 
-pub(crate) use back::AgentMemoryTree;
 pub use exec::ExecOutput;
 pub(crate) use exec::base_env;
-pub(crate) use load::ActorChannels;
 pub use lock::LockRequest;
-pub use settings::OptionsChange;
-pub(crate) use wishes::{ActorMessage, CommandReply, FileAccessMode, ForkPoint, ReplySender};
+pub(crate) use mailbox::{ActorMessage, CommandReply, FileAccessMode, ForkPoint, ReplySender};
+pub use options_change::OptionsChange;
+pub(crate) use takeover::ActorChannels;
+pub(crate) use workspace_rewind::AgentMemoryTree;
 
 use crate::{
     Error, Result,
-    common::{Sandbox, Workspace},
-    live::LiveDirectory,
-    logs::AgentLogBuffer,
+    agent_logs::AgentLogBuffer,
+    live_directory::LiveDirectory,
     pool::{Admission, SandboxPhase, SandboxPhaseCell},
-    rooms::Services,
+    services::Services,
     state::{NextStep, RemainingBudget, SessionState, StateCommand},
+    workspace::{Sandbox, Workspace},
 };
 use ash_driver::{AgentDriver, TurnTracker};
 use ash_model::{ConcurrentTurn, Incarnation, SessionStatus, TurnId};
 use ash_sandbox::{JournalRecord, RecordStream, SandboxHandle};
 use ash_snapshot::CapturedSnapshot;
 use ash_store::{Lease, SessionRow};
-use close::SessionClosing;
+use capture::{CaptureBackoff, CaptureOccasion};
+use closing::SessionClosing;
 use exec::ExecTable;
-use gauge::LimitsWatchdog;
-use hear::UnwrittenRecords;
 use idle::IdleState;
+use limits_watchdog::LimitsWatchdog;
+use options_change::PendingOptionsChange;
+use records::UnwrittenRecords;
 use rewind::PendingRewind;
-use save::{CaptureBackoff, CaptureOccasion};
-use settings::PendingOptionsChange;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, mpsc},
@@ -139,7 +139,7 @@ pub(crate) struct SessionActor {
     resuming: Vec<ReplySender<CommandReply>>,
     forking: Vec<ReplySender<ForkPoint>>,
     rewinding: VecDeque<PendingRewind>,
-    writing: Vec<ReplySender<load::GuardedFileSource>>,
+    writing: Vec<ReplySender<takeover::GuardedFileSource>>,
     changes: VecDeque<PendingOptionsChange>,
     closing: Option<SessionClosing>,
     /// What was heard and could not be written yet.
@@ -175,10 +175,10 @@ impl Drop for RemoteWait {
 type EffectTask = JoinHandle<EffectOutcome>;
 
 enum EffectOutcome {
-    Started(Box<Result<wake::CompletedStart>>),
+    Started(Box<Result<start::CompletedStart>>),
     Saved {
         occasion: CaptureOccasion,
-        result: Result<Option<save::LockedCapture>>,
+        result: Result<Option<capture::LockedCapture>>,
         began: Instant,
     },
     /// The sandbox is gone; this is what it still said.

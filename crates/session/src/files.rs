@@ -1,7 +1,7 @@
 //! A session's files for those outside: from the live tree while there is one, else from its checkpoint.
 //! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
 
-use crate::{Error, Result, common::WriterGuard, live::open_root};
+use crate::{Error, Result, live_directory::open_root, workspace::WriterGuard};
 use ash_snapshot::{
     FileInfo, FileOwner, FileStat, Folder, LinkPolicy, PathChange, RelPath, Repo, SnapshotEntry, TreeId,
     changes,

@@ -5,8 +5,8 @@ use crate::{
     actor::{ActorMessage, AgentMemoryTree, ForkPoint},
     blocking,
     files::FileSource,
-    live::open_root,
-    rooms::Services,
+    live_directory::open_root,
+    services::Services,
     sessions::native_id,
     witness::{self, IdFrom},
 };

@@ -4,7 +4,7 @@ use crate::{
     Error, LogVisibility, Result, Sessions,
     actor::{ActorMessage, ForkPoint},
     files::{FileSource, WorkspaceFiles},
-    rooms::Services,
+    services::Services,
     state::{CommandRefusal, SessionState, StateCommand},
 };
 use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};

@@ -1,7 +1,7 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{live::CheckpointFallback, path_list::PathList, state::SessionState};
+use crate::{live_directory::CheckpointFallback, path_list::PathList, state::SessionState};
 use ash_driver::{ConversationSource, ResumedConversation};
 use ash_model::{
     AdoptionPoint, EventSeq, Receipt, ResumeComparison, ResumePath, ResumeSource, Tier, TreeOrigin,

@@ -3,19 +3,19 @@
 //! whoever is at work stays. A session whose sandbox goes is captured and paused, and comes back with its next message.
 
 mod memory;
-mod place;
-mod warm;
+mod slots;
+mod warm_pool;
 
-pub(crate) use place::{Admission, SandboxPermit};
-pub(crate) use warm::{SandboxBuildSpec, WarmSandbox, WarmSandboxKind, run as keep_warm};
+pub(crate) use slots::{Admission, SandboxPermit};
+pub(crate) use warm_pool::{SandboxBuildSpec, WarmSandbox, WarmSandboxKind, run as keep_warm};
 
 use crate::{
     Error, Result,
     actor::{ActorMessage, CommandReply, ReplySender},
-    logs::AgentLogBuffer,
+    agent_logs::AgentLogBuffer,
 };
 use ash_model::{Quotas, SessionRowId, TenantId, WorkspaceId};
-use place::{SandboxSlots, SlotTicket};
+use slots::{SandboxSlots, SlotTicket};
 use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
@@ -29,7 +29,7 @@ use tokio::{
     sync::{futures::Notified, mpsc, oneshot},
     time::Instant,
 };
-use warm::WarmPool;
+use warm_pool::WarmPool;
 
 /// How often those in front of the line look again by themselves: memory comes back without a word, and whoever was at work
 /// does not say that it rests.

@@ -1,7 +1,7 @@
 //! A limit in dollars holds only where the model has a price. Without one it is refused: when a session is made or changed,
 //! and for each message before it is queued.
 
-use crate::{Error, Result, rooms::ServiceSettings};
+use crate::{Error, Result, services::ServiceSettings};
 use ash_model::{AgentRuntime, SessionOptions};
 use ash_store::AgentVersion;
 

@@ -1,9 +1,9 @@
 //! All sessions of this server: who looks after which, and what they share.
 
 mod create;
-mod keeper;
-mod space;
-mod start;
+mod free_space;
+mod recovery;
+mod registry;
 mod writes;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     files,
     keyed_mutex::KeyedMutex,
     pool::{Admission, PoolCounts, SandboxPermit, SandboxPhase},
-    rooms::Services,
+    services::Services,
     state::{StateCommand, Turn, WakePolicy},
 };
 use ash_model::{
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 pub use crate::actor::ExecOutput;
 pub use create::NewSession;
 pub use writes::LocklessWrite;
-pub(crate) use {create::native_id, space::is_cold, start::list_names};
+pub(crate) use {create::native_id, free_space::is_cold, recovery::list_names};
 
 /// How long captures may take after the grace of a shutdown; what is not done by then is taken over at the next start.
 const CAPTURES: Duration = Duration::from_secs(60);

@@ -10,15 +10,15 @@ mod apply;
 mod budget;
 mod death;
 mod decide;
-mod meter;
 mod next;
 mod permission;
-mod steer;
+mod steering;
+mod usage_meter;
 
 pub use budget::{RemainingBudget, SessionBudget};
-pub use meter::{UsageContext, UsageMeter};
 pub use permission::PendingPermission;
 pub(crate) use permission::cancelled;
+pub use usage_meter::{UsageContext, UsageMeter};
 
 use ash_driver::AgentInput;
 use ash_model::{

@@ -9,10 +9,10 @@
 
 use crate::{
     Error, Result, Sessions, blocking,
-    bounds::{self, of_disk},
-    common::{ExclusiveGuard, Workspace},
     files::{FileSource, WorkspaceFiles},
-    live::{LiveDirectory, make_dir, open_root},
+    live_directory::{LiveDirectory, make_dir, open_root},
+    resource_limits::{self, of_disk},
+    workspace::{ExclusiveGuard, Workspace},
 };
 use ash_snapshot::{DiskUsage, FileOwner, Folder, LinkPolicy, RelPath};
 use ash_store::SessionRow;
@@ -121,12 +121,12 @@ fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage))
         bytes: room(most.bytes, new.bytes, old.bytes),
         files: room(most.files, new.files, old.files),
     };
-    let is = bounds::weigh(&common.live, room)?;
+    let is = resource_limits::weigh(&common.live, room)?;
     let then = DiskUsage {
         bytes: is.bytes.saturating_add(new.bytes).saturating_sub(old.bytes),
         files: is.files.saturating_add(new.files).saturating_sub(old.files),
     };
-    match bounds::reached(None, then, most) {
+    match resource_limits::reached(None, then, most) {
         Some(reached) => Err(Error::NoRoom(reached)),
         None => {
             common.set_disk_usage(then);
@@ -170,7 +170,7 @@ impl Sessions {
     pub async fn upload(&self, session: &SessionRow, least: DiskUsage) -> Result<WorkspaceUpload> {
         self.check_room_for_work()?;
         let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(DiskUsage::UNLIMITED);
-        if let Some(reached) = bounds::reached(None, least, most) {
+        if let Some(reached) = resource_limits::reached(None, least, most) {
             return Err(Error::NoRoom(reached));
         }
         let common = self.rooms().workspace(session.workspace);
@@ -242,7 +242,8 @@ impl Sessions {
             Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
             // Not made yet, or lost: what it will hold is the agent's own files, or its last checkpoint.
             Err(ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. }) => {
-                bounds::reached(None, new, most).map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
+                resource_limits::reached(None, new, most)
+                    .map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
             }
             Err(error) => Err(error.into()),
         })

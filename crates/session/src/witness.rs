@@ -4,22 +4,22 @@
 
 mod adopt;
 mod compare;
-mod packs;
-mod records;
+mod pack_history;
+mod pack_proofs;
 mod repair;
 mod tombstones;
 
 pub use compare::SessionBehindWitness;
 pub use repair::{RepairMode, RepairedSession};
-pub(crate) use {adopt::reconcile, packs::PackHistory, tombstones::note as note_purge};
+pub(crate) use {adopt::reconcile, pack_history::PackHistory, tombstones::note as note_purge};
 
 use crate::{
-    Error, Result, Sessions, blocking, far::RemoteHistory, live::LiveDirectory, rooms::Services,
-    sessions::native_id,
+    Error, Result, Sessions, blocking, live_directory::LiveDirectory, remote::RemoteHistory,
+    services::Services, sessions::native_id,
 };
 use ash_model::{Epoch, HistorySource, SessionId, SessionRowId, Slug, TenantId, Timestamp, WorkspaceId};
 use compare::{SessionLogEndMap, TombstoneMap, behind_bucket, behind_packs, is_explained};
-use records::{PackProof, PackProofs};
+use pack_proofs::{PackProof, PackProofs};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::{

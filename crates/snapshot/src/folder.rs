@@ -5,15 +5,15 @@
 //! opened beneath a handle in one step, and what was opened is then asked what it is.
 
 mod attributes;
+mod change_owner;
 mod descent;
+mod disk_usage;
 mod erase;
-mod force;
-mod hand_over;
-mod loans;
+mod forced_open;
 mod merge;
+mod mode_loans;
 mod open;
-mod tour;
-mod weigh;
+mod walker;
 mod write;
 mod xattrs;
 
@@ -28,10 +28,10 @@ use rustix::io::Errno;
 
 pub(crate) use attributes::{FileAttributes, FileTime};
 pub(crate) use descent::{DescentPurpose, TreeDescent};
-pub(crate) use force::{ForcedHandle, force_directory, open_to_read};
+pub use disk_usage::DiskUsage;
+pub(crate) use forced_open::{ForcedHandle, force_directory, open_to_read};
 pub(crate) use open::{open_beneath, pass_beneath};
-pub(crate) use tour::{DirectoryWalker, WalkerEvent, names_into};
-pub use weigh::DiskUsage;
+pub(crate) use walker::{DirectoryWalker, WalkerEvent, names_into};
 pub(crate) use write::{give_to, make_directory};
 pub(crate) use xattrs::{set_xattrs, xattrs};
 
@@ -97,7 +97,7 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Folder, Error> {
         // A trailing slash would make the kernel follow a link in spite of O_NOFOLLOW.
         let plain: PathBuf = path.components().collect();
-        let handle = force::open_root(&plain)
+        let handle = forced_open::open_root(&plain)
             .map_err(|e| Error::system("open the folder", path.as_os_str().as_bytes(), e))?;
         Ok(Folder { handle })
     }
@@ -108,7 +108,7 @@ impl Folder {
         let mut folder = Folder::open(above)?;
         for name in names {
             let name = name.as_bytes();
-            let handle = force::open_child(folder.fd(), name)
+            let handle = forced_open::open_child(folder.fd(), name)
                 .map_err(|e| Error::system("open the folder", name, e))?;
             folder = Folder { handle };
         }
@@ -123,7 +123,7 @@ impl Folder {
 
     /// The names in this directory itself, sorted by bytes.
     pub fn list(&self) -> Result<Vec<FolderEntry>, Error> {
-        tour::list(self.fd()).map_err(|e| Error::system("list", b".", e))
+        walker::list(self.fd()).map_err(|e| Error::system("list", b".", e))
     }
 
     /// The regular files beneath, sorted by path. `skip(name, is_dir)` leaves a file or a whole directory out;

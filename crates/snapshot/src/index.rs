@@ -11,21 +11,21 @@
 //! ```
 //! Records count up to the last BASE: it names the snapshot in which everything before it can be found.
 
+mod cache;
 mod edit;
 mod entries;
 mod log;
-mod shelf;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
+pub(crate) use cache::IndexCache;
 pub(crate) use entries::{IndexEntries, IndexEntry, IndexedContent, IndexedFileKind, StatFingerprint};
 pub(crate) use log::base_of;
-pub(crate) use shelf::IndexCache;
 
 use crate::folder::FileTime;
-use crate::id::{ObjectId, PackId};
 use crate::object::{ObjectLocation, ObjectRef, StoredContent};
+use crate::object_id::{ObjectId, PackId};
 use crate::{SkipReason, TreeId};
 
 /// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again

@@ -3,30 +3,30 @@
 //! [`Folder`] is the only way by which the host touches anything a sandbox can write. [`Repo`] turns folders
 //! into snapshots and back. Everything here blocks; async callers use `spawn_blocking`.
 
+mod chunker;
 mod codec;
-mod cut;
-mod cutting;
-mod disk;
+mod disk_writer;
+mod encryption_key;
 mod error;
-mod far;
+mod file_chunker;
 mod folder;
-mod id;
 mod index;
-mod key;
 mod object;
+mod object_id;
 mod pack;
 mod path;
+mod remote;
 mod repo;
-mod retain;
+mod retention;
 mod tree_id;
 mod watch;
 
-pub use disk::{DiskWriter, SimulatedCrash};
+pub use disk_writer::{DiskWriter, SimulatedCrash};
+pub use encryption_key::EncryptionKey;
 pub use error::{Error, SnapshotErrorKind};
-pub use far::{FetchProgress, PackPrefix, PackRange, RemotePackSource};
 pub use folder::{DiskUsage, FileInfo, FileKind, FileOwner, FileStat, Folder, FolderEntry, LinkPolicy};
-pub use key::EncryptionKey;
 pub use path::{BadPath, RelPath};
+pub use remote::{FetchProgress, PackPrefix, PackRange, RemotePackSource};
 pub use repo::{
     CaptureGuard, CaptureRequest, CaptureRoot, CapturedSnapshot, ChangeTracking, ContentId, DamagedSnapshot,
     DifferenceKind, DonorTree, ExcludeFilter, FileContentReader, FileEntry, FileEntryKind, FolderCheck,
@@ -34,7 +34,7 @@ pub use repo::{
     RepoLock, RepoLockMode, RestoreReport, RestoreTarget, SkipReason, SkippedEntry, SnapshotEntry,
     SnapshotInfo, SnapshotProgress, SummaryNote, UnchangedPolicy, VerifyDepth, VerifyReport, changes,
 };
-pub use retain::{RetentionCandidate, SnapshotRetention};
+pub use retention::{RetentionCandidate, SnapshotRetention};
 pub use tree_id::{BadTreeId, TreeId};
 pub use watch::{
     FilesystemWatch, MappedFile, SharedMappings, TouchedNames, TouchedPaths, TrackedFolder, WatchError,

@@ -21,7 +21,7 @@
 
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number, put_signed};
 use crate::folder::FileTime;
-use crate::id::{ObjectId, PackId};
+use crate::object_id::{ObjectId, PackId};
 use crate::path::is_name;
 
 const DIR: u8 = 1;

@@ -26,8 +26,8 @@ pub(crate) use read::{PackFile, UnpackBuffers, damaged, is_sealed, table_at};
 pub(crate) use write::{BlockWriter, LiveRanges, PackDestination, PackWriter, is_worth_trimming, without};
 
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
-use crate::id::{ObjectId, PackId};
 use crate::object::{ObjectLocation, ObjectRef};
+use crate::object_id::{ObjectId, PackId};
 
 pub(crate) const MAGIC: &[u8; 8] = b"ASHPACK\x01";
 pub(crate) const FOOTER: usize = 1 + 8 + 4 + 32;

@@ -1,23 +1,23 @@
 //! The repository: a tenant's snapshots. Each capture adds one pack with what was new; what was not is found in
 //! the packs before.
 
-mod arrive;
-mod audit;
+mod active_captures;
+mod capture;
 mod changes;
-mod collect;
 mod compare;
-mod conceal;
+mod discarded;
+mod entries;
 mod fetch;
-mod forgotten;
+mod folder_check;
+mod gc;
+mod import;
 mod inventory;
-mod leaves;
 mod notes;
 mod read;
 mod references;
 mod restore;
-mod take;
+mod seal;
 mod tombstones;
-mod under_way;
 mod verify;
 
 use std::collections::HashMap;
@@ -29,34 +29,34 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
-pub use arrive::PackImport;
-pub use audit::{FolderCheck, FolderCheckMethod, MismatchPolicy};
-pub use changes::{PathChange, changes};
-pub use collect::{GcReport, GcRoots, RepoLock, RepoLockMode};
-pub use compare::{DifferenceKind, FolderDifference};
-pub use leaves::{ContentId, FileEntry, FileEntryKind};
-pub use notes::SnapshotInfo;
-pub use read::{FileContentReader, SnapshotEntry};
-pub use restore::{DonorTree, RestoreReport, RestoreTarget};
-pub use take::{
+pub use active_captures::CaptureGuard;
+pub use capture::{
     CaptureRequest, CaptureRoot, CapturedSnapshot, ChangeTracking, ExcludeFilter, SkipReason, SkippedEntry,
     SnapshotProgress, SummaryNote, UnchangedPolicy,
 };
-pub use under_way::CaptureGuard;
+pub use changes::{PathChange, changes};
+pub use compare::{DifferenceKind, FolderDifference};
+pub use entries::{ContentId, FileEntry, FileEntryKind};
+pub use folder_check::{FolderCheck, FolderCheckMethod, MismatchPolicy};
+pub use gc::{GcReport, GcRoots, RepoLock, RepoLockMode};
+pub use import::PackImport;
+pub use notes::SnapshotInfo;
+pub use read::{FileContentReader, SnapshotEntry};
+pub use restore::{DonorTree, RestoreReport, RestoreTarget};
 pub use verify::{DamagedSnapshot, VerifyDepth, VerifyReport};
 
+use active_captures::ActiveCaptures;
 use read::ContentBlocks;
-use under_way::ActiveCaptures;
 
 pub(crate) use inventory::PackInventory;
 
-use crate::disk::DiskWriter;
-use crate::far::{RemotePackCache, RemotePackSource};
-use crate::id::{ObjectNamer, PackId};
+use crate::disk_writer::DiskWriter;
+use crate::encryption_key::EncryptionKey;
 use crate::index::IndexCache;
-use crate::key::EncryptionKey;
 use crate::object::ObjectRef;
+use crate::object_id::{ObjectNamer, PackId};
 use crate::pack::{PackDestination, PackFile, TEMPORARY, UnpackBuffers, damaged, file_name};
+use crate::remote::{RemotePackCache, RemotePackSource};
 use crate::{Error, TreeId};
 
 /// A capture that still runs is younger than this; what is older was left by one that died.

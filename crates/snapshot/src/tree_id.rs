@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::id::{ObjectId, PackId};
+use crate::object_id::{ObjectId, PackId};
 
 const DIGITS: usize = 64 + 32;
 

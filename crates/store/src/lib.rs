@@ -21,7 +21,7 @@ pub use seal::{PURGED, SealingKey, SecretEnv};
 pub use sqlite::SqliteStore;
 pub use usage::{UsageGrouping, UsageQuery, UsageReportRow};
 
-use ash_model::far::{AgentDefinition, SessionTombstone};
+use ash_model::remote::{AgentDefinition, SessionTombstone};
 use ash_model::{
     AgentName, Epoch, Event, EventSeq, FailureKind, Incarnation, JournalPosition, LogCursor, ResourceUsage,
     SessionId, SessionRowId, SessionStatus, Slug, TenantId, Timestamp, TurnId, WorkspaceId, WorkspaceRewind,

@@ -6,8 +6,8 @@ use ash_model::{
     Image, JournalPosition, LogCursor, MessageDelta, ModelProvider, NewEvent, OwnerId, Problem,
     ResourceLimits, SandboxRequirements, SessionId, SessionLock, SessionMetadata, SessionOptions,
     SessionRowId, SessionStatus, Slug, TenantId, Timestamp, TurnId, WorkspaceId,
-    far::{AgentDefinition, SessionManifest, SessionTombstone},
-    luggage::EventLine,
+    embedded_log::EventLine,
+    remote::{AgentDefinition, SessionManifest, SessionTombstone},
 };
 use uuid::Uuid;
 

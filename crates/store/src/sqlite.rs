@@ -1,16 +1,16 @@
 //! SQLite: one file, one writer. The default for a single server, and nothing to install.
 
+mod adoption;
 mod audit;
-mod census;
-mod far;
-mod list;
 mod messages;
 mod purge;
 mod read;
+mod remote_state;
+mod replication;
 mod resources;
+mod session_list;
 mod trash;
 mod usage;
-mod witness;
 mod workspaces;
 mod write;
 mod writer;
@@ -23,7 +23,7 @@ use crate::{
     SecretEnv, SessionFilter, SessionLogEnd, SessionPage, SessionRow, Store, TenantSnapshots, TurnRow,
     UsageGrouping, UsageQuery, UsageReportRow, WorkspaceRow,
 };
-use ash_model::far::{AgentDefinition, SessionTombstone};
+use ash_model::remote::{AgentDefinition, SessionTombstone};
 use ash_model::{
     AgentName, Epoch, Event, EventSeq, Incarnation, JournalPosition, LogCursor, ResourceUsage, SessionId,
     SessionRowId, SessionStatus, Slug, TenantId, Timestamp, TurnId, WorkspaceId, WorkspaceRewind,
@@ -233,7 +233,7 @@ impl Store for SqliteStore {
     }
 
     async fn sessions(&self, scope: &AccessScope, filter: &SessionFilter) -> Result<SessionPage> {
-        list::sessions(&self.readers, scope, filter).await
+        session_list::sessions(&self.readers, scope, filter).await
     }
 
     async fn needs_recovery(&self) -> Result<Vec<SessionRowId>> {
@@ -362,31 +362,35 @@ impl Store for SqliteStore {
 
     async fn set_remote(&self, place: &str) -> Result<()> {
         let place = place.to_owned();
-        self.writer.write(move |db| Box::pin(async move { far::set_place(db, &place).await })).await
+        self.writer.write(move |db| Box::pin(async move { replication::set_place(db, &place).await })).await
     }
 
     async fn pending_uploads(&self, limit: u32, except: &[SessionRowId]) -> Result<Vec<PendingUpload>> {
         let except: Vec<i64> = except.iter().map(|session| session.0).collect();
         let except = serde_json::to_string(&except).expect("a list of numbers");
-        far::outgoing(&self.readers, limit, &except).await
+        replication::outgoing(&self.readers, limit, &except).await
     }
 
     async fn mark_uploaded(&self, what: &PendingUpload, seq: EventSeq, at: Timestamp) -> Result<()> {
         let what = what.clone();
-        self.writer.write(move |db| Box::pin(async move { far::sent(db, &what, seq, at).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { replication::sent(db, &what, seq, at).await }))
+            .await
     }
 
     async fn replication_lag(&self) -> Result<ReplicationLag> {
-        far::lag(&self.readers).await
+        replication::lag(&self.readers).await
     }
 
     async fn remote_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>> {
-        far::packs(&self.readers, tenant).await
+        replication::packs(&self.readers, tenant).await
     }
 
     async fn add_remote_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()> {
         let (tenant, packs) = (tenant.clone(), packs.to_vec());
-        self.writer.write(move |db| Box::pin(async move { far::add_packs(db, &tenant, &packs).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { replication::add_packs(db, &tenant, &packs).await }))
+            .await
     }
 
     async fn sealed_values(&self, no: SessionRowId) -> Result<SealedSessionValues> {
@@ -395,28 +399,30 @@ impl Store for SqliteStore {
 
     async fn rebuild(&self, rebuilt: RebuiltSession) -> Result<bool> {
         let seal = self.seal.clone();
-        self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &seal, &rebuilt).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { replication::rebuild(db, &seal, &rebuilt).await }))
+            .await
     }
 
     async fn adopt(&self, adoption: HistoryAdoption) -> Result<()> {
         // Whose events a fork shares changes where two histories part.
         self.lineages.lock().expect("nobody panics while holding it").clear();
         let adopted =
-            self.writer.write(move |db| Box::pin(async move { witness::adopt(db, &adoption).await })).await;
+            self.writer.write(move |db| Box::pin(async move { adoption::adopt(db, &adoption).await })).await;
         self.lineages.lock().expect("nobody panics while holding it").clear();
         adopted
     }
 
     async fn raise_epoch(&self, workspace: WorkspaceId, epoch: Epoch) -> Result<()> {
         self.writer
-            .write(move |db| Box::pin(async move { witness::raise_epoch(db, workspace, epoch).await }))
+            .write(move |db| Box::pin(async move { adoption::raise_epoch(db, workspace, epoch).await }))
             .await
     }
 
     async fn trash_by_tombstone(&self, no: SessionRowId, at: Timestamp, by: AuditActor) -> Result<()> {
         let seal = self.seal.clone();
         self.writer
-            .write(move |db| Box::pin(async move { witness::purge_again(db, &seal, no, (at, &by)).await }))
+            .write(move |db| Box::pin(async move { adoption::purge_again(db, &seal, no, (at, &by)).await }))
             .await
     }
 
@@ -440,19 +446,19 @@ impl Store for SqliteStore {
         name: &AgentName,
         version: u32,
     ) -> Result<Option<AgentDefinition>> {
-        far::definition(&self.readers, tenant, name, version).await
+        replication::definition(&self.readers, tenant, name, version).await
     }
 
     async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<SessionLogEnd>> {
-        witness::log_positions(&self.readers, tenant).await
+        adoption::log_positions(&self.readers, tenant).await
     }
 
     async fn tombstones(&self) -> Result<Vec<(SessionRowId, SessionTombstone)>> {
-        witness::tombstones(&self.readers, false, u32::MAX).await
+        adoption::tombstones(&self.readers, false, u32::MAX).await
     }
 
     async fn tombstone(&self, no: SessionRowId) -> Result<Option<(SessionTombstone, bool)>> {
-        witness::tombstone(&self.readers, no).await
+        adoption::tombstone(&self.readers, no).await
     }
 
     async fn check_integrity(&self) -> Result<Option<String>> {
@@ -464,7 +470,7 @@ impl Store for SqliteStore {
             .write(move |db| {
                 Box::pin(async move {
                     for agent in &agents {
-                        far::add_agent(db, agent, at).await?;
+                        replication::add_agent(db, agent, at).await?;
                     }
                     Ok(())
                 })
@@ -555,51 +561,57 @@ impl Store for SqliteStore {
 
     async fn enqueue_deletes(&self, keys: &[String], at: Timestamp) -> Result<()> {
         let keys = keys.to_vec();
-        self.writer.write(move |db| Box::pin(async move { far::doom(db, &keys, at).await })).await
+        self.writer.write(move |db| Box::pin(async move { replication::doom(db, &keys, at).await })).await
     }
 
     async fn queued_deletes(&self, limit: u32) -> Result<Vec<(i64, String)>> {
-        far::doomed(&self.readers, limit).await
+        replication::doomed(&self.readers, limit).await
     }
 
     async fn cancel_deletes(&self, keys: &[String]) -> Result<()> {
         let keys = serde_json::to_string(keys).expect("a list of strings");
-        self.writer.write(move |db| Box::pin(async move { far::spare(db, &keys).await })).await
+        self.writer.write(move |db| Box::pin(async move { replication::spare(db, &keys).await })).await
     }
 
     async fn forget_remote_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let (tenant, packs) = (tenant.clone(), serde_json::to_string(packs).expect("a list of strings"));
         self.writer
-            .write(move |db| Box::pin(async move { far::forget_packs(db, &tenant, &packs).await }))
+            .write(move |db| Box::pin(async move { replication::forget_packs(db, &tenant, &packs).await }))
             .await
     }
 
     async fn remote_state(&self, tenant: &TenantId) -> Result<RemoteState> {
-        census::state(&self.readers, tenant).await
+        remote_state::state(&self.readers, tenant).await
     }
 
     async fn retract(&self, tenant: &TenantId, what: RemoteRetraction) -> Result<()> {
         let tenant = tenant.clone();
-        self.writer.write(move |db| Box::pin(async move { census::retract(db, &tenant, &what).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { remote_state::retract(db, &tenant, &what).await }))
+            .await
     }
 
     async fn missing_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
-        census::missing(&self.readers, tenant).await
+        remote_state::missing(&self.readers, tenant).await
     }
 
     async fn add_remote_object(&self, key: &str, size: u64) -> Result<()> {
         let key = key.to_owned();
-        self.writer.write(move |db| Box::pin(async move { census::add_object(db, &key, size).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { remote_state::add_object(db, &key, size).await }))
+            .await
     }
 
     async fn forget_remote_objects(&self, keys: &[String]) -> Result<()> {
         let keys = serde_json::to_string(keys).expect("a list of strings");
-        self.writer.write(move |db| Box::pin(async move { census::forget_objects(db, &keys).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { remote_state::forget_objects(db, &keys).await }))
+            .await
     }
 
     async fn dequeue_deletes(&self, numbers: &[i64]) -> Result<()> {
         let numbers = serde_json::to_string(numbers).expect("a list of numbers");
-        self.writer.write(move |db| Box::pin(async move { far::undoom(db, &numbers).await })).await
+        self.writer.write(move |db| Box::pin(async move { replication::undoom(db, &numbers).await })).await
     }
 
     async fn usage(

@@ -1,28 +1,30 @@
 //! What every `Store` promises. A promise is a function over `&dyn Store`; `promises!` is the list of all of
 //! them, and each backend runs the whole list on a fresh database of its own.
 
+#[path = "contract/adoption.rs"]
+mod adoption;
 #[path = "contract/agents.rs"]
 mod agents;
 #[path = "contract/audit.rs"]
 mod audit;
-#[path = "contract/census.rs"]
-mod census;
-#[path = "contract/far.rs"]
-mod far;
 #[path = "contract/fixture.rs"]
 mod fixture;
-#[path = "contract/keep.rs"]
-mod keep;
+#[path = "contract/idempotency.rs"]
+mod idempotency;
 #[path = "contract/log.rs"]
 mod log;
-#[path = "contract/once.rs"]
-mod once;
 #[path = "contract/owners.rs"]
 mod owners;
 #[path = "contract/purge.rs"]
 mod purge;
 #[path = "contract/reading.rs"]
 mod reading;
+#[path = "contract/remote_state.rs"]
+mod remote_state;
+#[path = "contract/replication.rs"]
+mod replication;
+#[path = "contract/retention.rs"]
+mod retention;
 #[path = "contract/sessions.rs"]
 mod sessions;
 #[path = "contract/sqlite.rs"]
@@ -31,8 +33,6 @@ mod sqlite;
 mod trash;
 #[path = "contract/usage.rs"]
 mod usage;
-#[path = "contract/witness.rs"]
-mod witness;
 
 /// Hands the list of promises to a macro, which makes a test of each.
 macro_rules! promises {
@@ -59,13 +59,13 @@ macro_rules! promises {
             audit::a_step_that_fails_is_not_told
             audit::every_deed_has_its_line_and_pages_leave_none_out
             audit::what_is_overdue_or_has_rested_is_found
-            witness::a_purged_session_leaves_a_tombstone_until_it_is_sent
-            witness::a_session_that_is_made_again_begins_with_a_later_epoch
-            witness::what_the_rules_give_up_is_in_the_audit
-            witness::a_longer_history_goes_on_where_the_database_stopped
-            witness::a_history_that_took_another_way_becomes_a_fork
-            witness::a_log_that_grew_since_it_was_compared_is_left_alone
-            witness::how_far_logs_go_is_told_with_the_trash
+            adoption::a_purged_session_leaves_a_tombstone_until_it_is_sent
+            adoption::a_session_that_is_made_again_begins_with_a_later_epoch
+            adoption::what_the_rules_give_up_is_in_the_audit
+            adoption::a_longer_history_goes_on_where_the_database_stopped
+            adoption::a_history_that_took_another_way_becomes_a_fork
+            adoption::a_log_that_grew_since_it_was_compared_is_left_alone
+            adoption::how_far_logs_go_is_told_with_the_trash
             usage::a_step_counts_what_it_says_or_nothing
             usage::sums_are_of_what_one_may_see
             usage::sums_are_of_a_time
@@ -107,8 +107,8 @@ macro_rules! promises {
             agents::an_agent_changes_only_where_it_is_asked_to
             agents::a_deleted_agent_goes_on_counting_but_forgets_its_settings
             agents::a_key_opens_its_tenant_until_it_is_removed
-            keep::checkpoints_are_given_up_but_for_those_that_are_needed
-            keep::nobody_comes_to_stand_on_what_was_given_up
+            retention::checkpoints_are_given_up_but_for_those_that_are_needed
+            retention::nobody_comes_to_stand_on_what_was_given_up
             trash::what_is_in_the_trash_is_seen_by_nobody
             trash::nothing_is_left_of_what_is_buried
             trash::a_parent_stays_as_long_as_its_forks
@@ -119,31 +119,31 @@ macro_rules! promises {
             purge::the_audit_keeps_its_lines_of_a_purged_session_without_its_name
             purge::idempotency_keys_of_a_purged_session_are_free
             purge::a_parent_that_comes_back_for_its_forks_stays_in_the_trash
-            far::what_was_not_sent_is_to_be_sent
-            far::an_agent_that_changes_is_sent_again
-            far::what_comes_back_is_as_it_was
-            far::a_fork_comes_back_after_its_parent
-            far::what_is_to_be_deleted_is_told_until_it_is
-            far::a_sealed_environment_travels_sealed
-            far::secrets_are_stored_sealed_and_change
-            census::what_is_said_to_be_remote_is_listed
-            census::what_is_taken_back_is_to_be_sent_again
-            census::what_was_sent_since_is_not_taken_back
-            census::what_is_missing_is_forgotten_with_its_pack_and_its_place
-            once::a_retry_finds_what_the_first_made
-            once::of_many_at_once_one_is_the_first
-            once::a_refused_key_is_free_unless_its_turn_was_accepted
-            once::an_old_key_may_be_used_again
-            once::old_deltas_go_but_not_those_of_a_turn_that_is_not_over
-            once::an_old_delta_of_no_turn_goes
+            replication::what_was_not_sent_is_to_be_sent
+            replication::an_agent_that_changes_is_sent_again
+            replication::what_comes_back_is_as_it_was
+            replication::a_fork_comes_back_after_its_parent
+            replication::what_is_to_be_deleted_is_told_until_it_is
+            replication::a_sealed_environment_travels_sealed
+            replication::secrets_are_stored_sealed_and_change
+            remote_state::what_is_said_to_be_remote_is_listed
+            remote_state::what_is_taken_back_is_to_be_sent_again
+            remote_state::what_was_sent_since_is_not_taken_back
+            remote_state::what_is_missing_is_forgotten_with_its_pack_and_its_place
+            idempotency::a_retry_finds_what_the_first_made
+            idempotency::of_many_at_once_one_is_the_first
+            idempotency::a_refused_key_is_free_unless_its_turn_was_accepted
+            idempotency::an_old_key_may_be_used_again
+            idempotency::old_deltas_go_but_not_those_of_a_turn_that_is_not_over
+            idempotency::an_old_delta_of_no_turn_goes
         }
     };
 }
 
 mod on_sqlite {
     use super::{
-        agents, audit, census, far, keep, log, once, owners, purge, reading, sessions, sqlite, trash, usage,
-        witness,
+        adoption, agents, audit, idempotency, log, owners, purge, reading, remote_state, replication,
+        retention, sessions, sqlite, trash, usage,
     };
 
     macro_rules! kept {

@@ -1,7 +1,7 @@
 //! What the object store has, as the proxy saw it come, and how it hangs together.
 
 use crate::proxy::Stored;
-use ash_model::{far::SessionManifest, luggage};
+use ash_model::{embedded_log, remote::SessionManifest};
 use ash_snapshot::{Repo, TreeId};
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -62,8 +62,9 @@ impl Arrived {
         while let Some(text) = next.take() {
             let tree = TreeId::parse(&text).expect("a tree");
             self.check_pack(tree.pack_name(), &format!("the log of {id}"));
-            let record = self.repo.note(&tree, luggage::SESSION_NOTE).expect("a pack").expect("a record");
-            let record: luggage::PackSessionRecord = serde_json::from_slice(&record).expect("a record");
+            let record =
+                self.repo.note(&tree, embedded_log::SESSION_NOTE).expect("a pack").expect("a record");
+            let record: embedded_log::PackSessionRecord = serde_json::from_slice(&record).expect("a record");
             assert_eq!(record.session, *id, "another's log");
             next = (record.after > base).then_some(record.previous);
         }

@@ -6,7 +6,7 @@ mod stream;
 
 use super::failure::{CallTarget, ProviderFailure, ProviderKeyOwner, ProviderRefusal};
 use super::http::HttpPost;
-use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, calling};
+use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, service_call};
 use crate::cancel::CancelToken;
 use request::ThinkingScope;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl ModelClient for AnthropicClient {
     ) -> Result<ModelReply, Error> {
         let asked = CallTarget { model: &self.model, key: ProviderKeyOwner::Server };
         let mut thoughts = ThinkingScope::OfTheTurn;
-        calling::call_with_retries(&asked, sink, cancel, |sink| {
+        service_call::call_with_retries(&asked, sink, cancel, |sink| {
             let answer = self.call(request, thoughts, sink, cancel);
             match answer {
                 Err(failure) if thoughts == ThinkingScope::OfTheTurn && is_about_thoughts(&failure) => {
@@ -58,7 +58,7 @@ impl AnthropicClient {
     ) -> Result<ModelReply, ProviderFailure> {
         let body = request::body(&self.model, request, thoughts);
         let headers = &[("anthropic-version", "2023-06-01")];
-        calling::call::<AnthropicAssembler>(
+        service_call::call::<AnthropicAssembler>(
             &self.socket,
             &HttpPost { target: "/v1/messages", headers, body: &body },
             sink,

@@ -6,7 +6,7 @@ mod stream;
 
 use super::failure::{CallTarget, ProviderKeyOwner};
 use super::http::HttpPost;
-use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, calling};
+use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, service_call};
 use crate::cancel::CancelToken;
 use crate::conversation::{AssistantBlock, TranscriptTurn};
 use crate::ids;
@@ -44,8 +44,9 @@ impl ModelClient for OpenAiClient {
         let asked = CallTarget { model: &self.model, key: ProviderKeyOwner::Client };
         let body = request::body(&self.model, request);
         let post = HttpPost { target: &self.target, headers: &[], body: &body };
-        let call = |sink: AnswerSink<'_>| calling::call::<OpenAiAssembler>(&self.socket, &post, sink, cancel);
-        calling::call_with_retries(&asked, sink, cancel, call).map(|reply| named(reply, request.turns))
+        let call =
+            |sink: AnswerSink<'_>| service_call::call::<OpenAiAssembler>(&self.socket, &post, sink, cancel);
+        service_call::call_with_retries(&asked, sink, cancel, call).map(|reply| named(reply, request.turns))
     }
 }
 

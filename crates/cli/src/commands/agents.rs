@@ -4,8 +4,8 @@ use super::environment;
 use crate::{
     api::{ApiClient, CliError, Result, percent_encode},
     args::{AgentCommand, DeployArgs},
-    out::{self, TerminalStyle, TextTable, paint},
     settings::running_server,
+    terminal::{self, TerminalStyle, TextTable, paint},
 };
 use ash_model::FailureKind;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -34,13 +34,13 @@ pub(crate) async fn deploy(deploy: DeployArgs) -> Result<()> {
     let body = json!({ "name": name, "files": files, "env": env });
     let answer = ApiClient::new(&deploy.settings).post("/api/agents", &body).await?;
     if deploy.settings.json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(());
     }
     let agent = &answer["agent"];
     eprintln!(
         "{} deployed {} version {} ({}, {} files)",
-        out::paint_err(TerminalStyle::Green, "✓"),
+        terminal::paint_err(TerminalStyle::Green, "✓"),
         agent["name"].as_str().unwrap_or_default(),
         agent["version"],
         agent["runtime"].as_str().unwrap_or_default(),
@@ -110,7 +110,7 @@ pub(crate) async fn run(api: &ApiClient, command: AgentCommand, as_json: bool) -
                 answer => answer?,
             };
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             } else {
                 info(&answer["agent"])
             }
@@ -119,7 +119,7 @@ pub(crate) async fn run(api: &ApiClient, command: AgentCommand, as_json: bool) -
         AgentCommand::Delete { name } => {
             let answer = api.delete(&format!("/api/agents/{}", percent_encode(&name))).await?;
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             } else {
                 eprintln!("deleted {name}; its sessions go on")
             }
@@ -131,7 +131,7 @@ pub(crate) async fn run(api: &ApiClient, command: AgentCommand, as_json: bool) -
 async fn list(api: &ApiClient, as_json: bool) -> Result<()> {
     let answer = api.get("/api/agents").await?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(());
     }
     let now = jiff::Timestamp::now();
@@ -142,7 +142,7 @@ async fn list(api: &ApiClient, as_json: bool) -> Result<()> {
             (text("name"), Some(TerminalStyle::Bold)),
             (agent["version"].to_string(), None),
             (text("runtime"), None),
-            (out::format_age(&text("updatedAt"), now), Some(TerminalStyle::Dim)),
+            (terminal::format_age(&text("updatedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     // The built-in one is there without a deploy, and made by its first session.

@@ -1,9 +1,9 @@
 //! What a session's agent made beside the project: its plan, and documents for its user.
 
-use super::{history, sessions::path};
+use super::{checkpoints, sessions::path};
 use crate::{
     api::{ApiClient, CliError, Result, percent_encode},
-    out::{self, TerminalStyle, TextTable},
+    terminal::{self, TerminalStyle, TextTable},
 };
 use reqwest::Method;
 use std::path::Path;
@@ -11,9 +11,9 @@ use std::path::Path;
 pub(crate) async fn plan(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, &format!("/plan{}", at(checkpoint)))).await;
-    let answer = answer.map_err(|failure| history::named(&id, failure))?;
+    let answer = answer.map_err(|failure| checkpoints::named(&id, failure))?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     match answer["plan"].as_str() {
@@ -29,9 +29,9 @@ pub(crate) async fn plan(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_
 pub(crate) async fn list(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, &format!("/artifacts{}", at(checkpoint)))).await;
-    let answer = answer.map_err(|failure| history::named(&id, failure))?;
+    let answer = answer.map_err(|failure| checkpoints::named(&id, failure))?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     let found = answer["artifacts"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -47,8 +47,8 @@ pub(crate) async fn list(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_
         table.row(vec![
             // A name with a line break would look like two.
             (text("path").replace(char::is_control, "\u{fffd}"), None),
-            (out::format_bytes(file["size"].as_u64().unwrap_or(0)), None),
-            (out::format_age(text("modifiedAt"), now), Some(TerminalStyle::Dim)),
+            (terminal::format_bytes(file["size"].as_u64().unwrap_or(0)), None),
+            (terminal::format_age(text("modifiedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -66,11 +66,11 @@ pub(crate) async fn read(
     let name: Vec<String> = name.split('/').map(percent_encode).collect();
     let url = path(&id, &format!("/artifacts/{}{}", name.join("/"), at(checkpoint)));
     let response = api.send(api.request(Method::GET, &url)).await;
-    let response = response.map_err(|failure| history::named(&id, failure))?;
+    let response = response.map_err(|failure| checkpoints::named(&id, failure))?;
     let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
     let written = match to {
         Some(file) => std::fs::write(file, &bytes),
-        None => out::print_bytes(&bytes),
+        None => terminal::print_bytes(&bytes),
     };
     written.map_err(CliError::from_io("cannot write"))?;
     Ok(0)

@@ -1,12 +1,12 @@
 //! Talking to an agent.
 
-use super::{folder, permission, sessions, show};
+use super::{permission, push_pull, sessions, show};
 use crate::{
     api::{ApiClient, CliError, Result},
     args::ChatArgs,
-    out::{TerminalStyle, paint_err},
+    session_stream::SessionStream,
     settings::home,
-    stream::SessionStream,
+    terminal::{TerminalStyle, paint_err},
 };
 use rustyline::{
     Completer, Config, Editor, Helper, Highlighter, Hinter,
@@ -19,10 +19,10 @@ use std::io::{IsTerminal, Read};
 
 pub(crate) async fn run(chat: ChatArgs) -> Result<u8> {
     let api = ApiClient::new(&chat.settings);
-    let dir = chat.dir.as_deref().map(folder::canonical_folder).transpose()?;
+    let dir = chat.dir.as_deref().map(push_pull::canonical_folder).transpose()?;
     let (id, agent) = session(&api, &chat).await?;
     if let Some(dir) = &dir {
-        folder::push(&api, &id, dir, folder::FileSelection::of(chat.all)).await?;
+        push_pull::push(&api, &id, dir, push_pull::FileSelection::of(chat.all)).await?;
     }
     let message = match &chat.message {
         Some(message) => Some(message.clone()),
@@ -97,7 +97,7 @@ async fn one_shot(api: &ApiClient, (id, agent): (&str, &str), message: &str, as_
         let mut answer: serde_json::Value =
             permission::announce_while_waiting(api, id, sent).await?.json().await.unwrap_or_default();
         answer["sessionId"] = json!(id);
-        crate::out::json(&answer);
+        crate::terminal::json(&answer);
         return sessions::exit_code(api, id, &answer).await;
     }
     eprintln!("Session: {id}\nAgent: {agent}");

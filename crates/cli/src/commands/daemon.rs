@@ -4,8 +4,8 @@ use super::parse_key_values;
 use crate::{
     api::{ApiClient, CliError, Result},
     args::DaemonArgs,
-    out::{self, TerminalStyle, paint},
     settings::{ClientSettings, RunningServer, data_dir, running_server},
+    terminal::{self, TerminalStyle, paint},
 };
 use ash_model::FailureKind;
 use std::{
@@ -39,7 +39,7 @@ pub(crate) async fn start(daemon: DaemonArgs) -> Result<()> {
         if !daemon.env.is_empty() || daemon.port.is_some() || daemon.take_over {
             eprintln!(
                 "{} nothing was changed: -e, --port and --take-over count only when a server starts. `ash restart` with the same flags starts it again with them; its sessions go on",
-                out::paint_err(TerminalStyle::Yellow, "!")
+                terminal::paint_err(TerminalStyle::Yellow, "!")
             );
         }
         return Ok(());
@@ -49,14 +49,14 @@ pub(crate) async fn start(daemon: DaemonArgs) -> Result<()> {
         .mode(0o700)
         .create(&data)
         .map_err(CliError::from_io("cannot make the data directory"))?;
-    let spinner = out::spinner("starting the server");
+    let spinner = terminal::spinner("starting the server");
     let pid = spawn(&daemon, &data)?;
     let started = wait_until_up(pid, &data).await;
     spinner.finish_and_clear();
     let running = started?;
     eprintln!(
         "{} ash {} at {} (pid {})",
-        out::paint_err(TerminalStyle::Green, "✓"),
+        terminal::paint_err(TerminalStyle::Green, "✓"),
         running.version,
         running.url,
         running.pid
@@ -132,10 +132,10 @@ pub(crate) async fn stop() -> Result<()> {
         eprintln!("no server is running here");
         return Ok(());
     };
-    let spinner = out::spinner("stopping: running turns get 10 s, then every session is saved");
+    let spinner = terminal::spinner("stopping: running turns get 10 s, then every session is saved");
     end(running.pid, libc::SIGTERM).await?;
     spinner.finish_and_clear();
-    eprintln!("{} stopped; every session is saved", out::paint_err(TerminalStyle::Green, "✓"));
+    eprintln!("{} stopped; every session is saved", terminal::paint_err(TerminalStyle::Green, "✓"));
     Ok(())
 }
 
@@ -169,13 +169,13 @@ async fn end(pid: u32, signal: i32) -> Result<()> {
 pub(crate) async fn status(settings: &ClientSettings) -> Result<()> {
     let health = ApiClient::new(settings).get("/health").await?;
     if settings.json {
-        out::json(&health);
+        terminal::json(&health);
         return Ok(());
     }
     let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
     println!(
         "{} at {}",
-        out::status(health["status"].as_str().unwrap_or("?")),
+        terminal::status(health["status"].as_str().unwrap_or("?")),
         settings.server_url().unwrap_or_default()
     );
     let own = running_server().filter(|own| Some(&own.url) == settings.server_url().as_ref());
@@ -204,7 +204,7 @@ fn duration(seconds: u64) -> String {
 }
 
 pub(crate) async fn health(settings: &ClientSettings) -> Result<()> {
-    out::json(&ApiClient::new(settings).get("/health").await?);
+    terminal::json(&ApiClient::new(settings).get("/health").await?);
     Ok(())
 }
 
@@ -219,7 +219,7 @@ pub(crate) async fn logs(follow: bool) -> Result<()> {
     loop {
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(CliError::from_io("cannot read the log"))?;
-        if out::print_bytes(&text).is_err() || !follow {
+        if terminal::print_bytes(&text).is_err() || !follow {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -2,24 +2,24 @@
 //! cannot be read is something to report.
 
 mod agents;
+mod data_dir;
 mod database;
-mod far;
-mod given;
 mod machine;
-mod place;
-mod service;
-mod walls;
+mod object_store;
+mod running_server;
+mod sandbox;
+mod server_settings;
 
 use crate::{
     api::{CliError, Result},
-    out::{self, TerminalStyle, paint},
     settings::{ClientSettings, RunningServer, running_server},
+    terminal::{self, TerminalStyle, paint},
 };
 use ash_server::{SandboxSetting, ServerConfig};
 use clap::Parser;
-pub(super) use given::settings_by_flag;
+use running_server::ServerHealth;
 use serde_json::{Value, json};
-use service::ServerHealth;
+pub(super) use server_settings::settings_by_flag;
 
 /// The server's settings as it would read them, without a command line.
 #[derive(Parser)]
@@ -35,7 +35,7 @@ impl ServerConfigArgs {
         server.map(|server| server.config).map_err(|error| {
             let text = error.to_string();
             let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            CliError::invalid(format!("{reason}{}", given::variable_of(&error)))
+            CliError::invalid(format!("{reason}{}", server_settings::variable_of(&error)))
         })
     }
 }
@@ -78,7 +78,7 @@ fn lines(text: impl Into<String>) -> Vec<String> {
 pub(crate) async fn run(settings: &ClientSettings) -> Result<u8> {
     let checks = examine(settings).await;
     if settings.json {
-        out::json(&report(&checks));
+        terminal::json(&report(&checks));
     } else {
         show(&checks);
     }
@@ -87,11 +87,11 @@ pub(crate) async fn run(settings: &ClientSettings) -> Result<u8> {
 
 async fn examine(settings: &ClientSettings) -> Vec<DoctorCheck> {
     let own = running_server();
-    let noted = own.as_ref().and_then(given::config_of);
+    let noted = own.as_ref().and_then(server_settings::config_of);
     let here = ServerConfigArgs::of_environment();
-    let told = service::query_server_health(settings).await;
+    let told = running_server::query_server_health(settings).await;
     let mut checks = vec![machine::kernel()];
-    checks.extend(own.as_ref().filter(|_| noted.is_some()).map(given::judge));
+    checks.extend(own.as_ref().filter(|_| noted.is_some()).map(server_settings::judge));
     match (noted.clone(), here) {
         (Some(config), _) | (None, Ok(config)) => {
             // What it has, and not only what it was told, is in the same note.
@@ -102,7 +102,7 @@ async fn examine(settings: &ClientSettings) -> Vec<DoctorCheck> {
         (None, Err(failure)) => checks.push(settings_problem(&failure)),
     }
     match &told {
-        Ok(told) => checks.extend(service::health_checks(told)),
+        Ok(told) => checks.extend(running_server::health_checks(told)),
         Err(check) => checks.push(check.clone()),
     }
     checks
@@ -117,7 +117,7 @@ async fn of_this_machine(
     let noted = own.filter(|(_, noted)| *noted).map(|(own, _)| own);
     let told = own.map(|(own, _)| told.filter(|told| told.is_of(own)).ok_or(()));
     let mut checks = vec![machine::clock(config)];
-    checks.extend(walls::check(config).await);
+    checks.extend(sandbox::check(config).await);
     if config.sandbox != SandboxSetting::Docker {
         checks.extend(machine::groups(config));
     } else {
@@ -125,15 +125,15 @@ async fn of_this_machine(
         checks.push(machine::limits(config, ash_sandbox::CgroupSupport::None));
     }
     checks.extend([machine::landlock(), machine::seccomp()]);
-    checks.extend(walls::required(config));
-    checks.extend(place::check(config));
+    checks.extend(sandbox::required(config));
+    checks.extend(data_dir::check(config));
     checks.extend(database::check(config, told).await);
     match told {
-        Some(told) => checks.extend(told.ok().and_then(far::told)),
-        None => checks.extend(far::check(config).await),
+        Some(told) => checks.extend(told.ok().and_then(object_store::told)),
+        None => checks.extend(object_store::check(config).await),
     }
     checks.extend(agents::check(config, noted).await);
-    checks.push(service::port(config).await);
+    checks.push(running_server::port(config).await);
     checks
 }
 
@@ -170,11 +170,11 @@ fn show(checks: &[DoctorCheck]) {
             CheckSeverity::Problem => (TerminalStyle::Red, "✗"),
         };
         let indent = width + 4;
-        for (n, line) in out::wrapped(&check.found, indent).iter().enumerate() {
+        for (n, line) in terminal::wrapped(&check.found, indent).iter().enumerate() {
             let (mark, name) = if n == 0 { (paint(colour, mark), check.name) } else { (" ".to_owned(), "") };
             println!("{mark} {name:width$}  {line}");
         }
-        for line in check.remedy.iter().flat_map(|line| out::wrapped(line, indent)) {
+        for line in check.remedy.iter().flat_map(|line| terminal::wrapped(line, indent)) {
             println!("{:indent$}{}", "", paint(TerminalStyle::Dim, &line));
         }
     }

@@ -3,7 +3,7 @@
 use crate::{
     api::{ApiClient, Result, percent_encode},
     args::KeyCommand,
-    out::{self, TerminalStyle, TextTable},
+    terminal::{self, TerminalStyle, TextTable},
 };
 use serde_json::json;
 
@@ -12,7 +12,7 @@ pub(crate) async fn run(api: &ApiClient, command: KeyCommand, as_json: bool) -> 
         KeyCommand::Create { label, owner } => {
             let made = api.post("/api/api-keys", &json!({ "label": label, "owner": owner })).await?;
             if as_json {
-                out::json(&made);
+                terminal::json(&made);
             } else {
                 println!("{}", made["key"].as_str().unwrap_or_default());
             }
@@ -20,7 +20,7 @@ pub(crate) async fn run(api: &ApiClient, command: KeyCommand, as_json: bool) -> 
         KeyCommand::List => {
             let answer = api.get("/api/api-keys").await?;
             if as_json {
-                out::json(&answer);
+                terminal::json(&answer);
                 return Ok(());
             }
             let mut table = TextTable::new(&["ID", "OWNER", "LABEL", "CREATED"]);
@@ -39,7 +39,7 @@ pub(crate) async fn run(api: &ApiClient, command: KeyCommand, as_json: bool) -> 
         KeyCommand::Delete { id } => {
             let answer = api.delete(&format!("/api/api-keys/{}", percent_encode(&id))).await?;
             if as_json {
-                out::json(&answer);
+                terminal::json(&answer);
             } else {
                 eprintln!("{} opens nothing any more", id);
             }

@@ -1,13 +1,13 @@
 //! What agents wait for: leave to make a call, and answers to questions.
 
-mod details;
+mod call_details;
 
 use super::sessions::path;
 use crate::{
     api::{ApiClient, CliError, Result, percent_encode},
-    out::{self, TerminalStyle, paint, paint_err},
+    terminal::{self, TerminalStyle, paint, paint_err},
 };
-use details::{Before, choices, details, first, rule};
+use call_details::{Before, choices, details, first, rule};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use std::{
@@ -28,7 +28,7 @@ pub(crate) async fn list(api: &ApiClient, id: &str, as_json: bool) -> Result<u8>
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, "/permissions")).await?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     let found = entries(&answer);
@@ -113,7 +113,7 @@ async fn send_verdict(
     let told = api.post(&path(id, &format!("/permissions/{}", percent_encode(permission))), body).await;
     let answer = api.unless_ended(id, told).await?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
     } else {
         eprintln!("{}", if answer["behavior"] == "allow" { "allowed" } else { "denied" });
     }
@@ -180,7 +180,7 @@ pub(crate) async fn announce_while_waiting<T>(
         for asked in entries(&pending) {
             if seen.insert(asked["id"].to_string()) {
                 let line = json!({ "event": "permission_request", "data": asked });
-                eprintln!("{}", out::escaped(&line.to_string()));
+                eprintln!("{}", terminal::escaped(&line.to_string()));
             }
         }
     }
@@ -291,7 +291,7 @@ async fn ask(asked: &Value, before: &Before) -> std::io::Result<Option<Value>> {
         }
         let more = match hidden.lines().count() {
             0 => String::new(),
-            lines => format!(", m: show more ({})", out::plural(lines as u64, "line")),
+            lines => format!(", m: show more ({})", terminal::plural(lines as u64, "line")),
         };
         let always = if suggestions(asked).is_empty() { "" } else { ", a1: allow always" };
         let Some(said) = prompt(&format!("allow? [y/N{more}{always}, or why not] ")).await? else {

@@ -3,7 +3,7 @@
 use super::doctor::ServerConfigArgs;
 use crate::{
     api::{CliError, Result},
-    out::{self, TerminalStyle, paint},
+    terminal::{self, TerminalStyle, paint},
 };
 use ash_server::{RepairMode, RepairReport, RepairedSession};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub(super) async fn run(yes: bool, as_json: bool) -> Result<u8> {
     let repaired = ash_server::repair(&config, how).await;
     let repaired = repaired.map_err(|error| CliError::invalid(error.to_string()))?;
     match as_json {
-        true => out::json(&shown(&repaired, yes)),
+        true => terminal::json(&shown(&repaired, yes)),
         false => print_report(&repaired, yes),
     }
     let failed = repaired.sessions.iter().any(|session| session.failed.is_some());

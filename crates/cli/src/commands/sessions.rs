@@ -1,11 +1,14 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{artifacts, busy, cleaning, environment, folder, history, parse_key_values, permission, show};
+use super::{
+    artifacts, checkpoints, environment, parse_key_values, permission, prune_and_audit, push_pull,
+    queue_and_lock, show,
+};
 use crate::{
     api::{ApiClient, CliError, Result, percent_encode},
     args::{ListSessionsArgs, SessionCommand, SessionOptionArgs},
-    out::{self, TerminalStyle, TextTable, paint},
-    stream::{SessionStream, SessionStreamItem},
+    session_stream::{SessionStream, SessionStreamItem},
+    terminal::{self, TerminalStyle, TextTable, paint},
 };
 use ash_model::FailureKind;
 use reqwest::Method;
@@ -28,7 +31,7 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             dir,
             all,
         } => {
-            let dir = dir.map(|dir| folder::canonical_folder(&dir)).transpose()?;
+            let dir = dir.map(|dir| push_pull::canonical_folder(&dir)).transpose()?;
             let mut options = json!({
                 "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode,
                 "extraEnv": environment(&env)?.into_iter().collect::<BTreeMap<_, _>>(),
@@ -42,13 +45,13 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             name_ignored(&made["session"]);
             // Said before the folder is copied: if that fails, the session is there all the same.
             if as_json {
-                out::json(&made)
+                terminal::json(&made)
             } else {
                 println!("{id}")
             }
             match dir {
                 Some(dir) => {
-                    Ok(folder::push(api, &id, &dir, folder::FileSelection::of(all)).await?.exit_code())
+                    Ok(push_pull::push(api, &id, &dir, push_pull::FileSelection::of(all)).await?.exit_code())
                 }
                 None => Ok(0),
             }
@@ -58,26 +61,26 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             send(api, &id, body, (raw, as_json)).await
         }
         SessionCommand::Queue { id, first, cancel } => {
-            busy::queue(api, &id, (&first, &cancel), as_json).await
+            queue_and_lock::queue(api, &id, (&first, &cancel), as_json).await
         }
         SessionCommand::Lock { id, ttl, holder, takeover } => {
-            busy::lock(api, &id, (ttl, holder, takeover), as_json).await
+            queue_and_lock::lock(api, &id, (ttl, holder, takeover), as_json).await
         }
-        SessionCommand::Unlock { id } => busy::unlock(api, &id, as_json).await,
+        SessionCommand::Unlock { id } => queue_and_lock::unlock(api, &id, as_json).await,
         SessionCommand::Config { id, options } => {
             let id = api.session_id(&id).await?;
             let answer = api.patch(&path(&id, "/config"), &Value::Object(option_values(&options)?)).await?;
             name_ignored(&answer["session"]);
-            out::json(if as_json { &answer } else { &answer["session"]["config"] });
+            terminal::json(if as_json { &answer } else { &answer["session"]["config"] });
             Ok(0)
         }
         SessionCommand::List(listing) => list(api, listing, as_json).await,
-        SessionCommand::Prune(prune) => cleaning::prune(api, prune, as_json).await,
+        SessionCommand::Prune(prune) => prune_and_audit::prune(api, prune, as_json).await,
         SessionCommand::Label { id, metadata } => {
             let id = api.session_id(&id).await?;
             let answer = api.patch(&path(&id, ""), &json!({ "metadata": map(&metadata)? })).await?;
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             }
             Ok(0)
         }
@@ -85,7 +88,7 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             let id = api.session_id(&id).await?;
             let answer = api.get(&path(&id, "")).await?;
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             } else {
                 show::session(&answer["session"])
             }
@@ -101,7 +104,7 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             let id = api.session_id(&id).await?;
             let answer = api.delete(&path(&id, if purge { "?purge=true" } else { "" })).await?;
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             } else if purge {
                 eprintln!("{} is in the trash, and will be gone for good", short(&id))
             } else {
@@ -117,10 +120,12 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
                 // A private one has no name, and the server says what that means.
                 body["workspace"] = json!(parent["session"]["workspace"].as_str().unwrap_or("private"));
             }
-            let answer =
-                api.post(&path(&id, "/fork"), &body).await.map_err(|failure| history::named(&id, failure))?;
+            let answer = api
+                .post(&path(&id, "/fork"), &body)
+                .await
+                .map_err(|failure| checkpoints::named(&id, failure))?;
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             } else {
                 println!("{}", answer["session"]["id"].as_str().unwrap_or_default())
             }
@@ -131,7 +136,7 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             let answer = api.post(&path(&id, "/interrupt"), &json!({})).await?;
             let ran = !answer["turn"].is_null();
             if as_json {
-                out::json(&answer)
+                terminal::json(&answer)
             } else {
                 eprintln!("{}", if ran { "interrupted" } else { "no turn runs" })
             }
@@ -150,13 +155,13 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             tail(api, &id, (kind.as_deref(), since.as_deref()), as_json).await
         }
         SessionCommand::Checkpoints { id, limit, before } => {
-            history::list(api, &id, (limit, before), as_json).await
+            checkpoints::list(api, &id, (limit, before), as_json).await
         }
         SessionCommand::Checkpoint { id, number } => {
-            history::show_checkpoint(api, &id, number, as_json).await
+            checkpoints::show_checkpoint(api, &id, number, as_json).await
         }
         SessionCommand::Rewind { id, checkpoint, files } => {
-            history::rewind(api, &id, (checkpoint, files), as_json).await
+            checkpoints::rewind(api, &id, (checkpoint, files), as_json).await
         }
         SessionCommand::Files { id, path, checkpoint } => {
             files(api, &id, (path.as_deref(), checkpoint), as_json).await
@@ -170,24 +175,24 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
         }
         SessionCommand::Diff { id, from, to, name_only } => {
             let id = api.session_id(&id).await?;
-            let between = folder::CheckpointRange { from, to };
-            let diff = folder::diff(api, &id, between, (name_only, as_json)).await;
-            diff.map_err(|failure| history::named(&id, failure))
+            let between = push_pull::CheckpointRange { from, to };
+            let diff = push_pull::diff(api, &id, between, (name_only, as_json)).await;
+            diff.map_err(|failure| checkpoints::named(&id, failure))
         }
         SessionCommand::Pull { id, dir, force } => {
             let id = api.session_id(&id).await?;
             let local = if force {
-                folder::LocalChangePolicy::Overwrite
+                push_pull::LocalChangePolicy::Overwrite
             } else {
-                folder::LocalChangePolicy::KeepLocal
+                push_pull::LocalChangePolicy::KeepLocal
             };
-            folder::pull(api, &id, &dir, local, as_json).await
+            push_pull::pull(api, &id, &dir, local, as_json).await
         }
         SessionCommand::Push { id, dir, all } => {
             let id = api.session_id(&id).await?;
-            let pushed = folder::push(api, &id, &dir, folder::FileSelection::of(all)).await?;
+            let pushed = push_pull::push(api, &id, &dir, push_pull::FileSelection::of(all)).await?;
             if as_json {
-                out::json(&pushed.json());
+                terminal::json(&pushed.json());
             }
             Ok(pushed.exit_code())
         }
@@ -199,7 +204,7 @@ pub(crate) fn path(id: &str, rest: &str) -> String {
 }
 
 fn short(id: &str) -> String {
-    if out::is_custom_id(id) { id.to_owned() } else { id.chars().take(8).collect() }
+    if terminal::is_custom_id(id) { id.to_owned() } else { id.chars().take(8).collect() }
 }
 
 fn map(metadata: &[String]) -> Result<BTreeMap<String, String>> {
@@ -272,14 +277,18 @@ fn name_ignored(session: &Value) {
 
 async fn post_action(api: &ApiClient, id: &str, action: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
-    let spinner = out::spinner(&format!("{action}: saving the workspace"));
+    let spinner = terminal::spinner(&format!("{action}: saving the workspace"));
     let answer = api.post(&path(&id, &format!("/{action}")), &json!({})).await;
     spinner.finish_and_clear();
     let answer = answer?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
     } else {
-        eprintln!("{} {}", short(&id), out::status(answer["session"]["status"].as_str().unwrap_or_default()));
+        eprintln!(
+            "{} {}",
+            short(&id),
+            terminal::status(answer["session"]["status"].as_str().unwrap_or_default())
+        );
         eprintln!("  come back: ash chat --resume {}", api.short_id(&id).await);
     }
     Ok(0)
@@ -297,14 +306,14 @@ async fn resume(api: &ApiClient, id: &str, options: &Value, (detach, as_json): (
         (answer, _) => answer?,
     };
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     show::receipt(&answer["resume"]);
     if detach {
         return Ok(0);
     }
-    eprintln!("{}", out::paint_err(TerminalStyle::Dim, "following; Ctrl-C leaves it running"));
+    eprintln!("{}", terminal::paint_err(TerminalStyle::Dim, "following; Ctrl-C leaves it running"));
     follow(api, &id, &last_event(api, &id).await?, (None, false)).await
 }
 
@@ -316,7 +325,7 @@ async fn last_event(api: &ApiClient, id: &str) -> Result<String> {
 
 /// Resumes it, and shows how far that has come if it takes long. Answers what the server answers.
 pub(super) async fn resume_with_progress(api: &ApiClient, id: &str, options: &Value) -> Result<Value> {
-    let bar = out::spinner("bringing it back");
+    let bar = terminal::spinner("bringing it back");
     let answer = {
         let to = path(id, "/resume");
         let mut answer = std::pin::pin!(api.post(&to, options));
@@ -343,7 +352,7 @@ async fn watch(api: &ApiClient, id: &str, bar: &indicatif::ProgressBar) {
     };
     while let Ok(SessionStreamItem::Frame(frame)) = stream.next().await {
         if frame.event == "restore_progress" {
-            out::show_restore_progress(bar, &frame.data);
+            terminal::show_restore_progress(bar, &frame.data);
         }
     }
 }
@@ -355,7 +364,7 @@ async fn send(api: &ApiClient, id: &str, body: Value, (raw, as_json): (bool, boo
         let sent = api.send(request.json(&body));
         let answer: Value =
             permission::announce_while_waiting(api, &id, sent).await?.json().await.unwrap_or_default();
-        out::json(&answer);
+        terminal::json(&answer);
         return exit_code(api, &id, &answer).await;
     }
     let stream = SessionStream::send(api, &id, body).await?;
@@ -375,7 +384,7 @@ async fn print_raw(mut stream: SessionStream, api: &ApiClient, session: &str) ->
     loop {
         match stream.next().await? {
             SessionStreamItem::Frame(frame) => {
-                println!("[{}] {}", frame.event, out::escaped(&frame.data.to_string()));
+                println!("[{}] {}", frame.event, terminal::escaped(&frame.data.to_string()));
                 if frame.event == "error" && frame.data["code"] == "session_ended" {
                     return Err(CliError::ended());
                 }
@@ -410,7 +419,7 @@ async fn tail(
         let own = ash_server::EVENTS.join(", ");
         eprintln!(
             "{} {kind} is none of the server's events, so only its agent's own can be. They are: {own}",
-            out::paint_err(TerminalStyle::Yellow, "!")
+            terminal::paint_err(TerminalStyle::Yellow, "!")
         );
     }
     let id = api.session_id(id).await?;
@@ -462,17 +471,17 @@ async fn follow(api: &ApiClient, id: &str, last: &str, (kind, as_json): (Option<
             SessionStreamItem::Frame(frame) if kind.is_some_and(|kind| kind != frame.event) => {}
             SessionStreamItem::Frame(frame) if as_json => {
                 let line = json!({ "id": frame.id, "event": frame.event, "data": frame.data });
-                println!("{}", out::escaped(&line.to_string()));
+                println!("{}", terminal::escaped(&line.to_string()));
             }
             // What it says is in the events beside it.
             SessionStreamItem::Frame(frame) if kind.is_none() && frame.event == "message" => {}
             SessionStreamItem::Frame(frame) => println!(
                 "{} {}",
                 paint(TerminalStyle::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)),
-                out::shortened(&frame.data.to_string(), 160)
+                terminal::shortened(&frame.data.to_string(), 160)
             ),
             SessionStreamItem::Reconnecting => {
-                eprintln!("{}", out::paint_err(TerminalStyle::Dim, "(waiting for the server)"))
+                eprintln!("{}", terminal::paint_err(TerminalStyle::Dim, "(waiting for the server)"))
             }
             SessionStreamItem::Ended => return Ok(0),
         }
@@ -484,7 +493,7 @@ async fn logs(api: &ApiClient, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, "/logs")).await?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     let lines = answer["logs"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -501,15 +510,15 @@ async fn exec(api: &ApiClient, id: &str, command: &str, timeout: Duration, as_js
     let answer = api.post(&path(&id, "/exec"), &json!({ "command": command, "timeout": timeout })).await?;
     let code = u8::try_from(answer["exitCode"].as_i64().unwrap_or(1)).unwrap_or(1);
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(code);
     }
-    out::print_bytes(answer["stdout"].as_str().unwrap_or_default().as_bytes()).ok();
+    terminal::print_bytes(answer["stdout"].as_str().unwrap_or_default().as_bytes()).ok();
     eprint!("{}", answer["stderr"].as_str().unwrap_or_default());
     if answer["timedOut"] == true {
         eprintln!(
             "{}",
-            out::paint_err(
+            terminal::paint_err(
                 TerminalStyle::Yellow,
                 &format!("(ended after {timeout} ms; allow more with --timeout)")
             )
@@ -526,7 +535,7 @@ async fn files(
 ) -> Result<u8> {
     let id = api.session_id(id).await?;
     let at = checkpoint.map(|number| format!("?checkpoint={number}")).unwrap_or_default();
-    let named = |failure| history::named(&id, failure);
+    let named = |failure| checkpoints::named(&id, failure);
     if let Some(file) = file {
         let name: Vec<String> = file.split('/').map(percent_encode).collect();
         let url = path(&id, &format!("/files/{}{at}", name.join("/")));
@@ -534,13 +543,13 @@ async fn files(
         let source = response.headers().get("x-ash-source").and_then(|source| source.to_str().ok());
         let source = source.unwrap_or_default().to_owned();
         let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
-        out::print_bytes(&bytes).map_err(CliError::from_io("cannot write"))?;
+        terminal::print_bytes(&bytes).map_err(CliError::from_io("cannot write"))?;
         tell_source(&source, checkpoint);
         return Ok(0);
     }
     let answer = api.get(&path(&id, &format!("/files{at}"))).await.map_err(named)?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     tell_source(answer["source"].as_str().unwrap_or_default(), checkpoint);
@@ -548,11 +557,11 @@ async fn files(
     let mut table = TextTable::new(&["PATH", "SIZE", "CHANGED"]);
     for file in answer["files"].as_array().into_iter().flatten() {
         let text = |name: &str| file[name].as_str().unwrap_or_default().to_owned();
-        let size = out::format_bytes(file["size"].as_u64().unwrap_or(0));
+        let size = terminal::format_bytes(file["size"].as_u64().unwrap_or(0));
         table.row(vec![
             (text("path"), None),
             (size, None),
-            (out::format_age(&text("modifiedAt"), now), Some(TerminalStyle::Dim)),
+            (terminal::format_age(&text("modifiedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -566,7 +575,7 @@ fn tell_source(source: &str, checkpoint: Option<u64>) {
         (None, "sandbox") => "from its sandbox".to_owned(),
         (None, _) => "from its snapshot: it has no sandbox now".to_owned(),
     };
-    eprintln!("{}", out::paint_err(TerminalStyle::Dim, &words));
+    eprintln!("{}", terminal::paint_err(TerminalStyle::Dim, &words));
 }
 
 /// The last hundred of whosever.
@@ -608,7 +617,7 @@ async fn list(api: &ApiClient, listing: ListSessionsArgs, as_json: bool) -> Resu
 async fn listed(api: &ApiClient, query: &str, as_json: bool) -> Result<u8> {
     let answer = api.get(query).await?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(0);
     }
     let sessions = answer["sessions"].as_array().cloned().unwrap_or_default();
@@ -621,7 +630,7 @@ async fn listed(api: &ApiClient, query: &str, as_json: bool) -> Result<u8> {
     if total > sessions.len() {
         eprintln!(
             "{}",
-            out::paint_err(
+            terminal::paint_err(
                 TerminalStyle::Dim,
                 &format!("{} of {total}; see more with --limit", sessions.len())
             )

@@ -3,9 +3,9 @@
 use super::permission::{PermissionPromptResult, PermissionPrompter, described, summary};
 use crate::{
     api::{ApiClient, CliError, Result},
-    out::{self, TerminalStyle, TextTable, paint, paint_err},
-    stream::{SessionStream, SessionStreamFrame, SessionStreamItem},
-    words,
+    session_stream::{SessionStream, SessionStreamFrame, SessionStreamItem},
+    shell_messages,
+    terminal::{self, TerminalStyle, TextTable, paint, paint_err},
 };
 use ash_model::FailureKind;
 use serde_json::{Value, json};
@@ -26,8 +26,8 @@ pub(crate) fn sessions(sessions: &[Value]) {
             (text("agentName"), None),
             (text("status"), Some(colour(&text("status")))),
             (session["turns"].to_string(), None),
-            (out::format_age(&text("lastActiveAt"), now), Some(TerminalStyle::Dim)),
-            (out::shortened(&text("title"), 48), None),
+            (terminal::format_age(&text("lastActiveAt"), now), Some(TerminalStyle::Dim)),
+            (terminal::shortened(&text("title"), 48), None),
         ]);
     }
     table.print();
@@ -36,7 +36,7 @@ pub(crate) fn sessions(sessions: &[Value]) {
 fn shortest(id: &str, all: &[&str]) -> String {
     let ends = id.char_indices().map(|(at, c)| at + c.len_utf8()).skip(7);
     let unique = |prefix: &str| all.iter().filter(|other| other.starts_with(prefix)).count() <= 1;
-    if out::is_custom_id(id) {
+    if terminal::is_custom_id(id) {
         return id.to_owned();
     }
     ends.map(|end| &id[..end]).find(|prefix| unique(prefix)).unwrap_or(id).to_owned()
@@ -55,7 +55,7 @@ fn colour(status: &str) -> TerminalStyle {
 pub(crate) fn session(session: &Value) {
     let now = jiff::Timestamp::now();
     let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
-    println!("{}  {}", paint(TerminalStyle::Bold, &text("id")), out::status(&text("status")));
+    println!("{}  {}", paint(TerminalStyle::Bold, &text("id")), terminal::status(&text("status")));
     let line = |name: &str, value: String| println!("  {name:<11} {value}");
     if !text("title").is_empty() {
         line("title", text("title"));
@@ -68,8 +68,8 @@ pub(crate) fn session(session: &Value) {
         "checkpoint",
         number("remote").map_or(local.clone(), |n| format!("{local} ({n} in the object store)")),
     );
-    line("created", out::format_age(&text("createdAt"), now));
-    line("active", out::format_age(&text("lastActiveAt"), now));
+    line("created", terminal::format_age(&text("createdAt"), now));
+    line("active", terminal::format_age(&text("lastActiveAt"), now));
     if let Some(parent) = session["parentSessionId"].as_str() {
         line("fork of", parent.to_owned());
     }
@@ -85,11 +85,11 @@ pub(crate) fn session(session: &Value) {
     for asked in session["pending"].as_array().into_iter().flatten() {
         let (tool, id) =
             (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
-        let what = out::shortened(&format!("{tool} {}", summary(asked)), FOLDED);
+        let what = terminal::shortened(&format!("{tool} {}", summary(asked)), FOLDED);
         line("waits for", format!("{what} ({id})"));
     }
     if let Some(error) = session["error"]["error"].as_str() {
-        line("error", paint(TerminalStyle::Red, &words::of_shell(error)));
+        line("error", paint(TerminalStyle::Red, &shell_messages::of_shell(error)));
     }
     if !text("lastText").is_empty() {
         line("last said", text("lastText"));
@@ -225,7 +225,7 @@ struct TurnPrinter {
 
 impl TurnPrinter {
     fn new() -> TurnPrinter {
-        TurnPrinter { spinner: out::spinner("thinking"), open: false, failed: None, cut: None }
+        TurnPrinter { spinner: terminal::spinner("thinking"), open: false, failed: None, cut: None }
     }
 
     fn frame(&mut self, frame: &SessionStreamFrame) {
@@ -241,14 +241,14 @@ impl TurnPrinter {
                 self.line(&format!(
                     "{} {}",
                     paint(TerminalStyle::Cyan, &format!("▸ {name}")),
-                    paint(TerminalStyle::Dim, &out::shortened(&shown, FOLDED))
+                    paint(TerminalStyle::Dim, &terminal::shortened(&shown, FOLDED))
                 ));
             }
             "tool_result" => self.result(&frame.data),
-            "restore_progress" => out::show_restore_progress(&self.spinner, &frame.data),
+            "restore_progress" => terminal::show_restore_progress(&self.spinner, &frame.data),
             "session_start" => {
                 self.spinner.finish_and_clear();
-                self.spinner = out::spinner("thinking");
+                self.spinner = terminal::spinner("thinking");
             }
             "turn_continued" => self.note("the turn was cut and goes on"),
             "message" if frame.data["subtype"] == "api_retry" => {
@@ -282,7 +282,7 @@ impl TurnPrinter {
     fn result(&mut self, data: &Value) {
         let text = data["content"].as_str().map_or_else(|| data["content"].to_string(), str::to_owned);
         let lines = text.lines().count();
-        let first = out::shortened(text.lines().next().unwrap_or_default(), FOLDED);
+        let first = terminal::shortened(text.lines().next().unwrap_or_default(), FOLDED);
         let first = if text.trim().is_empty() { "(no output)".to_owned() } else { first };
         let more = if lines > 1 { format!(" (+{} lines)", lines - 1) } else { String::new() };
         let mark = if data["is_error"] == true {
@@ -291,7 +291,7 @@ impl TurnPrinter {
             paint(TerminalStyle::Dim, "  └")
         };
         self.line(&format!("{mark} {}", paint(TerminalStyle::Dim, &format!("{first}{more}"))));
-        self.spinner = out::spinner("thinking");
+        self.spinner = terminal::spinner("thinking");
     }
 
     fn text(&mut self, text: &str) {

@@ -1,20 +1,20 @@
 //! `ash snapshot`: the repository on its own, for any folder, with no server.
 
-mod check;
 mod gc;
-mod listing;
-mod place;
+mod list;
+mod open_repository;
 mod restore;
 mod save;
+mod verify;
 
 use crate::{
     api::{CliError, Result},
     args::{RepositoryArgs, SnapshotCommand},
-    out,
+    terminal,
 };
 use ash_model::FailureKind;
 use ash_snapshot::{Error, SnapshotProgress};
-use place::OpenRepository;
+use open_repository::OpenRepository;
 use std::{
     error::Error as _,
     path::Path,
@@ -30,23 +30,25 @@ pub(crate) fn run(repository: &RepositoryArgs, command: SnapshotCommand) -> Resu
     let place = |how| OpenRepository::open(repository, how);
     match command {
         SnapshotCommand::Save { folder } => {
-            save::run(&place(place::MissingRepositoryPolicy::Create)?, &folder)
+            save::run(&place(open_repository::MissingRepositoryPolicy::Create)?, &folder)
         }
-        SnapshotCommand::List => listing::run(&place(place::MissingRepositoryPolicy::Refuse)?),
+        SnapshotCommand::List => list::run(&place(open_repository::MissingRepositoryPolicy::Refuse)?),
         SnapshotCommand::Restore { id, target } => {
-            restore::run(&place(place::MissingRepositoryPolicy::Refuse)?, &id, &target)
+            restore::run(&place(open_repository::MissingRepositoryPolicy::Refuse)?, &id, &target)
         }
         SnapshotCommand::Diff { id, other } => {
-            listing::diff(&place(place::MissingRepositoryPolicy::Refuse)?, &id, other.as_deref())
+            list::diff(&place(open_repository::MissingRepositoryPolicy::Refuse)?, &id, other.as_deref())
         }
         SnapshotCommand::Verify { read_data } => {
-            check::verify(&place(place::MissingRepositoryPolicy::Refuse)?, read_data)
+            verify::verify(&place(open_repository::MissingRepositoryPolicy::Refuse)?, read_data)
         }
         SnapshotCommand::Gc { keep_last, keep_hourly, keep_daily, dry_run, grace } => {
             let rules = gc::GcOptions { keep_last, keep_hourly, keep_daily, dry_run, grace };
-            gc::run(&place(place::MissingRepositoryPolicy::Refuse)?, &rules)
+            gc::run(&place(open_repository::MissingRepositoryPolicy::Refuse)?, &rules)
         }
-        SnapshotCommand::Sessions => check::sessions(&place(place::MissingRepositoryPolicy::Refuse)?),
+        SnapshotCommand::Sessions => {
+            verify::sessions(&place(open_repository::MissingRepositoryPolicy::Refuse)?)
+        }
     }
 }
 
@@ -92,8 +94,8 @@ fn with_progress<T>(
     work: impl FnOnce() -> T,
 ) -> T {
     let bar = match bytes {
-        Some(bytes) => out::bar(message, bytes),
-        None => out::spinner(message),
+        Some(bytes) => terminal::bar(message, bytes),
+        None => terminal::spinner(message),
     };
     if bar.is_hidden() {
         return work();
@@ -105,7 +107,7 @@ fn with_progress<T>(
                 let (files, done) = (&progress.files, &progress.bytes);
                 let (files, done) = (files.load(Ordering::Relaxed), done.load(Ordering::Relaxed));
                 bar.set_position(done);
-                bar.set_message(format!("{message}: {files} files, {}", out::format_bytes(done)));
+                bar.set_message(format!("{message}: {files} files, {}", terminal::format_bytes(done)));
                 std::thread::park_timeout(Duration::from_millis(80));
             }
             bar.finish_and_clear();

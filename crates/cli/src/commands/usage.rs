@@ -3,7 +3,7 @@
 use crate::{
     api::{ApiClient, Result, percent_encode},
     args::UsageArgs,
-    out::{self, TerminalStyle, TextTable},
+    terminal::{self, TerminalStyle, TextTable},
 };
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ pub(crate) async fn run(api: &ApiClient, asked: UsageArgs, as_json: bool) -> Res
     }
     let answer = api.get(&query).await?;
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(());
     }
     show(&by, &answer);

@@ -3,7 +3,7 @@
 use crate::{
     api::{ApiClient, Result},
     args::WorkspaceCommand,
-    out::{self, TerminalStyle, TextTable, paint},
+    terminal::{self, TerminalStyle, TextTable, paint},
 };
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub(super) async fn run(api: &ApiClient, command: WorkspaceCommand, as_json: boo
         WorkspaceCommand::Checkpoints { name } => api.get(&path(name, "/checkpoints")).await?,
     };
     if as_json {
-        out::json(&answer);
+        terminal::json(&answer);
         return Ok(());
     }
     match command {
@@ -55,7 +55,7 @@ fn list(answer: &Value) {
             (text("agentName"), None),
             (workspace["sessions"].to_string(), None),
             (checkpoint, None),
-            (out::format_age(&text("createdAt"), now), Some(TerminalStyle::Dim)),
+            (terminal::format_age(&text("createdAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();
@@ -73,7 +73,7 @@ fn info(answer: &Value) {
     );
     for session in answer["sessions"].as_array().into_iter().flatten() {
         let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
-        println!("  session     {} {} {}", text("id"), out::status(&text("status")), text("title"));
+        println!("  session     {} {} {}", text("id"), terminal::status(&text("status")), text("title"));
     }
 }
 
@@ -84,8 +84,8 @@ fn checkpoints(answer: &Value) {
         table.row(vec![
             (one["number"].to_string(), Some(TerminalStyle::Bold)),
             (one["files"].to_string(), None),
-            (out::format_bytes(one["bytes"].as_u64().unwrap_or(0)), None),
-            (out::format_age(one["at"].as_str().unwrap_or_default(), now), Some(TerminalStyle::Dim)),
+            (terminal::format_bytes(one["bytes"].as_u64().unwrap_or(0)), None),
+            (terminal::format_age(one["at"].as_str().unwrap_or_default(), now), Some(TerminalStyle::Dim)),
         ]);
     }
     table.print();

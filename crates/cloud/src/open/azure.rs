@@ -2,9 +2,9 @@
 
 use super::{EnvironmentVariables, http_connector, is_plain, known, no_retries, options, unusable};
 use crate::{
+    bucket_error::{BucketError, BucketErrorCode},
     http::MetadataAccess,
-    shelf::ObjectBackend,
-    trouble::{BucketError, BucketErrorCode},
+    object_backend::ObjectBackend,
 };
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use std::sync::Arc;

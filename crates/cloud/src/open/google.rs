@@ -2,9 +2,9 @@
 
 use super::{EnvironmentVariables, first, http_connector, is_plain, known, no_retries, options};
 use crate::{
+    bucket_error::{BucketError, BucketErrorCode},
     http::MetadataAccess,
-    shelf::ObjectBackend,
-    trouble::{BucketError, BucketErrorCode},
+    object_backend::ObjectBackend,
 };
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! S3, and what speaks like it.
 
 use super::{
-    EnvironmentVariables, first, http_connector, is_plain, known, no_retries, options, profile,
-    profile::AwsProfile, unusable,
+    EnvironmentVariables, aws_profile, aws_profile::AwsProfile, first, http_connector, is_plain, known,
+    no_retries, options, unusable,
 };
-use crate::{http::MetadataAccess, shelf::ObjectBackend, trouble::BucketError};
+use crate::{bucket_error::BucketError, http::MetadataAccess, object_backend::ObjectBackend};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use secrecy::ExposeSecret;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl AwsKeySource {
         } else if has(&["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"]) {
             Ok(AwsKeySource::Container)
         } else {
-            Ok(profile::find(env)?.map_or(AwsKeySource::Instance, AwsKeySource::Profile))
+            Ok(aws_profile::find(env)?.map_or(AwsKeySource::Instance, AwsKeySource::Profile))
         }
     }
 

@@ -1,8 +1,8 @@
 //! A reply as a chat completion: whole, or as the chunks of a stream.
 
 use crate::{
-    events::{PacedSseEvent, at_once, paced},
     reply::{ReplyBlock, ScriptedReply},
+    sse_events::{PacedSseEvent, at_once, paced},
 };
 use serde_json::{Value, json};
 use std::time::Duration;

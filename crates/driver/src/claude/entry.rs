@@ -1,6 +1,6 @@
 //! One line of a transcript, as far as we have to understand it, and what can be read of a damaged one.
 
-use super::content::ContentOutline;
+use super::message_content::ContentOutline;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},

@@ -1,17 +1,17 @@
 //! A transcript made whole again: what can be read of it stays as it is, what our own log has is put back where it
 //! was, and what hung on something lost hangs on what came before. Whoever calls keeps the original.
 
-mod pair;
 mod row;
+mod unpaired_calls;
 
 use super::{
     entry::{ClaudeEntry, EntryAuthor, LineFaults, TranscriptReader},
     transcript::{EntryChain, UnpairedToolCalls},
 };
 use crate::{LoggedContent, LoggedMessage, MendedTranscript, TranscriptIdentity};
-use pair::pair_up;
 use row::{TranscriptRow, row_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use unpaired_calls::pair_up;
 use uuid::Uuid;
 
 /// More calls without an outcome than this are no conversation.

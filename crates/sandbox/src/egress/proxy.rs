@@ -33,10 +33,10 @@ use tokio::{
 };
 
 use super::{
+    answer_usage::{AnswerUsageReader, SharedRequestScan, UsageRecorder},
     endpoint::ModelEndpoint,
-    filter,
-    rate::RequestRateLimiter,
-    reading::{AnswerUsageReader, SharedRequestScan, UsageRecorder},
+    header_filter,
+    rate_limit::RequestRateLimiter,
     refusal::{EgressRefusal, InBackground, RequestBodyTooLong},
     route::EgressRoute,
 };
@@ -137,7 +137,7 @@ async fn forward(
             }
         };
     let client = route.client.get_or_init(|| connect(&route)).clone()?;
-    let mut headers = filter::request_headers(&head.headers);
+    let mut headers = header_filter::request_headers(&head.headers);
     // Last, so that they win.
     route.headers.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
     let mut asked = client.request(head.method.clone(), url).headers(headers);
@@ -220,7 +220,7 @@ fn admit_answer(
     if !has_end && !is_empty {
         return Err(EgressRefusal::UnframedBody);
     }
-    head.headers = filter::response_headers(&head.headers);
+    head.headers = header_filter::response_headers(&head.headers);
     // Ours is another connection than theirs.
     head.version = Version::HTTP_11;
     head.extensions.clear();

@@ -9,7 +9,7 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 
-use super::{endpoint, rate};
+use super::{endpoint, rate_limit};
 
 /// A body went on past what is passed.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,7 @@ impl EgressRefusal {
                 .to_owned(),
             Self::RateLimited { seconds } => format!(
                 "A sandbox may make {} requests a minute. Try again in {seconds} seconds.",
-                rate::MAX_REQUESTS
+                rate_limit::MAX_REQUESTS
             ),
             Self::Target(why) => format!("The path is not passed on: {why}."),
             Self::TooLarge => "The request is larger than 64 MiB.".to_owned(),

@@ -10,7 +10,7 @@ use hyper::{
 use reqwest::{Client, Url};
 use secrecy::ExposeSecret;
 
-use super::{EgressPolicy, endpoint::ModelEndpoint, filter, refusal::EgressRefusal};
+use super::{EgressPolicy, endpoint::ModelEndpoint, header_filter, refusal::EgressRefusal};
 
 #[derive(Debug)]
 pub(super) struct EgressRoute {
@@ -92,7 +92,7 @@ fn headers(policy: &EgressPolicy) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &policy.headers {
         let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("header name {name:?}"))?;
-        if !filter::may_be_added(parsed.as_str()) {
+        if !header_filter::may_be_added(parsed.as_str()) {
             return Err(format!("header {name:?} is not for a policy to set"));
         }
         let mut value = HeaderValue::from_str(value.expose_secret())

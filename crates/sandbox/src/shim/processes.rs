@@ -23,7 +23,7 @@ impl Shim {
 
     fn try_start(&mut self, start: &ProcessSpec) -> io::Result<()> {
         let (process, theirs) = stdio::pipes(start.raw, start.stdin)?;
-        let what = crate::control::seal(start)?;
+        let what = crate::init_protocol::seal(start)?;
         let sandbox = self.sandbox.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let [stdin, stdout, stderr] = theirs;
         sandbox.order(InitCommand::Start, vec![what, stdin, stdout, stderr]);

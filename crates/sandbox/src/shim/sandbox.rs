@@ -21,15 +21,15 @@ use rustix::{
 };
 
 use super::{
-    docker,
-    walls::{self, LaunchedSandbox},
+    container,
+    launch::{self, LaunchedSandbox},
 };
 use crate::{
     BackendKind,
     container::DockerContainer,
-    control::{self, InitCommand, InitReport},
     egress::EgressSockets,
     frame::{HostProcess, ShimPlan},
+    init_protocol::{self, InitCommand, InitReport},
     journal::{Journal, ProcessExit},
     limits::Cgroup,
     process,
@@ -60,7 +60,7 @@ pub(super) struct ShimSandbox {
     doors: EgressSockets,
     swept: bool,
     /// Of a container: its init was seen dead, and what the engine said then.
-    container_exit: Option<docker::ContainerExit>,
+    container_exit: Option<container::ContainerExit>,
 }
 
 impl ShimSandbox {
@@ -78,7 +78,7 @@ impl ShimSandbox {
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         let note = leave(&dir, &left)?;
         let doors = EgressSockets::make(&dir, plan.uid)?;
-        let LaunchedSandbox { child, init, control, status, complaints } = walls::build(plan, &mut left)?;
+        let LaunchedSandbox { child, init, control, status, complaints } = launch::build(plan, &mut left)?;
         let mut sandbox = Self {
             walls: plan.walls,
             dir,
@@ -203,7 +203,7 @@ impl ShimSandbox {
         let Some(control) = &self.control else { return };
         while let Some((order, fds)) = self.orders.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match control::send(control, order, &borrowed) {
+            match init_protocol::send(control, order, &borrowed) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // An init that is gone will be noticed as a dead child; its orders are moot.
                 Ok(()) | Err(_) => drop(self.orders.pop_front()),
@@ -213,7 +213,7 @@ impl ShimSandbox {
 
     /// None: nothing more for now, or something that is no report.
     pub(super) fn hear(&mut self) -> Option<InitReport> {
-        match control::receive::<InitReport>(self.control.as_ref()?) {
+        match init_protocol::receive::<InitReport>(self.control.as_ref()?) {
             // Descriptors from inside are dropped: nobody asked for any.
             Ok(Some((report, _fds))) => Some(report),
             Err(e) if is_passing(&e) => None,
@@ -234,7 +234,7 @@ impl ShimSandbox {
 
     /// Asks the engine what became of its container.
     pub(super) fn on_container_exit(&mut self) -> String {
-        let ended = self.left.container.as_ref().map(docker::ended);
+        let ended = self.left.container.as_ref().map(container::ended);
         let how = ended.as_ref().map(|ended| ended.how.clone()).unwrap_or_default();
         self.container_exit = ended;
         how

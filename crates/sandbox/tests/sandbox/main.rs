@@ -2,8 +2,8 @@
 //! containers as both.
 
 mod budget;
-mod carry;
 mod death;
+mod delivery;
 mod docker;
 mod egress;
 mod hold;

@@ -2,8 +2,8 @@
 //! holds a block, one extension and the ledger in memory, never a file.
 
 use super::{
-    header::{self, BLOCK, TarExtensions, TarHeader},
-    ledger::{ArchiveError, ArchiveLimits, UploadValidator},
+    tar_header::{self, BLOCK, TarExtensions, TarHeader},
+    validate::{ArchiveError, ArchiveLimits, UploadValidator},
 };
 use ash_snapshot::RelPath;
 use flate2::bufread::GzDecoder;
@@ -52,7 +52,7 @@ pub(super) fn visit_entries<E: From<ArchiveError>>(
             b'L' => extra.long_name(&reading.extension(&header)?)?,
             b'K' => extra.long_target(&reading.extension(&header)?)?,
             b'x' => extra.pax(&reading.extension(&header)?)?,
-            b'g' => header::check_global_pax(&reading.extension(&header)?)?,
+            b'g' => tar_header::check_global_pax(&reading.extension(&header)?)?,
             _ => reading.entry(header, std::mem::take(&mut extra), visit)?,
         }
     }
@@ -79,7 +79,7 @@ impl ArchiveReader<'_> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        if first && !header::is_tar(&block) {
+        if first && !tar_header::is_tar(&block) {
             return Err(ArchiveError::Unsupported("a gzip file of something that is no tar"));
         }
         self.ledger.count_header()?;
@@ -182,7 +182,7 @@ fn kind(flag: u8, is_folder: bool, name: &[u8]) -> Result<TarEntryKind, ArchiveE
         b'5' => return Ok(TarEntryKind::Folder),
         b'3' | b'4' => "is a device; leave it out",
         b'6' => "is a FIFO; leave it out",
-        b'S' => header::SPARSE,
+        b'S' => tar_header::SPARSE,
         _ => "is of a kind that is neither a file, a folder nor a link",
     };
     Err(ArchiveError::entry(name, why))
@@ -222,7 +222,7 @@ impl<'a> ArchiveByteStream<'a> {
             [b'B', b'Z', b'h', ..] => return Err(ArchiveError::Unsupported("packed with bzip2")),
             [0xfd, b'7', b'z', b'X', ..] => return Err(ArchiveError::Unsupported("packed with xz")),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => return Err(ArchiveError::Unsupported("packed with zstd")),
-            _ if archive.get(..BLOCK).is_some_and(header::is_tar) => ArchiveDecoder::Plain(archive),
+            _ if archive.get(..BLOCK).is_some_and(tar_header::is_tar) => ArchiveDecoder::Plain(archive),
             _ => return Err(ArchiveError::Unsupported("of no format that is known here")),
         };
         let fair = (archive.len() as u64).saturating_mul(limits.ratio).max(limits.ratio_free_bytes);

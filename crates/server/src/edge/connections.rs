@@ -4,7 +4,7 @@
 //! makes way for a new one, so that a thousand silent clients cost a speaking one nothing. If none is idle, a few more are
 //! let in, for `/health` and the operator alone.
 
-use super::socket::TimeoutSocket;
+use super::timeout_socket::TimeoutSocket;
 use axum::{Router, body::Body, http::Request};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -1,11 +1,12 @@
 //! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
 
 use super::{
-    MAX_SYSTEM_PROMPT_CHARS, limits, quotas,
-    take::{
+    MAX_SYSTEM_PROMPT_CHARS,
+    extract::{
         JsonBody, NoQueryParams, PathParam, StrictQueryParams, blocking, check_schema_max_chars,
         parse_environment,
     },
+    limits, quotas,
 };
 use crate::{
     app::AppState,
@@ -13,8 +14,8 @@ use crate::{
     audit,
     auth::{Caller, TenantAdmin},
     edge::{self, PeerAddresses},
-    fields,
-    once::{self, claim_idempotency_key},
+    field_coercion,
+    idempotency::{self, claim_idempotency_key},
     problem::{ApiProblem, ApiResult},
     shapes,
 };
@@ -187,7 +188,7 @@ pub(super) async fn deploy(
     app.sessions.rooms().settings.supported(new.runtime).await?;
     let _alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
     // A version that its key has made is answered, and no other one made.
-    let used = once::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?;
+    let used = idempotency::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?;
     let is_again = used.is_some_and(|resource| resource.contains('@'));
     if !is_again {
         quotas::agent(&app, caller.tenant(), &name, &new.needs).await?;
@@ -355,7 +356,7 @@ fn manifest_of(text: &str) -> Result<AgentManifest, String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(text, &error))?;
     let object =
         serde_json::to_value(table).map_err(|_| "a number or a time in it has no place there".to_owned())?;
-    fields::as_written(object).map_err(|error| error.to_string())
+    field_coercion::as_written(object).map_err(|error| error.to_string())
 }
 
 /// Where, and not in which words a parser thinks of it.

@@ -1,8 +1,8 @@
 //! What a session's agent made beside the project: its plan, and documents for its user.
 
 use super::{
+    extract::{FilePathParams, PathParam, QueryParams, StrictQueryParams, blocking, find_session},
     files::{FileReadQuery, MAX_JSON_BYTES, file_response, rel, shown, sized},
-    take::{FilePathParams, PathParam, QueryParams, StrictQueryParams, blocking, find_session},
 };
 use crate::{
     app::AppState,

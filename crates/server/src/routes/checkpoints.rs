@@ -1,18 +1,18 @@
 //! A session's checkpoints: its history, what is different in the workspace between two of them, and the ways back.
 
 use super::{
-    files::{self, ALWAYS_SKIPPED},
-    sessions::change_options,
-    take::{
+    extract::{
         CheckpointPathParams, JsonBody, PathParam, QueryParams, StrictQueryParams, blocking,
         find_open_session, find_session,
     },
+    files::{self, ALWAYS_SKIPPED},
+    sessions::change_options,
 };
 use crate::{
     app::AppState,
     auth::Caller,
-    ignored::GitignoreFilter,
-    once::{self, claim_idempotency_key},
+    gitignore::GitignoreFilter,
+    idempotency::{self, claim_idempotency_key},
     problem::{ApiProblem, ApiResult},
     shapes,
 };
@@ -101,7 +101,7 @@ pub(super) async fn create(
     body: JsonBody<CreateCheckpointRequest>,
 ) -> ApiResult<(StatusCode, Json<Value>)> {
     let found = find_open_session(&app, &caller, &id).await?;
-    once::idempotency_key(&headers)?;
+    idempotency::idempotency_key(&headers)?;
     let number = app.sessions.capture(&found).await?;
     // Only now its number is known. Of several tries the first one's counts: later ones have later files.
     let route = format!("POST /api/sessions/{id}/checkpoints");

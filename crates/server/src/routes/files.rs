@@ -1,6 +1,6 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
-use super::take::{
+use super::extract::{
     FilePathParams, JsonBody, PathParam, QueryParams, StrictQueryParams, blocking, find_open_session,
     find_session,
 };

@@ -1,12 +1,12 @@
 //! API keys of a tenant.
 
+use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
 use super::quotas;
-use super::take::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
 use crate::{
+    api_keys,
     app::AppState,
     auth::{self, Caller, TenantAdmin},
-    keys,
-    once::{self, claim_idempotency_key},
+    idempotency::{self, claim_idempotency_key},
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{FailureKind, OwnerId, TenantId, Timestamp};
@@ -66,18 +66,19 @@ pub(super) async fn create(
     let _alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
     let (by, tenant) = (caller.audit_actor(), caller.tenant().clone());
     // Before an idempotency key is taken: what is refused leaves none behind. With one that was used nothing more is made.
-    if once::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?.is_none() {
+    if idempotency::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?.is_none() {
         quotas::one_more_key(&app, &tenant).await?;
     }
-    if once::idempotency_key(&headers)?.is_none() {
-        let (key, text) = keys::create_key(store.as_ref(), AccessScope { tenant, owner }, label, by).await?;
+    if idempotency::idempotency_key(&headers)?.is_none() {
+        let (key, text) =
+            api_keys::create_key(store.as_ref(), AccessScope { tenant, owner }, label, by).await?;
         return Ok((StatusCode::CREATED, Json(made(&key, &text))));
     }
     let proposed = uuid::Uuid::new_v4().to_string();
     let claim = claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.bytes), proposed).await?;
     let text = app.key_derivation.derive_key_text(&claim.resource);
     let key = ApiKey { id: claim.resource, tenant, owner, label, created_at: Timestamp::now() };
-    let minted = keys::create_key_idempotently(store.as_ref(), key, (&text, claim.is_replay), by).await?;
+    let minted = api_keys::create_key_idempotently(store.as_ref(), key, (&text, claim.is_replay), by).await?;
     let key = minted.ok_or_else(gone)?;
     Ok((StatusCode::CREATED, Json(made(&key, &text))))
 }
@@ -112,7 +113,7 @@ pub(super) async fn create_for_tenant(
     quotas::one_more_key(&app, &tenant).await?;
     let scope = AccessScope { tenant, owner: body.value.owner };
     let (key, text) =
-        keys::create_key(app.sessions.rooms().store.as_ref(), scope, label, caller.audit_actor()).await?;
+        api_keys::create_key(app.sessions.rooms().store.as_ref(), scope, label, caller.audit_actor()).await?;
     let mut shown = made(&key, &text);
     shown["tenantId"] = json!(key.tenant);
     Ok(Json(shown))

@@ -4,7 +4,7 @@
 use crate::{
     app::AppState,
     auth::Caller,
-    fields,
+    field_coercion,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{BadResourceLimits, FailureKind, ResourceLimits, ResourceUsage, SandboxRequirements};
@@ -24,7 +24,7 @@ pub(super) fn merge_resource_limits(
         if !ResourceLimits::NAMES.contains(&name.as_str()) {
             return Err(ApiProblem::invalid(
                 "unknown_field",
-                fields::unknown_field_message(&name, &ResourceLimits::NAMES),
+                field_coercion::unknown_field_message(&name, &ResourceLimits::NAMES),
             ));
         }
         let number = match value {

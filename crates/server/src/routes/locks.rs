@@ -1,11 +1,11 @@
 //! A client may have a session to itself: as long as its lock lasts, nobody else writes to it. `guard` stands before
 //! every route, so that a new one cannot forget to ask.
 
-use super::take::{JsonBody, PathParam, find_open_session, find_session};
+use super::extract::{JsonBody, PathParam, find_open_session, find_session};
 use crate::{
+    api_keys,
     app::AppState,
     auth::Caller,
-    keys,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{SessionId, SessionLock, SessionRowId, SessionStatus};
@@ -56,7 +56,7 @@ impl LockToken {
 
     fn opens(&self, lock: &SessionLock) -> bool {
         self.number == lock.number
-            && keys::constant_time_eq(&keys::hash_key(self.secret.expose_secret()), &lock.hash)
+            && api_keys::constant_time_eq(&api_keys::hash_key(self.secret.expose_secret()), &lock.hash)
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) async fn acquire(
             format!("ttl must be 1 to {MAX_TTL_SECONDS} seconds"),
         ));
     }
-    super::take::check_max_chars("holder", holder.as_deref(), MAX_HOLDER_CHARS)?;
+    super::extract::check_max_chars("holder", holder.as_deref(), MAX_HOLDER_CHARS)?;
     let token = LockToken::of(&headers)?;
     let found = find_open_session(&app, &caller, &id).await?;
     let now = app.sessions.rooms().clock();
@@ -184,7 +184,7 @@ pub(super) async fn acquire(
     let wanted = LockRequest {
         ttl: Duration::from_secs(ttl),
         holder,
-        hash: keys::hash_key(secret.expose_secret()),
+        hash: api_keys::hash_key(secret.expose_secret()),
         held: own.as_ref().map(|own| own.number),
         takeover,
     };

@@ -1,19 +1,19 @@
 //! The conversation: sending a message, following the stream, reading what was said.
 
 use super::{
-    locks::HeldLockNumber,
-    options::check_model_name,
-    take::{
+    extract::{
         FromFields, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
         find_session, find_session_or_remote, queue_timeout,
     },
+    locks::HeldLockNumber,
+    session_options::check_model_name,
     usage,
 };
 use crate::{
     app::AppState,
     auth::Caller,
-    fields::{self, FieldError, UnknownFieldPolicy},
-    once::{self, claim_idempotency_key},
+    field_coercion::{self, FieldError, UnknownFieldPolicy},
+    idempotency::{self, claim_idempotency_key},
     problem::{ApiProblem, ApiResult},
     shapes,
     sse::{self, DeltaVisibility, SseStream},
@@ -59,7 +59,7 @@ pub(super) struct SendMessageRequest {
 
 impl FromFields for SendMessageRequest {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::deserialize_fields(object, UnknownFieldPolicy::Refuse)
+        field_coercion::deserialize_fields(object, UnknownFieldPolicy::Refuse)
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn send(
     let on_busy = body.value.on_busy.or(session.options.on_busy).unwrap_or_default();
     let prompt = PromptSpec { on_busy, lock, queue_timeout: queue_timeout(&headers)?, ..prompt(body.value)? };
     let route = format!("POST /api/sessions/{id}/messages");
-    let alone = match once::idempotency_key(&headers)? {
+    let alone = match idempotency::idempotency_key(&headers)? {
         Some(key) => Some(app.idempotency_locks.lock((session.no, key.to_owned())).await),
         None => None,
     };

@@ -1,13 +1,13 @@
 //! What agents wait for: leave to make a call, and answers to questions.
 
-use super::take::{
+use super::extract::{
     JsonBody, NoQueryParams, PathParam, PermissionPathParams, StrictQueryParams, find_session,
 };
 use crate::{
     app::AppState,
     audit,
     auth::Caller,
-    fields::{self, UnknownFieldPolicy},
+    field_coercion::{self, UnknownFieldPolicy},
     problem::{ApiProblem, ApiResult},
     shapes,
 };
@@ -108,7 +108,7 @@ impl AnswerChoice {
 fn verdict(body: Value) -> ApiResult<PermissionVerdict> {
     let invalid = |error: String| ApiProblem::new(FailureKind::Unprocessable, "invalid_answer", error);
     let PermissionAnswerRequest { behavior, message, updated_input, answers, updated_permissions } =
-        fields::deserialize_fields(body, UnknownFieldPolicy::Ignore)
+        field_coercion::deserialize_fields(body, UnknownFieldPolicy::Ignore)
             .map_err(|error| invalid(error.to_string()))?;
     if message.as_ref().is_some_and(|message| message.chars().count() > MAX_DENIAL_MESSAGE_CHARS) {
         return Err(invalid(format!(

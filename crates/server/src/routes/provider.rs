@@ -1,10 +1,10 @@
 //! Who answers an agent: the server's own way to a model, or one that the client brings with a key of its own.
 
-use super::take::bad_body;
+use super::extract::bad_body;
 use crate::{
     app::AppState,
     config::ByokPolicy,
-    fields,
+    field_coercion,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{ByokEndpoint, FailureKind, ModelApiDialect, ModelProvider};
@@ -54,7 +54,7 @@ pub(super) fn parse_provider(app: &AppState, given: Value) -> ApiResult<Provider
     }
     // The words of a `FieldError` have names and no values: there is a key among these.
     let given: ProviderRequest =
-        fields::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
+        field_coercion::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
     let bare = given.api_key.is_none() && given.headers.is_empty() && given.base_url.is_none();
     if bare && given.deployment_id.is_none() && given.api_version.is_none() {
         return known(&given.r#type).map(ProviderSelection::Known);

@@ -1,6 +1,6 @@
 //! What waits for a session: to be seen, put into another order, and taken back.
 
-use super::take::{JsonBody, NoQueryParams, PathParam, StrictQueryParams, TurnPathParams, find_session};
+use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams, TurnPathParams, find_session};
 use crate::{
     app::AppState,
     auth::Caller,

@@ -1,23 +1,24 @@
 //! Sessions: making, finding, and moving them through their states.
 
 use super::{
-    agents, infinite, limits, locks,
-    options::{SessionOptionsPatch, with_provider},
-    owners, quotas,
-    secrets::{StoredMcpSecrets, size as secrets_size},
-    take::{
+    agents, compaction,
+    extract::{
         FromFields, JsonBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
         check_max_size, find_open_session, find_session, find_session_or_remote, parse_environment,
         queue_timeout,
     },
+    limits, locks,
+    mcp_secrets::{StoredMcpSecrets, size as secrets_size},
+    quotas, session_metadata,
+    session_options::{SessionOptionsPatch, with_provider},
     usage, workspaces,
 };
 use crate::{
     app::AppState,
     audit::{self, Changed, NewAuditEntry},
     auth::Caller,
-    fields::{self, FieldError, UnknownFieldPolicy},
-    once::{IdempotentResource, claim_idempotency_key},
+    field_coercion::{self, FieldError, UnknownFieldPolicy},
+    idempotency::{IdempotentResource, claim_idempotency_key},
     problem::{ApiProblem, ApiResult},
     shapes,
 };
@@ -61,7 +62,7 @@ pub(super) struct CreateSessionRequest {
 
 impl FromFields for CreateSessionRequest {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::deserialize_split_fields(object, UnknownFieldPolicy::Refuse)
+        field_coercion::deserialize_split_fields(object, UnknownFieldPolicy::Refuse)
             .map(|(own, options)| CreateSessionRequest { own, options })
     }
 }
@@ -82,7 +83,7 @@ pub(super) struct SessionConfigPatch {
 
 impl FromFields for SessionConfigPatch {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::deserialize_split_fields(object, UnknownFieldPolicy::Refuse)
+        field_coercion::deserialize_split_fields(object, UnknownFieldPolicy::Refuse)
             .map(|(variables, options)| SessionConfigPatch { variables, options })
     }
 }
@@ -108,8 +109,8 @@ pub(super) async fn create(
     if credential_id.is_some() {
         return Err(ApiProblem::invalid("invalid_credential", "Invalid or inaccessible credential"));
     }
-    let owner = owners::resolve_owner(&caller, owner)?.owner;
-    let metadata = owners::metadata(&app, metadata.unwrap_or_default())?;
+    let owner = session_metadata::resolve_owner(&caller, owner)?.owner;
+    let metadata = session_metadata::metadata(&app, metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
         .map_err(|_| ApiProblem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
@@ -154,7 +155,7 @@ pub(super) async fn create(
             agents::make_default(&app, &caller, &new.agent).await?;
             let agent = app.sessions.rooms().store.agent(&new.tenant, &new.agent).await?;
             agent.map_or(Ok(()), |agent| {
-                infinite::check(compaction.as_ref(), new.options.infinite_sessions.as_ref(), agent.runtime)
+                compaction::check(compaction.as_ref(), new.options.infinite_sessions.as_ref(), agent.runtime)
             })?;
             let detail = Some(format!("agent {}", new.agent));
             let ordered = NewAuditEntry {
@@ -277,7 +278,7 @@ async fn change_live_config(
     let compaction = change.infinite_sessions.clone();
     let (options, way) = with_provider(change.merged_over(before)?, wanted)?;
     check_options_size(&app, &options, secrets.as_ref().map_or(kept, secrets_size))?;
-    infinite::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
+    compaction::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.accepts_options(&session, &options, touched).await?;
     let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
     audit::record_config_change(&app, &caller, Changed::Session(&session), (changed, names)).await?;
@@ -374,7 +375,7 @@ pub(super) struct ForkRequest {
 
 impl FromFields for ForkRequest {
     fn from_fields(object: Value) -> Result<Self, FieldError> {
-        fields::deserialize_fields(object, UnknownFieldPolicy::Refuse)
+        field_coercion::deserialize_fields(object, UnknownFieldPolicy::Refuse)
     }
 }
 

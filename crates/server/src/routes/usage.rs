@@ -1,9 +1,9 @@
 //! What was used and what it costs: by turn, session, agent, owner, model or day, of what the caller may see.
 
 use super::{
-    cleaning::parse_time_or_age,
+    extract::{StrictQueryParams, find_session},
     limits,
-    take::{StrictQueryParams, find_session},
+    retention::parse_time_or_age,
 };
 use crate::{
     app::AppState,

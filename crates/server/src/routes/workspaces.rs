@@ -1,8 +1,8 @@
 //! Workspaces with a name.
 
+use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
 use super::files::FileListQuery;
-use super::take::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
-use super::{locks, owners};
+use super::{locks, session_metadata};
 use crate::auth::Caller;
 use crate::{
     app::AppState,
@@ -63,7 +63,7 @@ pub(super) async fn create(
     let agent = AgentName::parse(&new.agent)
         .map_err(|error| ApiProblem::invalid("invalid_agent_name", error.to_string()))?;
     super::agents::make_default(&app, &caller, &agent).await?;
-    let scope = owners::resolve_owner(&caller, new.owner)?;
+    let scope = session_metadata::resolve_owner(&caller, new.owner)?;
     let made = app.sessions.make_workspace(&scope, &slug, &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "workspace": shown(&made) }))))
 }

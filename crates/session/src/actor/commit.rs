@@ -3,7 +3,7 @@
 use super::SessionActor;
 use crate::{
     Error, Result,
-    queued::NewQueuedMessage,
+    queued_messages::NewQueuedMessage,
     state::{SessionState, StateCommand, Turn, TurnPhase},
 };
 use ash_driver::AgentInput;

@@ -1,10 +1,10 @@
 //! Into a sandbox: the one that is there, one that was made in advance, or a new one; and out of it again.
 
-use super::wake::{AgentProgram, SessionStartJob};
+use super::start::{AgentProgram, SessionStartJob};
 use crate::{
     Error, Result, blocking,
-    common::{self, ExclusiveGuard, Sandbox},
     pool::SandboxBuildSpec,
+    workspace::{self, ExclusiveGuard, Sandbox},
 };
 use ash_model::Incarnation;
 use ash_sandbox::{RecordStream, SandboxLink, SandboxSpec};
@@ -80,11 +80,11 @@ impl SessionStartJob {
             }
         };
         let part = match walls {
-            (walls, Some(records)) if !shared => SandboxShare { walls, process: common::AGENT, records },
+            (walls, Some(records)) if !shared => SandboxShare { walls, process: workspace::AGENT, records },
             // Whoever heard everything until now goes when somebody else listens: the link ends with the last one.
             (walls, _everything) => {
                 let process = self.common.free_number().ok_or(Error::Crowded)?;
-                let records = walls.remote.listen(common::numbers(process, self.lease.epoch));
+                let records = walls.remote.listen(workspace::numbers(process, self.lease.epoch));
                 SandboxShare { walls, process, records }
             }
         };
@@ -130,7 +130,7 @@ impl SessionStartJob {
         let run = self.live.run();
         blocking(move || {
             ash_sandbox::reap(&run)?;
-            crate::live::make_dir(&run)
+            crate::live_directory::make_dir(&run)
         })
         .await
     }

@@ -3,8 +3,8 @@
 use super::{ReplySender, SessionActor};
 use crate::{
     Error, Result,
-    common::{COMMANDS, FIRST_COMMAND},
     state::CommandRefusal,
+    workspace::{COMMANDS, FIRST_COMMAND},
 };
 use ash_model::{Problem, SessionStatus};
 use ash_sandbox::{JournalPayload, ProcessExit, ProcessSpec, SandboxHandle, SandboxLayout};

@@ -2,9 +2,9 @@
 
 use super::{
     enter::SandboxShare,
-    wake::{AgentProgram, SessionStartJob, failed},
+    start::{AgentProgram, SessionStartJob, failed},
 };
-use crate::{Result, blocking, ladder::RecalledConversation, logs::LogLineSource, state::TurnPhase};
+use crate::{Result, agent_logs::LogLineSource, blocking, ladder::RecalledConversation, state::TurnPhase};
 use ash_driver::{AgentDriver, AgentEvent, AgentInput, AgentLaunch, ResumedConversation, TurnTracker};
 use ash_model::secrets::fill_secrets;
 use ash_sandbox::{JournalPayload, JournalRecord, ProcessSpec, RecordStream, SandboxLayout, write_private};

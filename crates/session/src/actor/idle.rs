@@ -1,7 +1,7 @@
 //! A session that nobody uses lets go of its sandbox: it is captured, released and paused, and comes back with the next
 //! message. Of a shared sandbox the last one that leaves ends it.
 
-use super::{CommandReply, ReplySender, SessionActor, close::SessionClosing};
+use super::{CommandReply, ReplySender, SessionActor, closing::SessionClosing};
 use crate::{
     Result,
     state::{CommandRefusal, StateCommand},

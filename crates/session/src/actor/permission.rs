@@ -1,7 +1,7 @@
 //! Leave that the agent asks for, on its way to whoever gives it and back. The answer is a fact before the agent
 //! hears it, under a number that it hears once.
 
-use super::{CommandReply, ReplySender, SessionActor, hear::InterpretedRecords};
+use super::{CommandReply, ReplySender, SessionActor, records::InterpretedRecords};
 use crate::{
     Error, Result,
     state::{CommandRefusal, StateCommand, cancelled},

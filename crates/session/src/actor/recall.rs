@@ -1,11 +1,11 @@
 //! What the agent will remember. We look at its transcript before it does, compare it with our own log, and mend it
 //! where it must be: what an agent does not find it forgets in silence.
 
-use super::{transcript::AgentTranscript, wake::SessionStartJob};
+use super::{start::SessionStartJob, transcript::AgentTranscript};
 use crate::{
     Error, Result, history,
     ladder::{self, RecalledConversation},
-    live::TranscriptRepair,
+    live_directory::TranscriptRepair,
 };
 use ash_driver::{
     AgentDriver, ConversationSource, ExpectedMessage, LoggedContent, LoggedMessage, MendedTranscript,

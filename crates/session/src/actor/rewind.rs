@@ -4,13 +4,13 @@
 
 use super::{
     CaptureOccasion, CommandReply, EffectOutcome, ReplySender, SessionActor,
-    back::{AgentMemoryTree, ComposedTree},
     tree::recipe_of,
+    workspace_rewind::{AgentMemoryTree, ComposedTree},
 };
 use crate::{
     Error, Result, blocking,
     history::standing,
-    live::{LiveTreeStamp, open_root},
+    live_directory::{LiveTreeStamp, open_root},
     state::StateCommand,
 };
 use ash_model::{Fact, SessionStatus};

@@ -2,9 +2,9 @@
 
 use super::{
     EffectOutcome, SessionActor,
-    save::CheckpointCapture,
+    capture::CheckpointCapture,
+    start::SessionStartJob,
     tree::{StartTree, standing_on},
-    wake::SessionStartJob,
 };
 use crate::{
     Result, blocking,

@@ -2,13 +2,15 @@
 //! sandbox is made. They are files of the workspace, are run as the agent is, and may do what it may. What they print is in
 //! the session's log.
 
-use super::wake::SessionStartJob;
+use super::start::SessionStartJob;
 use crate::{
-    Error, Result, blocking, bounds,
-    common::{SETUP, Sandbox},
+    Error, Result,
+    agent_logs::LogLineSource,
+    blocking,
     error::{SETUP_FAILED, SETUP_TIMEOUT},
-    live::open_root,
-    logs::LogLineSource,
+    live_directory::open_root,
+    resource_limits,
+    workspace::{SETUP, Sandbox},
 };
 use ash_model::{LimitReached, Problem, SandboxRequirements};
 use ash_sandbox::{JournalPayload, JournalRecord, ProcessExit, ProcessSpec, RecordStream};
@@ -128,7 +130,7 @@ impl SessionStartJob {
         let mut env = self.rooms.base_env(&self.session, &inside);
         env.extend(version.env.expose());
         env.extend(self.own_env().await?);
-        let most = bounds::of_disk(&self.bounds(version));
+        let most = resource_limits::of_disk(&self.bounds(version));
         if let Some(seconds) = install {
             self.run(SetupScript::Install, seconds, (walls, records), (&env, most)).await?;
             self.note_installed().await;
@@ -242,7 +244,7 @@ impl SessionStartJob {
             tokio::time::sleep(rest).await;
             // What cannot be weighed now, because it changes meanwhile, is weighed the next time.
             let Ok((weight, took)) = self.rooms.weigh(&self.live, most).await else { continue };
-            if let Some(reached) = bounds::reached(None, weight, most) {
+            if let Some(reached) = resource_limits::reached(None, weight, most) {
                 return reached;
             }
             rest = (took * DISK_CHECK_TIME_DIVISOR).max(DISK_CHECK_INTERVAL);

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::blocking;
-use crate::live::open_root;
+use crate::live_directory::open_root;
 use ash_driver::{
     AgentDriver, ExpectedMessage, LoggedMessage, MendedTranscript, TranscriptIdentity, TranscriptSurvey,
 };

@@ -1,11 +1,11 @@
 //! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
 
-use super::wake::{AgentProgram, SessionStartJob};
+use super::start::{AgentProgram, SessionStartJob};
 use crate::{
     Error, Result, blocking,
     ladder::StartTreeOrigin,
-    live::{AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTreeComparison, TreeRecipe},
-    rooms::Services,
+    live_directory::{AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTreeComparison, TreeRecipe},
+    services::Services,
     state::SessionState,
 };
 use ash_model::{ComparisonMethod, EventSeq, Fact, SavedCheckpoint};

@@ -1,14 +1,14 @@
 //! Before a session's first step after a start, its row is compared with what packs and the object store know of it. Who
 //! knows more is believed: the session goes on with that history, and its next receipt says so.
 
-use super::{WitnessRefresh, compare::diverged_id, lock, packs::PackHistory, records::PackProof};
-use crate::{Error, Replicator, Result, far::RemoteHistory, luggage, rooms::Services};
+use super::{WitnessRefresh, compare::diverged_id, lock, pack_history::PackHistory, pack_proofs::PackProof};
+use crate::{Error, Replicator, Result, embedded_log, remote::RemoteHistory, services::Services};
 use ash_cloud::{BucketError, BucketErrorCode};
 use ash_model::{
     AdoptedHistory, Epoch, Event, EventSeq, Fact, HistorySource, JournalPosition, SessionId, SessionStatus,
     WorkspaceId,
-    far::SessionTombstone,
-    luggage::{EventLine, PackSessionRecord},
+    embedded_log::{EventLine, PackSessionRecord},
+    remote::SessionTombstone,
 };
 use ash_store::{DivergedFork, EventQuery, HistoryAdoption, RebuiltSession, SessionRow};
 use std::time::Duration;
@@ -184,7 +184,8 @@ async fn common(rooms: &Services, session: &SessionRow, theirs: &[EventLine]) ->
         for event in &page {
             let same = |line: &EventLine| {
                 line.seq == event.seq
-                    && (line.kind == "missing" || luggage::is_same_event(&luggage::line(event), line))
+                    && (line.kind == "missing"
+                        || embedded_log::is_same_event(&embedded_log::line(event), line))
             };
             match theirs.next() {
                 Some(line) if same(line) => common = event.seq,
@@ -222,7 +223,7 @@ pub(super) fn note_adoption(
     let fact =
         Fact::Adopted(AdoptedHistory { epoch, seq, checkpoint, witness, diverged, journal_position: heard });
     let event = Event { seq: rebuilt.last_seq() + 1, turn: None, at: rebuilt.at, fact };
-    rebuilt.events.push(luggage::line(&event));
+    rebuilt.events.push(embedded_log::line(&event));
 }
 
 /// Goes on with a history if it has more than the row.

@@ -1,9 +1,9 @@
 //! The database beside its witnesses: pure.
 
-use super::records::PackProof;
+use super::pack_proofs::PackProof;
 use ash_model::{
     Epoch, EventSeq, HistorySource, SessionId,
-    far::{SessionTombstone, TombstoneLine},
+    remote::{SessionTombstone, TombstoneLine},
 };
 use ash_store::SessionLogEnd;
 use std::collections::HashMap;

@@ -5,10 +5,10 @@ use super::{
     DatabaseComparison, WitnessRefresh,
     adopt::{WitnessPosition, note_adoption, reconcile},
     lock,
-    packs::PackHistory,
-    records::PackProof,
+    pack_history::PackHistory,
+    pack_proofs::PackProof,
 };
-use crate::{Result, Sessions, far::RemoteHistory, rooms::Services};
+use crate::{Result, Sessions, remote::RemoteHistory, services::Services};
 use ash_model::{Epoch, EventSeq, HistorySource, SessionId, TenantId, WorkspaceId};
 use ash_store::{AccessScope, SessionRow};
 use std::collections::BTreeMap;

@@ -5,10 +5,10 @@ use super::{
     compare::{TombstoneMap, tombstone_line},
     lock,
 };
-use crate::{Result, Sessions, blocking, rooms::Services};
+use crate::{Result, Sessions, blocking, services::Services};
 use ash_model::{
     Epoch, SessionId, SessionRowId, TenantId,
-    far::{SessionTombstone, TombstoneLine},
+    remote::{SessionTombstone, TombstoneLine},
 };
 use ash_snapshot::Repo;
 use ash_store::{AuditAction, AuditActor, AuditQuery, SessionRow};

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, Timespec, Timestamps, UTIME_OMIT};
 
-use super::{FileInfo, FileKind, FileStat, loans};
+use super::{FileInfo, FileKind, FileStat, mode_loans};
 
 /// setuid and setgid are never kept: a file that changes hands must not lend anybody's rights.
 const KEPT_ON_FILES: u32 = 0o777;
@@ -32,12 +32,12 @@ pub(crate) struct FileAttributes {
 
 impl FileAttributes {
     pub(crate) fn of(handle: impl AsFd) -> rustix::io::Result<FileAttributes> {
-        loans::look(|| rustix::fs::fstat(&handle))
+        mode_loans::look(|| rustix::fs::fstat(&handle))
     }
 
     /// Of a name, not of what a link points to.
     pub(crate) fn at(folder: impl AsFd, name: &[u8]) -> rustix::io::Result<FileAttributes> {
-        loans::look(|| rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW))
+        mode_loans::look(|| rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW))
     }
 
     /// As it is now, whatever of it we lent ourselves.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use super::{FileAttributes, Folder, ForcedHandle, LinkPolicy, force, loans::ModeLoanGuard, open};
+use super::{FileAttributes, Folder, ForcedHandle, LinkPolicy, forced_open, mode_loans::ModeLoanGuard, open};
 
 /// Further up, handles are closed and opened again by `..` on the way back.
 const OPEN_LEVELS: usize = 64;
@@ -60,8 +60,8 @@ impl TreeDescent {
 
     pub(crate) fn down(&mut self, name: &[u8]) -> Result<FileAttributes> {
         let dir = match self.purpose {
-            DescentPurpose::Read => force::directory(self.here(), name, 0o500)?,
-            DescentPurpose::Erase => force::directory(self.here(), name, 0o700)?.keep(),
+            DescentPurpose::Read => forced_open::directory(self.here(), name, 0o500)?,
+            DescentPurpose::Erase => forced_open::directory(self.here(), name, 0o700)?.keep(),
         };
         let is = dir.is;
         self.levels.push(DescentLevel::of(dir));

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::AtFlags;
 use rustix::io::{Errno, Result};
 
-use super::{DescentPurpose, Folder, TreeDescent, tour};
+use super::{DescentPurpose, Folder, TreeDescent, walker};
 use crate::Error;
 
 const MARK: &str = ".erasing-";
@@ -125,7 +125,7 @@ impl TreeEraser {
     /// Removes everything here but directories, and names those.
     fn unlink_all(&self) -> Result<Vec<Vec<u8>>> {
         let mut directories = Vec::new();
-        for name in tour::names(self.descent.here())? {
+        for name in walker::names(self.descent.here())? {
             if !self.unlink(&name)? {
                 directories.push(name);
             }

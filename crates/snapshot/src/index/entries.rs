@@ -2,8 +2,8 @@
 
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
 use crate::folder::{FileAttributes, FileTime};
-use crate::id::{ObjectId, PackId};
 use crate::object::{ContentLayout, ObjectLocation, ObjectRef, StoredContent, Xattrs};
+use crate::object_id::{ObjectId, PackId};
 use crate::{FileKind, SkipReason};
 
 /// What the kernel says of an entry. Whoever changes the entry changes this.

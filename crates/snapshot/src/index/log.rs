@@ -13,7 +13,7 @@ use super::entries::{put_entry, put_known, put_look, put_ref, put_time, read_loo
 use super::{CaptureIndex, DirectoryUpdate, IndexedBytes, IndexedContent, IndexedDirectory};
 use crate::TreeId;
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
-use crate::id::PackId;
+use crate::object_id::PackId;
 
 const MAGIC: &[u8; 9] = b"ASHINDEX\x01";
 const HEAD: usize = 4 + 8;

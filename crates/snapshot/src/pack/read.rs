@@ -12,9 +12,9 @@ use zstd::bulk::Decompressor;
 
 use super::{BlockEncoding, CHECK, FOOTER, LARGEST_TABLE, MAGIC, PackBlock, PackTable, beginning, file_name};
 use crate::Error;
-use crate::far::CachedPackGuard;
-use crate::id::PackId;
-use crate::key::EncryptionKey;
+use crate::encryption_key::EncryptionKey;
+use crate::object_id::PackId;
+use crate::remote::CachedPackGuard;
 
 #[derive(Debug)]
 pub(crate) struct PackFile {

@@ -13,10 +13,10 @@ use super::{
     BLOCK, BlockEncoding, MAGIC, PackBlock, PackFile, PackNote, PackTable, TEMPORARY, UnpackBuffers,
     beginning, file_name,
 };
-use crate::disk::DiskWriter;
-use crate::id::PackId;
-use crate::key::EncryptionKey;
+use crate::disk_writer::DiskWriter;
+use crate::encryption_key::EncryptionKey;
 use crate::object::{ObjectLocation, ObjectRef};
+use crate::object_id::PackId;
 use crate::repo::PackInventory;
 use crate::{Error, pack};
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::leaves::{ContentId, FileEntry, FileEntryKind};
+use super::entries::{ContentId, FileEntry, FileEntryKind};
 use crate::{Error, RelPath};
 
 /// A file or link that is not what it was.

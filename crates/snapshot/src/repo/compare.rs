@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::Repo;
 use super::read::ObjectReader;
-use crate::cut::is_zero;
+use crate::chunker::is_zero;
 use crate::folder::{DirectoryWalker, FileAttributes, FileTime, WalkerEvent, open_to_read, xattrs};
 use crate::object::{ContentPiece, StoredContent, TreeEntry, TreeNode, Xattrs};
 use crate::{Error, FileKind, Folder, TreeId};

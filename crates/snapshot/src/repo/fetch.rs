@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::Repo;
 use super::read::{BlockKey, ObjectReader};
-use crate::far::{CachedPackGuard, FetchCounter, FetchProgress, PackRange, RemotePackCache, part};
-use crate::id::PackId;
 use crate::object::{ContentLayout, ContentPiece, ObjectLocation, ObjectRef, StoredContent, TreeNode};
+use crate::object_id::PackId;
 use crate::pack::{BlockEncoding, PackBlock, PackFile, UnpackBuffers};
+use crate::remote::{CachedPackGuard, FetchCounter, FetchProgress, PackRange, RemotePackCache, part};
 use crate::{Error, TreeId};
 
 /// Neighbours are read together up to this size: larger reads are not faster, and several run at once.

@@ -11,8 +11,8 @@ use std::sync::Mutex;
 
 use super::Repo;
 use crate::Error;
-use crate::disk::DiskWriter;
-use crate::id::PackId;
+use crate::disk_writer::DiskWriter;
+use crate::object_id::PackId;
 use crate::pack::EXTENSION;
 
 const FILE: &str = "inventory";

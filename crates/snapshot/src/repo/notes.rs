@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
 use super::Repo;
-use crate::id::PackId;
+use crate::object_id::PackId;
 use crate::{Error, TreeId};
 
 /// A snapshot as the repository knows it.

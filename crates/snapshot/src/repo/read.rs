@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::Repo;
-use crate::id::{ObjectKind, PackId};
 use crate::object::{self, ContentLayout, ContentPiece, ObjectLocation, ObjectRef, StoredContent, TreeNode};
+use crate::object_id::{ObjectKind, PackId};
 use crate::pack::{BLOCK, UnpackBuffers};
 use crate::{Error, FileInfo, RelPath, TreeId};
 

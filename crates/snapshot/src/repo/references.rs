@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::Repo;
 use super::read::follow;
-use crate::id::PackId;
+use crate::object_id::PackId;
 use crate::pack::file_name;
 use crate::{Error, TreeId};
 

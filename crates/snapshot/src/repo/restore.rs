@@ -1,9 +1,9 @@
 //! Restoring: directories first, then files block by block with several threads, then what hangs on them. Every
 //! content is checked while it is written.
 
+mod directory_opener;
 mod donor;
 mod files;
-mod ladder;
 
 pub use donor::DonorTree;
 
@@ -13,10 +13,10 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 
-use self::ladder::DirectoryOpener;
+use self::directory_opener::DirectoryOpener;
 use super::Repo;
+use super::capture::SnapshotProgress;
 use super::read::visit;
-use super::take::SnapshotProgress;
 use crate::folder::{FileAttributes, FileTime, give_to, make_directory, set_xattrs};
 use crate::index::{CaptureIndex, DirectoryUpdate, IndexedContent, StatFingerprint};
 use crate::object::{ObjectRef, StoredContent, TreeEntry, TreeNode, Xattrs};
@@ -339,7 +339,7 @@ fn remember(plans: &[RestorePlan<'_>], path: &Path, tree: &TreeId) {
         folders.extend(remembered(plan));
     }
     // Nobody writes there before we return.
-    let seen = super::take::now();
+    let seen = super::capture::now();
     let all: Vec<DirectoryUpdate<'_>> = folders
         .iter()
         .map(|(path, look, at, entries)| DirectoryUpdate { path, look: *look, seen, at: *at, entries })

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::Repo;
 use super::read::{MAX_DEPTH, MAX_ENTRIES, ObjectReader};
-use crate::id::{ObjectId, PackId};
 use crate::object::{ContentLayout, ContentPiece, ObjectRef, StoredContent, TreeNode};
+use crate::object_id::{ObjectId, PackId};
 use crate::pack::BlockEncoding;
 use crate::{Error, SnapshotErrorKind, TreeId};
 

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
 use super::handle::{self, HandleMount};
-use super::seen::{SeenChanges, SeenDirectory};
+use super::seen_changes::{SeenChanges, SeenDirectory};
 use super::{TouchedNames, TouchedPaths};
 use crate::folder::FileAttributes;
 

@@ -6,7 +6,7 @@ use super::{
     usage,
 };
 use crate::{Error, LogAppend, NewSessionRow, Result, SealingKey};
-use ash_model::{Fact, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId, far::SessionTombstone};
+use ash_model::{Fact, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId, remote::SessionTombstone};
 use sqlx::{Connection, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
@@ -241,7 +241,7 @@ pub(super) async fn of_id(
          WHERE tenant = ? AND purged_id = ? ORDER BY n",
     );
     let rows = rows.bind(tenant.as_str()).bind(id.as_str()).fetch_all(db).await?;
-    rows.iter().map(super::witness::tombstone_row).collect()
+    rows.iter().map(super::adoption::tombstone_row).collect()
 }
 
 /// Of the sessions that had this id the one that was there at a time: a fork from then shares its log.

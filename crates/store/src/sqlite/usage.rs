@@ -4,7 +4,7 @@ use super::read::{optional, owner};
 use crate::{AccessScope, Error, Result, UsageGrouping, UsageQuery, UsageReportRow};
 use ash_model::{
     AgentName, Fact, SessionId, SessionRowId, Timestamp, TokenUsage, TurnId, UsageIncrement, UsageTotal,
-    luggage::EventLine,
+    embedded_log::EventLine,
 };
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 

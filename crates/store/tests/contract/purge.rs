@@ -1,14 +1,14 @@
 //! A purged session is named nowhere, and its id is free.
 
 use crate::{
-    far::rebuilt,
     fixture::{
         all, append, by, card, checkpoint, events, id, make, new_fork, new_session, said, step, tenant,
     },
+    replication::rebuilt,
 };
 use ash_model::{
     CaptureConsistency, ConcurrentTurn, Epoch, EventSeq, Fact, SavedCheckpoint, SessionId, SessionStatus,
-    Timestamp, TurnId, WorkspaceId, WorkspaceRewind, far::SessionTombstone,
+    Timestamp, TurnId, WorkspaceId, WorkspaceRewind, remote::SessionTombstone,
 };
 use ash_store::{
     AuditAction, AuditEntry, AuditQuery, Error, IdempotencyClaim, Lease, NewSessionRow, NewWorkspaceRow,

@@ -2,8 +2,8 @@
 
 use crate::conversation::{ApiUsage, AssistantBlock, ToolUse};
 use crate::provider::ModelReply;
-use crate::provider::calling::{self, StopReason};
 use crate::provider::failure::{ProviderErrorBody, ProviderFailure};
+use crate::provider::service_call::{self, StopReason};
 use serde::Deserialize;
 
 /// More than any model makes in one answer.
@@ -119,7 +119,7 @@ pub(super) struct AnthropicAssembler {
     over: bool,
 }
 
-impl calling::AnswerAssembler for AnthropicAssembler {
+impl service_call::AnswerAssembler for AnthropicAssembler {
     fn is_over(&self) -> bool {
         self.over
     }
@@ -159,7 +159,7 @@ impl calling::AnswerAssembler for AnthropicAssembler {
         };
         let content = self.parts.into_iter().filter_map(|part| finished(part, end).transpose());
         let content = content.collect::<Result<Vec<AssistantBlock>, ProviderFailure>>()?;
-        calling::reply(self.id, content, self.usage, end)
+        service_call::reply(self.id, content, self.usage, end)
     }
 }
 
@@ -226,7 +226,7 @@ fn finished(part: PartialContentBlock, end: StopReason) -> Result<Option<Assista
         PartialContentBlock::Text(text) if text.is_empty() => None,
         PartialContentBlock::Text(text) => Some(AssistantBlock::Text { text }),
         PartialContentBlock::Call { id, name, input } => {
-            let input = calling::input(&name, &input, end)?;
+            let input = service_call::input(&name, &input, end)?;
             Some(AssistantBlock::ToolUse(ToolUse { id, name, input }))
         }
         PartialContentBlock::Thinking { thinking, signature } => {
@@ -239,7 +239,7 @@ fn finished(part: PartialContentBlock, end: StopReason) -> Result<Option<Assista
 
 #[cfg(test)]
 mod tests {
-    use super::calling::AnswerAssembler as _;
+    use super::service_call::AnswerAssembler as _;
     use super::*;
     use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 
 use crate::conversation::{ApiUsage, AssistantBlock, ToolUse};
 use crate::provider::ModelReply;
-use crate::provider::calling::{self, StopReason};
 use crate::provider::failure::{ProviderErrorBody, ProviderFailure};
+use crate::provider::service_call::{self, StopReason};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ pub(super) struct OpenAiAssembler {
     over: bool,
 }
 
-impl calling::AnswerAssembler for OpenAiAssembler {
+impl service_call::AnswerAssembler for OpenAiAssembler {
     fn take(&mut self, data: &[u8]) -> Result<Option<String>, ProviderFailure> {
         if data.trim_ascii() == DONE {
             self.over = true;
@@ -131,12 +131,12 @@ impl calling::AnswerAssembler for OpenAiAssembler {
         let text =
             Some(self.text).filter(|text| !text.is_empty()).map(|text| Ok(AssistantBlock::Text { text }));
         let calls = self.calls.into_iter().map(|PartialToolCall { id, name, input, .. }| {
-            let input = calling::input(&name, &input, end)?;
+            let input = service_call::input(&name, &input, end)?;
             Ok(AssistantBlock::ToolUse(ToolUse { id, name, input }))
         });
         let content =
             text.into_iter().chain(calls).collect::<Result<Vec<AssistantBlock>, ProviderFailure>>()?;
-        calling::reply(self.id, content, self.usage, end)
+        service_call::reply(self.id, content, self.usage, end)
     }
 }
 
@@ -185,7 +185,7 @@ fn counted(counts: &ChatCompletionUsage) -> ApiUsage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::calling::AnswerAssembler as _;
+    use super::super::super::service_call::AnswerAssembler as _;
     use super::super::super::sse::SseDecoder;
     use super::*;
     use serde_json::json;

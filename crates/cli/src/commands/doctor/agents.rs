@@ -1,6 +1,6 @@
 //! The agents that sessions can have.
 
-use super::{DoctorCheck, walls::on_path};
+use super::{DoctorCheck, sandbox::on_path};
 use crate::settings::RunningServer;
 use ash_driver::{ClaudeVersion, OLDEST_CLAUDE};
 use ash_model::AgentRuntime;

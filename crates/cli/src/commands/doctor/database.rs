@@ -1,6 +1,6 @@
 //! Whether the database knows all that packs and the object store know.
 
-use super::{DoctorCheck, service::ServerHealth};
+use super::{DoctorCheck, running_server::ServerHealth};
 use ash_server::{RepairMode, RepairReport, ServerConfig};
 use std::{fs, path::Path};
 

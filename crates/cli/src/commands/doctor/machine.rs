@@ -66,7 +66,7 @@ fn judge_clock(now: Duration, written: Option<Duration>) -> DoctorCheck {
 
 pub(super) fn groups(config: &ServerConfig) -> [DoctorCheck; 2] {
     let groups = ash_sandbox::groups();
-    [judge_groups(groups, super::walls::is_root()), limits(config, groups)]
+    [judge_groups(groups, super::sandbox::is_root()), limits(config, groups)]
 }
 
 /// What a sandbox may take, and who sees to it.

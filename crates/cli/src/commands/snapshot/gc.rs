@@ -2,13 +2,13 @@
 
 use super::{
     OpenRepository,
-    listing::{self, SnapshotListItem, SnapshotListing, SnapshotOrigin, warn_of},
+    list::{self, SnapshotListItem, SnapshotListing, SnapshotOrigin, warn_of},
     repository_error,
     save::{id, short},
 };
 use crate::{
     api::{CliError, Result},
-    out::{self, TerminalStyle, paint_err, plural},
+    terminal::{self, TerminalStyle, paint_err, plural},
 };
 use ash_model::FailureKind;
 use ash_snapshot::{GcReport, GcRoots, RepoLockMode, RetentionCandidate, SnapshotRetention, TreeId};
@@ -40,7 +40,7 @@ impl GcOptions {
 
 pub(super) fn run(place: &OpenRepository, wish: &GcOptions) -> Result<u8> {
     let _alone = place.lock(RepoLockMode::Alone)?;
-    let listing = listing::read(place)?;
+    let listing = list::read(place)?;
     refuse(place, &listing)?;
     let gone = wish.rules().map(|rules| snapshots_to_forget(&listing.snapshots, rules)).unwrap_or_default();
     let trees: Vec<TreeId> = gone.iter().map(|one| one.tree.clone()).collect();
@@ -101,7 +101,7 @@ fn report(place: &OpenRepository, gone: &[&SnapshotListItem], collected: Option<
     if place.json {
         let ids: Vec<&str> = gone.iter().map(|one| id(&one.tree)).collect();
         let GcReport { removed, rewritten, kept, freed, .. } = collected.cloned().unwrap_or_default();
-        out::json(&json!({
+        terminal::json(&json!({
             "forgotten": ids, "dryRun": collected.is_none(), "removed": removed.len(),
             "rewritten": rewritten.len(), "kept": kept, "freed": freed,
         }));
@@ -109,7 +109,7 @@ fn report(place: &OpenRepository, gone: &[&SnapshotListItem], collected: Option<
     }
     let now = jiff::Timestamp::now();
     for one in gone {
-        println!("{} {} {}", short(&one.tree), out::format_age(&one.at.to_string(), now), one.shown());
+        println!("{} {} {}", short(&one.tree), terminal::format_age(&one.at.to_string(), now), one.shown());
     }
     let forgotten = plural(gone.len() as u64, "snapshot");
     let what = match collected {
@@ -119,7 +119,7 @@ fn report(place: &OpenRepository, gone: &[&SnapshotListItem], collected: Option<
             format!(
                 "{forgotten} forgotten, {packs} removed, {} made smaller, {} freed",
                 rewritten.len(),
-                out::format_bytes(*freed)
+                terminal::format_bytes(*freed)
             )
         }
     };

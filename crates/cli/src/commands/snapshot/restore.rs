@@ -2,14 +2,14 @@
 
 use super::{
     FILES, OpenRepository, SESSION_ROOTS,
-    listing::{find, main_root},
+    list::{find, main_root},
     repository_error,
     save::{id, short},
     with_progress,
 };
 use crate::{
     api::{CliError, Result},
-    out::{self, TerminalStyle, paint_err, plural},
+    terminal::{self, TerminalStyle, paint_err, plural},
 };
 use ash_model::FailureKind;
 use ash_snapshot::{Folder, RepoLockMode, RestoreReport, RestoreTarget, SnapshotProgress, TreeId};
@@ -42,10 +42,10 @@ pub(super) fn run(place: &OpenRepository, given: &str, target: &Path) -> Result<
     })?;
     if place.json {
         let RestoreReport { files, bytes, .. } = restored;
-        out::json(&json!({ "id": id(&tree), "target": target, "files": files, "bytes": bytes }));
+        terminal::json(&json!({ "id": id(&tree), "target": target, "files": files, "bytes": bytes }));
         return Ok(0);
     }
-    let (files, size) = (plural(restored.files, "file"), out::format_bytes(restored.bytes));
+    let (files, size) = (plural(restored.files, "file"), terminal::format_bytes(restored.bytes));
     eprintln!(
         "{} {} in {}: {files}, {size}",
         paint_err(TerminalStyle::Green, "✓"),

@@ -3,7 +3,7 @@
 use super::{FILES, OpenRepository, repository_error, with_progress};
 use crate::{
     api::Result,
-    out::{self, TerminalStyle, paint_err, plural},
+    terminal::{self, TerminalStyle, paint_err, plural},
 };
 use ash_model::Timestamp;
 use ash_snapshot::{
@@ -86,7 +86,7 @@ fn report(place: &OpenRepository, taken: &CapturedSnapshot, base: Option<&TreeId
     let lost: Vec<_> = taken.skipped.iter().filter(|skipped| is_loss(&skipped.why)).collect();
     if place.json {
         let left_out = |skipped: &ash_snapshot::SkippedEntry| json!({ "path": inside(&skipped.path), "why": skipped.why.to_string() });
-        out::json(&json!({
+        terminal::json(&json!({
             "id": id(&taken.tree), "tree": taken.tree.as_str(), "unchanged": unchanged, "files": taken.files,
             "bytes": taken.bytes, "written": taken.written,
             "skipped": taken.skipped.iter().map(left_out).collect::<Vec<_>>(),
@@ -95,11 +95,11 @@ fn report(place: &OpenRepository, taken: &CapturedSnapshot, base: Option<&TreeId
         return u8::from(!lost.is_empty());
     }
     println!("{}", short(&taken.tree));
-    let (files, size) = (plural(taken.files, "file"), out::format_bytes(taken.bytes));
+    let (files, size) = (plural(taken.files, "file"), terminal::format_bytes(taken.bytes));
     let what = if unchanged {
         format!("nothing changed; {files}, {size} are as in {}", short(&taken.tree))
     } else {
-        format!("{files}, {size}; {} new", out::format_bytes(taken.written))
+        format!("{files}, {size}; {} new", terminal::format_bytes(taken.written))
     };
     eprintln!("{} {what}", paint_err(TerminalStyle::Green, "✓"));
     for skipped in lost.iter().take(NAMED) {

@@ -105,7 +105,7 @@ impl DonorDirectory<'_> {
 pub(super) fn refresh(index: &Path, folder: &Folder) {
     let mut remembered = CaptureIndex::load(index);
     let Some(base) = remembered.base().cloned() else { return };
-    let seen = crate::repo::take::now();
+    let seen = crate::repo::capture::now();
     let mut directories = Vec::new();
     for path in remembered.paths() {
         let Some(known) = remembered.get(path) else { continue };

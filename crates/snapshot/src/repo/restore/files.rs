@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::ladder::DirectoryOpener;
+use super::directory_opener::DirectoryOpener;
 use super::{PlannedFile, RestorePlan};
 use crate::Error;
-use crate::cut::is_zero;
+use crate::chunker::is_zero;
 use crate::folder::{give_to, set_xattrs};
 use crate::object::{ContentLayout, ContentPiece, ObjectLocation, ObjectRef};
 use crate::repo::Repo;
+use crate::repo::capture::SnapshotProgress;
 use crate::repo::read::{ObjectReader, within};
-use crate::repo::take::SnapshotProgress;
 
 /// Zeros are not written in blocks of this size: the file system knows them without.
 const PAGE: usize = 4096;

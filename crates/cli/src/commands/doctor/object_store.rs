@@ -1,0 +1,48 @@
+//! Whether what is saved gets to the object store.
+
+use super::{DoctorCheck, running_server::ServerHealth};
+use crate::terminal;
+use serde_json::Value;
+
+const NAME: &str = "object store";
+
+/// A server that runs knows how it is; another look at the store could only be about this shell's settings.
+pub(super) fn told(told: &ServerHealth) -> Option<DoctorCheck> {
+    let shown = &told.health["objectStore"];
+    let text = |name: &str| shown[name].as_str().unwrap_or_default();
+    match shown["status"].as_str()? {
+        "ok" => {
+            Some(DoctorCheck::fine(NAME, format!("{} takes what is sent{}", text("url"), waiting(shown))))
+        }
+        _ => {
+            let remedy = format!("{}\nUntil then everything is saved here alone.", text("error"));
+            Some(DoctorCheck::problem(NAME, text("code").replace('_', " ") + &waiting(shown), remedy))
+        }
+    }
+}
+
+fn waiting(shown: &Value) -> String {
+    let number = |name: &str| shown[name].as_u64().unwrap_or(0);
+    match number("waitingCheckpoints") {
+        0 => String::new(),
+        count => {
+            format!("; {} to be sent, for {} s", terminal::plural(count, "checkpoint"), number("lagSeconds"))
+        }
+    }
+}
+
+pub(super) async fn check(config: &ash_server::ServerConfig) -> Option<DoctorCheck> {
+    let found = match config.bucket() {
+        Ok(None) => return None,
+        Ok(Some(bucket)) => bucket.check().await.map(|()| bucket.to_string()),
+        Err(trouble) => Err(trouble),
+    };
+    Some(match found {
+        Ok(url) => DoctorCheck::fine(NAME, format!("{url} takes what is sent")),
+        Err(trouble) => DoctorCheck::problem(
+            NAME,
+            trouble.code.as_str().replace('_', " "),
+            format!("{trouble}\nUntil then everything is saved here alone."),
+        ),
+    })
+}

@@ -1,0 +1,179 @@
+//! Answers without a script: what follows from the conversation alone.
+
+use crate::{
+    conversation::{LatestPrompt, MessagesRequest, RequestToolResult},
+    directive::{self, DirectiveStep},
+    helper_requests,
+    reply::{ReplyBlock, TextPace},
+    tools,
+};
+
+/// What to say, and in a word why.
+#[derive(Debug, PartialEq)]
+pub(crate) struct ReplyDraft {
+    pub(crate) blocks: Vec<ReplyBlock>,
+    pub(crate) why: String,
+}
+
+impl ReplyDraft {
+    pub(crate) fn text(why: &str, text: impl Into<String>) -> ReplyDraft {
+        ReplyDraft { blocks: vec![ReplyBlock::text(text)], why: why.into() }
+    }
+}
+
+pub(crate) fn reply_to_conversation(conversation: &MessagesRequest) -> ReplyDraft {
+    let Some(prompt) = conversation.prompt() else {
+        return ReplyDraft::text("nothing was asked", "Nothing was asked of me.");
+    };
+    if conversation.is_notice() {
+        return ReplyDraft::text("notice", "I have taken note of it.");
+    }
+    if helper_requests::asks_for_summary(&prompt.text) {
+        return ReplyDraft::text("summary", helper_requests::summary(conversation));
+    }
+    let steps = directive::parse(&prompt.text).steps;
+    if steps.is_empty() {
+        return small_talk(&prompt, conversation);
+    }
+    perform(steps, &prompt, conversation)
+}
+
+fn small_talk(prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDraft {
+    if prompt.outcomes.is_empty() {
+        return ReplyDraft::text("chat", chat(&prompt.text, conversation));
+    }
+    ReplyDraft {
+        blocks: joined(prompt.outcomes.iter().map(describe_result).collect()),
+        why: "tool result".into(),
+    }
+}
+
+/// Each call takes an answer of its own, so the number of results tells where we are. The last answer tells what came
+/// out, and says what stands after the last call.
+fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDraft {
+    let mut blocks = Vec::new();
+    let mut called = 0;
+    for step in steps {
+        match step {
+            DirectiveStep::Think(text) => blocks.push(ReplyBlock::Thinking(text)),
+            DirectiveStep::Say { text, pace } => blocks.push(ReplyBlock::Text { text, pace }),
+            DirectiveStep::Chat(text) => blocks.push(ReplyBlock::text(chat(&text, conversation))),
+            DirectiveStep::Call(wish) => match tools::call(&wish, conversation) {
+                Err(instead) => blocks.push(ReplyBlock::text(instead)),
+                Ok(_) if called < prompt.outcomes.len() => {
+                    called += 1;
+                    blocks.clear();
+                }
+                Ok((name, input)) => {
+                    let why = format!("call of {name}");
+                    blocks.push(ReplyBlock::Call { name, input });
+                    return ReplyDraft { blocks, why };
+                }
+            },
+        }
+    }
+    let came_out: Vec<ReplyBlock> = prompt.outcomes.iter().map(describe_result).collect();
+    let why = if came_out.is_empty() { "say" } else { "tool result" };
+    let mut blocks = joined([came_out, blocks].concat());
+    // A model that only thought would have ended its turn without a word.
+    if blocks.iter().all(|block| matches!(block, ReplyBlock::Thinking(_))) {
+        blocks.push(ReplyBlock::text("I have thought about it."));
+    }
+    ReplyDraft { blocks, why: why.into() }
+}
+
+/// Texts that follow each other are one: clients show the last block as the result, and it should have all of it.
+fn joined(blocks: Vec<ReplyBlock>) -> Vec<ReplyBlock> {
+    let mut whole: Vec<ReplyBlock> = Vec::new();
+    for block in blocks {
+        match (whole.last_mut(), block) {
+            (
+                Some(ReplyBlock::Text { text, pace: TextPace::AtOnce }),
+                ReplyBlock::Text { text: more, pace: TextPace::AtOnce },
+            ) => *text = format!("{text}\n{more}"),
+            (_, block) => whole.push(block),
+        }
+    }
+    whole
+}
+
+fn describe_result(outcome: &RequestToolResult) -> ReplyBlock {
+    let first = outcome.text.lines().map(str::trim).find(|line| !line.is_empty());
+    ReplyBlock::text(match (first, outcome.failed) {
+        (Some(line), false) => format!("The output begins with: {line}"),
+        (Some(line), true) => format!("It failed: {line}"),
+        (None, false) => "There was no output.".into(),
+        (None, true) => "It failed without a word.".into(),
+    })
+}
+
+fn chat(text: &str, conversation: &MessagesRequest) -> String {
+    let seen = match conversation.prompt_count() {
+        1 => "1 user message".to_owned(),
+        many => format!("{many} user messages"),
+    };
+    format!("You said: \"{text}\". I can see {seen} of this conversation.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn said(messages: Value, tools: &[&str]) -> ReplyDraft {
+        let tools: Vec<Value> = tools.iter().map(|name| json!({ "name": name })).collect();
+        let body = json!({ "messages": messages, "tools": tools });
+        reply_to_conversation(&MessagesRequest::read(&body).expect("a conversation"))
+    }
+
+    fn call(name: &str, input: Value) -> ReplyBlock {
+        ReplyBlock::Call { name: name.into(), input }
+    }
+
+    fn result(text: &str) -> [Value; 2] {
+        [
+            json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Bash", "input": {}}]}),
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": text}]}),
+        ]
+    }
+
+    #[test]
+    fn talk_is_repeated_with_the_number_of_messages() {
+        let one = json!([{"role": "user", "content": "hello"}]);
+        let text = r#"You said: "hello". I can see 1 user message of this conversation."#;
+        assert_eq!(said(one, &["Bash"]), ReplyDraft::text("chat", text));
+    }
+
+    #[test]
+    fn a_directive_calls_the_tool_that_is_offered() {
+        let run = json!([{"role": "user", "content": "run: ls"}]);
+        let of_claude = call("Bash", json!({"command": "ls", "description": "What the prompt asks for"}));
+        assert_eq!(said(run.clone(), &["Bash", "run"]).blocks, [of_claude]);
+        assert_eq!(said(run.clone(), &["run"]).blocks, [call("run", json!({"command": "ls"}))]);
+        let none = ReplyBlock::text("I would call Bash or run, but it is not offered.");
+        assert_eq!(said(run, &[]).blocks, [none]);
+    }
+
+    #[test]
+    fn several_directives_are_done_one_after_the_other() {
+        let prompt = json!({"role": "user", "content": "think: hm\nrun: a\nsay: now\nrun: b\nsay: done"});
+        let mut messages = vec![prompt];
+        let of = |command: &str| call("run", json!({ "command": command }));
+        let first = said(json!(messages), &["run"]).blocks;
+        assert_eq!(first, [ReplyBlock::Thinking("hm".into()), of("a")]);
+        messages.extend(result("one\ntwo"));
+        assert_eq!(said(json!(messages), &["run"]).blocks, [ReplyBlock::text("now"), of("b")]);
+        messages.extend(result(""));
+        let last = ReplyBlock::text("The output begins with: one\nThere was no output.\ndone");
+        assert_eq!(said(json!(messages), &["run"]).blocks, [last]);
+    }
+
+    #[test]
+    fn a_request_for_a_summary_gets_one() {
+        let asked =
+            "Your task is to create a detailed summary of the conversation so far, in <summary> tags.";
+        let said = said(json!([{"role": "user", "content": asked}]), &["Bash"]);
+        assert_eq!(said.why, "summary");
+        assert!(matches!(&said.blocks[..], [ReplyBlock::Text { text, .. }] if text.starts_with("<summary>")));
+    }
+}

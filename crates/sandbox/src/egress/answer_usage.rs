@@ -1,0 +1,402 @@
+//! What a model's answer used, read while it passes: from its JSON or its stream of events, in every dialect. A record is
+//! in the shim's hands before the bytes that it was read from are in the agent's.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ash_model::{Incarnation, TokenUsage};
+
+use super::{
+    endpoint::ModelEndpoint,
+    json_scanner::{JsonScanner, ScannedFields},
+    usage_account::UsageAccount,
+};
+use crate::journal::ModelUsage;
+
+/// About so many bytes are a token, where nothing better is known.
+const BYTES_PER_TOKEN: u64 = 4;
+const DATA: &[u8] = b"data:";
+const DONE: &[u8] = b"[DONE]";
+/// Of a line, to tell which it is.
+const MAX_HEAD: usize = 16;
+
+/// A session's account, and the bell that tells the shim's loop of new records.
+#[derive(Debug, Clone)]
+pub(super) struct UsageRecorder {
+    account: Arc<Mutex<UsageAccount>>,
+    bell: Arc<std::os::unix::net::UnixStream>,
+}
+
+impl UsageRecorder {
+    pub(super) fn new(account: Arc<Mutex<UsageAccount>>, bell: Arc<std::os::unix::net::UnixStream>) -> Self {
+        Self { account, bell }
+    }
+
+    pub(super) fn account(&self) -> MutexGuard<'_, UsageAccount> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, usage: ModelUsage, more: &TokenUsage) {
+        self.account().record(usage, more);
+        // A full pipe has rung already.
+        let _ = std::io::Write::write(&mut self.bell.as_ref(), &[1]);
+    }
+}
+
+/// What is known of a request while it goes out.
+#[derive(Debug, Default)]
+pub(super) struct OutgoingRequestScan {
+    pub(super) scanner: JsonScanner,
+    pub(super) bytes: u64,
+    /// All of it is out: from now on the service works.
+    pub(super) whole: bool,
+}
+
+impl OutgoingRequestScan {
+    pub(super) fn push(&mut self, bytes: &[u8], is_last: bool) {
+        self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+        self.scanner.push(bytes);
+        self.whole |= is_last;
+    }
+}
+
+pub(super) type SharedRequestScan = Arc<Mutex<OutgoingRequestScan>>;
+
+/// How an answer comes.
+#[derive(Debug)]
+enum AnswerEncoding {
+    /// Nothing of it has come.
+    Unknown,
+    Json(JsonScanner),
+    Events(SseLineScanner),
+    /// Not to be read.
+    Opaque,
+}
+
+/// A line of a stream of events.
+#[derive(Debug, Default)]
+struct SseLineScanner {
+    head: Vec<u8>,
+    data: Option<JsonScanner>,
+}
+
+/// One answer. Dropped before its end it was cut off, and counts as far as it came.
+#[derive(Debug)]
+pub(super) struct AnswerUsageReader {
+    till: Option<UsageRecorder>,
+    endpoint: ModelEndpoint,
+    asked: SharedRequestScan,
+    shape: AnswerEncoding,
+    id: Option<String>,
+    model: Option<String>,
+    usage: TokenUsage,
+    /// What the model wrote, and what came in all, in bytes.
+    text: u64,
+    bytes: u64,
+    /// It came compressed, although nobody asked for that.
+    unreadable: bool,
+    /// The service has said what all of it used.
+    is_final: bool,
+    recorded: TokenUsage,
+    /// What is recorded is final.
+    settled: bool,
+}
+
+impl AnswerUsageReader {
+    pub(super) fn new(till: UsageRecorder, endpoint: ModelEndpoint, asked: SharedRequestScan) -> Self {
+        till.account().begin_reading();
+        Self {
+            till: Some(till),
+            endpoint,
+            asked,
+            shape: AnswerEncoding::Unknown,
+            id: None,
+            model: None,
+            usage: TokenUsage::default(),
+            text: 0,
+            bytes: 0,
+            unreadable: false,
+            is_final: false,
+            recorded: TokenUsage::default(),
+            settled: false,
+        }
+    }
+
+    /// The service did not take it, so that nothing is to be paid.
+    pub(super) fn discard(&mut self) {
+        if let Some(till) = self.till.take() {
+            till.account().end_reading();
+        }
+    }
+
+    pub(super) fn begin(&mut self, content_type: &str, is_plain: bool) {
+        self.unreadable = !is_plain;
+        self.shape = match content_type {
+            _ if !is_plain => AnswerEncoding::Opaque,
+            text if text.contains("event-stream") => AnswerEncoding::Events(SseLineScanner::default()),
+            _ => AnswerEncoding::Json(JsonScanner::default()),
+        };
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+        match std::mem::replace(&mut self.shape, AnswerEncoding::Opaque) {
+            AnswerEncoding::Json(mut scanner) => {
+                scanner.push(bytes);
+                self.shape = AnswerEncoding::Json(scanner);
+            }
+            AnswerEncoding::Events(mut line) => {
+                let mut rest = bytes;
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    line.push(&rest[..end]);
+                    self.end_line(std::mem::take(&mut line));
+                    rest = &rest[end + 1..];
+                }
+                line.push(rest);
+                self.shape = AnswerEncoding::Events(line);
+            }
+            shape @ (AnswerEncoding::Unknown | AnswerEncoding::Opaque) => self.shape = shape,
+        }
+    }
+
+    fn end_line(&mut self, line: SseLineScanner) {
+        let Some(scanner) = line.data else { return };
+        if line.head.starts_with(DONE) {
+            // Some services say after every piece what was used so far: the last one counts.
+            self.is_final |= !self.usage.is_zero();
+            return self.record_if_final();
+        }
+        let (starts, ends) = {
+            let kind = scanner.seen.kind.as_deref().unwrap_or_default();
+            let says = scanner.seen.usage.is_some();
+            let ends = ["message_delta", "response.completed", "response.incomplete", "response.failed"];
+            (says && kind == "message_start", says && ends.contains(&kind))
+        };
+        self.absorb(scanner.seen);
+        if starts {
+            // Whatever happens now, this much was used.
+            self.record(self.usage, true);
+        }
+        self.is_final |= ends;
+        if ends {
+            self.record_if_final();
+        }
+    }
+
+    fn absorb(&mut self, seen: ScannedFields) {
+        self.id = self.id.take().or(seen.id);
+        self.model = self.model.take().or(seen.model);
+        self.text = self.text.saturating_add(seen.text);
+        if let Some(usage) = seen.usage {
+            self.usage = larger(self.usage, usage);
+        }
+    }
+
+    /// The answer is over, as the service meant it, or because a connection broke.
+    pub(super) fn finish(&mut self, torn: bool) {
+        if self.till.is_none() {
+            return;
+        }
+        match std::mem::replace(&mut self.shape, AnswerEncoding::Opaque) {
+            AnswerEncoding::Json(scanner) => {
+                self.is_final |= scanner.seen.usage.is_some();
+                self.absorb(scanner.seen);
+            }
+            AnswerEncoding::Events(line) => self.end_line(line),
+            // Whether the service heard all of the question, nobody knows but by what was sent.
+            AnswerEncoding::Unknown if !self.asked().whole => return self.discard(),
+            AnswerEncoding::Unknown | AnswerEncoding::Opaque => {}
+        }
+        if self.endpoint == ModelEndpoint::ChatCompletions {
+            self.is_final |= !self.usage.is_zero();
+        }
+        match self.is_final {
+            true => self.record_if_final(),
+            false => self.record(self.estimated(), torn),
+        }
+        self.discard();
+    }
+
+    fn record_if_final(&mut self) {
+        if self.is_final && (self.usage != self.recorded || !self.settled) {
+            self.record(self.usage, false);
+            self.settled = true;
+        }
+    }
+
+    /// Where the service did not say what was used: what was asked and what came, by their length.
+    fn estimated(&self) -> TokenUsage {
+        let tokens = |bytes: u64| bytes.div_ceil(BYTES_PER_TOKEN);
+        let written = if self.unreadable { self.bytes } else { self.text };
+        let input = if self.usage.is_zero() { tokens(self.asked().bytes) } else { 0 };
+        let estimate =
+            TokenUsage { input_tokens: input, output_tokens: tokens(written), ..TokenUsage::default() };
+        larger(self.usage, estimate).clamped()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, OutgoingRequestScan> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&mut self, usage: TokenUsage, torn: bool) {
+        let more = usage.saturating_sub(self.recorded);
+        self.recorded = larger(self.recorded, usage);
+        let message = self.id.get_or_insert_with(|| format!("unnamed-{}", Incarnation::fresh())).clone();
+        let model = match &self.model {
+            Some(model) => model.clone(),
+            None => self.asked().scanner.seen.model.clone().unwrap_or_default(),
+        };
+        if let Some(till) = &self.till {
+            till.record(ModelUsage { message, model, usage, torn }, &more);
+        }
+    }
+}
+
+impl Drop for AnswerUsageReader {
+    fn drop(&mut self) {
+        self.finish(true);
+    }
+}
+
+impl SseLineScanner {
+    fn push(&mut self, mut bytes: &[u8]) {
+        if self.data.is_none() && self.head.len() < DATA.len() {
+            let (head, rest) = bytes.split_at(bytes.len().min(DATA.len() - self.head.len()));
+            self.head.extend_from_slice(head);
+            bytes = rest;
+            if self.head == DATA {
+                self.head.clear();
+                self.data = Some(JsonScanner::default());
+            }
+        }
+        let Some(data) = &mut self.data else { return };
+        data.push(bytes);
+        if self.head.len() < MAX_HEAD {
+            let shown = bytes.iter().skip_while(|byte| self.head.is_empty() && **byte == b' ');
+            let more: Vec<u8> = shown.take(MAX_HEAD - self.head.len()).copied().collect();
+            self.head.extend(more);
+        }
+    }
+}
+
+/// Of each kind of token.
+fn larger(one: TokenUsage, other: TokenUsage) -> TokenUsage {
+    one.saturating_add(other.saturating_sub(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::usage_account::UsageAllowance;
+
+    /// What is recorded of an answer that comes in pieces of a length, and then ends or breaks off.
+    fn read(endpoint: ModelEndpoint, kind: &str, text: &str, step: usize, torn: bool) -> Vec<ModelUsage> {
+        let account = Arc::new(Mutex::new(UsageAccount::default()));
+        account.lock().expect("open").set(Some(UsageAllowance {
+            position: 0,
+            tokens: None,
+            nano_usd: None,
+            prices: None,
+        }));
+        let (bell, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        bell.set_nonblocking(true).expect("set");
+        let mut asked = OutgoingRequestScan { bytes: 400, whole: true, ..OutgoingRequestScan::default() };
+        asked.scanner.push(b"{\"model\": \"asked-for\", \"messages\": []}");
+        let till = UsageRecorder::new(account.clone(), Arc::new(bell));
+        let mut reading = AnswerUsageReader::new(till, endpoint, Arc::new(Mutex::new(asked)));
+        reading.begin(kind, true);
+        text.as_bytes().chunks(step.max(1)).for_each(|piece| reading.push(piece));
+        match torn {
+            true => drop(reading),
+            false => reading.finish(false),
+        }
+        let mut records = Vec::new();
+        account.lock().expect("open").flush(|queue| {
+            records = queue;
+            0
+        });
+        records
+    }
+
+    fn used(message: &str, (input_tokens, output_tokens): (u64, u64), torn: bool) -> ModelUsage {
+        let usage = TokenUsage { input_tokens, output_tokens, ..TokenUsage::default() };
+        ModelUsage { message: message.to_owned(), model: "m".to_owned(), usage, torn }
+    }
+
+    const EVENTS: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"model\":\"m\",\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}}\n\n\
+        event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"12345678\"}}\n\n\
+        event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":9}}\n\n\
+        event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+    #[test]
+    fn a_stream_of_messages_counts_from_its_first_event_and_with_what_it_came_to() {
+        for step in [1, 13, 10_000] {
+            let records = read(ModelEndpoint::Messages, "text/event-stream", EVENTS, step, false);
+            assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 9), false)], "{step}");
+        }
+        // Cut off after eight letters, which are two tokens.
+        let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
+        let records = read(ModelEndpoint::Messages, "text/event-stream; charset=utf-8", cut, 5, true);
+        assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 2), true)]);
+    }
+
+    #[test]
+    fn a_stream_of_chat_completions_counts_what_its_last_piece_says() {
+        let text = "data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"12345678\"}}],\"usage\":null}\n\n\
+            data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";
+        for step in [1, 10_000] {
+            let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", text, step, false);
+            assert_eq!(records, [used("c1", (5, 3), false)], "{step}");
+        }
+        // Without being asked to, a service says nothing: a hundred tokens went in, by their length.
+        let silent =
+            &text[..text.find("data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[]").expect("there")];
+        let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, false);
+        assert_eq!(records, [used("c1", (100, 2), false)]);
+        assert_eq!(
+            read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, true),
+            [used("c1", (100, 2), true)]
+        );
+    }
+
+    #[test]
+    fn a_stream_of_responses_counts_when_it_is_completed() {
+        let text = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r1\",\"model\":\"m\",\"usage\":null}}\n\n\
+            data: {\"type\":\"response.output_text.delta\",\"delta\":\"1234\"}\n\n\
+            data: {\"type\":\"response.completed\",\"response\":{\"id\":\"r1\",\"model\":\"m\",\"output\":[{\"content\":[{\"text\":\"1234\"}]}],\"usage\":{\"input_tokens\":8,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":4}}}\n\n";
+        let records = read(ModelEndpoint::Responses, "text/event-stream", text, 3, false);
+        assert_eq!(records, [used("r1", (8, 4), false)]);
+        let cut = &text[..text.find("data: {\"type\":\"response.completed").expect("there")];
+        assert_eq!(
+            read(ModelEndpoint::Responses, "text/event-stream", cut, 3, true),
+            [used("r1", (100, 1), true)]
+        );
+    }
+
+    #[test]
+    fn json_counts_in_every_dialect() {
+        for (endpoint, text) in [
+            (
+                ModelEndpoint::Messages,
+                r#"{"id":"a","model":"m","content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#,
+            ),
+            (
+                ModelEndpoint::ChatCompletions,
+                r#"{"id":"a","model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
+            ),
+            (
+                ModelEndpoint::Responses,
+                r#"{"id":"a","model":"m","output":[],"usage":{"input_tokens":3,"output_tokens":4}}"#,
+            ),
+        ] {
+            assert_eq!(read(endpoint, "application/json", text, 4, false), [used("a", (3, 4), false)]);
+        }
+    }
+
+    #[test]
+    fn a_caller_that_hangs_up_before_the_answer_pays_for_the_question() {
+        let records = read(ModelEndpoint::Messages, "application/json", "", 1, true);
+        let [record] = &records[..] else { panic!("{records:?}") };
+        assert_eq!((record.model.as_str(), record.usage.input_tokens, record.torn), ("asked-for", 100, true));
+        assert!(record.message.starts_with("unnamed-"), "{record:?}");
+    }
+}

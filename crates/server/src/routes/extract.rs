@@ -1,0 +1,376 @@
+//! Taking requests apart: bodies, queries and ids, each refused with words that say what is wrong.
+
+use crate::{
+    app::AppState,
+    auth::Caller,
+    edge::BufferedBody,
+    field_coercion::{self, FieldError, UnknownFieldPolicy},
+    problem::{ApiProblem, ApiResult},
+};
+use ash_model::{Durability, FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, TurnId};
+use ash_session::CommandRefusal;
+use ash_store::{SecretEnv, SessionRow};
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    http::{HeaderMap, request::Parts},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::sync::OwnedSemaphorePermit;
+
+const MAX_ENV_VARIABLES: usize = 256;
+const MAX_VARIABLE_BYTES: usize = 100_000;
+/// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
+const MAX_ENV_BYTES: usize = 512 << 10;
+
+/// A JSON body with its bytes, which idempotency keys are bound to. No body at all counts as `{}`: the Python
+/// client says it sends JSON even when it sends nothing. Fields that are not known are passed over.
+pub(crate) struct JsonBody<T> {
+    pub(crate) value: T,
+    pub(crate) bytes: Bytes,
+    /// Its part of the memory for large bodies, for as long as it is worked on.
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
+        let (value, whole) = read_json_object(request, app).await?;
+        let value =
+            field_coercion::deserialize_fields(value, UnknownFieldPolicy::Ignore).map_err(bad_body)?;
+        Ok(JsonBody { value, bytes: whole.bytes, _memory: whole.memory })
+    }
+}
+
+/// What is made of a body whose misspelt fields are refused.
+pub(crate) trait FromFields: Sized {
+    fn from_fields(object: Value) -> Result<Self, FieldError>;
+}
+
+/// The same as [`Body`], with all of its fields known.
+pub(crate) struct StrictJsonBody<T> {
+    pub(crate) value: T,
+    pub(crate) bytes: Bytes,
+    /// As in [`Body`].
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl<T: FromFields> FromRequest<AppState> for StrictJsonBody<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
+        let (value, whole) = read_json_object(request, app).await?;
+        let value = T::from_fields(value).map_err(bad_body)?;
+        Ok(StrictJsonBody { value, bytes: whole.bytes, _memory: whole.memory })
+    }
+}
+
+async fn read_json_object(request: Request, app: &AppState) -> ApiResult<(Value, BufferedBody)> {
+    let has_space = || match app.sessions.little_space() {
+        Some(free) => Err(ash_session::Error::LittleSpace(free >> 20).into()),
+        None => Ok(()),
+    };
+    let whole = app.body_spooler.read(request, has_space).await?;
+    let text: &[u8] = if whole.bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &whole.bytes };
+    let value = field_coercion::parse_unique_object(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data if text.trim_ascii_start().starts_with(b"{") => {
+            let error = error.to_string();
+            let words = error.split(" at line ").next().unwrap_or_default();
+            ApiProblem::invalid("invalid_body", format!("The body is not as expected: {words}"))
+        }
+        // Fields are named: a list would be taken for them in their order.
+        serde_json::error::Category::Data => {
+            ApiProblem::invalid("invalid_body", "The body must be an object")
+        }
+        _ => {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            ApiProblem::invalid(
+                "invalid_json",
+                format!("The body is not valid JSON: it cannot be read from {place} on"),
+            )
+        }
+    })?;
+    Ok((value, whole))
+}
+
+pub(crate) fn bad_body(error: FieldError) -> ApiProblem {
+    let code = match error {
+        FieldError::Unknown(_) => "unknown_field",
+        FieldError::Invalid { .. } => "invalid_body",
+    };
+    ApiProblem::invalid(code, error.to_string())
+}
+
+/// The parameters of a query. Those that are not known are passed over.
+pub(crate) struct QueryParams<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for QueryParams<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiProblem> {
+        parameters(parts, UnknownFieldPolicy::Ignore).map(QueryParams)
+    }
+}
+
+/// The parameters of a list, all of which are known: a filter that is misspelt would show everything.
+pub(crate) struct StrictQueryParams<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for StrictQueryParams<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiProblem> {
+        parameters(parts, UnknownFieldPolicy::Refuse).map(StrictQueryParams)
+    }
+}
+
+/// Of a list that takes none.
+#[derive(Deserialize)]
+pub(crate) struct NoQueryParams {}
+
+fn parameters<T: DeserializeOwned>(parts: &Parts, unknown: UnknownFieldPolicy) -> ApiResult<T> {
+    let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)
+        .map_err(|error| ApiProblem::invalid("invalid_query", error.body_text()))?;
+    let mut object = Map::new();
+    for (name, value) in given {
+        let shown: String = name.chars().take(60).collect();
+        if object.insert(name, Value::String(value)).is_some() {
+            return Err(ApiProblem::invalid(
+                "invalid_query",
+                format!("{shown} is not valid: it is there twice"),
+            ));
+        }
+    }
+    field_coercion::deserialize_fields(Value::Object(object), unknown)
+        .map_err(|error| unknown_parameter(&error))
+}
+
+pub(crate) fn unknown_parameter(error: &FieldError) -> ApiProblem {
+    let code = match error {
+        FieldError::Unknown(_) => "unknown_parameter",
+        FieldError::Invalid { .. } => "invalid_query",
+    };
+    ApiProblem::invalid(code, error.to_string())
+}
+
+/// A part of the path. What is not UTF-8 is nobody's.
+pub(crate) struct PathParam(pub(crate) String);
+
+impl FromRequestParts<AppState> for PathParam {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiProblem> {
+        let found = Path::<String>::from_request_parts(parts, app).await;
+        found.map(|Path(text)| PathParam(text)).map_err(|_| unreadable_path())
+    }
+}
+
+/// One file of one session, as a path names it.
+pub(crate) struct FilePathParams {
+    pub(crate) id: String,
+    pub(crate) path: String,
+}
+
+impl FromRequestParts<AppState> for FilePathParams {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiProblem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, path))| FilePathParams { id, path }).map_err(|_| unreadable_path())
+    }
+}
+
+/// One checkpoint of one session, as a path names it.
+pub(crate) struct CheckpointPathParams {
+    pub(crate) id: String,
+    number: String,
+}
+
+impl CheckpointPathParams {
+    /// What is no number is no checkpoint's.
+    pub(crate) fn number(&self) -> ApiResult<u64> {
+        self.number.parse().map_err(|_| ash_session::Error::NoCheckpoint.into())
+    }
+}
+
+impl FromRequestParts<AppState> for CheckpointPathParams {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiProblem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, number))| CheckpointPathParams { id, number }).map_err(|_| unreadable_path())
+    }
+}
+
+/// One thing that a session's agent waits for, as a path names it.
+pub(crate) struct PermissionPathParams {
+    pub(crate) id: String,
+    permission: String,
+}
+
+impl PermissionPathParams {
+    /// What is no id is nobody's.
+    pub(crate) fn permission(&self) -> ApiResult<PermissionId> {
+        let found = PermissionId::parse(&self.permission);
+        found.ok_or_else(|| ash_session::Error::from(CommandRefusal::NoSuchPermission).into())
+    }
+}
+
+impl FromRequestParts<AppState> for PermissionPathParams {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiProblem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found
+            .map(|Path((id, permission))| PermissionPathParams { id, permission })
+            .map_err(|_| unreadable_path())
+    }
+}
+
+/// One turn of one session, as a path names it.
+pub(crate) struct TurnPathParams {
+    pub(crate) id: String,
+    turn: String,
+}
+
+impl TurnPathParams {
+    pub(crate) fn turn(&self) -> ApiResult<TurnId> {
+        TurnId::parse(&self.turn).ok_or_else(|| ash_session::Error::NoTurn.into())
+    }
+}
+
+impl FromRequestParts<AppState> for TurnPathParams {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiProblem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, turn))| TurnPathParams { id, turn }).map_err(|_| unreadable_path())
+    }
+}
+
+fn unreadable_path() -> ApiProblem {
+    ApiProblem::invalid("invalid_path", "The path is not valid")
+}
+
+/// The session a path names, if it is the caller's.
+pub(crate) async fn find_session(app: &AppState, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
+    let id =
+        SessionId::parse(id).map_err(|error| ApiProblem::invalid("invalid_session_id", error.to_string()))?;
+    Ok(app.sessions.find(&caller.0, &id).await?)
+}
+
+/// The same, even if only the object store knows it.
+pub(crate) async fn find_session_or_remote(
+    app: &AppState,
+    caller: &Caller,
+    id: &str,
+) -> ApiResult<SessionRow> {
+    let id =
+        SessionId::parse(id).map_err(|error| ApiProblem::invalid("invalid_session_id", error.to_string()))?;
+    Ok(app.sessions.find_anywhere(&caller.0, &id).await?)
+}
+
+/// Only where there is an object store something can be in it.
+pub(crate) fn check_durability(app: &AppState, durability: Option<Durability>) -> ApiResult<()> {
+    match (durability, &app.sessions.rooms().replicator) {
+        (Some(Durability::Remote), None) => Err(ash_session::Error::NoBucket.into()),
+        (_, _) => Ok(()),
+    }
+}
+
+/// The same, if it can still be changed: what has ended stays as it is.
+pub(crate) async fn find_open_session(app: &AppState, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
+    let found = find_session(app, caller, id).await?;
+    match found.summary.status {
+        SessionStatus::Ended => {
+            Err(ash_session::Error::from(CommandRefusal::WrongStatus(SessionStatus::Ended)).into())
+        }
+        SessionStatus::Starting
+        | SessionStatus::Active
+        | SessionStatus::Paused
+        | SessionStatus::Stopped
+        | SessionStatus::Error => Ok(found),
+    }
+}
+
+/// Environment variables as a process can take them.
+pub(crate) fn parse_environment(vars: BTreeMap<String, String>) -> ApiResult<SecretEnv> {
+    let is_name = |name: &str| {
+        let mut bytes = name.bytes();
+        bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    let bytes = vars.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>();
+    let longest = vars.values().map(String::len).max().unwrap_or_default();
+    check_max_size("env", (vars.len(), "variables"), MAX_ENV_VARIABLES)?;
+    check_max_size("env", (bytes, "bytes"), MAX_ENV_BYTES)?;
+    check_max_size("A variable in env", (longest, "bytes"), MAX_VARIABLE_BYTES)?;
+    match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {
+        Some((name, _)) => {
+            Err(ApiProblem::invalid("invalid_env", format!("{name:?} is not a valid environment variable")))
+        }
+        None => Ok(SecretEnv::from_plain(vars)),
+    }
+}
+
+/// A size that is the same for all operators. The answer is that of a quota, without its name.
+pub(crate) fn too_large(error: String, SizeLimitExceeded { limit, used }: SizeLimitExceeded) -> ApiProblem {
+    let problem = ApiProblem::new(FailureKind::TooLarge, "payload_too_large", error);
+    problem.with("limit", limit).with("used", used)
+}
+
+/// The longest that a request waits in line.
+const MAX_QUEUE_TIMEOUT_SECONDS: u64 = 600;
+
+/// How long the caller waits for a sandbox when all are at work, as RFC 7240 lets him say; `None`: he does not.
+pub(crate) fn queue_timeout(headers: &HeaderMap) -> ApiResult<Option<Duration>> {
+    let given = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let wait = given.flat_map(|value| value.split(',')).find_map(|one| {
+        let (name, value) = one.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("wait").then_some(value.trim().trim_matches('"'))
+    });
+    let Some(wait) = wait else { return Ok(None) };
+    match wait.parse::<u64>() {
+        Ok(seconds) if seconds <= MAX_QUEUE_TIMEOUT_SECONDS => Ok(Some(Duration::from_secs(seconds))),
+        Ok(_) | Err(_) => {
+            let error = format!("Prefer: wait= takes seconds, at most {MAX_QUEUE_TIMEOUT_SECONDS}");
+            Err(ApiProblem::invalid("invalid_header", error))
+        }
+    }
+}
+
+/// A text of ours that may be left out, but not be longer than this many characters.
+pub(crate) fn check_max_chars(what: &str, text: Option<&str>, limit: usize) -> ApiResult<()> {
+    check_max_size(what, (text.map_or(0, |text| text.chars().count()), "characters"), limit)
+}
+
+/// The same of anything that has a size, which is counted in `unit`.
+pub(crate) fn check_max_size(what: &str, (used, unit): (usize, &str), limit: usize) -> ApiResult<()> {
+    match used > limit {
+        true => {
+            let error = format!("{what} has {used} {unit}, and may have {limit}: send less");
+            Err(too_large(error, SizeLimitExceeded { limit, used }))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The same of a text whose length the reference's schema bounds: it answers 400 as for everything else in a schema.
+pub(crate) fn check_schema_max_chars(what: &str, text: Option<&str>, most: usize) -> ApiResult<()> {
+    match text {
+        Some(text) if text.chars().count() > most => {
+            let error = format!("{what} must not be longer than {most} characters");
+            Err(ApiProblem::invalid("invalid_body", error))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Work that may block runs where it delays nobody.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> ApiResult<T> + Send + 'static,
+) -> ApiResult<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiProblem::internal("the work was cut off"))?
+}

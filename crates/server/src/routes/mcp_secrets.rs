@@ -1,0 +1,81 @@
+//! Secrets in `mcpServers`: taken out of what a client sends before anything stores or shows it.
+
+use super::session_options::SessionOptionsPatch;
+use crate::problem::{ApiProblem, ApiResult};
+use ash_model::{
+    SessionOptions,
+    secrets::{BadSecrets, MASK, extract_secrets},
+};
+use ash_store::SecretEnv;
+use secrecy::ExposeSecret;
+use std::collections::BTreeMap;
+
+/// What a session has before a change, by JSON pointer.
+#[derive(Default)]
+pub(super) struct StoredMcpSecrets {
+    values: BTreeMap<String, String>,
+    /// Stored by an older version of ash, in the options themselves. Any change puts them where they belong.
+    were_in_options: bool,
+}
+
+impl StoredMcpSecrets {
+    /// Takes those that `before` still has in the clear out of it.
+    pub(super) fn take_from_options(
+        before: &mut SessionOptions,
+        sealed: ash_store::Result<SecretEnv>,
+    ) -> ApiResult<StoredMcpSecrets> {
+        let sealed = match sealed {
+            // Nothing of it can be kept: the client has to send the values again.
+            Err(ash_store::Error::Sealed) => BTreeMap::new(),
+            sealed => sealed?.expose(),
+        };
+        let servers = before.mcp_servers.as_mut().and_then(|servers| servers.as_object_mut());
+        let mut values = servers.map(extract_secrets).transpose().map_err(refused)?.unwrap_or_default();
+        let were_in_options = values.values().any(|value| value != MASK);
+        // Only what the options still hold a mask for: everything else is of servers that are gone.
+        values.retain(|at, value| value != MASK || sealed.contains_key(at));
+        for (at, value) in &mut values {
+            if let Some(secret) = sealed.get(at).filter(|_| value == MASK) {
+                value.clone_from(secret);
+            }
+        }
+        Ok(StoredMcpSecrets { values, were_in_options })
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.values.iter().map(|(at, value)| at.len() + value.len()).sum()
+    }
+}
+
+/// The bytes that these secrets take, as a quota counts them.
+pub(super) fn size(secrets: &SecretEnv) -> usize {
+    secrets.0.iter().map(|(at, value)| at.len() + value.expose_secret().len()).sum()
+}
+
+impl SessionOptionsPatch {
+    /// The secrets of the session from now on; `None`: as they are.
+    pub(super) fn secrets(&mut self, known: StoredMcpSecrets) -> ApiResult<Option<SecretEnv>> {
+        let Some(servers) = &mut self.mcp_servers else {
+            return Ok(known.were_in_options.then(|| SecretEnv::from_plain(known.values)));
+        };
+        let mut given = extract_secrets(servers).map_err(refused)?;
+        for (at, value) in given.iter_mut().filter(|(_, value)| *value == MASK) {
+            let kept = known.values.get(at).ok_or_else(|| unknown(at))?;
+            value.clone_from(kept);
+        }
+        // The same words again change nothing, and need no agent that starts again.
+        let same = given == known.values && !known.were_in_options;
+        Ok((!same).then(|| SecretEnv::from_plain(given)))
+    }
+}
+
+fn refused(error: BadSecrets) -> ApiProblem {
+    ApiProblem::invalid("invalid_body", error.to_string())
+}
+
+fn unknown(at: &str) -> ApiProblem {
+    let error = format!(
+        "{at} is \"{MASK}\", which leaves a secret as it is, but there is none at this place: send its value"
+    );
+    ApiProblem::invalid("invalid_body", error)
+}

@@ -1,0 +1,106 @@
+//! Lists of sessions: which ones, and a page at a time.
+
+use super::{extract::unknown_parameter, sessions::shown, workspaces};
+use crate::{
+    app::AppState,
+    auth::Caller,
+    field_coercion::{FieldError, unknown_field_message},
+    problem::{ApiProblem, ApiResult},
+};
+use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Timestamp};
+use ash_store::SessionFilter;
+use axum::{Json, extract::Query, extract::State, http::Uri};
+use serde_json::{Value, json};
+
+const MAX_SESSIONS_LISTED: u32 = 1000;
+/// What is asked of metadata is named after this.
+const METADATA: &str = "metadata.";
+const PARAMETERS: [&str; 12] = [
+    "agent",
+    "status",
+    "workspace",
+    "idPrefix",
+    "owner",
+    "olderThan",
+    "newerThan",
+    "limit",
+    "offset",
+    "cursor",
+    "includeTotal",
+    "metadata.NAME",
+];
+
+pub(super) async fn sessions(
+    State(app): State<AppState>,
+    caller: Caller,
+    uri: Uri,
+) -> ApiResult<Json<Value>> {
+    let filter = filter(&uri, app.sessions.rooms().clock())?;
+    let page = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
+    let full = filter.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
+    let next = page.sessions.last().filter(|_| full).map(|s| format!("{}-{}", s.created_at.0, s.no.0));
+    let sessions: Vec<Value> = page.sessions.iter().map(|session| shown(&app, session)).collect();
+    Ok(Json(json!({ "sessions": sessions, "total": page.total, "nextCursor": next })))
+}
+
+/// Names of metadata are anybody's, so the query is read by hand.
+fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
+    let Query(asked) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .map_err(|error| ApiProblem::invalid("invalid_query", error.body_text()))?;
+    let mut filter = SessionFilter::default();
+    for (place, (name, value)) in asked.iter().enumerate() {
+        let bad = |why: &str| ApiProblem::invalid("invalid_query", format!("{name} is not valid{why}"));
+        if asked[..place].iter().any(|(before, _)| before == name) {
+            return Err(bad(": it is there twice"));
+        }
+        let number = |why: &str| value.parse::<u32>().map_err(|_| bad(why));
+        match name.as_str() {
+            // As forms leave them.
+            "status" | "agent" if value.is_empty() => {}
+            "status" => filter.status = Some(SessionStatus::parse(value).ok_or_else(|| bad(""))?),
+            "agent" => filter.agent = Some(AgentName::parse(value).map_err(|_| bad(""))?),
+            "workspace" => filter.workspace = Some(workspaces::slug(value)?),
+            "idPrefix" => filter.id_prefix = Some(id_prefix(value)?),
+            "owner" => filter.owner = Some(OwnerId::parse(value).map_err(|_| bad(""))?),
+            "olderThan" => filter.older = Some(ago(now, name, value)?),
+            "newerThan" => filter.newer = Some(ago(now, name, value)?),
+            "limit" => {
+                let limit = number("").ok().filter(|limit| (1..=MAX_SESSIONS_LISTED).contains(limit));
+                filter.limit = Some(limit.ok_or_else(|| bad(" (1 to 1000)"))?);
+            }
+            "offset" => filter.offset = number("")?,
+            // The number of all is always there.
+            "includeTotal" => {}
+            "cursor" => filter.before = Some(parse_cursor(value).ok_or_else(|| bad(""))?),
+            _ => match name.strip_prefix(METADATA) {
+                Some(name) => filter.metadata.push((name.to_owned(), value.clone())),
+                None => {
+                    return Err(unknown_parameter(&FieldError::Unknown(unknown_field_message(
+                        name,
+                        &PARAMETERS,
+                    ))));
+                }
+            },
+        }
+    }
+    Ok(filter)
+}
+
+/// Ids are plain; what is not is the beginning of none.
+fn id_prefix(text: &str) -> ApiResult<String> {
+    let plain = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    let error = "idPrefix must be the beginning of a session id: letters, digits, '-', '_' or '.'";
+    if plain { Ok(text.to_owned()) } else { Err(ApiProblem::invalid("invalid_query", error)) }
+}
+
+/// The time so long ago.
+pub(super) fn ago(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp> {
+    let long = ash_model::parse_duration(text)
+        .map_err(|error| ApiProblem::invalid("invalid_query", format!("{name} is not valid: {error}")))?;
+    Ok(ash_session::earlier_by(now, long))
+}
+
+fn parse_cursor(text: &str) -> Option<(Timestamp, SessionRowId)> {
+    let (at, no) = text.split_once('-')?;
+    Some((Timestamp(at.parse().ok()?), SessionRowId(no.parse().ok()?)))
+}

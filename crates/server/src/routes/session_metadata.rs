@@ -1,0 +1,58 @@
+//! Whose sessions and workspaces are, and what is noted on them.
+
+use super::extract::{JsonBody, PathParam, find_open_session, too_large};
+use super::quotas;
+use super::sessions::answer;
+use crate::{
+    app::AppState,
+    audit::{self, Changed},
+    auth::Caller,
+    problem::{ApiProblem, ApiResult},
+};
+use ash_model::{FailureKind, OwnerId, SessionMetadata};
+use ash_store::AccessScope;
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Whom something new belongs to: the owner of the key, or whomever a key without one names.
+pub(super) fn resolve_owner(caller: &Caller, named: Option<OwnerId>) -> ApiResult<AccessScope> {
+    let Caller(scope, _) = caller;
+    match (&scope.owner, named) {
+        (Some(own), Some(named)) if *own != named => {
+            let error = format!("This key is owner \"{own}\"'s; what it makes belongs to nobody else");
+            Err(ApiProblem::new(FailureKind::Forbidden, "admin_only", error))
+        }
+        (Some(_), _) => Ok(scope.clone()),
+        (None, named) => Ok(AccessScope { owner: named, ..scope.clone() }),
+    }
+}
+
+pub(super) fn metadata(app: &AppState, given: BTreeMap<String, String>) -> ApiResult<SessionMetadata> {
+    quotas::metadata(app, given.iter())?;
+    SessionMetadata::try_from(given).map_err(|error| match error.oversize() {
+        Some(size) => too_large(error.to_string(), size),
+        None => ApiProblem::invalid("invalid_metadata", error.to_string()),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetMetadataRequest {
+    metadata: BTreeMap<String, String>,
+}
+
+/// What is noted on a session is replaced as a whole.
+pub(super) async fn change(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+    body: JsonBody<SetMetadataRequest>,
+) -> ApiResult<Json<Value>> {
+    let found = find_open_session(&app, &caller, &id).await?;
+    let metadata = metadata(&app, body.value.metadata)?;
+    let changed = (vec!["metadata".to_owned()], None);
+    audit::record_config_change(&app, &caller, Changed::Session(&found), changed).await?;
+    Ok(answer(&app, &app.sessions.set_metadata(found.no, metadata).await?))
+}

@@ -1,0 +1,411 @@
+//! Keeping a session to its bounds as far as the walls do not: how long a turn runs, and what its files take. And what
+//! its sandbox took is written down.
+//!
+//! No file system of ours has quotas for folders, so the tree is looked at; but only when it may have grown: a look at the
+//! whole disk costs one system call, and what all have written together since then is at least what this one has.
+
+use super::SessionActor;
+use crate::{
+    Error, Result, blocking,
+    live_directory::LiveDirectory,
+    resource_limits::{self, of_disk},
+    services::Services,
+    state::TurnPhase,
+};
+use ash_model::{
+    Fact, Incarnation, LimitKind, LimitReached, ResourceLimits, ResourceUsage, SessionStatus, TurnId,
+};
+use ash_snapshot::DiskUsage;
+use ash_store::EventQuery;
+use std::{
+    ops::RangeInclusive,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{task::JoinHandle, time::Instant};
+
+/// How often it is looked at the disk while a turn or a command runs, and while nothing does.
+const CHECK_INTERVAL_BUSY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_QUIET: Duration = Duration::from_secs(5);
+/// While the tree is being looked at.
+const WALK_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Somebody else may have freed what this one wrote: so often the tree is looked at anyway, the oftener the faster that is,
+/// and more seldom where nothing has happened.
+const ANYWAY: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
+const QUIET: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(600);
+/// A look takes at most one part of so many of the time; if it may be for nothing, or if nothing has happened, of so many.
+const WALK_TIME_DIVISOR: u32 = 10;
+const SPECULATIVE_WALK_TIME_DIVISOR: u32 = 100;
+const QUIET_WALK_TIME_DIVISOR: u32 = 2000;
+/// How often it is written down what a sandbox took, if that is at least so much of a processor.
+const RECORD_INTERVAL: Duration = Duration::from_secs(15);
+const MIN_RECORDED_CPU_MS: u64 = 100;
+
+/// A turn in one of its attempts, and since when it runs.
+type TurnAttempt = (TurnId, u32);
+
+/// Of a sandbox that goes everything is written down, else what is worth it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResourceRecordMode {
+    News,
+    Last,
+}
+
+pub(super) struct LimitsWatchdog {
+    bounds: Option<ResourceLimits>,
+    turn: Option<(TurnAttempt, Instant)>,
+    next: Instant,
+    /// What the tree took at least when it was last looked at or captured, and the disk as a whole.
+    known: Option<(DiskUsage, DiskUsage)>,
+    /// What it took when it was last looked at.
+    measured: Option<DiskUsage>,
+    /// It may have changed since.
+    stale: bool,
+    walk: Option<JoinHandle<Result<(DiskUsage, Duration)>>>,
+    /// When it was last looked, and how long that took.
+    walked: (Instant, Duration),
+    /// A turn was under way when it was last looked.
+    busy: bool,
+    /// A turn or a command ran in this sandbox.
+    used: bool,
+    tallied: Instant,
+    /// What was written down last.
+    last_recorded: Arc<Mutex<Option<ResourceUsage>>>,
+    /// Its files took too much, for which its sandbox is ended.
+    full: Option<LimitReached>,
+}
+
+impl LimitsWatchdog {
+    pub(super) fn new() -> LimitsWatchdog {
+        let now = Instant::now();
+        LimitsWatchdog {
+            bounds: None,
+            turn: None,
+            next: now,
+            known: None,
+            measured: None,
+            stale: true,
+            walk: None,
+            walked: (now, Duration::ZERO),
+            busy: false,
+            used: false,
+            tallied: now,
+            last_recorded: Arc::default(),
+            full: None,
+        }
+    }
+
+    /// Options were changed.
+    pub(super) fn forget_bounds(&mut self) {
+        self.bounds = None;
+    }
+
+    /// Another sandbox. Nobody has done anything in it yet.
+    pub(super) fn begin(&mut self) {
+        let LimitsWatchdog { bounds, turn, busy, known, measured: weighed, .. } =
+            std::mem::replace(self, LimitsWatchdog::new());
+        let next = Instant::now() + CHECK_INTERVAL_QUIET;
+        *self =
+            LimitsWatchdog { bounds, turn, busy, known, measured: weighed, next, ..LimitsWatchdog::new() };
+    }
+
+    /// A capture has seen the whole tree.
+    pub(super) fn captured(&mut self, weight: DiskUsage, live: &LiveDirectory) {
+        self.known = disk(&live.workspace()).map(|disk| (weight, disk));
+        self.stale = true;
+    }
+
+    /// Whether the tree may take more than it may.
+    fn is_due(&self, most: DiskUsage, disk: DiskUsage, now: Instant) -> bool {
+        let (walked, took) = self.walked;
+        if now < walked + took * WALK_TIME_DIVISOR {
+            return false;
+        }
+        let Some((weight, before)) = self.known else { return true };
+        let grew = |now: u64, before: u64, room: u64| now.saturating_sub(before) >= room / 2;
+        let bytes = grew(disk.bytes, before.bytes, most.bytes.saturating_sub(weight.bytes));
+        let files = grew(disk.files, before.files, most.files.saturating_sub(weight.files));
+        let (share, range) = match self.stale {
+            true => (SPECULATIVE_WALK_TIME_DIVISOR, ANYWAY),
+            false => (QUIET_WALK_TIME_DIVISOR, QUIET),
+        };
+        bytes || files || now >= walked + (took * share).clamp(*range.start(), *range.end())
+    }
+}
+
+/// What the whole disk has.
+fn disk(path: &Path) -> Option<DiskUsage> {
+    let disk = rustix::fs::statvfs(path).ok()?;
+    Some(DiskUsage {
+        bytes: disk.f_blocks.saturating_sub(disk.f_bfree).saturating_mul(disk.f_frsize),
+        files: disk.f_files.saturating_sub(disk.f_ffree),
+    })
+}
+
+impl SessionActor {
+    /// Since when a turn runs that somebody else began.
+    pub(super) async fn note_when_begun(&mut self) -> Result<()> {
+        let Some((attempt, after)) = self.attempt().zip(self.state.current().map(|turn| turn.seq)) else {
+            return Ok(());
+        };
+        let kinds = vec!["stirred", "started", "continued"];
+        let query = EventQuery { after: after.saturating_sub(1), limit: 1000, kinds };
+        let events = self.services.store.events(self.session.no, &query).await?;
+        let begun = events.iter().rfind(|event| event.turn == Some(attempt.0)).map(|event| event.at);
+        let ms = begun.map_or(0, |at| self.services.clock().0.saturating_sub(at.0));
+        let ago = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+        let now = Instant::now();
+        self.limits.turn = Some((attempt, now.checked_sub(ago).unwrap_or(now)));
+        Ok(())
+    }
+
+    fn attempt(&self) -> Option<TurnAttempt> {
+        let running = self.state.current().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. }))?;
+        Some((running.id, running.attempt))
+    }
+
+    pub(super) async fn enforce_limits(&mut self) -> Result<()> {
+        let attempt = self.attempt();
+        if self.limits.turn.map(|(attempt, _)| attempt) != attempt {
+            self.limits.turn = attempt.map(|attempt| (attempt, Instant::now()));
+        }
+        // When it is over its files were captured, so that one knows what they take.
+        let busy = self.state.current().is_some();
+        if std::mem::replace(&mut self.limits.busy, busy) && !busy {
+            self.record_resource_usage();
+        }
+        self.say_that_it_is_full().await?;
+        if self.conn.is_none() || self.closing.is_some() {
+            return Ok(());
+        }
+        if busy || self.execs.is_busy() {
+            self.limits.used = true;
+            self.limits.next = self.limits.next.min(Instant::now() + CHECK_INTERVAL_BUSY);
+        }
+        let bounds = match self.limits.bounds {
+            Some(bounds) => bounds,
+            None => self.learn_bounds().await?,
+        };
+        self.stop_late_turn(bounds.turn_seconds).await?;
+        self.check_disk_usage(of_disk(&bounds).unwrap_or(DiskUsage::UNLIMITED)).await
+    }
+
+    /// What is in force. And what the last checkpoint held is a good guess at what the tree takes.
+    async fn learn_bounds(&mut self) -> Result<ResourceLimits> {
+        let bounds = *self.limits.bounds.insert(self.services.bounds(&self.session).await?);
+        if let (None, Some(number)) = (self.limits.known, self.state.checkpoint)
+            && let Some(last) = self.services.store.checkpoint(self.lease.workspace, number).await?
+        {
+            self.limits.captured(DiskUsage { bytes: last.bytes, files: last.files }, &self.live);
+        }
+        Ok(bounds)
+    }
+
+    pub(super) fn limits_deadline(&self) -> Option<Instant> {
+        self.conn.as_ref().filter(|_| self.closing.is_none())?;
+        let late = self.turn_ends().filter(|_| !self.state.was_asked_to_stop());
+        [late, Some(self.limits.next)].into_iter().flatten().min()
+    }
+
+    fn turn_ends(&self) -> Option<Instant> {
+        let seconds = self.limits.bounds.and_then(|bounds| bounds.turn_seconds)?;
+        self.limits.turn.and_then(|(_, began)| began.checked_add(Duration::from_secs(seconds)))
+    }
+
+    /// As by an interrupt; whoever does not stop then is ended.
+    async fn stop_late_turn(&mut self, seconds: Option<u64>) -> Result<()> {
+        let (Some(seconds), Some((_, began))) = (seconds, self.limits.turn) else { return Ok(()) };
+        if self.turn_ends().is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        let facts =
+            self.state.stop_turn_for_limit((LimitKind::TurnSeconds, seconds, began.elapsed().as_secs()));
+        if !facts.is_empty() {
+            self.note_and_tell(facts).await?;
+            self.set_interrupt_deadline();
+        }
+        Ok(())
+    }
+
+    async fn check_disk_usage(&mut self, most: DiskUsage) -> Result<()> {
+        let now = Instant::now();
+        if self.limits.next > now || self.limits.full.is_some() {
+            return Ok(());
+        }
+        if now >= self.limits.tallied + RECORD_INTERVAL {
+            self.record_resource_usage();
+        }
+        let busy = self.state.current().is_some() || self.execs.is_busy();
+        self.limits.stale |= busy;
+        self.limits.next = now + if busy { CHECK_INTERVAL_BUSY } else { CHECK_INTERVAL_QUIET };
+        if let Some(walk) = &self.limits.walk {
+            if !walk.is_finished() {
+                self.limits.next = now + WALK_POLL_INTERVAL;
+                return Ok(());
+            }
+            return self.on_disk_usage(most).await;
+        }
+        let Some(disk) = disk(&self.live.workspace()) else { return Ok(()) };
+        // They are on no disk.
+        let run = self.live.run();
+        let scratch = blocking(move || Ok(ash_sandbox::scratch_files(&run))).await?;
+        let most_there = DiskUsage { files: most.files.saturating_sub(scratch), ..most };
+        if self.limits.is_due(most_there, disk, now) {
+            self.limits.known = self.limits.known.map(|(weight, _)| (weight, disk));
+            self.limits.stale = busy;
+            let (rooms, common) = (self.services.clone(), self.workspace.clone());
+            let walk = async move {
+                let (weight, took) = rooms.weigh(&common.live, most).await?;
+                common.set_disk_usage(weight);
+                Ok((weight, took))
+            };
+            self.limits.walk = Some(tokio::spawn(walk));
+            self.limits.next = now + WALK_POLL_INTERVAL;
+        }
+        Ok(())
+    }
+
+    async fn on_disk_usage(&mut self, most: DiskUsage) -> Result<()> {
+        let Some(walk) = self.limits.walk.take() else { return Ok(()) };
+        self.limits.walked.0 = Instant::now();
+        let weight = match walk.await {
+            Ok(Ok((weight, took))) => {
+                self.limits.walked.1 = took;
+                weight
+            }
+            // Another tree may have been put in its place meanwhile: the next look sees that one.
+            Ok(Err(error)) => return self.not_weighed(&error),
+            Err(_) => return Ok(()),
+        };
+        let before = self.limits.known.map(|(_, disk)| disk);
+        self.limits.known = before.or_else(|| disk(&self.live.workspace())).map(|disk| (weight, disk));
+        // Of one in which nothing was done nobody wants to know at once.
+        if self.limits.measured.replace(weight) != Some(weight) && self.limits.used {
+            self.record_resource_usage();
+        }
+        let turn = self.attempt().map(|(turn, _)| turn);
+        match resource_limits::reached(turn, weight, most) {
+            Some(reached) => self.end_sandbox_for_limit(reached).await,
+            None => Ok(()),
+        }
+    }
+
+    fn not_weighed(&self, error: &Error) -> Result<()> {
+        tracing::debug!(session = %self.session.id, %error, "nobody knows what the files take");
+        Ok(())
+    }
+
+    /// At once: what is asked to stop goes on writing meanwhile. The turn is captured as it is, and over.
+    async fn end_sandbox_for_limit(&mut self, reached: LimitReached) -> Result<()> {
+        tracing::warn!(session = %self.session.id, which = reached.kind.as_str(), used = reached.used, "the files of a session take too much: its sandbox is ended");
+        self.commit_facts(self.state.stop_turn_for_limit((reached.kind, reached.limit, reached.used)))
+            .await?;
+        self.execs.fail(&reached.problem());
+        (self.interrupt_deadline, self.limits.full) = (None, Some(reached));
+        self.begin_sandbox_end();
+        Ok(())
+    }
+
+    /// When its turn is over the session says why it does not go on.
+    async fn say_that_it_is_full(&mut self) -> Result<()> {
+        let calm = self.conn.is_none() && self.departing_sandbox.is_none() && self.effect.is_none();
+        let Some(reached) = self.limits.full.filter(|_| calm && self.state.is_at_rest()) else {
+            return Ok(());
+        };
+        if matches!(
+            self.state.status,
+            SessionStatus::Starting | SessionStatus::Active | SessionStatus::Paused
+        ) {
+            self.commit_facts(vec![Fact::Failed { problem: reached.problem() }]).await?;
+        }
+        self.limits.full = None;
+        Ok(())
+    }
+
+    /// Beside the session's own work: nobody waits for it.
+    fn record_resource_usage(&mut self) {
+        self.limits.tallied = Instant::now();
+        let Some(hands) = &self.conn else { return };
+        tokio::spawn(self.tallying(hands.incarnation, ResourceRecordMode::News));
+    }
+
+    /// Writes down what a sandbox took until now.
+    pub(super) fn tallying(
+        &self,
+        of: Incarnation,
+        tally: ResourceRecordMode,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (rooms, workspace, live) = (self.services.clone(), self.lease.workspace, self.live.clone());
+        let (weighed, run) = (self.limits.measured, self.live.run());
+        let (id, told) = (self.session.id.clone(), self.limits.last_recorded.clone());
+        async move {
+            let spent = blocking(move || Ok(ash_sandbox::resource_usage(&run))).await.ok().flatten();
+            let Some(spent) = spent.filter(|spent| spent.incarnation == of) else { return };
+            let DiskUsage { bytes, files } = match weighed {
+                Some(weight) => weight,
+                // It is over before anybody has looked.
+                None => weigh_soon(&rooms, &live).await.unwrap_or_default(),
+            };
+            let taken = ResourceUsage {
+                cpu_ms: u64::try_from(spent.cpu.as_millis()).unwrap_or(u64::MAX),
+                peak_memory: spent.memory,
+                disk_bytes: bytes,
+                files,
+            };
+            let before = told.lock().unwrap_or_else(PoisonError::into_inner).replace(taken);
+            let news = |before: ResourceUsage| {
+                taken.cpu_ms >= before.cpu_ms.saturating_add(MIN_RECORDED_CPU_MS)
+                    || ResourceUsage { cpu_ms: before.cpu_ms, ..taken } != before
+            };
+            if tally == ResourceRecordMode::News && !before.is_none_or(news) {
+                return;
+            }
+            if let Err(error) = rooms.store.record_resource_usage(workspace, (of, taken), rooms.clock()).await
+            {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                tracing::warn!(session = %id, %error, "what a sandbox took was not written down");
+            }
+        }
+    }
+}
+
+/// If it is its turn in a moment: somebody may wait for the end of the sandbox.
+async fn weigh_soon(rooms: &Services, live: &LiveDirectory) -> Option<DiskUsage> {
+    let weighed = tokio::time::timeout(CHECK_INTERVAL_BUSY, rooms.weigh(live, DiskUsage::UNLIMITED)).await;
+    weighed.ok()?.ok().map(|(weight, _)| weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_looked_at_only_when_the_disk_filled_enough() {
+        let mut gauge = LimitsWatchdog::new();
+        let now = gauge.walked.0;
+        let weight = |bytes, files| DiskUsage { bytes, files };
+        let most = weight(1000, 100);
+        assert!(gauge.is_due(most, weight(5000, 500), now), "nobody has looked yet");
+        gauge.known = Some((weight(600, 10), weight(5000, 500)));
+        assert!(!gauge.is_due(most, weight(5199, 544), now));
+        assert!(gauge.is_due(most, weight(5200, 500), now), "half of what was left was written by somebody");
+        assert!(gauge.is_due(most, weight(4000, 545), now));
+        assert!(gauge.is_due(most, weight(5000, 500), now + *ANYWAY.start()), "others may have freed it");
+        gauge.stale = false;
+        assert!(
+            !gauge.is_due(most, weight(5000, 500), now + *ANYWAY.end() - CHECK_INTERVAL_BUSY),
+            "nothing has happened"
+        );
+        assert!(gauge.is_due(most, weight(5000, 500), now + *QUIET.start()));
+        gauge.stale = true;
+        gauge.walked = (now, Duration::from_millis(100));
+        let at = |millis| now + Duration::from_millis(millis);
+        assert!(!gauge.is_due(most, weight(6000, 500), at(999)), "never for more than a tenth of the time");
+        assert!(
+            gauge.is_due(most, weight(6000, 500), at(1000))
+                && !gauge.is_due(most, weight(5000, 500), at(9999))
+        );
+        assert!(gauge.is_due(most, weight(5000, 500), at(10_000)));
+    }
+}

@@ -1,0 +1,321 @@
+//! Listening to the sandbox. What a batch of records means and how far the journal is read become durable
+//! together; only then may the shim forget it.
+
+use super::{RETRY_DELAY, SessionActor};
+use crate::{
+    Error, Result,
+    agent_logs::LogLineSource,
+    state::{UsageContext, UsageMeter},
+};
+use ash_driver::{AgentEvent, UsageReport};
+use ash_model::{Death, Fact, Incarnation, JournalPosition, MessageDelta, TokenUsage, TurnId};
+use ash_sandbox::{JournalPayload, JournalRecord, ModelUsage};
+use std::sync::PoisonError;
+use tokio::time::Instant;
+
+/// How many records share one commit.
+const BATCH: usize = 256;
+/// And how many bytes: lines may be long, and are in memory more than once on their way.
+const MAX_BATCH_BYTES: usize = 4 << 20;
+
+/// How much of the journal is kept for lines that mean nothing.
+const MAX_UNCOMMITTED_BYTES: u64 = 1 << 20;
+
+/// Something heard that waits for space.
+pub(super) struct UnwrittenRecords {
+    meaning: InterpretedRecords,
+    place: JournalPosition,
+    pub(super) again: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct InterpretedRecords {
+    pub(super) facts: Vec<Fact>,
+    deltas: Vec<MessageDelta>,
+    death: Option<Death>,
+    /// The turn whose end is among the facts.
+    pub(super) rested: Option<TurnId>,
+    /// Which settings the agent goes on with, by number, or why not.
+    pub(super) set: Vec<(u64, Option<String>)>,
+    /// What was used with all that is among the facts, if anything is.
+    meter: Option<UsageMeter>,
+}
+
+impl InterpretedRecords {
+    fn is_nothing(&self) -> bool {
+        self.facts.is_empty() && self.deltas.is_empty() && self.death.is_none() && self.set.is_empty()
+    }
+}
+
+impl SessionActor {
+    pub(super) async fn on_record(&mut self, record: Option<JournalRecord>) -> Result<()> {
+        let Some(record) = record else { return self.on_shim_closed().await };
+        let mut bytes = weight(&record);
+        let mut batch = vec![record];
+        while batch.len() < BATCH
+            && bytes < MAX_BATCH_BYTES
+            && let Some(hands) = &mut self.conn
+            && let Some(record) = hands.records.ready()
+        {
+            bytes += weight(&record);
+            batch.push(record);
+        }
+        self.process_records(batch).await
+    }
+
+    /// The connection is closed: what the shim still wrote down is read from its journal.
+    async fn on_shim_closed(&mut self) -> Result<()> {
+        let Some(hands) = &self.conn else { return Ok(()) };
+        let (run, incarnation, position) = (self.live.run(), hands.incarnation, hands.position);
+        let left = tokio::task::spawn_blocking(move || ash_sandbox::drain(&run, incarnation, position)).await;
+        if let Ok(Ok(records)) = left {
+            self.process_records(records).await?;
+        }
+        if self.conn.is_some() {
+            self.on_sandbox_death(Death::Sandbox { how: "its shim was killed".to_owned() }).await?;
+        }
+        Ok(())
+    }
+
+    async fn process_records(&mut self, batch: Vec<JournalRecord>) -> Result<()> {
+        let Some(hands) = &self.conn else { return Ok(()) };
+        let (incarnation, process, heard) = (hands.incarnation, hands.process, hands.position);
+        // In a sandbox that was taken over the others may have heard less.
+        let batch = batch.into_iter().filter(|record| record.offset > heard).collect();
+        match self.commit_records(incarnation, process, batch).await? {
+            Some(death) => self.on_sandbox_death(death).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Commits what the records mean; answers whether somebody died in them.
+    pub(super) async fn commit_records(
+        &mut self,
+        incarnation: Incarnation,
+        process: u16,
+        batch: Vec<JournalRecord>,
+    ) -> Result<Option<Death>> {
+        let Some(position) = batch.last().map(|record| record.offset) else { return Ok(None) };
+        let mut meaning = InterpretedRecords::default();
+        for record in batch {
+            self.interpret_record(process, record, &mut meaning);
+        }
+        self.write(meaning, JournalPosition { incarnation, process, position }).await
+    }
+
+    /// The session has let go of a sandbox whose death is noted: what its last answers used is left to say.
+    pub(super) async fn commit_usage_records(&mut self, said: Vec<JournalRecord>) -> Result<()> {
+        let usage = said.into_iter().filter_map(|record| match record.payload {
+            JournalPayload::Usage(usage) => Some(usage),
+            _ => None,
+        });
+        let facts = self.facts_of_usage(usage);
+        if facts.is_empty() { Ok(()) } else { self.commit_facts(facts).await }
+    }
+
+    pub(super) fn facts_of_early_usage(&self) -> Vec<Fact> {
+        let early = std::mem::take(&mut *self.startup_usage.lock().unwrap_or_else(PoisonError::into_inner));
+        self.facts_of_usage(early)
+    }
+
+    fn facts_of_usage(&self, usage: impl IntoIterator<Item = ModelUsage>) -> Vec<Fact> {
+        let mut meaning = InterpretedRecords::default();
+        usage.into_iter().for_each(|usage| self.record_usage(routed(usage), &mut meaning));
+        meaning.facts
+    }
+
+    /// What could not be written for lack of space is kept, and tried again; the agent waits meanwhile.
+    pub(super) async fn retry_write(&mut self) -> Result<()> {
+        let Some(unwritten) = self.unwritten.take_if(|unwritten| unwritten.again <= Instant::now()) else {
+            return Ok(());
+        };
+        let UnwrittenRecords { meaning, place, .. } = unwritten;
+        match self.write(meaning, place).await? {
+            Some(death) => self.on_sandbox_death(death).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
+    async fn write(&mut self, meaning: InterpretedRecords, place: JournalPosition) -> Result<Option<Death>> {
+        if self.can_defer_commit(&meaning, place) {
+            self.note_held();
+            self.execs.answer();
+            return Ok(None);
+        }
+        let deltas = meaning
+            .deltas
+            .last()
+            .filter(|d| d.seq == self.state.last_seq + meaning.facts.len() as u64)
+            .map(|d| d.index);
+        match self.commit(meaning.facts.clone(), meaning.deltas.clone(), Some(place), None).await {
+            Err(Error::Store(ash_store::Error::Full)) => {
+                tracing::error!(session = %self.session.id, "the disk is full: the agent waits until there is space");
+                self.unwritten =
+                    Some(UnwrittenRecords { meaning, place, again: Instant::now() + RETRY_DELAY });
+                return Ok(None);
+            }
+            committed => committed?,
+        }
+        self.deltas = deltas.unwrap_or(self.deltas);
+        if let Some(hands) = self.conn.as_mut().filter(|hands| hands.incarnation == place.incarnation) {
+            let bytes = place.position.saturating_sub(hands.position);
+            hands.position = place.position;
+            hands.walls.ack(self.session.no, place.position).await;
+            self.add_log_bytes(bytes, meaning.facts.len());
+        }
+        self.note_held();
+        self.execs.answer();
+        for (input, refused) in meaning.set {
+            self.on_setting_answer(input, refused);
+        }
+        if meaning.rested.is_some() {
+            self.interrupt_deadline = None;
+        }
+        Ok(meaning.death)
+    }
+
+    /// What means nothing is used up with what comes next: to hear it again would mean nothing again. But not for
+    /// ever, since the shim keeps it meanwhile.
+    fn can_defer_commit(&self, meaning: &InterpretedRecords, place: JournalPosition) -> bool {
+        let hands = self.conn.as_ref().filter(|hands| hands.incarnation == place.incarnation);
+        meaning.is_nothing()
+            && hands.is_some_and(|hands| place.position < hands.position + MAX_UNCOMMITTED_BYTES)
+    }
+
+    /// `agent`: the number of the agent's process.
+    fn interpret_record(&mut self, agent: u16, record: JournalRecord, meaning: &mut InterpretedRecords) {
+        let now = self.services.clock();
+        match (record.process, record.payload) {
+            (process, JournalPayload::StdoutLine(line) | JournalPayload::StdoutTail(line))
+                if process == agent =>
+            {
+                self.interpret_line(&line, meaning);
+            }
+            (process, JournalPayload::StderrLine(line)) if process == agent => {
+                self.logs.add(LogLineSource::Stderr, &line, now)
+            }
+            (process, JournalPayload::Exit(exit)) if process == agent => {
+                self.conn.iter_mut().for_each(|hands| hands.exited = true);
+                self.logs.add(LogLineSource::System, format!("agent ended: {exit}").as_bytes(), now);
+                meaning.death.get_or_insert(match exit.oom {
+                    true => Death::OutOfMemory,
+                    false => Death::Agent { how: exit.to_string() },
+                });
+            }
+            (process, JournalPayload::LineTooLong) if process == agent => {
+                meaning.death = Some(Death::LineTooLong)
+            }
+            (process, JournalPayload::StartFailed { why }) if process == agent => {
+                meaning.death = Some(Death::Agent { how: why });
+            }
+            (_, JournalPayload::SandboxGone { how, oom }) => {
+                self.conn.iter().for_each(|hands| hands.walls.set_gone());
+                self.logs.add(LogLineSource::System, format!("sandbox ended: {how}").as_bytes(), now);
+                let death = if oom { Death::OutOfMemory } else { Death::Sandbox { how } };
+                meaning.death.get_or_insert(death);
+            }
+            (process, JournalPayload::Started { .. }) if process == agent => {}
+            (process, JournalPayload::Usage(usage)) if process == agent => {
+                self.record_usage(routed(usage), meaning)
+            }
+            (process, what) => self.execs.hear(process, what),
+        }
+    }
+
+    fn interpret_line(&mut self, line: &[u8], meaning: &mut InterpretedRecords) {
+        if let Some(report) = self.driver.reported_usage(line) {
+            self.record_usage(report, meaning);
+        }
+        for heard in self.driver.parse_line(&mut self.tracker, line) {
+            match heard {
+                AgentEvent::Ready { .. } => {}
+                AgentEvent::PermissionRequested { .. }
+                | AgentEvent::PermissionWithdrawn { .. }
+                | AgentEvent::SettingAnswered { .. } => {
+                    self.understand_request(heard, line.len(), meaning);
+                }
+                AgentEvent::Delta { line } => {
+                    let delta = self.next_delta(meaning, line);
+                    meaning.deltas.push(delta);
+                }
+                AgentEvent::Message { line } => {
+                    // Its memory is another one, and perhaps no turn comes whose capture would hold that.
+                    if line.contains("\"compact_boundary\"") {
+                        self.touch();
+                    }
+                    meaning.facts.push(Fact::Said { line });
+                }
+                AgentEvent::Steered { turn } => meaning.facts.extend(self.state.steering_acknowledged(turn)),
+                AgentEvent::TurnEnded { turn, how, text, usage, problem } => {
+                    let running = self.state.is_running(turn);
+                    if running && meaning.rested.is_none() {
+                        let meter = meaning.meter.as_ref().unwrap_or(&self.state.meter);
+                        let usage = counted(meter, usage);
+                        meaning.rested = Some(turn);
+                        meaning.facts.push(Fact::Rested { turn, outcome: how, text, usage, problem });
+                    }
+                }
+            }
+        }
+    }
+
+    fn record_usage(&self, report: UsageReport, meaning: &mut InterpretedRecords) {
+        let current = self.state.current();
+        let (turn, attempt) = (current.map(|turn| turn.id), current.map_or(0, |turn| turn.attempt));
+        let when = UsageContext { turn, attempt, prices: &self.services.settings.prices };
+        let meter = meaning.meter.get_or_insert_with(|| self.state.meter.clone());
+        for used in meter.account(report, when) {
+            meter.apply(&used);
+            meaning.facts.push(Fact::Used(used));
+        }
+    }
+
+    fn next_delta(&self, meaning: &InterpretedRecords, line: String) -> MessageDelta {
+        let seq = self.state.last_seq + meaning.facts.len() as u64;
+        let n = match meaning.deltas.last() {
+            Some(last) if last.seq == seq => last.index + 1,
+            _ if meaning.facts.is_empty() => self.deltas + 1,
+            _ => 1,
+        };
+        MessageDelta { seq, index: n, turn: self.state.current().map(|turn| turn.id), line }
+    }
+
+    /// The agent or its sandbox is dead: say so at once, then clear up behind it.
+    pub(super) async fn on_sandbox_death(&mut self, death: Death) -> Result<()> {
+        let facts = self.state.died(&death);
+        tracing::warn!(session = %self.session.id, ?death, "the sandbox is gone");
+        self.commit_facts(facts).await?;
+        self.interrupt_deadline = None;
+        self.execs.fail(&death.problem());
+        self.touch();
+        self.begin_sandbox_end();
+        Ok(())
+    }
+}
+
+/// The shim believes the service; we do not believe the one whom a client names.
+fn routed(ModelUsage { message, model, usage, torn: _ }: ModelUsage) -> UsageReport {
+    UsageReport::Routed { id: message, model, usage: usage.clamped() }
+}
+
+/// What a turn used is what was counted: a result knows of one attempt, and of no helpers.
+pub(super) fn counted(meter: &UsageMeter, said: TokenUsage) -> TokenUsage {
+    if meter.turn.usage.is_zero() { said } else { meter.turn.usage }
+}
+
+fn weight(record: &JournalRecord) -> usize {
+    match &record.payload {
+        JournalPayload::StdoutLine(bytes)
+        | JournalPayload::StdoutTail(bytes)
+        | JournalPayload::StderrLine(bytes)
+        | JournalPayload::StdoutChunk(bytes)
+        | JournalPayload::StderrChunk(bytes) => bytes.len(),
+        JournalPayload::Started { .. }
+        | JournalPayload::StartFailed { .. }
+        | JournalPayload::Exit(_)
+        | JournalPayload::SandboxGone { .. }
+        | JournalPayload::Usage(_)
+        | JournalPayload::LineTooLong => 0,
+    }
+}

@@ -1,0 +1,555 @@
+//! A session comes to life: its files, its sandbox, its agent, and what that remembers.
+
+use super::{
+    EffectOutcome, SandboxConn, SessionActor,
+    enter::SandboxShare,
+    recall::Rung,
+    tree::{FilesComparison, StartTree},
+};
+use crate::{
+    Error, Result,
+    agent_logs::AgentLogBuffer,
+    artifacts, blocking,
+    error::DISK_LIMIT,
+    ladder,
+    ladder::{RecalledConversation, ReceiptDetails, SalvageOnlyFiles, StartTreeOrigin},
+    live_directory::{CheckpointFallback, LiveDirectory, LiveTreeShape, open_root},
+    pool::{Admission, SandboxPermit},
+    resource_limits,
+    services::{Services, StartRequirements},
+    state::{CommandRefusal, NextStep, SessionState, StateCommand},
+    workspace::{ExclusiveGuard, Sandbox, Workspace},
+};
+use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
+use ash_model::{
+    EventSeq, Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison,
+    SessionStatus, Tier, WorkspaceRewind,
+};
+use ash_sandbox::{RecordStream, SandboxLayout};
+use ash_snapshot::{FileOwner, TreeId};
+use ash_store::{AgentVersion, Lease, SessionRow};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{sync::Notify, time::Instant};
+
+const SEALED: &str =
+    "environment variables: they were sealed with another seal.key; bring them again with `env`";
+
+/// A sandbox whose agent answers, and how it came to be.
+pub(super) struct CompletedStart {
+    hands: SandboxConn,
+    tree: StartTree,
+    recalled: RecalledConversation,
+    /// Of others who took the files back while it slept.
+    backs: Vec<WorkspaceRewind>,
+    /// What did not work before it, from the top of the ladder.
+    failed: Vec<Fact>,
+    head: Option<String>,
+    compared: Option<(ResumeComparison, Vec<String>)>,
+    salvage: Option<SalvageOnlyFiles>,
+    /// What the checkpoint does not hold whose files came back.
+    unsaved: Vec<String>,
+    ear: TurnTracker,
+    /// The last change of options that the start knew of.
+    knew: EventSeq,
+    began: Instant,
+}
+
+/// An agent that has answered.
+struct StartedAgent {
+    part: SandboxShare,
+    position: u64,
+    recalled: RecalledConversation,
+    ear: TurnTracker,
+}
+
+/// What the first message and the receipt say about the way back.
+struct ResumeDetails {
+    tree: StartTree,
+    backs: Vec<WorkspaceRewind>,
+    head: Option<String>,
+    compared: Option<(ResumeComparison, Vec<String>)>,
+    salvage: Option<SalvageOnlyFiles>,
+    unsaved: Vec<String>,
+}
+
+/// Which program is started, and how.
+pub(super) struct AgentProgram<'w> {
+    pub(super) driver: &'w dyn AgentDriver,
+    pub(super) version: &'w AgentVersion,
+    pub(super) program: Option<PathBuf>,
+    pub(super) claude: Option<ClaudeVersion>,
+    pub(super) provider: Option<ModelApiDialect>,
+}
+
+/// Everything a start needs; it runs beside the actor.
+pub(super) struct SessionStartJob {
+    pub(super) rooms: Arc<Services>,
+    pub(super) session: SessionRow,
+    pub(super) state: SessionState,
+    pub(super) lease: Lease,
+    pub(super) live: LiveDirectory,
+    pub(super) common: Arc<Workspace>,
+    pub(super) tree: Option<Option<u32>>,
+    pub(super) logs: Arc<AgentLogBuffer>,
+    /// Somebody wants the session to stop: what would take long is not waited for.
+    pub(super) halt: Arc<Notify>,
+    pub(super) used_early: super::StartupUsage,
+    /// Its environment cannot be opened here: it was sealed on another machine.
+    pub(super) sealed: bool,
+    /// JSON pointers of secrets in the options that cannot be read.
+    pub(super) missing_secrets: Vec<String>,
+    /// Until the sandbox is there.
+    pub(super) exclusive: Option<ExclusiveGuard>,
+    /// For the sandbox, as long as it is not there.
+    pub(super) permit: Option<SandboxPermit>,
+    /// How long it is waited for a place; `None`: as long as it takes.
+    pub(super) queue_timeout: Option<Duration>,
+    /// A sandbox in which nothing runs yet: made in advance, or while the files were compared.
+    pub(super) prepared: Option<(Arc<Sandbox>, RecordStream)>,
+    /// It was made before its session was.
+    pub(super) in_advance: bool,
+}
+
+impl SessionActor {
+    pub(super) fn begin_start(&mut self) {
+        // Another one than that of the last start, which may have been told.
+        self.halt_start = Arc::default();
+        let Admission { permit: room, queue_timeout: patience } = std::mem::take(&mut self.admission);
+        let waking = SessionStartJob {
+            rooms: self.services.clone(),
+            session: self.session.clone(),
+            state: self.state.clone(),
+            lease: self.lease.clone(),
+            live: self.live.clone(),
+            common: self.workspace.clone(),
+            tree: None,
+            logs: self.logs.clone(),
+            halt: self.halt_start.clone(),
+            used_early: self.startup_usage.clone(),
+            sealed: false,
+            missing_secrets: Vec::new(),
+            exclusive: None,
+            permit: room,
+            queue_timeout: patience,
+            prepared: None,
+            in_advance: false,
+        };
+        self.effect =
+            Some(tokio::spawn(async move { EffectOutcome::Started(Box::new(waking.wake().await)) }));
+    }
+
+    pub(super) async fn on_started(&mut self, woken: Result<CompletedStart>) -> Result<()> {
+        match woken {
+            Ok(woken) => self.adopt_started_sandbox(woken).await,
+            // It is still to be started: first what is there is salvaged.
+            Err(Error::Distrusted) => self.lose_tree().await,
+            Err(error) => self.on_start_failed(error).await,
+        }
+    }
+
+    async fn adopt_started_sandbox(&mut self, woken: CompletedStart) -> Result<()> {
+        let CompletedStart {
+            hands,
+            tree: StartTree { origin, uid, fallback },
+            recalled,
+            backs,
+            failed,
+            head,
+            compared,
+            salvage,
+            unsaved,
+            ear,
+            knew,
+            began,
+        } = woken;
+        self.workspace.set_tree(Some(uid));
+        self.touch_later();
+        let others = ReceiptDetails {
+            salvage: salvage.as_ref(),
+            fallback: fallback.as_ref(),
+            compared: compared.as_ref(),
+            unsaved: &unsaved,
+        };
+        // Whoever had a conversation gets a receipt for it, however this start came about.
+        let receipt = (self.state.resuming || fallback.is_some() || self.state.turns_delivered > 0)
+            .then(|| ladder::receipt(&self.state, origin, &recalled, others));
+        if let Some(CheckpointFallback { instead_of, used, why }) = &fallback {
+            tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
+        }
+        let mut facts: Vec<Fact> = backs.into_iter().map(Fact::WorkspaceRewound).chain(failed).collect();
+        facts.push(self.state.awake_fact(hands.incarnation, recalled.resumed_after, knew));
+        facts.extend(self.state.steering_found_in_memory(&recalled.prompts));
+        facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
+        facts.extend(self.facts_of_early_usage());
+        let heard = ash_model::JournalPosition {
+            incarnation: hands.incarnation,
+            process: hands.process,
+            position: hands.position,
+        };
+        if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
+            // Nobody knows of this sandbox: the next try makes another.
+            self.departing_sandbox = Some(hands);
+            return Err(error);
+        }
+        hands.walls.ack(self.session.no, hands.position).await;
+        self.set_conn(hands);
+        self.tracker = ear;
+        if receipt.is_some()
+            && let Err(error) = self.live.forget_changes()
+        {
+            tracing::warn!(session = %self.session.id, %error, "the stamp still says what was changed from outside");
+        }
+        if let Err(error) = self.live.note_mended(self.session.native_id, None) {
+            // Then the next receipt says it again.
+            tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
+        }
+        if let Some(receipt) = &receipt {
+            self.services.watch.resumed(receipt, began.elapsed());
+            self.log_resume(receipt);
+        }
+        for reply in self.resuming.drain(..) {
+            reply
+                .send(Ok(super::CommandReply { receipt: receipt.clone(), ..super::CommandReply::default() }))
+                .ok();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn on_start_failed(&mut self, error: Error) -> Result<()> {
+        let problem = error.problem();
+        if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
+            // What its scripts have done until then.
+            self.touch();
+        }
+        // Whoever told it to stop says what became of it.
+        if !(matches!(error, Error::Halted) && self.closing.is_some()) {
+            // What a script printed is the tenant's own, not the operator's.
+            let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
+            tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
+            self.commit_facts(self.facts_of_failure(&error)).await?;
+        }
+        let used = self.facts_of_early_usage();
+        if !used.is_empty() {
+            self.commit_facts(used).await?;
+        }
+        let error = match (error, &self.closing) {
+            (Error::Halted, Some(closing)) if closing.is_shutdown() => closing.why(),
+            (error, _) => error,
+        };
+        self.refuse_resumers(error);
+        Ok(())
+    }
+
+    /// A later wish can end or stop a session before the start that a resume asked for: then no start answers it.
+    pub(super) fn answer_resumers(&mut self) {
+        let waits = matches!(self.state.next_step(), NextStep::Wake | NextStep::Commit { .. });
+        if self.resuming.is_empty() || waits || self.state.status == SessionStatus::Starting {
+            return;
+        }
+        let error = match self.state.status {
+            SessionStatus::Starting | SessionStatus::Active => {
+                let answered = self.resuming.drain(..);
+                return answered.for_each(|reply| drop(reply.send(Ok(super::CommandReply::default()))));
+            }
+            SessionStatus::Ended => CommandRefusal::SessionEnded.into(),
+            status @ (SessionStatus::Paused | SessionStatus::Stopped) => Error::Overtaken(status),
+            SessionStatus::Error => match &self.state.problem {
+                Some(problem) => Error::Failed(problem.clone()),
+                None => Error::Gone,
+            },
+        };
+        self.refuse_resumers(error);
+    }
+
+    fn refuse_resumers(&mut self, error: Error) {
+        let mut replies = self.resuming.drain(..);
+        // The first caller gets the error itself, with its details; the others get its kind, code and sentence.
+        if let Some(first) = replies.next() {
+            replies.for_each(|reply| drop(reply.send(Err(error.shared()))));
+            first.send(Err(error)).ok();
+        }
+    }
+}
+
+impl SessionActor {
+    /// Without a place it rests as it did before, unless a turn waits for it.
+    fn facts_of_failure(&self, error: &Error) -> Vec<Fact> {
+        let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
+        let rests = self.state.decide(&StateCommand::Release { by_force: false });
+        match rests {
+            Ok(facts) if full && !facts.is_empty() => facts,
+            Ok(_) | Err(_) => vec![Fact::Failed { problem: error.problem() }],
+        }
+    }
+}
+
+impl SessionStartJob {
+    async fn wake(mut self) -> Result<CompletedStart> {
+        let woken = self.start_all().await;
+        // A sandbox that was made in advance, and that it did not come to use.
+        let unused = self.prepared.take().or_else(|| self.common.take_prepared());
+        if let Some((walls, _)) = unused.filter(|_| woken.is_err()) {
+            walls.remote.end().await.ok();
+            drop(walls);
+            self.reap_previous_sandbox().await?;
+        }
+        woken
+    }
+
+    async fn start_all(&mut self) -> Result<CompletedStart> {
+        let began = Instant::now();
+        if self.state.resuming {
+            // Options may have been changed since the keeper came.
+            self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
+        }
+        let version = self.version().await?;
+        // Before anything is built: without its keys it would only fail later.
+        let needs = self.rooms.start_needs(&self.session, &version).await?;
+        let StartRequirements { program, claude, provider } = needs;
+        let driver = ash_driver::driver(version.runtime);
+        self.prepared = self.common.take_prepared();
+        self.in_advance = self.prepared.is_some();
+        if self.prepared.is_none() && self.walls().is_none() {
+            // Before the floor: who makes way may be of this workspace.
+            self.reserve().await?;
+        }
+        self.exclusive = Some(self.unless_halted(self.exclusive_when_vacant()).await?);
+        let tree = match (self.walls(), &self.prepared) {
+            (Some(_), _) => {
+                StartTree { origin: StartTreeOrigin::Live, uid: self.common.tree().flatten(), fallback: None }
+            }
+            (None, Some(_)) => StartTree {
+                origin: StartTreeOrigin::Fresh,
+                uid: self.common.tree().flatten(),
+                fallback: None,
+            },
+            (None, None) => {
+                self.reap_previous_sandbox().await?;
+                self.tree = self.common.tree();
+                if self.tree.is_some() && self.live.shape() != LiveTreeShape::Whole {
+                    return Err(Error::Distrusted);
+                }
+                self.tree(&version).await?
+            }
+        };
+        self.tree = Some(tree.uid);
+        self.common.set_tree(self.tree);
+        self.fits(&version).await?;
+        let way = AgentProgram { driver: driver.as_ref(), version: &version, program, claude, provider };
+        let files = self.compare_files(&tree, &way).await?;
+        self.make_session_folder().await;
+        // Where the files are gone with their workspace, so is the agent's own memory: it is told.
+        let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
+        let told = passing && tree.origin == StartTreeOrigin::Fresh && self.state.turns_delivered > 0;
+        let rungs: &[Rung] =
+            if told { &[Rung::History] } else { &[Rung::Transcript, Rung::Rebuilt, Rung::History] };
+        let (started, failed) = self.descend(&way, rungs).await?;
+        // From here on nobody takes them back: it is at work.
+        let told = match self.resume_details(way.driver, tree, files, &started.recalled).await {
+            Ok(told) => told,
+            Err(error) => {
+                // The agent runs, and no fact names its sandbox: without this it would run for ever.
+                self.leave_sandbox(started.part).await?;
+                return Err(error);
+            }
+        };
+        let ResumeDetails { tree, backs, head, compared, salvage, unsaved } = told;
+        let StartedAgent { part: SandboxShare { walls, process, records }, position, recalled, ear } =
+            started;
+        let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
+        let hands = SandboxConn {
+            incarnation,
+            remote,
+            process,
+            records,
+            position,
+            exited: false,
+            allowed: None,
+            walls,
+        };
+        // As of when it began: what is read later may be newer, and is then only read once more.
+        let knew = self.state.last_options_change;
+        Ok(CompletedStart {
+            hands,
+            tree,
+            recalled,
+            backs,
+            failed,
+            head,
+            compared,
+            salvage,
+            unsaved,
+            ear,
+            knew,
+            began,
+        })
+    }
+
+    /// What is read of the session while its agent runs already.
+    async fn resume_details(
+        &self,
+        driver: &dyn AgentDriver,
+        tree: StartTree,
+        files: FilesComparison,
+        recalled: &RecalledConversation,
+    ) -> Result<ResumeDetails> {
+        let backs =
+            self.rooms.workspace_rewinds_since(&self.session, self.state.last_workspace_rewind).await?;
+        let head = self.briefing(driver, &tree, recalled, &backs).await?;
+        let compared = self.compared(&tree, files).await?;
+        let salvage = self.only_in_salvage(&tree).await?;
+        let unsaved = self.unsaved(&tree).await?;
+        Ok(ResumeDetails { tree, backs, head, compared, salvage, unsaved })
+    }
+
+    /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
+    async fn make_session_folder(&self) {
+        let (home, uid) = (self.live.home(), self.tree.flatten());
+        let whose = (self.session.native_id, self.state.inherited_memory);
+        let owner = uid.map(|uid| FileOwner { uid, gid: uid });
+        let made = blocking(move || artifacts::lay_out(&open_root(&home)?, whose, owner)).await;
+        if let Err(error) = made {
+            tracing::warn!(session = %self.session.id, %error, "the session has no folder of its own");
+        }
+    }
+
+    /// What the checkpoint that the session goes on from says of it.
+    async fn compared(
+        &self,
+        tree: &StartTree,
+        files: FilesComparison,
+    ) -> Result<Option<(ResumeComparison, Vec<String>)>> {
+        let number = tree.fallback.as_ref().map(|fallback| fallback.used).or(self.state.checkpoint);
+        let comes_back = self.state.resuming || self.state.turns_delivered > 0;
+        let Some(number) = number.filter(|_| comes_back) else { return Ok(None) };
+        let Some(checkpoint) = self.rooms.store.checkpoint(self.session.workspace, number).await? else {
+            return Ok(None);
+        };
+        let Ok(tree) = TreeId::parse(&checkpoint.tree) else { return Ok(None) };
+        let repo = self.rooms.repo(&self.session.tenant)?;
+        let (compared, mut lost) =
+            crate::embedded_log::compare(&self.rooms, repo, &self.session, &tree).await?;
+        lost.extend(files.lost);
+        let unreachable = self.rooms.witnesses.was_unreachable(self.session.no);
+        let remote = unreachable.then_some(RemoteComparison::Unreachable);
+        Ok(Some((ResumeComparison { by: files.by, remote, ..compared }, lost)))
+    }
+
+    /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
+    /// and stays as it was.
+    async fn descend(&mut self, way: &AgentProgram<'_>, rungs: &[Rung]) -> Result<(StartedAgent, Vec<Fact>)> {
+        let (mut failed, mut tried) = (Vec::new(), Vec::new());
+        let before = self.live.mended(self.session.native_id);
+        for rung in rungs.iter().copied() {
+            let inside = self.rooms.inside(&self.live);
+            let recalled = self.prepare_memory(rung, (way.driver, &inside), before.as_ref()).await?;
+            match self.try_start(way, inside, recalled.clone()).await {
+                Ok(started) => return Ok((started, failed)),
+                Err(error)
+                    if is_about_memory(&error)
+                        && !matches!(recalled.memory, ConversationSource::Fresh { .. }) =>
+                {
+                    let reason = error.problem().error;
+                    tracing::warn!(session = %self.session.id, tier = ?recalled.tier, reason, "the agent did not start with its memory");
+                    failed.push(Fact::ResumeFailed { tier: recalled.tier, reason });
+                    tried.push(recalled);
+                }
+                Err(error) => {
+                    for tried in tried.iter().chain([&recalled]).rev() {
+                        self.restore_put_aside(tried).await;
+                    }
+                    self.live.note_mended(self.session.native_id, before)?;
+                    return Err(error);
+                }
+            }
+        }
+        Err(failed_to_start())
+    }
+
+    async fn try_start(
+        &mut self,
+        way: &AgentProgram<'_>,
+        inside: SandboxLayout,
+        recalled: RecalledConversation,
+    ) -> Result<StartedAgent> {
+        let in_advance = self.in_advance && self.prepared.is_some();
+        match self.try_start_once(way, inside.clone(), recalled.clone()).await {
+            // It died between the look at it and the start of its agent: that is nobody's fault.
+            Err(error) if in_advance && is_about_sandbox(&error) => {
+                tracing::warn!(session = %self.session.id, error = %error.problem().error, "a sandbox that was made in advance could not be used; another one is made");
+                self.try_start_once(way, inside, recalled).await
+            }
+            tried => tried,
+        }
+    }
+
+    async fn try_start_once(
+        &mut self,
+        way: &AgentProgram<'_>,
+        inside: SandboxLayout,
+        recalled: RecalledConversation,
+    ) -> Result<StartedAgent> {
+        let mut part = self.join_sandbox(way).await?;
+        match self.start_agent(&mut part, way, inside, &recalled).await {
+            Ok((said, position, ear)) => {
+                let found = recalled.found.or(said);
+                let forgot = self.state.turns_delivered > 0
+                    && found.as_ref().is_some_and(ResumedConversation::is_nothing);
+                let tier = if forgot { Tier::History } else { recalled.tier };
+                let mut lost = recalled.lost;
+                lost.extend(self.sealed.then(|| SEALED.to_owned()));
+                lost.extend(self.missing_secrets.drain(..).map(|at| {
+                    format!("secret {at}: it was sealed with another seal.key, or is in no copy; send `mcpServers` again")
+                }));
+                let recalled = RecalledConversation { found, tier, lost, ..recalled };
+                Ok(StartedAgent { part, position, recalled, ear })
+            }
+            Err(error) => {
+                self.leave_sandbox(part).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn version(&self) -> Result<AgentVersion> {
+        let SessionRow { tenant, agent, version, .. } = &self.session;
+        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        found.ok_or_else(|| Error::NoAgent(agent.to_string()))
+    }
+
+    pub(super) fn bounds(&self, version: &AgentVersion) -> ResourceLimits {
+        resource_limits::merged(&self.rooms, self.session.options.limits, version.limits)
+    }
+
+    /// A session whose files took too much does not start before they take less, or may take more.
+    async fn fits(&self, version: &AgentVersion) -> Result<()> {
+        let was_full = self.state.problem.as_ref().is_some_and(|problem| problem.code == DISK_LIMIT);
+        let Some(most) = resource_limits::of_disk(&self.bounds(version)).filter(|_| was_full) else {
+            return Ok(());
+        };
+        let (weight, _) = self.rooms.weigh(&self.live, most).await?;
+        let reached = resource_limits::reached(None, weight, most);
+        reached.map_or(Ok(()), |reached| Err(Error::Failed(reached.problem())))
+    }
+}
+
+/// The agent itself gave up, not what is around it.
+fn is_about_memory(error: &Error) -> bool {
+    matches!(error, Error::Failed(problem) if matches!(problem.code.as_str(), "agent_failed" | "agent_silent"))
+}
+
+fn is_about_sandbox(error: &Error) -> bool {
+    match error {
+        Error::Failed(problem) => problem.code == "sandbox_failed",
+        Error::Sandbox(_) => true,
+        _ => false,
+    }
+}
+
+fn failed_to_start() -> Error {
+    failed("agent_failed", "The agent could not be started; see the session's logs")
+}
+
+pub(super) fn failed(code: &str, error: &str) -> Error {
+    Error::Failed(Problem::new(code, error))
+}

@@ -1,0 +1,467 @@
+//! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
+
+use super::{
+    ActorMessage, EffectOutcome, ExecTable, FileAccessMode, IdleState, LimitsWatchdog, ReplySender,
+    SandboxConn, SessionActor, tree,
+};
+use crate::{
+    Error, Result,
+    agent_logs::AgentLogBuffer,
+    blocking,
+    files::{FileSource, TreeState},
+    live_directory::{LiveDirectory, LiveTreeShape},
+    pool::{Admission, SandboxPhaseCell},
+    services::Services,
+    state::{SandboxLiveness, SessionBudget, SessionState},
+    witness,
+    workspace::{self, Sandbox, UnclaimedConnection, Workspace, WriterGuard},
+};
+use ash_driver::TurnTracker;
+use ash_model::{
+    Epoch, Fact, Incarnation, InterruptedTurnPolicy, JournalPosition, LogCursor, ModelApiDialect,
+    SessionRowId,
+};
+use ash_sandbox::EgressPolicy;
+use ash_store::{EventQuery, Lease, SessionRow};
+use std::{collections::VecDeque, sync::Arc};
+use tokio::{sync::mpsc, time::Instant};
+
+/// Where the files are, and for a writer the pen.
+pub(crate) type GuardedFileSource = (FileSource, Option<WriterGuard>);
+
+/// What an actor shares with those who talk to it.
+pub(crate) struct ActorChannels {
+    pub(crate) logs: Arc<AgentLogBuffer>,
+    pub(crate) mood: Arc<SandboxPhaseCell>,
+    pub(crate) inbox: mpsc::Receiver<ActorMessage>,
+}
+
+impl SessionActor {
+    /// For a session that was made a moment ago: nobody had it before. Its workspace may have been somebody's, if it has
+    /// a name.
+    pub(crate) async fn for_new_session(
+        rooms: Arc<Services>,
+        session: SessionRow,
+        state: SessionState,
+        (seat, passage, epoch): (ActorChannels, Admission, Epoch),
+    ) -> Result<SessionActor> {
+        let common = rooms.workspace(session.workspace);
+        if session.slug.is_none() {
+            let lease = common.of_new(session.workspace, epoch);
+            return Ok(SessionActor {
+                admission: passage,
+                ..SessionActor::with(rooms, session, state, (lease, common), seat)
+            });
+        }
+        let _floor = common.exclusive().await;
+        let (lease, first) = common.claim(&rooms, session.workspace).await?;
+        let mut actor = SessionActor::with(rooms, session, state, (lease, common.clone()), seat);
+        actor.admission = passage;
+        actor.inspect_sandbox(first).await?;
+        Ok(actor)
+    }
+
+    /// For a session that somebody had before, who may have died at any line.
+    pub(crate) async fn load(
+        rooms: Arc<Services>,
+        session: SessionRow,
+        seat: ActorChannels,
+    ) -> Result<SessionActor> {
+        let session = {
+            let common = rooms.workspace(session.workspace);
+            let _floor = common.exclusive().await;
+            let known = session.last_seq;
+            let session = Box::pin(witness::reconcile(&rooms, session)).await?;
+            if session.last_seq != known {
+                common.forget_lease();
+            }
+            session
+        };
+        let common = rooms.workspace(session.workspace);
+        let _floor = common.exclusive().await;
+        let (lease, first) = common.claim(&rooms, session.workspace).await?;
+        let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
+        let events = rooms.store.facts(session.no).await?;
+        let base = session.base.map_or(0, |(_, seq)| seq);
+        let mut state = SessionState::new(base).replay(&events);
+        state.adopt(&session.summary);
+        let rewound = if session.slug.is_some() { common.last_rewind() } else { state.rewound };
+        if first || session.slug.is_none() {
+            common.forget_tree_before(rewound);
+        }
+        let mut actor = SessionActor::with(rooms, session, state, (lease, common.clone()), seat);
+        actor.state.last_seq = actor.session.last_seq;
+        actor.settle_queue();
+        actor.deltas = actor.count_deltas().await?;
+        actor.replay_running_turn().await?;
+        actor.take_over(first).await?;
+        actor.note_when_begun().await?;
+        actor.note_workspace_rewinds().await?;
+        Ok(actor)
+    }
+
+    fn with(
+        services: Arc<Services>,
+        session: SessionRow,
+        mut state: SessionState,
+        (lease, workspace): (Lease, Arc<Workspace>),
+        seat: ActorChannels,
+    ) -> SessionActor {
+        state.budget = SessionBudget::of(&session.options);
+        let live = workspace.live.clone();
+        let driver = Arc::from(ash_driver::driver(session.runtime));
+        let ActorChannels { logs, mood: phase, inbox } = seat;
+        SessionActor {
+            services,
+            session,
+            state,
+            live,
+            workspace,
+            driver,
+            tracker: TurnTracker::default(),
+            conn: None,
+            admission: Admission::default(),
+            logs,
+            phase,
+            inbox,
+            deltas: 0,
+            execs: ExecTable::new(),
+            commands: Vec::new(),
+            lease,
+            dirty: None,
+            captured: Instant::now(),
+            unpacked_log_bytes: 0,
+            wants_capture: false,
+            backoff: None,
+            effect: None,
+            lost_uid: None,
+            halt_start: Arc::default(),
+            startup_usage: Arc::default(),
+            departing_sandbox: None,
+            pausing: Vec::new(),
+            resuming: Vec::new(),
+            forking: Vec::new(),
+            rewinding: VecDeque::new(),
+            writing: Vec::new(),
+            changes: VecDeque::new(),
+            closing: None,
+            unwritten: None,
+            idle_since: Instant::now(),
+            idle: IdleState::new(),
+            deferred_commands: Vec::new(),
+            interrupt_deadline: None,
+            background_wait_since: None,
+            last_self_start: None,
+            remote_wait: None,
+            limits: LimitsWatchdog::new(),
+        }
+    }
+
+    async fn count_deltas(&self) -> Result<u64> {
+        let mut after = LogCursor::event(self.state.last_seq);
+        loop {
+            let items = self.services.store.read_log(self.session.no, after, 1000).await?;
+            match items.last() {
+                Some(last) => after = last.at,
+                None => return Ok(after.delta),
+            }
+        }
+    }
+
+    /// What the running turn has said so far, for a driver that has to remember it.
+    async fn replay_running_turn(&mut self) -> Result<()> {
+        let Some(turn) = self.state.current() else { return Ok(()) };
+        let mut after = turn.seq;
+        match turn.self_started {
+            true => self.tracker.expect_self_started(turn.id),
+            false => self.tracker.expect(turn.id),
+        }
+        loop {
+            let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
+            let events = self.services.store.events(self.session.no, &query).await?;
+            let Some(last) = events.last() else { return Ok(()) };
+            after = last.seq;
+            for event in &events {
+                if let Fact::Said { line } = &event.fact {
+                    self.driver.parse_line(&mut self.tracker, line.as_bytes());
+                }
+            }
+        }
+    }
+
+    async fn take_over(&mut self, first: bool) -> Result<()> {
+        let found = self.inspect_sandbox(first).await?;
+        let on_interrupted = self.session.options.on_interrupted.unwrap_or(InterruptedTurnPolicy::Continue);
+        let facts = self.state.recover(found, on_interrupted);
+        if !facts.is_empty() {
+            self.commit_facts(facts).await?;
+        }
+        self.set_interrupt_deadline();
+        Ok(())
+    }
+
+    /// What is left of the sandbox, with all that it still said. `first`: nobody here has looked after the workspace before.
+    async fn inspect_sandbox(&mut self, first: bool) -> Result<SandboxLiveness> {
+        if first && self.live.has_unfinished_trees() {
+            let live = self.live.clone();
+            blocking(move || live.erase_unfinished_trees()).await?;
+        }
+        if first {
+            let (live, tree) = (self.live.clone(), self.tree());
+            blocking(move || live.settle_uploads(tree)).await?;
+        }
+        let found = match self.workspace.sandbox() {
+            Some(walls) => self.attach_to_sandbox(walls).await?,
+            None if first => self.find_sandbox().await?,
+            None => SandboxLiveness::Dead,
+        };
+        if !matches!(found, SandboxLiveness::Alive(_))
+            && let Some(awake) = self.state.awake.clone()
+        {
+            self.drain_dead_journal(awake.incarnation).await?;
+        }
+        if found == SandboxLiveness::Unresponsive {
+            let run = self.live.run();
+            blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
+        }
+        // Whatever happened meanwhile, no checkpoint of ours has it.
+        if first && self.tree().is_some() && !self.is_ephemeral() {
+            self.dirty = Some(Instant::now());
+        }
+        Ok(found)
+    }
+
+    /// A shim that outlived the last server is taken over; any other is ended.
+    async fn find_sandbox(&mut self) -> Result<SandboxLiveness> {
+        let room = self.services.pool.claim_survivor(self.session.workspace, &self.session.tenant);
+        let knocked = match ash_sandbox::knock(&self.live.run(), self.lease.epoch).await {
+            Ok(Some(knocked)) => knocked,
+            Ok(None) => return Ok(SandboxLiveness::Dead),
+            // It does not answer as it should: nothing can be done with it.
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "a sandbox that outlived its server is ended");
+                return Ok(SandboxLiveness::Unresponsive);
+            }
+        };
+        let incarnation = knocked.hello.incarnation;
+        let heard = self.services.store.journal_positions(incarnation).await?;
+        let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.session.no);
+        let strong = self.services.settings.is_strong(&knocked.hello);
+        if !strong {
+            tracing::warn!(session = %self.session.id, "a sandbox that outlived its server has weaker walls than are required now: it is ended");
+        }
+        let usable = strong && known && !heard.is_empty() && self.tree().is_some();
+        if !usable {
+            knocked.end().await.ok();
+            return Ok(SandboxLiveness::Dead);
+        }
+        let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
+        let numbers = |(_, heard): &(SessionRowId, JournalPosition)| {
+            workspace::numbers(heard.process, self.lease.epoch)
+        };
+        let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
+        for process in &hello.running {
+            // Whoever started it has lost the connection with the last server.
+            if !heard.iter().any(|(_, heard)| heard.process == *process) {
+                remote.signal(*process, 9).await.ok();
+            }
+        }
+        // The server's key may be another one now. A shim of an older server has no way out, and needs none; a key that a
+        // client brought is in the shim alone.
+        if self.session.options.own_provider.is_none() {
+            remote.set_egress(self.egress_policy().await?).await.ok();
+        }
+        let walls = Sandbox::new(incarnation, remote, room);
+        for ((no, heard), records) in heard.into_iter().zip(records) {
+            walls.ack(no, heard.position).await;
+            let last_in = match hello.last_ins.is_empty() {
+                true => hello.last_in,
+                false => hello.last_ins.get(&heard.process).copied().unwrap_or(0),
+            };
+            let runs = hello.running.contains(&heard.process);
+            self.workspace.park_connection(no, UnclaimedConnection { heard, records, last_in, runs });
+        }
+        self.workspace.set_sandbox(Some(walls.clone()));
+        self.attach_to_sandbox(walls).await
+    }
+
+    /// Into a sandbox that was taken over, if the session was at work in it.
+    async fn attach_to_sandbox(&mut self, walls: Arc<Sandbox>) -> Result<SandboxLiveness> {
+        let no = self.session.no;
+        let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.workspace.waiting(no) else {
+            return Ok(SandboxLiveness::Dead);
+        };
+        let incarnation = walls.incarnation;
+        // Somebody may have heard of its end and died before saying so.
+        if !runs || self.state.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
+            walls.remote.signal(heard.process, 9).await.ok();
+            if self.workspace.leave(no, incarnation) {
+                walls.remote.end().await.ok();
+                self.workspace.set_sandbox(None);
+            }
+            return Ok(SandboxLiveness::Dead);
+        }
+        let (process, position) = (heard.process, heard.position);
+        let remote = walls.remote.clone();
+        let hands = SandboxConn {
+            incarnation,
+            remote,
+            process,
+            records,
+            position,
+            exited: false,
+            allowed: None,
+            walls,
+        };
+        self.set_conn(hands);
+        self.allow(None).await;
+        for (input, say) in self.state.undelivered_inputs(last_in) {
+            self.tell(input, &say).await;
+        }
+        Ok(SandboxLiveness::Alive(incarnation))
+    }
+
+    pub(super) fn set_conn(&mut self, hands: SandboxConn) {
+        self.execs.begin(workspace::first_command(hands.process, self.lease.epoch));
+        self.limits.begin();
+        self.conn = Some(hands);
+        // Before anybody is answered: whoever hears that it is there counts it.
+        self.phase.set(self.current_phase(), self.is_evictable(), self.idle.since);
+    }
+
+    pub(super) async fn egress_policy(&self) -> Result<Option<EgressPolicy>> {
+        let SessionRow { tenant, agent, version, runtime, options, .. } = &self.session;
+        // Of an agent that was deleted meanwhile the turn goes on, as it began.
+        let version = self.services.store.version(tenant, agent, *version).await?;
+        let usual = version.and_then(|version| version.provider);
+        // Without a key there is no way, whoever was asked for.
+        let provider =
+            self.services.settings.provider(options, usual).unwrap_or(Some(ModelApiDialect::Anthropic));
+        self.services.egress_policy(&self.session, *runtime, provider)
+    }
+
+    /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
+    async fn drain_dead_journal(&mut self, incarnation: Incarnation) -> Result<()> {
+        let heard = self.services.store.journal_positions(incarnation).await?;
+        let own = heard.into_iter().find(|(no, _)| *no == self.session.no).map(|(_, heard)| heard);
+        // The log of a session that came back from a witness says itself how much of the journal it has.
+        let adopted = self.state.adopted.as_ref().and_then(|adopted| adopted.journal_position);
+        let adopted = adopted.filter(|heard| heard.incarnation == incarnation);
+        let Some(JournalPosition { process, position, .. }) = own.or(adopted) else {
+            tracing::warn!(session = %self.session.id, "how much of the journal of a dead sandbox is in the log is not known: nothing of it is heard again");
+            return Ok(());
+        };
+        let run = self.live.run();
+        let left = blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
+        match left {
+            // Who died is plain; only what was said counts.
+            Ok(records) => self.commit_records(incarnation, process, records).await.map(|_| ()),
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "the journal of a dead sandbox could not be read");
+                Ok(())
+            }
+        }
+    }
+
+    /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
+    pub(super) fn files(&mut self, purpose: FileAccessMode, reply: ReplySender<GuardedFileSource>) {
+        match (purpose, self.tree()) {
+            (FileAccessMode::Read, Some(uid)) if self.live.shape() == LiveTreeShape::Whole => {
+                reply.send(Ok((self.live_source(uid), None))).ok();
+            }
+            (FileAccessMode::Read, _) => self.answer_reader(reply),
+            (FileAccessMode::Write, _) => self.writing.push(reply),
+        }
+    }
+
+    fn live_source(&self, uid: Option<u32>) -> FileSource {
+        // A sandbox that every session has left is about to end.
+        let state = if self.workspace.is_inhabited() { TreeState::InSandbox } else { TreeState::Kept };
+        FileSource::Live { workspace: self.live.workspace(), uid, state }
+    }
+
+    fn answer_reader(&self, reply: ReplySender<GuardedFileSource>) {
+        let (rooms, session, state, lease) =
+            (self.services.clone(), self.session.clone(), self.state.clone(), self.lease.clone());
+        tokio::spawn(async move {
+            let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
+            let found = match version {
+                Ok(version) => tree::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
+                Err(error) => Err(error.into()),
+            };
+            reply.send(found.map(|(recipe, _)| (FileSource::Checkpoint { tree: recipe.tree }, None))).ok();
+        });
+    }
+
+    /// Writers wait until nothing long is under way, then get a tree. True: one is being made.
+    pub(super) fn answer_writers(&mut self) -> bool {
+        // During a rewind they wait for the tree that comes: what they wrote into the one that goes would be lost.
+        if self.writing.is_empty() || !self.rewinding.is_empty() {
+            return false;
+        }
+        if self.live.has_leftovers(self.tree().is_some()) {
+            self.start_salvage();
+            return true;
+        }
+        while let Some(reply) = self.writing.pop() {
+            // Without a pen somebody is about to put another tree in place, and has the floor, which this waits for.
+            let (Some(uid), Some(pen)) = (self.tree(), self.workspace.try_writer()) else {
+                self.writing.push(reply);
+                self.start_making_tree();
+                return true;
+            };
+            self.touch();
+            self.idle = IdleState::new();
+            let marked = self.live.mark_dirty();
+            reply.send(marked.map(|()| (self.live_source(uid), Some(pen)))).ok();
+        }
+        false
+    }
+
+    /// Makes a tree without a sandbox.
+    pub(super) fn start_making_tree(&mut self) {
+        let (rooms, session, state, lease, live) = (
+            self.services.clone(),
+            self.session.clone(),
+            self.state.clone(),
+            self.lease.clone(),
+            self.live.clone(),
+        );
+        let common = self.workspace.clone();
+        self.effect = Some(tokio::spawn(async move {
+            let _floor = common.exclusive().await;
+            match common.tree() {
+                // Somebody else was faster.
+                Some(uid) => EffectOutcome::TreeMade(Ok(uid)),
+                None => EffectOutcome::TreeMade(furnish(&rooms, &session, &state, &lease, &live).await),
+            }
+        }));
+    }
+
+    pub(super) async fn on_tree_made(&mut self, made: Result<Option<u32>>) -> Result<()> {
+        match made {
+            Ok(uid) => self.workspace.set_tree(Some(uid)),
+            Err(error) => {
+                self.answer_failed_writers(&error);
+                self.give_up_rewinding(&error).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn answer_failed_writers(&mut self, error: &Error) {
+        self.writing.drain(..).for_each(|reply| drop(reply.send(Err(error.shared()))));
+    }
+}
+
+async fn furnish(
+    rooms: &Arc<Services>,
+    session: &SessionRow,
+    state: &SessionState,
+    lease: &Lease,
+    live: &LiveDirectory,
+) -> Result<Option<u32>> {
+    let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
+    let (recipe, _) = tree::recipe(rooms, session, state, lease, version.as_ref()).await?;
+    tree::make_tree(rooms, session, live, recipe).await
+}

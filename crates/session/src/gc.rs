@@ -1,0 +1,397 @@
+//! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
+//! repository. Nothing that a session stands on is ever among them.
+
+use crate::{Error, Replicator, Result, Sessions, session_ttl::earlier_by as long_ago, sessions::is_cold};
+use ash_model::{TenantId, Timestamp, WorkspaceId};
+use ash_snapshot::{GcReport, GcRoots, Repo, RetentionCandidate, SnapshotRetention, TreeId};
+use ash_store::{TenantCheckpoint, TenantSnapshots};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+/// A tree that was found and not trusted is kept this long, whatever the rules say.
+const SALVAGE_TTL_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+/// Sessions come first.
+const GC_NICENESS: i32 = 10;
+
+/// File systems may tell a time that is so much before the clock's.
+const COARSE_CLOCK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetentionPolicy {
+    /// For each workspace.
+    pub rules: SnapshotRetention,
+    /// So long nothing is taken away that may still be on somebody's way.
+    pub grace: Duration,
+    /// Files of sessions that nobody has used for so long are kept in the object store alone.
+    pub local_ttl: Duration,
+    /// So long a session that was purged stays in the trash.
+    pub trash_ttl: Duration,
+    /// So often it is looked for what nobody needs in the object store.
+    pub remote_gc_interval: Duration,
+}
+
+/// What was given up, in one tenant's repository or in all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SweepReport {
+    pub checkpoints: u64,
+    pub packs: GcReport,
+    /// What is left.
+    pub size: u64,
+}
+
+impl SweepReport {
+    fn add(&mut self, other: SweepReport) {
+        let GcReport { removed, unneeded, rewritten, evicted, kept, freed } = other.packs;
+        self.checkpoints += other.checkpoints;
+        self.packs.removed.extend(removed);
+        self.packs.unneeded.extend(unneeded);
+        self.packs.rewritten.extend(rewritten);
+        self.packs.evicted += evicted;
+        self.packs.kept += kept;
+        self.packs.freed += freed;
+        self.size += other.size;
+    }
+}
+
+impl Sessions {
+    /// One tenant after the other. What fails for one is told, and does not keep the others from it.
+    pub async fn sweep(&self, keep: &RetentionPolicy) -> Result<()> {
+        let began = Instant::now();
+        let mut all = SweepReport::default();
+        Box::pin(self.compare_witnesses()).await?;
+        if !self.may_delete() {
+            tracing::warn!("nothing is collected or deleted: the database knows less than its witnesses");
+            return Ok(());
+        }
+        if self.rooms().replicator.is_some() {
+            let before = self.cold_before(keep);
+            match self.evict_local_trees(before).await {
+                Ok(0) => {}
+                Ok(trees) => tracing::info!(trees, "trees of sessions that nobody uses are only far now"),
+                Err(error) => tracing::warn!(%error, "not all trees that are far could be let go of"),
+            }
+        }
+        if let Err(error) = self.empty_trash(keep.trash_ttl).await {
+            tracing::error!(%error, "the trash could not be emptied; it is tried again");
+        }
+        for tenant in self.rooms().store.tenants().await? {
+            match self.sweep_tenant(&tenant, keep).await {
+                Ok(swept) => {
+                    let SweepReport { checkpoints, packs, size } = &swept;
+                    let (removed, rewritten, freed) =
+                        (packs.removed.len(), packs.rewritten.len(), packs.freed);
+                    tracing::info!(%tenant, checkpoints, removed, rewritten, freed, size, "collected");
+                    all.add(swept);
+                }
+                Err(error) => {
+                    self.rooms().watch.sweep_failed();
+                    tracing::error!(%tenant, %error, "the repository could not be collected; nothing that is needed was removed");
+                }
+            }
+        }
+        self.rooms().watch.swept(&all, began.elapsed());
+        Ok(())
+    }
+
+    /// What was purged long enough ago goes for good: first where it could come back from, then the rest. Its packs go
+    /// with the next collection. What its forks share stays as long as they do.
+    async fn empty_trash(&self, after: Duration) -> Result<()> {
+        let rooms = self.rooms();
+        let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+        let before = Timestamp(rooms.retention_clock().0.saturating_sub(after));
+        for session in rooms.store.trashed_sessions(before).await? {
+            let Some((tombstone, _)) = rooms.store.tombstone(session.no).await? else { continue };
+            // Before the row goes: from then on only this says that it was purged.
+            self.write_tombstone(session.no).await?;
+            if let Some(far) = &rooms.replicator {
+                far.forget(rooms, &tombstone).await?;
+            }
+            ash_failpoint::reach_async("trash.told").await;
+            while !rooms.store.purge(session.no, rooms.clock()).await? {
+                ash_failpoint::reach_async("trash.burying").await;
+            }
+            tracing::info!(session = session.no.0, tenant = %session.tenant, "purged");
+        }
+        for no in rooms.store.trashed_parents(before).await? {
+            while !rooms.store.forget_unshared(no).await? {}
+        }
+        Ok(())
+    }
+
+    fn cold_before(&self, keep: &RetentionPolicy) -> Timestamp {
+        let cold = i64::try_from(keep.local_ttl.as_millis()).unwrap_or(i64::MAX);
+        Timestamp(self.rooms().retention_clock().0.saturating_sub(cold))
+    }
+
+    /// The workspaces whose files need not be here, and the packs that are far.
+    async fn cold(
+        &self,
+        tenant: &TenantId,
+        held: &TenantSnapshots,
+        keep: &RetentionPolicy,
+    ) -> Result<EvictableLocalFiles> {
+        let rooms = self.rooms();
+        let Some(far) = &rooms.replicator else { return Ok(EvictableLocalFiles::default()) };
+        let before = self.cold_before(keep);
+        let (packs, unlike) = far.compared(rooms, tenant).await?;
+        let mut cold =
+            EvictableLocalFiles { packs, differing_packs: unlike, ..EvictableLocalFiles::default() };
+        let workspaces: HashSet<WorkspaceId> =
+            held.checkpoints.iter().map(|held| held.checkpoint.workspace).collect();
+        for workspace in workspaces {
+            let mut all = true;
+            for (no, _) in rooms.store.workspace_sessions(workspace).await? {
+                all &= rooms.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
+            }
+            if all {
+                cold.workspaces.insert(workspace);
+            }
+        }
+        Ok(cold)
+    }
+
+    async fn sweep_tenant(&self, tenant: &TenantId, keep: &RetentionPolicy) -> Result<SweepReport> {
+        let rooms = self.rooms();
+        let now = rooms.retention_clock();
+        let before = rooms.store.tenant_snapshots(tenant).await?;
+        let mut checkpoints = 0;
+        for held in before.checkpoints.chunk_by(|a, b| a.checkpoint.workspace == b.checkpoint.workspace) {
+            let numbers = expired_checkpoints(held, keep.rules, now);
+            if let (false, Some(workspace)) = (numbers.is_empty(), workspace(held)) {
+                checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, rooms.clock()).await?;
+            }
+        }
+        let far = self.cleaned().await;
+        let there = match &far {
+            Some(far) => self.listed(far, tenant, keep).await,
+            None => None,
+        };
+        // Before it is read what is wanted: what is written from here on is not in that list.
+        let before = system_time(long_ago(rooms.retention_clock(), keep.grace));
+        let capturing = rooms.repo(tenant)?.oldest_capture().unwrap_or(before);
+        let before = before.min(capturing) - COARSE_CLOCK;
+        let holdings = rooms.store.tenant_snapshots(tenant).await?;
+        let cold = self.cold(tenant, &holdings, keep).await?;
+        let mut wanted = retained(&holdings, now, keep.grace, cold)?;
+        wanted.all_remote = there;
+        wanted.undecided = rooms.unclear_packs(tenant).await?;
+        let collected = self.collect(tenant, &wanted, before).await;
+        let listed = wanted.all_remote.take();
+        let (packs, size) = match collected {
+            // What is here is collected all the same.
+            Err(error) if listed.is_some() => {
+                tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
+                self.collect(tenant, &wanted, before).await?
+            }
+            collected => collected?,
+        };
+        if let Some(far) = far {
+            let unneeded = rooms.explained_packs(tenant, &packs.unneeded).await?;
+            let gone = [&packs.removed[..], &unneeded].concat();
+            far.delete_packs(rooms, tenant, &gone).await?;
+            if let Err(error) = far.replace_smaller(rooms, tenant, listed).await {
+                tracing::warn!(%tenant, %error, "what is smaller here could not be made so in the object store");
+            }
+        }
+        Ok(SweepReport { checkpoints, packs, size })
+    }
+
+    /// The object store, if it may be cleaned up.
+    async fn cleaned(&self) -> Option<&Replicator> {
+        let (rooms, far) = (self.rooms(), self.rooms().replicator.as_ref()?);
+        match far.bring_back_unknown_sessions(rooms, &self.bringing_back).await {
+            Ok(()) => Some(far),
+            Err(error) => {
+                tracing::warn!(%error, "nothing is deleted in the object store: not everybody who is there is known");
+                None
+            }
+        }
+    }
+
+    async fn listed(
+        &self,
+        far: &Replicator,
+        tenant: &TenantId,
+        keep: &RetentionPolicy,
+    ) -> Option<HashMap<String, u64>> {
+        match far.listed(self.rooms(), tenant, keep.remote_gc_interval).await {
+            Ok(there) => there,
+            Err(error) => {
+                tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
+                None
+            }
+        }
+    }
+
+    async fn collect(
+        &self,
+        tenant: &TenantId,
+        wanted: &GcRoots,
+        before: SystemTime,
+    ) -> Result<(GcReport, u64)> {
+        let (repo, wanted) = (self.rooms().repo(tenant)?, wanted.clone());
+        at_low_priority(move || collect(&repo, &wanted, before)).await
+    }
+}
+
+/// What need not be here.
+#[derive(Debug, Default)]
+struct EvictableLocalFiles {
+    workspaces: HashSet<WorkspaceId>,
+    packs: HashSet<String>,
+    differing_packs: HashSet<String>,
+}
+
+fn workspace(held: &[TenantCheckpoint]) -> Option<WorkspaceId> {
+    held.first().map(|held| held.checkpoint.workspace)
+}
+
+/// As file systems tell it.
+fn system_time(at: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or(0))
+}
+
+fn collect(repo: &Arc<Repo>, wanted: &GcRoots, before: SystemTime) -> Result<(GcReport, u64)> {
+    // Said before it is done: the packs alone would still tell of what is half gone.
+    repo.discard(&wanted.notes)?;
+    Ok((repo.collect_garbage_before(wanted, before)?, repo.size()?))
+}
+
+/// On a thread of its own that everybody else goes before.
+async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (done, waiting) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("gc".to_owned()).spawn(move || {
+        rustix::process::nice(GC_NICENESS).ok();
+        done.send(work()).ok();
+    });
+    thread.map_err(Error::io("cannot start a thread"))?;
+    waiting.await.map_err(|_| Error::Gone)?
+}
+
+/// The numbers of a workspace's checkpoints, newest first, that the rules give up.
+fn expired_checkpoints(held: &[TenantCheckpoint], rules: SnapshotRetention, now: Timestamp) -> Vec<u64> {
+    let there: Vec<&TenantCheckpoint> =
+        held.iter().filter(|held| held.checkpoint.removed_at.is_none()).collect();
+    let moment = |held: &&TenantCheckpoint| {
+        let at = held.checkpoint.at.0;
+        let found = held.checkpoint.salvage && now.0 - at < SALVAGE_TTL_MS;
+        RetentionCandidate { at, needed: held.needed || found }
+    };
+    let moments: Vec<RetentionCandidate> = there.iter().map(moment).collect();
+    let kept = rules.keep(&moments);
+    there.iter().zip(kept).filter(|(_, kept)| !kept).map(|(held, _)| held.checkpoint.number).collect()
+}
+
+/// Everything that stays, with its files or with its notes alone. A fork shares trees with its parent: what one of
+/// them keeps is kept.
+fn retained(
+    holdings: &TenantSnapshots,
+    now: Timestamp,
+    grace: Duration,
+    cold: EvictableLocalFiles,
+) -> Result<GcRoots> {
+    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
+    let stays = |held: &&TenantCheckpoint| held.checkpoint.removed_at.is_none_or(|at| now.0 - at.0 < grace);
+    let rows = holdings.checkpoints.iter();
+    let is_cold = |held: &&TenantCheckpoint| {
+        cold.workspaces.contains(&held.checkpoint.workspace) && held.checkpoint.uploaded_at.is_some()
+    };
+    let trees = rows.clone().filter(stays).filter(|held| !is_cold(held)).map(|held| &held.checkpoint.tree);
+    let trees: HashSet<TreeId> =
+        trees.chain(&holdings.versions).map(|tree| parse(tree)).collect::<Result<_>>()?;
+    let resting = rows.clone().filter(stays).filter(is_cold).map(|held| parse(&held.checkpoint.tree));
+    let resting: HashSet<TreeId> = resting.collect::<Result<_>>()?;
+    let notes = rows.filter(|held| !stays(held)).map(|held| parse(&held.checkpoint.tree));
+    let notes: HashSet<TreeId> = notes.collect::<Result<_>>()?;
+    let notes = notes.into_iter().filter(|tree| !trees.contains(tree) && !resting.contains(tree)).collect();
+    let resting = resting.into_iter().filter(|tree| !trees.contains(tree)).collect();
+    let EvictableLocalFiles { packs: far, differing_packs: unlike, .. } = cold;
+    Ok(GcRoots {
+        trees: trees.into_iter().collect(),
+        notes,
+        remote_suffices: resting,
+        remote: far,
+        remote_differs: unlike,
+        ..GcRoots::default()
+    })
+}
+
+/// What we cannot name we cannot keep: then nothing is collected at all.
+fn parse(tree: &str) -> Result<TreeId> {
+    TreeId::parse(tree).map_err(|_| Error::NoWorkspace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::CaptureConsistency;
+    use ash_store::Checkpoint;
+    use proptest::prelude::*;
+
+    fn held(number: u64, at: i64, (salvage, needed, removed): (bool, bool, bool)) -> TenantCheckpoint {
+        let checkpoint = Checkpoint {
+            workspace: WorkspaceId(uuid::Uuid::nil()),
+            number,
+            turn: None,
+            seq: number,
+            tree: format!("{number:096x}"),
+            consistency: CaptureConsistency::Frozen,
+            salvage,
+            mid_turn: false,
+            files: 0,
+            bytes: 0,
+            skipped: None,
+            unsettled: None,
+            concurrent_turns: Vec::new(),
+            rewound_to: None,
+            removed_at: removed.then_some(Timestamp(at)),
+            uploaded_at: None,
+            at: Timestamp(at),
+        };
+        TenantCheckpoint { checkpoint, needed }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_anybody_needs_is_given_up(
+            mut rows in proptest::collection::vec((0..20 * SALVAGE_TTL_MS, any::<(bool, bool, bool)>()), 1..40),
+            (last, hourly, daily) in (0..5usize, 0..5usize, 0..5usize),
+        ) {
+            rows.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+            let now = Timestamp(20 * SALVAGE_TTL_MS);
+            let count = rows.len() as u64;
+            let rows: Vec<TenantCheckpoint> =
+                (0..count).zip(&rows).map(|(n, (at, flags))| held(count - n, *at, *flags)).collect();
+            let gone = expired_checkpoints(&rows, SnapshotRetention { last, hourly, daily }, now);
+            let there: Vec<&TenantCheckpoint> = rows.iter().filter(|held| held.checkpoint.removed_at.is_none()).collect();
+            for held in &there {
+                let Checkpoint { number, salvage, at, .. } = held.checkpoint;
+                let young = salvage && now.0 - at.0 < SALVAGE_TTL_MS;
+                prop_assert!(!gone.contains(&number) || !(held.needed || young));
+            }
+            prop_assert!(there.iter().take(last.max(1)).all(|held| !gone.contains(&held.checkpoint.number)));
+            prop_assert!(gone.iter().all(|number| there.iter().any(|held| held.checkpoint.number == *number)));
+        }
+
+        #[test]
+        fn what_one_of_two_keeps_is_kept_with_its_files(
+            rows in proptest::collection::vec((1..8u64, 0..1000i64, any::<bool>()), 0..40),
+            grace in 0..1000u64,
+        ) {
+            let checkpoints: Vec<TenantCheckpoint> =
+                rows.iter().map(|(tree, at, removed)| held(*tree, *at, (false, false, *removed))).collect();
+            let holdings = TenantSnapshots { versions: vec![format!("{:096x}", 99)], checkpoints };
+            let GcRoots { trees, notes, .. } =
+                retained(&holdings, Timestamp(1000), Duration::from_millis(grace), EvictableLocalFiles::default()).expect("trees");
+            prop_assert!(trees.contains(&parse(&holdings.versions[0]).expect("a tree")));
+            for held in &holdings.checkpoints {
+                let tree = parse(&held.checkpoint.tree).expect("a tree");
+                prop_assert!(held.checkpoint.removed_at.is_some() || trees.contains(&tree));
+                prop_assert!(trees.contains(&tree) != notes.contains(&tree));
+            }
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Walls that are built before anybody asks: of the agents in use, so many as the server is told to keep. Each is a
+//! workspace that nobody has, with its own id and uid, the files of one version of an agent, and a sandbox in which nothing
+//! runs but our init. A session takes it over whole; whatever is the session's own (its environment, options, conversation)
+//! comes when the agent is started, as it does in a sandbox that was built for it.
+
+use super::{SandboxPermit, SandboxPool};
+use crate::{
+    Error, Result, blocking,
+    live_directory::TreeRecipe,
+    resource_limits,
+    services::Services,
+    workspace::{Sandbox, Workspace},
+};
+use ash_model::{
+    AgentName, Epoch, Image, Incarnation, QuotaKind, Quotas, SessionOptions, TenantId, WorkspaceId,
+};
+use ash_sandbox::{JournalPayload, RecordStream, SandboxLimits, SandboxSpec, UserNamespacePolicy};
+use ash_snapshot::{SnapshotProgress, TreeId};
+use ash_store::AgentVersion;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// An agent that nobody has used for so long gets no more, and those that it has go.
+const AGENT_UNUSED_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// How often those that died are looked for.
+const LOOK: Duration = Duration::from_secs(30);
+/// How often it is looked whether the last one is built, when the server stops.
+const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Of a workspace that somebody was given a moment ago. Nobody had it before.
+const FIRST: Epoch = Epoch(1);
+
+/// What makes one sandbox as good as another: all that is built into it, and cannot be brought later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WarmSandboxKind {
+    tenant: TenantId,
+    agent: AgentName,
+    version: u32,
+    tree: String,
+    walls: SandboxBuildSpec,
+    /// So many are kept.
+    target: usize,
+    /// By the agent itself, so for ever; else for as long as it is in use.
+    is_asked_for: bool,
+}
+
+/// What walls are told when they are built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SandboxBuildSpec {
+    pub(crate) limits: SandboxLimits,
+    /// Directories that appear inside at the same path.
+    pub(crate) readonly: Vec<PathBuf>,
+    pub(crate) image: Option<Image>,
+    pub(crate) user_namespaces: UserNamespacePolicy,
+}
+
+impl SandboxBuildSpec {
+    pub(crate) fn of(
+        rooms: &Services,
+        version: &AgentVersion,
+        options: &SessionOptions,
+        program: Option<&Path>,
+    ) -> SandboxBuildSpec {
+        SandboxBuildSpec {
+            limits: resource_limits::of_walls(&resource_limits::merged(
+                rooms,
+                options.limits,
+                version.limits,
+            )),
+            readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
+            image: version.image.clone(),
+            user_namespaces: match version.needs.user_namespaces {
+                true => UserNamespacePolicy::Allowed,
+                false => UserNamespacePolicy::Refused,
+            },
+        }
+    }
+}
+
+impl WarmSandboxKind {
+    /// What a session with these options needs.
+    pub(crate) fn of(
+        rooms: &Services,
+        (tenant, agent, number): (&TenantId, &AgentName, u32),
+        version: &AgentVersion,
+        options: &SessionOptions,
+    ) -> Result<WarmSandboxKind> {
+        let program = rooms.settings.program(version.runtime, options)?;
+        let walls = SandboxBuildSpec::of(rooms, version, options, program);
+        let (tenant, agent, tree) = (tenant.clone(), agent.clone(), version.tree.clone());
+        let (target, is_asked_for) = (rooms.prewarm(&version.needs), version.needs.prewarm.is_some());
+        Ok(WarmSandboxKind { tenant, agent, version: number, tree, walls, target, is_asked_for })
+    }
+
+    fn is_of(&self, tenant: &TenantId, agent: &AgentName) -> bool {
+        self.tenant == *tenant && self.agent == *agent
+    }
+}
+
+/// A sandbox that waits for a session. Whoever drops it unused ends it.
+pub(crate) struct WarmSandbox {
+    rooms: Arc<Services>,
+    kind: WarmSandboxKind,
+    pub(crate) workspace: WorkspaceId,
+    common: Arc<Workspace>,
+    uid: Option<u32>,
+    /// None: somebody has taken it over.
+    inside: Option<(Arc<Sandbox>, RecordStream)>,
+}
+
+impl WarmSandbox {
+    /// Builds one.
+    async fn build(rooms: &Arc<Services>, kind: WarmSandboxKind, room: SandboxPermit) -> Result<WarmSandbox> {
+        let workspace = WorkspaceId::fresh();
+        let common = rooms.workspace(workspace);
+        let mut prepared =
+            WarmSandbox { rooms: rooms.clone(), kind, workspace, common, uid: None, inside: None };
+        match prepared.build_in(room).await {
+            Ok(inside) => {
+                prepared.inside = Some(inside);
+                Ok(prepared)
+            }
+            Err(error) => {
+                clear_away(&prepared.rooms, &prepared.common).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn build_in(&mut self, room: SandboxPermit) -> Result<(Arc<Sandbox>, RecordStream)> {
+        let (rooms, live) = (self.rooms.clone(), self.common.live.clone());
+        let recipe = TreeRecipe {
+            epoch: FIRST,
+            boot: rooms.settings.boot.clone(),
+            tree: TreeId::parse(&self.kind.tree).map_err(|_| Error::NoWorkspace)?,
+            fresh: true,
+            rewound: 0,
+            fallback: None,
+        };
+        let (home, place, tenant) = (rooms.clone(), live.clone(), self.kind.tenant.clone());
+        let turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
+        self.uid = blocking(move || {
+            // First: whoever finds it after a crash knows that it is nobody's.
+            place.mark_unclaimed()?;
+            let uid =
+                place.make(&recipe, (&*home.repo(&tenant)?, &SnapshotProgress::default()), &home.uids)?;
+            crate::live_directory::make_dir(&place.run())?;
+            Ok(uid)
+        })
+        .await?;
+        drop(turn);
+        let SandboxBuildSpec { limits, readonly, image, user_namespaces } = self.kind.walls.clone();
+        let spec = SandboxSpec {
+            incarnation: Incarnation::fresh(),
+            epoch: FIRST,
+            run_dir: live.run(),
+            workspace: live.workspace(),
+            home: live.home(),
+            uid: self.uid,
+            limits,
+            readonly,
+            image,
+            user_namespaces,
+            orphan_ttl: rooms.settings.orphan_ttl,
+        };
+        let _turn = rooms.start_permits.acquire().await.map_err(|_| Error::Stopping)?;
+        let (remote, records) = rooms.backend.launch(&spec).await?.split();
+        Ok((Sandbox::new(spec.incarnation, remote, room), records))
+    }
+
+    /// For the session that has its workspace from now on.
+    pub(crate) fn hand_over(mut self) -> Result<Arc<Workspace>> {
+        self.common.live.claim()?;
+        self.common.set_tree(Some(self.uid));
+        if let Some((walls, records)) = self.inside.take() {
+            self.common.set_prepared(walls, records);
+        }
+        Ok(self.common.clone())
+    }
+
+    fn is_alive(&mut self) -> bool {
+        let Some((walls, records)) = &mut self.inside else { return false };
+        let mut gone = walls.remote.is_closed();
+        while let Some(record) = records.ready() {
+            gone |= matches!(record.payload, JournalPayload::SandboxGone { .. });
+        }
+        !gone
+    }
+
+    /// Ends it, and waits until nothing of it is left.
+    pub(crate) async fn discard(mut self) {
+        if let Some(inside) = self.inside.take() {
+            end(self.rooms.clone(), self.common.clone(), inside).await;
+        }
+    }
+}
+
+impl Drop for WarmSandbox {
+    fn drop(&mut self) {
+        if let Some(inside) = self.inside.take() {
+            // Where nothing runs any more, it is the next server's to end.
+            tokio::spawn(end(self.rooms.clone(), self.common.clone(), inside));
+        }
+    }
+}
+
+async fn end(
+    rooms: Arc<Services>,
+    common: Arc<Workspace>,
+    (walls, mut records): (Arc<Sandbox>, RecordStream),
+) {
+    walls.remote.end().await.ok();
+    tokio::time::timeout(LOOK, async { while records.next().await.is_some() {} }).await.ok();
+    clear_away(&rooms, &common).await;
+}
+
+async fn clear_away(rooms: &Arc<Services>, common: &Workspace) {
+    let (rooms, live) = (rooms.clone(), common.live.clone());
+    let cleared = blocking(move || {
+        ash_sandbox::reap(&live.run())?;
+        live.erase(&rooms.uids)
+    });
+    if let Err(error) = cleared.await {
+        tracing::warn!(%error, "a sandbox that nobody used could not be removed; the next start does");
+    }
+}
+
+/// Where they wait.
+pub(crate) struct WarmPool {
+    inner: Mutex<WarmPoolState>,
+    quotas: Quotas,
+    /// Something is wanted, or was taken.
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct WarmPoolState {
+    /// The oldest first.
+    ready: Vec<WarmSandbox>,
+    /// Agents in use; whoever is next comes first.
+    wanted: Vec<WarmSandboxDemand>,
+    /// One that is being built.
+    making: Option<WarmSandboxKind>,
+    closed: bool,
+}
+
+struct WarmSandboxDemand {
+    kind: WarmSandboxKind,
+    /// When one of them was last asked for.
+    asked: Instant,
+    /// The last one could not be built, so none is before this.
+    not_before: Option<Instant>,
+}
+
+impl WarmPool {
+    pub(super) fn new(quotas: Quotas) -> WarmPool {
+        WarmPool { inner: Mutex::default(), quotas, bell: Notify::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, WarmPoolState> {
+        self.inner.lock().expect("nobody panics while holding it")
+    }
+
+    /// How many wait, and how many are being built.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let inner = self.inner();
+        (inner.ready.len(), usize::from(inner.making.is_some()))
+    }
+
+    /// An agent is in use. What was made for another version of it, or with other limits, is of no use any more.
+    pub(crate) fn request(&self, kind: WarmSandboxKind) {
+        let (tenant, agent) = (kind.tenant.clone(), kind.agent.clone());
+        let stale = {
+            let mut inner = self.inner();
+            // Whatever keeps it from being built is not mended by use.
+            let same = inner.wanted.iter().find(|wanted| wanted.kind == kind);
+            let not_before = same.and_then(|wanted| wanted.not_before);
+            inner.wanted.retain(|wanted| !wanted.kind.is_of(&tenant, &agent));
+            let stale = inner.drain(|ready| ready.is_of(&tenant, &agent) && *ready != kind);
+            inner.wanted.push(WarmSandboxDemand { kind, asked: Instant::now(), not_before });
+            stale
+        };
+        drop(stale);
+        self.bell.notify_one();
+    }
+
+    /// It was deleted.
+    pub(crate) fn forget(&self, tenant: &TenantId, agent: &AgentName) {
+        let stale = {
+            let mut inner = self.inner();
+            inner.wanted.retain(|wanted| !wanted.kind.is_of(tenant, agent));
+            inner.drain(|ready| ready.is_of(tenant, agent))
+        };
+        drop(stale);
+    }
+
+    /// One of this kind that is alive.
+    pub(crate) fn claim(&self, kind: &WarmSandboxKind) -> Option<WarmSandbox> {
+        loop {
+            let mut found = {
+                let mut inner = self.inner();
+                let at = inner.ready.iter().position(|ready| ready.kind == *kind)?;
+                inner.ready.remove(at)
+            };
+            if found.is_alive() {
+                return Some(found);
+            }
+        }
+    }
+
+    /// The one that waits for longest.
+    pub(super) fn oldest(&self) -> Option<WarmSandbox> {
+        let mut inner = self.inner();
+        (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
+    }
+
+    fn next_to_build(&self, now: Instant) -> Option<WarmSandboxKind> {
+        let mut inner = self.inner();
+        if inner.closed {
+            return None;
+        }
+        let ready = inner.ready.iter().map(|ready| &ready.kind);
+        let count = |kind: &WarmSandboxKind| ready.clone().filter(|ready| *ready == kind).count();
+        let of_tenant =
+            |kind: &WarmSandboxKind| ready.clone().filter(|ready| ready.tenant == kind.tenant).count() as u64;
+        if self.quotas.admit(QuotaKind::PrewarmedTotal, inner.ready.len() as u64, 1).is_err() {
+            return None;
+        }
+        // One tenant's agents never take the others' turn.
+        let has_room =
+            |kind: &&WarmSandboxKind| self.quotas.admit(QuotaKind::Prewarmed, of_tenant(kind), 1).is_ok();
+        let is_due = |wanted: &&WarmSandboxDemand| wanted.not_before.is_none_or(|at| at <= now);
+        let mut due = inner.wanted.iter().filter(is_due).map(|wanted| &wanted.kind).filter(has_room);
+        let kind = due.find(|kind| count(kind) < kind.target)?.clone();
+        inner.making = Some(kind.clone());
+        Some(kind)
+    }
+
+    /// Gives it back if nobody wants it any more.
+    fn put(&self, built: WarmSandbox) -> Option<WarmSandbox> {
+        let mut inner = self.inner();
+        let wanted = inner.wanted.iter().any(|wanted| wanted.kind == built.kind) && !inner.closed;
+        if !wanted {
+            return Some(built);
+        }
+        inner.ready.push(built);
+        None
+    }
+
+    /// One of this kind could not be built: the others are not held up by it.
+    fn try_later(&self, kind: &WarmSandboxKind, now: Instant) {
+        let mut inner = self.inner();
+        if let Some(at) = inner.wanted.iter().position(|wanted| wanted.kind == *kind) {
+            let failed = inner.wanted.remove(at);
+            inner.wanted.push(WarmSandboxDemand { not_before: Some(now + LOOK), ..failed });
+        }
+    }
+
+    fn finish_build(&self) {
+        self.inner().making = None;
+    }
+
+    /// Without those that died or that nobody wants any more.
+    fn discard_stale(&self) {
+        let stale = {
+            let mut inner = self.inner();
+            inner
+                .wanted
+                .retain(|wanted| wanted.kind.is_asked_for || wanted.asked.elapsed() < AGENT_UNUSED_TIMEOUT);
+            let wanted: Vec<WarmSandboxKind> =
+                inner.wanted.iter().map(|wanted| wanted.kind.clone()).collect();
+            let (alive, stale) = std::mem::take(&mut inner.ready)
+                .into_iter()
+                .map(|mut ready| (ready.is_alive() && wanted.contains(&ready.kind), ready))
+                .partition::<Vec<_>, _>(|(alive, _)| *alive);
+            inner.ready = alive.into_iter().map(|(_, ready)| ready).collect();
+            stale
+        };
+        drop(stale);
+    }
+
+    /// No more: the server stops.
+    pub(crate) async fn close(&self) {
+        let all = {
+            let mut inner = self.inner();
+            inner.closed = true;
+            std::mem::take(&mut inner.ready)
+        };
+        futures::future::join_all(all.into_iter().map(WarmSandbox::discard)).await;
+        let resting = async {
+            while self.inner().making.is_some() {
+                tokio::time::sleep(SHUTDOWN_POLL_INTERVAL).await;
+            }
+        };
+        tokio::time::timeout(LOOK, resting).await.ok();
+    }
+}
+
+impl WarmPoolState {
+    fn drain(&mut self, stale: impl Fn(&WarmSandboxKind) -> bool) -> Vec<WarmSandbox> {
+        let all = std::mem::take(&mut self.ready);
+        let (stale, ready) = all.into_iter().partition(|ready| stale(&ready.kind));
+        self.ready = ready;
+        stale
+    }
+}
+
+/// Builds what is lacking, one after the other, as long as the server runs. Never so that somebody has to make way for it.
+pub(crate) async fn run(rooms: Arc<Services>) {
+    let SandboxPool { warm: shelf, .. } = &rooms.pool;
+    loop {
+        while let Some(kind) = shelf.next_to_build(Instant::now()) {
+            let Some(room) = rooms.pool.try_acquire_idle(&kind.tenant) else { break };
+            match WarmSandbox::build(&rooms, kind.clone(), room).await {
+                Ok(built) => {
+                    if let Some(left) = shelf.put(built) {
+                        left.discard().await;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(agent = %kind.agent, %error, "no sandbox could be made in advance");
+                    shelf.try_later(&kind, Instant::now());
+                }
+            }
+            shelf.finish_build();
+        }
+        shelf.finish_build();
+        let changed =
+            futures::future::select(Box::pin(shelf.bell.notified()), Box::pin(rooms.pool.changed()));
+        tokio::time::timeout(LOOK, changed).await.ok();
+        shelf.discard_stale();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(agent: &str) -> WarmSandboxKind {
+        let walls = SandboxBuildSpec {
+            limits: SandboxLimits::default(),
+            readonly: Vec::new(),
+            image: None,
+            user_namespaces: UserNamespacePolicy::Refused,
+        };
+        WarmSandboxKind {
+            tenant: TenantId::main(),
+            agent: AgentName::parse(agent).expect("a name"),
+            version: 1,
+            tree: String::new(),
+            walls,
+            target: 1,
+            is_asked_for: false,
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_be_built_holds_no_other_up() {
+        let (shelf, now) = (WarmPool::new(Quotas::default()), Instant::now());
+        let (broken, sound) = (kind("broken"), kind("sound"));
+        shelf.request(broken.clone());
+        shelf.request(sound.clone());
+        assert_eq!(shelf.next_to_build(now), Some(broken.clone()));
+        shelf.try_later(&broken, now);
+        assert_eq!(shelf.next_to_build(now), Some(sound.clone()));
+        shelf.request(broken.clone());
+        assert_eq!(shelf.next_to_build(now), Some(sound.clone()), "use does not mend it");
+        shelf.try_later(&sound, now);
+        assert_eq!(shelf.next_to_build(now), None);
+        let now = now + LOOK;
+        assert_eq!(shelf.next_to_build(now), Some(broken.clone()));
+        shelf.try_later(&broken, now);
+        assert_eq!(shelf.next_to_build(now), Some(sound), "it comes last again");
+        let mended = WarmSandboxKind { version: 2, ..broken };
+        shelf.request(mended.clone());
+        shelf.forget(&mended.tenant, &kind("sound").agent);
+        assert_eq!(shelf.next_to_build(now), Some(mended), "another version is tried at once");
+    }
+}

@@ -1,0 +1,91 @@
+//! How much of the machine a session may take: who says so, what a sandbox is told of it, and what its files take.
+
+use crate::{
+    Error, Result, blocking,
+    live_directory::{LiveDirectory, open_root},
+    services::Services,
+};
+use ash_model::{BudgetScope, LimitKind, LimitReached, ResourceLimits, TurnId};
+use ash_sandbox::SandboxLimits;
+use ash_snapshot::DiskUsage;
+use ash_store::SessionRow;
+use std::{
+    os::unix::fs::MetadataExt,
+    time::{Duration, Instant},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// What the session says, else its agent, else the server, and never more than the server allows.
+pub(crate) fn merged(
+    rooms: &Services,
+    session: Option<ResourceLimits>,
+    agent: Option<ResourceLimits>,
+) -> ResourceLimits {
+    let said = session.unwrap_or_default().with_fallback(agent.unwrap_or_default());
+    said.with_fallback(rooms.settings.limits).capped_by(rooms.settings.max_limits)
+}
+
+impl Services {
+    /// What is in force for a session.
+    pub async fn bounds(&self, session: &SessionRow) -> Result<ResourceLimits> {
+        let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
+        Ok(merged(self, session.options.limits, version.and_then(|version| version.limits)))
+    }
+
+    /// What the files of a workspace take, and how long it took to see that, when it was its turn.
+    pub(crate) async fn weigh(&self, live: &LiveDirectory, most: DiskUsage) -> Result<(DiskUsage, Duration)> {
+        let _turn = self.disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
+        let (live, began) = (live.clone(), Instant::now());
+        let weight = blocking(move || weigh(&live, most)).await?;
+        Ok((weight, began.elapsed()))
+    }
+}
+
+/// As far as the walls hold them.
+pub(crate) fn of_walls(bounds: &ResourceLimits) -> SandboxLimits {
+    let usual = SandboxLimits::default();
+    SandboxLimits {
+        memory_bytes: bounds.memory_mb.map(|number| number.saturating_mul(MIB)),
+        processes: bounds.max_processes,
+        open_files: bounds.max_open_files.unwrap_or(u64::MAX),
+        tmp_bytes: usual.tmp_bytes,
+        cpu_millis: bounds.cpu_percent.map(|percent| percent.saturating_mul(10)),
+        file_bytes: bounds.disk_mb.map(|number| number.saturating_mul(MIB)),
+        output_per_second: bounds.output_kb_per_second.map(|number| number.saturating_mul(1024)),
+    }
+}
+
+/// What its files may take; `None`: as much as there is.
+pub(crate) fn of_disk(bounds: &ResourceLimits) -> Option<DiskUsage> {
+    let bytes = bounds.disk_mb.map_or(u64::MAX, |number| number.saturating_mul(MIB));
+    let most = DiskUsage { bytes, files: bounds.max_files.unwrap_or(u64::MAX) };
+    (most != DiskUsage::UNLIMITED).then_some(most)
+}
+
+/// What the files of a workspace take, with what its sandbox holds open or has in its scratch places. Blocking.
+pub(crate) fn weigh(live: &LiveDirectory, most: DiskUsage) -> Result<DiskUsage> {
+    let workspace = live.workspace();
+    let dev = std::fs::metadata(&workspace).map_err(Error::io("look at the workspace"))?.dev();
+    let run = live.run();
+    let (bytes, files) = (ash_sandbox::unlinked_bytes(&run, dev), ash_sandbox::scratch_files(&run));
+    let mut weight = DiskUsage { bytes, files };
+    for folder in [workspace, live.home()] {
+        if !weight.exceeds(most) {
+            weight = weight.plus(open_root(&folder)?.measure(most)?);
+        }
+    }
+    Ok(weight)
+}
+
+/// Which of them is too much.
+pub(crate) fn reached(turn: Option<TurnId>, weight: DiskUsage, most: DiskUsage) -> Option<LimitReached> {
+    let (which, limit, used) = if weight.bytes > most.bytes {
+        (LimitKind::DiskMb, most.bytes / MIB, weight.bytes.div_ceil(MIB))
+    } else if weight.files > most.files {
+        (LimitKind::MaxFiles, most.files, weight.files)
+    } else {
+        return None;
+    };
+    Some(LimitReached { turn, scope: BudgetScope::Turn, kind: which, limit, used })
+}

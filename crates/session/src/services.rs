@@ -1,0 +1,469 @@
+//! What every session works with: the store, the walls, the repositories, and how the server is set.
+
+use crate::{
+    ClaudeProgram, Error, Replicator, Result, ServerTroubles,
+    client_credentials::ClientCredentials,
+    encryption_keys,
+    follower::SessionBells,
+    live_directory::{LiveDirectory, UidPool},
+    pool::SandboxPool,
+    queued_messages::QueuedMessageLedger,
+    trusted_clock::TrustedClock,
+    witness::WitnessCache,
+    workspace::Workspace,
+};
+use ash_driver::ClaudeVersion;
+use ash_model::{
+    AgentRuntime, Durability, ModelApiDialect, ModelPrices, ModelProvider, Quotas, Receipt, ResourceLimits,
+    SandboxRequirements, SavedCheckpoint, SessionOptions, TenantId, Timestamp, UsageIncrement, WorkspaceId,
+    WorkspaceRewind,
+};
+use ash_sandbox::{
+    EgressPolicy, RequiredWalls, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec,
+    UserNamespacePolicy,
+};
+use ash_snapshot::{DiskWriter, Repo, RepoLock, RepoLockMode};
+use ash_store::{AgentVersion, SessionRow, Store};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+/// Told what happened, so that it can be counted. The numbers' names are not our business.
+pub trait SessionObserver: Send + Sync {
+    fn resumed(&self, receipt: &Receipt, took: Duration);
+    /// A session took over a sandbox that was made in advance.
+    fn claimed(&self);
+    /// A session gave up its sandbox for somebody else's.
+    fn evicted(&self);
+    fn saved(&self, saved: &SavedCheckpoint, took: Duration);
+    fn save_failed(&self);
+    fn turn_over(&self);
+    fn used(&self, used: &UsageIncrement);
+    fn swept(&self, swept: &crate::SweepReport, took: Duration);
+    fn sweep_failed(&self);
+}
+
+pub struct ServiceSettings {
+    /// This node's name: the data directory's own, so it moves with it.
+    pub node: String,
+    pub boot: String,
+    pub live_dir: PathBuf,
+    pub repo_dir: PathBuf,
+    /// What sandboxes may take of the machine, unless their agents or sessions say otherwise, and at most.
+    pub limits: ResourceLimits,
+    pub max_limits: ResourceLimits,
+    /// What one tenant and one session may make the server keep.
+    pub quotas: Quotas,
+    pub max_sandboxes: usize,
+    /// With fewer bytes of memory available nobody new comes in, and who waits makes way.
+    pub min_memory: u64,
+    /// How many sandboxes are kept ready for each agent in use.
+    pub prewarm: usize,
+    /// How long whoever does not say waits for a place when all are taken.
+    pub queue_timeout: Duration,
+    pub orphan_ttl: Duration,
+    /// How long an agent may take to give up a turn before it is ended.
+    pub interrupt_grace: Duration,
+    /// How long a call waits for leave.
+    pub permission_timeout: Duration,
+    /// How long work in the background holds a turn whose answer is there.
+    pub max_wait: Duration,
+    /// How long a session may be idle before its sandbox is let go of; zero: for ever.
+    pub idle_timeout: Duration,
+    /// How long a turn runs before it is captured on its way; zero: it never is.
+    pub checkpoint_every: Duration,
+    /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
+    pub keys: Option<PathBuf>,
+    /// Where Claude Code's program is, if it is here.
+    pub claude: Option<ClaudeProgram>,
+    /// How many bytes of packs that are far are kept for each tenant.
+    pub remote_cache_bytes: u64,
+    /// With fewer bytes on the disk nothing new is begun.
+    pub min_free: u64,
+    /// When a turn is done.
+    pub durability: Durability,
+    /// How long a turn waits for the object store.
+    pub remote_timeout: Duration,
+    /// Where model calls go, and the key they get on the way.
+    pub egress: Option<EgressPolicy>,
+    /// What models cost.
+    pub prices: ModelPrices,
+    /// Walls without which there is no sandbox.
+    pub required: RequiredWalls,
+    /// Whether agents may have user namespaces.
+    pub user_namespaces: bool,
+    /// How long an agent's scripts may take at most.
+    pub max_setup_time: Duration,
+    /// What was found wrong with the database's files, until it is repaired.
+    pub database_damage: Option<String>,
+}
+
+impl ServiceSettings {
+    /// The most that anybody but the operator may ask for: the defaults, where the operator sets no other.
+    pub fn tenant_limits(&self) -> ResourceLimits {
+        self.max_limits.with_fallback(self.limits)
+    }
+
+    /// The program of a runtime that is not part of ours. Its directory is visible inside.
+    pub(crate) fn program(&self, runtime: AgentRuntime, options: &SessionOptions) -> Result<Option<&Path>> {
+        check_provider_supported(runtime, options)?;
+        match runtime {
+            AgentRuntime::Builtin => Ok(None),
+            // Without a way out it would try again for minutes, and then fail.
+            AgentRuntime::Claude if self.egress.is_none() && options.own_provider.is_none() => {
+                Err(Error::NoKey)
+            }
+            AgentRuntime::Claude => {
+                self.claude.as_ref().and_then(ClaudeProgram::path).map(Some).ok_or(Error::NoClaude)
+            }
+        }
+    }
+
+    /// The version of a runtime's program, if there is one and it tells; an error if it is too old.
+    pub async fn supported(&self, runtime: AgentRuntime) -> Result<Option<ClaudeVersion>> {
+        match (runtime, &self.claude) {
+            (AgentRuntime::Claude, Some(program)) => program.supported().await,
+            (AgentRuntime::Claude, None) | (AgentRuntime::Builtin, _) => Ok(None),
+        }
+    }
+
+    /// What whoever answers the built-in agent speaks: who was asked for, else whoever there is a key for, else nobody.
+    pub(crate) fn provider(
+        &self,
+        options: &SessionOptions,
+        usual: Option<ModelProvider>,
+    ) -> Result<Option<ModelApiDialect>> {
+        if let Some(own) = &options.own_provider {
+            return Ok(Some(own.r#type));
+        }
+        match (options.provider.or(usual), &self.egress) {
+            (Some(ModelProvider::Anthropic), None) => Err(Error::NoKey),
+            (Some(ModelProvider::Anthropic) | None, Some(_)) => Ok(Some(ModelApiDialect::Anthropic)),
+            (Some(ModelProvider::Offline), _) | (None, None) => Ok(None),
+        }
+    }
+
+    /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
+    fn default_egress_policy(
+        &self,
+        runtime: AgentRuntime,
+        provider: Option<ModelApiDialect>,
+    ) -> Option<EgressPolicy> {
+        match (runtime, provider) {
+            (AgentRuntime::Builtin, None) => None,
+            (AgentRuntime::Builtin, Some(_)) | (AgentRuntime::Claude, _) => self.egress.clone(),
+        }
+    }
+}
+
+/// Whether an agent of this runtime can talk to the service that its client brings.
+pub(crate) fn check_provider_supported(runtime: AgentRuntime, options: &SessionOptions) -> Result<()> {
+    match (runtime, options.own_provider.as_ref().map(|own| own.r#type)) {
+        (AgentRuntime::Claude, Some(wanted @ (ModelApiDialect::Openai | ModelApiDialect::Azure))) => {
+            Err(Error::ProviderUnsupported(wanted))
+        }
+        (AgentRuntime::Claude, Some(ModelApiDialect::Anthropic) | None) | (AgentRuntime::Builtin, _) => {
+            Ok(())
+        }
+    }
+}
+
+/// What a start needs that its session cannot bring about: found before anything is queued or built.
+pub(crate) struct StartRequirements {
+    pub(crate) program: Option<PathBuf>,
+    pub(crate) claude: Option<ClaudeVersion>,
+    pub(crate) provider: Option<ModelApiDialect>,
+}
+
+/// What a caller sets of that which the server may lack by now: the rest was accepted before, and is no reason to refuse a
+/// change of something else.
+#[derive(Debug, Clone, Copy)]
+pub struct TouchedOptions {
+    /// Who answers the agent.
+    pub service: bool,
+    pub limits: bool,
+    /// The model, who is paid for it, or how many dollars.
+    pub dollars: bool,
+}
+
+impl TouchedOptions {
+    pub(crate) const ALL: TouchedOptions = TouchedOptions { service: true, limits: true, dollars: true };
+}
+
+/// What every session works with.
+pub struct Services {
+    pub store: Arc<dyn Store>,
+    pub backend: Arc<dyn SandboxBackend>,
+    pub uids: UidPool,
+    pub watch: Arc<dyn SessionObserver>,
+    pub settings: ServiceSettings,
+    /// Tells what sandboxes touched, where the kernel lets us know.
+    pub(crate) tracker: Option<ash_snapshot::FilesystemWatch>,
+    pub(crate) client_credentials: ClientCredentials,
+    pub(crate) bells: SessionBells,
+    pub(crate) start_permits: Semaphore,
+    pub(crate) restore_permits: Semaphore,
+    pub(crate) repair_permits: Semaphore,
+    pub(crate) disk_usage_permits: Semaphore,
+    pub(crate) pool: SandboxPool,
+    pub(crate) queued: QueuedMessageLedger,
+    pub(crate) witnesses: WitnessCache,
+    /// Workspaces whose sessions somebody looks after.
+    commons: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
+    repos: Mutex<HashMap<TenantId, (Arc<Repo>, RepoLock)>>,
+    /// Where everything is sent, if anywhere.
+    pub replicator: Option<Arc<Replicator>>,
+    /// What is wrong with the server as a whole.
+    pub troubles: ServerTroubles,
+    now: fn() -> Timestamp,
+    /// Set when a write of the store, a repository or a session fails for want of space.
+    pub(crate) full: Arc<AtomicBool>,
+    /// For rules by age; without it the wall clock is believed.
+    trusted: Option<Arc<TrustedClock>>,
+}
+
+/// How many sandboxes are made at the same time: more only makes all of them late.
+const MAX_CONCURRENT_STARTS: usize = 8;
+/// How many trees are written at the same time.
+const MAX_CONCURRENT_RESTORES: usize = 4;
+/// How many agents' memories are mended at the same time: each may take a few hundred MB.
+const MAX_CONCURRENT_REPAIRS: usize = 2;
+/// How many trees are weighed at the same time: however many sessions there are, it takes no more of the machine.
+const MAX_CONCURRENT_DISK_WALKS: usize = 2;
+
+/// A wall clock that is not trusted.
+const CLOCK_JUMPED: &str = "clock_jumped";
+
+impl Services {
+    pub fn new(
+        store: Arc<dyn Store>,
+        backend: Arc<dyn SandboxBackend>,
+        watch: Arc<dyn SessionObserver>,
+        (uids, settings, now): (UidPool, ServiceSettings, fn() -> Timestamp),
+    ) -> Services {
+        let pool = SandboxPool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
+        let tracker = ash_snapshot::FilesystemWatch::start(&settings.live_dir)
+            .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
+            .ok();
+        Services {
+            store,
+            backend,
+            uids,
+            watch,
+            settings,
+            tracker,
+            client_credentials: ClientCredentials::default(),
+            bells: SessionBells::default(),
+            start_permits: Semaphore::new(MAX_CONCURRENT_STARTS),
+            restore_permits: Semaphore::new(MAX_CONCURRENT_RESTORES),
+            repair_permits: Semaphore::new(MAX_CONCURRENT_REPAIRS),
+            disk_usage_permits: Semaphore::new(MAX_CONCURRENT_DISK_WALKS),
+            pool,
+            queued: QueuedMessageLedger::default(),
+            witnesses: WitnessCache::default(),
+            commons: Mutex::default(),
+            repos: Mutex::default(),
+            replicator: None,
+            troubles: ServerTroubles::default(),
+            now,
+            full: Arc::default(),
+            trusted: None,
+        }
+    }
+
+    /// With an object store.
+    #[must_use]
+    pub fn with_replicator(self, far: Option<Arc<Replicator>>) -> Services {
+        Services { replicator: far, ..self }
+    }
+
+    /// With what the store sets when its disk is full.
+    #[must_use]
+    pub fn noticing_full(self, full: Arc<AtomicBool>) -> Services {
+        Services { full, ..self }
+    }
+
+    /// Remembers that the disk is full, if that is what went wrong.
+    pub(crate) fn note_disk_full(&self, error: &Error) {
+        if error.is_full() {
+            self.full.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// With a clock for rules by age that does not believe every jump.
+    #[must_use]
+    pub fn with_trusted_clock(self, clock: Arc<TrustedClock>) -> Services {
+        Services { trusted: Some(clock), ..self }
+    }
+
+    /// Something is there to be sent.
+    pub fn notify_replicator(&self) {
+        if let Some(far) = &self.replicator {
+            far.notify();
+        }
+    }
+
+    pub fn clock(&self) -> Timestamp {
+        (self.now)()
+    }
+
+    /// How far the wall clock has jumped, as long as it is not trusted again.
+    pub fn clock_jumped(&self) -> Option<Duration> {
+        self.trusted.as_ref()?.jumped()
+    }
+
+    /// Writes down which time is trusted, for the next server.
+    pub fn store_trusted_time(&self) {
+        let Some(trusted) = &self.trusted else { return };
+        match trusted.jumped() {
+            Some(by) => {
+                let hours = by.as_secs() / 3600;
+                let error = format!(
+                    "The machine's clock jumped by about {hours} hours. What goes by its age stays until the clock has gone on \
+                     from there for an hour; set it right, or wait"
+                );
+                self.troubles.set(CLOCK_JUMPED, error, self.clock());
+            }
+            None => self.troubles.clear(CLOCK_JUMPED),
+        }
+        if let Err(error) = trusted.store() {
+            tracing::warn!(%error, "the trusted time could not be written down");
+        }
+    }
+
+    /// The time by which things are old enough to go. Never written down: what happens now has the wall clock's time.
+    pub fn retention_clock(&self) -> Timestamp {
+        self.trusted.as_ref().map_or_else(|| self.clock(), |trusted| trusted.now())
+    }
+
+    /// A tenant's repository: its sessions and agents share packs, other tenants never see them.
+    pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
+        let mut repos = self.repos.lock().expect("nobody panics while holding it");
+        if let Some((repo, _)) = repos.get(tenant) {
+            return Ok(repo.clone());
+        }
+        let dir = self.settings.repo_dir.join(tenant.as_str());
+        let key = encryption_keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
+        let repo = Repo::open_with(&dir, key, DiskWriter::default().reporting_full(self.full.clone()))?;
+        let repo = match &self.replicator {
+            Some(far) => repo.with_remote(far.packs(tenant), self.settings.remote_cache_bytes)?,
+            None => repo,
+        };
+        let repo = Arc::new(repo);
+        // As long as we are at work here nobody else collects.
+        let locked = Repo::lock(&dir, RepoLockMode::Shared)?;
+        repos.insert(tenant.clone(), (repo.clone(), locked));
+        Ok(repo)
+    }
+
+    /// What the sessions of a workspace share, as long as one of them is looked after.
+    pub(crate) fn workspace(&self, workspace: WorkspaceId) -> Arc<Workspace> {
+        let mut commons = self.commons.lock().expect("nobody panics while holding it");
+        if let Some(common) = commons.get(&workspace).and_then(Weak::upgrade) {
+            return common;
+        }
+        commons.retain(|_, common| common.strong_count() > 0);
+        let common = Arc::new(Workspace::new(LiveDirectory::new(&self.settings.live_dir, workspace)));
+        commons.insert(workspace, Arc::downgrade(&common));
+        common
+    }
+
+    /// How many sandboxes are made of an agent before they are wanted.
+    pub(crate) fn prewarm(&self, needs: &SandboxRequirements) -> usize {
+        needs.prewarm.map_or(self.settings.prewarm, |count| count as usize)
+    }
+
+    /// The way to a model: the server's, or the one that the client brought.
+    pub(crate) fn egress_policy(
+        &self,
+        session: &SessionRow,
+        runtime: AgentRuntime,
+        provider: Option<ModelApiDialect>,
+    ) -> Result<Option<EgressPolicy>> {
+        match session.options.own_provider {
+            Some(_) => self.client_credentials.get(session.no).map(Some).ok_or(Error::ProviderRequired),
+            None => Ok(self.settings.default_egress_policy(runtime, provider)),
+        }
+    }
+
+    /// What a session of this version is started with, or what is missing for it.
+    pub(crate) async fn start_needs(
+        &self,
+        session: &SessionRow,
+        version: &AgentVersion,
+    ) -> Result<StartRequirements> {
+        let options = &session.options;
+        self.permits(&version.needs, options.limits, version.limits)?;
+        let program = self.settings.program(version.runtime, options)?.map(Path::to_owned);
+        let claude = self.settings.supported(version.runtime).await?;
+        let provider = self.settings.provider(options, version.provider)?;
+        self.repo(&session.tenant)?;
+        self.egress_policy(session, version.runtime, provider)?;
+        Ok(StartRequirements { program, claude, provider })
+    }
+
+    /// What making a session and changing its options refuse alike.
+    pub(crate) fn accepts(
+        &self,
+        version: &AgentVersion,
+        options: &SessionOptions,
+        (shared, touched): (bool, TouchedOptions),
+    ) -> Result<()> {
+        Error::unless_supported(version.runtime, options)?;
+        if touched.limits {
+            self.permits(&version.needs, options.limits, version.limits)?;
+        }
+        if touched.service {
+            self.settings.program(version.runtime, options)?;
+            self.settings.provider(options, version.provider)?;
+        }
+        if touched.dollars {
+            self.settings.can_count_dollars(version, options)?;
+        }
+        match shared && options.own_provider.is_some() {
+            true => Err(Error::ProviderShared),
+            false => Ok(()),
+        }
+    }
+
+    /// Who took the files of a session's workspace back since then, but for itself.
+    pub(crate) async fn workspace_rewinds_since(
+        &self,
+        session: &SessionRow,
+        known: u64,
+    ) -> Result<Vec<WorkspaceRewind>> {
+        let all = self.store.workspace_rewinds(session.workspace, known).await?;
+        let others = all
+            .into_iter()
+            .filter(|(back, at)| back.by.as_ref() != Some(&session.id) && *at >= session.created_at);
+        Ok(others.map(|(back, _)| back).collect())
+    }
+
+    pub(crate) fn inside(&self, live: &LiveDirectory) -> SandboxLayout {
+        self.backend.layout(&SandboxSpec {
+            incarnation: ash_model::Incarnation(Uuid::nil()),
+            epoch: ash_model::Epoch(0),
+            run_dir: live.run(),
+            workspace: live.workspace(),
+            home: live.home(),
+            uid: None,
+            limits: SandboxLimits::default(),
+            readonly: Vec::new(),
+            image: None,
+            user_namespaces: UserNamespacePolicy::Refused,
+            orphan_ttl: self.settings.orphan_ttl,
+        })
+    }
+
+    pub(crate) fn base_env(&self, session: &SessionRow, inside: &SandboxLayout) -> BTreeMap<String, String> {
+        crate::actor::base_env(session, inside)
+    }
+}

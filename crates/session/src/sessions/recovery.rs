@@ -1,0 +1,105 @@
+//! What a server finds when it starts: recovery is the normal way to do so.
+
+use super::Sessions;
+use crate::{Error, Result, blocking, live_directory::LiveDirectory, pool::keep_warm};
+use ash_model::{SessionRowId, SessionStatus, WorkspaceId};
+use ash_snapshot::Folder;
+
+impl Sessions {
+    /// Recovery is the normal way to start: every session not at rest is woken now, not when somebody visits.
+    pub async fn start(&self) -> Result<usize> {
+        self.go_on_deleting().await?;
+        let mut restless = self.look_around().await?;
+        restless.extend(self.rooms.store.needs_recovery().await?);
+        restless.sort_unstable();
+        restless.dedup();
+        self.prewarm_all().await?;
+        tokio::spawn(keep_warm(self.rooms.clone()));
+        let count = restless.len();
+        for no in restless {
+            let sessions = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = sessions.actor(no).await {
+                    tracing::error!(session = no.0, %error, "a session could not be taken over");
+                }
+            });
+        }
+        Ok(count)
+    }
+
+    /// A shared one is there for those who come.
+    async fn is_shared(&self, sessions: &[(SessionRowId, SessionStatus)]) -> Result<bool> {
+        match sessions.first() {
+            Some((no, _)) => Ok(self.get(*no).await?.slug.is_some()),
+            None => Ok(false),
+        }
+    }
+
+    /// Trees on disk keep their uids; those of ended sessions go. Answers whose sandboxes may still be alive.
+    async fn look_around(&self) -> Result<Vec<SessionRowId>> {
+        let mut found = Vec::new();
+        let root = self.rooms.settings.live_dir.clone();
+        let names = tokio::task::spawn_blocking(move || {
+            if let Err(error) = Folder::finish_erasing(&root) {
+                tracing::warn!(%error, "what a dead server was erasing could not be erased");
+            }
+            list_names(&root)
+        });
+        let names = names.await.map_err(|_| Error::Gone)?;
+        for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
+            let live = LiveDirectory::new(&self.rooms.settings.live_dir, workspace);
+            let sessions = self.rooms.store.workspace_sessions(workspace).await?;
+            if live.is_unclaimed() {
+                self.clear_unclaimed(&live, sessions.is_empty()).await;
+                if sessions.is_empty() {
+                    continue;
+                }
+            }
+            // A tree that the database does not know may be somebody's only copy: it stays.
+            let over =
+                !sessions.is_empty() && sessions.iter().all(|(_, status)| *status == SessionStatus::Ended);
+            if over && !self.is_shared(&sessions).await? {
+                let rooms = self.rooms.clone();
+                let erased = tokio::task::spawn_blocking(move || live.erase(&rooms.uids)).await;
+                if let Ok(Err(error)) = erased {
+                    tracing::warn!(%workspace, %error, "the tree of an ended session could not be removed");
+                }
+                continue;
+            }
+            self.rooms.uids.mark_used(live.stamp().and_then(|stamp| stamp.uid));
+            if live.run().join("sock").exists() || live.is_marked_dirty() || live.uploads().exists() {
+                if live.run().join("sock").exists()
+                    && let Some((no, _)) = sessions.first()
+                    && let Some(session) = self.rooms.store.session(*no).await?
+                {
+                    self.rooms.pool.reserve_for_survivor(workspace, &session.tenant);
+                }
+                found.extend(sessions.into_iter().map(|(no, _)| no));
+            }
+        }
+        Ok(found)
+    }
+
+    /// A sandbox that was made in advance by somebody who died. One whose session is known is that session's.
+    async fn clear_unclaimed(&self, live: &LiveDirectory, nobodys: bool) {
+        let (live, rooms) = (live.clone(), self.rooms.clone());
+        let uid = live.stamp().and_then(|stamp| stamp.uid);
+        let cleared = blocking(move || match nobodys {
+            true => {
+                ash_sandbox::reap(&live.run())?;
+                live.erase(&rooms.uids)
+            }
+            false => live.claim(),
+        });
+        if let Err(error) = cleared.await {
+            // Somebody may still run there.
+            self.rooms.uids.mark_used(uid);
+            tracing::warn!(%error, "a sandbox that was made in advance could not be removed");
+        }
+    }
+}
+
+pub(crate) fn list_names(dir: &std::path::Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}

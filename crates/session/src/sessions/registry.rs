@@ -1,0 +1,144 @@
+//! Who looks after which session: called in when there is nobody, and again when he gave up.
+
+use super::Sessions;
+use crate::{
+    Error, Result,
+    actor::{ActorChannels, ActorMessage, ReplySender, SessionActor},
+    pool::ActorHandle,
+    services::Services,
+};
+use ash_model::{SessionRowId, TenantId, WorkspaceId};
+use futures::future::BoxFuture;
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// The longest wait before a session whose keeper gave up gets another.
+const MAX_RESPAWN_DELAY: Duration = Duration::from_secs(60);
+
+impl Sessions {
+    pub(crate) async fn ask<T>(
+        &self,
+        no: SessionRowId,
+        request: impl FnOnce(ReplySender<T>) -> ActorMessage,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let mut request = request(reply);
+        let keeper = loop {
+            let keeper = self.actor(no).await?;
+            match keeper.inbox.send(request).await {
+                Ok(()) => break keeper,
+                // It went while we were on our way; the next one gets it.
+                Err(mpsc::error::SendError(back)) => request = back,
+            }
+        };
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.ended_error(no, &keeper).await),
+        }
+    }
+
+    /// Of a keeper that answers nothing any more.
+    async fn ended_error(&self, no: SessionRowId, keeper: &ActorHandle) -> Error {
+        // Why is noted before its place is free.
+        while keeper.inbox.is_closed()
+            && let Some(there) = self.rooms.pool.keepers.lock().await.get(&no)
+            && there.inbox.same_channel(&keeper.inbox)
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // It was purged, which a witness knew and the database did not.
+        if self.rooms.store.tombstone(no).await.is_ok_and(|tombstone| tombstone.is_some()) {
+            return Error::NotFound;
+        }
+        match keeper.full.load(Ordering::Relaxed) {
+            true => Error::Store(ash_store::Error::Full),
+            false => Error::Gone,
+        }
+    }
+
+    /// Whoever looks after the session, called in if nobody does.
+    pub(super) async fn actor(&self, no: SessionRowId) -> Result<ActorHandle> {
+        loop {
+            match self.rooms.pool.keepers.lock().await.get(&no) {
+                Some(keeper) if !keeper.inbox.is_closed() => return Ok(keeper.clone()),
+                // It is on its way out, and two must never look after one session.
+                Some(_) => {}
+                None => break,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let session = self.get(no).await?;
+        let of = (session.workspace, session.tenant.clone());
+        self.spawn(no, of, |rooms, seat| SessionActor::load(rooms, session, seat)).await
+    }
+
+    /// A session that is not at rest gets another keeper when its own gave up, not when somebody visits.
+    fn respawn(self, no: SessionRowId) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut wait = Duration::from_secs(1);
+            while !self.is_stopping() && self.recalling().insert(no) {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(MAX_RESPAWN_DELAY);
+                // Before the next one is called, which may give up at once.
+                self.recalling().remove(&no);
+                match self.rooms.store.needs_recovery().await {
+                    Ok(restless) if !restless.contains(&no) => return,
+                    Ok(_) if self.actor(no).await.is_ok() => return,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        })
+    }
+
+    fn recalling(&self) -> std::sync::MutexGuard<'_, HashSet<SessionRowId>> {
+        self.respawning.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
+    /// session delays nobody else, and two callers never load the same one twice.
+    pub(super) async fn spawn<F, L>(
+        &self,
+        no: SessionRowId,
+        (workspace, tenant): (WorkspaceId, TenantId),
+        load: F,
+    ) -> Result<ActorHandle>
+    where
+        F: FnOnce(Arc<Services>, ActorChannels) -> L,
+        L: Future<Output = Result<SessionActor>> + Send + 'static,
+    {
+        let mut keepers = self.rooms.pool.keepers.lock().await;
+        if let Some(keeper) = keepers.get(&no) {
+            return Ok(keeper.clone());
+        }
+        self.open_for_work()?;
+        let (sender, inbox) = mpsc::channel(64);
+        let keeper = ActorHandle {
+            inbox: sender,
+            logs: Arc::default(),
+            mood: Arc::default(),
+            workspace,
+            tenant,
+            full: Arc::default(),
+        };
+        let seat = ActorChannels { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
+        let loading = load(self.rooms.clone(), seat);
+        // A task of its own: if it panics, the rest of us goes on.
+        let keeping = tokio::spawn(async move { Box::pin(loading.await?.run()).await });
+        let (sessions, full) = (self.clone(), keeper.full.clone());
+        tokio::spawn(async move {
+            let kept = keeping.await.unwrap_or(Err(Error::Gone));
+            full.store(kept.as_ref().err().is_some_and(Error::is_full), Ordering::Relaxed);
+            sessions.rooms.pool.keepers.lock().await.remove(&no);
+            if let Err(error) = kept {
+                tracing::error!(session = no.0, %error, "a session's keeper gave up; another one is called");
+                sessions.respawn(no).await;
+            }
+        });
+        keepers.insert(no, keeper.clone());
+        Ok(keeper)
+    }
+}

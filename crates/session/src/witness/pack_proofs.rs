@@ -1,0 +1,195 @@
+//! Which sessions a repository's packs prove, and up to which event. Every checkpoint's pack holds its session's record;
+//! what was read of it is kept in a file beside the packs, so that a start reads new packs only. The file is a cache.
+
+use crate::{Result, embedded_log};
+use ash_model::{Epoch, EventSeq, SessionId, TenantId, Timestamp, WorkspaceId, remote::TombstoneLine};
+use ash_snapshot::Repo;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// So many packs are worth another thread.
+const EACH: usize = 256;
+const MAX_THREADS: usize = 4;
+
+/// What one pack proves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PackProof {
+    pub(crate) session: SessionId,
+    pub(crate) workspace: WorkspaceId,
+    /// Older packs do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) epoch: Option<Epoch>,
+    /// The last event of the log that the pack knows.
+    pub(crate) seq: EventSeq,
+    pub(crate) tree: String,
+    pub(crate) at: Timestamp,
+}
+
+impl PackProof {
+    /// Whether the session was purged after this.
+    pub(crate) fn is_buried(&self, tombstone: &TombstoneLine) -> bool {
+        self.epoch.map_or(self.at <= tombstone.purged_at, |epoch| epoch <= tombstone.epoch)
+    }
+
+    fn rank(&self) -> (u64, EventSeq) {
+        (self.epoch.map_or(0, |epoch| epoch.0), self.seq)
+    }
+}
+
+/// A line of the file: `proof` is missing if the pack holds no session's record.
+#[derive(Serialize, Deserialize)]
+struct PackProofLine {
+    pack: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    proof: Option<PackProof>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PackProofs {
+    file: PathBuf,
+    known: HashMap<String, Option<PackProof>>,
+    /// Packs that cannot be read, and why: what they prove is unknown.
+    pub(crate) unreadable: BTreeMap<String, String>,
+}
+
+impl PackProofs {
+    pub(crate) fn open(file: &Path) -> PackProofs {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<PackProofLine>(line).ok());
+        let known = lines.map(|line| (line.pack, line.proof)).collect();
+        PackProofs { file: file.to_owned(), known, unreadable: BTreeMap::new() }
+    }
+
+    /// Reads the records of those packs that are new. Takes as long as there are new ones.
+    pub(crate) fn refresh(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let there: HashSet<&String> = packs.iter().collect();
+        let (known, gone): (HashMap<_, _>, HashMap<_, _>) =
+            self.known.drain().partition(|(pack, _)| there.contains(pack));
+        self.known = known;
+        let new: Vec<&String> = packs.iter().filter(|pack| !self.known.contains_key(*pack)).collect();
+        let threads = (new.len() / EACH + 1).min(MAX_THREADS);
+        let each = new.len().div_ceil(threads).max(1);
+        let read = std::thread::scope(|scope| {
+            let parts = new.chunks(each).map(|part| {
+                scope.spawn(move || part.iter().map(|pack| read(repo, tenant, pack)).collect::<Vec<_>>())
+            });
+            let parts: Vec<_> = parts.collect();
+            parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect::<Vec<_>>()
+        });
+        self.unreadable.clear();
+        let mut lines = Vec::new();
+        for (pack, proof) in read {
+            match proof {
+                Ok(proof) => {
+                    lines.push(PackProofLine { pack: pack.clone(), proof: proof.clone() });
+                    self.known.insert(pack, proof);
+                }
+                Err(why) => drop(self.unreadable.insert(pack, why)),
+            }
+        }
+        if gone.len() > self.known.len() || self.was_last_of_one(&gone) {
+            let all = self.known.iter();
+            lines =
+                all.map(|(pack, proof)| PackProofLine { pack: pack.clone(), proof: proof.clone() }).collect();
+            fs::remove_file(&self.file).ok();
+        }
+        // In a sealed repository nothing says whose the packs are: they are read again after every start.
+        if !repo.has_key() {
+            self.append(&lines);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left of a session. It may have been purged: then the file must not name it any more.
+    fn was_last_of_one(&self, gone: &HashMap<String, Option<PackProof>>) -> bool {
+        let gone: HashSet<&SessionId> = gone.values().flatten().map(|proof| &proof.session).collect();
+        let left: HashSet<&SessionId> = match gone.is_empty() {
+            true => HashSet::new(),
+            false => self.known.values().flatten().map(|proof| &proof.session).collect(),
+        };
+        !gone.is_subset(&left)
+    }
+
+    /// Reads the records of these, if they are new, and leaves the others as they are.
+    pub(crate) fn learn(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let all: Vec<String> = self.known.keys().chain(packs).cloned().collect();
+        self.refresh(repo, tenant, &all)
+    }
+
+    pub(crate) fn knows(&self, pack: &str) -> bool {
+        self.known.contains_key(pack) || self.unreadable.contains_key(pack)
+    }
+
+    /// Every pack that holds a session's record, and what it proves.
+    pub(crate) fn proofs(&self) -> impl Iterator<Item = (&String, &PackProof)> {
+        self.known.iter().filter_map(|(pack, proof)| Some((pack, proof.as_ref()?)))
+    }
+
+    /// The furthest that each session is proven.
+    pub(crate) fn newest(&self) -> HashMap<&SessionId, &PackProof> {
+        let mut newest: HashMap<&SessionId, &PackProof> = HashMap::new();
+        for proof in self.known.values().flatten() {
+            let known = newest.entry(&proof.session).or_insert(proof);
+            if proof.rank() > known.rank() {
+                *known = proof;
+            }
+        }
+        newest
+    }
+
+    pub(crate) fn newest_of(&self, session: &SessionId) -> Option<&PackProof> {
+        let all = self.known.values().flatten().filter(|proof| proof.session == *session);
+        all.max_by_key(|proof| proof.rank())
+    }
+
+    /// `None`: nobody knows what is in it.
+    pub(crate) fn proof_in(&self, pack: &str) -> Option<Option<&PackProof>> {
+        self.known.get(pack).map(Option::as_ref)
+    }
+
+    /// Without it the next start reads more packs: nothing else is lost.
+    fn append(&self, lines: &[PackProofLine]) {
+        if lines.is_empty() {
+            return;
+        }
+        let mut text = String::from("\n");
+        for line in lines {
+            text.push_str(&serde_json::to_string(line).expect("plain words and numbers"));
+            text.push('\n');
+        }
+        let append = || -> std::io::Result<()> {
+            self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::File::options().create(true).append(true).open(&self.file)?.write_all(text.as_bytes())
+        };
+        if let Err(error) = append() {
+            tracing::warn!(%error, file = %self.file.display(), "what packs prove could not be noted");
+        }
+    }
+}
+
+fn read(
+    repo: &Repo,
+    tenant: &TenantId,
+    pack: &str,
+) -> (String, std::result::Result<Option<PackProof>, String>) {
+    let proof = || -> Result<Option<PackProof>> {
+        let Some(tree) = repo.snapshot_in(pack)? else { return Ok(None) };
+        // A pack that lies here under another tenant's name proves nothing of this one.
+        let record = embedded_log::read(repo, &tree)?.filter(|record| record.tenant == *tenant);
+        Ok(record.map(|record| PackProof {
+            session: record.session,
+            workspace: record.workspace,
+            epoch: record.epoch,
+            seq: record.through,
+            tree: tree.to_string(),
+            at: record.at,
+        }))
+    };
+    (pack.to_owned(), proof().map_err(|error| error.to_string()))
+}

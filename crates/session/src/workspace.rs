@@ -1,0 +1,372 @@
+//! A workspace while somebody looks after its sessions: what they share. A private one has one session. In a named one
+//! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
+
+use crate::{Error, Result, live_directory::LiveDirectory, pool::SandboxPermit, services::Services};
+use ash_model::{ConcurrentTurn, Epoch, Incarnation, JournalPosition, SessionRowId, WorkspaceId};
+use ash_sandbox::{RecordStream, SandboxHandle};
+use ash_snapshot::DiskUsage;
+use ash_store::Lease;
+use std::{
+    collections::HashMap,
+    ops::RangeInclusive,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Notify, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+
+/// The number of the only agent in a sandbox, and the first of several.
+pub(crate) const AGENT: u16 = 1;
+/// Numbers of agents end before this one; above it are the commands that people run.
+pub(crate) const FIRST_COMMAND: u16 = 64;
+/// So many numbers each keeper has for commands.
+pub(crate) const COMMANDS: u16 = 1000;
+/// The number of the script that runs before any agent; above those of all commands.
+pub(crate) const SETUP: u16 = u16::MAX;
+/// How long a dead sandbox's other sessions may take to let go of it.
+const LEAVING: Duration = Duration::from_secs(20);
+
+/// As long as it lives nobody else builds or ends the sandbox, makes the tree or captures it.
+pub(crate) type ExclusiveGuard = OwnedMutexGuard<()>;
+/// Of somebody outside who writes files.
+pub(crate) type WriterGuard = OwnedRwLockReadGuard<()>;
+pub(crate) type NoWriters = OwnedRwLockWriteGuard<()>;
+
+/// A sandbox as the sessions have it that are at work in it.
+pub(crate) struct Sandbox {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) remote: SandboxHandle,
+    /// What each has written down; the shim may forget what all have.
+    acknowledged_by: Mutex<HashMap<SessionRowId, u64>>,
+    gone: AtomicBool,
+    /// One of the sandboxes this server may have.
+    _room: SandboxPermit,
+}
+
+impl Sandbox {
+    pub(crate) fn new(incarnation: Incarnation, remote: SandboxHandle, room: SandboxPermit) -> Arc<Sandbox> {
+        let (heard, gone) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Sandbox { incarnation, remote, acknowledged_by: heard, gone, _room: room })
+    }
+
+    /// Up to where everybody has heard.
+    pub(crate) async fn ack(&self, who: SessionRowId, position: u64) {
+        let all = {
+            let mut heard = self.acknowledged_by.lock().expect("nobody panics while holding it");
+            heard.insert(who, position);
+            heard.values().copied().min().unwrap_or(position)
+        };
+        self.remote.ack(all).await.ok();
+    }
+
+    fn forget(&self, who: SessionRowId) {
+        self.acknowledged_by.lock().expect("nobody panics while holding it").remove(&who);
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.gone.load(Ordering::Relaxed) && !self.remote.is_closed()
+    }
+}
+
+/// What a sandbox that was taken over said to a session whose keeper has not come yet.
+pub(crate) struct UnclaimedConnection {
+    pub(crate) heard: JournalPosition,
+    pub(crate) records: RecordStream,
+    /// The last input that the process took.
+    pub(crate) last_in: u64,
+    /// The process was there when the sandbox was found.
+    pub(crate) runs: bool,
+}
+
+#[derive(Default)]
+struct WorkspaceState {
+    lease: Option<Lease>,
+    /// The tree on disk is the newest there is, and this is its uid.
+    tree: Option<Option<u32>>,
+    /// The last checkpoint that was made of it, whoever made it.
+    newest: Option<u64>,
+    walls: Option<Arc<Sandbox>>,
+    /// A sandbox that was built before its session was made, and in which nothing runs yet.
+    prepared: Option<(Arc<Sandbox>, RecordStream)>,
+    /// Who is at work in which sandbox, and as which process.
+    members: HashMap<SessionRowId, (Incarnation, u16)>,
+    waiting: HashMap<SessionRowId, UnclaimedConnection>,
+    /// The last checkpoint that took the files of all back; 0: none.
+    back: u64,
+    /// The turns that are under way.
+    turns: HashMap<SessionRowId, ConcurrentTurn>,
+}
+
+pub(crate) struct Workspace {
+    pub(crate) live: LiveDirectory,
+    floor: Arc<tokio::sync::Mutex<()>>,
+    /// Held by everybody outside who writes files, and alone by whoever puts another tree in their place.
+    pen: Arc<tokio::sync::RwLock<()>>,
+    ground: Mutex<WorkspaceState>,
+    /// What the files take, as far as that is known without a look at all of them.
+    weight: Mutex<Option<DiskUsage>>,
+    /// Somebody has left.
+    left: Notify,
+}
+
+impl Workspace {
+    pub(crate) fn new(live: LiveDirectory) -> Workspace {
+        Workspace {
+            live,
+            floor: Arc::default(),
+            pen: Arc::default(),
+            ground: Mutex::default(),
+            weight: Mutex::default(),
+            left: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, WorkspaceState> {
+        self.ground.lock().expect("nobody panics while holding it")
+    }
+
+    fn weight(&self) -> MutexGuard<'_, Option<DiskUsage>> {
+        self.weight.lock().expect("nobody panics while holding it")
+    }
+
+    /// Somebody has looked at all files.
+    pub(crate) fn set_disk_usage(&self, weight: DiskUsage) {
+        *self.weight() = Some(weight);
+    }
+
+    /// Whether so much more is far from too much, for all that is known. If so it counts from now on.
+    pub(crate) fn has_plenty(&self, most: DiskUsage, more: DiskUsage) -> bool {
+        let mut weight = self.weight();
+        let half = DiskUsage { bytes: most.bytes / 2, files: most.files / 2 };
+        let then = weight.map(|weight| weight.plus(more)).filter(|then| !then.exceeds(half));
+        if then.is_some() {
+            *weight = then;
+        }
+        then.is_some()
+    }
+
+    pub(crate) async fn exclusive(&self) -> ExclusiveGuard {
+        self.floor.clone().lock_owned().await
+    }
+
+    /// `None`: somebody has it. For whoever holds a pen, which others wait for on the floor.
+    pub(crate) fn try_exclusive(&self) -> Option<ExclusiveGuard> {
+        self.floor.clone().try_lock_owned().ok()
+    }
+
+    /// `None`: another tree is about to be put in place.
+    pub(crate) fn try_writer(&self) -> Option<WriterGuard> {
+        self.pen.clone().try_read_owned().ok()
+    }
+
+    /// Nobody outside is writing.
+    pub(crate) fn has_no_writers(&self) -> bool {
+        self.pen.try_write().is_ok()
+    }
+
+    /// Nobody outside writes any more, or they take too long. Only with the floor.
+    pub(crate) async fn exclude_writers(&self) -> Result<NoWriters> {
+        let last = tokio::time::timeout(LEAVING, self.pen.clone().write_owned()).await;
+        last.map_err(|_| Error::WorkspaceBusy("Somebody writes files".to_owned()))
+    }
+
+    /// For a workspace that was made a moment ago.
+    pub(crate) fn of_new(&self, workspace: WorkspaceId, epoch: Epoch) -> Lease {
+        let lease = Lease { workspace, epoch };
+        self.state().lease = Some(lease.clone());
+        lease
+    }
+
+    /// Another history was adopted, under a later epoch: it has to be taken over anew.
+    pub(crate) fn forget_lease(&self) {
+        self.state().lease = None;
+    }
+
+    /// Takes the workspace over, if nobody here has it yet. Answers whether that was so. Only with the floor.
+    pub(crate) async fn claim(&self, rooms: &Services, workspace: WorkspaceId) -> Result<(Lease, bool)> {
+        if let Some(lease) = self.state().lease.clone() {
+            return Ok((lease, false));
+        }
+        let hold = rooms.store.lease_holder(workspace).await?.ok_or(Error::NotFound)?;
+        self.live.remove_replacement()?;
+        let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
+        let epoch = Epoch(hold.epoch.0 + 1);
+        // The stamp first: if we die before the claim, one epoch ahead still counts as ours.
+        let tree = if current { Some(self.live.adopt(epoch, &rooms.uids)?) } else { None };
+        let lease = rooms.store.claim(workspace, &rooms.settings.node, &hold).await?;
+        let newest = rooms.store.checkpoints(workspace, None, 1).await?;
+        let backs = rooms.store.workspace_rewinds(workspace, 0).await?;
+        let mut ground = self.state();
+        ground.newest = newest.first().map(|checkpoint| checkpoint.number);
+        ground.back = backs.last().map_or(0, |(back, _)| back.checkpoint);
+        ground.tree = tree;
+        ground.lease = Some(lease.clone());
+        Ok((lease, true))
+    }
+
+    pub(crate) fn tree(&self) -> Option<Option<u32>> {
+        self.state().tree
+    }
+
+    pub(crate) fn set_tree(&self, tree: Option<Option<u32>>) {
+        if std::mem::replace(&mut self.state().tree, tree) != tree {
+            *self.weight() = None;
+        }
+    }
+
+    /// Whoever died between the last rewind and its files has left a tree that does not count.
+    pub(crate) fn forget_tree_before(&self, rewound: u64) {
+        if !self.live.knows_of(rewound) {
+            self.set_tree(None);
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Option<u64> {
+        self.state().newest
+    }
+
+    pub(crate) fn set_newest(&self, number: u64) {
+        self.state().newest = Some(number);
+    }
+
+    pub(crate) fn last_rewind(&self) -> u64 {
+        self.state().back
+    }
+
+    pub(crate) fn set_last_rewind(&self, number: u64) {
+        self.state().back = number;
+    }
+
+    pub(crate) fn set_turn(&self, who: SessionRowId, turn: Option<ConcurrentTurn>) {
+        let mut ground = self.state();
+        match turn {
+            Some(turn) => drop(ground.turns.insert(who, turn)),
+            None => drop(ground.turns.remove(&who)),
+        }
+    }
+
+    /// The turns that are under way, but for one's own.
+    pub(crate) fn concurrent_turns(&self, who: SessionRowId) -> Vec<ConcurrentTurn> {
+        let ground = self.state();
+        let mut others: Vec<_> = ground.turns.iter().filter(|(no, _)| **no != who).collect();
+        others.sort_by_key(|(no, _)| **no);
+        others.into_iter().map(|(_, turn)| turn.clone()).collect()
+    }
+
+    /// The sandbox, if one is alive.
+    pub(crate) fn sandbox(&self) -> Option<Arc<Sandbox>> {
+        self.state().walls.clone().filter(|walls| walls.is_usable())
+    }
+
+    pub(crate) fn set_sandbox(&self, walls: Option<Arc<Sandbox>>) {
+        self.state().walls = walls;
+    }
+
+    pub(crate) fn set_prepared(&self, walls: Arc<Sandbox>, records: RecordStream) {
+        self.state().prepared = Some((walls, records));
+    }
+
+    pub(crate) fn take_prepared(&self) -> Option<(Arc<Sandbox>, RecordStream)> {
+        self.state().prepared.take()
+    }
+
+    /// A number for an agent's process that no other has.
+    pub(crate) fn free_number(&self) -> Option<u16> {
+        let ground = self.state();
+        (AGENT..FIRST_COMMAND).find(|number| !ground.members.values().any(|(_, taken)| taken == number))
+    }
+
+    pub(crate) fn enter(&self, who: SessionRowId, incarnation: Incarnation, process: u16) {
+        self.state().members.insert(who, (incarnation, process));
+    }
+
+    /// True: nobody is left in that sandbox.
+    pub(crate) fn leave(&self, who: SessionRowId, incarnation: Incarnation) -> bool {
+        let mut ground = self.state();
+        ground.members.remove(&who);
+        ground.waiting.remove(&who);
+        ground.walls.iter().for_each(|walls| walls.forget(who));
+        let left = ground.members.values().filter(|(other, _)| *other == incarnation).count();
+        drop(ground);
+        self.left.notify_waiters();
+        left == 0
+    }
+
+    /// Whether there is a sandbox that stays: one that all have left is about to end.
+    pub(crate) fn is_inhabited(&self) -> bool {
+        let ground = self.state();
+        let somebody = !ground.members.is_empty() || !ground.waiting.is_empty();
+        somebody && ground.walls.as_ref().is_some_and(|walls| walls.is_usable())
+    }
+
+    /// Whether nobody but this one is at work anywhere.
+    pub(crate) fn is_vacant(&self, but: SessionRowId) -> bool {
+        self.state().members.keys().all(|who| *who == but)
+    }
+
+    /// Before another sandbox is built: everybody has read what the dead one still said. Without the floor, which they
+    /// need.
+    pub(crate) async fn until_vacant(&self, but: SessionRowId) {
+        let waiting = async {
+            loop {
+                let mut left = std::pin::pin!(self.left.notified());
+                left.as_mut().enable();
+                if self.is_vacant(but) || self.sandbox().is_some() {
+                    return;
+                }
+                left.await;
+            }
+        };
+        if tokio::time::timeout(LEAVING, waiting).await.is_err() {
+            tracing::warn!("a dead sandbox is replaced although a session has not let go of it");
+            self.state().members.retain(|who, _| *who == but);
+        }
+    }
+
+    pub(crate) fn park_connection(&self, who: SessionRowId, waiting: UnclaimedConnection) {
+        let mut ground = self.state();
+        ground.members.insert(who, (waiting.heard.incarnation, waiting.heard.process));
+        ground.waiting.insert(who, waiting);
+    }
+
+    /// What was kept for a session that comes now.
+    pub(crate) fn waiting(&self, who: SessionRowId) -> Option<UnclaimedConnection> {
+        self.state().waiting.remove(&who)
+    }
+}
+
+/// The numbers of the processes that one session has in a sandbox with others.
+pub(crate) fn numbers(process: u16, epoch: Epoch) -> Vec<RangeInclusive<u16>> {
+    let first = first_command(process, epoch);
+    vec![process..=process, first..=first + (COMMANDS - 1)]
+}
+
+/// Each keeper numbers commands from its own start, so that what an earlier one left running or unread, and what another
+/// session runs, is never taken for a command of this one.
+pub(crate) fn first_command(process: u16, epoch: Epoch) -> u16 {
+    let keepers = u64::from((u16::MAX - FIRST_COMMAND) / COMMANDS);
+    let which = (epoch.0 + u64::from(process)) % keepers;
+    FIRST_COMMAND + u16::try_from(which).unwrap_or(0) * COMMANDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn sessions_at_work_at_the_same_time_have_no_number_in_common() {
+        let mut seen: HashSet<u16> = HashSet::new();
+        for process in AGENT..FIRST_COMMAND {
+            for number in numbers(process, Epoch(977)).into_iter().flatten() {
+                assert!(seen.insert(number), "{number} of {process}");
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Capturing: a tree that may be changing under us, into a pack with what is new in it. One bad file never
+//! costs the others; what could not be taken is said.
+
+mod build;
+mod content;
+mod queue;
+mod visit;
+mod walk;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::folder::FileTime;
+use crate::index::CaptureIndex;
+use crate::object::ObjectRef;
+use crate::pack::{PackNote, PackWriter};
+use crate::path::is_name;
+use crate::{BadPath, Error, FetchProgress, Folder, TouchedNames, TouchedPaths, TreeId};
+
+use super::{CaptureGuard, Repo};
+
+/// Somebody can make a million sockets; a report names this many and counts the rest.
+const MAX_LISTED: usize = 10_000;
+
+/// A folder and the name it has in the tree.
+#[derive(Debug, Clone, Copy)]
+pub struct CaptureRoot<'a> {
+    pub name: &'static str,
+    pub folder: &'a Folder,
+}
+
+/// `exclude(root, path)` leaves an entry out, with everything beneath it.
+pub type ExcludeFilter<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Sync);
+
+/// The name of what travels with a snapshot, and what it says about so many files and bytes.
+pub type SummaryNote<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>);
+
+/// What is to be captured, and what is known already.
+#[derive(Clone, Copy)]
+pub struct CaptureRequest<'a> {
+    pub roots: &'a [CaptureRoot<'a>],
+    /// The same for every capture with the same index.
+    pub exclude: ExcludeFilter<'a>,
+    /// The snapshot that these folders were restored from or captured as before. It must not be collected
+    /// meanwhile, so it is one that somebody still wants.
+    pub base: Option<&'a TreeId>,
+    /// Where is kept what the folders looked like then. Used only if it speaks of `base`.
+    pub index: Option<&'a Path>,
+    /// What travels with the snapshot, by name.
+    pub notes: &'a [(&'a str, &'a [u8])],
+    pub unchanged: UnchangedPolicy,
+    pub tracking: ChangeTracking<'a>,
+    /// Counts while it goes on.
+    pub progress: Option<&'a SnapshotProgress>,
+}
+
+/// How far a capture or a restore has come, for those who watch.
+#[derive(Debug, Default)]
+pub struct SnapshotProgress {
+    pub files: AtomicU64,
+    pub bytes: AtomicU64,
+    /// What was read from far, before the first file is written.
+    pub fetched: AtomicU64,
+    /// How much that will be, as far as it is known yet.
+    pub to_fetch: AtomicU64,
+}
+
+impl SnapshotProgress {
+    pub(crate) fn fetched(&self, fetched: FetchProgress) {
+        self.fetched.store(fetched.bytes, Ordering::Relaxed);
+        self.to_fetch.store(fetched.of, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What is known about where changes can be. A `Touched` speaks of the folder that all roots are in, since the
+/// capture that `index` is of.
+#[derive(Debug, Clone, Copy)]
+pub enum ChangeTracking<'a> {
+    /// Everything is looked at.
+    None,
+    /// Only what was touched is looked at.
+    Trust(&'a TouchedPaths),
+    /// Everything is looked at, and what changed without having been touched is told.
+    Check(&'a TouchedPaths),
+}
+
+type TouchedFolders = BTreeMap<Vec<u8>, TouchedNames>;
+
+impl<'a> ChangeTracking<'a> {
+    fn touched(&self) -> Option<(&'a TouchedFolders, &'a BTreeSet<u64>)> {
+        match self {
+            ChangeTracking::Trust(TouchedPaths::Folders { folders, linked }) => Some((folders, linked)),
+            ChangeTracking::Trust(TouchedPaths::Everything)
+            | ChangeTracking::None
+            | ChangeTracking::Check(_) => None,
+        }
+    }
+
+    fn checked(&self) -> Option<&'a TouchedFolders> {
+        match self {
+            ChangeTracking::Check(TouchedPaths::Folders { folders, .. }) => Some(folders),
+            ChangeTracking::Check(TouchedPaths::Everything)
+            | ChangeTracking::None
+            | ChangeTracking::Trust(_) => None,
+        }
+    }
+}
+
+/// What becomes of a capture that finds everything as it was in its base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnchangedPolicy {
+    /// The base stands for it, and the notes are not kept.
+    ReuseBase,
+    /// A pack for the notes alone.
+    WriteNotes,
+}
+
+impl<'a> CaptureRequest<'a> {
+    pub fn of(roots: &'a [CaptureRoot<'a>]) -> CaptureRequest<'a> {
+        CaptureRequest {
+            roots,
+            exclude: &|_, _| false,
+            base: None,
+            index: None,
+            notes: &[],
+            unchanged: UnchangedPolicy::ReuseBase,
+            tracking: ChangeTracking::None,
+            progress: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapturedSnapshot {
+    pub tree: TreeId,
+    /// Regular files, hard links counted once.
+    pub files: u64,
+    /// Their sizes.
+    pub bytes: u64,
+    /// What was added to the repository.
+    pub written: u64,
+    pub skipped: Vec<SkippedEntry>,
+    /// Files that changed each time they were read, as `root/path`: taken, but perhaps not as they ever were.
+    pub unsettled: Vec<Vec<u8>>,
+    /// How many more there are than the two lists name.
+    pub unlisted: u64,
+    /// Directories in which something changed that should have been known to be touched, and was not.
+    pub missed_changes: Vec<Vec<u8>>,
+    /// Until this is dropped no collection takes the snapshot for garbage.
+    pub under_way: CaptureGuard,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedEntry {
+    /// `root/path`.
+    pub path: Vec<u8>,
+    pub why: SkipReason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkipReason {
+    Excluded,
+    Socket,
+    Fifo,
+    Device,
+    /// Another file system is mounted there.
+    Mount,
+    /// It was removed, or replaced by something else, between two looks.
+    Gone,
+    Unreadable(String),
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SkipReason::Excluded => f.write_str("excluded"),
+            SkipReason::Socket => f.write_str("a socket"),
+            SkipReason::Fifo => f.write_str("a FIFO"),
+            SkipReason::Device => f.write_str("a device"),
+            SkipReason::Mount => f.write_str("another file system"),
+            SkipReason::Gone => f.write_str("gone while it was read"),
+            SkipReason::Unreadable(cause) => write!(f, "unreadable: {cause}"),
+        }
+    }
+}
+
+/// What is told about a capture besides its tree.
+#[derive(Debug, Default)]
+struct CaptureReport {
+    files: u64,
+    bytes: u64,
+    skipped: Vec<SkippedEntry>,
+    unsettled: Vec<Vec<u8>>,
+    unlisted: u64,
+    missed: Vec<Vec<u8>>,
+    /// What further names of files make look like more.
+    twice: (u64, u64),
+}
+
+impl CaptureReport {
+    fn skip(&mut self, path: Vec<u8>, why: SkipReason) {
+        if self.skipped.len() < MAX_LISTED {
+            self.skipped.push(SkippedEntry { path, why });
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    /// What was found anew is in the list already.
+    fn skip_again(&mut self, path: Vec<u8>, why: SkipReason) {
+        if !self.skipped.iter().any(|skipped| skipped.path == path) {
+            self.skip(path, why);
+        }
+    }
+
+    fn unsettle(&mut self, path: Vec<u8>) {
+        if self.unsettled.len() < MAX_LISTED {
+            self.unsettled.push(path);
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    fn add(&mut self, other: CaptureReport) {
+        self.files += other.files;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.unlisted += other.unlisted;
+        other.skipped.into_iter().for_each(|skipped| self.skip(skipped.path, skipped.why));
+        other.unsettled.into_iter().for_each(|path| self.unsettle(path));
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.files.saturating_sub(self.twice.0), self.bytes.saturating_sub(self.twice.1))
+    }
+
+    fn of(mut self, tree: TreeId, written: u64, under_way: CaptureGuard) -> CapturedSnapshot {
+        // Several threads found them.
+        self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
+        self.unsettled.sort();
+        let (files, bytes) = self.counts();
+        let CaptureReport { skipped, unsettled, unlisted, missed, .. } = self;
+        CapturedSnapshot {
+            tree,
+            files,
+            bytes,
+            written,
+            skipped,
+            unsettled,
+            unlisted,
+            missed_changes: missed,
+            under_way,
+        }
+    }
+}
+
+impl Repo {
+    /// Captures the roots as one tree; it is on disk when this returns. What is equal to the base becomes no
+    /// new file.
+    pub fn capture(&self, capture: &CaptureRequest<'_>) -> Result<CapturedSnapshot, Error> {
+        self.capture_with_summary(capture, None)
+    }
+
+    /// As [`Repo::take`], with one more thing that travels with the snapshot and tells what is in it.
+    pub fn capture_with_summary(
+        &self,
+        capture: &CaptureRequest<'_>,
+        tell: Option<SummaryNote<'_>>,
+    ) -> Result<CapturedSnapshot, Error> {
+        if let Some(bad) = bad_root(capture.roots) {
+            return Err(Error::BadPath(BadPath::Component(bad.to_owned())));
+        }
+        let _pinned = self.pin(capture.base);
+        let under_way = self.begin_capture();
+        let mut index = self.index_for(capture);
+        let seen = now();
+        let packing = PackWriter::new(self.place());
+        let found = walk::walk(self, capture, &index, &packing)?;
+        let mut built = build::build(self, capture, &index, &packing, found, seen)?;
+        let unchanged = index.base().filter(|base| packing.is_empty() && base.is_of(&built.root.id));
+        let unchanged =
+            unchanged.filter(|_| capture.unchanged == UnchangedPolicy::ReuseBase || capture.notes.is_empty());
+        let (tree, written) = match unchanged {
+            Some(base) => (base.clone(), 0),
+            None => {
+                let (files, bytes) = built.report.counts();
+                let told = tell.map(|(name, tell)| (name, tell(files, bytes)));
+                let told = told.iter().map(|(name, told)| (*name, told.as_slice()));
+                let notes: Vec<(&str, &[u8])> = capture.notes.iter().copied().chain(told).collect();
+                let notes = self.put_notes(&packing, &notes)?;
+                let (pack, written) = packing.finish(Some(built.root), notes)?;
+                // Some of it may have been collected before, and now it is whole again.
+                self.forget(pack);
+                built.lies_in(pack);
+                let tree = TreeId::new(&built.root.id, &pack);
+                self.undo_discard(&tree)?;
+                (tree, written)
+            }
+        };
+        let partial = capture.tracking.touched().is_some() && index.base().is_some();
+        if let Some(path) = capture.index {
+            built.remember(&mut index, path, &tree);
+        }
+        if partial {
+            (built.report.files, built.report.bytes) = index.totals();
+            index.skipped().for_each(|(path, why)| built.report.skip_again(path, why));
+        }
+        if let Some(path) = capture.index {
+            self.indexes.put(path, index);
+        }
+        Ok(built.report.of(tree, written, under_way))
+    }
+
+    fn index_for(&self, capture: &CaptureRequest<'_>) -> CaptureIndex {
+        let index = capture.index.map(|path| self.indexes.take(path)).unwrap_or_default();
+        match (index.base(), capture.base) {
+            // What cannot be opened is not built upon: then everything is stored again.
+            (Some(told), Some(base)) if told == base && self.contains(base) => index,
+            // It speaks of a snapshot that may be collected by now.
+            (Some(_) | None, _) => CaptureIndex::default(),
+        }
+    }
+
+    fn put_notes(&self, packing: &PackWriter<'_>, notes: &[(&str, &[u8])]) -> Result<Vec<PackNote>, Error> {
+        let mut blocks = packing.blocks();
+        let mut noted = Vec::new();
+        for (name, bytes) in notes {
+            let id = self.naming.name(crate::object_id::ObjectKind::Chunk, bytes);
+            let at = ObjectRef { id, place: blocks.add(bytes)? };
+            noted.push(PackNote { name: name.as_bytes().to_vec(), at });
+        }
+        blocks.flush()?;
+        Ok(noted)
+    }
+}
+
+/// A root's name is a name like others, and is there once.
+fn bad_root(roots: &[CaptureRoot<'_>]) -> Option<&'static str> {
+    let mut names: Vec<&'static str> = roots.iter().map(|root| root.name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+    twice.or_else(|| names.into_iter().find(|name| !is_name(name.as_bytes())))
+}
+
+/// By the clock that file systems use.
+pub(super) fn now() -> FileTime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    FileTime { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+}

@@ -1,0 +1,102 @@
+//! Snapshots that nobody wants any more. Parts of their packs may stay, because others need them, so that the
+//! packs alone would still tell of them: `forgotten` holds their ids, one to a line.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::Repo;
+use super::inventory::packs_in;
+use crate::object_id::PackId;
+use crate::{Error, TreeId};
+
+const FILE: &str = "forgotten";
+const FRESH: &str = "new-forgotten";
+
+impl Repo {
+    /// What must not be used any more, though it may still be found.
+    pub fn discarded(&self) -> Result<HashSet<TreeId>, Error> {
+        match std::fs::read_to_string(self.forgotten_file()) {
+            // A line that is cut short is one that was never promised.
+            Ok(text) => Ok(text.lines().filter_map(|line| TreeId::parse(line).ok()).collect()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(HashSet::new()),
+            Err(e) => Err(self.not_forgotten(e)),
+        }
+    }
+
+    /// From when this returns these are forgotten, whatever happens; they can be collected. What has no pack any
+    /// more needs no line.
+    pub fn discard(&self, trees: &[TreeId]) -> Result<(), Error> {
+        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let mut all = self.discarded()?;
+        let before = all.clone();
+        all.extend(trees.iter().cloned());
+        self.write_changed(all, &before)
+    }
+
+    /// Everything here that is older and not among these is forgotten, and none of these is. Said before any of it is
+    /// collected: of a collection that dies halfway only what nobody wants is hurt, and it is known by this list.
+    pub(super) fn discard_all_but(
+        &self,
+        wanted: &HashSet<TreeId>,
+        older: &[(PackId, SystemTime)],
+    ) -> Result<(), Error> {
+        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let before = self.discarded()?;
+        let known: HashSet<PackId> = wanted.iter().chain(&before).map(TreeId::pack).collect();
+        let mut all = before.clone();
+        for (id, modified) in older.iter().filter(|(id, _)| !known.contains(id)) {
+            // Captured anew since it was listed, it may be wanted by now.
+            let same = self.place().is_as_it_was(id, Some(*modified)).unwrap_or(false);
+            // What cannot be opened tells of no snapshot.
+            let root = self.pack(*id).ok().filter(|_| same).and_then(|pack| pack.table.root);
+            all.extend(root.map(|root| TreeId::new(&root.id, id)));
+        }
+        all.retain(|tree| !wanted.contains(tree));
+        self.write_changed(all, &before)
+    }
+
+    /// Captured again, it is whole again, and somebody wants it.
+    pub(super) fn undo_discard(&self, tree: &TreeId) -> Result<(), Error> {
+        // Nothing is in the way of most captures: there is hardly ever such a line.
+        if !self.discarded()?.contains(tree) {
+            return Ok(());
+        }
+        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let before = self.discarded()?;
+        let mut all = before.clone();
+        all.remove(tree);
+        self.write_changed(all, &before)
+    }
+
+    fn write_changed(&self, mut all: HashSet<TreeId>, before: &HashSet<TreeId>) -> Result<(), Error> {
+        let packs = packs_in(&self.dir).map_err(|e| self.not_forgotten(e))?;
+        all.retain(|tree| packs.contains(&tree.pack()));
+        if all == *before {
+            return Ok(());
+        }
+        let mut lines: Vec<String> = all.iter().map(|tree| format!("{tree}\n")).collect();
+        lines.sort();
+        self.write_forgotten(lines.concat().as_bytes()).map_err(|e| self.not_forgotten(e))
+    }
+
+    fn write_forgotten(&self, text: &[u8]) -> io::Result<()> {
+        let fresh = self.dir.join(FRESH);
+        self.disk.remove(&fresh)?;
+        let file = self.disk.create(&fresh)?;
+        self.disk.write_at(&file, text, 0)?;
+        self.disk.sync(&file)?;
+        self.disk.rename(&fresh, &self.forgotten_file())?;
+        self.disk.sync_dir(&self.dir)
+    }
+
+    fn forgotten_file(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+
+    fn not_forgotten(&self, error: io::Error) -> Error {
+        Error::system("write", self.forgotten_file().as_os_str().as_bytes(), error)
+    }
+}
