@@ -96,7 +96,7 @@ impl TurnRunner<'_> {
     pub(crate) fn prepare(
         &mut self,
         cancel: &CancelToken,
-    ) -> Result<Result<PreparedRequest, TurnStop>, transcript::Error> {
+    ) -> Result<Result<PreparedRequest, TurnStop>, transcript::TranscriptError> {
         if !self.provider.has_window() {
             return Ok(Ok(PreparedRequest { turns: None, room: context_window::MAX_ANSWER_TOKENS }));
         }
@@ -241,7 +241,7 @@ impl TurnRunner<'_> {
     }
 
     /// Takes a summary that is there, or tells why there is none. Only the thread that owns the transcript writes to it.
-    pub(crate) fn apply_compaction(&mut self) -> Result<Option<String>, transcript::Error> {
+    pub(crate) fn apply_compaction(&mut self) -> Result<Option<String>, transcript::TranscriptError> {
         let Some(compacting) = self.compacting.take_if(|compacting| compacting.is_done()) else {
             return Ok(None);
         };
@@ -257,7 +257,7 @@ impl TurnRunner<'_> {
         &mut self,
         compacting: &PendingCompaction,
         summary: ConversationSummary,
-    ) -> Result<(), transcript::Error> {
+    ) -> Result<(), transcript::TranscriptError> {
         let ConversationSummary { text, usage } = summary;
         let mut coverage = self.conversation.coverage.clone();
         coverage.extend(&text, &compacting.covers);

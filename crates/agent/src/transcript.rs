@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 const LONG: u64 = 64 << 10;
 
 #[derive(Debug)]
-pub(crate) struct Error {
+pub(crate) struct TranscriptError {
     what: &'static str,
     path: PathBuf,
     source: io::Error,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TranscriptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {} the transcript {}: {}", self.what, self.path.display(), self.source)
     }
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error { what, path: path.to_owned(), source }
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TranscriptError {
+    move |source| TranscriptError { what, path: path.to_owned(), source }
 }
 
 /// What the host is told about the memory that this agent starts with.
@@ -65,7 +65,7 @@ impl TranscriptLocation {
     }
 
     /// Makes our transcript what `resume` asks for. None: nothing was asked for and nothing is there.
-    pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<ResumeReport>, Error> {
+    pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<ResumeReport>, TranscriptError> {
         self.clear()?;
         let own = self.seal()?;
         match resume {
@@ -80,7 +80,7 @@ impl TranscriptLocation {
 
     /// A link, a pipe or a directory in the place of our transcript is none, and a link in the place of a folder leads
     /// elsewhere. It is put aside, where whoever made it finds it.
-    fn clear(&self) -> Result<(), Error> {
+    fn clear(&self) -> Result<(), TranscriptError> {
         let folders = [self.folder.parent(), Some(&self.folder)].into_iter().flatten();
         for folder in folders {
             put_aside_unless(folder, fs::FileType::is_dir)?;
@@ -89,7 +89,7 @@ impl TranscriptLocation {
     }
 
     /// Cuts a torn end off, so that the next entry starts on a line of its own.
-    fn seal(&self) -> Result<Option<ResumeReport>, Error> {
+    fn seal(&self) -> Result<Option<ResumeReport>, TranscriptError> {
         let path = self.file(&self.session);
         let Some(scan) = scan_if_there(&path, |_, _| Ok(()))? else { return Ok(None) };
         if scan.whole_bytes < scan.length {
@@ -100,7 +100,7 @@ impl TranscriptLocation {
     }
 
     /// The other session may still be running: it is read, never written.
-    fn fork(&self, other: &str) -> Result<ResumeReport, Error> {
+    fn fork(&self, other: &str) -> Result<ResumeReport, TranscriptError> {
         let (from, to) = (self.file(other), self.file(&self.session));
         if !fs::symlink_metadata(&from).is_ok_and(|found| found.is_file()) {
             return Ok(ResumeReport::NOTHING);
@@ -114,7 +114,7 @@ impl TranscriptLocation {
     }
 
     /// Reads the whole conversation; the file opens for more with the first entry.
-    pub(crate) fn open(&self) -> Result<(TranscriptFile, ConversationHistory), Error> {
+    pub(crate) fn open(&self) -> Result<(TranscriptFile, ConversationHistory), TranscriptError> {
         let path = self.file(&self.session);
         let mut conversation = ConversationHistory::default();
         // Before it is read: what is written meanwhile is then seen as somebody else's.
@@ -127,7 +127,7 @@ impl TranscriptLocation {
     }
 }
 
-fn put_aside_unless(path: &Path, is_right: fn(&fs::FileType) -> bool) -> Result<(), Error> {
+fn put_aside_unless(path: &Path, is_right: fn(&fs::FileType) -> bool) -> Result<(), TranscriptError> {
     match fs::symlink_metadata(path) {
         Ok(found) if !is_right(&found.file_type()) => {
             let mut aside = path.as_os_str().to_owned();
@@ -181,7 +181,7 @@ struct OpenTranscript {
 }
 
 impl TranscriptFile {
-    pub(crate) fn append(&mut self, entry: &TranscriptEntry) -> Result<(), Error> {
+    pub(crate) fn append(&mut self, entry: &TranscriptEntry) -> Result<(), TranscriptError> {
         let mut line = serde_json::to_vec(entry).expect("entries have string keys only");
         line.push(b'\n');
         let mut open = match self.open.take() {
@@ -271,7 +271,7 @@ impl TranscriptScan {
 fn scan_if_there(
     path: &Path,
     visit: impl FnMut(&[u8], TranscriptEntry) -> io::Result<()>,
-) -> Result<Option<TranscriptScan>, Error> {
+) -> Result<Option<TranscriptScan>, TranscriptError> {
     match scan(path, visit) {
         Ok(scan) => Ok(Some(scan)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -81,7 +81,7 @@ impl TurnRunner<'_> {
         &mut self,
         prompt: PendingPrompt,
         cancel: &CancelToken,
-    ) -> Result<TurnStop, transcript::Error> {
+    ) -> Result<TurnStop, transcript::TranscriptError> {
         let uuid = prompt.uuid;
         if self.conversation.turn(&uuid).is_none_or(|turn| turn.prompt.is_none()) {
             let message = UserMessage { role: UserRole::User, content: prompt.content };
@@ -96,7 +96,7 @@ impl TurnRunner<'_> {
         self.run_steps(cancel)
     }
 
-    fn run_steps(&mut self, cancel: &CancelToken) -> Result<TurnStop, transcript::Error> {
+    fn run_steps(&mut self, cancel: &CancelToken) -> Result<TurnStop, transcript::TranscriptError> {
         while self.turn().answer().is_none() {
             if self.turn().steps.len() >= MAX_STEPS {
                 return Ok(TurnStop::OutOfRounds);
@@ -126,7 +126,7 @@ impl TurnRunner<'_> {
     }
 
     /// The model sees them with its next request. After its last word there is none.
-    fn record_steering(&mut self) -> Result<(), transcript::Error> {
+    fn record_steering(&mut self) -> Result<(), transcript::TranscriptError> {
         if self.turn().answer().is_some() {
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl TurnRunner<'_> {
 
     /// Runs what the last step called, in order. After an interrupt the rest is refused, so that each call has
     /// its result: models do not accept a conversation with open calls.
-    fn run_tools(&mut self, cancel: &CancelToken) -> Result<ToolRunStatus, transcript::Error> {
+    fn run_tools(&mut self, cancel: &CancelToken) -> Result<ToolRunStatus, transcript::TranscriptError> {
         let calls: Vec<ToolUse> =
             self.turn().steps.last().map(|step| step.message.calls().cloned().collect()).unwrap_or_default();
         for call in &calls {
@@ -250,12 +250,21 @@ impl TurnRunner<'_> {
         self.conversation.turns().last().expect("a turn is recorded before it runs")
     }
 
-    pub(crate) fn record(&mut self, turn: &str, fact: TranscriptFact) -> Result<(), transcript::Error> {
+    pub(crate) fn record(
+        &mut self,
+        turn: &str,
+        fact: TranscriptFact,
+    ) -> Result<(), transcript::TranscriptError> {
         let uuid = if let TranscriptFact::User { .. } = fact { turn.to_owned() } else { ids::uuid() };
         self.record_as(uuid, turn, fact)
     }
 
-    fn record_as(&mut self, uuid: String, turn: &str, fact: TranscriptFact) -> Result<(), transcript::Error> {
+    fn record_as(
+        &mut self,
+        uuid: String,
+        turn: &str,
+        fact: TranscriptFact,
+    ) -> Result<(), transcript::TranscriptError> {
         let at = now();
         let entry = TranscriptEntry { fact, uuid, turn: turn.to_owned(), at };
         self.transcript.append(&entry)?;
@@ -263,7 +272,7 @@ impl TurnRunner<'_> {
         Ok(())
     }
 
-    fn record_result(&mut self, result: ToolResult) -> Result<(), transcript::Error> {
+    fn record_result(&mut self, result: ToolResult) -> Result<(), transcript::TranscriptError> {
         let (turn, id) = (self.turn().uuid.clone(), result.tool_use_id.clone());
         self.record(&turn, TranscriptFact::ToolResult(result))?;
         let results = self.turn().steps.iter().rev().flat_map(|step| &step.results);
@@ -328,7 +337,7 @@ impl TurnRunner<'_> {
     }
 
     /// A full disk must not look like an agent that hangs. Sent again when there is room, the turn goes on.
-    fn show_unrecorded(&self, uuid: &str, error: &transcript::Error, started: Instant) {
+    fn show_unrecorded(&self, uuid: &str, error: &transcript::TranscriptError, started: Instant) {
         let turn = self.conversation.turn(uuid);
         let ending = TurnResult {
             subtype: ResultSubtype::ErrorDuringExecution,

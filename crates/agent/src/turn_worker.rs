@@ -53,7 +53,10 @@ struct PromptQueue {
 }
 
 impl TurnWorker {
-    pub(crate) fn open(flags: AgentFlags, folder: PathBuf) -> Result<TurnWorker, transcript::Error> {
+    pub(crate) fn open(
+        flags: AgentFlags,
+        folder: PathBuf,
+    ) -> Result<TurnWorker, transcript::TranscriptError> {
         let place = TranscriptLocation::new(folder, &flags.session);
         let resumed = place.prepare(flags.resume.as_deref())?;
         if resumed.is_some() {

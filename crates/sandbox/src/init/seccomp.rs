@@ -13,7 +13,7 @@ use crate::UserNamespacePolicy;
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(super) enum SeccompError {
     #[error("system call filter: {0}")]
     Build(#[from] BackendError),
     #[error("system call filter: {0}")]
@@ -101,7 +101,7 @@ const NAMESPACES: [i32; 7] = [
 /// own, and an empty root. Mounts it does not take, and Landlock would refuse them anyway.
 const NESTING: [i32; 3] = [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_NEWNET];
 
-pub(super) fn apply(user_namespaces: UserNamespacePolicy) -> Result<(), Error> {
+pub(super) fn apply(user_namespaces: UserNamespacePolicy) -> Result<(), SeccompError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let answers = [
         (forbidden(user_namespaces)?, libc::EPERM),

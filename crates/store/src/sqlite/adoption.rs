@@ -19,8 +19,6 @@ use ash_model::{
 };
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-type Db = SqliteConnection;
-
 /// The rule by which a session is in the trash again that a witness says was purged.
 const TOMBSTONE: &str = "tombstone";
 
@@ -79,7 +77,7 @@ pub(super) fn tombstone_row(row: &SqliteRow) -> Result<SessionTombstone> {
 
 /// Goes on with the history of another witness where both are the same for the last time. What the database has beyond
 /// that becomes a fork.
-pub(super) async fn adopt(db: &mut Db, adoption: &HistoryAdoption) -> Result<()> {
+pub(super) async fn adopt(db: &mut SqliteConnection, adoption: &HistoryAdoption) -> Result<()> {
     let HistoryAdoption { rebuilt, session, last_seq, common, diverged } = adoption;
     let (no, manifest) = (*session, &rebuilt.manifest);
     let unchanged = query("SELECT 1 FROM sessions WHERE n = ? AND last_seq = ?");
@@ -127,7 +125,11 @@ pub(super) async fn adopt(db: &mut Db, adoption: &HistoryAdoption) -> Result<()>
     update_session(db, no, rebuilt).await
 }
 
-pub(super) async fn add_lines(db: &mut Db, no: SessionRowId, lines: &[EventLine]) -> Result<()> {
+pub(super) async fn add_lines(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    lines: &[EventLine],
+) -> Result<()> {
     for line in lines {
         query("INSERT INTO events (session, seq, turn, at, kind, json, is_message) VALUES (?, ?, ?, ?, ?, ?, ?)")
             .bind(no.0)
@@ -143,7 +145,7 @@ pub(super) async fn add_lines(db: &mut Db, no: SessionRowId, lines: &[EventLine]
     Ok(())
 }
 
-async fn update_session(db: &mut Db, no: SessionRowId, rebuilt: &RebuiltSession) -> Result<()> {
+async fn update_session(db: &mut SqliteConnection, no: SessionRowId, rebuilt: &RebuiltSession) -> Result<()> {
     let RebuiltSession { manifest, summary: card, checkpoints, .. } = rebuilt;
     let there = checkpoints.iter().filter(|one| one.removed_at.is_none() && one.uploaded_at.is_some());
     let far_checkpoint = there.map(|checkpoint| checkpoint.number).max();
@@ -184,7 +186,12 @@ async fn update_session(db: &mut Db, no: SessionRowId, rebuilt: &RebuiltSession)
 }
 
 /// What a session has after event `common` becomes a fork of it, in a workspace of its own.
-async fn split_off(db: &mut Db, no: SessionRowId, common: EventSeq, diverged: &DivergedFork) -> Result<()> {
+async fn split_off(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    common: EventSeq,
+    diverged: &DivergedFork,
+) -> Result<()> {
     let (workspace, at) = (diverged.workspace.to_string(), number(common)?);
     query(
         "INSERT INTO workspaces (id, tenant, agent, node, epoch, created_at, owner)
@@ -238,14 +245,18 @@ async fn split_off(db: &mut Db, no: SessionRowId, common: EventSeq, diverged: &D
     Ok(())
 }
 
-pub(super) async fn raise_epoch(db: &mut Db, workspace: WorkspaceId, epoch: Epoch) -> Result<()> {
+pub(super) async fn raise_epoch(
+    db: &mut SqliteConnection,
+    workspace: WorkspaceId,
+    epoch: Epoch,
+) -> Result<()> {
     let raised = query("UPDATE workspaces SET epoch = max(epoch, ?) WHERE id = ?");
     raised.bind(number(epoch.0)?).bind(workspace.to_string()).execute(db).await?;
     Ok(())
 }
 
 pub(super) async fn purge_again(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     seal: &SealingKey,
     no: SessionRowId,
     (at, by): (Timestamp, &AuditActor),
@@ -257,7 +268,7 @@ pub(super) async fn purge_again(
 
 /// A session that came back for its forks alone: it is in the trash at once, under the tombstone that it had.
 pub(super) async fn bury_rebuilt(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     seal: &SealingKey,
     no: SessionRowId,
     (at, tombstone): (Timestamp, &SessionTombstone),

@@ -9,8 +9,6 @@ use ash_model::{OwnerId, SessionId, SessionRowId, TenantId, Timestamp, Workspace
 use serde::{Deserialize, Serialize};
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-type Db = SqliteConnection;
-
 /// What the column `ordered` holds.
 #[derive(Serialize, Deserialize)]
 struct EndRequest {
@@ -21,7 +19,12 @@ struct EndRequest {
 }
 
 /// Somebody wants it to end. The order counts when it does, and the last one if there are several.
-pub(super) async fn order(db: &mut Db, no: SessionRowId, by: AuditActor, fate: EndDisposition) -> Result<()> {
+pub(super) async fn order(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    by: AuditActor,
+    fate: EndDisposition,
+) -> Result<()> {
     let ordered = serde_json::to_string(&EndRequest { by, disposition: fate }).expect("plain JSON");
     query("UPDATE sessions SET ordered = ? WHERE n = ?").bind(ordered).bind(no.0).execute(db).await?;
     Ok(())
@@ -29,7 +32,7 @@ pub(super) async fn order(db: &mut Db, no: SessionRowId, by: AuditActor, fate: E
 
 /// A step that ends a session, before it is taken: what was ordered is done with it, and told.
 pub(super) async fn begin_end(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     no: SessionRowId,
     at: Timestamp,
 ) -> Result<Option<(AuditActor, EndDisposition)>> {
@@ -43,7 +46,7 @@ pub(super) async fn begin_end(
 }
 
 pub(super) async fn finish_end(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     seal: &SealingKey,
     no: SessionRowId,
     at: Timestamp,
@@ -56,7 +59,7 @@ pub(super) async fn finish_end(
 }
 
 pub(super) async fn add_for_session(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     no: SessionRowId,
     what: (AuditAction, Timestamp),
     by: &AuditActor,
@@ -65,7 +68,7 @@ pub(super) async fn add_for_session(
 }
 
 pub(super) async fn add_for_session_with_detail(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     no: SessionRowId,
     (deed, at): (AuditAction, Timestamp),
     (by, detail): (&AuditActor, Option<String>),
@@ -84,7 +87,7 @@ pub(super) async fn add_for_session_with_detail(
 
 /// Of a session in the trash, which is not named any more.
 pub(super) async fn of_purged(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     seal: &SealingKey,
     no: SessionRowId,
     (deed, at, rule): (AuditAction, Timestamp, &str),
@@ -104,7 +107,7 @@ pub(super) async fn of_purged(
 
 /// A line that is written before its deed. A session may have been purged since it was looked at.
 pub(super) async fn record(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     seal: &SealingKey,
     mut line: AuditEntry,
     of: Option<SessionRowId>,
@@ -120,7 +123,12 @@ pub(super) async fn record(
     add(db, line, of).await
 }
 
-pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by: AuditActor) -> Result<()> {
+pub(super) async fn of_workspace(
+    db: &mut SqliteConnection,
+    id: WorkspaceId,
+    at: Timestamp,
+    by: AuditActor,
+) -> Result<()> {
     let row = query("SELECT tenant, slug, owner FROM workspaces WHERE id = ?").bind(id.to_string());
     let row = row.fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
@@ -131,7 +139,7 @@ pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by
 }
 
 /// Its number is given here. `of`: the session that its subject names, if that was made.
-pub(super) async fn add(db: &mut Db, line: AuditEntry, of: Option<SessionRowId>) -> Result<()> {
+pub(super) async fn add(db: &mut SqliteConnection, line: AuditEntry, of: Option<SessionRowId>) -> Result<()> {
     query(
         "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail, session, id)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, (SELECT coalesce(max(id), 0) + 1 FROM audit WHERE tenant = ?2))",

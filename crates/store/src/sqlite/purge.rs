@@ -9,8 +9,6 @@ use crate::{Error, LogAppend, NewSessionRow, Result, SealingKey};
 use ash_model::{Fact, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId, remote::SessionTombstone};
 use sqlx::{Connection, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-type Db = SqliteConnection;
-
 /// What the ids of sessions have that hold what the database had instead of an adopted history.
 const DIVERGED: &str = ".diverged-";
 
@@ -24,7 +22,7 @@ struct PurgedSessionName {
 }
 
 /// Another session may have its id from here on.
-pub(super) async fn free_id(db: &mut Db, no: SessionRowId, at: Timestamp) -> Result<()> {
+pub(super) async fn free_id(db: &mut SqliteConnection, no: SessionRowId, at: Timestamp) -> Result<()> {
     // A session that is made later under this id is younger than every fork of this one, whatever the clock does.
     query(
         "UPDATE sessions SET purged_id = id, id = '.' || n, purged_seq = last_seq + 1, ordered = NULL, lock = NULL,
@@ -41,7 +39,7 @@ pub(super) async fn free_id(db: &mut Db, no: SessionRowId, at: Timestamp) -> Res
 }
 
 /// Takes the name of a session in the trash out of every other row.
-pub(super) async fn hide(db: &mut Db, seal: &SealingKey, no: SessionRowId) -> Result<()> {
+pub(super) async fn hide(db: &mut SqliteConnection, seal: &SealingKey, no: SessionRowId) -> Result<()> {
     let row = query("SELECT tenant, purged_id, parent, slug IS NOT NULL AS shared FROM sessions WHERE n = ?");
     let row = row.bind(no.0).fetch_one(&mut *db).await?;
     let id = |text: &str| SessionId::parse(text).ok();
@@ -66,7 +64,7 @@ pub(super) async fn hide(db: &mut Db, seal: &SealingKey, no: SessionRowId) -> Re
 
 /// Forks of it say only that they are forks. The names in their logs are replaced as texts: an id needs no escapes, and what
 /// others have written has its quotes escaped.
-async fn hide_in_forks(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
+async fn hide_in_forks(db: &mut SqliteConnection, name: &PurgedSessionName) -> Result<()> {
     for sql in [
         "UPDATE events SET json = replace(json, '\"parent\":\"' || ?2 || '\"', '\"parent\":null')
          WHERE kind = 'forked' AND (session, seq) IN (SELECT n, base_seq + 1 FROM sessions WHERE tenant = ?1 AND parent = ?2)",
@@ -78,7 +76,7 @@ async fn hide_in_forks(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
 }
 
 /// Of a fork that comes back and shares the log of a session that was purged.
-pub(super) async fn hide_parent(db: &mut Db, fork: SessionRowId) -> Result<()> {
+pub(super) async fn hide_parent(db: &mut SqliteConnection, fork: SessionRowId) -> Result<()> {
     let row = query(
         "SELECT f.parent, f.base_seq FROM sessions f JOIN sessions p ON p.n = f.base_session
          WHERE f.n = ? AND f.parent IS NOT NULL AND p.trashed_at IS NOT NULL",
@@ -88,7 +86,11 @@ pub(super) async fn hide_parent(db: &mut Db, fork: SessionRowId) -> Result<()> {
     unname_parent(db, fork, (&parent, base)).await
 }
 
-async fn unname_parent(db: &mut Db, fork: SessionRowId, (parent, base): (&str, i64)) -> Result<()> {
+async fn unname_parent(
+    db: &mut SqliteConnection,
+    fork: SessionRowId,
+    (parent, base): (&str, i64),
+) -> Result<()> {
     query(
         "UPDATE events SET json = replace(json, '\"parent\":\"' || ?3 || '\"', '\"parent\":null')
          WHERE kind = 'forked' AND session = ?1 AND seq = ?2 + 1",
@@ -103,7 +105,11 @@ async fn unname_parent(db: &mut Db, fork: SessionRowId, (parent, base): (&str, i
 }
 
 /// Of a fork that is made of a session that was purged since it was looked at.
-pub(super) async fn hide_gone_parent(db: &mut Db, fork: SessionRowId, new: &NewSessionRow) -> Result<()> {
+pub(super) async fn hide_gone_parent(
+    db: &mut SqliteConnection,
+    fork: SessionRowId,
+    new: &NewSessionRow,
+) -> Result<()> {
     let Some(parent) = &new.parent else { return Ok(()) };
     let there = match new.base {
         Some((no, _)) => query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no.0),
@@ -122,7 +128,7 @@ pub(super) async fn hide_gone_parent(db: &mut Db, fork: SessionRowId, new: &NewS
 
 /// Of those that a step says worked beside it one may have been purged while the step was made.
 pub(super) async fn hide_gone_neighbours(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     workspace: WorkspaceId,
     append: &mut LogAppend,
 ) -> Result<()> {
@@ -151,7 +157,7 @@ pub(super) async fn hide_gone_neighbours(
 }
 
 /// Those that worked beside it had it in their logs, and so had copies of the workspace.
-async fn hide_in_workspace(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
+async fn hide_in_workspace(db: &mut SqliteConnection, name: &PurgedSessionName) -> Result<()> {
     query(
         "UPDATE events SET json = replace(replace(json, '\"session\":\"' || ?2 || '\"', '\"session\":null'),
              '\"by\":\"' || ?2 || '\"', '\"by\":null')
@@ -175,7 +181,11 @@ async fn hide_in_workspace(db: &mut Db, name: &PurgedSessionName) -> Result<()> 
 }
 
 /// One that held what the database had instead of an adopted history is named where that was adopted.
-async fn hide_in_parent(db: &mut Db, parent: &SessionId, name: &PurgedSessionName) -> Result<()> {
+async fn hide_in_parent(
+    db: &mut SqliteConnection,
+    parent: &SessionId,
+    name: &PurgedSessionName,
+) -> Result<()> {
     query(
         "UPDATE events SET json = replace(json, '\"diverged\":\"' || ?3 || '\"', '\"diverged\":null')
          WHERE kind = 'adopted' AND session IN (SELECT n FROM sessions WHERE tenant = ?1 AND id = ?2)",
@@ -190,7 +200,7 @@ async fn hide_in_parent(db: &mut Db, parent: &SessionId, name: &PurgedSessionNam
 
 /// Lines stay, with what was done, when and by whom. They say a pseudonym instead of the id, by which somebody who knows the
 /// id finds them.
-async fn hide_in_audit(db: &mut Db, seal: &SealingKey, name: &PurgedSessionName) -> Result<()> {
+async fn hide_in_audit(db: &mut SqliteConnection, seal: &SealingKey, name: &PurgedSessionName) -> Result<()> {
     let pseudonym = seal.pseudonym(&name.tenant, &name.id);
     // What is told of the forks, first: afterwards nobody knows whose they are.
     query(
@@ -217,7 +227,7 @@ async fn hide_in_audit(db: &mut Db, seal: &SealingKey, name: &PurgedSessionName)
 }
 
 /// What was made with an idempotency key is there no more, so a request with it is the first.
-async fn forget_keys(db: &mut Db, name: &PurgedSessionName) -> Result<()> {
+async fn forget_keys(db: &mut SqliteConnection, name: &PurgedSessionName) -> Result<()> {
     query(
         "DELETE FROM idempotency WHERE tenant = ?1 AND (substr(route, 1, length(?2)) = ?2
            OR (resource = ?3 AND (route = 'POST /api/sessions' OR route GLOB 'POST /api/sessions/*/fork')))",
@@ -259,7 +269,11 @@ pub(super) async fn had_id<'c>(
 }
 
 /// Of a parent in the trash, what no fork shares. False: there was some, and may be more.
-pub(super) async fn forget_unshared(db: &mut Db, no: SessionRowId, at_once: i64) -> Result<bool> {
+pub(super) async fn forget_unshared(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    at_once: i64,
+) -> Result<bool> {
     let shared = "(SELECT coalesce(max(f.base_seq), 0) FROM sessions f WHERE f.base_session = ?1)";
     for table in ["deltas", "events"] {
         let key = if table == "deltas" { "session, seq, n" } else { "session, seq" };
@@ -282,7 +296,7 @@ pub(super) async fn forget_unshared(db: &mut Db, no: SessionRowId, at_once: i64)
 }
 
 /// What servers before this one left named, once.
-pub(super) async fn hide_older(db: &mut Db, seal: &SealingKey) -> Result<()> {
+pub(super) async fn hide_older(db: &mut SqliteConnection, seal: &SealingKey) -> Result<()> {
     let done: i64 = query("PRAGMA user_version").fetch_one(&mut *db).await?.try_get(0)?;
     if done > 0 {
         return Ok(());

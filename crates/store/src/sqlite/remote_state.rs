@@ -9,8 +9,6 @@ use ash_model::{AgentName, SessionId, SessionRowId, TenantId, Timestamp, Workspa
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-type Db = SqliteConnection;
-
 pub(super) async fn state(db: &SqlitePool, tenant: &TenantId) -> Result<RemoteState> {
     // Packs first: a checkpoint is said to be there after its packs are.
     let packs = super::replication::packs(db, tenant).await?;
@@ -95,7 +93,7 @@ async fn sessions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<RemoteSessio
     Ok(sessions)
 }
 
-pub(super) async fn add_object(db: &mut Db, key: &str, size: u64) -> Result<()> {
+pub(super) async fn add_object(db: &mut SqliteConnection, key: &str, size: u64) -> Result<()> {
     query("INSERT INTO far_objects (key, size) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET size = ?2")
         .bind(key)
         .bind(number(size)?)
@@ -104,13 +102,17 @@ pub(super) async fn add_object(db: &mut Db, key: &str, size: u64) -> Result<()> 
     Ok(())
 }
 
-pub(super) async fn forget_objects(db: &mut Db, keys: &str) -> Result<()> {
+pub(super) async fn forget_objects(db: &mut SqliteConnection, keys: &str) -> Result<()> {
     let done = query("DELETE FROM far_objects WHERE key IN (SELECT value FROM json_each(?))");
     done.bind(keys).execute(db).await?;
     Ok(())
 }
 
-pub(super) async fn retract(db: &mut Db, tenant: &TenantId, what: &RemoteRetraction) -> Result<()> {
+pub(super) async fn retract(
+    db: &mut SqliteConnection,
+    tenant: &TenantId,
+    what: &RemoteRetraction,
+) -> Result<()> {
     for pack in &what.packs {
         change(db, "DELETE FROM far_packs WHERE tenant = ? AND pack = ?", tenant, pack).await?;
     }
@@ -149,13 +151,13 @@ pub(super) async fn retract(db: &mut Db, tenant: &TenantId, what: &RemoteRetract
     Ok(())
 }
 
-async fn change(db: &mut Db, sql: &'static str, tenant: &TenantId, pack: &str) -> Result<()> {
+async fn change(db: &mut SqliteConnection, sql: &'static str, tenant: &TenantId, pack: &str) -> Result<()> {
     query(sql).bind(tenant.as_str()).bind(pack).execute(db).await?;
     Ok(())
 }
 
 /// Unless they were sent again since.
-async fn retract_checkpoints(db: &mut Db, checkpoints: &[RemoteCheckpoint]) -> Result<()> {
+async fn retract_checkpoints(db: &mut SqliteConnection, checkpoints: &[RemoteCheckpoint]) -> Result<()> {
     let mut workspaces = BTreeSet::new();
     for checkpoint in checkpoints {
         let workspace = checkpoint.workspace.to_string();

@@ -16,9 +16,7 @@ use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 use std::collections::HashMap;
 use uuid::Uuid;
 
-type Db = SqliteConnection;
-
-pub(super) async fn set_place(db: &mut Db, place: &str) -> Result<()> {
+pub(super) async fn set_place(db: &mut SqliteConnection, place: &str) -> Result<()> {
     let known = query("SELECT 1 FROM far WHERE place = ?").bind(place).fetch_optional(&mut *db).await?;
     if known.is_some() {
         return Ok(());
@@ -114,7 +112,12 @@ pub(super) async fn definition(
     row.as_ref().map(agent).transpose()
 }
 
-pub(super) async fn sent(db: &mut Db, what: &PendingUpload, seq: EventSeq, at: Timestamp) -> Result<()> {
+pub(super) async fn sent(
+    db: &mut SqliteConnection,
+    what: &PendingUpload,
+    seq: EventSeq,
+    at: Timestamp,
+) -> Result<()> {
     match what {
         PendingUpload::Agent(agent) => {
             query(
@@ -187,7 +190,11 @@ pub(super) async fn packs(db: &SqlitePool, tenant: &TenantId) -> Result<HashMap<
     rows.iter().map(|row| Ok((row.try_get("pack")?, unsigned(row, "size")?))).collect()
 }
 
-pub(super) async fn add_packs(db: &mut Db, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()> {
+pub(super) async fn add_packs(
+    db: &mut SqliteConnection,
+    tenant: &TenantId,
+    packs: &[(String, u64)],
+) -> Result<()> {
     for (pack, size) in packs {
         query(
             "INSERT INTO far_packs (tenant, pack, size) VALUES (?1, ?2, ?3)
@@ -207,7 +214,11 @@ pub(super) async fn add_packs(db: &mut Db, tenant: &TenantId, packs: &[(String, 
     Ok(())
 }
 
-pub(super) async fn rebuild(db: &mut Db, seal: &SealingKey, rebuilt: &RebuiltSession) -> Result<bool> {
+pub(super) async fn rebuild(
+    db: &mut SqliteConnection,
+    seal: &SealingKey,
+    rebuilt: &RebuiltSession,
+) -> Result<bool> {
     for agent in &rebuilt.agents {
         add_agent(db, agent, rebuilt.at).await?;
     }
@@ -249,7 +260,7 @@ pub(super) async fn rebuild(db: &mut Db, seal: &SealingKey, rebuilt: &RebuiltSes
 }
 
 /// Whether this very session is there, or was purged since: another one that has its id by now is not it.
-async fn is_known(db: &mut Db, rebuilt: &RebuiltSession) -> Result<bool> {
+async fn is_known(db: &mut SqliteConnection, rebuilt: &RebuiltSession) -> Result<bool> {
     let manifest = &rebuilt.manifest;
     let known = match &rebuilt.purged {
         Some(_) => query(
@@ -264,7 +275,11 @@ async fn is_known(db: &mut Db, rebuilt: &RebuiltSession) -> Result<bool> {
     Ok(known.bind(manifest.created_at.0).fetch_optional(db).await?.is_some())
 }
 
-pub(super) async fn add_agent(db: &mut Db, agent: &AgentDefinition, at: Timestamp) -> Result<()> {
+pub(super) async fn add_agent(
+    db: &mut SqliteConnection,
+    agent: &AgentDefinition,
+    at: Timestamp,
+) -> Result<()> {
     query(
         "INSERT INTO agents (id, tenant, name, version, config, env, created_at, updated_at, deleted_at, changes,
              far_changes)
@@ -307,7 +322,7 @@ pub(super) async fn add_agent(db: &mut Db, agent: &AgentDefinition, at: Timestam
     Ok(())
 }
 
-async fn add_session(db: &mut Db, rebuilt: &RebuiltSession) -> Result<SessionRowId> {
+async fn add_session(db: &mut SqliteConnection, rebuilt: &RebuiltSession) -> Result<SessionRowId> {
     let RebuiltSession { manifest, summary: card, checkpoints, .. } = rebuilt;
     let base = match (&manifest.parent, manifest.base) {
         (Some(parent), Some(base)) => {
@@ -366,7 +381,7 @@ async fn add_session(db: &mut Db, rebuilt: &RebuiltSession) -> Result<SessionRow
     Ok(SessionRowId(row.try_get(0)?))
 }
 
-pub(super) async fn doom(db: &mut Db, keys: &[String], at: Timestamp) -> Result<()> {
+pub(super) async fn doom(db: &mut SqliteConnection, keys: &[String], at: Timestamp) -> Result<()> {
     for key in keys {
         query("INSERT INTO far_doomed (key, at) VALUES (?, ?)")
             .bind(key)
@@ -383,19 +398,19 @@ pub(super) async fn doomed(db: &SqlitePool, limit: u32) -> Result<Vec<(i64, Stri
     rows.iter().map(|row| Ok((row.try_get("n")?, row.try_get("key")?))).collect()
 }
 
-pub(super) async fn undoom(db: &mut Db, numbers: &str) -> Result<()> {
+pub(super) async fn undoom(db: &mut SqliteConnection, numbers: &str) -> Result<()> {
     let done = query("DELETE FROM far_doomed WHERE n IN (SELECT value FROM json_each(?))");
     done.bind(numbers).execute(db).await?;
     Ok(())
 }
 
-pub(super) async fn spare(db: &mut Db, keys: &str) -> Result<()> {
+pub(super) async fn spare(db: &mut SqliteConnection, keys: &str) -> Result<()> {
     let done = query("DELETE FROM far_doomed WHERE key IN (SELECT value FROM json_each(?))");
     done.bind(keys).execute(db).await?;
     Ok(())
 }
 
-pub(super) async fn forget_packs(db: &mut Db, tenant: &TenantId, packs: &str) -> Result<()> {
+pub(super) async fn forget_packs(db: &mut SqliteConnection, tenant: &TenantId, packs: &str) -> Result<()> {
     for sql in [
         "DELETE FROM far_packs WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))",
         "DELETE FROM far_missing WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))",

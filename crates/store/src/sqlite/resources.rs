@@ -5,15 +5,13 @@ use crate::{AccessScope, Result, UsageQuery};
 use ash_model::{Incarnation, ResourceUsage, SessionId, SessionRowId, Timestamp, WorkspaceId};
 use sqlx::{QueryBuilder, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-type Db = SqliteConnection;
-
 /// Whatever somebody says from inside a sandbox: sums must not break on it.
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 53)
 }
 
 pub(super) async fn took(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     workspace: WorkspaceId,
     (incarnation, taken): (Incarnation, ResourceUsage),
     at: Timestamp,

@@ -10,10 +10,8 @@ const ROWS_PER_BATCH: i64 = 5000;
 /// The rule by which what is in the trash goes for good.
 const TRASH: &str = "trash";
 
-type Db = SqliteConnection;
-
 pub(super) async fn put(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     seal: &SealingKey,
     no: SessionRowId,
     (at, by): (Timestamp, &AuditActor),
@@ -49,12 +47,17 @@ pub(super) async fn old_parents(db: &SqlitePool, before: Timestamp) -> Result<Ve
 }
 
 /// Of one of those. False: there may be more.
-pub(super) async fn thin_out(db: &mut Db, no: SessionRowId) -> Result<bool> {
+pub(super) async fn thin_out(db: &mut SqliteConnection, no: SessionRowId) -> Result<bool> {
     purge::forget_unshared(db, no, ROWS_PER_BATCH).await
 }
 
 /// False: there is more.
-pub(super) async fn bury(db: &mut Db, seal: &SealingKey, no: SessionRowId, at: Timestamp) -> Result<bool> {
+pub(super) async fn bury(
+    db: &mut SqliteConnection,
+    seal: &SealingKey,
+    no: SessionRowId,
+    at: Timestamp,
+) -> Result<bool> {
     for sql in [
         "DELETE FROM deltas WHERE (session, seq, n) IN
              (SELECT session, seq, n FROM deltas WHERE session = ?1 LIMIT ?2)",

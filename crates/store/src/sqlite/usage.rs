@@ -8,14 +8,17 @@ use ash_model::{
 };
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-type Db = SqliteConnection;
-
 /// A day in milliseconds.
 const DAY: i64 = 86_400_000;
 /// More is not counted: it is a lie, and the sums of others must not break on it. Floats hold all numbers up to here.
 const MAX_COUNT: u64 = 9_000_000_000_000_000;
 
-pub(super) async fn add(db: &mut Db, no: SessionRowId, used: &UsageIncrement, at: Timestamp) -> Result<()> {
+pub(super) async fn add(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    used: &UsageIncrement,
+    at: Timestamp,
+) -> Result<()> {
     if used.usage.is_zero() && !used.first {
         return Ok(());
     }
@@ -52,7 +55,7 @@ fn counted(number: u64) -> i64 {
 }
 
 /// A session that comes back brings what it used along.
-pub(super) async fn rebuild(db: &mut Db, no: SessionRowId, events: &[EventLine]) -> Result<()> {
+pub(super) async fn rebuild(db: &mut SqliteConnection, no: SessionRowId, events: &[EventLine]) -> Result<()> {
     for line in events.iter().filter(|line| line.kind == "used") {
         let fact = Fact::decode(&line.kind, line.json.clone());
         let fact = fact.map_err(|error| Error::Damaged { what: "event", why: error.to_string() })?;
@@ -64,7 +67,7 @@ pub(super) async fn rebuild(db: &mut Db, no: SessionRowId, events: &[EventLine])
 }
 
 /// What it used stays with its agent and its owner; that it was it goes.
-pub(super) async fn forget(db: &mut Db, no: SessionRowId) -> Result<()> {
+pub(super) async fn forget(db: &mut SqliteConnection, no: SessionRowId) -> Result<()> {
     query("UPDATE usage SET id = NULL WHERE session = ?").bind(no.0).execute(db).await?;
     Ok(())
 }

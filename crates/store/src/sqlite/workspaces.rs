@@ -8,10 +8,8 @@ use crate::{AccessScope, AuditActor, Error, NewWorkspaceRow, Result, WorkspaceRo
 use ash_model::{AgentName, Slug, TenantId, Timestamp, WorkspaceId};
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-type Db = SqliteConnection;
-
 /// Of two who make the same one, both have it; but it is one agent's.
-pub(super) async fn make(db: &mut Db, new: &NewWorkspaceRow) -> Result<WorkspaceRow> {
+pub(super) async fn make(db: &mut SqliteConnection, new: &NewWorkspaceRow) -> Result<WorkspaceRow> {
     query(
         "INSERT INTO workspaces (id, tenant, owner, slug, agent, node, epoch, created_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?)
          ON CONFLICT (tenant, slug) DO NOTHING",
@@ -66,7 +64,7 @@ pub(super) async fn half_deleted(db: &SqlitePool) -> Result<Vec<WorkspaceRow>> {
 }
 
 pub(super) async fn begin_deleting(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     id: WorkspaceId,
     at: Timestamp,
     by: AuditActor,
@@ -81,7 +79,7 @@ pub(super) async fn begin_deleting(
 }
 
 /// Its name is free again. The row stays for its sessions.
-pub(super) async fn deleted(db: &mut Db, id: WorkspaceId, at: Timestamp) -> Result<()> {
+pub(super) async fn deleted(db: &mut SqliteConnection, id: WorkspaceId, at: Timestamp) -> Result<()> {
     query("UPDATE checkpoints SET removed_at = coalesce(removed_at, ?) WHERE workspace = ?")
         .bind(at.0)
         .bind(id.to_string())

@@ -22,8 +22,6 @@ use sqlx::{Row, SqliteConnection, query};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-type Db = SqliteConnection;
-
 /// The rule by which the files of checkpoints are given up.
 const KEEP: &str = "keep";
 
@@ -33,7 +31,12 @@ pub(super) fn stored(what: Option<impl Serialize>) -> Result<Option<String>> {
     text.map_err(|error| Error::Damaged { what: "limits or needs", why: error.to_string() })
 }
 
-pub(super) async fn add_key(db: &mut Db, key: &ApiKey, hash: &str, by: AuditActor) -> Result<()> {
+pub(super) async fn add_key(
+    db: &mut SqliteConnection,
+    key: &ApiKey,
+    hash: &str,
+    by: AuditActor,
+) -> Result<()> {
     query("INSERT INTO api_keys (id, tenant, owner, label, hash, created_at) VALUES (?, ?, ?, ?, ?, ?)")
         .bind(&key.id)
         .bind(key.tenant.as_str())
@@ -47,7 +50,7 @@ pub(super) async fn add_key(db: &mut Db, key: &ApiKey, hash: &str, by: AuditActo
 }
 
 pub(super) async fn remove_key(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     (tenant, id): (&TenantId, &str),
     at: Timestamp,
     by: AuditActor,
@@ -66,7 +69,11 @@ fn key_audit_entry(key: &ApiKey, (deed, at): (AuditAction, Timestamp), by: Audit
 
 /// `env`: `None` keeps the sealed environment that is there.
 /// Answers the version: a new one, or the one that the same idempotency key made before.
-pub(super) async fn deploy(db: &mut Db, agent: &NewAgentVersion, env: Option<Option<String>>) -> Result<u32> {
+pub(super) async fn deploy(
+    db: &mut SqliteConnection,
+    agent: &NewAgentVersion,
+    env: Option<Option<String>>,
+) -> Result<u32> {
     if let Some(made) = deployed_before(db, agent).await? {
         return Ok(made);
     }
@@ -116,7 +123,7 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgentVersion, env: Option<Opt
 }
 
 /// The version that its idempotency key stands for, once it has made one: `NAME@VERSION` in the key's row.
-async fn deployed_before(db: &mut Db, agent: &NewAgentVersion) -> Result<Option<u32>> {
+async fn deployed_before(db: &mut SqliteConnection, agent: &NewAgentVersion) -> Result<Option<u32>> {
     let Some(claim) = &agent.claim else { return Ok(None) };
     let row = query("SELECT resource FROM idempotency WHERE tenant = ? AND route = ? AND key = ?")
         .bind(agent.tenant.as_str())
@@ -129,7 +136,7 @@ async fn deployed_before(db: &mut Db, agent: &NewAgentVersion) -> Result<Option<
 }
 
 pub(super) async fn change_agent(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     (tenant, name): (&TenantId, &AgentName),
     config: Option<String>,
     env: Option<Option<String>>,
@@ -149,7 +156,7 @@ pub(super) async fn change_agent(
 }
 
 pub(super) async fn delete_agent(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     tenant: &TenantId,
     name: &AgentName,
     at: Timestamp,
@@ -166,7 +173,7 @@ pub(super) async fn delete_agent(
 }
 
 pub(super) async fn create(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     new: &NewSessionRow,
     sealed: SealedSessionValues,
 ) -> Result<SessionRowId> {
@@ -245,7 +252,7 @@ pub(super) async fn create(
 
 /// Whoever had this id may have been purged since it was looked at: with an epoch that is not later, what witnesses have of
 /// that session would be taken for this one's.
-async fn refuse_reused(db: &mut Db, new: &NewSessionRow) -> Result<()> {
+async fn refuse_reused(db: &mut SqliteConnection, new: &NewSessionRow) -> Result<()> {
     let purged = query(
         "SELECT 1 FROM sessions WHERE tenant = ?1 AND purged_id = ?2 AND (trashed_at >= ?4
            OR purged_epoch >= (SELECT epoch FROM workspaces WHERE id = ?3)) LIMIT 1",
@@ -257,7 +264,7 @@ async fn refuse_reused(db: &mut Db, new: &NewSessionRow) -> Result<()> {
     }
 }
 
-async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Result<()> {
+async fn refuse_deleted(db: &mut SqliteConnection, workspace: WorkspaceId, slug: &Slug) -> Result<()> {
     let there = query("SELECT 1 FROM workspaces WHERE id = ? AND slug = ? AND deleting_at IS NULL")
         .bind(workspace.to_string())
         .bind(slug.as_str())
@@ -266,7 +273,7 @@ async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Res
     there.map(drop).ok_or_else(|| Error::Deleting(slug.clone()))
 }
 
-async fn set_options(db: &mut Db, no: SessionRowId, options: &SessionOptions) -> Result<()> {
+async fn set_options(db: &mut SqliteConnection, no: SessionRowId, options: &SessionOptions) -> Result<()> {
     query("UPDATE sessions SET options = ?, ttl = ? WHERE n = ?")
         .bind(serde_json::to_string(options).expect("options are plain JSON"))
         .bind(ttl(options)?)
@@ -276,12 +283,20 @@ async fn set_options(db: &mut Db, no: SessionRowId, options: &SessionOptions) ->
     Ok(())
 }
 
-pub(super) async fn set_env(db: &mut Db, no: SessionRowId, sealed: Option<String>) -> Result<()> {
+pub(super) async fn set_env(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    sealed: Option<String>,
+) -> Result<()> {
     query("UPDATE sessions SET env = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
     Ok(())
 }
 
-pub(super) async fn set_secrets(db: &mut Db, no: SessionRowId, sealed: Option<String>) -> Result<()> {
+pub(super) async fn set_secrets(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    sealed: Option<String>,
+) -> Result<()> {
     query("UPDATE sessions SET secrets = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
     Ok(())
 }
@@ -297,7 +312,7 @@ pub(super) fn ttl(options: &SessionOptions) -> Result<Option<i64>> {
 }
 
 pub(super) async fn claim(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     workspace: WorkspaceId,
     node: &str,
     from: &LeaseHolder,
@@ -318,7 +333,12 @@ pub(super) async fn claim(
     Ok(Lease { workspace, epoch })
 }
 
-pub(super) async fn append(db: &mut Db, seal: &SealingKey, lease: &Lease, append: &LogAppend) -> Result<()> {
+pub(super) async fn append(
+    db: &mut SqliteConnection,
+    seal: &SealingKey,
+    lease: &Lease,
+    append: &LogAppend,
+) -> Result<()> {
     // No event is before the first one, so nothing can be there that a step numbered 0 follows.
     let before = append.first_seq.checked_sub(1).ok_or(Error::Stale)?;
     if append.events.iter().any(|note| matches!(note.fact, Fact::Rewound(_) | Fact::Resumed { .. })) {
@@ -382,7 +402,11 @@ pub(super) async fn append(db: &mut Db, seal: &SealingKey, lease: &Lease, append
 }
 
 /// Nobody comes to stand on a checkpoint whose files were given up.
-async fn refuse_removed(db: &mut Db, workspace: WorkspaceId, checkpoint: Option<u64>) -> Result<()> {
+async fn refuse_removed(
+    db: &mut SqliteConnection,
+    workspace: WorkspaceId,
+    checkpoint: Option<u64>,
+) -> Result<()> {
     let Some(n) = checkpoint else { return Ok(()) };
     let gone =
         query("SELECT 1 FROM checkpoints WHERE workspace = ? AND number = ? AND removed_at IS NOT NULL");
@@ -391,7 +415,11 @@ async fn refuse_removed(db: &mut Db, workspace: WorkspaceId, checkpoint: Option<
 }
 
 /// It was looked up before, and may have been given up since.
-async fn refuse_fork_of_removed(db: &mut Db, new: &NewSessionRow, checkpoint: &Checkpoint) -> Result<()> {
+async fn refuse_fork_of_removed(
+    db: &mut SqliteConnection,
+    new: &NewSessionRow,
+    checkpoint: &Checkpoint,
+) -> Result<()> {
     let Some((parent, _)) = new.base else { return Ok(()) };
     let row = query(
         "SELECT max(c.number) AS number FROM checkpoints c JOIN sessions s ON s.workspace = c.workspace
@@ -406,7 +434,7 @@ async fn refuse_fork_of_removed(db: &mut Db, new: &NewSessionRow, checkpoint: &C
 
 /// Gives up the files of these, but for those that are needed by now, and says so in the audit.
 pub(super) async fn remove_checkpoints(
-    db: &mut Db,
+    db: &mut SqliteConnection,
     workspace: WorkspaceId,
     numbers: &str,
     at: Timestamp,
@@ -448,7 +476,12 @@ fn number_ranges(mut numbers: Vec<u64>) -> String {
 }
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
-async fn advance(db: &mut Db, lease: &Lease, append: &LogAppend, before: EventSeq) -> Result<()> {
+async fn advance(
+    db: &mut SqliteConnection,
+    lease: &Lease,
+    append: &LogAppend,
+    before: EventSeq,
+) -> Result<()> {
     let SessionSummary { status, title, last_text, turns, open_turns, problem, checkpoint, pending, lock } =
         &append.summary;
     let done = query(
@@ -485,7 +518,12 @@ pub(super) fn encode_pending(pending: &[EventSeq]) -> Option<String> {
     (!pending.is_empty()).then(|| serde_json::to_string(pending).expect("numbers are plain JSON"))
 }
 
-async fn add_events(db: &mut Db, no: SessionRowId, first: EventSeq, notes: &[NewEvent]) -> Result<()> {
+async fn add_events(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    first: EventSeq,
+    notes: &[NewEvent],
+) -> Result<()> {
     let mut numbered = (first..).zip(notes);
     while let Some(one) = numbered.next() {
         // Two at a time: most steps are one or two events, and every statement is a way to another thread and back.
@@ -516,7 +554,12 @@ async fn add_events(db: &mut Db, no: SessionRowId, first: EventSeq, notes: &[New
     Ok(())
 }
 
-async fn add_deltas(db: &mut Db, no: SessionRowId, deltas: &[MessageDelta], at: Timestamp) -> Result<()> {
+async fn add_deltas(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    deltas: &[MessageDelta],
+    at: Timestamp,
+) -> Result<()> {
     for delta in deltas {
         query("INSERT INTO deltas (session, seq, n, turn, at, json) VALUES (?, ?, ?, ?, ?, ?)")
             .bind(no.0)
@@ -531,7 +574,7 @@ async fn add_deltas(db: &mut Db, no: SessionRowId, deltas: &[MessageDelta], at: 
     Ok(())
 }
 
-pub(super) async fn save_turn(db: &mut Db, no: SessionRowId, turn: &TurnRow) -> Result<()> {
+pub(super) async fn save_turn(db: &mut SqliteConnection, no: SessionRowId, turn: &TurnRow) -> Result<()> {
     query(
         "INSERT INTO turns (id, session, seq, state, attempt) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (id) DO UPDATE SET state = ?4, attempt = ?5",
@@ -547,7 +590,11 @@ pub(super) async fn save_turn(db: &mut Db, no: SessionRowId, turn: &TurnRow) -> 
 }
 
 /// One that may be there already.
-pub(super) async fn save_new_checkpoint(db: &mut Db, no: SessionRowId, c: &Checkpoint) -> Result<()> {
+pub(super) async fn save_new_checkpoint(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    c: &Checkpoint,
+) -> Result<()> {
     let known = query("SELECT 1 FROM checkpoints WHERE workspace = ? AND number = ?");
     let known = known.bind(c.workspace.to_string()).bind(number(c.number)?).fetch_optional(&mut *db).await?;
     match known {
@@ -556,7 +603,11 @@ pub(super) async fn save_new_checkpoint(db: &mut Db, no: SessionRowId, c: &Check
     }
 }
 
-pub(super) async fn save_checkpoint(db: &mut Db, no: SessionRowId, c: &Checkpoint) -> Result<()> {
+pub(super) async fn save_checkpoint(
+    db: &mut SqliteConnection,
+    no: SessionRowId,
+    c: &Checkpoint,
+) -> Result<()> {
     let consistency = match c.consistency {
         CaptureConsistency::Frozen => "frozen",
         CaptureConsistency::Stopped => "stopped",
@@ -590,7 +641,11 @@ pub(super) async fn save_checkpoint(db: &mut Db, no: SessionRowId, c: &Checkpoin
     Ok(())
 }
 
-pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Result<IdempotencyClaim> {
+pub(super) async fn once(
+    db: &mut SqliteConnection,
+    words: &[String; 5],
+    at: Timestamp,
+) -> Result<IdempotencyClaim> {
     let [tenant, route, key, hash, resource] = words;
     let inserted = query("INSERT INTO idempotency (tenant, route, key, hash, resource, at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
         .bind(tenant)
@@ -615,7 +670,7 @@ pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Res
     })
 }
 
-pub(super) async fn forget_refused(db: &mut Db, words: &[String; 3]) -> Result<()> {
+pub(super) async fn forget_refused(db: &mut SqliteConnection, words: &[String; 3]) -> Result<()> {
     let [tenant, route, key] = words;
     query(
         "DELETE FROM idempotency WHERE tenant = ? AND route = ? AND key = ?
@@ -629,7 +684,7 @@ pub(super) async fn forget_refused(db: &mut Db, words: &[String; 3]) -> Result<(
     Ok(())
 }
 
-pub(super) async fn prune(db: &mut Db, before: Timestamp) -> Result<u64> {
+pub(super) async fn prune(db: &mut SqliteConnection, before: Timestamp) -> Result<u64> {
     // Deltas of a turn that still runs are what its readers are following.
     let deltas = query(
         "DELETE FROM deltas WHERE at < ? AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = deltas.turn
