@@ -1,5 +1,5 @@
-//! The one who looks after a session: takes wishes, listens to the sandbox, and does what `State::next` says.
-//! It may die at any line; the next one reads the log and goes on.
+//! The actor that looks after a session: it takes messages, listens to the sandbox, and carries out the steps that the
+//! machine plans. It decides nothing. It may die at any line; the next one reads the log and goes on.
 
 mod background_work;
 mod capture;
@@ -9,12 +9,11 @@ mod enter;
 mod exec;
 mod furnish;
 mod greeting;
-mod idle;
 mod limits_watchdog;
 mod lock;
 mod lost_tree;
 mod mailbox;
-mod options_change;
+mod options;
 mod permission;
 mod recall;
 mod records;
@@ -26,13 +25,14 @@ mod start;
 mod takeover;
 mod transcript;
 mod tree;
+mod waiters;
 mod workspace_rewind;
 
+pub use crate::machine::LockRequest;
 pub use exec::ExecOutput;
 pub(crate) use exec::base_env;
-pub use lock::LockRequest;
 pub(crate) use mailbox::{ActorMessage, CommandReply, FileAccessMode, ForkPoint, ReplySender};
-pub use options_change::OptionsChange;
+pub use options::OptionsChange;
 pub(crate) use takeover::ActorChannels;
 pub(crate) use workspace_rewind::AgentMemoryTree;
 
@@ -40,42 +40,82 @@ use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
     live_directory::LiveDirectory,
+    machine::{Effect, Machine, Now, RemainingBudget, Step, TreeInspection},
     pool::{Admission, SandboxPhase, SandboxPhaseCell},
     services::Services,
-    state::{NextStep, RemainingBudget, SessionState, StateCommand},
     workspace::{Sandbox, Workspace},
 };
 use ash_driver::{AgentDriver, TurnTracker};
-use ash_model::{ConcurrentTurn, Incarnation, SessionStatus, TurnId};
+use ash_model::{ConcurrentTurn, Incarnation, SessionStatus};
 use ash_sandbox::{JournalRecord, RecordStream, SandboxHandle};
 use ash_snapshot::CapturedSnapshot;
 use ash_store::{Lease, SessionRow};
-use capture::{CaptureBackoff, CaptureOccasion};
-use closing::SessionClosing;
 use exec::ExecTable;
-use idle::IdleState;
 use limits_watchdog::LimitsWatchdog;
-use options_change::PendingOptionsChange;
 use records::UnwrittenRecords;
-use rewind::PendingRewind;
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinHandle,
-    time::Instant,
 };
+use waiters::Waiters;
 
-/// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
-const CHANGE_SETTLE_TIME: Duration = Duration::from_secs(3);
-const SETTLE_TIME_AFTER_START: Duration = Duration::from_secs(30);
 /// How long to wait before something that could not be written is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// After this long with nothing to do the keeper goes; the session is in the database.
-const ACTOR_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same of a session that has ended: hardly anybody asks for it again, and after a burst there are many.
-const IDLE_ENDED: Duration = Duration::from_secs(10);
-/// How long to wait before a failed capture is tried again.
-const CAPTURE_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+pub(crate) struct SessionActor {
+    ctx: SessionContext,
+    machine: Machine,
+    waiters: Waiters,
+    link: AgentLink,
+    inbox: mpsc::Receiver<ActorMessage>,
+    /// Long work that goes on beside the loop; one at a time.
+    effect: Option<EffectTask>,
+    /// Waits until the object store has the checkpoint of a turn.
+    remote_wait: Option<RemoteWaitTask>,
+    /// A tree that is written and not in place yet, for the first rewind.
+    prepared_tree: Option<rewind::PreparedTree>,
+    execs: ExecTable,
+    limits: LimitsWatchdog,
+    /// For the sandbox that the session needs next, from the caller who wants it.
+    admission: Admission,
+}
+
+/// What a session works with, as long as it has this actor.
+struct SessionContext {
+    services: Arc<Services>,
+    session: SessionRow,
+    lease: Lease,
+    live: LiveDirectory,
+    /// What it shares with the other sessions of its workspace.
+    workspace: Arc<Workspace>,
+    driver: Arc<dyn AgentDriver>,
+    logs: Arc<AgentLogBuffer>,
+    phase: Arc<SandboxPhaseCell>,
+}
+
+/// The way to the agent and back.
+struct AgentLink {
+    conn: Option<SandboxConn>,
+    /// A sandbox that is to be ended as soon as nothing else is under way.
+    departing: Option<SandboxConn>,
+    tracker: TurnTracker,
+    /// What an agent used before it answered its greeting.
+    startup_usage: StartupUsage,
+    /// Deltas since the last event.
+    deltas: u64,
+    /// Commands that run in a sandbox that is being left.
+    commands: Vec<u16>,
+    /// What was heard and could not be written yet.
+    unwritten: Option<UnwrittenRecords>,
+    /// Of a tree that was lost while a sandbox was at work in it, which still has it.
+    lost_uid: Option<u32>,
+    /// Tells a start that is under way not to go on.
+    halt_start: Arc<Notify>,
+}
 
 /// The sandbox, while there is one.
 struct SandboxConn {
@@ -95,92 +135,19 @@ struct SandboxConn {
 /// Shared with a start, which may fail.
 type StartupUsage = Arc<std::sync::Mutex<Vec<ash_sandbox::ModelUsage>>>;
 
-pub(crate) struct SessionActor {
-    services: Arc<Services>,
-    session: SessionRow,
-    state: SessionState,
-    lease: Lease,
-    live: LiveDirectory,
-    /// What it shares with the other sessions of its workspace.
-    workspace: Arc<Workspace>,
-    driver: Arc<dyn AgentDriver>,
-    tracker: TurnTracker,
-    conn: Option<SandboxConn>,
-    /// What an agent used before it answered its greeting.
-    startup_usage: StartupUsage,
-    /// For the sandbox that it needs next, from whoever wants it.
-    admission: Admission,
-    logs: Arc<AgentLogBuffer>,
-    phase: Arc<SandboxPhaseCell>,
-    inbox: mpsc::Receiver<ActorMessage>,
-    /// Deltas since the last event.
-    deltas: u64,
-    execs: ExecTable,
-    /// Commands that run in a sandbox that is being left.
-    commands: Vec<u16>,
-    /// When something may have changed that no checkpoint holds.
-    dirty: Option<Instant>,
-    /// When the turn that runs began, or was last captured.
-    captured: Instant,
-    /// What the log has got since then, which travels with the next checkpoint.
-    unpacked_log_bytes: u64,
-    /// Somebody waits for a capture that begins after they asked.
-    wants_capture: bool,
-    /// The last capture failed.
-    backoff: Option<CaptureBackoff>,
-    effect: Option<EffectTask>,
-    /// Of a tree that was lost while a sandbox was at work in it, which still has it.
-    lost_uid: Option<u32>,
-    /// Tells a start that is under way not to go on.
-    halt_start: Arc<Notify>,
-    /// A sandbox that is to be ended as soon as nothing else is under way.
-    departing_sandbox: Option<SandboxConn>,
-    pausing: Vec<ReplySender<CommandReply>>,
-    resuming: Vec<ReplySender<CommandReply>>,
-    forking: Vec<ReplySender<ForkPoint>>,
-    rewinding: VecDeque<PendingRewind>,
-    writing: Vec<ReplySender<takeover::GuardedFileSource>>,
-    changes: VecDeque<PendingOptionsChange>,
-    closing: Option<SessionClosing>,
-    /// What was heard and could not be written yet.
-    unwritten: Option<UnwrittenRecords>,
-    idle_since: Instant,
-    idle: IdleState,
-    /// What was wanted while the session let go of its sandbox.
-    deferred_commands: Vec<(StateCommand, Admission, ReplySender<CommandReply>)>,
-    /// When an agent that was asked to stop its turn is ended instead.
-    interrupt_deadline: Option<Instant>,
-    /// Since when the turn waits for work in the background alone.
-    background_wait_since: Option<Instant>,
-    /// When the agent last began something by itself.
-    last_self_start: Option<Instant>,
-    /// The turn is saved here, and waits until the object store has it too.
-    remote_wait: Option<RemoteWait>,
-    limits: LimitsWatchdog,
-}
+type EffectTask = JoinHandle<EffectOutcome>;
 
-struct RemoteWait {
-    turn: TurnId,
-    checkpoint: u64,
-    task: JoinHandle<Result<()>>,
-}
+struct RemoteWaitTask(JoinHandle<Result<()>>);
 
-impl Drop for RemoteWait {
+impl Drop for RemoteWaitTask {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
-/// Long work that goes on beside the loop; one at a time.
-type EffectTask = JoinHandle<EffectOutcome>;
-
 enum EffectOutcome {
     Started(Box<Result<start::CompletedStart>>),
-    Saved {
-        occasion: CaptureOccasion,
-        result: Result<Option<capture::LockedCapture>>,
-        began: Instant,
-    },
+    Captured(Result<Option<capture::LockedCapture>>),
     /// The sandbox is gone; this is what it still said.
     SandboxEnded {
         incarnation: Incarnation,
@@ -198,11 +165,11 @@ enum EffectOutcome {
 }
 
 impl SessionActor {
-    /// Runs until nobody can send wishes any more, or somebody else owns the session.
+    /// Runs until nobody can send messages any more, or somebody else owns the session.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.is_over() {
             let done = match self.drive().await {
-                Ok(()) => self.step().await,
+                Ok(()) => self.wait().await,
                 failed => failed,
             };
             if let Err(error) = done {
@@ -212,11 +179,15 @@ impl SessionActor {
         Ok(())
     }
 
+    fn is_over(&self) -> bool {
+        self.inbox.is_closed() && self.inbox.is_empty() && self.machine.is_over()
+    }
+
     /// What could not be written leaves the state as it was, so it is simply tried again. A lost lease is the end.
     async fn handle_error(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Store(ash_store::Error::Full) => {
-                tracing::error!(session = %self.session.id, "the disk is full: the session waits until there is space");
+                tracing::error!(session = %self.ctx.session.id, "the disk is full: the session waits until there is space");
                 tokio::time::sleep(RETRY_DELAY).await;
                 Ok(())
             }
@@ -224,278 +195,283 @@ impl SessionActor {
         }
     }
 
-    fn is_over(&self) -> bool {
-        let idle = self.effect.is_none() && self.closing.is_none() && self.departing_sandbox.is_none();
-        self.inbox.is_closed() && self.inbox.is_empty() && idle
-    }
-
     /// Waits for whatever happens first.
-    async fn step(&mut self) -> Result<()> {
+    async fn wait(&mut self) -> Result<()> {
         let deadline = self.deadline();
         // While something heard could not be written, nothing more is listened to: the journal keeps it.
-        let records = self.conn.as_mut().filter(|_| self.unwritten.is_none()).map(|hands| &mut hands.records);
+        let heard = self.link.unwritten.is_none();
+        let records = self.link.conn.as_mut().filter(|_| heard).map(|conn| &mut conn.records);
         let effect = self.effect.as_mut();
-        let far = self.remote_wait.as_mut().map(|waiting| &mut waiting.task);
+        let remote = self.remote_wait.as_mut().map(|waiting| &mut waiting.0);
         tokio::select! {
-            request = self.inbox.recv() => match request {
-                Some(request) => self.handle(request).await,
+            message = self.inbox.recv() => match message {
+                Some(message) => self.handle(message).await,
                 None => self.wait_out().await,
             },
             record = next_record(records) => self.on_record(record).await,
-            done = finished(effect) => {
-                self.effect = None;
-                self.finish_effect(done).await
-            }
-            sent = arrived(far) => self.on_remote_wait_done(sent).await,
+            outcome = finished(effect) => self.finish_effect(outcome).await,
+            sent = replicated(remote) => self.on_remote_wait_done(sent).await,
             () = until(deadline) => Ok(()),
         }
     }
 
     /// Nobody asks any more: only an effect or a closing can still be under way.
     async fn wait_out(&mut self) -> Result<()> {
-        if let Some(effect) = self.effect.take() {
-            let done = effect.await.map_err(|_| Error::Gone)?;
-            return self.finish_effect(done).await;
+        match self.effect.as_mut() {
+            Some(task) => {
+                let outcome = task.await.map_err(|_| Error::Gone)?;
+                self.finish_effect(outcome).await
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        let again = self.backoff.map(|backoff| backoff.until);
-        let dirty = self.dirty.map(|since| (since + CHANGE_SETTLE_TIME).max(again.unwrap_or(since)));
-        let dirty =
-            dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree().is_some());
-        let closing = self.closing.as_ref().filter(|_| self.effect.is_none()).map(|closing| closing.deadline);
-        let current = self.state.current().filter(|_| self.effect.is_none());
-        let saving = current.and_then(|turn| self.backoff?.of(turn.id));
-        let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
-        let idle = self.is_idle().then_some(self.goes_at());
-        let beside = [
-            self.execs.deadline(),
-            self.midway(),
-            self.next_permission_expiry(),
-            self.change_deadline(),
-            self.idle_deadline(),
-            self.limits_deadline(),
-        ];
-        let stirs = self.self_start_at().filter(|_| self.effect.is_none());
-        let all = [
-            dirty,
-            closing,
-            saving,
-            unwritten,
-            idle,
-            self.interrupt_deadline,
-            self.background_wait_until(),
-            stirs,
-        ];
-        all.into_iter().chain(beside).flatten().min()
+    fn now(&self) -> Now {
+        Now { instant: Instant::now(), wall: self.ctx.services.clock() }
     }
 
-    /// Nothing is under way or outstanding: the log knows everything that this keeper knows.
-    fn is_idle(&self) -> bool {
-        let waiting = self.pausing.is_empty()
-            && self.resuming.is_empty()
-            && self.forking.is_empty()
-            && self.rewinding.is_empty()
-            && self.writing.is_empty()
-            && self.changes.is_empty();
-        let calm = self.conn.is_none()
-            && self.departing_sandbox.is_none()
-            && self.effect.is_none()
-            && self.closing.is_none();
-        calm && waiting && self.dirty.is_none() && self.state.next_step() == NextStep::Wait
+    fn deadline(&mut self) -> Option<Instant> {
+        let now = self.now();
+        let planned = self.machine.next_deadline(now);
+        [planned, self.execs.deadline()].into_iter().flatten().min()
     }
 
-    /// When the keeper goes, if it has nothing to do until then.
-    fn goes_at(&self) -> Instant {
-        let patience =
-            if self.state.status == SessionStatus::Ended { IDLE_ENDED } else { ACTOR_IDLE_TIMEOUT };
-        self.idle_since + patience
-    }
-
-    /// Does what is to be done now, if nothing long is under way.
+    /// Carries out what is to be done now, until something has to be waited for.
     async fn drive(&mut self) -> Result<()> {
-        self.note_use();
-        let driven = self.drive_effects().await;
-        self.phase.set(self.current_phase(), self.is_evictable(), self.idle.since);
-        if self.state.status != SessionStatus::Starting {
+        self.execs.expire(self.link.conn.as_ref().map(|conn| &conn.remote)).await;
+        self.observe();
+        let driven = self.carry_out_steps().await;
+        self.show_phase();
+        if self.machine.log.status != SessionStatus::Starting {
             self.admission = Admission::default();
         }
         if self.is_shared() {
-            let turn = self.state.current().map(|turn| turn.id);
-            let turn = turn.map(|turn| ConcurrentTurn { session: Some(self.session.id.clone()), turn });
-            self.workspace.set_turn(self.session.no, turn);
+            let turn = self.machine.log.current().map(|turn| turn.id);
+            let turn = turn.map(|turn| ConcurrentTurn { session: Some(self.ctx.session.id.clone()), turn });
+            self.ctx.workspace.set_turn(self.ctx.session.no, turn);
         }
         driven
     }
 
-    fn current_phase(&self) -> SandboxPhase {
-        match (&self.conn, self.state.status, self.state.current()) {
+    async fn carry_out_steps(&mut self) -> Result<()> {
+        loop {
+            let now = self.now();
+            let step = self.machine.plan(now);
+            if step == Step::Wait {
+                return Ok(());
+            }
+            if self.machine.is_rewinding() && step.is_part_of_rewind() {
+                ash_failpoint::reach_async("rewind.step").await;
+            }
+            self.machine.begin(&step, now.instant);
+            let done = self.carry_out(step).await;
+            if self.effect.is_none() && self.machine.runtime.effect.is_some() {
+                // What it needs was not there: it has not begun.
+                self.machine.finish_effect();
+            }
+            done?;
+            self.observe();
+        }
+    }
+
+    /// Tells the machine what it cannot see itself.
+    fn observe(&mut self) {
+        let run = &mut self.machine.runtime;
+        run.tree.present = self.ctx.workspace.tree().is_some();
+        run.agent.self_started = self.link.tracker.has_self_started();
+        run.agent.commands_running = self.execs.is_busy();
+        self.limits.note_work(&self.machine);
+        self.machine.observe(Instant::now());
+        let turns_over = self.limits.note_turns(&self.machine);
+        if turns_over {
+            // Its files were captured, so their size is known.
+            self.record_resource_usage();
+        }
+    }
+
+    async fn carry_out(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Wait => Ok(()),
+            Step::InspectTree => {
+                self.inspect_tree();
+                Ok(())
+            }
+            Step::Commit { facts } => self.commit_facts(facts).await,
+            Step::CommitAndTell { facts } => {
+                self.commit_and_tell(facts).await?;
+                self.machine.set_interrupt_deadline(Instant::now());
+                Ok(())
+            }
+            Step::InterruptForClosing { facts } => self.commit_and_tell(facts).await,
+            Step::Tell { fact, input, say } => {
+                let fact = self.with_calls(fact).await?;
+                self.commit_facts(vec![fact]).await?;
+                self.tell(input, &say).await;
+                Ok(())
+            }
+            Step::BeginSelfStartedTurn => self.begin_self_started_turn().await,
+            Step::StopWaitingForBackground => self.stop_waiting_for_background().await,
+            Step::KillAgent => {
+                self.kill_agent().await;
+                Ok(())
+            }
+            Step::RetryWrite => self.retry_write().await,
+            Step::SayFull { facts } => {
+                if !facts.is_empty() {
+                    self.commit_facts(facts).await?;
+                }
+                self.machine.said_full();
+                Ok(())
+            }
+            Step::ReadLimits => self.read_limits().await,
+            Step::CheckDisk => self.check_disk_usage().await,
+            Step::NoteIdle { fact, over } => self.note_idle(fact, over).await,
+            Step::Retire => {
+                // A caller from here on finds another actor; what was asked before is still answered.
+                self.inbox.close();
+                Ok(())
+            }
+            Step::Start => {
+                self.begin_start();
+                Ok(())
+            }
+            Step::LeaveSandbox => {
+                self.leave_sandbox();
+                Ok(())
+            }
+            Step::EndSandbox => {
+                self.end_sandbox();
+                Ok(())
+            }
+            Step::LoseTree => self.lose_tree().await,
+            Step::Salvage => {
+                self.start_salvage();
+                Ok(())
+            }
+            Step::MakeTree => {
+                self.start_making_tree();
+                Ok(())
+            }
+            Step::AdmitWriters => {
+                self.admit_writers();
+                Ok(())
+            }
+            Step::Capture(occasion) => {
+                self.start_capture(occasion);
+                Ok(())
+            }
+            Step::CaptureImpossible(turn) => self.capture_impossible(turn).await,
+            Step::EndUncaptured { facts } => self.commit_facts(facts).await,
+            Step::AbandonRemoteWait => {
+                // It is saved here, and sent whenever that works: the next actor ends the turn.
+                self.remote_wait = None;
+                Ok(())
+            }
+            Step::HandleDeferred => self.handle_deferred().await,
+            Step::AnswerResumers => {
+                self.answer_resumers();
+                Ok(())
+            }
+            Step::AnswerForkers => self.answer_forkers().await,
+            Step::Pause => self.pause().await,
+            Step::ConcludeClosing => self.conclude_closing().await,
+            Step::TellSetting { setting, input } => self.tell_setting(setting, input).await,
+            Step::ChangeOptions => self.make_change().await,
+            Step::RefuseChange(failure) => {
+                self.refuse_change(failure);
+                Ok(())
+            }
+            Step::RefuseRewind(refusal) => self.refuse_rewind(refusal.into()).await,
+            Step::DiscardPreparedTree => {
+                self.discard_prepared_tree();
+                Ok(())
+            }
+            Step::PrepareRewind => self.start_prepare().await,
+            Step::PrepareWorkspaceRewind => self.start_compose().await,
+            Step::PrepareMemoryRewind => self.start_memory_rewind().await,
+            Step::Rewind { facts } => self.rewind(facts).await,
+        }
+    }
+
+    async fn finish_effect(&mut self, outcome: EffectOutcome) -> Result<()> {
+        self.effect = None;
+        let effect = self.machine.finish_effect();
+        match (outcome, effect) {
+            (EffectOutcome::Started(started), Some(Effect::Start { options_seen })) => {
+                self.on_started(*started, options_seen).await
+            }
+            (EffectOutcome::Captured(captured), Some(Effect::Capture(capture))) => {
+                self.on_captured(capture, captured).await
+            }
+            (EffectOutcome::SandboxEnded { incarnation, process, said }, _) => {
+                self.on_sandbox_ended(incarnation, process, said).await
+            }
+            (EffectOutcome::Salvaged(salvaged), _) => self.on_salvaged(salvaged).await,
+            (EffectOutcome::RewindPrepared(prepared), _) => self.on_rewind_prepared(prepared).await,
+            (EffectOutcome::TreeMade(made), _) => self.on_tree_made(made).await,
+            (EffectOutcome::Started(_) | EffectOutcome::Captured(_) | EffectOutcome::Panicked, _) => {
+                Err(Error::Gone)
+            }
+        }
+    }
+
+    /// Work beside the loop begins. The machine knows of it already.
+    fn begin_effect(&mut self, work: impl Future<Output = EffectOutcome> + Send + 'static) {
+        self.effect = Some(tokio::spawn(work));
+    }
+
+    fn show_phase(&self) {
+        let current = match (&self.link.conn, self.machine.log.status, self.machine.log.current()) {
             (None, SessionStatus::Starting, _) => SandboxPhase::Warming,
             (None, _, _) => SandboxPhase::Cold,
             (Some(_), _, Some(_)) => SandboxPhase::Running,
             (Some(_), _, None) => SandboxPhase::Waiting,
-        }
+        };
+        let idle_since = tokio::time::Instant::from_std(self.machine.runtime.idle.since);
+        self.ctx.phase.set(current, self.machine.is_evictable(), idle_since);
     }
 
-    async fn drive_effects(&mut self) -> Result<()> {
-        self.execs.expire(self.conn.as_ref().map(|hands| &hands.remote)).await;
-        self.end_unresponsive_agent().await;
-        self.retry_write().await?;
-        self.enforce_limits().await?;
-        self.stop_waiting_for_background().await?;
-        self.expire_requests().await?;
-        self.check_idle().await?;
-        self.drive_changes().await?;
-        if self.is_idle() && self.goes_at() <= Instant::now() {
-            // Whoever asks from here on finds another keeper; what was asked before is still answered.
-            self.inbox.close();
-        }
-        loop {
-            if self.effect.is_some() {
-                return Ok(());
-            }
-            if let Some(hands) = self.departing_sandbox.take() {
-                self.end_sandbox(hands);
-                return Ok(());
-            }
-            if self.make_way_for_writers().await? {
-                continue;
-            }
-            if self.answer_writers() {
-                continue;
-            }
-            if self.closing.is_some() {
-                self.drive_closing().await?;
-                if self.departing_sandbox.is_some() || self.closing.is_none() {
-                    continue;
-                }
-                return Ok(());
-            }
-            if self.handle_deferred().await? {
-                continue;
-            }
-            self.answer_resumers();
-            if self.drive_rewinding().await? || self.drive_waiting().await? {
-                continue;
-            }
-            match self.self_start_at() {
-                Some(at) if at > Instant::now() => return Ok(()),
-                Some(_) => {
-                    self.begin_self_started_turn().await?;
-                    continue;
-                }
-                None => {}
-            }
-            match self.state.next_step() {
-                NextStep::Wait => {
-                    if let Some(turn) = self.is_midway_due() {
-                        self.start_save(CaptureOccasion::Midway(turn));
-                    } else if self.is_capture_due() {
-                        self.start_save(CaptureOccasion::BetweenTurns);
-                    }
-                    return Ok(());
-                }
-                NextStep::Wake | NextStep::Tell { .. } if self.is_tree_broken() => self.lose_tree().await?,
-                NextStep::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
-                NextStep::Wake => self.begin_start(),
-                NextStep::Save { turn } if self.is_ephemeral() => {
-                    let over = self.end_of(CaptureOccasion::TurnEnd(turn), None);
-                    self.dirty = None;
-                    self.commit_facts(over.into_iter().collect()).await?;
-                }
-                NextStep::Save { .. } if self.remote_wait.is_some() => return Ok(()),
-                NextStep::Save { turn } if self.backs_off(turn) => return Ok(()),
-                NextStep::Save { turn } if self.tree().is_some() => {
-                    self.start_save(CaptureOccasion::TurnEnd(turn))
-                }
-                NextStep::Save { turn } => {
-                    let gone = Error::Save(
-                        "its files are not there any more: the machine went down before they were safe, or something removed them".to_owned(),
-                    );
-                    self.on_capture_failed(CaptureOccasion::TurnEnd(turn), gone).await?;
-                }
-                NextStep::Sleep if self.conn.is_none() => self.commit_asleep().await?,
-                NextStep::Sleep => self.begin_sandbox_end(),
-                NextStep::Commit { facts } => {
-                    self.note_and_tell(facts).await?;
-                    self.set_interrupt_deadline();
-                }
-                // It would work where its files are not: another one starts, with those of the last checkpoint.
-                NextStep::Tell { .. } if self.has_lost_tree() => self.begin_sandbox_end(),
-                NextStep::Tell { fact, input, say } => {
-                    let fact = self.with_calls(fact).await?;
-                    self.commit_facts(vec![fact]).await?;
-                    self.captured = Instant::now();
-                    self.tell(input, &say).await;
-                }
-            }
-        }
-    }
-
-    async fn finish_effect(&mut self, done: EffectOutcome) -> Result<()> {
-        match done {
-            EffectOutcome::Started(woken) => self.on_started(*woken).await,
-            EffectOutcome::Saved { occasion, result, began } => self.saved(occasion, result, began).await,
-            EffectOutcome::SandboxEnded { incarnation, process, said } => {
-                self.on_sandbox_ended(incarnation, process, said).await
-            }
-            EffectOutcome::Salvaged(salvaged) => self.salvaged(salvaged).await,
-            EffectOutcome::RewindPrepared(prepared) => self.prepared(prepared).await,
-            EffectOutcome::Panicked => Err(Error::Gone),
-            EffectOutcome::TreeMade(made) => self.on_tree_made(made).await,
-        }
+    /// Looks at the disk, for a machine that has to know.
+    fn inspect_tree(&mut self) {
+        let leftovers = self.ctx.live.has_leftovers(self.tree().is_some());
+        self.machine.runtime.tree.seen = Some(TreeInspection { broken: self.is_tree_broken(), leftovers });
     }
 
     /// The tree on disk is the newest there is, and this is its uid.
     fn tree(&self) -> Option<Option<u32>> {
-        self.workspace.tree()
+        self.ctx.workspace.tree()
     }
 
     /// Its files are never captured.
     fn is_ephemeral(&self) -> bool {
-        self.session.options.ephemeral == Some(true)
+        self.machine.runtime.profile.ephemeral
     }
 
     /// Others may be at work in its workspace.
     fn is_shared(&self) -> bool {
-        self.session.slug.is_some()
+        self.machine.runtime.profile.shared
     }
 
     fn touch(&mut self) {
-        if self.is_ephemeral() {
-            return;
-        }
-        let now = Instant::now();
-        self.dirty = Some(self.dirty.map_or(now, |since| since.min(now)));
-    }
-
-    /// What an agent writes by itself when it starts can wait: mostly a turn comes first, which is captured anyway,
-    /// and of many sessions made at once each would pay for another one's capture.
-    fn touch_later(&mut self) {
-        if self.is_ephemeral() {
-            return;
-        }
-        self.dirty.get_or_insert_with(|| Instant::now() + SETTLE_TIME_AFTER_START);
+        self.machine.runtime.touch(Instant::now());
     }
 }
 
-async fn next_record(records: Option<&mut RecordStream>) -> Option<ash_sandbox::JournalRecord> {
+async fn next_record(records: Option<&mut RecordStream>) -> Option<JournalRecord> {
     match records {
         Some(records) => records.next().await,
         None => std::future::pending().await,
     }
 }
 
-async fn finished(effect: Option<&mut JoinHandle<EffectOutcome>>) -> EffectOutcome {
+async fn finished(effect: Option<&mut EffectTask>) -> EffectOutcome {
     match effect {
         Some(task) => task.await.unwrap_or(EffectOutcome::Panicked),
         None => std::future::pending().await,
     }
 }
 
-async fn arrived(waiting: Option<&mut JoinHandle<Result<()>>>) -> Result<()> {
+async fn replicated(waiting: Option<&mut JoinHandle<Result<()>>>) -> Result<()> {
     match waiting {
         Some(task) => task.await.unwrap_or(Err(Error::Gone)),
         None => std::future::pending().await,
@@ -504,7 +480,7 @@ async fn arrived(waiting: Option<&mut JoinHandle<Result<()>>>) -> Result<()> {
 
 async fn until(deadline: Option<Instant>) {
     match deadline {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
 }

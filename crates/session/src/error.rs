@@ -1,6 +1,6 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
-use crate::state::CommandRefusal;
+use crate::machine::CommandRefusal;
 use ash_driver::ClaudeVersion;
 use ash_model::{
     AgentRuntime, FailureKind, LimitReached, ModelApiDialect, Problem, QuotaReached, SessionId, SessionLock,

@@ -5,7 +5,7 @@ use crate::{
     actor::{ActorMessage, ForkPoint},
     files::{FileSource, WorkspaceFiles},
     services::Services,
-    state::{CommandRefusal, SessionState, StateCommand},
+    machine::{CommandRefusal, LogState, StateCommand},
 };
 use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};
 use ash_snapshot::TreeId;
@@ -155,7 +155,7 @@ impl Sessions {
             then = if seq > shared {
                 let mut facts = self.rooms().store.facts(session.no).await?;
                 facts.retain(|event| event.seq <= seq);
-                let mut state = SessionState::new(shared);
+                let mut state = LogState::new(shared);
                 state.inherit(&then);
                 state.replay(&facts).conversation_point()
             } else {

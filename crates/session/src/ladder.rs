@@ -1,7 +1,7 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{live_directory::CheckpointFallback, path_list::PathList, state::SessionState};
+use crate::{live_directory::CheckpointFallback, path_list::PathList, machine::LogState};
 use ash_driver::{ConversationSource, ResumedConversation};
 use ash_model::{
     AdoptionPoint, EventSeq, Receipt, ResumeComparison, ResumePath, ResumeSource, Tier, TreeOrigin,
@@ -9,7 +9,7 @@ use ash_model::{
 use uuid::Uuid;
 
 /// Which conversation the agent is asked to take up.
-pub(crate) fn conversation_source(state: &SessionState, id: Uuid) -> ConversationSource {
+pub(crate) fn conversation_source(state: &LogState, id: Uuid) -> ConversationSource {
     match state.inherited_memory {
         Some(from) => ConversationSource::Fork { from, id },
         None if state.turns_delivered == 0 && state.turns.iter().all(|turn| turn.attempt == 0) => {
@@ -70,7 +70,7 @@ pub(crate) struct SalvageOnlyFiles {
 }
 
 pub(crate) fn receipt(
-    state: &SessionState,
+    state: &LogState,
     origin: StartTreeOrigin,
     recalled: &RecalledConversation,
     others: ReceiptDetails<'_>,
@@ -108,7 +108,7 @@ pub(crate) fn receipt(
 }
 
 /// What of the log is gone, and what stands elsewhere now.
-fn lost_log(state: &SessionState) -> Vec<String> {
+fn lost_log(state: &LogState) -> Vec<String> {
     let missing = state.missing.iter().map(|(first, last)| match first == last {
         true => format!("event {first} of the log: no witness has it any more"),
         false => format!("events {first} to {last} of the log: no witness has them any more"),
@@ -121,7 +121,7 @@ fn lost_log(state: &SessionState) -> Vec<String> {
 }
 
 fn lost_files(
-    state: &SessionState,
+    state: &LogState,
     origin: StartTreeOrigin,
     salvage: Option<&SalvageOnlyFiles>,
 ) -> Vec<String> {
@@ -134,7 +134,7 @@ fn lost_files(
 }
 
 /// What was done since the checkpoint that came back is not in the files any more.
-fn since_the_checkpoint(state: &SessionState, salvage: Option<&SalvageOnlyFiles>) -> Vec<String> {
+fn since_the_checkpoint(state: &LogState, salvage: Option<&SalvageOnlyFiles>) -> Vec<String> {
     let aside = match (state.salvaged, salvage) {
         (Some(number), Some(SalvageOnlyFiles { unreadable: Some(why), .. })) => {
             Some(format!(": see salvage checkpoint {number}; it could not be compared ({why})"))
@@ -160,7 +160,7 @@ fn since_the_checkpoint(state: &SessionState, salvage: Option<&SalvageOnlyFiles>
     }
 }
 
-fn tier(state: &SessionState, recalled: &RecalledConversation, lost: &mut Vec<String>) -> Tier {
+fn tier(state: &LogState, recalled: &RecalledConversation, lost: &mut Vec<String>) -> Tier {
     let Some(found) = &recalled.found else { return Tier::Fresh };
     if !found.is_found {
         if state.turns_delivered == 0 {
@@ -205,8 +205,8 @@ mod tests {
         }
     }
 
-    fn with(told: u64) -> SessionState {
-        let mut state = SessionState::new(0);
+    fn with(told: u64) -> LogState {
+        let mut state = LogState::new(0);
         state.turns_delivered = told;
         state
     }
@@ -262,7 +262,7 @@ mod tests {
         let mut files = PathList::default();
         files.add("workspace", b"later.txt");
         let salvage = SalvageOnlyFiles { files, unreadable: None };
-        let lost = |state: &SessionState, origin, salvage: &SalvageOnlyFiles| {
+        let lost = |state: &LogState, origin, salvage: &SalvageOnlyFiles| {
             let others = ReceiptDetails { salvage: Some(salvage), ..ReceiptDetails::default() };
             receipt(state, origin, &recalled(true, 3), others).lost
         };

@@ -3,7 +3,7 @@
 use crate::{
     Result, Sessions,
     actor::{ActorMessage, OptionsChange},
-    state::StateCommand,
+    machine::StateCommand,
 };
 use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, SessionRowId};
 use ash_store::{EventQuery, SessionRow};

@@ -6,6 +6,7 @@ use crate::{
     encryption_keys,
     follower::SessionBells,
     live_directory::{LiveDirectory, UidPool},
+    machine::SessionProfile,
     pool::SandboxPool,
     queued_messages::QueuedMessageLedger,
     trusted_clock::TrustedClock,
@@ -379,6 +380,23 @@ impl Services {
     /// How many sandboxes are made of an agent before they are wanted.
     pub(crate) fn prewarm(&self, needs: &SandboxRequirements) -> usize {
         needs.prewarm.map_or(self.settings.prewarm, |count| count as usize)
+    }
+
+    /// What a session's options and the settings say about its life.
+    pub(crate) fn profile(&self, session: &SessionRow) -> SessionProfile {
+        let (options, settings) = (&session.options, &self.settings);
+        let seconds = |own: Option<u64>, usual: Duration| own.map_or(usual, Duration::from_secs);
+        let idle_timeout = seconds(options.idle_timeout, settings.idle_timeout);
+        SessionProfile {
+            ephemeral: options.ephemeral == Some(true),
+            shared: session.slug.is_some(),
+            client_key: options.own_provider.is_some(),
+            idle_timeout: Some(idle_timeout).filter(|timeout| !timeout.is_zero()),
+            max_background_wait: seconds(options.max_wait, settings.max_wait),
+            checkpoint_every: Some(settings.checkpoint_every).filter(|every| !every.is_zero()),
+            interrupt_grace: settings.interrupt_grace,
+            durability: options.durability.unwrap_or(settings.durability),
+        }
     }
 
     /// The way to a model: the server's, or the one that the client brought.

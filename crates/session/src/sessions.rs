@@ -13,7 +13,7 @@ use crate::{
     keyed_mutex::KeyedMutex,
     pool::{Admission, PoolCounts, SandboxPermit, SandboxPhase},
     services::Services,
-    state::{StateCommand, Turn, WakePolicy},
+    machine::{StateCommand, Turn, WakePolicy},
 };
 use ash_model::{
     BusyPolicy, LogCursor, MessageOptions, Receipt, SessionId, SessionLock, SessionMetadata, SessionRowId,

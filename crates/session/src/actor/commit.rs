@@ -4,26 +4,29 @@ use super::SessionActor;
 use crate::{
     Error, Result,
     queued_messages::NewQueuedMessage,
-    state::{SessionState, StateCommand, Turn, TurnPhase},
+    machine::{PreparedCommit, StateCommand, TurnPhase},
 };
 use ash_driver::AgentInput;
-use ash_model::{Fact, JournalPosition, MessageDelta, NewEvent, SessionStatus, TurnId, UsageIncrement};
+use ash_model::{Fact, JournalPosition, MessageDelta, SessionStatus, UsageIncrement};
 use ash_store::{Checkpoint, LogAppend};
 
 impl SessionActor {
     /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
     pub(super) async fn tell(&mut self, input: u64, say: &AgentInput) {
         if let AgentInput::Prompt { turn, .. } = say {
-            self.tracker.expect(*turn);
+            self.link.tracker.expect(*turn);
         }
-        let Some(hands) = &self.conn else { return };
+        let Some(hands) = &self.link.conn else { return };
         // A dead shim shows in its records; nothing more to do here.
-        hands.remote.input(hands.process, input, self.driver.tell(say)).await.ok();
+        hands.remote.input(hands.process, input, self.ctx.driver.tell(say)).await.ok();
     }
 
-    /// Puts facts into the log, all or none, and tells whoever listens.
+    /// Puts facts into the log, all or none, and tells everybody who listens.
     pub(super) async fn commit_facts(&mut self, facts: Vec<Fact>) -> Result<()> {
-        self.commit(facts, Vec::new(), None, None).await
+        match facts.is_empty() {
+            true => Ok(()),
+            false => self.commit(facts, Vec::new(), None, None).await,
+        }
     }
 
     pub(super) async fn commit(
@@ -33,43 +36,15 @@ impl SessionActor {
         position: Option<JournalPosition>,
         checkpoint: Option<Checkpoint>,
     ) -> Result<()> {
-        let at = self.services.clock();
-        let first = self.state.last_seq + 1;
-        let mut state = self.state.clone();
-        let mut notes = Vec::with_capacity(facts.len());
-        for fact in facts {
-            for fact in state.with_joined(fact) {
-                let turn = turn_of(&fact).or_else(|| said_in(&state, &fact));
-                state.apply(first + notes.len() as u64, &fact);
-                notes.push(NewEvent { turn, at, fact });
-            }
-        }
-        let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
-        if ended > 0 && state.turns.is_empty() && state.status == SessionStatus::Active {
-            let fact = Fact::Idle { ms: 0, left_ms: None, evicted: false };
-            state.apply(first + notes.len() as u64, &fact);
-            notes.push(NewEvent { turn: None, at, fact });
-        }
-        // The time of a lock begins when the turn that its holder sent is over.
-        let finished = |turn: &Turn| {
-            let ends =
-                |note: &NewEvent| matches!(note.fact, Fact::Finished { turn: over, .. } if over == turn.id);
-            turn.lock.filter(|_| notes.iter().any(ends))
-        };
-        let locks: Vec<u64> = self.state.turns.iter().filter_map(finished).collect();
-        let renewal =
-            state.lock().filter(|lock| state.status != SessionStatus::Ended && locks.contains(&lock.number));
-        if let Some(fact) = renewal.and_then(|lock| super::lock::renewal(lock, at)) {
-            state.apply(first + notes.len() as u64, &fact);
-            notes.push(NewEvent { turn: None, at, fact });
-        }
-        let noted = !notes.is_empty();
-        let used: Vec<UsageIncrement> = notes.iter().filter_map(|note| used(&note.fact)).collect();
-        let resting = checkpoint.is_some() || state.status != self.state.status;
+        let at = self.ctx.services.clock();
+        let PreparedCommit { events, mut state, finished_turns } = self.machine.log.prepare(facts, at);
+        let noted = !events.is_empty();
+        let used: Vec<UsageIncrement> = events.iter().filter_map(|event| used(&event.fact)).collect();
+        let resting = checkpoint.is_some() || state.status != self.machine.log.status;
         let append = LogAppend {
-            session: self.session.no,
-            first_seq: first,
-            events: notes,
+            session: self.ctx.session.no,
+            first_seq: self.machine.log.last_seq + 1,
+            events,
             deltas,
             turns: state.take_changed_turns(),
             summary: state.summary(),
@@ -78,67 +53,67 @@ impl SessionActor {
             at,
         };
         let requeued = !append.turns.is_empty();
-        self.services.store.append(&self.lease, append).await?;
-        let before = std::mem::replace(&mut self.state, state).status;
+        self.ctx.services.store.append(&self.ctx.lease, append).await?;
+        let before = std::mem::replace(&mut self.machine.log, state).status;
         if requeued {
             self.settle_queue();
         }
         self.forget_key(before).await;
         self.allow(position).await;
         if noted {
-            self.deltas = 0;
+            self.link.deltas = 0;
         }
         if resting {
-            self.services.notify_replicator();
+            self.ctx.services.notify_replicator();
         }
-        used.iter().for_each(|used| self.services.watch.used(used));
-        (0..ended).for_each(|_| self.services.watch.turn_over());
-        self.services.bells.ring(self.session.no);
+        used.iter().for_each(|used| self.ctx.services.watch.used(used));
+        (0..finished_turns).for_each(|_| self.ctx.services.watch.turn_over());
+        self.ctx.services.bells.ring(self.ctx.session.no);
         Ok(())
     }
 
     /// What waits here now is what counts towards the tenant's quotas.
     pub(super) fn settle_queue(&self) {
-        let waiting = self.state.turns.iter().filter(|turn| turn.phase == TurnPhase::Queued);
+        let waiting = self.machine.log.turns.iter().filter(|turn| turn.phase == TurnPhase::Queued);
         let waiting = waiting.map(|turn| (turn.id, &turn.content, &turn.options));
-        self.services.queued.settle(&self.session.tenant, self.session.no, waiting);
+        self.ctx.services.queued.settle(&self.ctx.session.tenant, self.ctx.session.no, waiting);
     }
 
     /// Whether the quotas of the session and its tenant have room for a message.
     pub(super) fn admit_to_queue(&self, wish: &StateCommand) -> Result<()> {
         let StateCommand::Prompt { turn, content, ask, .. } = wish else { return Ok(()) };
-        let (tenant, session) = (&self.session.tenant, self.session.no);
+        let (tenant, session) = (&self.ctx.session.tenant, self.ctx.session.no);
         let new = NewQueuedMessage { tenant, session, turn: *turn, content, ask };
-        Ok(self.services.queued.admit(&self.services.settings.quotas, &new)?)
+        Ok(self.ctx.services.queued.admit(&self.ctx.services.settings.quotas, &new)?)
     }
 
     /// A key that a client brought is kept as long as the session is active, or may go on by itself.
     async fn forget_key(&mut self, before: SessionStatus) {
         let rests = matches!(
-            self.state.status,
+            self.machine.log.status,
             SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended
         );
-        if self.session.options.own_provider.is_none() || !rests || before == self.state.status {
+        if self.ctx.session.options.own_provider.is_none() || !rests || before == self.machine.log.status {
             return;
         }
-        self.services.client_credentials.forget(self.session.no);
-        if let Some(hands) = &self.conn {
+        self.ctx.services.client_credentials.forget(self.ctx.session.no);
+        if let Some(hands) = &self.link.conn {
             hands.remote.set_egress(None).await.ok();
         }
     }
 
     /// Whether a wish that wakes the session needs a key that nobody has. With one, a sandbox that is there gets it.
     pub(super) async fn lacks_client_key(&self) -> bool {
-        if self.session.options.own_provider.is_none() {
+        if self.ctx.session.options.own_provider.is_none() {
             return false;
         }
-        match (self.services.client_credentials.get(self.session.no), &self.conn) {
+        match (self.ctx.services.client_credentials.get(self.ctx.session.no), &self.link.conn) {
             // The agent that runs talks to somebody else; the next one is given it when it starts.
-            (Some(_), Some(_)) if self.state.agent_options_outdated => false,
+            (Some(_), Some(_)) if self.machine.log.agent_options_outdated => false,
             (Some(way), Some(hands)) => hands.remote.set_egress(Some(way)).await.is_err(),
             (Some(_), None) => false,
             // Its shim has it, from a server that died.
-            (None, Some(_)) => self.state.status != SessionStatus::Active,
+            (None, Some(_)) => self.machine.log.status != SessionStatus::Active,
             (None, None) => true,
         }
     }
@@ -146,14 +121,14 @@ impl SessionActor {
     /// Tells the shim what is left of the budgets, if that has changed: it holds to them while no server lives.
     /// `heard`: so much of the journal is counted, if it is more than before.
     pub(super) async fn allow(&mut self, heard: Option<JournalPosition>) {
-        let Some(hands) = &mut self.conn else { return };
-        let left = self.state.remaining_budget();
+        let Some(hands) = &mut self.link.conn else { return };
+        let left = self.machine.log.remaining_budget();
         if hands.allowed == Some(left) {
             return;
         }
         let heard = heard.filter(|heard| heard.incarnation == hands.incarnation);
         let position = heard.map_or(hands.position, |heard| heard.position.max(hands.position));
-        let allowance = left.allowance(&self.services.settings.prices, position);
+        let allowance = left.allowance(&self.ctx.services.settings.prices, position);
         if hands.remote.set_allowance(hands.process, Some(allowance)).await.is_ok() {
             hands.allowed = Some(left);
         }
@@ -168,57 +143,9 @@ impl SessionActor {
     }
 }
 
-fn turn_of(fact: &Fact) -> Option<TurnId> {
-    match fact {
-        Fact::Queued { turn, .. }
-        | Fact::SelfStarted { turn }
-        | Fact::Steering { turn, .. }
-        | Fact::Steered { turn, .. }
-        | Fact::Started { turn, .. }
-        | Fact::Continued { turn, .. }
-        | Fact::Interrupting { turn, .. }
-        | Fact::Rested { turn, .. }
-        | Fact::Finished { turn, .. }
-        | Fact::Cut { turn, .. } => Some(*turn),
-        Fact::Saved(saved) => saved.turn,
-        Fact::PermissionRequested(asked) => asked.turn,
-        Fact::Answered { turn, .. } => *turn,
-        Fact::SaveFailed { turn, .. } => *turn,
-        Fact::Used(used) => used.turn,
-        Fact::BudgetReached(reached) => reached.turn,
-        Fact::Created { .. }
-        | Fact::Forked { .. }
-        | Fact::Said { .. }
-        | Fact::Setting { .. }
-        | Fact::Awake { .. }
-        | Fact::Asleep { .. }
-        | Fact::Resuming
-        | Fact::Resumed { .. }
-        | Fact::ResumeFailed { .. }
-        | Fact::Paused
-        | Fact::Stopped
-        | Fact::Failed { .. }
-        | Fact::Rewound(_)
-        | Fact::WorkspaceRewound(_)
-        | Fact::Idle { .. }
-        | Fact::Configured { .. }
-        | Fact::Labelled { .. }
-        | Fact::Requeued { .. }
-        | Fact::Locked { .. }
-        | Fact::Unlocked { .. }
-        | Fact::Adopted(_)
-        | Fact::Missing
-        | Fact::Ended => None,
-    }
-}
-
 fn used(fact: &Fact) -> Option<UsageIncrement> {
     match fact {
         Fact::Used(used) => Some(used.clone()),
         _ => None,
     }
-}
-
-fn said_in(state: &SessionState, fact: &Fact) -> Option<TurnId> {
-    matches!(fact, Fact::Said { .. }).then(|| state.current().map(|turn| turn.id)).flatten()
 }

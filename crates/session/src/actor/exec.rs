@@ -3,17 +3,16 @@
 use super::{ReplySender, SessionActor};
 use crate::{
     Error, Result,
-    state::CommandRefusal,
+    machine::CommandRefusal,
     workspace::{COMMANDS, FIRST_COMMAND},
 };
-use ash_model::{Problem, SessionStatus};
+use ash_model::Problem;
 use ash_sandbox::{JournalPayload, ProcessExit, ProcessSpec, SandboxHandle, SandboxLayout};
 use ash_store::SessionRow;
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, Instant},
 };
-use tokio::time::Instant;
 
 /// What one command may print before the rest is dropped (and said to be).
 const OUTPUT: usize = 10 << 20;
@@ -47,19 +46,20 @@ struct RunningExec {
 
 impl SessionActor {
     pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: ReplySender<ExecOutput>) {
-        if self.has_lost_tree() || self.is_tree_broken() {
+        if self.machine.has_lost_tree() || self.is_tree_broken() {
             reply.send(Err(Error::TreeLost)).ok();
             return;
         }
         let Some(hands) = self
+            .link
             .conn
             .as_ref()
-            .filter(|_| self.state.status == SessionStatus::Active && self.closing.is_none())
+            .filter(|_| self.machine.takes_commands())
         else {
-            reply.send(Err(CommandRefusal::WrongStatus(self.state.status).into())).ok();
+            reply.send(Err(CommandRefusal::WrongStatus(self.machine.log.status).into())).ok();
             return;
         };
-        let inside = &self.services.inside(&self.live);
+        let inside = &self.ctx.services.inside(&self.ctx.live);
         let env = match self.environment(inside).await {
             Ok(env) => env,
             Err(error) => {
@@ -87,11 +87,11 @@ impl SessionActor {
 
     /// What a command finds in its environment: the same as the agent, but for what is the agent program's own.
     async fn environment(&self, inside: &SandboxLayout) -> Result<BTreeMap<String, String>> {
-        let SessionRow { no, tenant, agent, version, .. } = &self.session;
-        let mut env = self.services.base_env(&self.session, inside);
-        let version = self.services.store.version(tenant, agent, *version).await?;
+        let SessionRow { no, tenant, agent, version, .. } = &self.ctx.session;
+        let mut env = self.ctx.services.base_env(&self.ctx.session, inside);
+        let version = self.ctx.services.store.version(tenant, agent, *version).await?;
         env.extend(version.map(|version| version.env.expose()).unwrap_or_default());
-        match self.services.store.env(*no).await {
+        match self.ctx.services.store.env(*no).await {
             Ok(own) => env.extend(own.expose()),
             // The receipt of the resume has said so.
             Err(ash_store::Error::Sealed) => {}

@@ -4,7 +4,7 @@ use super::{
     enter::SandboxShare,
     start::{AgentProgram, SessionStartJob, failed},
 };
-use crate::{Result, agent_logs::LogLineSource, blocking, ladder::RecalledConversation, state::TurnPhase};
+use crate::{Result, agent_logs::LogLineSource, blocking, ladder::RecalledConversation, machine::TurnPhase};
 use ash_driver::{AgentDriver, AgentEvent, AgentInput, AgentLaunch, ResumedConversation, TurnTracker};
 use ash_model::secrets::fill_secrets;
 use ash_sandbox::{JournalPayload, JournalRecord, ProcessSpec, RecordStream, SandboxLayout, write_private};

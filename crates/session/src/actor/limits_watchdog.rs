@@ -10,20 +10,18 @@ use crate::{
     live_directory::LiveDirectory,
     resource_limits::{self, of_disk},
     services::Services,
-    state::TurnPhase,
+    machine::{Machine, TurnTimeLimit},
 };
-use ash_model::{
-    Fact, Incarnation, LimitKind, LimitReached, ResourceLimits, ResourceUsage, SessionStatus, TurnId,
-};
+use ash_model::{Incarnation, LimitReached, ResourceLimits, ResourceUsage};
 use ash_snapshot::DiskUsage;
 use ash_store::EventQuery;
 use std::{
     ops::RangeInclusive,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 
 /// How often it is looked at the disk while a turn or a command runs, and while nothing does.
 const CHECK_INTERVAL_BUSY: Duration = Duration::from_secs(1);
@@ -42,9 +40,6 @@ const QUIET_WALK_TIME_DIVISOR: u32 = 2000;
 const RECORD_INTERVAL: Duration = Duration::from_secs(15);
 const MIN_RECORDED_CPU_MS: u64 = 100;
 
-/// A turn in one of its attempts, and since when it runs.
-type TurnAttempt = (TurnId, u32);
-
 /// Of a sandbox that goes everything is written down, else what is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResourceRecordMode {
@@ -54,8 +49,6 @@ pub(super) enum ResourceRecordMode {
 
 pub(super) struct LimitsWatchdog {
     bounds: Option<ResourceLimits>,
-    turn: Option<(TurnAttempt, Instant)>,
-    next: Instant,
     /// What the tree took at least when it was last looked at or captured, and the disk as a whole.
     known: Option<(DiskUsage, DiskUsage)>,
     /// What it took when it was last looked at.
@@ -72,8 +65,6 @@ pub(super) struct LimitsWatchdog {
     tallied: Instant,
     /// What was written down last.
     last_recorded: Arc<Mutex<Option<ResourceUsage>>>,
-    /// Its files took too much, for which its sandbox is ended.
-    full: Option<LimitReached>,
 }
 
 impl LimitsWatchdog {
@@ -81,8 +72,6 @@ impl LimitsWatchdog {
         let now = Instant::now();
         LimitsWatchdog {
             bounds: None,
-            turn: None,
-            next: now,
             known: None,
             measured: None,
             stale: true,
@@ -92,22 +81,25 @@ impl LimitsWatchdog {
             used: false,
             tallied: now,
             last_recorded: Arc::default(),
-            full: None,
         }
-    }
-
-    /// Options were changed.
-    pub(super) fn forget_bounds(&mut self) {
-        self.bounds = None;
     }
 
     /// Another sandbox. Nobody has done anything in it yet.
     pub(super) fn begin(&mut self) {
-        let LimitsWatchdog { bounds, turn, busy, known, measured: weighed, .. } =
+        let LimitsWatchdog { bounds, busy, known, measured, .. } =
             std::mem::replace(self, LimitsWatchdog::new());
-        let next = Instant::now() + CHECK_INTERVAL_QUIET;
-        *self =
-            LimitsWatchdog { bounds, turn, busy, known, measured: weighed, next, ..LimitsWatchdog::new() };
+        *self = LimitsWatchdog { bounds, busy, known, measured, ..LimitsWatchdog::new() };
+    }
+
+    /// A turn or a command runs in the sandbox.
+    pub(super) fn note_work(&mut self, machine: &Machine) {
+        self.used |= machine.is_watched_at_work();
+    }
+
+    /// Whether a turn is over since this was last asked.
+    pub(super) fn note_turns(&mut self, machine: &Machine) -> bool {
+        let busy = machine.log.current().is_some();
+        std::mem::replace(&mut self.busy, busy) && !busy
     }
 
     /// A capture has seen the whole tree.
@@ -146,124 +138,80 @@ fn disk(path: &Path) -> Option<DiskUsage> {
 impl SessionActor {
     /// Since when a turn runs that somebody else began.
     pub(super) async fn note_when_begun(&mut self) -> Result<()> {
-        let Some((attempt, after)) = self.attempt().zip(self.state.current().map(|turn| turn.seq)) else {
+        let attempt = self.machine.running_attempt();
+        let Some((attempt, after)) = attempt.zip(self.machine.log.current().map(|turn| turn.seq)) else {
             return Ok(());
         };
         let kinds = vec!["stirred", "started", "continued"];
         let query = EventQuery { after: after.saturating_sub(1), limit: 1000, kinds };
-        let events = self.services.store.events(self.session.no, &query).await?;
-        let begun = events.iter().rfind(|event| event.turn == Some(attempt.0)).map(|event| event.at);
-        let ms = begun.map_or(0, |at| self.services.clock().0.saturating_sub(at.0));
+        let events = self.ctx.services.store.events(self.ctx.session.no, &query).await?;
+        let begun = events.iter().rfind(|event| event.turn == Some(attempt.turn)).map(|event| event.at);
+        let ms = begun.map_or(0, |at| self.ctx.services.clock().0.saturating_sub(at.0));
         let ago = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         let now = Instant::now();
-        self.limits.turn = Some((attempt, now.checked_sub(ago).unwrap_or(now)));
+        self.machine.runtime.limits.running = Some((attempt, now.checked_sub(ago).unwrap_or(now)));
         Ok(())
-    }
-
-    fn attempt(&self) -> Option<TurnAttempt> {
-        let running = self.state.current().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. }))?;
-        Some((running.id, running.attempt))
-    }
-
-    pub(super) async fn enforce_limits(&mut self) -> Result<()> {
-        let attempt = self.attempt();
-        if self.limits.turn.map(|(attempt, _)| attempt) != attempt {
-            self.limits.turn = attempt.map(|attempt| (attempt, Instant::now()));
-        }
-        // When it is over its files were captured, so that one knows what they take.
-        let busy = self.state.current().is_some();
-        if std::mem::replace(&mut self.limits.busy, busy) && !busy {
-            self.record_resource_usage();
-        }
-        self.say_that_it_is_full().await?;
-        if self.conn.is_none() || self.closing.is_some() {
-            return Ok(());
-        }
-        if busy || self.execs.is_busy() {
-            self.limits.used = true;
-            self.limits.next = self.limits.next.min(Instant::now() + CHECK_INTERVAL_BUSY);
-        }
-        let bounds = match self.limits.bounds {
-            Some(bounds) => bounds,
-            None => self.learn_bounds().await?,
-        };
-        self.stop_late_turn(bounds.turn_seconds).await?;
-        self.check_disk_usage(of_disk(&bounds).unwrap_or(DiskUsage::UNLIMITED)).await
     }
 
     /// What is in force. And what the last checkpoint held is a good guess at what the tree takes.
-    async fn learn_bounds(&mut self) -> Result<ResourceLimits> {
-        let bounds = *self.limits.bounds.insert(self.services.bounds(&self.session).await?);
-        if let (None, Some(number)) = (self.limits.known, self.state.checkpoint)
-            && let Some(last) = self.services.store.checkpoint(self.lease.workspace, number).await?
+    pub(super) async fn read_limits(&mut self) -> Result<()> {
+        let bounds = self.ctx.services.bounds(&self.ctx.session).await?;
+        self.limits.bounds = Some(bounds);
+        self.machine.runtime.limits.bounds =
+            bounds.turn_seconds.map_or(TurnTimeLimit::None, TurnTimeLimit::Seconds);
+        if let (None, Some(number)) = (self.limits.known, self.machine.log.checkpoint)
+            && let Some(last) = self.ctx.services.store.checkpoint(self.ctx.lease.workspace, number).await?
         {
-            self.limits.captured(DiskUsage { bytes: last.bytes, files: last.files }, &self.live);
-        }
-        Ok(bounds)
-    }
-
-    pub(super) fn limits_deadline(&self) -> Option<Instant> {
-        self.conn.as_ref().filter(|_| self.closing.is_none())?;
-        let late = self.turn_ends().filter(|_| !self.state.was_asked_to_stop());
-        [late, Some(self.limits.next)].into_iter().flatten().min()
-    }
-
-    fn turn_ends(&self) -> Option<Instant> {
-        let seconds = self.limits.bounds.and_then(|bounds| bounds.turn_seconds)?;
-        self.limits.turn.and_then(|(_, began)| began.checked_add(Duration::from_secs(seconds)))
-    }
-
-    /// As by an interrupt; whoever does not stop then is ended.
-    async fn stop_late_turn(&mut self, seconds: Option<u64>) -> Result<()> {
-        let (Some(seconds), Some((_, began))) = (seconds, self.limits.turn) else { return Ok(()) };
-        if self.turn_ends().is_none_or(|at| at > Instant::now()) {
-            return Ok(());
-        }
-        let facts =
-            self.state.stop_turn_for_limit((LimitKind::TurnSeconds, seconds, began.elapsed().as_secs()));
-        if !facts.is_empty() {
-            self.note_and_tell(facts).await?;
-            self.set_interrupt_deadline();
+            self.limits.captured(DiskUsage { bytes: last.bytes, files: last.files }, &self.ctx.live);
         }
         Ok(())
     }
 
-    async fn check_disk_usage(&mut self, most: DiskUsage) -> Result<()> {
+    pub(super) async fn check_disk_usage(&mut self) -> Result<()> {
         let now = Instant::now();
-        if self.limits.next > now || self.limits.full.is_some() {
-            return Ok(());
-        }
+        let most = self.limits.bounds.as_ref().and_then(of_disk).unwrap_or(DiskUsage::UNLIMITED);
         if now >= self.limits.tallied + RECORD_INTERVAL {
             self.record_resource_usage();
         }
-        let busy = self.state.current().is_some() || self.execs.is_busy();
+        let busy = self.machine.is_watched_at_work();
         self.limits.stale |= busy;
-        self.limits.next = now + if busy { CHECK_INTERVAL_BUSY } else { CHECK_INTERVAL_QUIET };
-        if let Some(walk) = &self.limits.walk {
-            if !walk.is_finished() {
-                self.limits.next = now + WALK_POLL_INTERVAL;
-                return Ok(());
+        let mut next = now + if busy { CHECK_INTERVAL_BUSY } else { CHECK_INTERVAL_QUIET };
+        match &self.limits.walk {
+            Some(walk) if walk.is_finished() => {
+                self.machine.runtime.limits.next_disk_check = next;
+                return self.on_disk_usage(most).await;
             }
-            return self.on_disk_usage(most).await;
+            Some(_) => next = now + WALK_POLL_INTERVAL,
+            None => {
+                if self.begin_walk(most, busy, now).await? {
+                    next = now + WALK_POLL_INTERVAL;
+                }
+            }
         }
-        let Some(disk) = disk(&self.live.workspace()) else { return Ok(()) };
+        self.machine.runtime.limits.next_disk_check = next;
+        Ok(())
+    }
+
+    /// Looks at the tree if it may take more than it may. True: it is being looked at.
+    async fn begin_walk(&mut self, most: DiskUsage, busy: bool, now: Instant) -> Result<bool> {
+        let Some(disk) = disk(&self.ctx.live.workspace()) else { return Ok(false) };
         // They are on no disk.
-        let run = self.live.run();
+        let run = self.ctx.live.run();
         let scratch = blocking(move || Ok(ash_sandbox::scratch_files(&run))).await?;
         let most_there = DiskUsage { files: most.files.saturating_sub(scratch), ..most };
-        if self.limits.is_due(most_there, disk, now) {
-            self.limits.known = self.limits.known.map(|(weight, _)| (weight, disk));
-            self.limits.stale = busy;
-            let (rooms, common) = (self.services.clone(), self.workspace.clone());
-            let walk = async move {
-                let (weight, took) = rooms.weigh(&common.live, most).await?;
-                common.set_disk_usage(weight);
-                Ok((weight, took))
-            };
-            self.limits.walk = Some(tokio::spawn(walk));
-            self.limits.next = now + WALK_POLL_INTERVAL;
+        if !self.limits.is_due(most_there, disk, now) {
+            return Ok(false);
         }
-        Ok(())
+        self.limits.known = self.limits.known.map(|(weight, _)| (weight, disk));
+        self.limits.stale = busy;
+        let (services, workspace) = (self.ctx.services.clone(), self.ctx.workspace.clone());
+        let walk = async move {
+            let (weight, took) = services.weigh(&workspace.live, most).await?;
+            workspace.set_disk_usage(weight);
+            Ok((weight, took))
+        };
+        self.limits.walk = Some(tokio::spawn(walk));
+        Ok(true)
     }
 
     async fn on_disk_usage(&mut self, most: DiskUsage) -> Result<()> {
@@ -279,12 +227,12 @@ impl SessionActor {
             Err(_) => return Ok(()),
         };
         let before = self.limits.known.map(|(_, disk)| disk);
-        self.limits.known = before.or_else(|| disk(&self.live.workspace())).map(|disk| (weight, disk));
+        self.limits.known = before.or_else(|| disk(&self.ctx.live.workspace())).map(|disk| (weight, disk));
         // Of one in which nothing was done nobody wants to know at once.
         if self.limits.measured.replace(weight) != Some(weight) && self.limits.used {
             self.record_resource_usage();
         }
-        let turn = self.attempt().map(|(turn, _)| turn);
+        let turn = self.machine.running_attempt().map(|attempt| attempt.turn);
         match resource_limits::reached(turn, weight, most) {
             Some(reached) => self.end_sandbox_for_limit(reached).await,
             None => Ok(()),
@@ -292,53 +240,37 @@ impl SessionActor {
     }
 
     fn not_weighed(&self, error: &Error) -> Result<()> {
-        tracing::debug!(session = %self.session.id, %error, "nobody knows what the files take");
+        tracing::debug!(session = %self.ctx.session.id, %error, "nobody knows what the files take");
         Ok(())
     }
 
     /// At once: what is asked to stop goes on writing meanwhile. The turn is captured as it is, and over.
     async fn end_sandbox_for_limit(&mut self, reached: LimitReached) -> Result<()> {
-        tracing::warn!(session = %self.session.id, which = reached.kind.as_str(), used = reached.used, "the files of a session take too much: its sandbox is ended");
-        self.commit_facts(self.state.stop_turn_for_limit((reached.kind, reached.limit, reached.used)))
+        tracing::warn!(session = %self.ctx.session.id, which = reached.kind.as_str(), used = reached.used, "the files of a session take too much: its sandbox is ended");
+        self.commit_facts(self.machine.log.stop_turn_for_limit((reached.kind, reached.limit, reached.used)))
             .await?;
         self.execs.fail(&reached.problem());
-        (self.interrupt_deadline, self.limits.full) = (None, Some(reached));
-        self.begin_sandbox_end();
-        Ok(())
-    }
-
-    /// When its turn is over the session says why it does not go on.
-    async fn say_that_it_is_full(&mut self) -> Result<()> {
-        let calm = self.conn.is_none() && self.departing_sandbox.is_none() && self.effect.is_none();
-        let Some(reached) = self.limits.full.filter(|_| calm && self.state.is_at_rest()) else {
-            return Ok(());
-        };
-        if matches!(
-            self.state.status,
-            SessionStatus::Starting | SessionStatus::Active | SessionStatus::Paused
-        ) {
-            self.commit_facts(vec![Fact::Failed { problem: reached.problem() }]).await?;
-        }
-        self.limits.full = None;
+        self.machine.ended_for_limit(reached);
+        self.leave_sandbox();
         Ok(())
     }
 
     /// Beside the session's own work: nobody waits for it.
-    fn record_resource_usage(&mut self) {
+    pub(super) fn record_resource_usage(&mut self) {
         self.limits.tallied = Instant::now();
-        let Some(hands) = &self.conn else { return };
-        tokio::spawn(self.tallying(hands.incarnation, ResourceRecordMode::News));
+        let Some(hands) = &self.link.conn else { return };
+        tokio::spawn(self.recording_resource_usage(hands.incarnation, ResourceRecordMode::News));
     }
 
     /// Writes down what a sandbox took until now.
-    pub(super) fn tallying(
+    pub(super) fn recording_resource_usage(
         &self,
         of: Incarnation,
         tally: ResourceRecordMode,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (rooms, workspace, live) = (self.services.clone(), self.lease.workspace, self.live.clone());
-        let (weighed, run) = (self.limits.measured, self.live.run());
-        let (id, told) = (self.session.id.clone(), self.limits.last_recorded.clone());
+        let (rooms, workspace, live) = (self.ctx.services.clone(), self.ctx.lease.workspace, self.ctx.live.clone());
+        let (weighed, run) = (self.limits.measured, self.ctx.live.run());
+        let (id, told) = (self.ctx.session.id.clone(), self.limits.last_recorded.clone());
         async move {
             let spent = blocking(move || Ok(ash_sandbox::resource_usage(&run))).await.ok().flatten();
             let Some(spent) = spent.filter(|spent| spent.incarnation == of) else { return };

@@ -1,21 +1,21 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
-use super::{
-    ExecOutput, LockRequest, OptionsChange, SessionActor, capture::CaptureOccasion, closing::SessionClosing,
-    rewind::PendingRewind, takeover::GuardedFileSource,
-};
+use super::{ExecOutput, OptionsChange, SessionActor, takeover::GuardedFileSource};
 use crate::{
     Error, Result,
     pool::Admission,
-    state::{CommandRefusal, NextStep, SessionBudget, StateCommand, Turn},
+    machine::{
+        Admittance, ClosingRefusal, CommandRefusal, LockRequest, Reception, SessionBudget, StateCommand, Turn,
+        WaiterId,
+    },
 };
 use ash_driver::AgentInput;
 use ash_model::{
-    BudgetLimits, EventSeq, Fact, Receipt, SessionLock, SessionMetadata, SessionRewind, SessionStatus, TurnId,
+    BudgetLimits, EventSeq, Fact, Receipt, SessionLock, SessionMetadata, SessionRewind, TurnId,
 };
 use ash_store::{Checkpoint, SessionRow};
-use std::time::Duration;
-use tokio::{sync::oneshot, time::Instant};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub(crate) type ReplySender<T> = oneshot::Sender<Result<T>>;
@@ -127,21 +127,21 @@ pub(crate) struct ForkPoint {
 }
 
 impl SessionActor {
-    pub(super) async fn handle(&mut self, request: ActorMessage) -> Result<()> {
-        self.idle_since = Instant::now();
-        match request {
-            ActorMessage::Command { wish, passage, reply } => match self.locked_out(&wish) {
-                Some(refusal) => {
-                    reply.send(Err(refusal)).ok();
-                    Ok(())
+    pub(super) async fn handle(&mut self, message: ActorMessage) -> Result<()> {
+        self.machine.runtime.last_request = Instant::now();
+        match message {
+            ActorMessage::Command { wish, passage, reply } => {
+                let locked_out = self.machine.log.locked_out(&wish, self.ctx.services.clock());
+                if let Some(refusal) = locked_out {
+                    reply.send(Err(refusal.into())).ok();
+                    return Ok(());
                 }
-                None => {
-                    self.admission.add(passage);
-                    self.handle_command(wish, reply).await
-                }
-            },
+                self.admission.add(passage);
+                let waiter = self.waiters.add_command(reply);
+                self.handle_command(wish, waiter).await
+            }
             ActorMessage::Queue { reply } => {
-                reply.send(Ok(self.state.turns.iter().cloned().collect())).ok();
+                reply.send(Ok(self.machine.log.turns.iter().cloned().collect())).ok();
                 Ok(())
             }
             ActorMessage::Lock { wanted, reply } => self.lock(wanted, reply).await,
@@ -157,7 +157,7 @@ impl SessionActor {
                 Ok(())
             }
             ActorMessage::Inherited { reply } => {
-                reply.send(Ok(self.state.inherited_memory)).ok();
+                reply.send(Ok(self.machine.log.inherited_memory)).ok();
                 Ok(())
             }
             ActorMessage::Options { wanted, reply } => {
@@ -166,24 +166,27 @@ impl SessionActor {
             }
             ActorMessage::SetMetadata { metadata, reply } => {
                 let noted = self.commit_facts(vec![Fact::Labelled { metadata }]).await;
-                self.services.notify_replicator();
+                self.ctx.services.notify_replicator();
                 let failed = noted.as_ref().err().map(Error::shared);
                 reply.send(failed.map_or(Ok(()), Err)).ok();
                 self.tolerate(noted)
             }
-            ActorMessage::Expire { seen, unused, reply } if self.is_at_work(seen, unused) => {
-                reply.send(Err(CommandRefusal::Busy.into())).ok();
-                Ok(())
+            ActorMessage::Expire { seen, unused, reply } => {
+                if self.machine.is_at_work(seen, unused, self.now()) {
+                    reply.send(Err(CommandRefusal::Busy.into())).ok();
+                    return Ok(());
+                }
+                let waiter = self.waiters.add_command(reply);
+                self.handle_command(StateCommand::End, waiter).await
             }
-            ActorMessage::Expire { reply, .. } => self.handle_command(StateCommand::End, reply).await,
             ActorMessage::Evict { reply } => self.evict(reply).await,
             ActorMessage::FilesChanged => {
                 self.touch();
                 Ok(())
             }
             ActorMessage::ForkPoint { reply } => {
-                self.wants_capture |= self.conn.is_some() || self.dirty.is_some();
-                self.forking.push(reply);
+                let waiter = self.waiters.add_fork(reply);
+                self.machine.receive_fork(waiter);
                 Ok(())
             }
             ActorMessage::NoteWorkspaceRewinds { reply } => {
@@ -197,183 +200,180 @@ impl SessionActor {
                 Ok(())
             }
             ActorMessage::Shutdown { grace, reply } => {
-                self.close(SessionClosing::shutdown(Instant::now() + grace, reply));
+                self.shut_down(grace, reply);
                 Ok(())
             }
         }
     }
 
-    pub(super) async fn handle_command(
-        &mut self,
-        wish: StateCommand,
-        reply: ReplySender<CommandReply>,
-    ) -> Result<()> {
-        let reply = match &mut self.closing {
-            Some(closing) => match closing.join(&wish, reply) {
-                Some(reply) => reply,
-                None => return Ok(()),
-            },
-            None => reply,
-        };
-        if self.closing.as_ref().is_some_and(SessionClosing::is_release)
-            && !matches!(wish, StateCommand::Stop | StateCommand::End)
-        {
-            self.deferred_commands.push((wish, std::mem::take(&mut self.admission), reply));
-            return Ok(());
+    /// A command is looked at, decided, checked against what only the outside knows, and taken up.
+    pub(super) async fn handle_command(&mut self, command: StateCommand, waiter: WaiterId) -> Result<()> {
+        match self.machine.admit(&command, waiter) {
+            Admittance::Open => {}
+            Admittance::Joined => return Ok(()),
+            Admittance::Deferred => {
+                let admission = std::mem::take(&mut self.admission);
+                self.waiters.keep_admission(waiter, admission);
+                return Ok(());
+            }
+            Admittance::Refused(refusal) => {
+                let error = match refusal {
+                    ClosingRefusal::ServerStops => Error::Stopping,
+                    ClosingRefusal::Status(status) => CommandRefusal::WrongStatus(status).into(),
+                };
+                self.waiters.answer(waiter, Err(error));
+                return Ok(());
+            }
         }
-        if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
-            reply.send(Err(refusal)).ok();
-            return Ok(());
-        }
-        let again = self.was_accepted(&wish).await?;
-        if matches!(wish, StateCommand::Resume | StateCommand::Prompt { .. }) && self.is_tree_broken() {
+        let again = self.was_accepted(&command).await?;
+        if matches!(command, StateCommand::Resume | StateCommand::Prompt { .. }) && self.is_tree_broken() {
             self.lose_tree().await?;
         }
-        let facts = match self.state.decide(&wish) {
-            Ok(facts) => self.without_tree(&wish, facts),
+        let facts = match self.machine.log.decide(&command) {
+            Ok(facts) => self.machine.without_tree(&command, facts),
             // Sent again with one key: it may be in its own way.
             Err(CommandRefusal::SessionBusy | CommandRefusal::Budget(_)) if again => Vec::new(),
             Err(refused) => {
-                reply.send(self.refuse(&wish, refused).await).ok();
+                let answer = self.refuse(&command, refused).await;
+                self.waiters.answer(waiter, answer);
                 return Ok(());
             }
         };
-        let open = |turn: &TurnId| self.state.turns.iter().any(|known| known.id == *turn);
-        let wakes = match &wish {
+        if let Err(refusal) = self.check_outside(&command, &facts, again).await {
+            self.waiters.answer(waiter, Err(refusal));
+            return Ok(());
+        }
+        match command {
+            StateCommand::Prompt { turn, .. } if again => self.prompt_again(turn, waiter).await,
+            command => self.take_up(&command, facts, waiter).await,
+        }
+    }
+
+    /// What the log does not say and a command may still lack: a key, a price, a program, a place.
+    async fn check_outside(&self, command: &StateCommand, facts: &[Fact], again: bool) -> Result<()> {
+        let open = |turn: &TurnId| self.machine.log.turns.iter().any(|known| known.id == *turn);
+        let wakes = match command {
             // Its answer is there.
             StateCommand::Prompt { turn, .. } => !again || open(turn),
-            wish => matches!(wish, StateCommand::Resume),
+            command => matches!(command, StateCommand::Resume),
         };
         if wakes && self.lacks_client_key().await {
-            reply.send(Err(Error::ProviderRequired)).ok();
-            return Ok(());
+            return Err(Error::ProviderRequired);
         }
-        if let Some(model) = self.unpriced(&wish).filter(|_| !again)
+        if let Some(model) = self.unpriced(command).filter(|_| !again)
             && self.has_model_route().await
         {
-            reply.send(Err(Error::Unpriced(model))).ok();
-            return Ok(());
+            return Err(Error::Unpriced(model));
         }
         // A message that is answered with an error must not run later.
-        if matches!(wish, StateCommand::Prompt { .. })
-            && !again
-            && self.conn.is_none()
-            && let Err(missing) = self.can_start().await
-        {
-            reply.send(Err(missing)).ok();
-            return Ok(());
+        let new_message = matches!(command, StateCommand::Prompt { .. }) && !again;
+        if new_message && self.link.conn.is_none() {
+            self.can_start().await?;
         }
-        if wakes && self.lacks_permit(&facts) {
-            reply.send(Err(Error::Placeless)).ok();
-            return Ok(());
+        match wakes && self.lacks_permit(facts) {
+            true => Err(Error::Placeless),
+            false => Ok(()),
         }
-        match wish {
-            // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
-            StateCommand::Prompt { turn, .. } if again => {
-                let open = open(&turn);
-                let back = self.state.decide(&StateCommand::Resume).unwrap_or_default();
-                if open && self.lacks_permit(&back) {
-                    reply.send(Err(Error::Placeless)).ok();
-                    return Ok(());
-                }
-                if open && !back.is_empty() {
-                    self.commit_facts(back).await?;
-                }
-                reply.send(Ok(CommandReply { turn: Some(turn), ..CommandReply::default() })).ok();
-                Ok(())
-            }
-            StateCommand::Prompt { turn, .. } => match self.admit_to_queue(&wish) {
+    }
+
+    /// Whether the session comes back by this, and there is neither a sandbox nor a place for one: the caller took it for one
+    /// that had a sandbox, which is gone since. Asked before anything is written.
+    fn lacks_permit(&self, facts: &[Fact]) -> bool {
+        let joins = self.is_shared() && self.ctx.workspace.is_inhabited();
+        self.admission.permit.is_none() && !joins && self.machine.starts_by(facts)
+    }
+
+    async fn take_up(&mut self, command: &StateCommand, facts: Vec<Fact>, waiter: WaiterId) -> Result<()> {
+        match self.machine.receive(command, waiter, facts, Instant::now()) {
+            Reception::Queue { facts } => match self.admit_to_queue(command) {
                 Ok(()) => {
-                    let accepted = self.queue_message(turn, &wish, facts, reply).await;
+                    let accepted = self.queue_message(command, facts, waiter).await;
                     // Also if it could not be written.
                     self.settle_queue();
                     accepted
                 }
                 Err(reached) => {
-                    reply.send(Err(reached)).ok();
+                    self.waiters.answer(waiter, Err(reached));
                     Ok(())
                 }
             },
-            StateCommand::Withdraw { .. } | StateCommand::Reorder { .. } => {
-                let noted = if facts.is_empty() { Ok(()) } else { self.commit_facts(facts).await };
-                let failed = noted.as_ref().err().map(Error::shared);
-                reply.send(failed.map_or_else(|| Ok(CommandReply::default()), Err)).ok();
+            Reception::Commit { facts } => {
+                let noted = self.commit_facts(facts).await;
+                let answer = noted.as_ref().map(|()| CommandReply::default()).map_err(Error::shared);
+                self.waiters.answer(waiter, answer);
                 self.tolerate(noted)
             }
-            StateCommand::Interrupt => self.interrupt(facts, reply).await,
-            StateCommand::Answer { .. } => self.answer(facts, reply).await,
-            StateCommand::Pause => {
-                // Processes that a turn left behind may have written since.
-                self.wants_capture = true;
-                self.pausing.push(reply);
+            Reception::Interrupt { facts } => self.interrupt(facts, waiter).await,
+            Reception::Answer { facts } => self.answer(facts, waiter).await,
+            Reception::Resume { facts } => self.resume(facts, waiter).await,
+            Reception::Done => {
+                self.waiters.answer(waiter, Ok(CommandReply::default()));
                 Ok(())
             }
-            StateCommand::Resume => self.resume(facts, reply).await,
-            StateCommand::Rewind { .. } => {
-                self.rewinding.push_back(PendingRewind::new(wish, reply));
-                Ok(())
-            }
-            StateCommand::Stop | StateCommand::End if facts.is_empty() => {
-                reply.send(Ok(CommandReply::default())).ok();
-                Ok(())
-            }
-            StateCommand::Stop | StateCommand::Release { .. } | StateCommand::End => {
-                self.close(SessionClosing::wish(wish, reply));
+            Reception::Waits => Ok(()),
+            Reception::Closes(overtaken) => {
+                self.closing_begins(overtaken);
                 Ok(())
             }
         }
     }
 
-    /// Whether it is to come back by this, and there is neither a sandbox nor a place for one: whoever asked took it for one
-    /// that had a sandbox, which is gone since. Asked before anything is written.
-    fn lacks_permit(&self, facts: &[Fact]) -> bool {
-        let joins = self.is_shared() && self.workspace.is_inhabited();
-        if self.admission.permit.is_some() || self.conn.is_some() || joins {
-            return false;
+    /// A message that was sent twice with one key: the first one counts. If its turn was cut, this is the wish to go on.
+    async fn prompt_again(&mut self, turn: TurnId, waiter: WaiterId) -> Result<()> {
+        let open = self.machine.log.turns.iter().any(|known| known.id == turn);
+        let back = self.machine.log.decide(&StateCommand::Resume).unwrap_or_default();
+        if open && self.lacks_permit(&back) {
+            self.waiters.answer(waiter, Err(Error::Placeless));
+            return Ok(());
         }
-        let mut state = self.state.clone();
-        (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
-        self.state.status != SessionStatus::Starting && state.status == SessionStatus::Starting
+        if open {
+            self.commit_facts(back).await?;
+        }
+        self.waiters.answer(waiter, Ok(CommandReply { turn: Some(turn), ..CommandReply::default() }));
+        Ok(())
     }
 
     /// Whether everything is there that a start needs: key, program, engine, image.
     async fn can_start(&self) -> Result<()> {
-        let SessionRow { tenant, agent, version, .. } = &self.session;
-        let found = self.services.store.version(tenant, agent, *version).await?;
+        let SessionRow { tenant, agent, version, .. } = &self.ctx.session;
+        let found = self.ctx.services.store.version(tenant, agent, *version).await?;
         let version = found.ok_or_else(|| Error::NoAgent(agent.to_string()))?;
-        self.services.start_needs(&self.session, &version).await?;
-        match self.workspace.is_inhabited() {
+        self.ctx.services.start_needs(&self.ctx.session, &version).await?;
+        match self.ctx.workspace.is_inhabited() {
             true => Ok(()),
-            false => Ok(self.services.backend.can_launch(version.image.as_ref()).await?),
+            false => Ok(self.ctx.services.backend.can_launch(version.image.as_ref()).await?),
         }
     }
 
     /// A message: noted, told at once if nothing is in its way, and answered in between.
     async fn queue_message(
         &mut self,
-        turn: TurnId,
-        wish: &StateCommand,
+        command: &StateCommand,
         facts: Vec<Fact>,
-        reply: ReplySender<CommandReply>,
+        waiter: WaiterId,
     ) -> Result<()> {
-        let told = match self.immediate_delivery(&facts) {
+        let delivery = match self.is_tree_broken() {
+            true => None,
+            false => self.machine.immediate_delivery(&facts),
+        };
+        let told = match delivery {
             Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
             None => None,
         };
-        let beside = facts.iter().find_map(|fact| interrupting(fact).or_else(|| steering(fact, wish)));
+        let beside = facts.iter().find_map(|fact| interrupting(fact).or_else(|| steering(fact, command)));
         let begun = told.iter().map(|(fact, ..)| fact.clone());
         let committed = self.commit_facts(facts.into_iter().chain(begun).collect()).await;
         let answer =
-            committed.as_ref().map(|()| CommandReply { turn: Some(turn), ..CommandReply::default() });
-        reply.send(answer.map_err(Error::shared)).ok();
+            committed.as_ref().map(|()| CommandReply { turn: command.turn(), ..CommandReply::default() });
+        self.waiters.answer(waiter, answer.map_err(Error::shared));
         if let (Ok(()), Some((_, input, say))) = (&committed, told) {
-            self.captured = Instant::now();
+            self.machine.runtime.capture.last = Instant::now();
             self.tell(input, &say).await;
         }
         if let (Ok(()), Some((input, say))) = (&committed, beside) {
             self.tell(input, &say).await;
             if matches!(say, AgentInput::Interrupt { .. }) {
-                self.set_interrupt_deadline();
+                self.machine.set_interrupt_deadline(Instant::now());
             }
         }
         self.tolerate(committed)
@@ -383,7 +383,7 @@ impl SessionActor {
     async fn was_accepted(&self, wish: &StateCommand) -> Result<bool> {
         match wish {
             StateCommand::Prompt { turn, .. } => {
-                Ok(self.services.store.turn(self.session.no, *turn).await?.is_some())
+                Ok(self.ctx.services.store.turn(self.ctx.session.no, *turn).await?.is_some())
             }
             _ => Ok(false),
         }
@@ -392,11 +392,11 @@ impl SessionActor {
     /// A message whose turn has a limit in dollars, and a model that has no price.
     fn unpriced(&self, wish: &StateCommand) -> Option<String> {
         let StateCommand::Prompt { ask, .. } = wish else { return None };
-        let SessionBudget { session, turn } = self.state.budget;
+        let SessionBudget { session, turn } = self.machine.log.budget;
         let limited = session.max_budget_usd.or(BudgetLimits::of_turn(ask, turn).max_budget_usd).is_some();
         // What an agent calls a model by another name than its service does is known when it has answered.
-        let model = self.driver.model(&self.session.options).or(self.state.meter.model());
-        let unpriced = self.services.settings.unpriced(model);
+        let model = self.ctx.driver.model(&self.ctx.session.options).or(self.machine.log.meter.model());
+        let unpriced = self.ctx.services.settings.unpriced(model);
         unpriced.filter(|_| limited).map(str::to_owned)
     }
 
@@ -405,149 +405,80 @@ impl SessionActor {
         !matches!(self.egress_policy().await, Ok(None))
     }
 
-    /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
-    /// commit.
-    fn immediate_delivery(&self, facts: &[Fact]) -> Option<(Fact, u64, AgentInput)> {
-        let waiting = !self.writing.is_empty()
-            || !self.rewinding.is_empty()
-            || !self.pausing.is_empty()
-            || !self.forking.is_empty();
-        let busy = self.effect.is_some() || self.departing_sandbox.is_some() || self.closing.is_some();
-        let busy = busy || self.has_lost_tree() || self.is_tree_broken();
-        if waiting || busy || self.conn.is_none() || self.tracker.has_self_started() {
-            return None;
-        }
-        let mut state = self.state.clone();
-        (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
-        match state.next_step() {
-            NextStep::Tell { fact, input, say } => Some((fact, input, say)),
-            NextStep::Wait
-            | NextStep::Wake
-            | NextStep::Commit { .. }
-            | NextStep::Save { .. }
-            | NextStep::Sleep => None,
-        }
-    }
-
-    async fn interrupt(&mut self, facts: Vec<Fact>, reply: ReplySender<CommandReply>) -> Result<()> {
-        let turn = self.state.current().map(|turn| turn.id);
+    async fn interrupt(&mut self, facts: Vec<Fact>, waiter: WaiterId) -> Result<()> {
+        let turn = self.machine.log.current().map(|turn| turn.id);
         let told = facts.iter().find_map(interrupting);
-        if !facts.is_empty() {
-            self.commit_facts(facts).await?;
-        }
+        self.commit_facts(facts).await?;
         if let Some((input, say)) = told {
             self.tell(input, &say).await;
         }
-        self.set_interrupt_deadline();
-        reply.send(Ok(CommandReply { turn, ..CommandReply::default() })).ok();
+        self.machine.set_interrupt_deadline(Instant::now());
+        self.waiters.answer(waiter, Ok(CommandReply { turn, ..CommandReply::default() }));
         Ok(())
     }
 
-    async fn resume(&mut self, facts: Vec<Fact>, reply: ReplySender<CommandReply>) -> Result<()> {
+    async fn resume(&mut self, facts: Vec<Fact>, waiter: WaiterId) -> Result<()> {
         let warm = facts.iter().find_map(|fact| match fact {
             Fact::Resumed { receipt, .. } => Some(receipt.clone()),
             _ => None,
         });
         let began = Instant::now();
-        if !facts.is_empty() {
-            self.commit_facts(facts).await?;
-        }
+        self.commit_facts(facts).await?;
         match warm {
             Some(receipt) => {
-                self.services.watch.resumed(&receipt, began.elapsed());
+                self.ctx.services.watch.resumed(&receipt, began.elapsed());
                 self.log_resume(&receipt);
-                reply.send(Ok(CommandReply { receipt: Some(receipt), ..CommandReply::default() })).ok();
+                let reply = CommandReply { receipt: Some(receipt), ..CommandReply::default() };
+                self.waiters.answer(waiter, Ok(reply));
             }
-            None if self.state.status == SessionStatus::Starting
-                || self.state.next_step() == NextStep::Wake =>
-            {
-                self.resuming.push(reply)
-            }
-            None => {
-                reply.send(Ok(CommandReply::default())).ok();
-            }
+            None if self.machine.waits_for_start(waiter) => {}
+            None => self.waiters.answer(waiter, Ok(CommandReply::default())),
         }
         Ok(())
     }
 
     pub(super) fn log_resume(&self, receipt: &Receipt) {
-        tracing::info!(session = %self.session.id, receipt = %serde_json::to_string(receipt).unwrap_or_default(), "resumed");
+        tracing::info!(session = %self.ctx.session.id, receipt = %serde_json::to_string(receipt).unwrap_or_default(), "resumed");
     }
 
-    /// Pauses and forks want the files safe first. True: something was done, look again.
-    pub(super) async fn drive_waiting(&mut self) -> Result<bool> {
-        if self.pausing.is_empty() && self.forking.is_empty() {
-            return Ok(false);
-        }
-        // A turn that runs saves by itself when it is over.
-        if self.wants_capture && !self.is_ephemeral() && self.state.is_at_rest() && self.tree().is_some() {
-            self.start_save(CaptureOccasion::BetweenTurns);
-            return Ok(true);
-        }
-        self.answer_forkers().await?;
-        if !self.pausing.is_empty() {
-            self.pause().await?;
-        }
-        Ok(true)
-    }
-
-    async fn pause(&mut self) -> Result<()> {
-        let waiting = std::mem::take(&mut self.pausing);
-        let facts = match self.state.decide(&StateCommand::Pause) {
+    pub(super) async fn pause(&mut self) -> Result<()> {
+        let waiters = std::mem::take(&mut self.machine.runtime.waiting.pausing);
+        let facts = match self.machine.log.decide(&StateCommand::Pause) {
             Ok(facts) => facts,
             Err(refused) => {
-                waiting.into_iter().for_each(|reply| drop(reply.send(Err(refused.into()))));
+                self.waiters.answer_all(waiters, Err(refused.into()));
                 return Ok(());
             }
         };
         let noted = self.commit_facts(facts).await;
-        for reply in waiting {
-            let failed = noted.as_ref().err().map(Error::shared);
-            reply.send(failed.map_or_else(|| Ok(CommandReply::default()), Err)).ok();
-        }
+        let answer = noted.as_ref().map(|()| CommandReply::default()).map_err(Error::shared);
+        self.waiters.answer_all(waiters, answer);
         self.tolerate(noted)
     }
 
-    async fn answer_forkers(&mut self) -> Result<()> {
-        if self.forking.is_empty() {
-            return Ok(());
-        }
-        let checkpoint = match self.state.last_full_checkpoint {
-            Some(number) => self.services.store.checkpoint(self.lease.workspace, number).await?,
+    pub(super) async fn answer_forkers(&mut self) -> Result<()> {
+        let checkpoint = match self.machine.log.last_full_checkpoint {
+            Some(number) => self.ctx.services.store.checkpoint(self.ctx.lease.workspace, number).await?,
             None => None,
         };
-        let memory = self.state.inherited_memory.unwrap_or(self.session.native_id);
-        let mut card = self.state.summary();
+        let log = &self.machine.log;
+        let memory = log.inherited_memory.unwrap_or(self.ctx.session.native_id);
+        let mut summary = log.summary();
         // Turns that are not over are not shared.
-        card.turns -= card.open_turns;
+        summary.turns -= summary.open_turns;
         let shared = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.seq);
-        let waiting = self.state.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
-        let point = ForkPoint {
-            checkpoint,
-            memory,
-            turns_delivered: self.state.turns_delivered,
-            waiting,
-            summary: card,
-        };
-        for reply in self.forking.drain(..) {
-            reply.send(Ok(point.clone())).ok();
-        }
+        let waiting = log.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
+        let point =
+            ForkPoint { checkpoint, memory, turns_delivered: log.turns_delivered, waiting, summary };
+        let waiters = std::mem::take(&mut self.machine.runtime.waiting.forking);
+        self.waiters.answer_forks(waiters, &point);
         Ok(())
     }
 
-    pub(super) fn set_interrupt_deadline(&mut self) {
-        if self.interrupt_deadline.is_none() && self.state.was_asked_to_stop() {
-            self.interrupt_deadline = Some(Instant::now() + self.services.settings.interrupt_grace);
-        }
-    }
-
     /// An agent that does not stop its turn when asked is ended; the turn is over either way.
-    pub(super) async fn end_unresponsive_agent(&mut self) {
-        if self.interrupt_deadline.is_some_and(|at| at <= Instant::now()) {
-            self.interrupt_deadline = None;
-            if let Some(hands) = &self.conn {
-                hands.remote.signal(hands.process, 9).await.ok();
-            }
+    pub(super) async fn kill_agent(&mut self) {
+        if let Some(conn) = &self.link.conn {
+            conn.remote.signal(conn.process, 9).await.ok();
         }
     }
 }

@@ -1,16 +1,15 @@
 //! Leave that the agent asks for, on its way to whoever gives it and back. The answer is a fact before the agent
 //! hears it, under a number that it hears once.
 
-use super::{CommandReply, ReplySender, SessionActor, records::InterpretedRecords};
+use super::{CommandReply, SessionActor, records::InterpretedRecords};
 use crate::{
     Error, Result,
-    state::{CommandRefusal, StateCommand, cancelled},
+    machine::{CommandRefusal, StateCommand, WaiterId, cancelled},
 };
 use ash_driver::AgentEvent;
 use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, Timestamp, VerdictSource};
 use ash_store::EventQuery;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// More than anybody answers: what comes on top of them is denied at once.
 const MAX_OPEN_REQUESTS: usize = 32;
@@ -27,12 +26,12 @@ impl SessionActor {
     ) {
         match heard {
             AgentEvent::PermissionRequested { request, tool, input, tool_use_id, suggestions, question } => {
-                let (now, options) = (self.services.clock(), &self.session.options);
-                let usual = self.services.settings.permission_timeout;
+                let (now, options) = (self.ctx.services.clock(), &self.ctx.session.options);
+                let usual = self.ctx.services.settings.permission_timeout;
                 let wait = options.permission_timeout.map_or(usual, Duration::from_secs);
                 let asked = PermissionRequest {
                     id: PermissionId::fresh(),
-                    turn: self.state.under_way().filter(|_| meaning.rested.is_none()),
+                    turn: self.machine.log.under_way().filter(|_| meaning.rested.is_none()),
                     request,
                     tool,
                     input,
@@ -44,13 +43,13 @@ impl SessionActor {
                 };
                 let others =
                     meaning.facts.iter().filter(|fact| matches!(fact, Fact::PermissionRequested(_))).count();
-                let crowded = self.state.pending.len() + others >= MAX_OPEN_REQUESTS;
+                let crowded = self.machine.log.pending.len() + others >= MAX_OPEN_REQUESTS;
                 let asked =
                     if crowded || length > MAX_REQUEST_BYTES { denied_at_once(asked, now) } else { asked };
                 meaning.facts.push(Fact::PermissionRequested(asked));
             }
             AgentEvent::PermissionWithdrawn { request } => {
-                let fact = self.state.withdrawn(&request).or_else(|| withdrawn(&meaning.facts, &request));
+                let fact = self.machine.log.withdrawn(&request).or_else(|| withdrawn(&meaning.facts, &request));
                 meaning.facts.extend(fact.filter(|fact| !meaning.facts.contains(fact)));
             }
             AgentEvent::SettingAnswered { input, refused } => meaning.set.push((input, refused)),
@@ -62,15 +61,15 @@ impl SessionActor {
         }
     }
 
-    pub(super) async fn answer(&mut self, facts: Vec<Fact>, reply: ReplySender<CommandReply>) -> Result<()> {
-        if self.conn.is_none() {
-            // Whoever asked is on its way out, and takes the request along.
-            reply.send(Err(CommandRefusal::AlreadyAnswered.into())).ok();
+    pub(super) async fn answer(&mut self, facts: Vec<Fact>, waiter: WaiterId) -> Result<()> {
+        if self.link.conn.is_none() {
+            // The agent is on its way out, and takes the request along.
+            self.waiters.answer(waiter, Err(CommandRefusal::AlreadyAnswered.into()));
             return Ok(());
         }
-        let told = self.note_and_tell(facts).await;
-        let answer = told.as_ref().map(|()| CommandReply::default());
-        reply.send(answer.map_err(Error::shared)).ok();
+        let told = self.commit_and_tell(facts).await;
+        let answer = told.as_ref().map(|()| CommandReply::default()).map_err(Error::shared);
+        self.waiters.answer(waiter, answer);
         self.tolerate(told)
     }
 
@@ -93,7 +92,7 @@ impl SessionActor {
     ) -> Result<Option<(Option<PermissionVerdict>, VerdictSource)>> {
         let mut query = EventQuery { after: 0, limit: 1000, kinds: vec!["answered"] };
         loop {
-            let events = self.services.store.events(self.session.no, &query).await?;
+            let events = self.ctx.services.store.events(self.ctx.session.no, &query).await?;
             let Some(last) = events.last() else { return Ok(None) };
             query.after = last.seq;
             for event in events {
@@ -106,30 +105,11 @@ impl SessionActor {
         }
     }
 
-    /// Whoever was to answer had long enough, or it does not matter any more.
-    pub(super) async fn expire_requests(&mut self) -> Result<()> {
-        if self.conn.is_none() {
-            return Ok(());
-        }
-        let facts = self.state.overdue(self.services.clock());
-        if !facts.is_empty() {
-            self.note_and_tell(facts).await?;
-            self.set_interrupt_deadline();
-        }
-        Ok(())
-    }
-
-    pub(super) fn next_permission_expiry(&self) -> Option<Instant> {
-        let at = self.state.next_overdue().filter(|_| self.conn.is_some())?;
-        let wait = u64::try_from(at.0 - self.services.clock().0).unwrap_or(0);
-        Instant::now().checked_add(Duration::from_millis(wait))
-    }
-
     /// Everything that the facts say under numbers of their own.
-    pub(super) async fn note_and_tell(&mut self, facts: Vec<Fact>) -> Result<()> {
-        let last = self.state.awake.as_ref().map_or(0, |awake| awake.next_input.saturating_sub(1));
+    pub(super) async fn commit_and_tell(&mut self, facts: Vec<Fact>) -> Result<()> {
+        let last = self.machine.log.awake.as_ref().map_or(0, |awake| awake.next_input.saturating_sub(1));
         self.commit_facts(facts).await?;
-        for (input, say) in self.state.undelivered_inputs(last) {
+        for (input, say) in self.machine.log.undelivered_inputs(last) {
             self.tell(input, &say).await;
         }
         Ok(())

@@ -5,13 +5,12 @@ use super::{RETRY_DELAY, SessionActor};
 use crate::{
     Error, Result,
     agent_logs::LogLineSource,
-    state::{UsageContext, UsageMeter},
+    machine::{UsageContext, UsageMeter},
 };
 use ash_driver::{AgentEvent, UsageReport};
 use ash_model::{Death, Fact, Incarnation, JournalPosition, MessageDelta, TokenUsage, TurnId};
 use ash_sandbox::{JournalPayload, JournalRecord, ModelUsage};
-use std::sync::PoisonError;
-use tokio::time::Instant;
+use std::{sync::PoisonError, time::Instant};
 
 /// How many records share one commit.
 const BATCH: usize = 256;
@@ -25,7 +24,6 @@ const MAX_UNCOMMITTED_BYTES: u64 = 1 << 20;
 pub(super) struct UnwrittenRecords {
     meaning: InterpretedRecords,
     place: JournalPosition,
-    pub(super) again: Instant,
 }
 
 #[derive(Default)]
@@ -54,7 +52,7 @@ impl SessionActor {
         let mut batch = vec![record];
         while batch.len() < BATCH
             && bytes < MAX_BATCH_BYTES
-            && let Some(hands) = &mut self.conn
+            && let Some(hands) = &mut self.link.conn
             && let Some(record) = hands.records.ready()
         {
             bytes += weight(&record);
@@ -65,20 +63,20 @@ impl SessionActor {
 
     /// The connection is closed: what the shim still wrote down is read from its journal.
     async fn on_shim_closed(&mut self) -> Result<()> {
-        let Some(hands) = &self.conn else { return Ok(()) };
-        let (run, incarnation, position) = (self.live.run(), hands.incarnation, hands.position);
+        let Some(hands) = &self.link.conn else { return Ok(()) };
+        let (run, incarnation, position) = (self.ctx.live.run(), hands.incarnation, hands.position);
         let left = tokio::task::spawn_blocking(move || ash_sandbox::drain(&run, incarnation, position)).await;
         if let Ok(Ok(records)) = left {
             self.process_records(records).await?;
         }
-        if self.conn.is_some() {
+        if self.link.conn.is_some() {
             self.on_sandbox_death(Death::Sandbox { how: "its shim was killed".to_owned() }).await?;
         }
         Ok(())
     }
 
     async fn process_records(&mut self, batch: Vec<JournalRecord>) -> Result<()> {
-        let Some(hands) = &self.conn else { return Ok(()) };
+        let Some(hands) = &self.link.conn else { return Ok(()) };
         let (incarnation, process, heard) = (hands.incarnation, hands.process, hands.position);
         // In a sandbox that was taken over the others may have heard less.
         let batch = batch.into_iter().filter(|record| record.offset > heard).collect();
@@ -109,12 +107,11 @@ impl SessionActor {
             JournalPayload::Usage(usage) => Some(usage),
             _ => None,
         });
-        let facts = self.facts_of_usage(usage);
-        if facts.is_empty() { Ok(()) } else { self.commit_facts(facts).await }
+        self.commit_facts(self.facts_of_usage(usage)).await
     }
 
     pub(super) fn facts_of_early_usage(&self) -> Vec<Fact> {
-        let early = std::mem::take(&mut *self.startup_usage.lock().unwrap_or_else(PoisonError::into_inner));
+        let early = std::mem::take(&mut *self.link.startup_usage.lock().unwrap_or_else(PoisonError::into_inner));
         self.facts_of_usage(early)
     }
 
@@ -124,12 +121,9 @@ impl SessionActor {
         meaning.facts
     }
 
-    /// What could not be written for lack of space is kept, and tried again; the agent waits meanwhile.
+    /// What could not be written for want of space is kept, and tried again; the agent waits meanwhile.
     pub(super) async fn retry_write(&mut self) -> Result<()> {
-        let Some(unwritten) = self.unwritten.take_if(|unwritten| unwritten.again <= Instant::now()) else {
-            return Ok(());
-        };
-        let UnwrittenRecords { meaning, place, .. } = unwritten;
+        let Some(UnwrittenRecords { meaning, place }) = self.link.unwritten.take() else { return Ok(()) };
         match self.write(meaning, place).await? {
             Some(death) => self.on_sandbox_death(death).await,
             None => Ok(()),
@@ -139,38 +133,38 @@ impl SessionActor {
     /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
     async fn write(&mut self, meaning: InterpretedRecords, place: JournalPosition) -> Result<Option<Death>> {
         if self.can_defer_commit(&meaning, place) {
-            self.note_held();
+            self.note_background_work();
             self.execs.answer();
             return Ok(None);
         }
         let deltas = meaning
             .deltas
             .last()
-            .filter(|d| d.seq == self.state.last_seq + meaning.facts.len() as u64)
+            .filter(|d| d.seq == self.machine.log.last_seq + meaning.facts.len() as u64)
             .map(|d| d.index);
         match self.commit(meaning.facts.clone(), meaning.deltas.clone(), Some(place), None).await {
             Err(Error::Store(ash_store::Error::Full)) => {
-                tracing::error!(session = %self.session.id, "the disk is full: the agent waits until there is space");
-                self.unwritten =
-                    Some(UnwrittenRecords { meaning, place, again: Instant::now() + RETRY_DELAY });
+                tracing::error!(session = %self.ctx.session.id, "the disk is full: the agent waits until there is space");
+                self.link.unwritten = Some(UnwrittenRecords { meaning, place });
+                self.machine.runtime.write_retry = Some(Instant::now() + RETRY_DELAY);
                 return Ok(None);
             }
             committed => committed?,
         }
-        self.deltas = deltas.unwrap_or(self.deltas);
-        if let Some(hands) = self.conn.as_mut().filter(|hands| hands.incarnation == place.incarnation) {
+        self.link.deltas = deltas.unwrap_or(self.link.deltas);
+        if let Some(hands) = self.link.conn.as_mut().filter(|hands| hands.incarnation == place.incarnation) {
             let bytes = place.position.saturating_sub(hands.position);
             hands.position = place.position;
-            hands.walls.ack(self.session.no, place.position).await;
-            self.add_log_bytes(bytes, meaning.facts.len());
+            hands.walls.ack(self.ctx.session.no, place.position).await;
+            self.machine.runtime.capture.add_log_bytes(bytes, meaning.facts.len());
         }
-        self.note_held();
+        self.note_background_work();
         self.execs.answer();
         for (input, refused) in meaning.set {
             self.on_setting_answer(input, refused);
         }
         if meaning.rested.is_some() {
-            self.interrupt_deadline = None;
+            self.machine.runtime.agent.interrupt_deadline = None;
         }
         Ok(meaning.death)
     }
@@ -178,14 +172,14 @@ impl SessionActor {
     /// What means nothing is used up with what comes next: to hear it again would mean nothing again. But not for
     /// ever, since the shim keeps it meanwhile.
     fn can_defer_commit(&self, meaning: &InterpretedRecords, place: JournalPosition) -> bool {
-        let hands = self.conn.as_ref().filter(|hands| hands.incarnation == place.incarnation);
+        let hands = self.link.conn.as_ref().filter(|hands| hands.incarnation == place.incarnation);
         meaning.is_nothing()
             && hands.is_some_and(|hands| place.position < hands.position + MAX_UNCOMMITTED_BYTES)
     }
 
     /// `agent`: the number of the agent's process.
     fn interpret_record(&mut self, agent: u16, record: JournalRecord, meaning: &mut InterpretedRecords) {
-        let now = self.services.clock();
+        let now = self.ctx.services.clock();
         match (record.process, record.payload) {
             (process, JournalPayload::StdoutLine(line) | JournalPayload::StdoutTail(line))
                 if process == agent =>
@@ -193,11 +187,11 @@ impl SessionActor {
                 self.interpret_line(&line, meaning);
             }
             (process, JournalPayload::StderrLine(line)) if process == agent => {
-                self.logs.add(LogLineSource::Stderr, &line, now)
+                self.ctx.logs.add(LogLineSource::Stderr, &line, now)
             }
             (process, JournalPayload::Exit(exit)) if process == agent => {
-                self.conn.iter_mut().for_each(|hands| hands.exited = true);
-                self.logs.add(LogLineSource::System, format!("agent ended: {exit}").as_bytes(), now);
+                self.link.conn.iter_mut().for_each(|hands| hands.exited = true);
+                self.ctx.logs.add(LogLineSource::System, format!("agent ended: {exit}").as_bytes(), now);
                 meaning.death.get_or_insert(match exit.oom {
                     true => Death::OutOfMemory,
                     false => Death::Agent { how: exit.to_string() },
@@ -210,8 +204,8 @@ impl SessionActor {
                 meaning.death = Some(Death::Agent { how: why });
             }
             (_, JournalPayload::SandboxGone { how, oom }) => {
-                self.conn.iter().for_each(|hands| hands.walls.set_gone());
-                self.logs.add(LogLineSource::System, format!("sandbox ended: {how}").as_bytes(), now);
+                self.link.conn.iter().for_each(|hands| hands.walls.set_gone());
+                self.ctx.logs.add(LogLineSource::System, format!("sandbox ended: {how}").as_bytes(), now);
                 let death = if oom { Death::OutOfMemory } else { Death::Sandbox { how } };
                 meaning.death.get_or_insert(death);
             }
@@ -224,10 +218,10 @@ impl SessionActor {
     }
 
     fn interpret_line(&mut self, line: &[u8], meaning: &mut InterpretedRecords) {
-        if let Some(report) = self.driver.reported_usage(line) {
+        if let Some(report) = self.ctx.driver.reported_usage(line) {
             self.record_usage(report, meaning);
         }
-        for heard in self.driver.parse_line(&mut self.tracker, line) {
+        for heard in self.ctx.driver.parse_line(&mut self.link.tracker, line) {
             match heard {
                 AgentEvent::Ready { .. } => {}
                 AgentEvent::PermissionRequested { .. }
@@ -246,11 +240,11 @@ impl SessionActor {
                     }
                     meaning.facts.push(Fact::Said { line });
                 }
-                AgentEvent::Steered { turn } => meaning.facts.extend(self.state.steering_acknowledged(turn)),
+                AgentEvent::Steered { turn } => meaning.facts.extend(self.machine.log.steering_acknowledged(turn)),
                 AgentEvent::TurnEnded { turn, how, text, usage, problem } => {
-                    let running = self.state.is_running(turn);
+                    let running = self.machine.log.is_running(turn);
                     if running && meaning.rested.is_none() {
-                        let meter = meaning.meter.as_ref().unwrap_or(&self.state.meter);
+                        let meter = meaning.meter.as_ref().unwrap_or(&self.machine.log.meter);
                         let usage = counted(meter, usage);
                         meaning.rested = Some(turn);
                         meaning.facts.push(Fact::Rested { turn, outcome: how, text, usage, problem });
@@ -261,10 +255,10 @@ impl SessionActor {
     }
 
     fn record_usage(&self, report: UsageReport, meaning: &mut InterpretedRecords) {
-        let current = self.state.current();
+        let current = self.machine.log.current();
         let (turn, attempt) = (current.map(|turn| turn.id), current.map_or(0, |turn| turn.attempt));
-        let when = UsageContext { turn, attempt, prices: &self.services.settings.prices };
-        let meter = meaning.meter.get_or_insert_with(|| self.state.meter.clone());
+        let when = UsageContext { turn, attempt, prices: &self.ctx.services.settings.prices };
+        let meter = meaning.meter.get_or_insert_with(|| self.machine.log.meter.clone());
         for used in meter.account(report, when) {
             meter.apply(&used);
             meaning.facts.push(Fact::Used(used));
@@ -272,24 +266,24 @@ impl SessionActor {
     }
 
     fn next_delta(&self, meaning: &InterpretedRecords, line: String) -> MessageDelta {
-        let seq = self.state.last_seq + meaning.facts.len() as u64;
+        let seq = self.machine.log.last_seq + meaning.facts.len() as u64;
         let n = match meaning.deltas.last() {
             Some(last) if last.seq == seq => last.index + 1,
-            _ if meaning.facts.is_empty() => self.deltas + 1,
+            _ if meaning.facts.is_empty() => self.link.deltas + 1,
             _ => 1,
         };
-        MessageDelta { seq, index: n, turn: self.state.current().map(|turn| turn.id), line }
+        MessageDelta { seq, index: n, turn: self.machine.log.current().map(|turn| turn.id), line }
     }
 
     /// The agent or its sandbox is dead: say so at once, then clear up behind it.
     pub(super) async fn on_sandbox_death(&mut self, death: Death) -> Result<()> {
-        let facts = self.state.died(&death);
-        tracing::warn!(session = %self.session.id, ?death, "the sandbox is gone");
+        let facts = self.machine.log.died(&death);
+        tracing::warn!(session = %self.ctx.session.id, ?death, "the sandbox is gone");
         self.commit_facts(facts).await?;
-        self.interrupt_deadline = None;
+        self.machine.runtime.agent.interrupt_deadline = None;
         self.execs.fail(&death.problem());
         self.touch();
-        self.begin_sandbox_end();
+        self.leave_sandbox();
         Ok(())
     }
 }

@@ -17,9 +17,9 @@ use ash_snapshot::{CapturedSnapshot, Repo, SkipReason, SkippedEntry, TreeId};
 impl SessionActor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
     pub(super) fn start_salvage(&mut self) {
-        let (rooms, live, tenant) = (self.services.clone(), self.live.clone(), self.session.tenant.clone());
-        let common = self.workspace.clone();
-        self.effect = Some(tokio::spawn(async move {
+        let (rooms, live, tenant) = (self.ctx.services.clone(), self.ctx.live.clone(), self.ctx.session.tenant.clone());
+        let common = self.ctx.workspace.clone();
+        self.begin_effect(async move {
             let _floor = common.exclusive().await;
             // Somebody else was faster, who may have made another tree, or deleted the workspace.
             if common.sandbox().is_some() || !live.has_leftovers(common.tree().is_some()) {
@@ -30,10 +30,10 @@ impl SessionActor {
                 live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
             });
             EffectOutcome::Salvaged(salvaged.await)
-        }));
+        });
     }
 
-    pub(super) async fn salvaged(&mut self, salvaged: Result<Option<CapturedSnapshot>>) -> Result<()> {
+    pub(super) async fn on_salvaged(&mut self, salvaged: Result<Option<CapturedSnapshot>>) -> Result<()> {
         match salvaged {
             Ok(Some(taken)) if self.is_known(&taken).await? => {}
             Ok(Some(taken)) => {
@@ -47,21 +47,21 @@ impl SessionActor {
                 let saved = SavedCheckpoint { salvage: true, ..self.describe(&shot) };
                 let row = self.checkpoint_row(&saved, &shot.snapshot, 1);
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
-                self.workspace.set_newest(number);
+                self.ctx.workspace.set_newest(number);
             }
             Ok(None) => {}
             Err(error) => {
-                self.give_up_closing(&error);
+                self.give_up_end(&error);
                 self.give_up_rewinding(&error).await?;
                 self.answer_failed_writers(&error);
-                return if self.state.status == ash_model::SessionStatus::Starting {
+                return if self.machine.log.status == ash_model::SessionStatus::Starting {
                     self.on_start_failed(error).await
                 } else {
                     Ok(())
                 };
             }
         }
-        let live = self.live.clone();
+        let live = self.ctx.live.clone();
         blocking(move || live.forget_old()).await
     }
 

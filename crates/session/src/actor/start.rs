@@ -2,6 +2,7 @@
 
 use super::{
     EffectOutcome, SandboxConn, SessionActor,
+    closing::overtaken_by,
     enter::SandboxShare,
     recall::Rung,
     tree::{FilesComparison, StartTree},
@@ -17,19 +18,23 @@ use crate::{
     pool::{Admission, SandboxPermit},
     resource_limits,
     services::{Services, StartRequirements},
-    state::{CommandRefusal, NextStep, SessionState, StateCommand},
+    machine::{ClosingReason, CommandRefusal, LogState, ResumerAnswer},
     workspace::{ExclusiveGuard, Sandbox, Workspace},
 };
 use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
 use ash_model::{
     EventSeq, Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison,
-    SessionStatus, Tier, WorkspaceRewind,
+    Tier, WorkspaceRewind,
 };
 use ash_sandbox::{RecordStream, SandboxLayout};
 use ash_snapshot::{FileOwner, TreeId};
 use ash_store::{AgentVersion, Lease, SessionRow};
-use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::Notify, time::Instant};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Notify;
 
 const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
@@ -49,8 +54,6 @@ pub(super) struct CompletedStart {
     /// What the checkpoint does not hold whose files came back.
     unsaved: Vec<String>,
     ear: TurnTracker,
-    /// The last change of options that the start knew of.
-    knew: EventSeq,
     began: Instant,
 }
 
@@ -85,7 +88,7 @@ pub(super) struct AgentProgram<'w> {
 pub(super) struct SessionStartJob {
     pub(super) rooms: Arc<Services>,
     pub(super) session: SessionRow,
-    pub(super) state: SessionState,
+    pub(super) state: LogState,
     pub(super) lease: Lease,
     pub(super) live: LiveDirectory,
     pub(super) common: Arc<Workspace>,
@@ -113,19 +116,19 @@ pub(super) struct SessionStartJob {
 impl SessionActor {
     pub(super) fn begin_start(&mut self) {
         // Another one than that of the last start, which may have been told.
-        self.halt_start = Arc::default();
+        self.link.halt_start = Arc::default();
         let Admission { permit: room, queue_timeout: patience } = std::mem::take(&mut self.admission);
         let waking = SessionStartJob {
-            rooms: self.services.clone(),
-            session: self.session.clone(),
-            state: self.state.clone(),
-            lease: self.lease.clone(),
-            live: self.live.clone(),
-            common: self.workspace.clone(),
+            rooms: self.ctx.services.clone(),
+            session: self.ctx.session.clone(),
+            state: self.machine.log.clone(),
+            lease: self.ctx.lease.clone(),
+            live: self.ctx.live.clone(),
+            common: self.ctx.workspace.clone(),
             tree: None,
-            logs: self.logs.clone(),
-            halt: self.halt_start.clone(),
-            used_early: self.startup_usage.clone(),
+            logs: self.ctx.logs.clone(),
+            halt: self.link.halt_start.clone(),
+            used_early: self.link.startup_usage.clone(),
             sealed: false,
             missing_secrets: Vec::new(),
             exclusive: None,
@@ -134,20 +137,24 @@ impl SessionActor {
             prepared: None,
             in_advance: false,
         };
-        self.effect =
-            Some(tokio::spawn(async move { EffectOutcome::Started(Box::new(waking.wake().await)) }));
+        self.begin_effect(async move { EffectOutcome::Started(Box::new(waking.wake().await)) });
     }
 
-    pub(super) async fn on_started(&mut self, woken: Result<CompletedStart>) -> Result<()> {
+    /// `options_seen`: the last change of options that the start knew of.
+    pub(super) async fn on_started(
+        &mut self,
+        woken: Result<CompletedStart>,
+        options_seen: EventSeq,
+    ) -> Result<()> {
         match woken {
-            Ok(woken) => self.adopt_started_sandbox(woken).await,
+            Ok(woken) => self.adopt_started_sandbox(woken, options_seen).await,
             // It is still to be started: first what is there is salvaged.
             Err(Error::Distrusted) => self.lose_tree().await,
             Err(error) => self.on_start_failed(error).await,
         }
     }
 
-    async fn adopt_started_sandbox(&mut self, woken: CompletedStart) -> Result<()> {
+    async fn adopt_started_sandbox(&mut self, woken: CompletedStart, options_seen: EventSeq) -> Result<()> {
         let CompletedStart {
             hands,
             tree: StartTree { origin, uid, fallback },
@@ -159,11 +166,10 @@ impl SessionActor {
             salvage,
             unsaved,
             ear,
-            knew,
             began,
         } = woken;
-        self.workspace.set_tree(Some(uid));
-        self.touch_later();
+        self.ctx.workspace.set_tree(Some(uid));
+        self.machine.runtime.touch_later(Instant::now());
         let others = ReceiptDetails {
             salvage: salvage.as_ref(),
             fallback: fallback.as_ref(),
@@ -171,14 +177,14 @@ impl SessionActor {
             unsaved: &unsaved,
         };
         // Whoever had a conversation gets a receipt for it, however this start came about.
-        let receipt = (self.state.resuming || fallback.is_some() || self.state.turns_delivered > 0)
-            .then(|| ladder::receipt(&self.state, origin, &recalled, others));
+        let receipt = (self.machine.log.resuming || fallback.is_some() || self.machine.log.turns_delivered > 0)
+            .then(|| ladder::receipt(&self.machine.log, origin, &recalled, others));
         if let Some(CheckpointFallback { instead_of, used, why }) = &fallback {
-            tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
+            tracing::error!(session = %self.ctx.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }
         let mut facts: Vec<Fact> = backs.into_iter().map(Fact::WorkspaceRewound).chain(failed).collect();
-        facts.push(self.state.awake_fact(hands.incarnation, recalled.resumed_after, knew));
-        facts.extend(self.state.steering_found_in_memory(&recalled.prompts));
+        facts.push(self.machine.awake_fact(hands.incarnation, recalled.resumed_after, options_seen));
+        facts.extend(self.machine.log.steering_found_in_memory(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         facts.extend(self.facts_of_early_usage());
         let heard = ash_model::JournalPosition {
@@ -188,29 +194,29 @@ impl SessionActor {
         };
         if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
             // Nobody knows of this sandbox: the next try makes another.
-            self.departing_sandbox = Some(hands);
+            self.end_unknown_sandbox(hands);
             return Err(error);
         }
-        hands.walls.ack(self.session.no, hands.position).await;
+        hands.walls.ack(self.ctx.session.no, hands.position).await;
         self.set_conn(hands);
-        self.tracker = ear;
+        self.link.tracker = ear;
         if receipt.is_some()
-            && let Err(error) = self.live.forget_changes()
+            && let Err(error) = self.ctx.live.forget_changes()
         {
-            tracing::warn!(session = %self.session.id, %error, "the stamp still says what was changed from outside");
+            tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says what was changed from outside");
         }
-        if let Err(error) = self.live.note_mended(self.session.native_id, None) {
+        if let Err(error) = self.ctx.live.note_mended(self.ctx.session.native_id, None) {
             // Then the next receipt says it again.
-            tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
+            tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says that the memory was mended");
         }
         if let Some(receipt) = &receipt {
-            self.services.watch.resumed(receipt, began.elapsed());
+            self.ctx.services.watch.resumed(receipt, began.elapsed());
             self.log_resume(receipt);
         }
-        for reply in self.resuming.drain(..) {
-            reply
-                .send(Ok(super::CommandReply { receipt: receipt.clone(), ..super::CommandReply::default() }))
-                .ok();
+        let waiters = std::mem::take(&mut self.machine.runtime.waiting.resuming);
+        for waiter in waiters {
+            let reply = super::CommandReply { receipt: receipt.clone(), ..super::CommandReply::default() };
+            self.waiters.answer(waiter, Ok(reply));
         }
         Ok(())
     }
@@ -221,65 +227,36 @@ impl SessionActor {
             // What its scripts have done until then.
             self.touch();
         }
-        // Whoever told it to stop says what became of it.
-        if !(matches!(error, Error::Halted) && self.closing.is_some()) {
+        let closing = self.machine.halted_by();
+        // A closing that told it to stop says what became of it.
+        if !(matches!(error, Error::Halted) && closing.is_some()) {
             // What a script printed is the tenant's own, not the operator's.
             let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
-            tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
-            self.commit_facts(self.facts_of_failure(&error)).await?;
+            tracing::warn!(session = %self.ctx.session.id, error = %told, "the session could not be started");
+            let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
+            self.commit_facts(self.machine.facts_of_failed_start(error.problem(), full)).await?;
         }
-        let used = self.facts_of_early_usage();
-        if !used.is_empty() {
-            self.commit_facts(used).await?;
-        }
-        let error = match (error, &self.closing) {
-            (Error::Halted, Some(closing)) if closing.is_shutdown() => closing.why(),
+        self.commit_facts(self.facts_of_early_usage()).await?;
+        let error = match (error, closing) {
+            (Error::Halted, Some(reason @ ClosingReason::Shutdown)) => overtaken_by(reason),
             (error, _) => error,
         };
-        self.refuse_resumers(error);
+        let waiters = std::mem::take(&mut self.machine.runtime.waiting.resuming);
+        self.waiters.answer_all(waiters, Err(error));
         Ok(())
     }
 
-    /// A later wish can end or stop a session before the start that a resume asked for: then no start answers it.
+    /// Callers who wait for a start that does not come.
     pub(super) fn answer_resumers(&mut self) {
-        let waits = matches!(self.state.next_step(), NextStep::Wake | NextStep::Commit { .. });
-        if self.resuming.is_empty() || waits || self.state.status == SessionStatus::Starting {
-            return;
-        }
-        let error = match self.state.status {
-            SessionStatus::Starting | SessionStatus::Active => {
-                let answered = self.resuming.drain(..);
-                return answered.for_each(|reply| drop(reply.send(Ok(super::CommandReply::default()))));
-            }
-            SessionStatus::Ended => CommandRefusal::SessionEnded.into(),
-            status @ (SessionStatus::Paused | SessionStatus::Stopped) => Error::Overtaken(status),
-            SessionStatus::Error => match &self.state.problem {
-                Some(problem) => Error::Failed(problem.clone()),
-                None => Error::Gone,
-            },
+        let answer = match self.machine.resumer_answer() {
+            ResumerAnswer::Running => Ok(super::CommandReply::default()),
+            ResumerAnswer::Ended => Err(CommandRefusal::SessionEnded.into()),
+            ResumerAnswer::Overtaken(status) => Err(Error::Overtaken(status)),
+            ResumerAnswer::Failed(Some(problem)) => Err(Error::Failed(problem)),
+            ResumerAnswer::Failed(None) => Err(Error::Gone),
         };
-        self.refuse_resumers(error);
-    }
-
-    fn refuse_resumers(&mut self, error: Error) {
-        let mut replies = self.resuming.drain(..);
-        // The first caller gets the error itself, with its details; the others get its kind, code and sentence.
-        if let Some(first) = replies.next() {
-            replies.for_each(|reply| drop(reply.send(Err(error.shared()))));
-            first.send(Err(error)).ok();
-        }
-    }
-}
-
-impl SessionActor {
-    /// Without a place it rests as it did before, unless a turn waits for it.
-    fn facts_of_failure(&self, error: &Error) -> Vec<Fact> {
-        let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
-        let rests = self.state.decide(&StateCommand::Release { by_force: false });
-        match rests {
-            Ok(facts) if full && !facts.is_empty() => facts,
-            Ok(_) | Err(_) => vec![Fact::Failed { problem: error.problem() }],
-        }
+        let waiters = std::mem::take(&mut self.machine.runtime.waiting.resuming);
+        self.waiters.answer_all(waiters, answer);
     }
 }
 
@@ -367,8 +344,6 @@ impl SessionStartJob {
             allowed: None,
             walls,
         };
-        // As of when it began: what is read later may be newer, and is then only read once more.
-        let knew = self.state.last_options_change;
         Ok(CompletedStart {
             hands,
             tree,
@@ -380,7 +355,6 @@ impl SessionStartJob {
             salvage,
             unsaved,
             ear,
-            knew,
             began,
         })
     }

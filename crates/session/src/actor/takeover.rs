@@ -1,8 +1,8 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
 use super::{
-    ActorMessage, EffectOutcome, ExecTable, FileAccessMode, IdleState, LimitsWatchdog, ReplySender,
-    SandboxConn, SessionActor, tree,
+    ActorMessage, AgentLink, EffectOutcome, ExecTable, FileAccessMode, LimitsWatchdog, ReplySender,
+    SandboxConn, SessionActor, SessionContext, Waiters, tree,
 };
 use crate::{
     Error, Result,
@@ -12,7 +12,7 @@ use crate::{
     live_directory::{LiveDirectory, LiveTreeShape},
     pool::{Admission, SandboxPhaseCell},
     services::Services,
-    state::{SandboxLiveness, SessionBudget, SessionState},
+    machine::{IdleClock, LogState, Machine, SandboxLiveness, SessionBudget, Step},
     witness,
     workspace::{self, Sandbox, UnclaimedConnection, Workspace, WriterGuard},
 };
@@ -23,8 +23,8 @@ use ash_model::{
 };
 use ash_sandbox::EgressPolicy;
 use ash_store::{EventQuery, Lease, SessionRow};
-use std::{collections::VecDeque, sync::Arc};
-use tokio::{sync::mpsc, time::Instant};
+use std::{sync::Arc, time::Instant};
+use tokio::sync::mpsc;
 
 /// Where the files are, and for a writer the pen.
 pub(crate) type GuardedFileSource = (FileSource, Option<WriterGuard>);
@@ -42,7 +42,7 @@ impl SessionActor {
     pub(crate) async fn for_new_session(
         rooms: Arc<Services>,
         session: SessionRow,
-        state: SessionState,
+        state: LogState,
         (seat, passage, epoch): (ActorChannels, Admission, Epoch),
     ) -> Result<SessionActor> {
         let common = rooms.workspace(session.workspace);
@@ -83,16 +83,16 @@ impl SessionActor {
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;
         let base = session.base.map_or(0, |(_, seq)| seq);
-        let mut state = SessionState::new(base).replay(&events);
+        let mut state = LogState::new(base).replay(&events);
         state.adopt(&session.summary);
         let rewound = if session.slug.is_some() { common.last_rewind() } else { state.rewound };
         if first || session.slug.is_none() {
             common.forget_tree_before(rewound);
         }
         let mut actor = SessionActor::with(rooms, session, state, (lease, common.clone()), seat);
-        actor.state.last_seq = actor.session.last_seq;
+        actor.machine.log.last_seq = actor.ctx.session.last_seq;
         actor.settle_queue();
-        actor.deltas = actor.count_deltas().await?;
+        actor.link.deltas = actor.count_deltas().await?;
         actor.replay_running_turn().await?;
         actor.take_over(first).await?;
         actor.note_when_begun().await?;
@@ -103,7 +103,7 @@ impl SessionActor {
     fn with(
         services: Arc<Services>,
         session: SessionRow,
-        mut state: SessionState,
+        mut state: LogState,
         (lease, workspace): (Lease, Arc<Workspace>),
         seat: ActorChannels,
     ) -> SessionActor {
@@ -111,56 +111,37 @@ impl SessionActor {
         let live = workspace.live.clone();
         let driver = Arc::from(ash_driver::driver(session.runtime));
         let ActorChannels { logs, mood: phase, inbox } = seat;
+        let profile = services.profile(&session);
+        let ctx = SessionContext { services, session, lease, live, workspace, driver, logs, phase };
         SessionActor {
-            services,
-            session,
-            state,
-            live,
-            workspace,
-            driver,
-            tracker: TurnTracker::default(),
-            conn: None,
-            admission: Admission::default(),
-            logs,
-            phase,
+            ctx,
+            machine: Machine::new(state, profile, Instant::now()),
+            waiters: Waiters::default(),
+            link: AgentLink {
+                conn: None,
+                departing: None,
+                tracker: TurnTracker::default(),
+                startup_usage: Arc::default(),
+                deltas: 0,
+                commands: Vec::new(),
+                unwritten: None,
+                lost_uid: None,
+                halt_start: Arc::default(),
+            },
             inbox,
-            deltas: 0,
-            execs: ExecTable::new(),
-            commands: Vec::new(),
-            lease,
-            dirty: None,
-            captured: Instant::now(),
-            unpacked_log_bytes: 0,
-            wants_capture: false,
-            backoff: None,
             effect: None,
-            lost_uid: None,
-            halt_start: Arc::default(),
-            startup_usage: Arc::default(),
-            departing_sandbox: None,
-            pausing: Vec::new(),
-            resuming: Vec::new(),
-            forking: Vec::new(),
-            rewinding: VecDeque::new(),
-            writing: Vec::new(),
-            changes: VecDeque::new(),
-            closing: None,
-            unwritten: None,
-            idle_since: Instant::now(),
-            idle: IdleState::new(),
-            deferred_commands: Vec::new(),
-            interrupt_deadline: None,
-            background_wait_since: None,
-            last_self_start: None,
             remote_wait: None,
+            prepared_tree: None,
+            execs: ExecTable::new(),
             limits: LimitsWatchdog::new(),
+            admission: Admission::default(),
         }
     }
 
     async fn count_deltas(&self) -> Result<u64> {
-        let mut after = LogCursor::event(self.state.last_seq);
+        let mut after = LogCursor::event(self.machine.log.last_seq);
         loop {
-            let items = self.services.store.read_log(self.session.no, after, 1000).await?;
+            let items = self.ctx.services.store.read_log(self.ctx.session.no, after, 1000).await?;
             match items.last() {
                 Some(last) => after = last.at,
                 None => return Ok(after.delta),
@@ -170,20 +151,20 @@ impl SessionActor {
 
     /// What the running turn has said so far, for a driver that has to remember it.
     async fn replay_running_turn(&mut self) -> Result<()> {
-        let Some(turn) = self.state.current() else { return Ok(()) };
+        let Some(turn) = self.machine.log.current() else { return Ok(()) };
         let mut after = turn.seq;
         match turn.self_started {
-            true => self.tracker.expect_self_started(turn.id),
-            false => self.tracker.expect(turn.id),
+            true => self.link.tracker.expect_self_started(turn.id),
+            false => self.link.tracker.expect(turn.id),
         }
         loop {
             let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
-            let events = self.services.store.events(self.session.no, &query).await?;
+            let events = self.ctx.services.store.events(self.ctx.session.no, &query).await?;
             let Some(last) = events.last() else { return Ok(()) };
             after = last.seq;
             for event in &events {
                 if let Fact::Said { line } = &event.fact {
-                    self.driver.parse_line(&mut self.tracker, line.as_bytes());
+                    self.ctx.driver.parse_line(&mut self.link.tracker, line.as_bytes());
                 }
             }
         }
@@ -191,64 +172,64 @@ impl SessionActor {
 
     async fn take_over(&mut self, first: bool) -> Result<()> {
         let found = self.inspect_sandbox(first).await?;
-        let on_interrupted = self.session.options.on_interrupted.unwrap_or(InterruptedTurnPolicy::Continue);
-        let facts = self.state.recover(found, on_interrupted);
+        let on_interrupted = self.ctx.session.options.on_interrupted.unwrap_or(InterruptedTurnPolicy::Continue);
+        let facts = self.machine.log.recover(found, on_interrupted);
         if !facts.is_empty() {
             self.commit_facts(facts).await?;
         }
-        self.set_interrupt_deadline();
+        self.machine.set_interrupt_deadline(Instant::now());
         Ok(())
     }
 
     /// What is left of the sandbox, with all that it still said. `first`: nobody here has looked after the workspace before.
     async fn inspect_sandbox(&mut self, first: bool) -> Result<SandboxLiveness> {
-        if first && self.live.has_unfinished_trees() {
-            let live = self.live.clone();
+        if first && self.ctx.live.has_unfinished_trees() {
+            let live = self.ctx.live.clone();
             blocking(move || live.erase_unfinished_trees()).await?;
         }
         if first {
-            let (live, tree) = (self.live.clone(), self.tree());
+            let (live, tree) = (self.ctx.live.clone(), self.tree());
             blocking(move || live.settle_uploads(tree)).await?;
         }
-        let found = match self.workspace.sandbox() {
+        let found = match self.ctx.workspace.sandbox() {
             Some(walls) => self.attach_to_sandbox(walls).await?,
             None if first => self.find_sandbox().await?,
             None => SandboxLiveness::Dead,
         };
         if !matches!(found, SandboxLiveness::Alive(_))
-            && let Some(awake) = self.state.awake.clone()
+            && let Some(awake) = self.machine.log.awake.clone()
         {
             self.drain_dead_journal(awake.incarnation).await?;
         }
         if found == SandboxLiveness::Unresponsive {
-            let run = self.live.run();
+            let run = self.ctx.live.run();
             blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
         }
         // Whatever happened meanwhile, no checkpoint of ours has it.
         if first && self.tree().is_some() && !self.is_ephemeral() {
-            self.dirty = Some(Instant::now());
+            self.machine.runtime.capture.dirty = Some(Instant::now());
         }
         Ok(found)
     }
 
     /// A shim that outlived the last server is taken over; any other is ended.
     async fn find_sandbox(&mut self) -> Result<SandboxLiveness> {
-        let room = self.services.pool.claim_survivor(self.session.workspace, &self.session.tenant);
-        let knocked = match ash_sandbox::knock(&self.live.run(), self.lease.epoch).await {
+        let room = self.ctx.services.pool.claim_survivor(self.ctx.session.workspace, &self.ctx.session.tenant);
+        let knocked = match ash_sandbox::knock(&self.ctx.live.run(), self.ctx.lease.epoch).await {
             Ok(Some(knocked)) => knocked,
             Ok(None) => return Ok(SandboxLiveness::Dead),
             // It does not answer as it should: nothing can be done with it.
             Err(error) => {
-                tracing::warn!(session = %self.session.id, %error, "a sandbox that outlived its server is ended");
+                tracing::warn!(session = %self.ctx.session.id, %error, "a sandbox that outlived its server is ended");
                 return Ok(SandboxLiveness::Unresponsive);
             }
         };
         let incarnation = knocked.hello.incarnation;
-        let heard = self.services.store.journal_positions(incarnation).await?;
-        let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.session.no);
-        let strong = self.services.settings.is_strong(&knocked.hello);
+        let heard = self.ctx.services.store.journal_positions(incarnation).await?;
+        let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.ctx.session.no);
+        let strong = self.ctx.services.settings.is_strong(&knocked.hello);
         if !strong {
-            tracing::warn!(session = %self.session.id, "a sandbox that outlived its server has weaker walls than are required now: it is ended");
+            tracing::warn!(session = %self.ctx.session.id, "a sandbox that outlived its server has weaker walls than are required now: it is ended");
         }
         let usable = strong && known && !heard.is_empty() && self.tree().is_some();
         if !usable {
@@ -257,7 +238,7 @@ impl SessionActor {
         }
         let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
         let numbers = |(_, heard): &(SessionRowId, JournalPosition)| {
-            workspace::numbers(heard.process, self.lease.epoch)
+            workspace::numbers(heard.process, self.ctx.lease.epoch)
         };
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
         for process in &hello.running {
@@ -268,7 +249,7 @@ impl SessionActor {
         }
         // The server's key may be another one now. A shim of an older server has no way out, and needs none; a key that a
         // client brought is in the shim alone.
-        if self.session.options.own_provider.is_none() {
+        if self.ctx.session.options.own_provider.is_none() {
             remote.set_egress(self.egress_policy().await?).await.ok();
         }
         let walls = Sandbox::new(incarnation, remote, room);
@@ -279,25 +260,25 @@ impl SessionActor {
                 false => hello.last_ins.get(&heard.process).copied().unwrap_or(0),
             };
             let runs = hello.running.contains(&heard.process);
-            self.workspace.park_connection(no, UnclaimedConnection { heard, records, last_in, runs });
+            self.ctx.workspace.park_connection(no, UnclaimedConnection { heard, records, last_in, runs });
         }
-        self.workspace.set_sandbox(Some(walls.clone()));
+        self.ctx.workspace.set_sandbox(Some(walls.clone()));
         self.attach_to_sandbox(walls).await
     }
 
     /// Into a sandbox that was taken over, if the session was at work in it.
     async fn attach_to_sandbox(&mut self, walls: Arc<Sandbox>) -> Result<SandboxLiveness> {
-        let no = self.session.no;
-        let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.workspace.waiting(no) else {
+        let no = self.ctx.session.no;
+        let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.ctx.workspace.waiting(no) else {
             return Ok(SandboxLiveness::Dead);
         };
         let incarnation = walls.incarnation;
         // Somebody may have heard of its end and died before saying so.
-        if !runs || self.state.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
+        if !runs || self.machine.log.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
             walls.remote.signal(heard.process, 9).await.ok();
-            if self.workspace.leave(no, incarnation) {
+            if self.ctx.workspace.leave(no, incarnation) {
                 walls.remote.end().await.ok();
-                self.workspace.set_sandbox(None);
+                self.ctx.workspace.set_sandbox(None);
             }
             return Ok(SandboxLiveness::Dead);
         }
@@ -315,49 +296,50 @@ impl SessionActor {
         };
         self.set_conn(hands);
         self.allow(None).await;
-        for (input, say) in self.state.undelivered_inputs(last_in) {
+        for (input, say) in self.machine.log.undelivered_inputs(last_in) {
             self.tell(input, &say).await;
         }
         Ok(SandboxLiveness::Alive(incarnation))
     }
 
-    pub(super) fn set_conn(&mut self, hands: SandboxConn) {
-        self.execs.begin(workspace::first_command(hands.process, self.lease.epoch));
+    pub(super) fn set_conn(&mut self, conn: SandboxConn) {
+        self.execs.begin(workspace::first_command(conn.process, self.ctx.lease.epoch));
         self.limits.begin();
-        self.conn = Some(hands);
-        // Before anybody is answered: whoever hears that it is there counts it.
-        self.phase.set(self.current_phase(), self.is_evictable(), self.idle.since);
+        self.machine.runtime.connect(Instant::now());
+        self.link.conn = Some(conn);
+        // Before anybody is answered: a caller who hears that it is there counts it.
+        self.show_phase();
     }
 
     pub(super) async fn egress_policy(&self) -> Result<Option<EgressPolicy>> {
-        let SessionRow { tenant, agent, version, runtime, options, .. } = &self.session;
+        let SessionRow { tenant, agent, version, runtime, options, .. } = &self.ctx.session;
         // Of an agent that was deleted meanwhile the turn goes on, as it began.
-        let version = self.services.store.version(tenant, agent, *version).await?;
+        let version = self.ctx.services.store.version(tenant, agent, *version).await?;
         let usual = version.and_then(|version| version.provider);
         // Without a key there is no way, whoever was asked for.
         let provider =
-            self.services.settings.provider(options, usual).unwrap_or(Some(ModelApiDialect::Anthropic));
-        self.services.egress_policy(&self.session, *runtime, provider)
+            self.ctx.services.settings.provider(options, usual).unwrap_or(Some(ModelApiDialect::Anthropic));
+        self.ctx.services.egress_policy(&self.ctx.session, *runtime, provider)
     }
 
     /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
     async fn drain_dead_journal(&mut self, incarnation: Incarnation) -> Result<()> {
-        let heard = self.services.store.journal_positions(incarnation).await?;
-        let own = heard.into_iter().find(|(no, _)| *no == self.session.no).map(|(_, heard)| heard);
+        let heard = self.ctx.services.store.journal_positions(incarnation).await?;
+        let own = heard.into_iter().find(|(no, _)| *no == self.ctx.session.no).map(|(_, heard)| heard);
         // The log of a session that came back from a witness says itself how much of the journal it has.
-        let adopted = self.state.adopted.as_ref().and_then(|adopted| adopted.journal_position);
+        let adopted = self.machine.log.adopted.as_ref().and_then(|adopted| adopted.journal_position);
         let adopted = adopted.filter(|heard| heard.incarnation == incarnation);
         let Some(JournalPosition { process, position, .. }) = own.or(adopted) else {
-            tracing::warn!(session = %self.session.id, "how much of the journal of a dead sandbox is in the log is not known: nothing of it is heard again");
+            tracing::warn!(session = %self.ctx.session.id, "how much of the journal of a dead sandbox is in the log is not known: nothing of it is heard again");
             return Ok(());
         };
-        let run = self.live.run();
+        let run = self.ctx.live.run();
         let left = blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
         match left {
             // Who died is plain; only what was said counts.
             Ok(records) => self.commit_records(incarnation, process, records).await.map(|_| ()),
             Err(error) => {
-                tracing::warn!(session = %self.session.id, %error, "the journal of a dead sandbox could not be read");
+                tracing::warn!(session = %self.ctx.session.id, %error, "the journal of a dead sandbox could not be read");
                 Ok(())
             }
         }
@@ -366,23 +348,26 @@ impl SessionActor {
     /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
     pub(super) fn files(&mut self, purpose: FileAccessMode, reply: ReplySender<GuardedFileSource>) {
         match (purpose, self.tree()) {
-            (FileAccessMode::Read, Some(uid)) if self.live.shape() == LiveTreeShape::Whole => {
+            (FileAccessMode::Read, Some(uid)) if self.ctx.live.shape() == LiveTreeShape::Whole => {
                 reply.send(Ok((self.live_source(uid), None))).ok();
             }
             (FileAccessMode::Read, _) => self.answer_reader(reply),
-            (FileAccessMode::Write, _) => self.writing.push(reply),
+            (FileAccessMode::Write, _) => {
+                let waiter = self.waiters.add_files(reply);
+                self.machine.runtime.waiting.writing.push(waiter);
+            }
         }
     }
 
     fn live_source(&self, uid: Option<u32>) -> FileSource {
         // A sandbox that every session has left is about to end.
-        let state = if self.workspace.is_inhabited() { TreeState::InSandbox } else { TreeState::Kept };
-        FileSource::Live { workspace: self.live.workspace(), uid, state }
+        let state = if self.ctx.workspace.is_inhabited() { TreeState::InSandbox } else { TreeState::Kept };
+        FileSource::Live { workspace: self.ctx.live.workspace(), uid, state }
     }
 
     fn answer_reader(&self, reply: ReplySender<GuardedFileSource>) {
         let (rooms, session, state, lease) =
-            (self.services.clone(), self.session.clone(), self.state.clone(), self.lease.clone());
+            (self.ctx.services.clone(), self.ctx.session.clone(), self.machine.log.clone(), self.ctx.lease.clone());
         tokio::spawn(async move {
             let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
             let found = match version {
@@ -393,54 +378,49 @@ impl SessionActor {
         });
     }
 
-    /// Writers wait until nothing long is under way, then get a tree. True: one is being made.
-    pub(super) fn answer_writers(&mut self) -> bool {
-        // During a rewind they wait for the tree that comes: what they wrote into the one that goes would be lost.
-        if self.writing.is_empty() || !self.rewinding.is_empty() {
-            return false;
-        }
-        if self.live.has_leftovers(self.tree().is_some()) {
-            self.start_salvage();
-            return true;
-        }
-        while let Some(reply) = self.writing.pop() {
-            // Without a pen somebody is about to put another tree in place, and has the floor, which this waits for.
-            let (Some(uid), Some(pen)) = (self.tree(), self.workspace.try_writer()) else {
-                self.writing.push(reply);
-                self.start_making_tree();
-                return true;
+    /// Callers who write get the tree. If somebody is about to put another one in its place, they wait for that one.
+    pub(super) fn admit_writers(&mut self) {
+        let Some(uid) = self.tree() else { return };
+        while let Some(waiter) = self.machine.runtime.waiting.writing.pop() {
+            // Whoever replaces the tree holds the workspace, which the making of a tree waits for.
+            let Some(guard) = self.ctx.workspace.try_writer() else {
+                self.machine.runtime.waiting.writing.push(waiter);
+                let now = Instant::now();
+                self.machine.begin(&Step::MakeTree, now);
+                return self.start_making_tree();
             };
             self.touch();
-            self.idle = IdleState::new();
-            let marked = self.live.mark_dirty();
-            reply.send(marked.map(|()| (self.live_source(uid), Some(pen)))).ok();
+            self.machine.runtime.idle = IdleClock::starting(Instant::now());
+            let marked = self.ctx.live.mark_dirty();
+            if let Some(reply) = self.waiters.take_files(waiter) {
+                reply.send(marked.map(|()| (self.live_source(uid), Some(guard)))).ok();
+            }
         }
-        false
     }
 
     /// Makes a tree without a sandbox.
     pub(super) fn start_making_tree(&mut self) {
         let (rooms, session, state, lease, live) = (
-            self.services.clone(),
-            self.session.clone(),
-            self.state.clone(),
-            self.lease.clone(),
-            self.live.clone(),
+            self.ctx.services.clone(),
+            self.ctx.session.clone(),
+            self.machine.log.clone(),
+            self.ctx.lease.clone(),
+            self.ctx.live.clone(),
         );
-        let common = self.workspace.clone();
-        self.effect = Some(tokio::spawn(async move {
+        let common = self.ctx.workspace.clone();
+        self.begin_effect(async move {
             let _floor = common.exclusive().await;
             match common.tree() {
                 // Somebody else was faster.
                 Some(uid) => EffectOutcome::TreeMade(Ok(uid)),
                 None => EffectOutcome::TreeMade(furnish(&rooms, &session, &state, &lease, &live).await),
             }
-        }));
+        });
     }
 
     pub(super) async fn on_tree_made(&mut self, made: Result<Option<u32>>) -> Result<()> {
         match made {
-            Ok(uid) => self.workspace.set_tree(Some(uid)),
+            Ok(uid) => self.ctx.workspace.set_tree(Some(uid)),
             Err(error) => {
                 self.answer_failed_writers(&error);
                 self.give_up_rewinding(&error).await?;
@@ -450,14 +430,15 @@ impl SessionActor {
     }
 
     pub(super) fn answer_failed_writers(&mut self, error: &Error) {
-        self.writing.drain(..).for_each(|reply| drop(reply.send(Err(error.shared()))));
+        let waiters = std::mem::take(&mut self.machine.runtime.waiting.writing);
+        self.waiters.refuse_all(waiters, error);
     }
 }
 
 async fn furnish(
     rooms: &Arc<Services>,
     session: &SessionRow,
-    state: &SessionState,
+    state: &LogState,
     lease: &Lease,
     live: &LiveDirectory,
 ) -> Result<Option<u32>> {

@@ -6,7 +6,7 @@ use crate::{
     ladder::StartTreeOrigin,
     live_directory::{AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTreeComparison, TreeRecipe},
     services::Services,
-    state::SessionState,
+    machine::LogState,
 };
 use ash_model::{ComparisonMethod, EventSeq, Fact, SavedCheckpoint};
 use ash_snapshot::{SnapshotProgress, TreeId};
@@ -180,7 +180,7 @@ impl SessionStartJob {
 pub(super) async fn recipe(
     rooms: &Services,
     session: &SessionRow,
-    state: &SessionState,
+    state: &LogState,
     lease: &Lease,
     version: Option<&AgentVersion>,
 ) -> Result<(TreeRecipe, StartTreeOrigin)> {
@@ -198,7 +198,7 @@ pub(super) async fn recipe(
 pub(super) async fn standing_on(
     rooms: &Services,
     session: &SessionRow,
-    state: &SessionState,
+    state: &LogState,
 ) -> Result<Option<Checkpoint>> {
     if session.slug.is_some() {
         let all = rooms.store.checkpoints(session.workspace, None, u32::MAX).await?;
@@ -214,7 +214,7 @@ pub(super) async fn standing_on(
 pub(super) fn recipe_of(
     rooms: &Services,
     session: &SessionRow,
-    state: &SessionState,
+    state: &LogState,
     lease: &Lease,
     tree: &str,
 ) -> Result<TreeRecipe> {

@@ -3,7 +3,7 @@
 //! Whoever dies before it is recorded leaves everything as it was, and after it the next start makes the tree from it.
 
 use super::{
-    CaptureOccasion, EffectOutcome, SessionActor,
+    EffectOutcome, SessionActor,
     capture::{CaptureJob, CheckpointCapture},
     rewind::PreparedTree,
     tree::recipe_of,
@@ -12,6 +12,7 @@ use crate::{
     Error, Result, blocking,
     history::standing,
     live_directory::TreeRecipe,
+    machine::CaptureOccasion,
     workspace::{ExclusiveGuard, NoWriters},
 };
 use ash_model::{CaptureConsistency, Fact, SavedCheckpoint, SessionRewind, SessionRowId};
@@ -30,19 +31,20 @@ pub(super) struct ComposedTree {
 }
 
 impl SessionActor {
-    pub(super) async fn start_compose(&mut self, to: u64) -> Result<()> {
-        let checkpoint = self.services.store.checkpoint(self.lease.workspace, to).await?;
+    pub(super) async fn start_compose(&mut self) -> Result<()> {
+        let Some(to) = self.machine.rewind_target() else { return self.refuse_rewind(Error::NoCheckpoint).await };
+        let checkpoint = self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?;
         let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
-            recipe_of(&self.services, &self.session, &self.state, &self.lease, &checkpoint.tree)
+            recipe_of(&self.ctx.services, &self.ctx.session, &self.machine.log, &self.ctx.lease, &checkpoint.tree)
         });
         let recipe = match recipe {
             Ok(recipe) => recipe,
             Err(error) => return self.refuse_rewind(error).await,
         };
-        let saving = self.saving();
-        self.effect = Some(tokio::spawn(async move {
-            EffectOutcome::RewindPrepared(compose_workspace_tree(saving, recipe, to).await)
-        }));
+        let job = self.capture_job();
+        self.begin_effect(async move {
+            EffectOutcome::RewindPrepared(compose_workspace_tree(job, recipe, to).await)
+        });
         Ok(())
     }
 
@@ -57,10 +59,10 @@ impl SessionActor {
             let saved = self.describe(before);
             let row = self.checkpoint_row(&saved, &before.snapshot, 1);
             self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
-            self.workspace.set_newest(before.number);
+            self.ctx.workspace.set_newest(before.number);
             ash_failpoint::reach_async("rewind.way_back_recorded").await;
         }
-        let from = self.state.checkpoint;
+        let from = self.machine.log.checkpoint;
         let facts = facts.into_iter().map(|fact| match fact {
             Fact::Rewound(rewound) => Fact::Rewound(SessionRewind { from, ..rewound }),
             other => other,
@@ -69,18 +71,18 @@ impl SessionActor {
         let facts: Vec<Fact> = facts.chain([Fact::Saved(saved.clone())]).collect();
         let row = self.checkpoint_row(&saved, &after.snapshot, facts.len() as u64);
         self.commit(facts.clone(), Vec::new(), None, Some(row)).await?;
-        self.workspace.set_newest(after.number);
-        self.workspace.set_last_rewind(after.number);
+        self.ctx.workspace.set_newest(after.number);
+        self.ctx.workspace.set_last_rewind(after.number);
         Ok(facts)
     }
 
     /// Of others who took the files back while this one rested.
     pub(super) async fn note_workspace_rewinds(&mut self) -> Result<()> {
-        if self.state.awake.is_some() || self.workspace.last_rewind() <= self.state.last_workspace_rewind {
+        if self.machine.log.awake.is_some() || self.ctx.workspace.last_rewind() <= self.machine.log.last_workspace_rewind {
             return Ok(());
         }
         let news =
-            self.services.workspace_rewinds_since(&self.session, self.state.last_workspace_rewind).await?;
+            self.ctx.services.workspace_rewinds_since(&self.ctx.session, self.machine.log.last_workspace_rewind).await?;
         match news.is_empty() {
             true => Ok(()),
             false => self.commit_facts(news.into_iter().map(Fact::WorkspaceRewound).collect()).await,

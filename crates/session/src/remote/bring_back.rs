@@ -6,7 +6,7 @@ use super::{
     history::{ManifestHistory, PurgedSessionPolicy},
     object_keys, trouble,
 };
-use crate::{Error, Result, blocking, services::Services, state::SessionState};
+use crate::{Error, Result, blocking, services::Services, machine::LogState};
 use ash_model::{
     AgentName, Event, EventSeq, Fact, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
     embedded_log::EventLine,
@@ -271,7 +271,7 @@ pub(crate) fn folded(
     manifest: &SessionManifest,
     lines: &[EventLine],
 ) -> Result<(SessionSummary, Vec<TurnRow>)> {
-    let mut state = SessionState::new(manifest.base.unwrap_or(0));
+    let mut state = LogState::new(manifest.base.unwrap_or(0));
     let mut turns: HashMap<TurnId, TurnRow> = HashMap::new();
     for line in lines.iter().filter(|line| line.kind != "said") {
         state.apply(line.seq, &event(&manifest.session, line)?.fact);

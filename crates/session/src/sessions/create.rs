@@ -5,7 +5,7 @@ use crate::{
     Error, Result, TouchedOptions,
     actor::SessionActor,
     pool::{Admission, SandboxPermit, WarmSandbox, WarmSandboxKind},
-    state::{SessionState, StateCommand},
+    machine::{LogState, StateCommand},
     witness::{self, IdFrom},
 };
 use ash_model::{
@@ -133,7 +133,7 @@ impl Sessions {
                 parent: None,
                 base: None,
                 first_checkpoints: Vec::new(),
-                summary: SessionState::new(0).summary(),
+                summary: LogState::new(0).summary(),
                 events: vec![NewEvent { turn: None, at, fact: created.clone() }],
                 epoch,
                 at,
@@ -144,7 +144,7 @@ impl Sessions {
         if let Some(way) = new.egress {
             rooms.client_credentials.set(session.no, way);
         }
-        let mut state = SessionState::new(0);
+        let mut state = LogState::new(0);
         state.apply(1, &created);
         // As long as this is held the newborn finds what was prepared for it.
         let _common = prepared.map(WarmSandbox::hand_over).transpose()?;

@@ -6,7 +6,7 @@ use crate::{
     Error, Result, blocking, embedded_log,
     remote::{checkpoints, filled, folded},
     services::Services,
-    state::{SessionState, TurnPhase},
+    machine::{LogState, TurnPhase},
 };
 use ash_model::{
     CaptureConsistency, Epoch, Event, EventSeq, Fact, HistorySource, SavedCheckpoint, SessionStatus,
@@ -160,7 +160,7 @@ fn conclusions(
     own: &[EventLine],
     base: Option<EventSeq>,
 ) -> Result<Vec<EventLine>> {
-    let mut state = SessionState::new(base.unwrap_or(0));
+    let mut state = LogState::new(base.unwrap_or(0));
     for line in own.iter().filter(|line| line.kind != "said") {
         let fact = Fact::decode(&line.kind, line.json.clone())
             .map_err(|error| Error::Far(format!("event {} cannot be read: {error}", line.seq)))?;

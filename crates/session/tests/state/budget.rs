@@ -5,7 +5,7 @@ use crate::world::Op;
 use ash_model::{
     BudgetLimits, BudgetScope, Fact, LimitKind, LimitReached, ModelStopReason, SessionStatus, TurnOutcome,
 };
-use ash_session::state::{CommandRefusal, NextStep, StateCommand, TurnPhase, WakePolicy};
+use ash_session::machine::{CommandRefusal, LogStep, StateCommand, TurnPhase, WakePolicy};
 
 const CALLS: Op = Op::Use(ModelStopReason::ToolCalls);
 const SAYS: Op = Op::Use(ModelStopReason::Complete);
@@ -154,7 +154,7 @@ fn a_fork_does_not_pay_for_its_parent_and_a_rewind_gives_nothing_back() {
     let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
     assert_eq!(world.log.last().map(|event| event.fact.kind()), Some("rewound"));
     assert_eq!(world.state().meter.session.usage.tokens(), 20);
-    assert_eq!(world.state().next_step(), NextStep::Wait);
+    assert_eq!(world.state().next_step(), LogStep::Wait);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
         let world = world.after(&[Op::Raise]);
         assert_eq!(
             (world.state().status, world.state().next_step()),
-            (SessionStatus::Paused, NextStep::Wait),
+            (SessionStatus::Paused, LogStep::Wait),
             "{ops:?}"
         );
         let world = world.after(&[Op::Resume, DONE, SAYS, Op::Rest, DONE]);
@@ -209,13 +209,13 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
 #[test]
 fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the_prices() {
     use ash_model::{BudgetLimits, ModelPrices};
-    use ash_session::state::{RemainingBudget, SessionBudget, SessionState};
+    use ash_session::machine::{RemainingBudget, SessionBudget, LogState};
     let limits = |usd: Option<f64>, tokens| BudgetLimits {
         max_budget_usd: usd,
         max_tokens: tokens,
         ..BudgetLimits::default()
     };
-    let left = |state: &SessionState, session, turn| {
+    let left = |state: &LogState, session, turn| {
         let mut state = state.clone();
         state.budget = SessionBudget { session, turn };
         state.remaining_budget()

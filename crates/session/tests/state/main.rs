@@ -9,8 +9,8 @@ use ash_model::{
     BusyPolicy, Death, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
     SessionStatus, TurnId, TurnOutcome,
 };
-use ash_session::state::{
-    CommandRefusal, NextStep, SandboxLiveness, SessionState, StateCommand, TurnPhase, WakePolicy,
+use ash_session::machine::{
+    CommandRefusal, LogStep, SandboxLiveness, LogState, StateCommand, TurnPhase, WakePolicy,
 };
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof};
 use uuid::Uuid;
@@ -141,10 +141,10 @@ fn the_next_resume_or_message_continues_the_cut_turn_first() {
 #[test]
 fn a_power_cut_resumes_what_ran_and_pauses_what_rested() {
     let world = World::awake().after(&[PROMPT]).after(&POWER_CUT);
-    assert_eq!((world.state().status, world.state().next_step()), (SessionStatus::Starting, NextStep::Wake));
+    assert_eq!((world.state().status, world.state().next_step()), (SessionStatus::Starting, LogStep::Wake));
     assert_eq!(phase(&world), Some(&TurnPhase::Cut));
     let world = World::awake().after(&POWER_CUT);
-    assert_eq!((world.state().status, world.state().next_step()), (SessionStatus::Paused, NextStep::Wait));
+    assert_eq!((world.state().status, world.state().next_step()), (SessionStatus::Paused, LogStep::Wait));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_message_that_waited_through_a_power_cut_runs_after_it() {
 #[test]
 fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
     for (last, status) in [(Fact::Stopped, SessionStatus::Stopped), (Fact::Ended, SessionStatus::Ended)] {
-        let mut state = SessionState::new(0);
+        let mut state = LogState::new(0);
         let incarnation = Incarnation(Uuid::from_u128(1));
         for (seq, fact) in
             (1..).zip([Fact::Awake { incarnation, resumed_after: None, outdated: false }, last])
@@ -213,7 +213,7 @@ fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
         assert_eq!(state.died(&Death::OutOfMemory), asleep);
         assert_eq!(state.recover(SandboxLiveness::Dead, InterruptedTurnPolicy::Continue), asleep);
         state.apply(3, &asleep[0]);
-        assert_eq!((state.status, state.next_step()), (status, NextStep::Wait));
+        assert_eq!((state.status, state.next_step()), (status, LogStep::Wait));
     }
 }
 
@@ -310,11 +310,11 @@ fn a_turn_that_rested_keeps_its_outcome_when_the_session_ends() {
 #[test]
 fn a_sandbox_that_nobody_wants_any_more_is_ended() {
     for (status, next) in [
-        (SessionStatus::Stopped, NextStep::Sleep),
-        (SessionStatus::Ended, NextStep::Sleep),
-        (SessionStatus::Error, NextStep::Sleep),
-        (SessionStatus::Paused, NextStep::Wait),
-        (SessionStatus::Active, NextStep::Wait),
+        (SessionStatus::Stopped, LogStep::Sleep),
+        (SessionStatus::Ended, LogStep::Sleep),
+        (SessionStatus::Error, LogStep::Sleep),
+        (SessionStatus::Paused, LogStep::Wait),
+        (SessionStatus::Active, LogStep::Wait),
     ] {
         let mut state = in_status(status);
         state.awake = in_status(SessionStatus::Active).awake;
@@ -361,7 +361,7 @@ fn a_rewind_ends_the_sandbox_keeps_what_is_there_and_leaves_the_session_at_rest(
     let state = world.state();
     assert_eq!(
         (state.status, state.next_step(), state.awake.as_ref()),
-        (SessionStatus::Paused, NextStep::Wait, None)
+        (SessionStatus::Paused, LogStep::Wait, None)
     );
     assert_eq!(
         (state.checkpoint, state.last_checkpoint, state.turns_delivered, state.turns_total),
@@ -438,8 +438,8 @@ fn at_a_checkpoint_in_a_turn_the_agent_remembers_the_turn_and_it_does_not_go_on(
 
 // Status codes.
 
-fn in_status(status: SessionStatus) -> SessionState {
-    let mut state = SessionState::new(0);
+fn in_status(status: SessionStatus) -> LogState {
+    let mut state = LogState::new(0);
     let fact = match status {
         SessionStatus::Starting => Fact::Resuming,
         SessionStatus::Active => {
@@ -466,7 +466,7 @@ fn each_wish_is_granted_or_refused_by_status() {
         on_busy: BusyPolicy::Queue,
         lock: None,
     };
-    let kinds = |state: &SessionState, wish: &StateCommand| {
+    let kinds = |state: &LogState, wish: &StateCommand| {
         state.decide(wish).map(|facts| facts.iter().map(Fact::kind).collect::<Vec<_>>())
     };
     for status in SessionStatus::ALL {
@@ -580,7 +580,7 @@ fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
     let (own, asked) = (TurnId(Uuid::from_u128(5)), TurnId(Uuid::from_u128(6)));
     let incarnation = Incarnation(Uuid::from_u128(1));
     let queued = Fact::Queued { turn: asked, content: "hi".into(), options: Default::default(), lock: None };
-    let mut state = SessionState::new(0);
+    let mut state = LogState::new(0);
     let facts = [
         Fact::Awake { incarnation, resumed_after: None, outdated: false },
         queued,
@@ -589,7 +589,7 @@ fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
     for (seq, fact) in (1..).zip(&facts) {
         state.apply(seq, fact);
     }
-    assert_eq!(state.next_step(), NextStep::Wait, "never two at once");
+    assert_eq!(state.next_step(), LogStep::Wait, "never two at once");
     let died = state.died(&Death::Agent { how: "signal 9".into() });
     let [Fact::Finished { turn, outcome: TurnOutcome::Interrupted, .. }, ..] = &died[..] else {
         panic!("{died:?}")

@@ -9,7 +9,7 @@ use ash_model::{
     Fact, Incarnation, LiveSetting, PermissionId, PermissionRequest, PermissionTimeoutPolicy,
     PermissionVerdict, Timestamp, TurnId, VerdictSource,
 };
-use ash_session::state::{CommandRefusal, SessionState, StateCommand, TurnPhase};
+use ash_session::machine::{CommandRefusal, LogState, StateCommand, TurnPhase};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ fn asked(on_timeout: PermissionTimeoutPolicy) -> PermissionRequest {
 }
 
 /// A turn runs, and its agent waits.
-fn waiting(asked: PermissionRequest) -> SessionState {
+fn waiting(asked: PermissionRequest) -> LogState {
     let incarnation = Incarnation(Uuid::from_u128(3));
     let facts = [
         Fact::Awake { incarnation, resumed_after: None, outdated: false },
@@ -41,7 +41,7 @@ fn waiting(asked: PermissionRequest) -> SessionState {
         Fact::Started { turn: TURN, input: 2 },
         Fact::PermissionRequested(asked),
     ];
-    let mut state = SessionState::new(0);
+    let mut state = LogState::new(0);
     (1..).zip(&facts).for_each(|(seq, fact)| state.apply(seq, fact));
     state
 }
@@ -50,7 +50,7 @@ fn answered(verdict: Option<PermissionVerdict>, by: VerdictSource, input: Option
     Fact::Answered { id: ID, turn: Some(TURN), verdict, by, input }
 }
 
-fn answer(state: &SessionState, verdict: PermissionVerdict) -> Result<Vec<Fact>, CommandRefusal> {
+fn answer(state: &LogState, verdict: PermissionVerdict) -> Result<Vec<Fact>, CommandRefusal> {
     state.decide(&StateCommand::Answer { id: ID, verdict })
 }
 

@@ -11,7 +11,7 @@ use ash_model::{
     BusyPolicy, Event, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
     SessionOptions, SessionStatus, Timestamp, TurnId, TurnOutcome,
 };
-use ash_session::state::{SandboxLiveness, SessionBudget, SessionState, StateCommand, WakePolicy};
+use ash_session::machine::{SandboxLiveness, SessionBudget, LogState, StateCommand, WakePolicy};
 use promises::Told;
 use server::{Close, Effect, Server};
 use shim::{Shim, WAIT};
@@ -97,7 +97,7 @@ impl World {
         let agent = ash_model::AgentName::parse("helper").expect("a name");
         let mut world = World {
             log: Vec::new(),
-            server: Some(Server::new(SessionState::new(0))),
+            server: Some(Server::new(LogState::new(0))),
             shim: None,
             crash_before_telling: false,
             on_interrupted,
@@ -137,13 +137,13 @@ impl World {
         self
     }
 
-    pub(crate) fn state(&self) -> &SessionState {
+    pub(crate) fn state(&self) -> &LogState {
         &self.server.as_ref().expect("the server is up").state
     }
 
     /// What a fresh server would make of the log.
-    pub(crate) fn replayed(&self) -> SessionState {
-        let mut state = SessionState::new(0).replay(&self.log);
+    pub(crate) fn replayed(&self) -> LogState {
+        let mut state = LogState::new(0).replay(&self.log);
         state.budget = self.budget;
         state
     }
@@ -179,7 +179,7 @@ impl World {
         Some(StateCommand::Rewind {
             to,
             seq,
-            then: SessionState::new(0).replay(&self.log[..upto]).conversation_point(),
+            then: LogState::new(0).replay(&self.log[..upto]).conversation_point(),
             files: false,
         })
     }

@@ -9,7 +9,7 @@ use ash_model::{
     CaptureConsistency, Fact, Incarnation, Problem, Receipt, ResumePath, ResumeSource, SavedCheckpoint, Tier,
     TreeOrigin, TurnId,
 };
-use ash_session::state::TurnPhase;
+use ash_session::machine::TurnPhase;
 
 impl World {
     pub(super) fn settle(&mut self, luck: Luck) {

@@ -6,7 +6,7 @@ use super::{
     shim::Shim,
 };
 use ash_model::{Death, Fact, PermissionId, SessionRewind, SessionStatus, TurnId, TurnOutcome};
-use ash_session::state::{CommandRefusal, NextStep, SessionState, StateCommand, TurnPhase};
+use ash_session::machine::{CommandRefusal, LogStep, LogState, StateCommand, TurnPhase};
 use ash_store::TurnState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    fn check_turns(&self, state: &SessionState) {
+    fn check_turns(&self, state: &LogState) {
         let open: Vec<TurnId> =
             self.told.queued.iter().filter(|turn| !self.told.finished.contains_key(*turn)).copied().collect();
         assert_eq!(state.turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), open);
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    fn check_card(&self, state: &SessionState) {
+    fn check_card(&self, state: &LogState) {
         let card = state.summary();
         assert_eq!(card.status, state.status);
         assert_eq!(card.turns, self.told.conversation.len() as u64);
@@ -277,7 +277,7 @@ impl World {
     /// Nothing is under way and the actor waits: somebody else must have something to do.
     fn check_wait(&self, server: &Server) {
         let state = &server.state;
-        assert_eq!(state.next_step(), NextStep::Wait);
+        assert_eq!(state.next_step(), LogStep::Wait);
         assert_ne!(state.status, SessionStatus::Starting, "nobody starts it");
         assert_eq!(state.awake.is_some(), server.hands);
         let Some(front) = state.turns.front() else { return };

@@ -2,7 +2,7 @@
 
 use super::World;
 use ash_model::{EventSeq, Fact, SessionStatus, TurnId};
-use ash_session::state::{NextStep, SessionState, StateCommand, TurnPhase};
+use ash_session::machine::{LogStep, LogState, StateCommand, TurnPhase};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -39,7 +39,7 @@ pub(super) struct Closing {
 /// What dies with the server.
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) state: SessionState,
+    pub(super) state: LogState,
     pub(super) effect: Option<Effect>,
     pub(super) leaving: bool,
     pub(super) closing: Option<Closing>,
@@ -55,7 +55,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(state: SessionState) -> Server {
+    pub(super) fn new(state: LogState) -> Server {
         Server {
             state,
             effect: None,
@@ -145,7 +145,7 @@ impl World {
         let Some(server) = &mut self.server else { return };
         server.dirty = true;
         let free = server.effect.is_none() && server.closing.is_none();
-        if free && server.state.is_at_rest() && server.tree && server.state.next_step() == NextStep::Wait {
+        if free && server.state.is_at_rest() && server.tree && server.state.next_step() == LogStep::Wait {
             server.save(None);
         }
     }
@@ -191,16 +191,16 @@ impl World {
                 continue;
             }
             match server.state.next_step() {
-                NextStep::Wait => return,
-                NextStep::Wake => {
+                LogStep::Wait => return,
+                LogStep::Wake => {
                     let begun = Begun { knew: server.state.last_options_change, changes: self.told.changes };
                     server.effect = Some(Effect::Wake(begun));
                 }
-                NextStep::Save { turn } if server.tree => server.save(Some(turn)),
-                NextStep::Save { turn } => self.could_not_save(Some(turn)),
-                NextStep::Sleep => server.sleep(),
-                NextStep::Commit { facts } => self.note_and_tell(facts),
-                NextStep::Tell { fact, input, say } => {
+                LogStep::Save { turn } if server.tree => server.save(Some(turn)),
+                LogStep::Save { turn } => self.could_not_save(Some(turn)),
+                LogStep::Sleep => server.sleep(),
+                LogStep::Commit { facts } => self.note_and_tell(facts),
+                LogStep::Tell { fact, input, say } => {
                     self.note(vec![fact]);
                     self.tell(input, say);
                 }

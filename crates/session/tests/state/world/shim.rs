@@ -6,7 +6,7 @@ use ash_model::{
     Death, Fact, Incarnation, LiveSetting, ModelPrices, ModelStopReason, PermissionId, PermissionRequest,
     PermissionTimeoutPolicy, PermissionVerdict, Timestamp, TokenUsage, TurnId, TurnOutcome,
 };
-use ash_session::state::{StateCommand, UsageContext};
+use ash_session::machine::{StateCommand, UsageContext};
 use std::collections::BTreeSet;
 
 /// How long a request waits.

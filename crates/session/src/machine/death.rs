@@ -1,12 +1,21 @@
 //! What a death means: of the agent, of its sandbox, of the server, of the machine.
 
-use super::{SandboxLiveness, SessionState, TurnPhase};
-use ash_model::{Death, Fact, InterruptedTurnPolicy, Problem, SessionStatus, TurnOutcome};
+use super::{LogState, TurnPhase};
+use ash_model::{Death, Fact, Incarnation, InterruptedTurnPolicy, Problem, SessionStatus, TurnOutcome};
 
 /// How many processes may die under one turn before it is given up.
 const MAX_DEATHS_PER_TURN: u32 = 2;
 
-impl SessionState {
+/// What the next one to look after the session found of its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxLiveness {
+    Alive(Incarnation),
+    Dead,
+    /// Somebody is there who does not answer as a shim does.
+    Unresponsive,
+}
+
+impl LogState {
     /// The sandbox or its agent is gone while we looked after it.
     pub fn died(&self, death: &Death) -> Vec<Fact> {
         let Some(awake) = &self.awake else { return Vec::new() };

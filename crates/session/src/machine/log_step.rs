@@ -1,13 +1,38 @@
-//! What is to be done now. Nothing but the state is looked at.
+//! What the log alone demands next.
 
-use super::{AwakeAgent, NextStep, SessionState, Turn, TurnPhase};
+use super::{AwakeAgent, LogState, Turn, TurnPhase};
 use ash_driver::AgentInput;
-use ash_model::{EventSeq, Fact, Incarnation, SessionStatus};
+use ash_model::{Fact, SessionStatus, TurnId};
 
-impl SessionState {
-    pub fn next_step(&self) -> NextStep {
+/// What is to be done next, as far as the log says.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
+pub enum LogStep {
+    Wait,
+    /// Make a sandbox and start the agent.
+    Wake,
+    /// Tell the agent: the fact first, then the words.
+    Tell {
+        fact: Fact,
+        input: u64,
+        say: AgentInput,
+    },
+    /// This is so, and what it says to the agent is to be said.
+    Commit {
+        facts: Vec<Fact>,
+    },
+    /// Capture the workspace, then end the turn.
+    Save {
+        turn: TurnId,
+    },
+    /// End the sandbox.
+    Sleep,
+}
+
+impl LogState {
+    pub fn next_step(&self) -> LogStep {
         if let Some(Turn { id, phase: TurnPhase::Saving { .. }, .. }) = self.turns.front() {
-            return NextStep::Save { turn: *id };
+            return LogStep::Save { turn: *id };
         }
         let out_of_budget = match self.status {
             SessionStatus::Active => self.out_of_budget(),
@@ -18,25 +43,25 @@ impl SessionState {
             | SessionStatus::Ended => None,
         };
         if let Some(facts) = out_of_budget {
-            return NextStep::Commit { facts };
+            return LogStep::Commit { facts };
         }
         match (self.status, &self.awake) {
             (SessionStatus::Paused, _) if self.can_resume_after_budget() => {
-                NextStep::Commit { facts: vec![self.resume_fact()] }
+                LogStep::Commit { facts: vec![self.resume_fact()] }
             }
-            (SessionStatus::Paused, Some(_)) if self.is_paused_for_budget() => NextStep::Sleep,
+            (SessionStatus::Paused, Some(_)) if self.is_paused_for_budget() => LogStep::Sleep,
             (SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error, Some(_)) => {
-                NextStep::Sleep
+                LogStep::Sleep
             }
             (
                 SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error | SessionStatus::Paused,
                 _,
-            ) => NextStep::Wait,
+            ) => LogStep::Wait,
             // It comes back with other options than the agent that is there was started with.
-            (SessionStatus::Starting, Some(_)) => NextStep::Sleep,
-            (SessionStatus::Starting | SessionStatus::Active, None) => NextStep::Wake,
+            (SessionStatus::Starting, Some(_)) => LogStep::Sleep,
+            (SessionStatus::Starting | SessionStatus::Active, None) => LogStep::Wake,
             (SessionStatus::Active, Some(_)) if self.agent_options_outdated && self.waits_to_begin() => {
-                NextStep::Sleep
+                LogStep::Sleep
             }
             (SessionStatus::Active, Some(awake)) => self.next_turn(awake),
         }
@@ -46,8 +71,8 @@ impl SessionState {
         self.turns.front().is_some_and(|turn| turn.phase == TurnPhase::Queued)
     }
 
-    fn next_turn(&self, awake: &AwakeAgent) -> NextStep {
-        let Some(turn) = self.turns.front() else { return NextStep::Wait };
+    fn next_turn(&self, awake: &AwakeAgent) -> LogStep {
+        let Some(turn) = self.turns.front() else { return LogStep::Wait };
         let input = awake.next_input;
         let say = |attempt| AgentInput::Prompt {
             turn: turn.id,
@@ -58,16 +83,16 @@ impl SessionState {
         };
         match turn.phase {
             TurnPhase::Queued => {
-                NextStep::Tell { fact: Fact::Started { turn: turn.id, input }, input, say: say(1) }
+                LogStep::Tell { fact: Fact::Started { turn: turn.id, input }, input, say: say(1) }
             }
             TurnPhase::Cut => {
                 let attempt = turn.attempt + 1;
                 let discard_after = self.resumed_after.unwrap_or(turn.seq);
                 let fact =
                     Fact::Continued { turn: turn.id, attempt, discard_after, input, calls: Vec::new() };
-                NextStep::Tell { fact, input, say: say(attempt) }
+                LogStep::Tell { fact, input, say: say(attempt) }
             }
-            TurnPhase::Running { .. } | TurnPhase::Saving { .. } | TurnPhase::Joined { .. } => NextStep::Wait,
+            TurnPhase::Running { .. } | TurnPhase::Saving { .. } | TurnPhase::Joined { .. } => LogStep::Wait,
         }
     }
 
@@ -87,12 +112,6 @@ impl SessionState {
         let mut untold: Vec<(u64, AgentInput)> = untold.map(|(number, say)| (*number, say.clone())).collect();
         untold.sort_by_key(|(number, _)| *number);
         untold
-    }
-
-    /// An agent answers. Its start knew the options as they were after the change at `knew` (`State::configured` when
-    /// the start began): if there was a later one, the agent may have been started without it.
-    pub fn awake_fact(&self, incarnation: Incarnation, kept: Option<EventSeq>, knew: EventSeq) -> Fact {
-        Fact::Awake { incarnation, resumed_after: kept, outdated: self.last_options_change > knew }
     }
 
     /// Whether the agent may have a turn of its own now.

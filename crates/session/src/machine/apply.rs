@@ -1,6 +1,6 @@
 //! Folding a fact in: the one place where a state changes.
 
-use super::{AwakeAgent, SessionState, Turn, TurnPhase, death::counts_as_crash, plain_text};
+use super::{AwakeAgent, LogState, Turn, TurnPhase, death::counts_as_crash, plain_text};
 use ash_driver::AgentInput;
 use ash_model::{
     EventSeq, Fact, MessageOptions, ResumePath, ResumeSource, SavedCheckpoint, SessionLock, SessionRewind,
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const TITLE: usize = 80;
 const LAST_TEXT: usize = 400;
 
-impl SessionState {
+impl LogState {
     pub fn apply(&mut self, seq: EventSeq, fact: &Fact) {
         self.last_seq = seq;
         match fact {

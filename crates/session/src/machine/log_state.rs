@@ -1,29 +1,10 @@
-//! A session as a pure state machine. Start reading here.
-//!
-//! `decide` answers a wish with facts or a refusal, `apply` folds a fact in, `next` says what is to be done as
-//! things stand, and `bereaved` what it means that the last one who looked after the session died. It is
-//! level-triggered: after a crash there is no list of effects, only a state.
-//!
-//! The words are here; `decide`, `apply` and `next` have a file each, and `death` has what deaths mean.
+//! What the log says of a session: a fold over its events, and questions that it answers by itself.
 
-mod apply;
-mod budget;
-mod death;
-mod decide;
-mod next;
-mod permission;
-mod steering;
-mod usage_meter;
-
-pub use budget::{RemainingBudget, SessionBudget};
-pub use permission::PendingPermission;
-pub(crate) use permission::cancelled;
-pub use usage_meter::{UsageContext, UsageMeter};
-
+use super::{PendingPermission, SessionBudget, UsageMeter};
 use ash_driver::AgentInput;
 use ash_model::{
-    AdoptedHistory, BusyPolicy, ConversationPoint, Event, EventSeq, Fact, Incarnation, LimitReached,
-    MessageOptions, PermissionId, PermissionVerdict, Problem, SessionLock, SessionStatus, TurnId,
+    AdoptedHistory, ConversationPoint, Event, EventSeq, Fact, Incarnation, LimitReached,
+    MessageOptions, Problem, SessionLock, SessionStatus, TurnId,
     TurnOutcome,
 };
 use ash_store::{SessionSummary, TurnRow};
@@ -31,7 +12,7 @@ use std::{collections::VecDeque, sync::Arc};
 use uuid::Uuid;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct SessionState {
+pub struct LogState {
     pub status: SessionStatus,
     /// Turns that are not over, in order. Only the first can be anything but queued.
     pub turns: VecDeque<Turn>,
@@ -43,7 +24,7 @@ pub struct SessionState {
     /// What the agent waits for, in the order that it asked.
     pub pending: Vec<PendingPermission>,
     /// Who has the session to itself. It may be over: a state knows no time.
-    lock: Option<SessionLock>,
+    pub(super) lock: Option<SessionLock>,
     /// The highest number ever given to a lock.
     pub locks: u64,
     /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
@@ -53,7 +34,7 @@ pub struct SessionState {
     /// Turns that are over and whose files no checkpoint holds: saving them failed, or the machine went down before.
     pub unsaved: u64,
     /// The last turn whose files are in a checkpoint of its end.
-    saved_turn: Option<TurnId>,
+    pub(super) saved_turn: Option<TurnId>,
     /// The salvage checkpoint of a tree that could not be trusted, until a receipt has named it.
     pub salvaged: Option<u64>,
     /// Where the last rewind stands in the log. A tree from before it is not the session's any more.
@@ -67,10 +48,10 @@ pub struct SessionState {
     /// A fork takes up the conversation that its parent kept under this id, until a checkpoint holds its own.
     pub inherited_memory: Option<Uuid>,
     /// An agent has run since, so that its own transcript is among the files.
-    has_own_memory: bool,
+    pub(super) has_own_memory: bool,
     /// What the agent is told at the head of the next message.
     pub briefing: Option<String>,
-    replay_history_once: bool,
+    pub(super) replay_history_once: bool,
     /// What a turn that was cut off had said and done, up to here, the agent has in its memory.
     pub resumed_after: Option<EventSeq>,
     /// The next start is somebody coming back, who gets a receipt.
@@ -90,8 +71,8 @@ pub struct SessionState {
     /// What its options allow it to use.
     pub budget: SessionBudget,
     /// Which limit was used up last, until it goes on.
-    reached: Option<LimitReached>,
-    changed: Vec<TurnRow>,
+    pub(super) reached: Option<LimitReached>,
+    pub(super) changed: Vec<TurnRow>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -137,128 +118,13 @@ pub struct AwakeAgent {
     /// The number the next line to the agent gets.
     pub next_input: u64,
     /// What it was told last that belongs to no turn.
-    out_of_turn_inputs: VecDeque<(u64, Arc<AgentInput>)>,
+    pub(super) out_of_turn_inputs: VecDeque<(u64, Arc<AgentInput>)>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum StateCommand {
-    Prompt {
-        turn: TurnId,
-        content: serde_json::Value,
-        ask: MessageOptions,
-        wake: WakePolicy,
-        on_busy: BusyPolicy,
-        /// The number of the lock that its sender holds.
-        lock: Option<u64>,
-    },
-    /// A message that waits is taken back.
-    Withdraw {
-        turn: TurnId,
-    },
-    /// These go before the others that wait, in this order.
-    Reorder {
-        first: Vec<TurnId>,
-    },
-    Interrupt,
-    /// To something that the agent waits for.
-    Answer {
-        id: PermissionId,
-        verdict: PermissionVerdict,
-    },
-    Pause,
-    Stop,
-    /// The sandbox is to go; the session may come back.
-    Release {
-        /// Whatever it is at.
-        by_force: bool,
-    },
-    Resume,
-    /// To checkpoint `to`, which covers the log up to `seq`.
-    Rewind {
-        to: u64,
-        seq: EventSeq,
-        then: ConversationPoint,
-        /// In a shared workspace: the files of everybody, too.
-        files: bool,
-    },
-    End,
-}
-
-/// Whether a message may wake a session that rests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WakePolicy {
-    Allowed,
-    Forbidden,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CommandRefusal {
-    #[error("Session is {0}")]
-    WrongStatus(SessionStatus),
-    #[error("Cannot {wish} session with status \"{status}\"")]
-    NotPossible { wish: &'static str, status: SessionStatus },
-    #[error("Session has ended — create a new session")]
-    SessionEnded,
-    #[error("A turn is not over; wait for it, or interrupt it")]
-    Busy,
-    #[error(
-        "The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\""
-    )]
-    SessionBusy,
-    #[error(
-        "The turn does not wait any more: the agent was told of it, or it is over. One that runs can be interrupted"
-    )]
-    NotWaiting,
-    #[error("{0}")]
-    Budget(LimitReached),
-    #[error("There is no such permission request")]
-    NoSuchPermission,
-    #[error("The permission request was answered otherwise, or withdrawn")]
-    AlreadyAnswered,
-    #[error("A question is allowed with answers: what was chosen, by the words of each question")]
-    AnswersMissing,
-    #[error("Answers are for questions; this request asks whether a call may be made")]
-    NotAQuestion,
-}
-
-/// What is to be done now.
-#[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
-pub enum NextStep {
-    Wait,
-    /// Make a sandbox and start the agent.
-    Wake,
-    /// Tell the agent: the fact first, then the words.
-    Tell {
-        fact: Fact,
-        input: u64,
-        say: AgentInput,
-    },
-    /// This is so, and what it says to the agent is to be said.
-    Commit {
-        facts: Vec<Fact>,
-    },
-    /// Capture the workspace, then end the turn.
-    Save {
-        turn: TurnId,
-    },
-    /// End the sandbox.
-    Sleep,
-}
-
-/// What the next one to look after the session found of its sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SandboxLiveness {
-    Alive(Incarnation),
-    Dead,
-    /// Somebody is there who does not answer as a shim does.
-    Unresponsive,
-}
-
-impl SessionState {
+impl LogState {
     /// A session that has just been made. Everything else follows from its events.
-    pub fn new(last_seq: EventSeq) -> SessionState {
-        SessionState {
+    pub fn new(last_seq: EventSeq) -> LogState {
+        LogState {
             status: SessionStatus::Starting,
             turns: VecDeque::new(),
             awake: None,
@@ -311,7 +177,7 @@ impl SessionState {
         self.turns_total = then.turns;
     }
 
-    pub fn replay(mut self, events: &[Event]) -> SessionState {
+    pub fn replay(mut self, events: &[Event]) -> LogState {
         for event in events {
             self.apply(event.seq, &event.fact);
         }
@@ -327,7 +193,7 @@ impl SessionState {
         self.running() == Some(turn)
     }
 
-    fn running(&self) -> Option<TurnId> {
+    pub(super) fn running(&self) -> Option<TurnId> {
         self.turns.front().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. })).map(|turn| turn.id)
     }
 
@@ -381,6 +247,24 @@ impl SessionState {
         Some(SessionLock { in_use, ..lock })
     }
 
+    /// The end of a turn whose answer is there, and whose files this checkpoint holds.
+    pub fn turn_end(&self, turn: TurnId, checkpoint: Option<u64>) -> Option<Fact> {
+        let current = self.current().filter(|current| current.id == turn)?;
+        match &current.phase {
+            TurnPhase::Saving { how, problem, .. } => {
+                Some(Fact::Finished { turn, outcome: *how, checkpoint, problem: problem.clone() })
+            }
+            TurnPhase::Queued | TurnPhase::Running { .. } | TurnPhase::Cut | TurnPhase::Joined { .. } => None,
+        }
+    }
+
+    /// As it would be with these facts.
+    pub fn after(&self, facts: &[Fact]) -> LogState {
+        let mut state = self.clone();
+        (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
+        state
+    }
+
     /// The turn rows that changed since this was last asked.
     pub fn take_changed_turns(&mut self) -> Vec<TurnRow> {
         std::mem::take(&mut self.changed)
@@ -388,7 +272,7 @@ impl SessionState {
 }
 
 /// Whether the agent was told to give the turn up.
-fn asked_to_stop(inputs: &[(u64, AgentInput)]) -> bool {
+pub(super) fn asked_to_stop(inputs: &[(u64, AgentInput)]) -> bool {
     inputs.iter().any(|(_, say)| matches!(say, AgentInput::Interrupt { .. }))
 }
 

@@ -2,7 +2,7 @@
 //! stop, as by an interrupt; a session pauses, lets go of its sandbox, in which something might go on, and goes on
 //! with whatever waits when the limit is raised.
 
-use super::{AwakeAgent, SessionState, Turn, TurnPhase, asked_to_stop};
+use super::{AwakeAgent, LogState, Turn, TurnPhase, asked_to_stop};
 use ash_model::{
     BudgetLimits, BudgetScope, Fact, LimitKind, LimitReached, ModelPrices, Problem, SessionOptions,
     SessionStatus, TurnId, TurnOutcome, UsageTotal,
@@ -41,7 +41,7 @@ impl RemainingBudget {
     }
 }
 
-impl SessionState {
+impl LogState {
     /// Why the session may not use any more.
     pub fn exhausted_limit(&self) -> Option<LimitReached> {
         let used_up = self.budget.session.first_reached(&self.meter.session);

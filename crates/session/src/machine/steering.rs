@@ -2,13 +2,13 @@
 //! agent says that it has heard it: then it ends with that turn. What the agent did not hear before its turn was over runs
 //! next, as a turn of its own.
 
-use super::{SessionState, Turn, TurnPhase, asked_to_stop};
+use super::{LogState, Turn, TurnPhase, asked_to_stop};
 use ash_driver::AgentInput;
 use ash_model::{Fact, TurnId};
 use ash_store::TurnState;
 use uuid::Uuid;
 
-impl SessionState {
+impl LogState {
     /// What is told to the agent, if a turn runs that could hear it.
     pub(super) fn steer(&self, turn: TurnId) -> Option<Fact> {
         let front = self.turns.front()?;

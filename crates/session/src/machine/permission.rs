@@ -1,7 +1,7 @@
 //! Leave that the agent waits for: what an answer means, and what becomes of it when nobody gives one. A request
 //! lives no longer than the sandbox that asked, and a turn's no longer than the turn.
 
-use super::{CommandRefusal, SessionState, TurnPhase};
+use super::{CommandRefusal, LogState, TurnPhase};
 use ash_driver::AgentInput;
 use ash_model::{
     EventSeq, Fact, PermissionId, PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, Timestamp,
@@ -20,7 +20,7 @@ pub struct PendingPermission {
     pub asked: Arc<PermissionRequest>,
 }
 
-impl SessionState {
+impl LogState {
     pub(super) fn answer(
         &self,
         id: PermissionId,

@@ -1,12 +1,12 @@
 //! What a wish means as things stand: the facts that follow from it, or why not.
 
-use super::{CommandRefusal, SessionState, StateCommand, TurnPhase, WakePolicy, asked_to_stop};
+use super::{CommandRefusal, LogState, StateCommand, TurnPhase, WakePolicy, asked_to_stop};
 use ash_model::{
     BusyPolicy, ConversationPoint, EventSeq, Fact, Receipt, ResumePath, ResumeSource, SessionRewind,
     SessionStatus, Tier, TreeOrigin, TurnId, TurnOutcome,
 };
 
-impl SessionState {
+impl LogState {
     pub fn decide(&self, wish: &StateCommand) -> Result<Vec<Fact>, CommandRefusal> {
         match wish {
             StateCommand::Prompt { turn, content, ask, wake, on_busy, lock } => {

@@ -1,0 +1,238 @@
+//! A session as a pure machine. Start reading here.
+//!
+//! `LogState` is a fold over the event log: `decide` answers a command with facts or a refusal, `apply` folds a fact in, and
+//! `recover` says what it means that the last owner of the session died. `RuntimeState` is what an actor knows beside the log;
+//! it dies with the server. `plan` looks at both and at the time and says what is to be done now. It is level-triggered: after
+//! a crash there is no list of effects, only a state.
+//!
+//! Nothing here waits, reads or writes. The actor executes the steps; the tests in `tests/machine` do the same without a
+//! sandbox, a disk or a clock.
+
+mod activity;
+mod apply;
+mod budget;
+mod capture;
+mod closing;
+mod command;
+mod commit;
+mod death;
+mod decide;
+mod lock;
+mod log_state;
+mod log_step;
+mod options_change;
+mod permission;
+mod plan;
+mod reception;
+mod rewind;
+mod runtime;
+mod steering;
+mod usage_meter;
+
+pub use budget::{RemainingBudget, SessionBudget};
+pub use capture::{CHANGE_SETTLE_TIME, CaptureBackoff, CaptureOccasion, CaptureRecord, CaptureSchedule};
+pub use closing::{
+    Admittance, ClosingConclusion, ClosingOutcome, ClosingReason, ClosingRefusal, OvertakenClosing,
+    SessionClosing,
+};
+pub use command::{CommandRefusal, StateCommand, WakePolicy};
+pub use commit::PreparedCommit;
+pub use death::SandboxLiveness;
+pub use lock::{LockRefusal, LockRequest};
+pub use log_state::{AwakeAgent, LogState, Turn, TurnPhase, plain_text};
+pub use log_step::LogStep;
+pub use options_change::{AgentInputDeadline, ChangeFailure, SettingOutcome};
+pub use permission::PendingPermission;
+pub(crate) use permission::cancelled;
+pub use plan::{Step, next_deadline, plan};
+pub use reception::{Reception, ResumerAnswer};
+pub use runtime::{
+    AgentActivity, CaptureUnderWay, Effect, IdleClock, LimitClock, PendingChange, PendingRewind, RemoteWait, RuntimeState,
+    SandboxConnection, SessionProfile, TreeInspection, TreeView, TurnAttempt, TurnTimeLimit, WaiterId, Waiting,
+};
+pub use usage_meter::{UsageContext, UsageMeter};
+
+use ash_model::{EventSeq, Fact, Incarnation, LimitReached, Timestamp};
+use log_state::asked_to_stop;
+use std::time::{Duration, Instant};
+
+/// While a turn or a command runs, the disk is looked at this often.
+const DISK_CHECK_INTERVAL_BUSY: Duration = Duration::from_secs(1);
+
+/// The time, by the clock that never jumps and by the one on the wall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    pub instant: Instant,
+    pub wall: Timestamp,
+}
+
+/// Everything that is known of a session, and what follows from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    pub log: LogState,
+    pub runtime: RuntimeState,
+}
+
+impl Machine {
+    pub fn new(log: LogState, profile: SessionProfile, now: Instant) -> Machine {
+        Machine { log, runtime: RuntimeState::new(profile, now) }
+    }
+
+    pub fn plan(&self, now: Now) -> Step {
+        plan(&self.log, &self.runtime, now)
+    }
+
+    pub fn next_deadline(&self, now: Now) -> Option<Instant> {
+        next_deadline(&self.log, &self.runtime, now)
+    }
+
+    /// Time has passed: notes who is at work. Before every plan.
+    pub fn observe(&mut self, now: Instant) {
+        self.note_use(now);
+        let attempt = self.running_attempt();
+        let busy = self.is_watched_at_work();
+        let limits = &mut self.runtime.limits;
+        if limits.running.map(|(known, _)| known) != attempt {
+            limits.running = attempt.map(|attempt| (attempt, now));
+        }
+        if busy {
+            limits.next_disk_check = limits.next_disk_check.min(now + DISK_CHECK_INTERVAL_BUSY);
+        }
+    }
+
+    /// The turn that runs.
+    pub fn running_attempt(&self) -> Option<TurnAttempt> {
+        let current = self.log.current().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. }))?;
+        Some(TurnAttempt { turn: current.id, attempt: current.attempt })
+    }
+
+    /// A turn or a command is at work in the sandbox, whose limits are watched more closely then.
+    pub fn is_watched_at_work(&self) -> bool {
+        let works = !self.log.is_at_rest() || self.runtime.agent.commands_running;
+        works && self.runtime.is_connected() && self.runtime.closing.is_none()
+    }
+
+    /// The files take too much: the sandbox goes, and the session says why when its turn is over.
+    pub fn ended_for_limit(&mut self, reached: LimitReached) {
+        self.runtime.agent.interrupt_deadline = None;
+        self.runtime.limits.full = Some(reached);
+    }
+
+    /// A step begins. The caller carries it out.
+    pub fn begin(&mut self, step: &Step, now: Instant) {
+        if !matches!(step, Step::InspectTree | Step::Wait) {
+            self.runtime.tree.seen = None;
+        }
+        match step {
+            Step::KillAgent => self.runtime.agent.interrupt_deadline = None,
+            Step::RetryWrite => self.runtime.write_retry = None,
+            Step::BeginSelfStartedTurn => self.runtime.agent.last_self_start = Some(now),
+            Step::Retire => self.runtime.retired = true,
+            Step::Start => {
+                let options_seen = self.log.last_options_change;
+                self.runtime.effect = Some(Effect::Start { options_seen });
+            }
+            Step::LeaveSandbox => self.leave_sandbox(now),
+            Step::EndSandbox => {
+                self.runtime.sandbox = SandboxConnection::Absent;
+                self.runtime.effect = Some(Effect::EndSandbox);
+            }
+            Step::LoseTree => self.tree_lost(),
+            Step::Salvage => self.runtime.effect = Some(Effect::Salvage),
+            Step::MakeTree => self.runtime.effect = Some(Effect::MakeTree),
+            Step::Capture(occasion) => {
+                if *occasion == CaptureOccasion::BetweenTurns {
+                    self.begin_closing_capture();
+                }
+                self.begin_capture(*occasion, now);
+            }
+            Step::EndUncaptured { .. } => self.runtime.capture.dirty = None,
+            Step::AbandonRemoteWait => self.runtime.remote_wait = None,
+            Step::Tell { .. } => self.runtime.capture.last = now,
+            Step::DiscardPreparedTree => self.discard_prepared(),
+            Step::PrepareRewind | Step::PrepareWorkspaceRewind | Step::PrepareMemoryRewind => {
+                self.runtime.effect = Some(Effect::PrepareRewind);
+            }
+            Step::Wait
+            | Step::InspectTree
+            | Step::Commit { .. }
+            | Step::CommitAndTell { .. }
+            | Step::InterruptForClosing { .. }
+            | Step::StopWaitingForBackground
+            | Step::SayFull { .. }
+            | Step::NoteIdle { .. }
+            | Step::TellSetting { .. }
+            | Step::ReadLimits
+            | Step::CheckDisk
+            | Step::AdmitWriters
+            | Step::CaptureImpossible(_)
+            | Step::HandleDeferred
+            | Step::AnswerResumers
+            | Step::AnswerForkers
+            | Step::Pause
+            | Step::ConcludeClosing
+            | Step::ChangeOptions
+            | Step::RefuseChange(_)
+            | Step::RefuseRewind(_)
+            | Step::Rewind { .. } => {}
+        }
+    }
+
+    /// Nothing that the agent or a command does counts any more.
+    pub fn leave_sandbox(&mut self, now: Instant) {
+        if self.runtime.is_connected() {
+            self.runtime.sandbox = SandboxConnection::Departing;
+            self.runtime.agent.commands_running = false;
+            self.runtime.touch(now);
+        }
+    }
+
+    /// The agent was asked to stop: from now on it has so long.
+    pub fn set_interrupt_deadline(&mut self, now: Instant) {
+        let agent = &mut self.runtime.agent;
+        if agent.interrupt_deadline.is_none() && self.log.was_asked_to_stop() {
+            agent.interrupt_deadline = Some(now + self.runtime.profile.interrupt_grace);
+        }
+    }
+
+    /// The long work that was under way is over.
+    pub fn finish_effect(&mut self) -> Option<Effect> {
+        self.runtime.tree.seen = None;
+        self.runtime.effect.take()
+    }
+
+    /// An agent answers in a new sandbox. `resumed_after`: up to where it has a turn that was cut off in its memory.
+    pub fn awake_fact(
+        &self,
+        incarnation: Incarnation,
+        resumed_after: Option<EventSeq>,
+        options_seen: EventSeq,
+    ) -> Fact {
+        // A change of options after the start began: the agent may have been started without it.
+        let outdated = self.log.last_options_change > options_seen;
+        Fact::Awake { incarnation, resumed_after, outdated }
+    }
+
+    /// Whether the turn waits for nothing but work in the background.
+    pub fn note_background_wait(&mut self, waits: bool, now: Instant) {
+        let since = &mut self.runtime.agent.background_wait_since;
+        *since = waits.then(|| since.unwrap_or(now));
+    }
+
+    /// The turn does not wait for work in the background any more.
+    pub fn background_wait_ended(&mut self) {
+        self.runtime.agent.background_wait_since = None;
+        self.runtime.agent.interrupt_deadline = None;
+    }
+
+    /// The tree does not count any more, and nothing in it is captured.
+    pub fn tree_lost(&mut self) {
+        self.runtime.tree = TreeView::default();
+        (self.runtime.capture.dirty, self.runtime.capture.backoff) = (None, None);
+    }
+
+    /// The log says that the files take too much.
+    pub fn said_full(&mut self) {
+        self.runtime.limits.full = None;
+    }
+}

@@ -1,0 +1,163 @@
+//! Whether a session is busy, idle, may lose its sandbox to another one, or needs no actor: each answered once.
+
+use super::{
+    Effect, LogState, LogStep, Machine, Now, RuntimeState, SandboxConnection, Step,
+    plan::{Due, View},
+    runtime::IdleClock,
+};
+use ash_model::{EventSeq, Fact, SessionStatus};
+use std::time::{Duration, Instant};
+
+/// How long before it loses its sandbox an idle session says so; halfway, if that is later.
+const IDLE_WARNING: Duration = Duration::from_secs(5 * 60);
+/// After this long with nothing to do the actor goes; the session is in the database.
+const ACTOR_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same of a session that has ended: hardly anybody asks for it again, and after a burst there are many.
+const ENDED_ACTOR_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Somebody wants something of the session, or it does something.
+pub(super) fn is_busy(log: &LogState, run: &RuntimeState) -> bool {
+    !log.turns.is_empty()
+        || run.agent.commands_running
+        || run.agent.self_started
+        || !run.waiting.is_empty()
+        || run.closing.is_some()
+}
+
+/// Somebody uses its sandbox, or it has none.
+fn is_used(log: &LogState, run: &RuntimeState) -> bool {
+    is_busy(log, run)
+        || !run.is_connected()
+        || !matches!(log.status, SessionStatus::Active | SessionStatus::Paused)
+}
+
+/// The log knows everything that the actor knows: another one could take over at any time.
+fn needs_no_actor(log: &LogState, run: &RuntimeState) -> bool {
+    run.sandbox == SandboxConnection::Absent
+        && run.effect.is_none()
+        && run.closing.is_none()
+        && run.waiting.is_empty()
+        && run.capture.dirty.is_none()
+        && log.next_step() == LogStep::Wait
+}
+
+/// A session that was paused on purpose only keeps a sandbox at hand: nobody is told when it goes.
+fn announces_idle(log: &LogState) -> bool {
+    log.status == SessionStatus::Active
+}
+
+/// What the session has would not come back: files that are never captured, or cannot be now, and a key that is kept
+/// nowhere.
+fn would_lose_data(run: &RuntimeState) -> bool {
+    let fleeting = run.profile.ephemeral && !run.profile.shared;
+    fleeting || run.capture.backoff.is_some() || run.profile.client_key
+}
+
+impl Machine {
+    /// Whether a caller's command may run in the sandbox.
+    pub fn takes_commands(&self) -> bool {
+        self.log.status == SessionStatus::Active && self.runtime.closing.is_none()
+    }
+
+    /// Whether it would make way for another session.
+    pub fn is_evictable(&self) -> bool {
+        !is_used(&self.log, &self.runtime) && !would_lose_data(&self.runtime)
+    }
+
+    /// Whether a rule that has seen the log up to `seen`, and wants the session unused for so long, must leave it alone. What
+    /// is done in a sandbox without an event counts as well.
+    pub fn is_at_work(&self, seen: EventSeq, unused: Duration, now: Now) -> bool {
+        let run = &self.runtime;
+        let at_hand = run.is_connected() && now.instant.saturating_duration_since(run.idle.since) < unused;
+        let locked = self.log.locked_by_another(None, now.wall).is_some();
+        is_busy(&self.log, run) || at_hand || locked || run.effect.is_some() || self.log.last_seq != seen
+    }
+
+    /// Whether the actor may go: nothing is under way, and nobody can ask for anything any more.
+    pub fn is_over(&self) -> bool {
+        let run = &self.runtime;
+        run.effect.is_none() && run.closing.is_none() && run.sandbox != SandboxConnection::Departing
+    }
+
+    /// Whether the files could go from here, if the object store has them: nobody works with them or waits for them.
+    pub fn needs_no_local_files(&self) -> bool {
+        let (log, run) = (&self.log, &self.runtime);
+        let rests = match log.status {
+            SessionStatus::Paused | SessionStatus::Stopped => true,
+            SessionStatus::Ended => run.profile.shared,
+            SessionStatus::Starting | SessionStatus::Active | SessionStatus::Error => false,
+        };
+        rests
+            && log.awake.is_none()
+            && log.is_at_rest()
+            && !run.is_connected()
+            && run.effect.is_none()
+            && run.closing.is_none()
+            && run.capture.dirty.is_none()
+            && run.waiting.rewinding.is_empty()
+            && run.waiting.writing.is_empty()
+    }
+
+    /// What an eviction says, if the session announces that it goes.
+    pub fn eviction_fact(&self, now: Instant) -> Option<Fact> {
+        let ms = milliseconds(now.saturating_duration_since(self.runtime.idle.since));
+        announces_idle(&self.log).then_some(Fact::Idle { ms, left_ms: None, evicted: true })
+    }
+
+    pub(super) fn note_use(&mut self, now: Instant) {
+        if is_used(&self.log, &self.runtime) {
+            self.runtime.idle = IdleClock::starting(now);
+        }
+    }
+}
+
+/// An idle session says so, and lets go of its sandbox a while later.
+pub(super) fn idle_due(view: &View<'_>) -> Due {
+    let View { log, run, now } = *view;
+    let timeout = run.profile.idle_timeout.filter(|_| !is_used(log, run) && run.effect.is_none());
+    let Some(timeout) = timeout else { return Due::Pass };
+    let warns = !run.idle.warned && announces_idle(log);
+    let after = if warns { timeout - IDLE_WARNING.min(timeout / 2) } else { timeout };
+    let idle = now.instant.saturating_duration_since(run.idle.since);
+    let over = idle >= timeout;
+    let left_ms = (!over).then(|| milliseconds(timeout.saturating_sub(idle)));
+    let fact = Fact::Idle { ms: milliseconds(idle), left_ms, evicted: false };
+    let step = Step::NoteIdle { fact: announces_idle(log).then_some(fact), over };
+    Due::At(run.idle.since + after, step)
+}
+
+/// An actor with nothing to do goes. A caller from then on finds another one.
+pub(super) fn retire_due(view: &View<'_>) -> Due {
+    let View { log, run, .. } = *view;
+    if run.retired || !needs_no_actor(log, run) {
+        return Due::Pass;
+    }
+    let timeout = match log.status {
+        SessionStatus::Ended => ENDED_ACTOR_IDLE_TIMEOUT,
+        SessionStatus::Starting
+        | SessionStatus::Active
+        | SessionStatus::Paused
+        | SessionStatus::Stopped
+        | SessionStatus::Error => ACTOR_IDLE_TIMEOUT,
+    };
+    Due::At(run.last_request + timeout, Step::Retire)
+}
+
+/// Nothing else begins while long work is under way.
+pub(super) fn effect_due(view: &View<'_>) -> Due {
+    match view.run.effect {
+        Some(
+            Effect::Start { .. }
+            | Effect::Capture(_)
+            | Effect::EndSandbox
+            | Effect::MakeTree
+            | Effect::PrepareRewind
+            | Effect::Salvage,
+        ) => Due::Block(None),
+        None => Due::Pass,
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

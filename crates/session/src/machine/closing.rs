@@ -1,0 +1,271 @@
+//! Closing on purpose: stop, end, release, and the server's own shutdown. First the turn rests, then the sandbox ends, then
+//! what it left is captured, then the log says so.
+
+use super::{
+    CaptureOccasion, CommandRefusal, LogState, Machine, RuntimeState, StateCommand, Step, TurnPhase,
+    WaiterId,
+    plan::{Due, View},
+};
+use ash_model::{Fact, SessionStatus};
+use std::time::{Duration, Instant};
+
+/// How long a turn may take to give up before the session closes without its end.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionClosing {
+    cause: ClosingCause,
+    /// When a turn that still runs is not waited for any longer.
+    deadline: Instant,
+    /// The capture of what the sandbox left has begun.
+    captured: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a session has one at a time")]
+enum ClosingCause {
+    Command(StateCommand, Vec<WaiterId>),
+    Shutdown(WaiterId),
+}
+
+/// Why a session closes, for callers whose wishes it overtakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClosingReason {
+    Shutdown,
+    End,
+    Stop,
+    Release,
+}
+
+/// A later closing took the place of an earlier one, whose callers are told so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OvertakenClosing {
+    pub commands: Vec<WaiterId>,
+    pub shutdown: Option<WaiterId>,
+    pub by: ClosingReason,
+}
+
+/// The end of a closing: what the log says, and who hears it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClosingConclusion {
+    pub facts: Vec<Fact>,
+    pub outcome: ClosingOutcome,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClosingOutcome {
+    /// As was wanted. At the end of a session its tree goes, too.
+    Done { waiters: Vec<WaiterId>, removes_tree: bool },
+    /// The command is not possible any more.
+    Refused { waiters: Vec<WaiterId>, refusal: CommandRefusal },
+    /// The last capture failed and the tree is the only copy: it stays, and the callers hear that.
+    Unsafe { waiters: Vec<WaiterId> },
+    /// Everybody else who waits is told that the server has stopped.
+    ShutDown { waiter: WaiterId },
+}
+
+impl SessionClosing {
+    pub fn by_command(command: StateCommand, waiters: Vec<WaiterId>, now: Instant) -> SessionClosing {
+        SessionClosing {
+            cause: ClosingCause::Command(command, waiters),
+            deadline: now + CLOSING_TIMEOUT,
+            captured: false,
+        }
+    }
+
+    /// Nobody uses the session.
+    pub fn idle(now: Instant) -> SessionClosing {
+        SessionClosing::by_command(StateCommand::Release { by_force: false }, Vec::new(), now)
+    }
+
+    pub fn shutdown(deadline: Instant, waiter: WaiterId) -> SessionClosing {
+        SessionClosing { cause: ClosingCause::Shutdown(waiter), deadline, captured: false }
+    }
+
+    pub fn reason(&self) -> ClosingReason {
+        match &self.cause {
+            ClosingCause::Shutdown(_) => ClosingReason::Shutdown,
+            ClosingCause::Command(StateCommand::End, _) => ClosingReason::End,
+            ClosingCause::Command(StateCommand::Stop, _) => ClosingReason::Stop,
+            ClosingCause::Command(..) => ClosingReason::Release,
+        }
+    }
+
+    pub fn is_shutdown(&self) -> bool {
+        self.reason() == ClosingReason::Shutdown
+    }
+
+    fn is_end(&self) -> bool {
+        self.reason() == ClosingReason::End
+    }
+
+    /// Whether a caller wants what is on its way already, or less. Then the caller waits for it.
+    fn join(&mut self, command: &StateCommand, waiter: WaiterId) -> bool {
+        match &mut self.cause {
+            ClosingCause::Command(earlier, waiters)
+                if matches!(command, StateCommand::Release { .. }) || command == earlier =>
+            {
+                waiters.push(waiter);
+                true
+            }
+            ClosingCause::Command(..) | ClosingCause::Shutdown(_) => false,
+        }
+    }
+}
+
+/// What a command meets in a session that may be closing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admittance {
+    /// Nothing is in its way.
+    Open,
+    /// It is answered with what is on its way.
+    Joined,
+    /// It is looked at again when the session has let go of its sandbox.
+    Deferred,
+    Refused(ClosingRefusal),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClosingRefusal {
+    ServerStops,
+    Status(SessionStatus),
+}
+
+impl Machine {
+    /// Whether a command may be looked at now.
+    pub fn admit(&mut self, command: &StateCommand, waiter: WaiterId) -> Admittance {
+        let Some(closing) = &mut self.runtime.closing else { return Admittance::Open };
+        if closing.join(command, waiter) {
+            return Admittance::Joined;
+        }
+        let final_command = matches!(command, StateCommand::Stop | StateCommand::End);
+        match closing.reason() {
+            ClosingReason::Shutdown => Admittance::Refused(ClosingRefusal::ServerStops),
+            // Only its sandbox goes: what is wanted meanwhile is done afterwards.
+            ClosingReason::Release if !final_command => {
+                self.runtime.waiting.deferred.push((waiter, command.clone()));
+                Admittance::Deferred
+            }
+            ClosingReason::End if *command == StateCommand::End => Admittance::Open,
+            ClosingReason::End => Admittance::Refused(ClosingRefusal::Status(SessionStatus::Ended)),
+            ClosingReason::Stop | ClosingReason::Release if *command == StateCommand::End => Admittance::Open,
+            ClosingReason::Stop | ClosingReason::Release => {
+                Admittance::Refused(ClosingRefusal::Status(SessionStatus::Stopped))
+            }
+        }
+    }
+
+    /// A later, stronger closing takes the place of an earlier one.
+    pub fn close(&mut self, closing: SessionClosing) -> Option<OvertakenClosing> {
+        let by = closing.reason();
+        let earlier = self.runtime.closing.replace(closing)?;
+        let (commands, shutdown) = match earlier.cause {
+            ClosingCause::Command(_, waiters) => (waiters, None),
+            ClosingCause::Shutdown(waiter) => (Vec::new(), Some(waiter)),
+        };
+        Some(OvertakenClosing { commands, shutdown, by })
+    }
+
+    /// What is here could not be kept, so it is not thrown away either. Answers who wanted the end.
+    pub fn give_up_end(&mut self) -> Vec<WaiterId> {
+        match self.runtime.closing.take_if(|closing| closing.is_end()) {
+            Some(SessionClosing { cause: ClosingCause::Command(_, waiters), .. }) => waiters,
+            Some(_) | None => Vec::new(),
+        }
+    }
+
+    /// Everything is safe, or it is known that it is not.
+    pub fn conclude_closing(&mut self) -> Option<ClosingConclusion> {
+        let SessionClosing { cause, .. } = self.runtime.closing.take()?;
+        let (command, waiters) = match cause {
+            ClosingCause::Shutdown(waiter) => {
+                let outcome = ClosingOutcome::ShutDown { waiter };
+                return Some(ClosingConclusion { facts: self.log.shut_down(), outcome });
+            }
+            ClosingCause::Command(command, waiters) => (command, waiters),
+        };
+        let capture = &self.runtime.capture;
+        let decided = self.log.decide(&command);
+        if capture.dirty.is_some() && self.runtime.tree.present && capture.backoff.is_some() {
+            // A released sandbox is gone all the same. Active, the session would start again at once.
+            let releases = matches!(command, StateCommand::Release { .. });
+            let facts = if releases { decided.unwrap_or_default() } else { Vec::new() };
+            return Some(ClosingConclusion { facts, outcome: ClosingOutcome::Unsafe { waiters } });
+        }
+        Some(match decided {
+            Ok(facts) => {
+                // A shared tree is there for the others, and for those who come.
+                let removes_tree = command == StateCommand::End && !self.runtime.profile.shared;
+                ClosingConclusion { facts, outcome: ClosingOutcome::Done { waiters, removes_tree } }
+            }
+            Err(refusal) => {
+                let outcome = ClosingOutcome::Refused { waiters, refusal };
+                ClosingConclusion { facts: Vec::new(), outcome }
+            }
+        })
+    }
+
+    /// The server has stopped: nothing that callers wait for is begun any more.
+    pub fn stop_waiting_for_shutdown(&mut self) -> Vec<WaiterId> {
+        let waiting = &mut self.runtime.waiting;
+        let deferred = waiting.deferred.drain(..).map(|(waiter, _)| waiter);
+        let others = [&mut waiting.resuming, &mut waiting.pausing, &mut waiting.forking];
+        let mut all: Vec<WaiterId> = deferred.collect();
+        others.into_iter().for_each(|waiters| all.append(waiters));
+        all
+    }
+
+    pub(super) fn begin_closing_capture(&mut self) {
+        if let Some(closing) = &mut self.runtime.closing {
+            closing.captured = true;
+        }
+    }
+}
+
+/// The next step of a closing.
+pub(super) fn due(view: &View<'_>) -> Due {
+    let View { log, run, now } = *view;
+    let Some(closing) = &run.closing else { return Due::Pass };
+    // Nobody can answer any more what the turn waits for.
+    let in_vain = closing.is_shutdown() && !log.pending.is_empty();
+    let late = closing.deadline <= now.instant || in_vain;
+    if !late && let Some(due) = wait_for_turn(closing, log, run) {
+        return due;
+    }
+    if late && run.remote_wait.is_some() {
+        return Due::Now(Step::AbandonRemoteWait);
+    }
+    if run.is_connected() {
+        return Due::Now(Step::LeaveSandbox);
+    }
+    // The end removes the directory: what is in it is kept first.
+    if closing.is_end() && !run.profile.ephemeral {
+        match run.tree.seen {
+            None => return Due::Now(Step::InspectTree),
+            Some(seen) if seen.leftovers => return Due::Now(Step::Salvage),
+            Some(_) => {}
+        }
+    }
+    if !closing.captured && run.tree.present && run.capture.dirty.is_some() {
+        return Due::Now(Step::Capture(CaptureOccasion::BetweenTurns));
+    }
+    Due::Now(Step::ConcludeClosing)
+}
+
+fn wait_for_turn(closing: &SessionClosing, log: &LogState, run: &RuntimeState) -> Option<Due> {
+    let turn = log.current()?;
+    let until = || Some(Due::Block(Some(closing.deadline)));
+    match turn.phase {
+        TurnPhase::Running { .. } if run.is_connected() => {
+            // A shutdown lets the turn go on for a while, and cuts it then.
+            let facts = match closing.is_shutdown() {
+                true => Vec::new(),
+                false => log.decide(&StateCommand::Interrupt).unwrap_or_default(),
+            };
+            if facts.is_empty() { until() } else { Some(Due::Now(Step::InterruptForClosing { facts })) }
+        }
+        TurnPhase::Saving { .. } if run.remote_wait.is_some() => until(),
+        TurnPhase::Saving { .. } => Some(Due::Now(Step::Capture(CaptureOccasion::TurnEnd(turn.id)))),
+        TurnPhase::Running { .. } | TurnPhase::Cut | TurnPhase::Queued | TurnPhase::Joined { .. } => None,
+    }
+}

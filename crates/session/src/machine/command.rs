@@ -1,0 +1,107 @@
+//! What callers may want of a session, and why they may not get it.
+
+use ash_model::{
+    BusyPolicy, ConversationPoint, EventSeq, LimitReached, MessageOptions, PermissionId, PermissionVerdict,
+    SessionStatus, TurnId,
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum StateCommand {
+    Prompt {
+        turn: TurnId,
+        content: serde_json::Value,
+        ask: MessageOptions,
+        wake: WakePolicy,
+        on_busy: BusyPolicy,
+        /// The number of the lock that its sender holds.
+        lock: Option<u64>,
+    },
+    /// A message that waits is taken back.
+    Withdraw {
+        turn: TurnId,
+    },
+    /// These go before the others that wait, in this order.
+    Reorder {
+        first: Vec<TurnId>,
+    },
+    Interrupt,
+    /// To something that the agent waits for.
+    Answer {
+        id: PermissionId,
+        verdict: PermissionVerdict,
+    },
+    Pause,
+    Stop,
+    /// The sandbox is to go; the session may come back.
+    Release {
+        /// Whatever it is at.
+        by_force: bool,
+    },
+    Resume,
+    /// To checkpoint `to`, which covers the log up to `seq`.
+    Rewind {
+        to: u64,
+        seq: EventSeq,
+        then: ConversationPoint,
+        /// In a shared workspace: the files of everybody, too.
+        files: bool,
+    },
+    End,
+}
+
+/// Whether a message may wake a session that rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WakePolicy {
+    Allowed,
+    Forbidden,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CommandRefusal {
+    #[error("Session is {0}")]
+    WrongStatus(SessionStatus),
+    #[error("Cannot {wish} session with status \"{status}\"")]
+    NotPossible { wish: &'static str, status: SessionStatus },
+    #[error("Session has ended — create a new session")]
+    SessionEnded,
+    #[error("A turn is not over; wait for it, or interrupt it")]
+    Busy,
+    #[error(
+        "The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\""
+    )]
+    SessionBusy,
+    #[error(
+        "The turn does not wait any more: the agent was told of it, or it is over. One that runs can be interrupted"
+    )]
+    NotWaiting,
+    #[error("{0}")]
+    Budget(LimitReached),
+    #[error("There is no such permission request")]
+    NoSuchPermission,
+    #[error("The permission request was answered otherwise, or withdrawn")]
+    AlreadyAnswered,
+    #[error("A question is allowed with answers: what was chosen, by the words of each question")]
+    AnswersMissing,
+    #[error("Answers are for questions; this request asks whether a call may be made")]
+    NotAQuestion,
+}
+
+
+impl StateCommand {
+    /// The turn of a message.
+    pub fn turn(&self) -> Option<TurnId> {
+        match self {
+            StateCommand::Prompt { turn, .. } => Some(*turn),
+            StateCommand::Withdraw { .. }
+            | StateCommand::Reorder { .. }
+            | StateCommand::Interrupt
+            | StateCommand::Answer { .. }
+            | StateCommand::Pause
+            | StateCommand::Stop
+            | StateCommand::Release { .. }
+            | StateCommand::Resume
+            | StateCommand::Rewind { .. }
+            | StateCommand::End => None,
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! What is to be done now. Pure: the log state, the runtime state and the time go in, one step comes out.
+//!
+//! `RULES` is the whole order of precedence. Every rule says what is due by it, now or later; `plan` and `next_deadline` read
+//! the same table, so an actor that sleeps until the next deadline never misses a step and never spins.
+
+use super::{
+    CaptureOccasion, ChangeFailure, CommandRefusal, LogState, LogStep, Now, RuntimeState,
+    SandboxConnection, TurnTimeLimit, activity, capture, closing, options_change, rewind,
+};
+use ash_driver::AgentInput;
+use ash_model::{Fact, LimitKind, LiveSetting, SessionStatus, TurnId};
+use std::time::{Duration, Instant};
+
+/// An agent's own turns begin at most this often: each is captured, and no caller asked for it.
+const MIN_SELF_START_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the actor does next. Each step changes the state, or the actor waits.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
+pub enum Step {
+    Wait,
+    /// Look at the tree on disk, and plan again.
+    InspectTree,
+
+    // The log and the agent.
+    /// This is so.
+    Commit {
+        facts: Vec<Fact>,
+    },
+    /// This is so, and what it says to the agent is to be said.
+    CommitAndTell {
+        facts: Vec<Fact>,
+    },
+    /// The same, for a turn that has to make way for a closing.
+    InterruptForClosing {
+        facts: Vec<Fact>,
+    },
+    /// Begin a turn: the fact first, then the words.
+    Tell {
+        fact: Fact,
+        input: u64,
+        say: AgentInput,
+    },
+    /// The agent gets a turn for what it began by itself.
+    BeginSelfStartedTurn,
+    /// The turn has waited long enough for work in the background.
+    StopWaitingForBackground,
+    /// The agent does not stop its turn: its process is ended.
+    KillAgent,
+    /// Write again what could not be written.
+    RetryWrite,
+    /// The session's files took too much, and its sandbox is gone.
+    SayFull {
+        facts: Vec<Fact>,
+    },
+
+    // Limits and idleness.
+    ReadLimits,
+    CheckDisk,
+    NoteIdle {
+        fact: Option<Fact>,
+        /// The sandbox goes.
+        over: bool,
+    },
+    /// Nothing is left to do: the actor goes.
+    Retire,
+
+    // The sandbox and the tree.
+    /// Make a sandbox and start the agent.
+    Start,
+    /// Let go of the sandbox.
+    LeaveSandbox,
+    /// End it, or our part of it.
+    EndSandbox,
+    /// The tree was removed or replaced from outside: it does not count any more.
+    LoseTree,
+    /// Keep what is on disk and cannot be trusted, before anything takes its place.
+    Salvage,
+    MakeTree,
+    AdmitWriters,
+
+    // Captures.
+    Capture(CaptureOccasion),
+    /// The turn's files are not there any more.
+    CaptureImpossible(TurnId),
+    /// Its files are never captured: it ends without.
+    EndUncaptured {
+        facts: Vec<Fact>,
+    },
+    AbandonRemoteWait,
+
+    // Callers.
+    HandleDeferred,
+    AnswerResumers,
+    AnswerForkers,
+    Pause,
+    ConcludeClosing,
+    TellSetting {
+        setting: LiveSetting,
+        input: u64,
+    },
+    ChangeOptions,
+    RefuseChange(ChangeFailure),
+    RefuseRewind(CommandRefusal),
+    /// A start comes first, which may make a tree of its own.
+    DiscardPreparedTree,
+    PrepareRewind,
+    /// In a shared workspace: the files of everybody go back.
+    PrepareWorkspaceRewind,
+    /// In a shared workspace: only the agent's own memory goes back.
+    PrepareMemoryRewind,
+    Rewind {
+        facts: Vec<Fact>,
+    },
+}
+
+impl Step {
+    /// Whether it brings a rewind forward, if one is on its way.
+    pub fn is_part_of_rewind(&self) -> bool {
+        match self {
+            Step::LeaveSandbox
+            | Step::Commit { .. }
+            | Step::Salvage
+            | Step::MakeTree
+            | Step::Capture(_)
+            | Step::PrepareRewind
+            | Step::PrepareWorkspaceRewind
+            | Step::PrepareMemoryRewind
+            | Step::Rewind { .. } => true,
+            Step::Wait
+            | Step::InspectTree
+            | Step::CommitAndTell { .. }
+            | Step::InterruptForClosing { .. }
+            | Step::Tell { .. }
+            | Step::BeginSelfStartedTurn
+            | Step::StopWaitingForBackground
+            | Step::KillAgent
+            | Step::RetryWrite
+            | Step::SayFull { .. }
+            | Step::ReadLimits
+            | Step::CheckDisk
+            | Step::NoteIdle { .. }
+            | Step::Retire
+            | Step::Start
+            | Step::EndSandbox
+            | Step::LoseTree
+            | Step::AdmitWriters
+            | Step::CaptureImpossible(_)
+            | Step::EndUncaptured { .. }
+            | Step::AbandonRemoteWait
+            | Step::HandleDeferred
+            | Step::AnswerResumers
+            | Step::AnswerForkers
+            | Step::Pause
+            | Step::ConcludeClosing
+            | Step::TellSetting { .. }
+            | Step::ChangeOptions
+            | Step::RefuseChange(_)
+            | Step::RefuseRewind(_)
+            | Step::DiscardPreparedTree => false,
+        }
+    }
+}
+
+/// What a rule looks at.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) log: &'a LogState,
+    pub(super) run: &'a RuntimeState,
+    pub(super) now: Now,
+}
+
+/// What is due by a rule.
+pub(super) enum Due {
+    /// Nothing: the next rule is asked.
+    Pass,
+    Now(Step),
+    /// From then on; before, the next rule is asked.
+    At(Instant, Step),
+    /// Nothing before then, and no later rule is asked.
+    Block(Option<Instant>),
+}
+
+/// Earlier rules come first. Those above `effect_due` apply also while long work is under way.
+const RULES: [fn(&View<'_>) -> Due; 23] = [
+    kill_due,
+    write_retry_due,
+    full_due,
+    limits_due,
+    turn_time_due,
+    disk_check_due,
+    background_wait_due,
+    overdue_permissions_due,
+    permission_expiry_due,
+    activity::idle_due,
+    options_change::due,
+    activity::retire_due,
+    activity::effect_due,
+    departure_due,
+    writers_due,
+    closing::due,
+    deferred_due,
+    resumers_due,
+    rewind::due,
+    files_waiters_due,
+    self_start_due,
+    log_due,
+    quiet_captures_due,
+];
+
+pub fn plan(log: &LogState, run: &RuntimeState, now: Now) -> Step {
+    evaluate(&View { log, run, now }).0
+}
+
+/// When to plan again if nothing happens before.
+pub fn next_deadline(log: &LogState, run: &RuntimeState, now: Now) -> Option<Instant> {
+    evaluate(&View { log, run, now }).1
+}
+
+fn evaluate(view: &View<'_>) -> (Step, Option<Instant>) {
+    let mut next: Option<Instant> = None;
+    let mut earlier = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+    for rule in RULES {
+        match rule(view) {
+            Due::Pass => {}
+            Due::Now(step) => return (step, next),
+            Due::At(at, step) if at <= view.now.instant => return (step, next),
+            Due::At(at, _) => earlier(at),
+            Due::Block(at) => {
+                at.into_iter().for_each(&mut earlier);
+                break;
+            }
+        }
+    }
+    (Step::Wait, next)
+}
+
+fn kill_due(view: &View<'_>) -> Due {
+    match view.run.agent.interrupt_deadline {
+        Some(at) => Due::At(at, Step::KillAgent),
+        None => Due::Pass,
+    }
+}
+
+fn write_retry_due(view: &View<'_>) -> Due {
+    match view.run.write_retry {
+        Some(at) => Due::At(at, Step::RetryWrite),
+        None => Due::Pass,
+    }
+}
+
+/// When its turn is over the session says why it does not go on.
+fn full_due(View { log, run, .. }: &View<'_>) -> Due {
+    let calm = run.sandbox == SandboxConnection::Absent && run.effect.is_none() && log.is_at_rest();
+    let Some(reached) = run.limits.full.filter(|_| calm) else { return Due::Pass };
+    let facts = match log.status {
+        SessionStatus::Starting | SessionStatus::Active | SessionStatus::Paused => {
+            vec![Fact::Failed { problem: reached.problem() }]
+        }
+        SessionStatus::Stopped | SessionStatus::Error | SessionStatus::Ended => Vec::new(),
+    };
+    Due::Now(Step::SayFull { facts })
+}
+
+fn are_limits_watched(run: &RuntimeState) -> bool {
+    run.is_connected() && run.closing.is_none()
+}
+
+fn limits_due(View { run, .. }: &View<'_>) -> Due {
+    match run.limits.bounds {
+        TurnTimeLimit::Unknown if are_limits_watched(run) => Due::Now(Step::ReadLimits),
+        TurnTimeLimit::Unknown | TurnTimeLimit::None | TurnTimeLimit::Seconds(_) => Due::Pass,
+    }
+}
+
+/// A turn that takes too long is stopped as by an interrupt; an agent that does not stop then is ended.
+fn turn_time_due(View { log, run, now }: &View<'_>) -> Due {
+    let (TurnTimeLimit::Seconds(seconds), Some((_, began))) = (run.limits.bounds, run.limits.running) else {
+        return Due::Pass;
+    };
+    let ran = now.instant.saturating_duration_since(began).as_secs();
+    let facts = log.stop_turn_for_limit((LimitKind::TurnSeconds, seconds, ran));
+    match began.checked_add(Duration::from_secs(seconds)) {
+        Some(at) if are_limits_watched(run) && !facts.is_empty() => Due::At(at, Step::CommitAndTell { facts }),
+        Some(_) | None => Due::Pass,
+    }
+}
+
+fn disk_check_due(View { run, .. }: &View<'_>) -> Due {
+    match are_limits_watched(run) && run.limits.full.is_none() {
+        true => Due::At(run.limits.next_disk_check, Step::CheckDisk),
+        false => Due::Pass,
+    }
+}
+
+fn background_wait_due(View { run, .. }: &View<'_>) -> Due {
+    match run.agent.background_wait_since.filter(|_| run.write_retry.is_none()) {
+        Some(since) => Due::At(since + run.profile.max_background_wait, Step::StopWaitingForBackground),
+        None => Due::Pass,
+    }
+}
+
+/// Nobody can answer any more, or nobody has to.
+fn overdue_permissions_due(View { log, run, now }: &View<'_>) -> Due {
+    let facts = if run.is_connected() { log.overdue(now.wall) } else { Vec::new() };
+    if facts.is_empty() { Due::Pass } else { Due::Now(Step::CommitAndTell { facts }) }
+}
+
+fn permission_expiry_due(View { log, run, now }: &View<'_>) -> Due {
+    let Some(at) = log.next_overdue().filter(|_| run.is_connected()) else { return Due::Pass };
+    let wait = Duration::from_millis(u64::try_from(at.0.saturating_sub(now.wall.0)).unwrap_or(0));
+    match now.instant.checked_add(wait) {
+        // What is overdue by now the rule before has dealt with.
+        Some(at) if at > now.instant => Due::At(at, Step::Wait),
+        Some(_) | None => Due::Pass,
+    }
+}
+
+fn departure_due(View { run, .. }: &View<'_>) -> Due {
+    match run.sandbox {
+        SandboxConnection::Departing => Due::Now(Step::EndSandbox),
+        SandboxConnection::Absent | SandboxConnection::Connected => Due::Pass,
+    }
+}
+
+/// Callers who write files get a tree when nothing long is under way. During a rewind they wait for the tree that comes:
+/// what they wrote into the one that goes would be lost.
+fn writers_due(View { log, run, .. }: &View<'_>) -> Due {
+    if run.waiting.writing.is_empty() {
+        return Due::Pass;
+    }
+    let Some(seen) = run.tree.seen else { return Due::Now(Step::InspectTree) };
+    if seen.broken {
+        return Due::Now(Step::LoseTree);
+    }
+    if has_lost_tree(log, run) {
+        return Due::Now(Step::LeaveSandbox);
+    }
+    match (run.waiting.rewinding.is_empty(), run.tree.present) {
+        (false, _) => Due::Pass,
+        (true, _) if seen.leftovers => Due::Now(Step::Salvage),
+        (true, true) => Due::Now(Step::AdmitWriters),
+        (true, false) => Due::Now(Step::MakeTree),
+    }
+}
+
+/// The agent that runs has lost its files.
+pub(super) fn has_lost_tree(log: &LogState, run: &RuntimeState) -> bool {
+    run.is_connected() && !run.tree.present && log.is_at_rest()
+}
+
+fn deferred_due(View { run, .. }: &View<'_>) -> Due {
+    if run.waiting.deferred.is_empty() { Due::Pass } else { Due::Now(Step::HandleDeferred) }
+}
+
+/// A later command can end or stop a session before the start that a resume asked for: then no start answers it.
+fn resumers_due(View { log, run, .. }: &View<'_>) -> Due {
+    let comes = log.status == SessionStatus::Starting
+        || matches!(log.next_step(), LogStep::Wake | LogStep::Commit { .. });
+    if run.waiting.resuming.is_empty() || comes { Due::Pass } else { Due::Now(Step::AnswerResumers) }
+}
+
+/// Pauses and forks want the files safe first. A turn that runs is captured when it is over.
+fn files_waiters_due(View { log, run, .. }: &View<'_>) -> Due {
+    let waiting = &run.waiting;
+    if waiting.pausing.is_empty() && waiting.forking.is_empty() {
+        return Due::Pass;
+    }
+    if run.capture.wanted && !run.profile.ephemeral && log.is_at_rest() && run.tree.present {
+        return Due::Now(Step::Capture(CaptureOccasion::BetweenTurns));
+    }
+    Due::Now(if waiting.forking.is_empty() { Step::Pause } else { Step::AnswerForkers })
+}
+
+fn self_start_due(View { log, run, now }: &View<'_>) -> Due {
+    if !(run.agent.self_started && run.is_connected() && log.may_self_start()) {
+        return Due::Pass;
+    }
+    match run.agent.last_self_start.map(|last| last + MIN_SELF_START_INTERVAL) {
+        Some(at) if at > now.instant => Due::Block(Some(at)),
+        Some(_) | None => Due::Now(Step::BeginSelfStartedTurn),
+    }
+}
+
+/// What the log demands.
+fn log_due(view: &View<'_>) -> Due {
+    let View { log, run, .. } = *view;
+    match log.next_step() {
+        LogStep::Wait => Due::Pass,
+        LogStep::Commit { facts } => Due::Now(Step::CommitAndTell { facts }),
+        LogStep::Sleep if run.is_connected() => Due::Now(Step::LeaveSandbox),
+        LogStep::Sleep => Due::Now(Step::Commit { facts: log.sleep_facts() }),
+        LogStep::Save { turn } => save_due(view, turn),
+        LogStep::Wake => match run.tree.seen {
+            None => Due::Now(Step::InspectTree),
+            Some(seen) if seen.broken => Due::Now(Step::LoseTree),
+            Some(seen) if seen.leftovers => Due::Now(Step::Salvage),
+            Some(_) => Due::Now(Step::Start),
+        },
+        LogStep::Tell { fact, input, say } => match run.tree.seen {
+            None => Due::Now(Step::InspectTree),
+            Some(seen) if seen.broken => Due::Now(Step::LoseTree),
+            // It would work where its files are not: another one starts, with those of the last checkpoint.
+            Some(_) if has_lost_tree(log, run) => Due::Now(Step::LeaveSandbox),
+            Some(_) => Due::Now(Step::Tell { fact, input, say }),
+        },
+    }
+}
+
+/// The turn is over when its files are safe.
+fn save_due(View { run, now, log }: &View<'_>, turn: TurnId) -> Due {
+    let occasion = CaptureOccasion::TurnEnd(turn);
+    if run.profile.ephemeral {
+        let facts = log.turn_end(turn, None).into_iter().collect();
+        return Due::Now(Step::EndUncaptured { facts });
+    }
+    if run.remote_wait.is_some() {
+        return Due::Block(None);
+    }
+    match capture::turn_end_at(run, turn) {
+        Some(at) if at > now.instant => Due::Block(Some(at)),
+        Some(_) | None if run.tree.present => Due::Now(Step::Capture(occasion)),
+        Some(_) | None => Due::Now(Step::CaptureImpossible(turn)),
+    }
+}
+
+/// Captures that come by themselves.
+fn quiet_captures_due(View { log, run, .. }: &View<'_>) -> Due {
+    if let Some((turn, at)) = capture::midway_at(log, run) {
+        return Due::At(at, Step::Capture(CaptureOccasion::Midway(turn)));
+    }
+    match capture::between_turns_at(log, run) {
+        Some(at) => Due::At(at, Step::Capture(CaptureOccasion::BetweenTurns)),
+        None => Due::Pass,
+    }
+}

@@ -1,0 +1,89 @@
+//! Going back to a checkpoint, one step at a time: end the sandbox, capture what is here, write the other tree beside it, say
+//! so. Whoever dies on the way leaves the session either as it was or as it was to be: the fact is the line between the two.
+
+use super::{
+    CaptureOccasion, Machine, PendingRewind, StateCommand, Step, WaiterId,
+    plan::{Due, View},
+};
+use ash_model::SessionStatus;
+
+/// The next step of the first rewind that a caller waits for.
+pub(super) fn due(view: &View<'_>) -> Due {
+    let View { log, run, .. } = *view;
+    let Some(PendingRewind { command, prepared, .. }) = run.waiting.rewinding.front() else { return Due::Pass };
+    // Looked at again before every step: a message may have come since.
+    let facts = match log.decide(command) {
+        Ok(facts) => facts,
+        Err(refusal) => return Due::Now(Step::RefuseRewind(refusal)),
+    };
+    // A start that was promised to somebody comes first, and may make a tree of its own.
+    if log.status == SessionStatus::Starting {
+        return if *prepared { Due::Now(Step::DiscardPreparedTree) } else { Due::Pass };
+    }
+    if run.is_connected() {
+        return Due::Now(Step::LeaveSandbox);
+    }
+    if log.awake.is_some() {
+        return Due::Now(Step::Commit { facts: log.sleep_facts() });
+    }
+    let everybody = run.profile.shared && matches!(command, StateCommand::Rewind { files: true, .. });
+    Due::Now(match run.tree.seen {
+        None => Step::InspectTree,
+        Some(seen) if seen.leftovers => Step::Salvage,
+        Some(_) if everybody && *prepared => Step::Rewind { facts },
+        Some(_) if everybody && run.tree.present => Step::PrepareWorkspaceRewind,
+        Some(_) if everybody => Step::MakeTree,
+        Some(_) if run.tree.present && run.capture.dirty.is_some() => {
+            Step::Capture(CaptureOccasion::BetweenTurns)
+        }
+        Some(_) if *prepared => Step::Rewind { facts },
+        Some(_) if run.profile.shared => Step::PrepareMemoryRewind,
+        Some(_) => Step::PrepareRewind,
+    })
+}
+
+impl Machine {
+    /// The checkpoint that the first rewind goes to.
+    pub fn rewind_target(&self) -> Option<u64> {
+        match self.runtime.waiting.rewinding.front()?.command {
+            StateCommand::Rewind { to, .. } => Some(to),
+            StateCommand::Prompt { .. }
+            | StateCommand::Withdraw { .. }
+            | StateCommand::Reorder { .. }
+            | StateCommand::Interrupt
+            | StateCommand::Answer { .. }
+            | StateCommand::Pause
+            | StateCommand::Stop
+            | StateCommand::Release { .. }
+            | StateCommand::Resume
+            | StateCommand::End => None,
+        }
+    }
+
+    /// Whether a rewind is on its way. A start that comes before it is not part of it.
+    pub fn is_rewinding(&self) -> bool {
+        !self.runtime.waiting.rewinding.is_empty() && self.log.status != SessionStatus::Starting
+    }
+
+    /// The other tree is written. False: nobody waits for it any more.
+    pub fn rewind_prepared(&mut self) -> bool {
+        match self.runtime.waiting.rewinding.front_mut() {
+            Some(rewinding) => {
+                rewinding.prepared = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn discard_prepared(&mut self) {
+        if let Some(rewinding) = self.runtime.waiting.rewinding.front_mut() {
+            rewinding.prepared = false;
+        }
+    }
+
+    /// The first rewind is done, or refused.
+    pub fn take_rewind(&mut self) -> Option<WaiterId> {
+        self.runtime.waiting.rewinding.pop_front().map(|rewinding| rewinding.waiter)
+    }
+}
