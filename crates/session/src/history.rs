@@ -4,8 +4,8 @@ use crate::{
     Error, LogVisibility, Result, Sessions,
     actor::{ActorMessage, ForkPoint},
     files::{FileSource, WorkspaceFiles},
-    services::Services,
     machine::{CommandRefusal, LogState, StateCommand},
+    services::Services,
 };
 use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};
 use ash_snapshot::TreeId;

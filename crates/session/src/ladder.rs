@@ -1,7 +1,7 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{live_directory::CheckpointFallback, path_list::PathList, machine::LogState};
+use crate::{live_directory::CheckpointFallback, machine::LogState, path_list::PathList};
 use ash_driver::{ConversationSource, ResumedConversation};
 use ash_model::{
     AdoptionPoint, EventSeq, Receipt, ResumeComparison, ResumePath, ResumeSource, Tier, TreeOrigin,
@@ -120,11 +120,7 @@ fn lost_log(state: &LogState) -> Vec<String> {
     missing.chain(diverged).collect()
 }
 
-fn lost_files(
-    state: &LogState,
-    origin: StartTreeOrigin,
-    salvage: Option<&SalvageOnlyFiles>,
-) -> Vec<String> {
+fn lost_files(state: &LogState, origin: StartTreeOrigin, salvage: Option<&SalvageOnlyFiles>) -> Vec<String> {
     match origin {
         StartTreeOrigin::Live => Vec::new(),
         StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote => since_the_checkpoint(state, salvage),

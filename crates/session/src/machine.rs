@@ -47,8 +47,9 @@ pub(crate) use permission::cancelled;
 pub use plan::{Step, next_deadline, plan};
 pub use reception::{Reception, ResumerAnswer};
 pub use runtime::{
-    AgentActivity, CaptureUnderWay, Effect, IdleClock, LimitClock, PendingChange, PendingRewind, RemoteWait, RuntimeState,
-    SandboxConnection, SessionProfile, TreeInspection, TreeView, TurnAttempt, TurnTimeLimit, WaiterId, Waiting,
+    AgentActivity, CaptureUnderWay, Effect, IdleClock, LimitClock, PendingChange, PendingRewind, RemoteWait,
+    RuntimeState, SandboxConnection, SessionProfile, TreeInspection, TreeView, TurnAttempt, TurnTimeLimit,
+    WaiterId, Waiting,
 };
 pub use usage_meter::{UsageContext, UsageMeter};
 

@@ -11,9 +11,9 @@ use crate::{
     actor::{ActorMessage, CommandReply, FileAccessMode, LockRequest, ReplySender},
     files,
     keyed_mutex::KeyedMutex,
+    machine::{StateCommand, Turn, WakePolicy},
     pool::{Admission, PoolCounts, SandboxPermit, SandboxPhase},
     services::Services,
-    machine::{StateCommand, Turn, WakePolicy},
 };
 use ash_model::{
     BusyPolicy, LogCursor, MessageOptions, Receipt, SessionId, SessionLock, SessionMetadata, SessionRowId,

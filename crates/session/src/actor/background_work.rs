@@ -37,7 +37,9 @@ impl SessionActor {
     /// A turn that goes on says which calls it had made, and what became of them.
     pub(super) async fn with_calls(&self, mut fact: Fact) -> Result<Fact> {
         let Fact::Continued { turn, calls, .. } = &mut fact else { return Ok(fact) };
-        let Some(begun) = self.machine.log.turns.front().filter(|front| front.id == *turn) else { return Ok(fact) };
+        let Some(begun) = self.machine.log.turns.front().filter(|front| front.id == *turn) else {
+            return Ok(fact);
+        };
         let (mut ledger, mut after) = (ToolCallLedger::default(), begun.seq);
         loop {
             let kinds = vec!["said", "asked", "answered"];

@@ -9,9 +9,7 @@ use crate::{
     services::Services,
     workspace::{ExclusiveGuard, Workspace},
 };
-use ash_model::{
-    CaptureConsistency, ConcurrentTurn, Epoch, Incarnation, SavedCheckpoint, TurnId,
-};
+use ash_model::{CaptureConsistency, ConcurrentTurn, Epoch, Incarnation, SavedCheckpoint, TurnId};
 use ash_sandbox::SandboxHandle;
 use ash_snapshot::{CapturedSnapshot, DiskUsage, TreeId};
 use ash_store::{Checkpoint, SessionRow};
@@ -262,9 +260,11 @@ impl SessionActor {
     pub(super) async fn is_unchanged(&self, taken: &CapturedSnapshot) -> Result<bool> {
         let last = match self.is_shared() {
             true => self.ctx.workspace.newest(),
-            false => {
-                self.machine.log.last_full_checkpoint.filter(|settled| Some(*settled) == self.machine.log.checkpoint)
-            }
+            false => self
+                .machine
+                .log
+                .last_full_checkpoint
+                .filter(|settled| Some(*settled) == self.machine.log.checkpoint),
         };
         match last {
             Some(number) => self.is_checkpoint(number, taken).await,

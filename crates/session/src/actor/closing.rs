@@ -1,14 +1,13 @@
 //! Carrying out a closing: leaving and ending the sandbox, answering the callers, removing the tree.
 
 use super::{
-    CommandReply, EffectOutcome, ReplySender, SandboxConn, SessionActor,
-    limits_watchdog::ResourceRecordMode,
+    CommandReply, EffectOutcome, ReplySender, SandboxConn, SessionActor, limits_watchdog::ResourceRecordMode,
 };
 use crate::{
     Error, Result, blocking,
     machine::{
-        ClosingConclusion, ClosingOutcome, ClosingReason, CommandRefusal, OvertakenClosing, SandboxConnection,
-        SessionClosing, StateCommand,
+        ClosingConclusion, ClosingOutcome, ClosingReason, CommandRefusal, OvertakenClosing,
+        SandboxConnection, SessionClosing, StateCommand,
     },
 };
 use ash_model::{Fact, Incarnation, Problem, SessionStatus};
@@ -76,7 +75,9 @@ impl SessionActor {
 
     /// Everything is safe, or it is known that it is not.
     pub(super) async fn conclude_closing(&mut self) -> Result<()> {
-        let Some(ClosingConclusion { facts, outcome }) = self.machine.conclude_closing() else { return Ok(()) };
+        let Some(ClosingConclusion { facts, outcome }) = self.machine.conclude_closing() else {
+            return Ok(());
+        };
         match outcome {
             ClosingOutcome::Done { waiters, removes_tree } => {
                 let done = self.commit_facts(facts).await;

@@ -3,8 +3,8 @@
 use super::SessionActor;
 use crate::{
     Error, Result,
-    queued_messages::NewQueuedMessage,
     machine::{PreparedCommit, StateCommand, TurnPhase},
+    queued_messages::NewQueuedMessage,
 };
 use ash_driver::AgentInput;
 use ash_model::{Fact, JournalPosition, MessageDelta, SessionStatus, UsageIncrement};

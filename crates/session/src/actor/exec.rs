@@ -50,12 +50,7 @@ impl SessionActor {
             reply.send(Err(Error::TreeLost)).ok();
             return;
         }
-        let Some(hands) = self
-            .link
-            .conn
-            .as_ref()
-            .filter(|_| self.machine.takes_commands())
-        else {
+        let Some(hands) = self.link.conn.as_ref().filter(|_| self.machine.takes_commands()) else {
             reply.send(Err(CommandRefusal::WrongStatus(self.machine.log.status).into())).ok();
             return;
         };

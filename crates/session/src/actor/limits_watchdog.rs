@@ -8,9 +8,9 @@ use super::SessionActor;
 use crate::{
     Error, Result, blocking,
     live_directory::LiveDirectory,
+    machine::{Machine, TurnTimeLimit},
     resource_limits::{self, of_disk},
     services::Services,
-    machine::{Machine, TurnTimeLimit},
 };
 use ash_model::{Incarnation, LimitReached, ResourceLimits, ResourceUsage};
 use ash_snapshot::DiskUsage;
@@ -268,7 +268,8 @@ impl SessionActor {
         of: Incarnation,
         tally: ResourceRecordMode,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (rooms, workspace, live) = (self.ctx.services.clone(), self.ctx.lease.workspace, self.ctx.live.clone());
+        let (rooms, workspace, live) =
+            (self.ctx.services.clone(), self.ctx.lease.workspace, self.ctx.live.clone());
         let (weighed, run) = (self.limits.measured, self.ctx.live.run());
         let (id, told) = (self.ctx.session.id.clone(), self.limits.last_recorded.clone());
         async move {

@@ -40,7 +40,8 @@ impl SessionActor {
     pub(super) fn mark_settled(&self, taken: &CapturedSnapshot) {
         let run = &self.machine.runtime;
         let gone = run.sandbox == SandboxConnection::Absent && self.ctx.workspace.sandbox().is_none();
-        if gone && run.capture.dirty.is_none() && self.ctx.workspace.has_no_writers() && !self.is_ephemeral() {
+        if gone && run.capture.dirty.is_none() && self.ctx.workspace.has_no_writers() && !self.is_ephemeral()
+        {
             self.ctx.live.mark_settled(&taken.tree);
         }
     }

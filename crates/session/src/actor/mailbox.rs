@@ -3,16 +3,14 @@
 use super::{ExecOutput, OptionsChange, SessionActor, takeover::GuardedFileSource};
 use crate::{
     Error, Result,
-    pool::Admission,
     machine::{
-        Admittance, ClosingRefusal, CommandRefusal, LockRequest, Reception, SessionBudget, StateCommand, Turn,
-        WaiterId,
+        Admittance, ClosingRefusal, CommandRefusal, LockRequest, Reception, SessionBudget, StateCommand,
+        Turn, WaiterId,
     },
+    pool::Admission,
 };
 use ash_driver::AgentInput;
-use ash_model::{
-    BudgetLimits, EventSeq, Fact, Receipt, SessionLock, SessionMetadata, SessionRewind, TurnId,
-};
+use ash_model::{BudgetLimits, EventSeq, Fact, Receipt, SessionLock, SessionMetadata, SessionRewind, TurnId};
 use ash_store::{Checkpoint, SessionRow};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -468,8 +466,7 @@ impl SessionActor {
         summary.turns -= summary.open_turns;
         let shared = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.seq);
         let waiting = log.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
-        let point =
-            ForkPoint { checkpoint, memory, turns_delivered: log.turns_delivered, waiting, summary };
+        let point = ForkPoint { checkpoint, memory, turns_delivered: log.turns_delivered, waiting, summary };
         let waiters = std::mem::take(&mut self.machine.runtime.waiting.forking);
         self.waiters.answer_forks(waiters, &point);
         Ok(())

@@ -49,7 +49,8 @@ impl SessionActor {
                 meaning.facts.push(Fact::PermissionRequested(asked));
             }
             AgentEvent::PermissionWithdrawn { request } => {
-                let fact = self.machine.log.withdrawn(&request).or_else(|| withdrawn(&meaning.facts, &request));
+                let fact =
+                    self.machine.log.withdrawn(&request).or_else(|| withdrawn(&meaning.facts, &request));
                 meaning.facts.extend(fact.filter(|fact| !meaning.facts.contains(fact)));
             }
             AgentEvent::SettingAnswered { input, refused } => meaning.set.push((input, refused)),

@@ -111,7 +111,8 @@ impl SessionActor {
     }
 
     pub(super) fn facts_of_early_usage(&self) -> Vec<Fact> {
-        let early = std::mem::take(&mut *self.link.startup_usage.lock().unwrap_or_else(PoisonError::into_inner));
+        let early =
+            std::mem::take(&mut *self.link.startup_usage.lock().unwrap_or_else(PoisonError::into_inner));
         self.facts_of_usage(early)
     }
 
@@ -240,7 +241,9 @@ impl SessionActor {
                     }
                     meaning.facts.push(Fact::Said { line });
                 }
-                AgentEvent::Steered { turn } => meaning.facts.extend(self.machine.log.steering_acknowledged(turn)),
+                AgentEvent::Steered { turn } => {
+                    meaning.facts.extend(self.machine.log.steering_acknowledged(turn))
+                }
                 AgentEvent::TurnEnded { turn, how, text, usage, problem } => {
                     let running = self.machine.log.is_running(turn);
                     if running && meaning.rested.is_none() {

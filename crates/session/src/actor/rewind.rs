@@ -58,7 +58,13 @@ impl SessionActor {
             None => None,
         };
         let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
-            recipe_of(&self.ctx.services, &self.ctx.session, &self.machine.log, &self.ctx.lease, &checkpoint.tree)
+            recipe_of(
+                &self.ctx.services,
+                &self.ctx.session,
+                &self.machine.log,
+                &self.ctx.lease,
+                &checkpoint.tree,
+            )
         });
         let recipe = match recipe {
             Ok(recipe) => recipe,
@@ -179,7 +185,11 @@ impl SessionActor {
             epoch: self.ctx.lease.epoch,
             boot: self.ctx.services.settings.boot.clone(),
             uid,
-            rewound: if self.is_shared() { self.ctx.workspace.last_rewind() } else { self.machine.log.rewound },
+            rewound: if self.is_shared() {
+                self.ctx.workspace.last_rewind()
+            } else {
+                self.machine.log.rewound
+            },
             fallback: None,
             mended: None,
             mends: BTreeMap::new(),

@@ -17,7 +17,8 @@ use ash_snapshot::{CapturedSnapshot, Repo, SkipReason, SkippedEntry, TreeId};
 impl SessionActor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
     pub(super) fn start_salvage(&mut self) {
-        let (rooms, live, tenant) = (self.ctx.services.clone(), self.ctx.live.clone(), self.ctx.session.tenant.clone());
+        let (rooms, live, tenant) =
+            (self.ctx.services.clone(), self.ctx.live.clone(), self.ctx.session.tenant.clone());
         let common = self.ctx.workspace.clone();
         self.begin_effect(async move {
             let _floor = common.exclusive().await;

@@ -15,16 +15,16 @@ use crate::{
     ladder,
     ladder::{RecalledConversation, ReceiptDetails, SalvageOnlyFiles, StartTreeOrigin},
     live_directory::{CheckpointFallback, LiveDirectory, LiveTreeShape, open_root},
+    machine::{ClosingReason, CommandRefusal, LogState, ResumerAnswer},
     pool::{Admission, SandboxPermit},
     resource_limits,
     services::{Services, StartRequirements},
-    machine::{ClosingReason, CommandRefusal, LogState, ResumerAnswer},
     workspace::{ExclusiveGuard, Sandbox, Workspace},
 };
 use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
 use ash_model::{
-    EventSeq, Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison,
-    Tier, WorkspaceRewind,
+    EventSeq, Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison, Tier,
+    WorkspaceRewind,
 };
 use ash_sandbox::{RecordStream, SandboxLayout};
 use ash_snapshot::{FileOwner, TreeId};
@@ -177,8 +177,9 @@ impl SessionActor {
             unsaved: &unsaved,
         };
         // Whoever had a conversation gets a receipt for it, however this start came about.
-        let receipt = (self.machine.log.resuming || fallback.is_some() || self.machine.log.turns_delivered > 0)
-            .then(|| ladder::receipt(&self.machine.log, origin, &recalled, others));
+        let receipt =
+            (self.machine.log.resuming || fallback.is_some() || self.machine.log.turns_delivered > 0)
+                .then(|| ladder::receipt(&self.machine.log, origin, &recalled, others));
         if let Some(CheckpointFallback { instead_of, used, why }) = &fallback {
             tracing::error!(session = %self.ctx.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }

@@ -10,9 +10,9 @@ use crate::{
     blocking,
     files::{FileSource, TreeState},
     live_directory::{LiveDirectory, LiveTreeShape},
+    machine::{IdleClock, LogState, Machine, SandboxLiveness, SessionBudget, Step},
     pool::{Admission, SandboxPhaseCell},
     services::Services,
-    machine::{IdleClock, LogState, Machine, SandboxLiveness, SessionBudget, Step},
     witness,
     workspace::{self, Sandbox, UnclaimedConnection, Workspace, WriterGuard},
 };
@@ -172,7 +172,8 @@ impl SessionActor {
 
     async fn take_over(&mut self, first: bool) -> Result<()> {
         let found = self.inspect_sandbox(first).await?;
-        let on_interrupted = self.ctx.session.options.on_interrupted.unwrap_or(InterruptedTurnPolicy::Continue);
+        let on_interrupted =
+            self.ctx.session.options.on_interrupted.unwrap_or(InterruptedTurnPolicy::Continue);
         let facts = self.machine.log.recover(found, on_interrupted);
         if !facts.is_empty() {
             self.commit_facts(facts).await?;
@@ -214,7 +215,8 @@ impl SessionActor {
 
     /// A shim that outlived the last server is taken over; any other is ended.
     async fn find_sandbox(&mut self) -> Result<SandboxLiveness> {
-        let room = self.ctx.services.pool.claim_survivor(self.ctx.session.workspace, &self.ctx.session.tenant);
+        let room =
+            self.ctx.services.pool.claim_survivor(self.ctx.session.workspace, &self.ctx.session.tenant);
         let knocked = match ash_sandbox::knock(&self.ctx.live.run(), self.ctx.lease.epoch).await {
             Ok(Some(knocked)) => knocked,
             Ok(None) => return Ok(SandboxLiveness::Dead),
@@ -269,7 +271,8 @@ impl SessionActor {
     /// Into a sandbox that was taken over, if the session was at work in it.
     async fn attach_to_sandbox(&mut self, walls: Arc<Sandbox>) -> Result<SandboxLiveness> {
         let no = self.ctx.session.no;
-        let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.ctx.workspace.waiting(no) else {
+        let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.ctx.workspace.waiting(no)
+        else {
             return Ok(SandboxLiveness::Dead);
         };
         let incarnation = walls.incarnation;
@@ -366,8 +369,12 @@ impl SessionActor {
     }
 
     fn answer_reader(&self, reply: ReplySender<GuardedFileSource>) {
-        let (rooms, session, state, lease) =
-            (self.ctx.services.clone(), self.ctx.session.clone(), self.machine.log.clone(), self.ctx.lease.clone());
+        let (rooms, session, state, lease) = (
+            self.ctx.services.clone(),
+            self.ctx.session.clone(),
+            self.machine.log.clone(),
+            self.ctx.lease.clone(),
+        );
         tokio::spawn(async move {
             let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
             let found = match version {

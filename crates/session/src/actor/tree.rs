@@ -5,8 +5,8 @@ use crate::{
     Error, Result, blocking,
     ladder::StartTreeOrigin,
     live_directory::{AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTreeComparison, TreeRecipe},
-    services::Services,
     machine::LogState,
+    services::Services,
 };
 use ash_model::{ComparisonMethod, EventSeq, Fact, SavedCheckpoint};
 use ash_snapshot::{SnapshotProgress, TreeId};

@@ -32,10 +32,18 @@ pub(super) struct ComposedTree {
 
 impl SessionActor {
     pub(super) async fn start_compose(&mut self) -> Result<()> {
-        let Some(to) = self.machine.rewind_target() else { return self.refuse_rewind(Error::NoCheckpoint).await };
+        let Some(to) = self.machine.rewind_target() else {
+            return self.refuse_rewind(Error::NoCheckpoint).await;
+        };
         let checkpoint = self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?;
         let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
-            recipe_of(&self.ctx.services, &self.ctx.session, &self.machine.log, &self.ctx.lease, &checkpoint.tree)
+            recipe_of(
+                &self.ctx.services,
+                &self.ctx.session,
+                &self.machine.log,
+                &self.ctx.lease,
+                &checkpoint.tree,
+            )
         });
         let recipe = match recipe {
             Ok(recipe) => recipe,
@@ -78,11 +86,16 @@ impl SessionActor {
 
     /// Of others who took the files back while this one rested.
     pub(super) async fn note_workspace_rewinds(&mut self) -> Result<()> {
-        if self.machine.log.awake.is_some() || self.ctx.workspace.last_rewind() <= self.machine.log.last_workspace_rewind {
+        if self.machine.log.awake.is_some()
+            || self.ctx.workspace.last_rewind() <= self.machine.log.last_workspace_rewind
+        {
             return Ok(());
         }
-        let news =
-            self.ctx.services.workspace_rewinds_since(&self.ctx.session, self.machine.log.last_workspace_rewind).await?;
+        let news = self
+            .ctx
+            .services
+            .workspace_rewinds_since(&self.ctx.session, self.machine.log.last_workspace_rewind)
+            .await?;
         match news.is_empty() {
             true => Ok(()),
             false => self.commit_facts(news.into_iter().map(Fact::WorkspaceRewound).collect()).await,

@@ -157,8 +157,7 @@ impl Machine {
     /// What is written into the log when the files of this capture are safe.
     pub fn capture_record(&self, occasion: CaptureOccasion, saved: SavedCheckpoint) -> CaptureRecord {
         let midway = self.midway_turn(occasion);
-        let saved =
-            SavedCheckpoint { turn: midway.or(occasion.turn()), mid_turn: midway.is_some(), ..saved };
+        let saved = SavedCheckpoint { turn: midway.or(occasion.turn()), mid_turn: midway.is_some(), ..saved };
         let waits_for_remote = self.waits_for_remote(occasion);
         let end = self.turn_end(occasion, Some(saved.number)).filter(|_| waits_for_remote.is_none());
         let mut facts = vec![Fact::Saved(saved.clone())];

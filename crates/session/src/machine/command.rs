@@ -86,7 +86,6 @@ pub enum CommandRefusal {
     NotAQuestion,
 }
 
-
 impl StateCommand {
     /// The turn of a message.
     pub fn turn(&self) -> Option<TurnId> {

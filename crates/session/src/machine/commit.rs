@@ -43,7 +43,8 @@ impl LogState {
     fn lock_renewal(&self, after: &LogState, events: &[NewEvent], at: Timestamp) -> Option<Fact> {
         let lock = after.lock().filter(|_| after.status != SessionStatus::Ended)?;
         let ends = |turn: &Turn| {
-            let ends = |event: &NewEvent| matches!(event.fact, Fact::Finished { turn: over, .. } if over == turn.id);
+            let ends =
+                |event: &NewEvent| matches!(event.fact, Fact::Finished { turn: over, .. } if over == turn.id);
             turn.lock == Some(lock.number) && events.iter().any(ends)
         };
         let used = self.turns.iter().any(ends);

@@ -49,7 +49,11 @@ impl LogState {
         }
     }
 
-    pub fn take_lock(&self, request: LockRequest, now: Timestamp) -> Result<(SessionLock, Fact), LockRefusal> {
+    pub fn take_lock(
+        &self,
+        request: LockRequest,
+        now: Timestamp,
+    ) -> Result<(SessionLock, Fact), LockRefusal> {
         if self.status == SessionStatus::Ended {
             return Err(LockRefusal::Command(CommandRefusal::WrongStatus(SessionStatus::Ended)));
         }
@@ -65,7 +69,8 @@ impl LogState {
                 (LockAcquisition::Renewed, SessionLock { ttl_ms, until, holder, in_use: false, ..own })
             }
             None => {
-                let acquisition = if another.is_some() { LockAcquisition::Over } else { LockAcquisition::Free };
+                let acquisition =
+                    if another.is_some() { LockAcquisition::Over } else { LockAcquisition::Free };
                 let LockRequest { holder, hash, .. } = request;
                 let number = self.locks + 1;
                 (acquisition, SessionLock { number, hash, ttl_ms, until, holder, in_use: false })

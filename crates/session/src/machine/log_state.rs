@@ -3,9 +3,8 @@
 use super::{PendingPermission, SessionBudget, UsageMeter};
 use ash_driver::AgentInput;
 use ash_model::{
-    AdoptedHistory, ConversationPoint, Event, EventSeq, Fact, Incarnation, LimitReached,
-    MessageOptions, Problem, SessionLock, SessionStatus, TurnId,
-    TurnOutcome,
+    AdoptedHistory, ConversationPoint, Event, EventSeq, Fact, Incarnation, LimitReached, MessageOptions,
+    Problem, SessionLock, SessionStatus, TurnId, TurnOutcome,
 };
 use ash_store::{SessionSummary, TurnRow};
 use std::{collections::VecDeque, sync::Arc};

@@ -50,9 +50,7 @@ impl LogState {
                 LogStep::Commit { facts: vec![self.resume_fact()] }
             }
             (SessionStatus::Paused, Some(_)) if self.is_paused_for_budget() => LogStep::Sleep,
-            (SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error, Some(_)) => {
-                LogStep::Sleep
-            }
+            (SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error, Some(_)) => LogStep::Sleep,
             (
                 SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error | SessionStatus::Paused,
                 _,

@@ -43,13 +43,13 @@ pub(super) fn due(view: &View<'_>) -> Due {
     let Some(PendingChange { settings, told, .. }) = run.waiting.changes.front() else { return Due::Pass };
     let live = run.is_connected();
     match (told, settings.front()) {
-        (Some(_), _) if !live && run.is_shutting_down() => Due::Now(Step::RefuseChange(ChangeFailure::Stopped)),
+        (Some(_), _) if !live && run.is_shutting_down() => {
+            Due::Now(Step::RefuseChange(ChangeFailure::Stopped))
+        }
         (Some(_), _) if !live => Due::Now(Step::RefuseChange(ChangeFailure::AgentGone)),
         (Some(told), _) => Due::At(told.until, Step::RefuseChange(ChangeFailure::AgentSilent)),
         (None, Some(setting)) if live => match &log.awake {
-            Some(awake) => {
-                Due::Now(Step::TellSetting { setting: setting.clone(), input: awake.next_input })
-            }
+            Some(awake) => Due::Now(Step::TellSetting { setting: setting.clone(), input: awake.next_input }),
             None => Due::Pass,
         },
         // The agent is being started with what was there before: it is told when it runs.

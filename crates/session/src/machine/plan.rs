@@ -4,8 +4,8 @@
 //! the same table, so an actor that sleeps until the next deadline never misses a step and never spins.
 
 use super::{
-    CaptureOccasion, ChangeFailure, CommandRefusal, LogState, LogStep, Now, RuntimeState,
-    SandboxConnection, TurnTimeLimit, activity, capture, closing, options_change, rewind,
+    CaptureOccasion, ChangeFailure, CommandRefusal, LogState, LogStep, Now, RuntimeState, SandboxConnection,
+    TurnTimeLimit, activity, capture, closing, options_change, rewind,
 };
 use ash_driver::AgentInput;
 use ash_model::{Fact, LimitKind, LiveSetting, SessionStatus, TurnId};
@@ -281,7 +281,9 @@ fn turn_time_due(View { log, run, now }: &View<'_>) -> Due {
     let ran = now.instant.saturating_duration_since(began).as_secs();
     let facts = log.stop_turn_for_limit((LimitKind::TurnSeconds, seconds, ran));
     match began.checked_add(Duration::from_secs(seconds)) {
-        Some(at) if are_limits_watched(run) && !facts.is_empty() => Due::At(at, Step::CommitAndTell { facts }),
+        Some(at) if are_limits_watched(run) && !facts.is_empty() => {
+            Due::At(at, Step::CommitAndTell { facts })
+        }
         Some(_) | None => Due::Pass,
     }
 }

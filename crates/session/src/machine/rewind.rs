@@ -10,7 +10,9 @@ use ash_model::SessionStatus;
 /// The next step of the first rewind that a caller waits for.
 pub(super) fn due(view: &View<'_>) -> Due {
     let View { log, run, .. } = *view;
-    let Some(PendingRewind { command, prepared, .. }) = run.waiting.rewinding.front() else { return Due::Pass };
+    let Some(PendingRewind { command, prepared, .. }) = run.waiting.rewinding.front() else {
+        return Due::Pass;
+    };
     // Looked at again before every step: a message may have come since.
     let facts = match log.decide(command) {
         Ok(facts) => facts,

@@ -6,7 +6,7 @@ use super::{
     history::{ManifestHistory, PurgedSessionPolicy},
     object_keys, trouble,
 };
-use crate::{Error, Result, blocking, services::Services, machine::LogState};
+use crate::{Error, Result, blocking, machine::LogState, services::Services};
 use ash_model::{
     AgentName, Event, EventSeq, Fact, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
     embedded_log::EventLine,

@@ -4,8 +4,8 @@ use super::Sessions;
 use crate::{
     Error, Result, TouchedOptions,
     actor::SessionActor,
-    pool::{Admission, SandboxPermit, WarmSandbox, WarmSandboxKind},
     machine::{LogState, StateCommand},
+    pool::{Admission, SandboxPermit, WarmSandbox, WarmSandboxKind},
     witness::{self, IdFrom},
 };
 use ash_model::{

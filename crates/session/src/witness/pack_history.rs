@@ -4,9 +4,9 @@
 use super::pack_proofs::PackProof;
 use crate::{
     Error, Result, blocking, embedded_log,
+    machine::{LogState, TurnPhase},
     remote::{checkpoints, filled, folded},
     services::Services,
-    machine::{LogState, TurnPhase},
 };
 use ash_model::{
     CaptureConsistency, Epoch, Event, EventSeq, Fact, HistorySource, SavedCheckpoint, SessionStatus,

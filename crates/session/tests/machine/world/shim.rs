@@ -3,14 +3,14 @@
 use super::{Luck, World};
 use ash_driver::{AgentInput, UsageReport};
 use ash_model::{
-    Death, Fact, Incarnation, LiveSetting, ModelPrices, ModelStopReason, PermissionId, PermissionRequest,
+    Fact, Incarnation, ModelPrices, ModelStopReason, PermissionId, PermissionRequest,
     PermissionTimeoutPolicy, PermissionVerdict, Timestamp, TokenUsage, TurnId, TurnOutcome,
 };
 use ash_session::machine::{StateCommand, UsageContext};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 /// How long a request waits.
-pub(super) const WAIT: i64 = 1000;
+pub(super) const WAIT: Duration = Duration::from_secs(1);
 
 /// What lives outside the server.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(super) enum Said {
     Asked(String),
     Withdrawn(String),
     Used(UsageReport),
+    /// To a setting.
+    Agreed(u64),
 }
 
 impl Shim {
@@ -77,7 +79,8 @@ impl Shim {
                 self.unheard.extend(waiting.into_iter().map(Said::Withdrawn));
             }
             // One that comes too late is for a turn that is over.
-            AgentInput::Interrupt { .. } | AgentInput::SetLiveSetting { .. } => {}
+            AgentInput::Interrupt { .. } => {}
+            AgentInput::SetLiveSetting { input, .. } => self.unheard.push(Said::Agreed(input)),
             AgentInput::Steer { turn, into, .. } => {
                 // One that comes too late is not for this turn, and comes again.
                 if self.working == Some(into) {
@@ -95,10 +98,11 @@ impl Shim {
 impl World {
     pub(super) fn tell(&mut self, input: u64, say: AgentInput) {
         if std::mem::take(&mut self.crash_before_telling) {
-            self.server = None;
+            self.machine = None;
+            self.callers.clear();
             return;
         }
-        let heard = self.server.as_ref().is_some_and(|server| server.hands);
+        let heard = self.is_connected();
         if let Some(shim) = self.shim.as_mut().filter(|_| heard) {
             shim.take(input, say);
         }
@@ -143,9 +147,11 @@ impl World {
         self.hear();
     }
 
-    pub(super) fn answer(&mut self, luck: Luck) {
-        let Some(server) = &self.server else { return };
-        let pending = server.state.pending.first().map(|pending| pending.asked.clone());
+    pub(super) fn answer_request(&mut self, luck: Luck) {
+        if self.machine.is_none() {
+            return;
+        }
+        let pending = self.state().pending.first().map(|pending| pending.asked.clone());
         let answers = pending.iter().filter(|asked| asked.question);
         let answers = answers.map(|_| ("Which?".to_owned(), "A".to_owned())).collect();
         let verdict = match luck {
@@ -155,13 +161,7 @@ impl World {
             Luck::Bad => PermissionVerdict::deny("no"),
         };
         let id = pending.map_or_else(|| PermissionId(self.next_fresh()), |asked| asked.id);
-        self.wish(&StateCommand::Answer { id, verdict });
-    }
-
-    pub(super) fn set(&mut self) {
-        let Some(server) = self.server.as_ref().filter(|server| server.hands) else { return };
-        let Some(input) = server.state.awake.as_ref().map(|awake| awake.next_input) else { return };
-        self.note_and_tell(vec![Fact::Setting { setting: LiveSetting::Model("m".into()), input }]);
+        self.ask(StateCommand::Answer { id, verdict });
     }
 
     /// Ten tokens, said in two lines.
@@ -203,13 +203,17 @@ impl World {
             tool_use_id: None,
             suggestions: Vec::new(),
             question: self.fresh.is_multiple_of(2),
-            expires_at: Timestamp(self.now.0 + WAIT),
+            expires_at: Timestamp(self.now.wall.0 + 1000),
             on_timeout: ways[usize::try_from(self.fresh % 3).expect("small")],
         })
     }
 
+    fn is_connected(&self) -> bool {
+        self.machine.as_ref().is_some_and(|machine| machine.runtime.is_connected())
+    }
+
     pub(super) fn hear(&mut self) {
-        if !self.server.as_ref().is_some_and(|server| server.hands) {
+        if !self.is_connected() {
             return;
         }
         let unheard = self.shim.as_mut().map(|shim| std::mem::take(&mut shim.unheard)).unwrap_or_default();
@@ -220,8 +224,16 @@ impl World {
         for said in unheard {
             let current = self.state().current().map(|turn| turn.id);
             let facts = match said {
+                Said::Agreed(input) => {
+                    self.machine_mut().setting_answered(input, false);
+                    Vec::new()
+                }
                 Said::Rested(turn, how) => {
-                    (current == Some(turn)).then(|| rested(turn, how)).into_iter().collect()
+                    let ends = self.state().is_running(turn) && current == Some(turn);
+                    if ends {
+                        self.machine_mut().runtime.agent.interrupt_deadline = None;
+                    }
+                    ends.then(|| rested(turn, how)).into_iter().collect()
                 }
                 Said::Steered(turn) => self.state().steering_acknowledged(turn).into_iter().collect(),
                 Said::Asked(request) => vec![self.asked(request)],
@@ -230,17 +242,6 @@ impl World {
             };
             self.note(facts);
         }
-    }
-
-    pub(super) fn die(&mut self) {
-        self.hear();
-        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
-        shim.alive = false;
-        // If nobody listens, what it said last is in its journal, and that it died shows.
-        let Some(server) = self.server.as_mut().filter(|server| server.hands) else { return };
-        let facts = server.state.died(&Death::Agent { how: "signal 9".into() });
-        server.sleep();
-        self.note(facts);
     }
 }
 

@@ -1,21 +1,31 @@
-//! Everything around a `State` that the actor is in real life: the log, the effects under way, a shim that
-//! outlives the server, and deaths. It does what the actor does, in the actor's order, without any I/O, and
-//! checks after every fact that nothing was promised in vain.
+//! Everything around a `Machine` that the actor is in real life: the log, the disk, the effects under way, callers, a shim
+//! that outlives the server, and deaths. It carries out the steps that the real machine plans, without any I/O, and checks
+//! after every fact that nothing was promised in vain.
 
+mod callers;
 mod effects;
+mod execute;
 mod promises;
-mod server;
 mod shim;
 
 use ash_model::{
-    BusyPolicy, Event, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
+    BusyPolicy, Durability, Event, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
     SessionOptions, SessionStatus, Timestamp, TurnId, TurnOutcome,
 };
-use ash_session::machine::{SandboxLiveness, SessionBudget, LogState, StateCommand, WakePolicy};
+use ash_session::machine::{
+    Effect, LogState, LogStep, Machine, Now, PreparedCommit, SandboxLiveness, SessionBudget, SessionProfile,
+    StateCommand, WaiterId, WakePolicy,
+};
 use promises::Told;
-use server::{Close, Effect, Server};
 use shim::{Shim, WAIT};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 use uuid::Uuid;
+
+/// How long a turn may take to give up before the session closes without its end.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// What may happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +62,15 @@ pub(crate) enum Op {
     Answer(Luck),
     /// Nobody answered for a long time.
     TimePasses,
+    /// Nothing happens until the machine wants to look again.
+    Timer,
+    /// Somebody wants to fork the session, or to write files.
+    Fork,
+    Write,
+    /// Somebody removes the tree.
+    LoseTree,
+    /// Another session needs the sandbox.
+    Evict,
     /// Somebody wants another model.
     Set,
     /// Or something that only another agent can do.
@@ -81,31 +100,79 @@ pub(crate) enum Luck {
 
 pub(crate) struct World {
     pub(crate) log: Vec<Event>,
-    server: Option<Server>,
+    /// What the log should say by now, fact by fact.
+    shadow: LogState,
+    /// None: no server runs.
+    machine: Option<Machine>,
+    disk: Disk,
     shim: Option<Shim>,
     crash_before_telling: bool,
     on_interrupted: InterruptedTurnPolicy,
     told: Told,
     last_input: u64,
     fresh: u128,
-    now: Timestamp,
+    now: Now,
     pub(crate) budget: SessionBudget,
+    profile: SessionProfile,
+    /// Callers who wait, and whether the options that they want need another agent.
+    callers: BTreeMap<WaiterId, Option<RestartNeed>>,
+    /// How often the options had been changed when the start began that is under way.
+    changes_at_start: u64,
 }
+
+/// What is on disk outlives the server.
+#[derive(Debug, Default)]
+struct Disk {
+    tree: bool,
+    /// Somebody removed the tree.
+    broken: bool,
+    leftovers: bool,
+}
+
+/// Whether options count for an agent that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestartNeed {
+    Goes,
+    Restart,
+}
+
+/// A session as most are.
+pub(crate) const USUAL: SessionProfile = SessionProfile {
+    ephemeral: false,
+    shared: false,
+    client_key: false,
+    idle_timeout: None,
+    max_background_wait: Duration::from_secs(600),
+    checkpoint_every: None,
+    interrupt_grace: Duration::from_secs(600),
+    durability: Durability::Local,
+};
 
 impl World {
     pub(crate) fn new(on_interrupted: InterruptedTurnPolicy) -> World {
+        World::with_profile(on_interrupted, USUAL)
+    }
+
+    pub(crate) fn with_profile(on_interrupted: InterruptedTurnPolicy, profile: SessionProfile) -> World {
         let agent = ash_model::AgentName::parse("helper").expect("a name");
+        // Later than anything that is subtracted from it.
+        let instant = Instant::now() + Duration::from_secs(3600);
         let mut world = World {
             log: Vec::new(),
-            server: Some(Server::new(LogState::new(0))),
+            shadow: LogState::new(0),
+            machine: Some(Machine::new(LogState::new(0), profile, instant)),
+            disk: Disk::default(),
             shim: None,
             crash_before_telling: false,
             on_interrupted,
             told: Told::default(),
             last_input: 0,
             fresh: 0,
-            now: Timestamp(0),
+            now: Now { instant, wall: Timestamp(0) },
             budget: SessionBudget::default(),
+            profile,
+            callers: BTreeMap::new(),
+            changes_at_start: 0,
         };
         world.note(vec![Fact::Created { agent, version: 1, options: SessionOptions::default() }]);
         world.drive();
@@ -127,8 +194,9 @@ impl World {
     }
 
     pub(crate) fn set_budget(&mut self) {
-        if let Some(server) = &mut self.server {
-            server.state.budget = self.budget;
+        self.shadow.budget = self.budget;
+        if let Some(machine) = &mut self.machine {
+            machine.log.budget = self.budget;
         }
     }
 
@@ -138,7 +206,15 @@ impl World {
     }
 
     pub(crate) fn state(&self) -> &LogState {
-        &self.server.as_ref().expect("the server is up").state
+        &self.machine().log
+    }
+
+    pub(crate) fn machine(&self) -> &Machine {
+        self.machine.as_ref().expect("the server is up")
+    }
+
+    fn machine_mut(&mut self) -> &mut Machine {
+        self.machine.as_mut().expect("the server is up")
     }
 
     /// What a fresh server would make of the log.
@@ -157,7 +233,7 @@ impl World {
         let mut found: Vec<(u64, u64)> = Vec::new();
         for event in &self.log {
             match (&event.fact, found.last_mut()) {
-                (Fact::Saved(saved), _) => found.push((saved.number, event.seq)),
+                (Fact::Saved(saved), _) if !saved.salvage => found.push((saved.number, event.seq)),
                 // The end of the turn is recorded with it.
                 (Fact::Finished { checkpoint, .. }, Some((number, seq)))
                     if *checkpoint == Some(*number) && *seq + 1 == event.seq =>
@@ -185,7 +261,9 @@ impl World {
     }
 
     pub(crate) fn kinds_since(&self, seq: usize) -> Vec<&'static str> {
-        self.log[seq..].iter().map(|event| event.fact.kind()).collect()
+        let kinds = self.log[seq..].iter().map(|event| event.fact.kind());
+        // That a session is idle is said with the end of its last turn.
+        kinds.filter(|kind| *kind != "idle").collect()
     }
 
     fn next_fresh(&mut self) -> Uuid {
@@ -193,22 +271,32 @@ impl World {
         Uuid::from_u128(self.fresh)
     }
 
+    /// Facts go into the log as the actor puts them there, and every one is checked.
     pub(crate) fn note(&mut self, facts: Vec<Fact>) {
-        for fact in facts {
-            for fact in self.state().with_joined(fact) {
-                self.check_fact(&fact);
-                let server = self.server.as_mut().expect("only a server writes");
-                let seq = server.state.last_seq + 1;
-                server.state.apply(seq, &fact);
-                let changed = server.state.take_changed_turns();
-                self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
-                self.log.push(Event { seq, turn: None, at: Timestamp(0), fact });
-            }
+        if facts.is_empty() {
+            return;
         }
+        let first = self.machine().log.last_seq + 1;
+        let PreparedCommit { events, mut state, .. } = self.machine().log.prepare(facts, self.now.wall);
+        let changed = state.take_changed_turns();
+        for (seq, event) in (first..).zip(events) {
+            self.check_fact(&event.fact);
+            self.shadow.apply(seq, &event.fact);
+            self.log.push(Event { seq, turn: event.turn, at: event.at, fact: event.fact });
+        }
+        self.shadow.take_changed_turns();
+        assert_eq!(self.shadow, state, "the commit says something else than its events");
+        self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
+        self.machine_mut().log = state;
     }
 
     fn waiting(&self, n: u8) -> Option<TurnId> {
-        self.server.as_ref()?.state.waiting().nth(n.into())
+        self.machine.as_ref()?.log.waiting().nth(n.into())
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let ms = i64::try_from(by.as_millis()).expect("a short time");
+        self.now = Now { instant: self.now.instant + by, wall: Timestamp(self.now.wall.0 + ms) };
     }
 
     pub(crate) fn act(&mut self, op: Op) {
@@ -217,7 +305,7 @@ impl World {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
                 let on_busy = BusyPolicy::Queue;
-                self.wish(&StateCommand::Prompt {
+                self.ask(StateCommand::Prompt {
                     turn,
                     content,
                     ask: MessageOptions::default(),
@@ -229,7 +317,7 @@ impl World {
             Op::Push(on_busy) => {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
-                self.wish(&StateCommand::Prompt {
+                self.ask(StateCommand::Prompt {
                     turn,
                     content,
                     ask: MessageOptions::default(),
@@ -240,41 +328,51 @@ impl World {
             }
             Op::TakeBack(n) => {
                 if let Some(turn) = self.waiting(n) {
-                    self.wish(&StateCommand::Withdraw { turn });
+                    self.ask(StateCommand::Withdraw { turn });
                 }
             }
             Op::GoFirst(n) => {
                 if let Some(turn) = self.waiting(n) {
-                    self.wish(&StateCommand::Reorder { first: vec![turn] });
+                    self.ask(StateCommand::Reorder { first: vec![turn] });
                 }
             }
-            Op::Configure => {
-                let busy = self.server.as_ref().is_none_or(|server| server.closing.is_some());
-                if !busy && self.state().status != SessionStatus::Ended {
-                    self.note(vec![Fact::Configured { options: SessionOptions::default(), restart: true }]);
-                }
-            }
-            Op::Interrupt => self.wish(&StateCommand::Interrupt),
-            Op::Pause => self.wish(&StateCommand::Pause),
-            Op::Stop => self.wish(&StateCommand::Stop),
-            Op::Release => self.wish(&StateCommand::Release { by_force: true }),
-            Op::Resume => self.wish(&StateCommand::Resume),
-            Op::End => self.wish(&StateCommand::End),
+            Op::Configure => self.change_options(RestartNeed::Restart),
+            Op::Interrupt => self.ask(StateCommand::Interrupt),
+            Op::Pause => self.ask(StateCommand::Pause),
+            Op::Stop => self.ask(StateCommand::Stop),
+            Op::Release => self.ask(StateCommand::Release { by_force: true }),
+            Op::Resume => self.ask(StateCommand::Resume),
+            Op::End => self.ask(StateCommand::End),
             Op::Effect(luck) => self.settle(luck),
-            Op::Capture => self.capture(),
-            Op::Midway => self.midway(),
+            Op::Capture => {
+                let changed = self.now.instant - Duration::from_secs(4);
+                if let Some(machine) = &mut self.machine {
+                    machine.runtime.touch(changed);
+                }
+            }
+            Op::Midway => {
+                // So much that it is captured on its way, however long the turn takes.
+                if let Some(machine) = &mut self.machine {
+                    machine.runtime.capture.add_log_bytes(1 << 30, 1);
+                }
+            }
             Op::Rewind(newest) => {
                 if let Some(wish) = self.rewind_to(newest) {
-                    self.wish(&wish);
+                    self.ask(wish);
                 }
             }
             Op::Rest => self.rest(),
             Op::TakeUp => self.take_up(),
             Op::AskLeave => self.ask_leave(),
             Op::Withdraw => self.withdraw(),
-            Op::Answer(luck) => self.answer(luck),
-            Op::TimePasses => self.now = Timestamp(self.now.0 + 2 * WAIT),
-            Op::Set => self.set(),
+            Op::Answer(luck) => self.answer_request(luck),
+            Op::TimePasses => self.advance(2 * WAIT),
+            Op::Timer => self.wait_for_deadline(),
+            Op::Set => self.change_options(RestartNeed::Goes),
+            Op::Fork => self.ask_for_fork(),
+            Op::Write => self.ask_to_write(),
+            Op::LoseTree => self.disk.broken = self.disk.tree,
+            Op::Evict => self.evict(),
             Op::Use(end) => self.use_some(end),
             Op::Raise => {
                 let more = self.budget.session.max_tokens.map(|tokens| tokens + 100);
@@ -283,14 +381,14 @@ impl World {
             }
             Op::Die => self.die(),
             Op::Late => {
-                if let Some(closing) = self.server.as_mut().and_then(|server| server.closing.as_mut()) {
-                    closing.late = true;
+                if self.machine.as_ref().is_some_and(|machine| machine.runtime.closing.is_some()) {
+                    self.advance(CLOSING + Duration::from_secs(1));
                 }
             }
             Op::Crash => self.crash(),
             Op::CrashBeforeTelling => self.crash_before_telling = true,
-            Op::Start(luck) => self.start(luck),
-            Op::Shutdown => self.close(Close::Shutdown),
+            Op::Start(luck) => self.act_start(luck),
+            Op::Shutdown => self.shut_down(),
         }
         self.drive();
         // What the agent says to what it was just told.
@@ -300,30 +398,37 @@ impl World {
     }
 
     fn crash(&mut self) {
-        let waking = self.server.take().is_some_and(|server| matches!(server.effect, Some(Effect::Wake(_))));
-        if waking {
+        let Some(machine) = self.machine.take() else { return };
+        // Their connections are gone with the server.
+        self.callers.clear();
+        if matches!(machine.runtime.effect, Some(Effect::Start { .. })) {
             // It got as far as a sandbox that the log does not know.
             self.shim = Some(Shim::new(Incarnation(self.next_fresh())));
         }
     }
 
-    fn start(&mut self, luck: Luck) {
-        if self.server.is_some() {
+    fn act_start(&mut self, luck: Luck) {
+        if self.machine.is_some() {
             return;
         }
-        let mut server = Server::new(self.replayed());
-        let awake = server.state.awake.clone();
-        server.tree = luck == Luck::Good && self.log.iter().any(|event| event.fact.kind() == "awake");
-        server.dirty = server.tree;
+        if luck == Luck::Bad {
+            self.disk = Disk::default();
+        }
+        let mut machine = Machine::new(self.replayed(), self.profile, self.now.instant);
+        machine.runtime.tree.present = self.disk.tree;
+        if self.disk.tree {
+            machine.runtime.touch(self.now.instant);
+        }
+        let awake = machine.log.awake.clone();
         let known =
             |shim: &&mut Shim| awake.as_ref().is_some_and(|awake| awake.incarnation == shim.incarnation);
         let mut found = SandboxLiveness::Dead;
         let (mut untold, mut unheard) = (Vec::new(), Vec::new());
         if let Some(shim) = self.shim.as_mut().filter(known) {
-            if shim.alive && server.tree {
-                server.hands = true;
+            if shim.alive && self.disk.tree {
+                machine.runtime.connect(self.now.instant);
                 found = SandboxLiveness::Alive(shim.incarnation);
-                untold = server.state.undelivered_inputs(shim.last_in);
+                untold = machine.log.undelivered_inputs(shim.last_in);
             } else {
                 unheard = std::mem::take(&mut shim.unheard);
             }
@@ -331,16 +436,18 @@ impl World {
         if let Some(shim) = self.shim.as_mut().filter(|_| found == SandboxLiveness::Dead) {
             shim.alive = false;
         }
-        self.server = Some(server);
+        self.machine = Some(machine);
         for (input, say) in untold {
             self.tell(input, say);
         }
-        if self.server.is_none() {
+        if self.machine.is_none() {
             return;
         }
         self.digest(unheard);
         let facts = self.state().recover(found, self.on_interrupted);
         self.note(facts);
+        let now = self.now.instant;
+        self.machine_mut().set_interrupt_deadline(now);
         self.hear();
     }
 
@@ -348,27 +455,31 @@ impl World {
     pub(crate) fn come_to_rest(&mut self) {
         self.crash_before_telling = false;
         for _ in 0..300 {
-            let Some(op) = self.towards_rest() else { return };
+            let Some(op) = self.towards_rest() else {
+                assert_eq!(self.callers, BTreeMap::new(), "nobody waits for ever");
+                return;
+            };
             self.act(op);
         }
-        panic!("it does not come to rest: {:?}", self.state());
+        panic!("it does not come to rest: {:?}", self.machine());
     }
 
     fn towards_rest(&self) -> Option<Op> {
-        let Some(server) = &self.server else { return Some(Op::Start(Luck::Good)) };
-        let living = self.shim.as_ref().filter(|shim| shim.alive);
+        let Some(Machine { log, runtime }) = &self.machine else { return Some(Op::Start(Luck::Good)) };
+        let living = self.shim.as_ref().filter(|shim| shim.alive && runtime.is_connected());
         let working = living.is_some_and(|shim| shim.working.is_some());
         let waiting = living.is_some_and(|shim| !shim.waiting.is_empty());
-        match (server.effect, server.closing, server.state.status) {
-            (Some(_), _, _) => Some(Op::Effect(Luck::Good)),
-            (None, _, _) if waiting && server.hands => Some(Op::TimePasses),
-            (None, _, _) if working && server.hands => Some(Op::Rest),
-            (None, Some(_), _) => Some(Op::Late),
-            (None, None, SessionStatus::Ended | SessionStatus::Active | SessionStatus::Starting) => None,
-            (None, None, _) if server.state.exhausted_limit().is_some() => Some(Op::Raise),
-            (None, None, SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error) => {
-                Some(Op::Resume)
-            }
+        if runtime.effect.is_some() || runtime.remote_wait.is_some() {
+            return Some(Op::Effect(Luck::Good));
+        }
+        match (&runtime.closing, log.status) {
+            (_, _) if waiting => Some(Op::TimePasses),
+            (_, _) if working => Some(Op::Rest),
+            (Some(_), _) => Some(Op::Late),
+            (None, _) if matches!(log.next_step(), LogStep::Save { .. }) => Some(Op::Timer),
+            (None, SessionStatus::Ended | SessionStatus::Active | SessionStatus::Starting) => None,
+            (None, _) if log.exhausted_limit().is_some() => Some(Op::Raise),
+            (None, SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error) => Some(Op::Resume),
         }
     }
 }

@@ -6,15 +6,16 @@ mod permission;
 mod world;
 
 use ash_model::{
-    BusyPolicy, Death, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
+    BusyPolicy, Death, Durability, Fact, Incarnation, InterruptedTurnPolicy, MessageOptions, ModelStopReason,
     SessionStatus, TurnId, TurnOutcome,
 };
 use ash_session::machine::{
-    CommandRefusal, LogStep, SandboxLiveness, LogState, StateCommand, TurnPhase, WakePolicy,
+    CommandRefusal, LogState, LogStep, SandboxLiveness, SessionProfile, StateCommand, TurnPhase, WakePolicy,
 };
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof};
+use std::time::Duration;
 use uuid::Uuid;
-use world::{Luck, Op, World};
+use world::{Luck, Op, USUAL, World};
 
 const PROMPT: Op = Op::Prompt(WakePolicy::Allowed);
 const DONE: Op = Op::Effect(Luck::Good);
@@ -48,6 +49,11 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Withdraw),
         3 => luck().prop_map(Op::Answer),
         1 => Just(Op::TimePasses),
+        4 => Just(Op::Timer),
+        1 => Just(Op::Fork),
+        1 => Just(Op::Write),
+        1 => Just(Op::LoseTree),
+        1 => Just(Op::Evict),
         1 => Just(Op::Set),
         4 => prop_oneof![Just(ModelStopReason::ToolCalls), Just(ModelStopReason::Complete), Just(ModelStopReason::CutOff)].prop_map(Op::Use),
         1 => Just(Op::Raise),
@@ -61,6 +67,27 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..80)
 }
 
+/// Sessions of all kinds.
+fn profiles() -> impl Strategy<Value = SessionProfile> {
+    let flags = (proptest::bool::weighted(0.1), proptest::bool::weighted(0.2), proptest::bool::weighted(0.1));
+    let sometimes = |seconds| prop_oneof![Just(None), Just(Some(Duration::from_secs(seconds)))];
+    let durability = prop_oneof![3 => Just(Durability::Local), 1 => Just(Durability::Remote)];
+    (flags, sometimes(60), sometimes(30), durability, prop_oneof![Just(5), Just(600)]).prop_map(
+        |((ephemeral, shared, client_key), idle_timeout, checkpoint_every, durability, grace)| {
+            SessionProfile {
+                ephemeral,
+                shared,
+                client_key,
+                idle_timeout,
+                checkpoint_every,
+                durability,
+                interrupt_grace: Duration::from_secs(grace),
+                ..USUAL
+            }
+        },
+    )
+}
+
 proptest::proptest! {
     #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -69,8 +96,9 @@ proptest::proptest! {
         ops in ops(),
         ask in prop_oneof![Just(InterruptedTurnPolicy::Continue), Just(InterruptedTurnPolicy::Ask)],
         tokens in prop_oneof![Just(None), (1..60u64).prop_map(Some)],
+        profile in profiles(),
     ) {
-        let mut world = World::new(ask).with_tokens(tokens).after(&ops);
+        let mut world = World::with_profile(ask, profile).with_tokens(tokens).after(&ops);
         world.come_to_rest();
         assert!(world.outcomes().iter().all(Option::is_some), "{:?}", world.state().turns);
         assert_eq!(world.state().pending, []);

@@ -1,12 +1,8 @@
 //! What must hold of the log, after every fact and after everything that happens.
 
-use super::{
-    World,
-    server::{Close, Effect, Server},
-    shim::Shim,
-};
+use super::{World, shim::Shim};
 use ash_model::{Death, Fact, PermissionId, SessionRewind, SessionStatus, TurnId, TurnOutcome};
-use ash_session::machine::{CommandRefusal, LogStep, LogState, StateCommand, TurnPhase};
+use ash_session::machine::{CommandRefusal, Effect, LogState, LogStep, Machine, StateCommand, TurnPhase};
 use ash_store::TurnState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +45,7 @@ impl World {
             StateCommand::Pause | StateCommand::Stop | StateCommand::Withdraw { .. } => {
                 assert!(decided.is_err())
             }
-            StateCommand::Reorder { .. } => unreachable!("nothing waits"),
+            StateCommand::Reorder { .. } => assert!(decided.is_err(), "nothing waits"),
             StateCommand::Interrupt | StateCommand::Release { .. } | StateCommand::End => {
                 assert_eq!(*decided, Ok(Vec::new()))
             }
@@ -126,6 +122,8 @@ impl World {
             Fact::Rested { turn, .. } => {
                 told.rested.insert(*turn);
             }
+            // What was kept of a tree that cannot be trusted is nothing that the session stands on.
+            Fact::Saved(saved) if saved.salvage => {}
             Fact::Saved(saved) => {
                 assert!(told.then.keys().all(|number| *number < saved.number), "numbers only grow");
                 let heard = |turn: &&TurnId| told.started.contains(*turn) || told.joined.contains(*turn);
@@ -194,8 +192,8 @@ impl World {
     }
 
     pub(super) fn check(&self) {
-        let Some(server) = &self.server else { return };
-        let state = &server.state;
+        let Some(machine) = &self.machine else { return };
+        let state = &machine.log;
         assert_eq!(self.replayed(), *state, "a replay comes to another state");
         assert_eq!(
             self.told.ended,
@@ -205,9 +203,10 @@ impl World {
         assert_eq!(state.meter.session.usage.tokens(), self.told.used, "what was used is the sum of it");
         self.check_turns(state);
         self.check_card(state);
-        self.check_pending(server);
-        if server.effect.is_none() && server.closing.is_none() {
-            self.check_wait(server);
+        self.check_pending(machine);
+        let run = &machine.runtime;
+        if run.effect.is_none() && run.closing.is_none() && run.remote_wait.is_none() {
+            self.check_wait(machine);
         }
     }
 
@@ -239,17 +238,17 @@ impl World {
     }
 
     /// Whatever the agent waits for can be answered, and nothing else.
-    fn check_pending(&self, server: &Server) {
-        let pending = &server.state.pending;
+    fn check_pending(&self, machine: &Machine) {
+        let (pending, run) = (&machine.log.pending, &machine.runtime);
         let open = self.told.asked.iter().filter(|(_, answered)| !**answered).map(|(id, _)| *id);
         assert_eq!(pending.iter().map(|pending| pending.asked.id).collect::<BTreeSet<_>>(), open.collect());
         let names: BTreeSet<&String> = pending.iter().map(|pending| &pending.asked.request).collect();
-        match self.shim.as_ref().filter(|shim| shim.alive && server.hands) {
+        match self.shim.as_ref().filter(|shim| shim.alive && run.is_connected()) {
             Some(shim) => assert_eq!(names, shim.waiting.iter().collect()),
             // Until it is said that the sandbox is gone.
             None => {
-                let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
-                assert!(names.is_empty() || shutting || server.effect == Some(Effect::Sleep));
+                let ending = run.effect == Some(Effect::EndSandbox);
+                assert!(names.is_empty() || run.is_shutting_down() || ending);
             }
         }
     }
@@ -275,15 +274,22 @@ impl World {
     }
 
     /// Nothing is under way and the actor waits: somebody else must have something to do.
-    fn check_wait(&self, server: &Server) {
-        let state = &server.state;
-        assert_eq!(state.next_step(), LogStep::Wait);
+    fn check_wait(&self, machine: &Machine) {
+        let (state, run) = (&machine.log, &machine.runtime);
         assert_ne!(state.status, SessionStatus::Starting, "nobody starts it");
-        assert_eq!(state.awake.is_some(), server.hands);
+        assert_eq!(state.awake.is_some(), run.is_connected());
+        let waiting = &run.waiting;
+        assert!(waiting.resuming.is_empty() && waiting.pausing.is_empty() && waiting.forking.is_empty());
+        assert!(waiting.rewinding.is_empty() && waiting.writing.is_empty() && waiting.deferred.is_empty());
+        if matches!(state.next_step(), LogStep::Save { .. }) {
+            assert!(run.capture.backoff.is_some(), "nobody saves the turn");
+            return;
+        }
+        assert_eq!(state.next_step(), LogStep::Wait);
         let Some(front) = state.turns.front() else { return };
         match front.phase {
             TurnPhase::Running { .. } => {
-                let shim = self.shim.as_ref().filter(|shim| shim.alive && server.hands);
+                let shim = self.shim.as_ref().filter(|shim| shim.alive && run.is_connected());
                 let working = shim.and_then(|shim| shim.working);
                 assert_eq!(working, Some(front.id), "nobody works on the turn that runs");
             }

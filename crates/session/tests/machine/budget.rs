@@ -209,7 +209,7 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
 #[test]
 fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the_prices() {
     use ash_model::{BudgetLimits, ModelPrices};
-    use ash_session::machine::{RemainingBudget, SessionBudget, LogState};
+    use ash_session::machine::{LogState, RemainingBudget, SessionBudget};
     let limits = |usd: Option<f64>, tokens| BudgetLimits {
         max_budget_usd: usd,
         max_tokens: tokens,

@@ -1,0 +1,239 @@
+//! Carrying out the steps of the real machine.
+
+use super::{Disk, Luck, RestartNeed, World};
+use ash_model::{Death, Fact, SessionOptions};
+use ash_session::machine::{
+    ClosingConclusion, ClosingOutcome, SandboxConnection, SessionClosing, StateCommand, Step, TreeInspection,
+    TurnTimeLimit, WaiterId,
+};
+use std::time::Duration;
+
+/// How often the disk is looked at.
+const DISK_CHECK: Duration = Duration::from_secs(5);
+
+impl World {
+    pub(super) fn drive(&mut self) {
+        for _ in 0..200 {
+            self.observe();
+            let Some(machine) = &mut self.machine else { return };
+            let step = machine.plan(self.now);
+            if step == Step::Wait {
+                let next = machine.next_deadline(self.now);
+                assert!(next.is_none_or(|at| at > self.now.instant), "the actor would spin: {machine:?}");
+                return;
+            }
+            machine.begin(&step, self.now.instant);
+            self.carry_out(step);
+        }
+        panic!("the actor would spin for ever: {:?}", self.machine());
+    }
+
+    fn observe(&mut self) {
+        let Some(machine) = &mut self.machine else { return };
+        machine.runtime.tree.present = self.disk.tree;
+        machine.observe(self.now.instant);
+    }
+
+    fn carry_out(&mut self, step: Step) {
+        let now = self.now.instant;
+        match step {
+            Step::Wait => {}
+            Step::InspectTree => {
+                let Disk { broken, leftovers, .. } = self.disk;
+                self.machine_mut().runtime.tree.seen = Some(TreeInspection { broken, leftovers });
+            }
+            Step::Commit { facts } | Step::EndUncaptured { facts } => self.note(facts),
+            Step::CommitAndTell { facts } => {
+                self.note_and_tell(facts);
+                if let Some(machine) = &mut self.machine {
+                    machine.set_interrupt_deadline(now);
+                }
+            }
+            Step::InterruptForClosing { facts } => self.note_and_tell(facts),
+            Step::Tell { fact, input, say } => {
+                self.note(vec![fact]);
+                self.tell(input, say);
+            }
+            Step::KillAgent => self.die(),
+            Step::SayFull { facts } => {
+                self.note(facts);
+                self.machine_mut().said_full();
+            }
+            Step::ReadLimits => self.machine_mut().runtime.limits.bounds = TurnTimeLimit::Seconds(100),
+            Step::CheckDisk => self.machine_mut().runtime.limits.next_disk_check = now + DISK_CHECK,
+            Step::NoteIdle { fact, over } => {
+                self.note(fact.into_iter().collect());
+                self.machine_mut().runtime.idle.warned = true;
+                if over {
+                    self.close(SessionClosing::idle(now));
+                }
+            }
+            Step::Retire => self.retire(),
+            // They are over when luck says so.
+            Step::Start => self.changes_at_start = self.told.changes,
+            Step::EndSandbox
+            | Step::Salvage
+            | Step::MakeTree
+            | Step::Capture(_)
+            | Step::PrepareRewind
+            | Step::PrepareWorkspaceRewind
+            | Step::PrepareMemoryRewind => {}
+            Step::LeaveSandbox | Step::AbandonRemoteWait | Step::DiscardPreparedTree => {}
+            Step::LoseTree => self.lose_tree(),
+            Step::AdmitWriters => {
+                let writers = std::mem::take(&mut self.machine_mut().runtime.waiting.writing);
+                self.machine_mut().runtime.touch(now);
+                self.answer_all(writers);
+            }
+            Step::CaptureImpossible(turn) => {
+                self.capture_failed(ash_session::machine::CaptureOccasion::TurnEnd(turn))
+            }
+            Step::HandleDeferred => {
+                for (waiter, command) in std::mem::take(&mut self.machine_mut().runtime.waiting.deferred) {
+                    match self.machine {
+                        Some(_) => self.handle_command(&command, waiter),
+                        None => return,
+                    }
+                }
+            }
+            Step::AnswerResumers => {
+                let waiters = std::mem::take(&mut self.machine_mut().runtime.waiting.resuming);
+                self.answer_all(waiters);
+            }
+            Step::AnswerForkers => {
+                let waiters = std::mem::take(&mut self.machine_mut().runtime.waiting.forking);
+                self.answer_all(waiters);
+            }
+            Step::Pause => {
+                let waiters = std::mem::take(&mut self.machine_mut().runtime.waiting.pausing);
+                if let Ok(facts) = self.state().decide(&StateCommand::Pause) {
+                    self.note(facts);
+                }
+                self.answer_all(waiters);
+            }
+            Step::ConcludeClosing => self.conclude_closing(),
+            Step::TellSetting { setting, input } => {
+                self.note_and_tell(vec![Fact::Setting { setting, input }]);
+                if let Some(machine) = &mut self.machine {
+                    machine.told_setting(input, now);
+                }
+            }
+            Step::ChangeOptions => {
+                let waiter = self.machine_mut().take_change().expect("a change");
+                let restart = self.callers.get(&waiter) == Some(&Some(RestartNeed::Restart));
+                self.note(vec![Fact::Configured { options: SessionOptions::default(), restart }]);
+                self.answer(waiter);
+            }
+            Step::RefuseChange(_) => {
+                let waiter = self.machine_mut().take_change().expect("a change");
+                self.answer(waiter);
+            }
+            Step::RefuseRewind(_) => self.refuse_rewind(),
+            Step::Rewind { facts } => {
+                self.note(facts);
+                self.disk = Disk { tree: true, ..Disk::default() };
+                self.machine_mut().runtime.capture.dirty = None;
+                self.refuse_rewind();
+            }
+            Step::BeginSelfStartedTurn | Step::StopWaitingForBackground | Step::RetryWrite => {
+                unreachable!("nothing here asks for it")
+            }
+        }
+    }
+
+    /// Another actor finds everything in the log.
+    fn retire(&mut self) {
+        let run = &self.machine().runtime;
+        assert_eq!((run.sandbox, run.effect), (SandboxConnection::Absent, None));
+        assert_eq!(self.callers.len(), 0, "somebody waits");
+        self.machine = None;
+        self.act_start(Luck::Good);
+    }
+
+    pub(super) fn lose_tree(&mut self) {
+        self.disk = Disk { leftovers: self.disk.tree, ..Disk::default() };
+        if let Some(machine) = &mut self.machine {
+            machine.tree_lost();
+        }
+    }
+
+    /// The first rewind is answered.
+    pub(super) fn refuse_rewind(&mut self) {
+        if let Some(waiter) = self.machine_mut().take_rewind() {
+            self.answer(waiter);
+        }
+    }
+
+    pub(super) fn refuse_rewinds(&mut self) {
+        while !self.machine().runtime.waiting.rewinding.is_empty() {
+            self.refuse_rewind();
+        }
+    }
+
+    fn conclude_closing(&mut self) {
+        let Some(ClosingConclusion { facts, outcome }) = self.machine_mut().conclude_closing() else {
+            return;
+        };
+        match outcome {
+            ClosingOutcome::Done { waiters, removes_tree } => {
+                self.note(facts);
+                if removes_tree {
+                    self.forget_tree();
+                }
+                self.answer_all(waiters);
+            }
+            ClosingOutcome::Refused { waiters, .. } => self.answer_all(waiters),
+            ClosingOutcome::Unsafe { waiters } => {
+                self.note(facts);
+                self.answer_all(waiters);
+            }
+            ClosingOutcome::ShutDown { waiter } => {
+                let others = self.machine_mut().stop_waiting_for_shutdown();
+                self.answer_all(others);
+                self.refuse_rewinds();
+                self.note(facts);
+                self.answer(waiter);
+                self.disconnect();
+            }
+        }
+    }
+
+    /// The server is gone; who still waits hears that.
+    fn disconnect(&mut self) {
+        self.machine = None;
+        self.callers.clear();
+    }
+
+    pub(super) fn forget_tree(&mut self) {
+        self.disk.tree = false;
+        self.disk.broken = false;
+        self.machine_mut().runtime.capture.dirty = None;
+    }
+
+    pub(super) fn wait_for_deadline(&mut self) {
+        let Some(at) = self.machine.as_ref().and_then(|machine| machine.next_deadline(self.now)) else {
+            return;
+        };
+        self.advance(at - self.now.instant + Duration::from_millis(1));
+    }
+
+    pub(super) fn die(&mut self) {
+        self.hear();
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        shim.alive = false;
+        // If nobody listens, what it said last is in its journal, and that it died shows.
+        let Some(machine) = self.machine.as_mut().filter(|machine| machine.runtime.is_connected()) else {
+            return;
+        };
+        let facts = machine.log.died(&Death::Agent { how: "signal 9".into() });
+        self.note(facts);
+        let now = self.now.instant;
+        let machine = self.machine_mut();
+        machine.runtime.agent.interrupt_deadline = None;
+        machine.leave_sandbox(now);
+    }
+
+    pub(super) fn waiters_of_files(&mut self) -> Vec<WaiterId> {
+        self.machine_mut().stop_waiting_for_files()
+    }
+}
