@@ -164,6 +164,59 @@ async fn the_shortest_times_the_smallest_sizes_and_empty_lists_work() {
     works(server).await;
 }
 
+/// What is refused below, and the least that is not.
+const LEAST_LIMITS: [(&str, u64); 8] = [
+    ("memoryMb", 16),
+    ("cpuPercent", 1),
+    ("maxProcesses", 8),
+    ("maxOpenFiles", 64),
+    ("diskMb", 1),
+    ("maxFiles", 10),
+    ("turnSeconds", 1),
+    ("outputKbPerSecond", 1),
+];
+
+#[tokio::test]
+async fn with_the_least_of_each_limit_a_session_starts_and_answers() {
+    for (name, least) in LEAST_LIMITS {
+        let less = format!("{name}={}", least - 1);
+        if least > 1 {
+            let (code, words) = told(Server::prepare(&[("ASH_LIMITS", &less)]).command()).await;
+            let range = format!("{name} must be 0 (no limit) or {least} to");
+            assert!(code == Some(2) && words.contains(&range), "{less}: {code:?} {words}");
+        }
+        let server = Server::with(&[("ASH_LIMITS", &format!("{name}={least}"))]).await;
+        let client = server.client();
+        let (status, made) =
+            client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "default" }))).await;
+        assert_eq!(status.as_u16(), 201, "{name}={least}: {made}");
+        let id = made["session"]["id"].as_str().expect("an id");
+        // A busy machine may take longer than a second over it.
+        if name != "turnSeconds" {
+            assert_eq!(client.text(id, "run: echo well").await, "well", "{name}={least}");
+        }
+        assert_eq!(client.exec(id, "echo well").await["stdout"], "well\n", "{name}={least}");
+    }
+}
+
+#[tokio::test]
+async fn with_the_least_of_each_quota_a_session_starts_and_keys_are_made() {
+    let names = ["sessionMessages", "sessionQueuedKb", "tenantMessages", "tenantQueuedKb", "keys", "agents"];
+    let more = ["keptAgents", "agentVersions", "prewarmed", "prewarmedTotal", "configKb", "metadataKb"];
+    let least: Vec<String> = names.iter().chain(&more).map(|name| format!("{name}=1")).collect();
+    let server = Server::with(&[("ASH_QUOTAS", &format!("{},labelBytes=16", least.join(",")))]).await;
+    let client = server.client();
+    let made = client.post("/api/sessions", json!({ "agent": "default" })).await;
+    let id = made["session"]["id"].as_str().expect("an id");
+    assert_eq!(client.text(id, "run: echo well").await, "well");
+    client.post("/api/api-keys", json!({})).await;
+    let (code, words) = told(Server::prepare(&[("ASH_QUOTAS", "labelBytes=15")]).command()).await;
+    assert!(
+        code == Some(2) && words.contains("labelBytes must be 0 (no limit) or 16 to"),
+        "{code:?} {words}"
+    );
+}
+
 #[tokio::test]
 async fn all_of_the_machine_may_be_asked_to_stay_free() {
     let (memory, disk) = (total_memory_mb().to_string(), disk_mb().to_string());

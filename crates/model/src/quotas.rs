@@ -52,6 +52,8 @@ const MAX_QUOTA: u64 = 1 << 40;
 pub enum BadQuotas {
     #[error("there is no quota {0:?}; there are: {names}", names = QuotaKind::ALL.map(|(_, name, _)| name).join(", "))]
     Unknown(String),
+    #[error("{name} must be 0 (no limit) or {least} to {MAX_QUOTA}")]
+    Range { name: &'static str, least: u64 },
     #[error("{0:?} is not NAME=NUMBER, as keys=1000; 0 is no limit, and {MAX_QUOTA} the most")]
     NotANumber(String),
 }
@@ -70,6 +72,26 @@ pub struct QuotaReached {
 }
 
 impl QuotaKind {
+    /// With less than this the server would refuse what it does by itself.
+    fn least(self) -> u64 {
+        match self {
+            // A key that is made without a label gets one.
+            QuotaKind::LabelBytes => 16,
+            QuotaKind::SessionMessages
+            | QuotaKind::SessionQueuedKb
+            | QuotaKind::TenantMessages
+            | QuotaKind::TenantQueuedKb
+            | QuotaKind::Keys
+            | QuotaKind::Agents
+            | QuotaKind::KeptAgents
+            | QuotaKind::AgentVersions
+            | QuotaKind::Prewarmed
+            | QuotaKind::PrewarmedTotal
+            | QuotaKind::ConfigKb
+            | QuotaKind::MetadataKb => 1,
+        }
+    }
+
     fn remedy(self) -> &'static str {
         match self {
             QuotaKind::SessionMessages | QuotaKind::SessionQueuedKb => {
@@ -132,9 +154,13 @@ impl Quotas {
             let wrong = || BadQuotas::NotANumber(shortened(part));
             let (name, number) = part.split_once('=').ok_or_else(wrong)?;
             let known = QuotaKind::ALL.iter().find(|(_, known, _)| *known == name.trim());
-            let (quota, ..) = known.ok_or_else(|| BadQuotas::Unknown(shortened(name)))?;
+            let &(quota, name, _) = known.ok_or_else(|| BadQuotas::Unknown(shortened(name)))?;
             let number = number.trim().parse().ok().filter(|number| *number <= MAX_QUOTA);
-            quotas.0[*quota as usize] = number.ok_or_else(wrong)?;
+            let (number, least) = (number.ok_or_else(wrong)?, quota.least());
+            if number != 0 && number < least {
+                return Err(BadQuotas::Range { name, least });
+            }
+            quotas.0[quota as usize] = number;
         }
         Ok(quotas)
     }
