@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod locks;
 mod mcp_secrets;
+mod mcp_servers;
 mod messages;
 mod permissions;
 mod provider;

@@ -67,6 +67,36 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
             "promt: did you mean prompt?",
         ),
         (
+            &post,
+            "/api/sessions".to_owned(),
+            json!({ "agent": "a", "mcpServers": { "x": { "url": "u", "heders": { "K": "hunter2" } } } }),
+            "heders: did you mean headers?",
+        ),
+        (
+            &post,
+            of("/resume"),
+            json!({ "mcpServers": { "x": { "comand": "c" } } }),
+            "comand: did you mean command?",
+        ),
+        (
+            &patch,
+            of("/config"),
+            json!({ "mcpServers": { "x": { "command": "c", "Env": { "K": "hunter2" } } } }),
+            "Env: did you mean env?",
+        ),
+        (
+            &post,
+            of("/messages"),
+            json!({ "content": "x", "thinking": { "type": "enabled", "budgetToken": 1 } }),
+            "budgetToken: did you mean budgetTokens?",
+        ),
+        (
+            &post,
+            of("/messages"),
+            json!({ "content": "x", "outputFormat": { "type": "json_schema", "shema": {} } }),
+            "shema: did you mean schema?",
+        ),
+        (
             &patch,
             of("/config"),
             json!({ "permisionMode": "plan" }),
@@ -111,6 +141,54 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
         .expect("ran");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("modle: did you mean model?"), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_in_a_field_is_checked_as_the_field_itself() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let config = format!("/api/sessions/{id}/config");
+    let kinds = "type must be one of stdio, local, http, streamable-http, sse, ws";
+    for (server, words) in [
+        (json!(5), "mcpServers.x must be an object".to_owned()),
+        (json!(null), "mcpServers.x must be an object".to_owned()),
+        (json!({ "command": ["c", "d"] }), "mcpServers.x.command must be a string".to_owned()),
+        (json!({ "command": "c", "args": [{}] }), "mcpServers.x.args must be a string".to_owned()),
+        (json!({ "url": "u", "timeout": "soon" }), "mcpServers.x.timeout must be a whole number".to_owned()),
+        (json!({ "url": "u", "headers": ["K"] }), "mcpServers.x.headers must be an object".to_owned()),
+        (json!({ "type": "carrier", "url": "u" }), format!("mcpServers.x.{kinds}")),
+    ] {
+        for (method, path, body) in [
+            (Method::POST, "/api/sessions", json!({ "agent": "default", "mcpServers": { "x": server } })),
+            (Method::PATCH, config.as_str(), json!({ "mcpServers": { "x": server } })),
+        ] {
+            let (status, refused) = client.ask(method, path, Some(body)).await;
+            assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{refused}");
+            assert!(refused["error"].as_str().is_some_and(|error| error.starts_with(&words)), "{refused}");
+        }
+    }
+    for (field, value, words) in [
+        ("thinking", json!({ "budgetTokens": "x" }), "thinking.budgetTokens must be a whole number"),
+        ("outputFormat", json!({ "schema": 5 }), "outputFormat.schema must be an object"),
+        ("maxTurns", json!(5_000_000_000_u64), "maxTurns must be a whole number, at most 4294967295"),
+        ("maxTokens", json!(1e20), "maxTokens must be a whole number, at most 18446744073709551615"),
+    ] {
+        let body = json!({ "content": "x", field: value });
+        let (status, refused) =
+            client.ask(Method::POST, &format!("/api/sessions/{id}/messages"), Some(body)).await;
+        assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{refused}");
+        assert!(refused["error"].as_str().is_some_and(|error| error.starts_with(words)), "{refused}");
+    }
+    let far = json!({ "type": "http", "url": "u", "headers": { "K": "v" }, "timeout": 5000, "tools": ["*"] });
+    let near =
+        json!({ "type": "stdio", "command": "c", "args": ["a"], "env": { "K": 5 }, "cwd": "/workspace" });
+    let both = json!({ "mcpServers": { "far": far, "near": near, "mixed": { "url": "u", "env": {} } } });
+    let (status, changed) = client.ask(Method::PATCH, &config, Some(both.clone())).await;
+    let mut shown = both["mcpServers"].clone();
+    shown["far"]["headers"]["K"] = json!("***");
+    shown["near"]["env"]["K"] = json!("***");
+    assert_eq!((status.as_u16(), &changed["session"]["config"]["mcpServers"]), (200, &shown), "{changed}");
 }
 
 /// Every field that the reference names for POST /api/sessions, as it is sent and as it is shown.
@@ -213,6 +291,7 @@ async fn every_field_and_parameter_that_the_reference_names_is_taken_elsewhere_a
     for path in [
         "/api/sessions?agent=a&status=active&limit=5&offset=0&includeTotal=true".to_owned(),
         "/api/sessions?agent=&status=".to_owned(),
+        "/api/sessions?limit=5.0&offset=0.0&includeTotal=0".to_owned(),
         of("/messages?limit=1000&after=0"),
         of("/events?limit=1000&after=0&type=text"),
         of("/events?type="),

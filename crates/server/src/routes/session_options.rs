@@ -4,7 +4,7 @@
 use super::{
     MAX_MODEL_CHARS, MAX_SYSTEM_PROMPT_CHARS, compaction,
     extract::{bad_body, check_max_chars, check_max_size, check_schema_max_chars},
-    limits,
+    limits, mcp_servers,
     provider::{self, ProviderSelection},
     usage,
 };
@@ -53,6 +53,7 @@ pub(super) struct SessionOptionsPatch {
     #[serde(alias = "excludedTools")]
     disallowed_tools: Option<Vec<String>>,
     betas: Option<Vec<String>>,
+    #[serde(deserialize_with = "mcp_servers::deserialize")]
     pub(super) mcp_servers: Option<serde_json::Map<String, Value>>,
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
