@@ -69,12 +69,14 @@ impl de::Error for FieldError {
         FieldError::invalid(format!("is not valid: {words}"))
     }
 
-    fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        FieldError::invalid(format!("must be {}", type_in_words(&expected.to_string())))
+    fn invalid_type(given: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = expected.to_string();
+        FieldError::invalid(format!("must be {}{}", type_in_words(&expected), highest(given, &expected)))
     }
 
-    fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        FieldError::invalid(format!("must be {}", type_in_words(&expected.to_string())))
+    fn invalid_value(given: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = expected.to_string();
+        FieldError::invalid(format!("must be {}{}", type_in_words(&expected), highest(given, &expected)))
     }
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
@@ -101,10 +103,30 @@ impl de::Error for FieldError {
     }
 }
 
+/// What a whole number may be: at most how much, if that is what is wrong with the one that was given.
+fn highest(given: Unexpected<'_>, expected: &str) -> String {
+    let most = match expected {
+        "u8" => u8::MAX.into(),
+        "u16" => u16::MAX.into(),
+        "u32" => u32::MAX.into(),
+        "u64" | "usize" => u64::MAX,
+        _ => return String::new(),
+    };
+    let is_too_high = match given {
+        Unexpected::Unsigned(number) => number > most,
+        Unexpected::Float(number) => number > most as f64,
+        _ => false,
+    };
+    match is_too_high {
+        true => format!(", at most {most}"),
+        false => ", 0 or more".to_owned(),
+    }
+}
+
 /// What serde calls a type, as people call it.
 fn type_in_words(expected: &str) -> &str {
     match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
@@ -202,6 +224,12 @@ pub(crate) fn deserialize_fields<T: DeserializeOwned>(
 pub(crate) fn as_written<T: DeserializeOwned>(object: Value) -> Result<T, FieldError> {
     let rules = Rules { unknown: UnknownFieldPolicy::Refuse, coercions: Coercions::None };
     T::deserialize(CoercingDeserializer { value: object, rules })
+}
+
+/// One value of a query, coerced as those of the reference are.
+pub(crate) fn deserialize_parameter<T: DeserializeOwned>(value: &str) -> Option<T> {
+    let rules = Rules { unknown: UnknownFieldPolicy::Refuse, coercions: Coercions::Reference };
+    T::deserialize(CoercingDeserializer { value: value.into(), rules }).ok()
 }
 
 /// Two types from one object, each from the fields that it names. Not `serde(flatten)`, which knows neither.
@@ -611,6 +639,8 @@ mod tests {
             (json!({ "maxTurns": "many" }), "maxTurns must be a whole number, 0 or more"),
             (json!({ "maxTurns": -1 }), "maxTurns must be a whole number, 0 or more"),
             (json!({ "maxTurns": 1.5 }), "maxTurns must be a whole number, 0 or more"),
+            (json!({ "maxTurns": 5e9 }), "maxTurns must be a whole number, at most 4294967295"),
+            (json!({ "maxTurns": "5000000000" }), "maxTurns must be a whole number, at most 4294967295"),
             (json!({ "model": {} }), "model must be a string"),
             (json!({ "model": [5, 6] }), "model must be a string"),
             (json!({ "env": { "PORT": null } }), "env.PORT must be a string"),

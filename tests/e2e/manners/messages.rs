@@ -95,6 +95,31 @@ async fn a_value_that_is_not_good_is_refused_with_those_that_are() {
     assert!(said.contains("tool-use is none of the server's events") && said.contains("tool_use"), "{said}");
 }
 
+/// Other clients than ours do not know them beforehand.
+#[tokio::test]
+async fn a_filter_of_a_list_that_is_not_good_is_refused_with_those_that_are() {
+    let server = Server::start().await;
+    let client = server.client();
+    for (query, good) in [
+        ("status=sleeping", "status must be one of starting, active, paused, stopped, error, ended"),
+        ("agent=a%20b", "agent must be"),
+        ("owner=a%20b", "owner must be"),
+        ("offset=x", "offset must be a whole number, 0 to 4294967295"),
+        ("offset=1.5", "offset must be a whole number, 0 to 4294967295"),
+        ("limit=0", "limit must be a whole number, 1 to 1000"),
+        ("limit=1001", "limit must be a whole number, 1 to 1000"),
+        ("cursor=x", "cursor must be the nextCursor of a page before"),
+        ("includeTotal=banana", "includeTotal must be true or false"),
+        ("limit=5&limit=5", "limit is there twice"),
+    ] {
+        let (status, said) = client.ask(Method::GET, &format!("/api/sessions?{query}"), None).await;
+        assert_eq!((status.as_u16(), &said["code"]), (400, &json!("invalid_query")), "{query}: {said}");
+        let error = said["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with(good), "{query}: {error}");
+        is_for_people(&[query], error);
+    }
+}
+
 #[tokio::test]
 async fn an_agents_folder_is_refused_in_words_of_our_own() {
     let server = Server::start().await;

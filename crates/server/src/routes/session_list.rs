@@ -4,7 +4,7 @@ use super::{extract::unknown_parameter, sessions::shown, workspaces};
 use crate::{
     app::AppState,
     auth::Caller,
-    field_coercion::{FieldError, unknown_field_message},
+    field_coercion::{FieldError, deserialize_parameter, unknown_field_message},
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Timestamp};
@@ -49,29 +49,40 @@ fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
         .map_err(|error| ApiProblem::invalid("invalid_query", error.body_text()))?;
     let mut filter = SessionFilter::default();
     for (place, (name, value)) in asked.iter().enumerate() {
-        let bad = |why: &str| ApiProblem::invalid("invalid_query", format!("{name} is not valid{why}"));
+        let bad = |why: &str| ApiProblem::invalid("invalid_query", format!("{name} {why}"));
         if asked[..place].iter().any(|(before, _)| before == name) {
-            return Err(bad(": it is there twice"));
+            return Err(bad("is there twice"));
         }
-        let number = |why: &str| value.parse::<u32>().map_err(|_| bad(why));
+        let number = || deserialize_parameter::<u32>(value);
         match name.as_str() {
             // As forms leave them.
-            "status" | "agent" if value.is_empty() => {}
-            "status" => filter.status = Some(SessionStatus::parse(value).ok_or_else(|| bad(""))?),
-            "agent" => filter.agent = Some(AgentName::parse(value).map_err(|_| bad(""))?),
+            "status" | "agent" | "includeTotal" if value.is_empty() => {}
+            "status" => filter.status = Some(SessionStatus::parse(value).ok_or_else(|| bad(&statuses()))?),
+            "agent" => filter.agent = Some(AgentName::parse(value).map_err(|error| bad(error.rule))?),
             "workspace" => filter.workspace = Some(workspaces::slug(value)?),
             "idPrefix" => filter.id_prefix = Some(id_prefix(value)?),
-            "owner" => filter.owner = Some(OwnerId::parse(value).map_err(|_| bad(""))?),
+            "owner" => filter.owner = Some(OwnerId::parse(value).map_err(|error| bad(error.rule))?),
             "olderThan" => filter.older = Some(ago(now, name, value)?),
             "newerThan" => filter.newer = Some(ago(now, name, value)?),
             "limit" => {
-                let limit = number("").ok().filter(|limit| (1..=MAX_SESSIONS_LISTED).contains(limit));
-                filter.limit = Some(limit.ok_or_else(|| bad(" (1 to 1000)"))?);
+                let limit = number().filter(|limit| (1..=MAX_SESSIONS_LISTED).contains(limit));
+                let must = || bad(&format!("must be a whole number, 1 to {MAX_SESSIONS_LISTED}"));
+                filter.limit = Some(limit.ok_or_else(must)?);
             }
-            "offset" => filter.offset = number("")?,
+            "offset" => {
+                let must = || bad(&format!("must be a whole number, 0 to {}", u32::MAX));
+                filter.offset = number().ok_or_else(must)?;
+            }
             // The number of all is always there.
-            "includeTotal" => {}
-            "cursor" => filter.before = Some(parse_cursor(value).ok_or_else(|| bad(""))?),
+            "includeTotal" => {
+                let flag =
+                    deserialize_parameter::<bool>(value).or(number().filter(|n| *n < 2).map(|n| n == 1));
+                flag.ok_or_else(|| bad("must be true or false"))?;
+            }
+            "cursor" => {
+                let must = || bad("must be the nextCursor of a page before");
+                filter.before = Some(parse_cursor(value).ok_or_else(must)?);
+            }
             _ => match name.strip_prefix(METADATA) {
                 Some(name) => filter.metadata.push((name.to_owned(), value.clone())),
                 None => {
@@ -84,6 +95,10 @@ fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
         }
     }
     Ok(filter)
+}
+
+fn statuses() -> String {
+    format!("must be one of {}", SessionStatus::ALL.map(SessionStatus::as_str).join(", "))
 }
 
 /// Ids are plain; what is not is the beginning of none.
