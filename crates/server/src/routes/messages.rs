@@ -30,7 +30,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header::ACCEPT},
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 const MAX_CONTENT_CHARS: usize = 500_000;
@@ -51,10 +51,27 @@ pub(super) struct SendMessageRequest {
     max_budget_usd: Option<f64>,
     max_tokens: Option<u64>,
     effort: Option<String>,
-    thinking: Option<Map<String, Value>>,
-    output_format: Option<Map<String, Value>>,
+    thinking: Option<ThinkingOptions>,
+    output_format: Option<OutputFormat>,
     durability: Option<Durability>,
     on_busy: Option<BusyPolicy>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ThinkingOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_tokens: Option<u64>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct OutputFormat {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<Map<String, Value>>,
 }
 
 impl FromFields for SendMessageRequest {
@@ -82,9 +99,14 @@ pub(super) async fn send(
         Some(key) => Some(app.idempotency_locks.lock((session.no, key.to_owned())).await),
         None => None,
     };
-    let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string())
-            .await?;
+    let claim = claim_idempotency_key(
+        &app,
+        &caller.0,
+        &headers,
+        (&route, &body.bytes),
+        prompt.turn.to_string(),
+    )
+    .await?;
     let turn = TurnId::parse(&claim.resource).ok_or_else(|| ApiProblem::internal("a turn without an id"))?;
     if let Err(refused) = app.sessions.prompt(session.no, PromptSpec { turn, ..prompt }).await {
         if let Some(key) = &claim.key {
@@ -132,8 +154,8 @@ fn prompt(message: SendMessageRequest) -> ApiResult<PromptSpec> {
         max_budget_usd: message.max_budget_usd,
         max_tokens: message.max_tokens,
         effort: message.effort,
-        thinking: message.thinking.map(Value::Object),
-        output_format: message.output_format.map(Value::Object),
+        thinking: message.thinking.map(|thinking| json!(thinking)),
+        output_format: message.output_format.map(|format| json!(format)),
         durability: message.durability,
     };
     let wake = if message.auto_resume == Some(false) { WakePolicy::Forbidden } else { WakePolicy::Allowed };
