@@ -467,3 +467,40 @@ async fn fifty_clients_that_race_on_one_session_all_get_an_answer() {
 async fn slowly_fifty_clients_race_on_one_session_for_three_minutes() {
     race(Duration::from_secs(180)).await;
 }
+
+/// Each of them finds no agent called `default`.
+#[tokio::test]
+async fn sessions_that_are_made_at_once_make_one_version_of_the_default_agent() {
+    let server = Server::start().await;
+    let client = server.client();
+    let create = || {
+        let client = client.clone();
+        async move { client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "default" }))).await }
+    };
+    for (status, made) in futures::future::join_all((0..20).map(|_| create())).await {
+        assert!([201, 503].contains(&status.as_u16()), "{status} {made}");
+    }
+    assert_eq!(client.get("/api/agents/default").await["agent"]["version"], 1);
+    let audit = client.get("/api/audit").await;
+    let deployed = audit["audit"].as_array().expect("a list").iter();
+    assert_eq!(deployed.filter(|entry| entry["action"] == "deployed").count(), 1, "{audit}");
+}
+
+/// What somebody deploys as `default` meanwhile is what sessions are made of from then on.
+#[tokio::test]
+async fn a_deploy_of_the_default_agent_is_not_superseded_by_the_one_that_is_built_in() {
+    let server = Server::start().await;
+    let client = server.client();
+    let create = || {
+        let client = client.clone();
+        async move { client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "default" }))).await }
+    };
+    let creating: Vec<_> = (0..20).map(|_| tokio::spawn(create())).collect();
+    client.post("/api/agents", json!({ "name": "default", "systemPrompt": "mine" })).await;
+    for created in creating {
+        created.await.expect("answered");
+    }
+    let made = client.post("/api/sessions", json!({ "agent": "default" })).await;
+    let id = made["session"]["id"].as_str().expect("an id");
+    assert_eq!(client.exec(id, "cat CLAUDE.md").await["stdout"], "mine");
+}

@@ -399,6 +399,10 @@ pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentNa
         at: rooms.clock(),
     };
     let _alone = app.tenant_quota_locks.lock(tenant.clone()).await;
+    // Somebody may have deployed it meanwhile, or another session made it.
+    if rooms.store.agent(tenant, name).await?.is_some() {
+        return Ok(());
+    }
     quotas::agent(app, tenant, name, &agent.needs).await?;
     audit::record_for_agent(app, caller, name, (AuditAction::Deployed, Some("built in".to_owned()))).await?;
     rooms.store.deploy(agent).await?;
