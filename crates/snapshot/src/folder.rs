@@ -19,7 +19,7 @@ mod xattrs;
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -100,6 +100,11 @@ impl Folder {
         let handle = forced_open::open_root(&plain)
             .map_err(|e| Error::system("open the folder", path.as_os_str().as_bytes(), e))?;
         Ok(Folder { handle })
+    }
+
+    /// Where it is now, whatever the path was that it was opened by.
+    pub fn real_path(&self) -> std::io::Result<PathBuf> {
+        std::fs::read_link(format!("/proc/self/fd/{}", self.fd().as_raw_fd()))
     }
 
     /// Opens a directory of ours of which only the path up to `above` is trusted: nothing in the place of one of `names`,

@@ -34,7 +34,11 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, io::Read, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -150,18 +154,17 @@ pub(super) async fn deploy(
             "Only the server's own tenant may deploy from a path; upload the files instead",
         ));
     }
-    if let Some(path) = &path {
-        check_agent_path(&app, path, edge::is_own_user(peer.map(|Extension(peer)| peer), &headers))?;
-    }
+    let by_own_user = edge::is_own_user(peer.map(|Extension(peer)| peer), &headers);
+    let folder =
+        path.as_deref().map(|path| AgentFolder::open(path, &app.agent_dirs, by_own_user)).transpose()?;
     check_schema_max_chars("systemPrompt", system_prompt.as_deref(), MAX_SYSTEM_PROMPT_CHARS)?;
     let env = env.map(parse_environment).transpose()?;
-    let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
+    let origin = path.unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
     let repo = app.sessions.rooms().repo(caller.tenant())?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
     let for_work = name.clone();
-    let (tree, manifest, scripts, _under_way) = blocking(move || match path {
-        // As it was compared, without links.
-        Some(path) => from_path(&repo, &path.canonicalize().unwrap_or(path)),
+    let (tree, manifest, scripts, _under_way) = blocking(move || match folder {
+        Some(folder) => folder.capture(&repo),
         None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
     })
     .await?;
@@ -195,7 +198,8 @@ pub(super) async fn deploy(
     }
     // After everything that refuses: a deploy that was refused leaves no key behind.
     let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
+        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string())
+            .await?;
     let claim = claim.key.map(|key| DeployIdempotencyKey { route: ROUTE.to_owned(), key });
     if !is_again {
         audit::record_for_agent(&app, &caller, &name, (AuditAction::Deployed, None)).await?;
@@ -208,30 +212,61 @@ pub(super) async fn deploy(
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
 }
 
-/// Whether an agent may be deployed from there. `by_own_user`: who asks could read it without us.
-fn check_agent_path(app: &AppState, path: &std::path::Path, by_own_user: bool) -> ApiResult<()> {
-    let refused = |error: String| Err(ApiProblem::invalid("path_not_allowed", error));
-    if app.agent_dirs.is_empty() {
-        return match by_own_user {
-            true => Ok(()),
-            false => refused(
+/// A folder of the server's machine from which its caller may deploy. It is opened once: whatever is put in its place
+/// afterwards is not read.
+struct AgentFolder(Folder);
+
+impl AgentFolder {
+    /// `by_own_user`: who asks could read it without us.
+    fn open(path: &Path, allowed: &[PathBuf], by_own_user: bool) -> ApiResult<AgentFolder> {
+        let refused = |error: String| Err(ApiProblem::invalid("path_not_allowed", error));
+        if allowed.is_empty() && !by_own_user {
+            return refused(
                 "A path is read only for the user that runs the server, on its machine and without a proxy: upload the files instead, as `ash deploy` does, or have the operator name the folder in ASH_AGENT_DIRS"
                     .to_owned(),
-            ),
+            );
+        }
+        let outside = || {
+            refused(format!(
+                "{} is in none of the folders that ASH_AGENT_DIRS names: upload the files instead, as `ash deploy` does",
+                path.display()
+            ))
         };
+        if !path.is_absolute() && allowed.is_empty() {
+            return Err(ApiProblem::invalid("invalid_path", "The agent's path must be absolute"));
+        }
+        // Without its links, so that a link that is put there afterwards is not followed.
+        let real = path.canonicalize();
+        let folder = match real
+            .as_ref()
+            .map_err(ToString::to_string)
+            .and_then(|real| Folder::open(real).map_err(|error| error.to_string()))
+        {
+            Ok(folder) => folder,
+            // What is outside is not told whether it is there.
+            Err(_) if !allowed.is_empty() => return outside(),
+            Err(error) => {
+                let error = format!("Agent directory {} cannot be read: {error}", path.display());
+                return Err(ApiProblem::invalid("agent_directory", error));
+            }
+        };
+        let opened = folder.real_path().map_err(ApiProblem::internal)?;
+        let is_allowed = |dir: &PathBuf| dir.canonicalize().is_ok_and(|dir| opened.starts_with(dir));
+        match allowed.is_empty() || allowed.iter().any(is_allowed) {
+            true => Ok(AgentFolder(folder)),
+            false => outside(),
+        }
     }
-    // Links are followed before it is compared.
-    let real = path.canonicalize().ok();
-    let beneath = |dir: &PathBuf| {
-        let dir = dir.canonicalize().ok();
-        dir.zip(real.as_ref()).is_some_and(|(dir, real)| real.starts_with(dir))
-    };
-    match app.agent_dirs.iter().any(beneath) {
-        true => Ok(()),
-        false => refused(format!(
-            "{} is in none of the folders that ASH_AGENT_DIRS names: upload the files instead, as `ash deploy` does",
-            path.display()
-        )),
+
+    fn capture(self, repo: &Repo) -> ApiResult<CapturedAgent> {
+        let AgentFolder(folder) = self;
+        if ![CLAUDE_MD, "AGENTS.md", "ash.toml"].iter().any(|name| has(&folder, name)) {
+            return Err(ApiProblem::invalid(
+                "agent_directory",
+                "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)",
+            ));
+        }
+        capture_agent(repo, &folder)
     }
 }
 
@@ -244,25 +279,6 @@ struct AgentScripts {
 
 /// The tree is kept from collections until its row is there.
 type CapturedAgent = (String, AgentManifest, AgentScripts, CaptureGuard);
-
-fn from_path(repo: &Repo, path: &std::path::Path) -> ApiResult<CapturedAgent> {
-    if !path.is_absolute() {
-        return Err(ApiProblem::invalid("invalid_path", "The agent's path must be absolute"));
-    }
-    let folder = Folder::open(path).map_err(|error| {
-        ApiProblem::invalid(
-            "agent_directory",
-            format!("Agent directory {} cannot be read: {error}", path.display()),
-        )
-    })?;
-    if ![CLAUDE_MD, "AGENTS.md", "ash.toml"].iter().any(|name| has(&folder, name)) {
-        return Err(ApiProblem::invalid(
-            "agent_directory",
-            "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)",
-        ));
-    }
-    capture_agent(repo, &folder)
-}
 
 fn has(folder: &Folder, name: &str) -> bool {
     RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, LinkPolicy::Inside).is_ok())
@@ -501,4 +517,35 @@ pub(super) async fn delete(
         .await?;
     app.sessions.stop_prewarming(caller.tenant(), &agent.name);
     Ok(Json(json!({ "ok": true })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn the_folder_that_was_checked_is_the_one_that_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (listed, outside) = (dir.path().join("listed"), dir.path().join("outside"));
+        for (folder, text) in [(listed.join("agent"), "mine"), (outside.clone(), "secret")] {
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join(CLAUDE_MD), text).expect("written");
+        }
+        let allowed = [listed.clone()];
+        let opened = AgentFolder::open(&listed.join("agent"), &allowed, false).expect("allowed");
+        fs::rename(listed.join("agent"), listed.join("before")).expect("moved");
+        symlink(&outside, listed.join("agent")).expect("a link");
+        let name = RelPath::parse(CLAUDE_MD).expect("a name");
+        let (mut file, _) = opened.0.open_file(&name, LinkPolicy::Inside).expect("a file");
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "mine");
+        for path in
+            [listed.join("agent"), outside, listed.join(".."), listed.join("nothing"), "listed".into()]
+        {
+            let refused = AgentFolder::open(&path, &allowed, true).err().expect("refused");
+            assert_eq!(refused.code, "path_not_allowed", "{}", path.display());
+        }
+    }
 }
