@@ -322,7 +322,7 @@ async fn build_app_state(
     let clock = TrustedClock::open(data.join("clock.json"), &settings.boot, ClockReading::now);
     let rooms = Services::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now))
         .with_replicator(far)
-        .noticing_full(full)
+        .noticing_full(full.clone())
         .with_trusted_clock(Arc::new(clock));
     let app = AppState {
         sessions: Sessions::new(rooms),
@@ -335,7 +335,7 @@ async fn build_app_state(
         hosts: AllowedHosts::new(config.host, &config.allowed_hosts),
         auth_throttle: Arc::default(),
         stream_limiter: KeyStreamLimiter::new(config.max_streams),
-        body_spooler: BodySpooler::new(data.join("scratch")),
+        body_spooler: BodySpooler::new(data.join("scratch"), full),
         client_timeout: config.client_timeout,
         provider_urls: config.provider_urls.clone(),
         byok_policy: config.own_providers,

@@ -87,14 +87,8 @@ pub(crate) async fn record_config_change(
 }
 
 /// Which settings a body sets, without those that hold variables.
-pub(crate) fn field_names(body: &[u8]) -> Vec<String> {
-    let fields =
-        serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body).unwrap_or_default();
-    fields
-        .into_iter()
-        .map(|(name, _)| name)
-        .filter(|name| !["env", "extraEnv"].contains(&name.as_str()))
-        .collect()
+pub(crate) fn field_names(body: &[String]) -> Vec<String> {
+    body.iter().filter(|name| !["env", "extraEnv"].contains(&name.as_str())).cloned().collect()
 }
 
 /// In characters; a caller chooses how many names there are.

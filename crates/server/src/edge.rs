@@ -13,7 +13,7 @@ mod timeout_socket;
 
 pub(crate) use allowed_hosts::{AllowedHosts, check_host};
 pub(crate) use auth_throttle::FailedAuthThrottle;
-pub(crate) use body::{BodySpooler, BufferedBody, read_file, with_timeout};
+pub(crate) use body::{BodyMemory, BodySpooler, BufferedBody, read_file, with_timeout};
 pub(crate) use connections::{HttpServer, PeerAddresses, ReservedConnection, raise_open_files};
 pub(crate) use headers::{cors, no_store};
 pub(crate) use memory_trim::{set_mmap_threshold, trim_memory_forever};

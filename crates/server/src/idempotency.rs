@@ -48,13 +48,13 @@ pub(crate) async fn claim_idempotency_key(
     app: &AppState,
     scope: &AccessScope,
     headers: &HeaderMap,
-    (route, body): (&str, &[u8]),
+    (route, body): (&str, &blake3::Hash),
     proposed: String,
 ) -> ApiResult<IdempotentResource> {
     let Some(key) = stored_key(scope, headers)? else {
         return Ok(IdempotentResource { resource: proposed, is_replay: false, key: None });
     };
-    let hash = blake3::hash(body).to_hex();
+    let hash = body.to_hex();
     let store = &app.sessions.rooms().store;
     match store
         .claim_idempotency_key(&scope.tenant, route, &key, &hash, &proposed, app.sessions.rooms().clock())

@@ -159,6 +159,52 @@ async fn the_streams_of_a_key_are_counted() {
     .await;
 }
 
+/// Padding counts as a body, and neither as content nor as a message that waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_whose_answers_take_long_keep_no_memory_and_hold_up_nobody() {
+    let secret = "a-secret-for-internal-use";
+    let server = Server::with(&[("ASH_INTERNAL_SECRET", secret)]).await;
+    let made =
+        server.client_with(secret).post("/api/internal/api-keys", json!({ "tenantId": "modest" })).await;
+    let (greedy, modest) = (server.client(), server.client_with(made["key"].as_str().expect("a key")));
+    let (id, other) = (greedy.create().await, modest.create().await);
+    let mut running = greedy.send(&id, "hold go: one two").await;
+    running.until("text_delta").await;
+    let before = resident_mb(&server);
+    let padding = vec![b' '; 45 * MIB];
+    let waiting: Vec<_> = (0..6)
+        .map(|number| {
+            let mut body = json!({ "content": format!("say: {number}") }).to_string().into_bytes();
+            body.extend_from_slice(&padding);
+            let sent = greedy
+                .request(Method::POST, &format!("/api/sessions/{id}/messages"))
+                .header("accept", "application/json")
+                .header("content-type", "application/json")
+                .body(body)
+                .send();
+            tokio::spawn(sent)
+        })
+        .collect();
+    eventually("most of them wait for their turn", async || {
+        (greedy.session(&id).await["openTurns"].as_u64() >= Some(6)).then_some(())
+    })
+    .await;
+    let file = json!({ "files": [{ "path": "n", "content": "AAAA".repeat(350_000) }] });
+    let path = format!("/api/sessions/{other}/files");
+    let written = modest.post(&path, file);
+    let written = tokio::time::timeout(Duration::from_secs(20), written).await.expect("nobody is held up");
+    assert_eq!(written["files"][0]["written"], true, "{written}");
+    eventually("all of them wait", async || (greedy.session(&id).await["openTurns"] == 7).then_some(()))
+        .await;
+    eventually("their memory is given back", async || (resident_mb(&server) < before + 100).then_some(()))
+        .await;
+    server.let_go(&id, "go").await;
+    for answer in waiting {
+        let answer = answer.await.expect("it was sent").expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_stop_in_the_middle_are_given_up() {
     let server = Server::with(&[("ASH_CLIENT_TIMEOUT", "1")]).await;

@@ -5,7 +5,7 @@ use crate::{
     app::AppState,
     problem::{ApiProblem, ApiResult},
 };
-use ash_model::FailureKind;
+use ash_model::{FailureKind, TenantId};
 use axum::{
     RequestExt,
     body::{Body, Bytes},
@@ -16,11 +16,15 @@ use axum::{
 use http_body_util::{BodyExt, LengthLimitError};
 use hyper::body::Frame;
 use std::{
+    collections::HashMap,
     error::Error as StdError,
     io::{self, Read, Seek, Write},
     path::PathBuf,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -31,8 +35,16 @@ use tokio::{
 
 /// A body of up to so many bytes is kept in memory while it arrives.
 const MAX_IN_MEMORY_BYTES: usize = 256 << 10;
-/// What all larger bodies that are worked on may take together; one of this size is worked on alone.
-const MAX_LARGE_BODY_BYTES: usize = 256 << 20;
+/// What all larger bodies that are worked on may take together, with their copies.
+const MAX_LARGE_BODY_BYTES: usize = 512 << 20;
+/// What those of one tenant may take of it: there is always some left for others. A body that would take more takes this.
+const MAX_TENANT_BODY_BYTES: usize = 384 << 20;
+/// While a body is parsed it is there twice: as it was sent, and as the values in it.
+const BODY_COPIES: usize = 2;
+/// How long a body waits on the disk for its memory.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of the disk, a body reserves at least so much at a time. After so much more, the free space is looked at again.
+const SPOOL_STEP_BYTES: u64 = 4 << 20;
 /// Of a file, so much is read at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
 /// A client that sends fewer bytes a second, after the first of its time, is taken for one that has stopped.
@@ -43,26 +55,56 @@ const MIN_BYTES_PER_SECOND: u64 = 1 << 10;
 pub(crate) struct BodySpooler {
     scratch: PathBuf,
     memory: Arc<Semaphore>,
+    /// Of tenants that have large bodies at work.
+    tenants: Arc<Mutex<HashMap<Option<TenantId>, Weak<Semaphore>>>>,
+    /// What bodies on their way have reserved of the disk and not yet written.
+    reserved: Arc<AtomicU64>,
+    /// Set when a write fails for want of space.
+    disk_full: Arc<AtomicBool>,
 }
 
 /// A whole body, and its part of the memory for large ones.
 pub(crate) struct BufferedBody {
     pub(crate) bytes: Bytes,
-    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    pub(crate) memory: Option<BodyMemory>,
+}
+
+/// What a large body takes of the memory that all of them share, and of its tenant's part.
+pub(crate) struct BodyMemory {
+    shared: OwnedSemaphorePermit,
+    tenant: OwnedSemaphorePermit,
+}
+
+impl BodyMemory {
+    /// Gives back what is more than `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        for permit in [&mut self.shared, &mut self.tenant] {
+            drop(permit.split(permit.num_permits().saturating_sub(bytes)));
+        }
+    }
 }
 
 impl BodySpooler {
-    pub(crate) fn new(scratch: PathBuf) -> BodySpooler {
-        BodySpooler { scratch, memory: Arc::new(Semaphore::new(MAX_LARGE_BODY_BYTES)) }
+    pub(crate) fn new(scratch: PathBuf, disk_full: Arc<AtomicBool>) -> BodySpooler {
+        BodySpooler {
+            scratch,
+            memory: Arc::new(Semaphore::new(MAX_LARGE_BODY_BYTES)),
+            tenants: Arc::default(),
+            reserved: Arc::default(),
+            disk_full,
+        }
     }
 
-    /// All of it, as far as the route allows; in memory only when it has arrived and there is room for it.
+    /// All of it, as far as the route allows; in memory only when it has arrived and there is room for it. `check_space` is
+    /// asked whether the disk has room for so many bytes, which all bodies on their way have still to write.
     pub(crate) async fn read(
         &self,
         request: Request,
-        is_full: impl Fn() -> ApiResult<()>,
+        tenant: Option<TenantId>,
+        check_space: impl Fn(u64) -> ApiResult<()>,
     ) -> ApiResult<BufferedBody> {
         let mut body = request.into_limited_body();
+        let announced = hyper::body::Body::size_hint(&body).exact().unwrap_or(0);
         let (mut small, mut large) = (Vec::new(), None);
         let mut length = 0;
         while let Some(frame) = body.frame().await {
@@ -72,45 +114,135 @@ impl BodySpooler {
                 small.extend_from_slice(&data);
                 continue;
             }
-            let spool = match large.take() {
+            let mut spool: BodySpoolFile = match large.take() {
                 Some(spool) => spool,
-                None => {
-                    is_full()?;
-                    BodySpoolFile::new(&self.scratch, std::mem::take(&mut small)).await?
-                }
+                None => self.new_file(std::mem::take(&mut small), announced, &check_space).await?,
             };
-            large = Some(spool.add(data).await?);
+            spool.reserved.cover(data.len() as u64, &check_space)?;
+            large = Some(spool.add(data).await.inspect_err(|error| self.note_full(error))?);
         }
         let Some(spool) = large else { return Ok(BufferedBody { bytes: small.into(), memory: None }) };
-        let room = u32::try_from(length.min(MAX_LARGE_BODY_BYTES)).unwrap_or(u32::MAX);
-        let memory = self.memory.clone().acquire_many_owned(room).await.map_err(ApiProblem::internal)?;
+        let memory = self.acquire_memory(tenant, length).await?;
         Ok(BufferedBody { bytes: spool.read_all(length).await?, memory: Some(memory) })
+    }
+
+    async fn new_file(
+        &self,
+        beginning: Vec<u8>,
+        announced: u64,
+        check_space: &impl Fn(u64) -> ApiResult<()>,
+    ) -> ApiResult<BodySpoolFile> {
+        let mut reserved = DiskReservation { all: self.reserved.clone(), left: 0, unchecked: 0 };
+        reserved.cover(announced.max(beginning.len() as u64), check_space)?;
+        let file = BodySpoolFile::new(&self.scratch, beginning, reserved).await;
+        file.inspect_err(|error| self.note_full(error))
+    }
+
+    fn note_full(&self, error: &ApiProblem) {
+        if error.code == ash_session::Error::LittleSpace(0).code() {
+            self.disk_full.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// In the order in which they ask, of each tenant and of all.
+    async fn acquire_memory(&self, tenant: Option<TenantId>, length: usize) -> ApiResult<BodyMemory> {
+        let bytes = length.saturating_mul(BODY_COPIES).min(MAX_TENANT_BODY_BYTES);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (of_tenant, of_all) = (self.tenant_memory(tenant), self.memory.clone());
+        let both = async {
+            let tenant = of_tenant.acquire_many_owned(bytes).await.map_err(ApiProblem::internal)?;
+            let shared = of_all.acquire_many_owned(bytes).await.map_err(ApiProblem::internal)?;
+            Ok::<_, ApiProblem>(BodyMemory { shared, tenant })
+        };
+        tokio::time::timeout(MEMORY_TIMEOUT, both).await.unwrap_or_else(|_| {
+            let error = "The server is at work on other large requests; send this one again";
+            Err(ApiProblem::new(FailureKind::Unavailable, "too_many_large_bodies", error))
+        })
+    }
+
+    fn tenant_memory(&self, tenant: Option<TenantId>) -> Arc<Semaphore> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        tenants.retain(|_, memory| memory.strong_count() > 0);
+        if let Some(memory) = tenants.get(&tenant).and_then(Weak::upgrade) {
+            return memory;
+        }
+        let memory = Arc::new(Semaphore::new(MAX_TENANT_BODY_BYTES));
+        tenants.insert(tenant, Arc::downgrade(&memory));
+        memory
+    }
+}
+
+/// What one body has reserved of the disk and not yet written.
+struct DiskReservation {
+    all: Arc<AtomicU64>,
+    left: u64,
+    /// Written since the free space was looked at.
+    unchecked: u64,
+}
+
+impl DiskReservation {
+    /// Reserves more if so many bytes do not fit in what is left.
+    fn cover(&mut self, bytes: u64, check_space: &impl Fn(u64) -> ApiResult<()>) -> ApiResult<()> {
+        let more = match bytes > self.left {
+            true => (bytes - self.left).max(SPOOL_STEP_BYTES),
+            false if self.unchecked < SPOOL_STEP_BYTES => return Ok(()),
+            false => 0,
+        };
+        self.left += more;
+        self.unchecked = 0;
+        check_space(self.all.fetch_add(more, Ordering::Relaxed) + more)
+    }
+
+    fn note_written(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.left);
+        self.left -= bytes;
+        self.unchecked += bytes;
+        self.all.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for DiskReservation {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.left, Ordering::Relaxed);
     }
 }
 
 /// A file that nobody else can open, gone with its handle.
-struct BodySpoolFile(std::fs::File);
+struct BodySpoolFile {
+    file: std::fs::File,
+    reserved: DiskReservation,
+}
 
 impl BodySpoolFile {
-    async fn new(scratch: &std::path::Path, beginning: Vec<u8>) -> ApiResult<BodySpoolFile> {
+    async fn new(
+        scratch: &std::path::Path,
+        beginning: Vec<u8>,
+        mut reserved: DiskReservation,
+    ) -> ApiResult<BodySpoolFile> {
         let scratch = scratch.to_owned();
         let made = move || {
             let mut file = tempfile::tempfile_in(scratch)?;
             file.write_all(&beginning)?;
-            Ok(BodySpoolFile(file))
+            reserved.note_written(beginning.len() as u64);
+            Ok(BodySpoolFile { file, reserved })
         };
         blocking(made).await
     }
 
     async fn add(mut self, data: Bytes) -> ApiResult<BodySpoolFile> {
-        blocking(move || self.0.write_all(&data).map(|()| self)).await
+        let written = move || {
+            self.file.write_all(&data)?;
+            self.reserved.note_written(data.len() as u64);
+            Ok(self)
+        };
+        blocking(written).await
     }
 
     async fn read_all(mut self, length: usize) -> ApiResult<Bytes> {
         let read = move || {
             let mut bytes = Vec::with_capacity(length);
-            self.0.rewind()?;
-            self.0.read_to_end(&mut bytes)?;
+            self.file.rewind()?;
+            self.file.read_to_end(&mut bytes)?;
             Ok(Bytes::from(bytes))
         };
         blocking(read).await
@@ -255,7 +387,7 @@ mod tests {
     use super::*;
 
     fn bodies(dir: &tempfile::TempDir) -> BodySpooler {
-        BodySpooler::new(dir.path().to_owned())
+        BodySpooler::new(dir.path().to_owned(), Arc::default())
     }
 
     fn in_pieces(number: usize, length: usize) -> Body {
@@ -263,20 +395,90 @@ mod tests {
         Body::from_stream(futures::stream::iter((0..number).map(move |_| Ok::<_, io::Error>(piece.clone()))))
     }
 
+    fn unlimited(body: Body) -> Request {
+        let mut request = Request::new(body);
+        axum::extract::DefaultBodyLimit::disable().apply(&mut request);
+        request
+    }
+
+    fn tenant(name: &str) -> Option<TenantId> {
+        Some(TenantId::parse(name).expect("a name"))
+    }
+
     #[tokio::test]
     async fn a_large_body_comes_back_whole_from_disk_and_has_its_part_of_the_memory() {
         let dir = tempfile::tempdir().expect("a directory");
         let bodies = bodies(&dir);
-        let whole = bodies.read(Request::new(in_pieces(100, 10_000)), || Ok(())).await.expect("a body");
+        let request = Request::new(in_pieces(100, 10_000));
+        let mut whole = bodies.read(request, None, |_| Ok(())).await.expect("a body");
         assert_eq!(whole.bytes, vec![7u8; 1_000_000]);
-        assert_eq!(bodies.memory.available_permits(), MAX_LARGE_BODY_BYTES - 1_000_000);
+        assert_eq!(bodies.memory.available_permits(), MAX_LARGE_BODY_BYTES - 2_000_000);
+        whole.memory.as_mut().expect("its part").shrink_to(300);
+        assert_eq!(bodies.memory.available_permits(), MAX_LARGE_BODY_BYTES - 300);
         drop(whole);
         assert_eq!(bodies.memory.available_permits(), MAX_LARGE_BODY_BYTES);
-        let small = bodies.read(Request::new(in_pieces(2, 10)), || Ok(())).await.expect("a body");
+        let small = bodies.read(Request::new(in_pieces(2, 10)), None, |_| Ok(())).await.expect("a body");
         assert!(small.bytes == vec![7u8; 20] && small.memory.is_none());
-        let full =
-            bodies.read(Request::new(in_pieces(100, 10_000)), || Err(ApiProblem::internal("full"))).await;
+        let full = |_| Err(ApiProblem::internal("full"));
+        let full = bodies.read(Request::new(in_pieces(100, 10_000)), None, full).await;
         assert!(full.is_err(), "a disk without space takes no large body");
+        assert_eq!(bodies.reserved.load(Ordering::Relaxed), 0, "nothing stays reserved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_leaves_memory_to_others_and_waits_for_its_own_only_so_long() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let bodies = bodies(&dir);
+        let held = bodies.acquire_memory(tenant("greedy"), 200 << 20).await.expect("alone");
+        let refused = bodies.acquire_memory(tenant("greedy"), 1 << 20).await.err().expect("no more of it");
+        assert_eq!(
+            (refused.code.as_str(), refused.kind),
+            ("too_many_large_bodies", FailureKind::Unavailable)
+        );
+        let other = bodies.acquire_memory(tenant("modest"), 50 << 20).await.expect("others have theirs");
+        drop((held, other));
+        bodies.acquire_memory(tenant("greedy"), 1 << 20).await.expect("given back");
+    }
+
+    #[tokio::test]
+    async fn space_is_looked_at_again_while_a_body_arrives() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (bodies, looks) = (bodies(&dir), std::cell::Cell::new(0));
+        let fills_up = |_| {
+            looks.set(looks.get() + 1);
+            if looks.get() < 3 { Ok(()) } else { Err(ApiProblem::internal("full")) }
+        };
+        let refused = bodies.read(unlimited(in_pieces(100, 1 << 20)), None, fills_up).await.err();
+        assert_eq!(refused.map(|problem| problem.error), Some("full".to_owned()));
+        assert_eq!(bodies.reserved.load(Ordering::Relaxed), 0, "nothing stays reserved");
+    }
+
+    #[tokio::test]
+    async fn bodies_that_arrive_at_once_reserve_what_they_announce() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let bodies = bodies(&dir);
+        let only =
+            |disk: u64| move |wanted| if wanted <= disk { Ok(()) } else { Err(ApiProblem::internal("full")) };
+        let half = |length: u64| {
+            let piece = Box::new(io::repeat(7).take(MAX_IN_MEMORY_BYTES as u64 * 2));
+            let endless = Body::from_stream(futures::stream::unfold(Some(piece), async |piece| {
+                let mut bytes = Vec::new();
+                match piece {
+                    Some(mut piece) => piece.read_to_end(&mut bytes).map(drop).ok()?,
+                    None => std::future::pending().await,
+                }
+                Some((Ok::<_, io::Error>(Bytes::from(bytes)), None))
+            }));
+            unlimited(Body::new(SizedBody { body: endless, length }))
+        };
+        let mut first = Box::pin(bodies.read(half(100 << 20), None, only(150 << 20)));
+        while bodies.reserved.load(Ordering::Relaxed) != (100 << 20) - (512 << 10) {
+            assert!(futures::poll!(&mut first).is_pending(), "it has not ended");
+            tokio::task::yield_now().await;
+        }
+        assert!(bodies.read(half(100 << 20), None, only(150 << 20)).await.is_err(), "no room for both");
+        drop(first);
+        assert_eq!(bodies.reserved.load(Ordering::Relaxed), 0, "nothing stays reserved");
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,7 +493,7 @@ mod tests {
         for body in [silent, trickle] {
             let began = Instant::now();
             let request = Request::new(Body::new(TimeoutBody::new(body, minute)));
-            let problem = bodies(&dir).read(request, || Ok(())).await.err().expect("given up");
+            let problem = bodies(&dir).read(request, None, |_| Ok(())).await.err().expect("given up");
             assert_eq!((problem.code.as_str(), problem.kind), ("request_timeout", FailureKind::Timeout));
             assert!(began.elapsed() < 3 * minute, "{:?}", began.elapsed());
         }

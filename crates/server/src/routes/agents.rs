@@ -3,7 +3,7 @@
 use super::{
     MAX_SYSTEM_PROMPT_CHARS,
     extract::{
-        JsonBody, NoQueryParams, PathParam, StrictQueryParams, blocking, check_schema_max_chars,
+        JsonBody, LargeBody, NoQueryParams, PathParam, StrictQueryParams, blocking, check_schema_max_chars,
         parse_environment,
     },
     limits, quotas,
@@ -145,7 +145,7 @@ pub(super) async fn deploy(
     TenantAdmin(caller): TenantAdmin,
     peer: Option<Extension<PeerAddresses>>,
     headers: HeaderMap,
-    body: JsonBody<DeployRequest>,
+    LargeBody { body, memory }: LargeBody<JsonBody<DeployRequest>>,
 ) -> ApiResult<(StatusCode, Json<Value>)> {
     let DeployRequest { name, path, files, system_prompt, runtime, env } = body.value;
     if path.is_some() && !app.is_operator(caller.tenant()) {
@@ -168,6 +168,7 @@ pub(super) async fn deploy(
         None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
     })
     .await?;
+    drop(memory);
     let new = NewAgentVersion {
         tenant: caller.tenant().clone(),
         name: name.clone(),
@@ -198,7 +199,7 @@ pub(super) async fn deploy(
     }
     // After everything that refuses: a deploy that was refused leaves no key behind.
     let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string())
+        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.summary.hash), name.to_string())
             .await?;
     let claim = claim.key.map(|key| DeployIdempotencyKey { route: ROUTE.to_owned(), key });
     if !is_again {

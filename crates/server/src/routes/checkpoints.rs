@@ -106,7 +106,8 @@ pub(super) async fn create(
     // Only now its number is known. Of several tries the first one's counts: later ones have later files.
     let route = format!("POST /api/sessions/{id}/checkpoints");
     let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.bytes), number.to_string()).await?;
+        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.summary.hash), number.to_string())
+            .await?;
     let number = claim.resource.parse().map_err(ApiProblem::internal)?;
     if body.value.base {
         let forward = |base: Option<u64>| Some(base.map_or(number, |base| base.max(number)));

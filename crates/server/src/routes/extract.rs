@@ -3,46 +3,32 @@
 use crate::{
     app::AppState,
     auth::Caller,
-    edge::BufferedBody,
+    edge::{BodyMemory, BufferedBody},
     field_coercion::{self, FieldError, UnknownFieldPolicy},
+    filesystem::FilesystemInfo,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{Durability, FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, TurnId};
 use ash_session::CommandRefusal;
 use ash_store::{SecretEnv, SessionRow};
 use axum::{
-    body::Bytes,
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, request::Parts},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, time::Duration};
-use tokio::sync::OwnedSemaphorePermit;
 
 const MAX_ENV_VARIABLES: usize = 256;
 const MAX_VARIABLE_BYTES: usize = 100_000;
 /// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
 const MAX_ENV_BYTES: usize = 512 << 10;
 
-/// A JSON body with its bytes, which idempotency keys are bound to. No body at all counts as `{}`: the Python
-/// client says it sends JSON even when it sends nothing. Fields that are not known are passed over.
+/// A JSON body. No body at all counts as `{}`: the Python client says it sends JSON even when it sends nothing. Fields that
+/// are not known are passed over.
 pub(crate) struct JsonBody<T> {
     pub(crate) value: T,
-    pub(crate) bytes: Bytes,
-    /// Its part of the memory for large bodies, for as long as it is worked on.
-    _memory: Option<OwnedSemaphorePermit>,
-}
-
-impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
-    type Rejection = ApiProblem;
-
-    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
-        let (value, whole) = read_json_object(request, app).await?;
-        let value =
-            field_coercion::deserialize_fields(value, UnknownFieldPolicy::Ignore).map_err(bad_body)?;
-        Ok(JsonBody { value, bytes: whole.bytes, _memory: whole.memory })
-    }
+    pub(crate) summary: BodySummary,
 }
 
 /// What is made of a body whose misspelt fields are refused.
@@ -50,30 +36,101 @@ pub(crate) trait FromFields: Sized {
     fn from_fields(object: Value) -> Result<Self, FieldError>;
 }
 
-/// The same as [`Body`], with all of its fields known.
+/// The same as [`JsonBody`], with all of its fields known.
 pub(crate) struct StrictJsonBody<T> {
     pub(crate) value: T,
-    pub(crate) bytes: Bytes,
-    /// As in [`Body`].
-    _memory: Option<OwnedSemaphorePermit>,
+    pub(crate) summary: BodySummary,
+}
+
+/// What is kept of a body as it was sent.
+pub(crate) struct BodySummary {
+    /// What idempotency keys are bound to.
+    pub(crate) hash: blake3::Hash,
+    /// The names of its fields.
+    pub(crate) fields: Vec<String>,
+}
+
+/// One of the two with its part of the memory for large bodies, for routes that go on working with what is large in it. With
+/// all other routes that part is given back when the body is parsed, however long they take to answer.
+pub(crate) struct LargeBody<B> {
+    pub(crate) body: B,
+    pub(crate) memory: Option<BodyMemory>,
+}
+
+pub(crate) trait ParsedBody: Sized {
+    fn parse(object: Value, summary: BodySummary) -> Result<Self, FieldError>;
+}
+
+impl<T: DeserializeOwned> ParsedBody for JsonBody<T> {
+    fn parse(object: Value, summary: BodySummary) -> Result<Self, FieldError> {
+        let value = field_coercion::deserialize_fields(object, UnknownFieldPolicy::Ignore)?;
+        Ok(JsonBody { value, summary })
+    }
+}
+
+impl<T: FromFields> ParsedBody for StrictJsonBody<T> {
+    fn parse(object: Value, summary: BodySummary) -> Result<Self, FieldError> {
+        Ok(StrictJsonBody { value: T::from_fields(object)?, summary })
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
+        Ok(read_body(request, app).await?.body)
+    }
 }
 
 impl<T: FromFields> FromRequest<AppState> for StrictJsonBody<T> {
     type Rejection = ApiProblem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
-        let (value, whole) = read_json_object(request, app).await?;
-        let value = T::from_fields(value).map_err(bad_body)?;
-        Ok(StrictJsonBody { value, bytes: whole.bytes, _memory: whole.memory })
+        Ok(read_body(request, app).await?.body)
     }
 }
 
-async fn read_json_object(request: Request, app: &AppState) -> ApiResult<(Value, BufferedBody)> {
-    let has_space = || match app.sessions.little_space() {
-        Some(free) => Err(ash_session::Error::LittleSpace(free >> 20).into()),
-        None => Ok(()),
+impl<B: ParsedBody> FromRequest<AppState> for LargeBody<B> {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
+        read_body(request, app).await
+    }
+}
+
+async fn read_body<B: ParsedBody>(request: Request, app: &AppState) -> ApiResult<LargeBody<B>> {
+    let (object, BufferedBody { bytes, mut memory }) = read_json_object(request, app).await?;
+    let fields = object.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let summary = BodySummary { hash: blake3::hash(&bytes), fields };
+    drop(bytes);
+    if let Some(memory) = &mut memory {
+        memory.shrink_to(memory_size(&object));
+    }
+    Ok(LargeBody { body: B::parse(object, summary).map_err(bad_body)?, memory })
+}
+
+/// About how many bytes a value takes.
+fn memory_size(value: &Value) -> usize {
+    let inside: usize = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(memory_size).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + memory_size(value)).sum(),
     };
-    let whole = app.body_spooler.read(request, has_space).await?;
+    size_of::<Value>() + inside
+}
+
+async fn read_json_object(request: Request, app: &AppState) -> ApiResult<(Value, BufferedBody)> {
+    // A fresh look: what was seen some seconds ago knows nothing of bodies that arrived since.
+    let check_space = |wanted: u64| {
+        let free = FilesystemInfo::of(&app.scratch).map_err(ApiProblem::internal)?.free_bytes;
+        match app.sessions.little_space().or_else(|| app.sessions.little_space_after(free, wanted)) {
+            Some(left) => Err(ash_session::Error::LittleSpace(left >> 20).into()),
+            None => Ok(()),
+        }
+    };
+    let tenant = request.extensions().get::<Caller>().map(|caller| caller.tenant().clone());
+    let whole = app.body_spooler.read(request, tenant, check_space).await?;
     let text: &[u8] = if whole.bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &whole.bytes };
     let value = field_coercion::parse_unique_object(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data if text.trim_ascii_start().starts_with(b"{") => {

@@ -1,8 +1,8 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
 use super::extract::{
-    FilePathParams, JsonBody, PathParam, QueryParams, StrictQueryParams, blocking, find_open_session,
-    find_session,
+    FilePathParams, JsonBody, LargeBody, PathParam, QueryParams, StrictQueryParams, blocking,
+    find_open_session, find_session,
 };
 use crate::{
     app::AppState,
@@ -250,7 +250,7 @@ pub(super) async fn write(
     State(app): State<AppState>,
     caller: Caller,
     PathParam(id): PathParam,
-    body: JsonBody<WriteFilesRequest>,
+    LargeBody { body, memory }: LargeBody<JsonBody<WriteFilesRequest>>,
 ) -> ApiResult<Json<Value>> {
     let session = find_open_session(&app, &caller, &id).await?;
     let WriteFilesRequest { files, target_path } = body.value;
@@ -263,7 +263,12 @@ pub(super) async fn write(
     }
     let files = within(target.as_deref(), files);
     app.sessions.check_disk_limit(&session, decoded_sizes(&files)).await?;
-    let written = change(&app, &session, move |place| Ok(write_all(place, files))).await?;
+    let written = change(&app, &session, move |place| {
+        // Until it is done, also if the caller hangs up.
+        let _memory = memory;
+        Ok(write_all(place, files))
+    });
+    let written = written.await?;
     Ok(Json(json!({ "files": written })))
 }
 
@@ -378,7 +383,7 @@ pub(super) async fn unbundle(
     State(app): State<AppState>,
     caller: Caller,
     PathParam(id): PathParam,
-    body: JsonBody<UploadBundleRequest>,
+    LargeBody { body, memory }: LargeBody<JsonBody<UploadBundleRequest>>,
 ) -> ApiResult<Json<Value>> {
     let session = find_open_session(&app, &caller, &id).await?;
     let bytes = STANDARD.decode(&body.value.bundle).map_err(|_| {
@@ -390,7 +395,10 @@ pub(super) async fn unbundle(
     }
     let live = session.summary.status == SessionStatus::Active;
     // To its end even if the caller hangs up: the session's keeper is told of what is there.
-    let putting = tokio::spawn(async move { unpack_into_workspace(&app, &session, bytes).await });
+    let putting = tokio::spawn(async move {
+        let _memory = memory;
+        unpack_into_workspace(&app, &session, bytes).await
+    });
     let written = putting.await.map_err(|_| ApiProblem::internal("the work was cut off"))??;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
     Ok(Json(json!({ "message": message, "written": written })))

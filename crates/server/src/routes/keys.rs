@@ -75,7 +75,8 @@ pub(super) async fn create(
         return Ok((StatusCode::CREATED, Json(made(&key, &text))));
     }
     let proposed = uuid::Uuid::new_v4().to_string();
-    let claim = claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.bytes), proposed).await?;
+    let claim =
+        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.summary.hash), proposed).await?;
     let text = app.key_derivation.derive_key_text(&claim.resource);
     let key = ApiKey { id: claim.resource, tenant, owner, label, created_at: Timestamp::now() };
     let minted = api_keys::create_key_idempotently(store.as_ref(), key, (&text, claim.is_replay), by).await?;

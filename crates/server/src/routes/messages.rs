@@ -2,7 +2,7 @@
 
 use super::{
     extract::{
-        FromFields, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
+        FromFields, LargeBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
         find_session, find_session_or_remote, queue_timeout,
     },
     locks::HeldLockNumber,
@@ -86,7 +86,7 @@ pub(super) async fn send(
     PathParam(id): PathParam,
     Extension(HeldLockNumber(lock)): Extension<HeldLockNumber>,
     headers: HeaderMap,
-    body: StrictJsonBody<SendMessageRequest>,
+    LargeBody { body, memory }: LargeBody<StrictJsonBody<SendMessageRequest>>,
 ) -> ApiResult<Response> {
     let session = find_session_or_remote(&app, &caller, &id).await?;
     check_durability(&app, body.value.durability)?;
@@ -103,7 +103,7 @@ pub(super) async fn send(
         &app,
         &caller.0,
         &headers,
-        (&route, &body.bytes),
+        (&route, &body.summary.hash),
         prompt.turn.to_string(),
     )
     .await?;
@@ -114,7 +114,8 @@ pub(super) async fn send(
         }
         return Err(refused.into());
     }
-    drop(alone);
+    // From here on it is a message that waits, for which there are quotas.
+    drop((alone, memory));
     let row = app.sessions.rooms().store.turn(session.no, turn).await?;
     let queued = row.ok_or_else(|| ApiProblem::internal("the message is not there"))?.seq;
     // Whoever sends again is not interested in deaths that the turn has survived since.

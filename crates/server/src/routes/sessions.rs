@@ -129,7 +129,7 @@ pub(super) async fn create(
         &app,
         &caller.0,
         &headers,
-        ("POST /api/sessions", &body.bytes),
+        ("POST /api/sessions", &body.summary.hash),
         proposed.to_string(),
     )
     .await?;
@@ -246,7 +246,7 @@ pub(super) async fn change_config(
     body: StrictJsonBody<SessionConfigPatch>,
 ) -> ApiResult<Json<Value>> {
     let found = find_open_session(&app, &caller, &id).await?;
-    let changed = audit::field_names(&body.bytes);
+    let changed = audit::field_names(&body.summary.fields);
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
     let changing =
         tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
@@ -352,9 +352,9 @@ pub(super) async fn resume(
     let found = find_session_or_remote(&app, &caller, &id).await?;
     let place = app.sessions.reserve(&found, patience).await?;
     // Without a single field there is nothing to change.
-    if found.summary.status != SessionStatus::Ended && body.bytes.contains(&b':') {
+    if found.summary.status != SessionStatus::Ended && !body.summary.fields.is_empty() {
         // To its end even if the caller hangs up.
-        let changed = audit::field_names(&body.bytes);
+        let changed = audit::field_names(&body.summary.fields);
         let changing =
             tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
         changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
@@ -396,7 +396,8 @@ pub(super) async fn fork(
     let proposed = body.value.session_id.unwrap_or_else(SessionId::fresh);
     let route = format!("POST /api/sessions/{id}/fork");
     let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
+        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.summary.hash), proposed.to_string())
+            .await?;
     let id = SessionId::parse(&claim.resource).map_err(ApiProblem::internal)?;
     let made = match created_earlier(&app, &caller, &claim, &id).await {
         Some(session) => session,

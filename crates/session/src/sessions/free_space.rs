@@ -37,6 +37,12 @@ impl Sessions {
         }
     }
 
+    /// What would be left of `free` bytes after `wanted` more, if that is too little to begin anything.
+    pub fn little_space_after(&self, free: u64, wanted: u64) -> Option<u64> {
+        let left = free.saturating_sub(wanted);
+        (free < wanted || left < self.rooms.settings.min_free).then_some(left)
+    }
+
     /// Whether a write has failed for want of space, and none has been seen to work since.
     pub fn is_full(&self) -> bool {
         self.rooms.full.load(Ordering::Relaxed)
