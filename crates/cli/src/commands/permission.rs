@@ -259,11 +259,10 @@ async fn current_file_content(api: &ApiClient, session: &str, asked: &Value) -> 
     let Some(file) = asked["input"]["file_path"].as_str().filter(|_| asked["tool"] == "Write") else {
         return Before::Nothing;
     };
-    let Some(inside) = file.strip_prefix("/workspace/").or(Some(file).filter(|file| !file.starts_with('/')))
-    else {
+    let Some(name) = name_in_workspace(file) else {
         return Before::Unknown("outside the workspace: what it replaces, if anything, cannot be shown");
     };
-    let name: Vec<String> = inside.split('/').map(percent_encode).collect();
+    let name: Vec<String> = name.into_iter().map(percent_encode).collect();
     let request = api.request(reqwest::Method::GET, &path(session, &format!("/files/{}", name.join("/"))));
     match api.send(request).await {
         Ok(found) if found.content_length().is_some_and(|size| size <= MAX_COMPARED_BYTES) => {
@@ -273,6 +272,17 @@ async fn current_file_content(api: &ApiClient, session: &str, asked: &Value) -> 
         Err(failure) if failure.kind == ash_model::FailureKind::NotFound => Before::Nothing,
         Err(_) => Before::Unknown(UNREAD),
     }
+}
+
+/// The names on the way to a file of the workspace; `None`: it may lie elsewhere. The agent chose the path, and whoever
+/// reads a URL takes `..` for a step up. What `..` means in a path also depends on links, so it is not resolved here.
+fn name_in_workspace(file: &str) -> Option<Vec<&str>> {
+    let mut names = file.split('/').filter(|name| !name.is_empty() && *name != ".").peekable();
+    if file.starts_with('/') {
+        names.next_if_eq(&"workspace")?;
+    }
+    let names: Vec<&str> = names.collect();
+    (!names.is_empty() && !names.contains(&"..")).then_some(names)
 }
 
 /// The answer as the server takes it; `None`: the keyboard is closed.
@@ -375,6 +385,43 @@ mod tests {
         {
             assert_eq!(choice(&choices, said), meant);
         }
+    }
+
+    #[test]
+    fn only_a_path_that_stays_in_the_workspace_names_a_file_of_it() {
+        for (file, expected) in [
+            ("/workspace/a", Some(vec!["a"])),
+            ("/workspace//a/./b", Some(vec!["a", "b"])),
+            ("//workspace/a", Some(vec!["a"])),
+            ("./a b/c", Some(vec!["a b", "c"])),
+            ("...", Some(vec!["..."])),
+            ("/workspace/../home/agent/.bashrc", None),
+            ("/workspace/../../../api-keys", None),
+            ("/workspace/a/../b", None),
+            ("../../api-keys", None),
+            ("..", None),
+            ("/workspaces/a", None),
+            ("/etc/passwd", None),
+            ("/workspace/", None),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(name_in_workspace(file), expected, "{file}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_outside_the_workspace_is_asked_for_or_called_new() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let api = ApiClient::new(&crate::settings::ClientSettings::without_key(url));
+        for file in ["/workspace/../home/agent/x", "/workspace/../../../api-keys", "../x", "/etc/passwd"] {
+            let asked = json!({ "tool": "Write", "input": { "file_path": file, "content": "x" } });
+            let shown = described(&api, "s", &asked).await;
+            assert!(shown.starts_with(&format!("{file} (outside the workspace")), "{shown}");
+        }
+        listener.set_nonblocking(true).expect("set");
+        assert!(listener.accept().is_err(), "a request was made");
     }
 
     #[test]
