@@ -41,6 +41,29 @@ async fn a_client_without_a_server_of_its_own_talks_to_no_other() {
     );
 }
 
+/// Compose files leave it empty. Taken for the folder that one stands in, it would lead to whoever wrote there.
+#[tokio::test]
+async fn an_empty_data_directory_is_none() {
+    let (home, here) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let planted = json!({ "pid": 1, "url": url, "version": "0" });
+    std::fs::write(here.path().join("server.json"), planted.to_string()).expect("written");
+    let lock = std::fs::File::create(here.path().join("ash.lock")).expect("made");
+    lock.lock().expect("locked");
+    let mut command = Command::new(ash());
+    command.args(["session", "list"]).current_dir(&here).stdin(Stdio::null());
+    command
+        .env("HOME", home.path())
+        .env("ASH_DATA_DIR", "")
+        .env_remove("ASH_SERVER_URL")
+        .env_remove("ASH_API_KEY");
+    let (code, _, said) = run(command).await;
+    assert!(code == Some(9) && said.contains("no server of yours"), "{said}");
+    listener.set_nonblocking(true).expect("set");
+    assert!(listener.accept().is_err(), "the planted one was called");
+}
+
 #[tokio::test]
 async fn the_command_line_says_what_is() {
     let server = Server::start().await;

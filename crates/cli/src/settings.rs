@@ -59,7 +59,9 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 /// Where a local server keeps its data.
 pub(crate) fn data_dir() -> Option<PathBuf> {
-    std::env::var_os("ASH_DATA_DIR").map(PathBuf::from).or_else(|| home().map(|home| home.join(".ash")))
+    // Empty, as compose files leave it: the server takes that for unset too.
+    let named = std::env::var_os("ASH_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    named.or_else(|| home().map(|home| home.join(".ash")))
 }
 
 fn config_path() -> Option<PathBuf> {
