@@ -4,6 +4,7 @@ mod compaction;
 pub mod embedded_log;
 mod fact;
 mod failure;
+mod forwarding_headers;
 mod ids;
 mod image;
 mod log_cursor;
@@ -29,6 +30,7 @@ pub use fact::{
     TurnOutcome, UnsavedPath, WorkspaceRewind,
 };
 pub use failure::{FailureKind, Problem};
+pub use forwarding_headers::{is_forwarding_header, normalized_header_name};
 pub use ids::{
     AgentName, BadName, Epoch, EventSeq, Image, Incarnation, OwnerId, PermissionId, SessionId, SessionRowId,
     Slug, TenantId, TurnId, WorkspaceId,

@@ -1,5 +1,6 @@
 //! Which headers pass. Pure. What comes from inside is hostile, and what comes back is for the model's caller only.
 
+use ash_model::{is_forwarding_header, normalized_header_name};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 
 /// Between two neighbours only (RFC 9110, 7.6.1), with what older software says in their place.
@@ -9,9 +10,6 @@ const HOP_BY_HOP: [&str; 7] =
 /// Who calls is ours to say.
 const CALLER_IDENTITY: [&str; 7] =
     ["authorization", "x-api-key", "api-key", "openai-organization", "openai-project", "cookie", "cookie2"];
-
-/// Where to, and on whose behalf.
-const DESTINATION: [&str; 4] = ["host", "forwarded", "via", "x-real-ip"];
 
 /// Ask some servers for another method or path than the one we looked at.
 const OVERRIDES: [&str; 5] =
@@ -24,20 +22,17 @@ const FRAMING: [&str; 3] = ["content-length", "expect", "accept-encoding"];
 /// What of a request may go out.
 pub(super) fn request_headers(from: &HeaderMap) -> HeaderMap {
     passed(from, |name| {
-        let lists = [&HOP_BY_HOP[..], &CALLER_IDENTITY, &DESTINATION, &OVERRIDES, &FRAMING];
-        !lists.iter().any(|list| list.contains(&name)) && !is_of_a_proxy(name)
+        may_be_added(name) && !CALLER_IDENTITY.contains(&normalized_header_name(name).as_str())
     })
 }
 
 /// Whether a policy may add a header of this name to each call. Who calls is the policy's to say; where to, on whose
 /// behalf and how the connection is used is not.
 pub(super) fn may_be_added(name: &str) -> bool {
-    let lists = [&HOP_BY_HOP[..], &DESTINATION, &OVERRIDES, &FRAMING];
-    !lists.iter().any(|list| list.contains(&name)) && !is_of_a_proxy(name)
-}
-
-fn is_of_a_proxy(name: &str) -> bool {
-    name.starts_with("proxy-") || name.starts_with("x-forwarded-")
+    let name = normalized_header_name(name);
+    let lists = [&HOP_BY_HOP[..], &OVERRIDES, &FRAMING];
+    let is_listed = lists.iter().any(|list| list.contains(&name.as_str()));
+    !(is_listed || name == "host" || name.starts_with("proxy-") || is_forwarding_header(&name))
 }
 
 /// What an agent needs of an answer: how to read it, its name for a complaint, and when to ask again. Everything else
@@ -119,6 +114,11 @@ mod tests {
             "expect",
             "x-http-method-override",
             "x-original-url",
+            "x_forwarded_for",
+            "x_http_method_override",
+            "x-client-ip",
+            "true-client-ip",
+            "x-original-host",
         ] {
             assert!(!may_be_added(name), "{name}");
         }
@@ -138,6 +138,11 @@ mod tests {
             ("forwarded", "for=1.2.3.4"),
             ("x-forwarded-host", "evil"),
             ("x-http-method-override", "DELETE"),
+            ("x_http_method_override", "DELETE"),
+            ("x_api_key", "mine"),
+            ("x_forwarded_for", "1.2.3.4"),
+            ("cf-connecting-ip", "1.2.3.4"),
+            ("content_length", "5"),
             ("x-original-url", "/v1/organizations"),
             ("connection", "close, X-Private"),
             ("x-private", "1"),

@@ -4,8 +4,6 @@ use super::PeerAddresses;
 use axum::http::HeaderMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Headers by which a proxy says that it passes on what another client sent.
-const FORWARDING: [&str; 4] = ["forwarded", "via", "x-real-ip", "x-forwarded-"];
 /// TCP_ESTABLISHED. A socket that its owner closed is nobody's, and is listed as root's.
 const ESTABLISHED: &str = "01";
 
@@ -16,8 +14,7 @@ pub(crate) fn is_own_user(peer: Option<PeerAddresses>, headers: &HeaderMap) -> b
 }
 
 fn comes_straight(remote: SocketAddr, headers: &HeaderMap) -> bool {
-    let is_forwarded =
-        headers.keys().any(|name| FORWARDING.iter().any(|start| name.as_str().starts_with(start)));
+    let is_forwarded = headers.keys().any(|name| ash_model::is_forwarding_header(name.as_str()));
     remote.ip().to_canonical().is_loopback() && !is_forwarded
 }
 
@@ -69,7 +66,9 @@ mod tests {
             let peer = PeerAddresses { remote, local: socket.local_addr().ok() };
             assert!(is_own_user(Some(peer), &HeaderMap::new()), "{host}");
             assert!(!is_own_user(Some(PeerAddresses { local: None, ..peer }), &HeaderMap::new()));
-            for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "via", "x-real-ip"] {
+            for name in
+                ["forwarded", "x-forwarded-for", "x_forwarded_host", "via", "x-real-ip", "cf-connecting-ip"]
+            {
                 let headers = [(name.parse().expect("a name"), HeaderValue::from_static("x"))];
                 assert!(!is_own_user(Some(peer), &headers.into_iter().collect()), "{name}");
             }
