@@ -112,7 +112,8 @@ impl UsageTotal {
     pub fn add(&mut self, used: &UsageIncrement) {
         self.usage = self.usage.saturating_add(used.usage);
         self.nano_usd = self.nano_usd.saturating_add(used.nano_usd.unwrap_or(0));
-        self.unpriced |= used.nano_usd.is_none() && !used.usage.is_zero();
+        // The shim may say no more than that the model was another one, whose price nobody knows.
+        self.unpriced |= used.nano_usd.is_none() && (used.routed || !used.usage.is_zero());
         self.rounds += u64::from(used.first && !used.helper);
     }
 

@@ -145,7 +145,8 @@ impl UsageMeter {
         self.turn.usage.is_zero().then(|| UsageIncrement { helper: true, ..when.used(model, usage) })
     }
 
-    /// The larger figure of each answer counts, whoever tells of it.
+    /// The larger figure of each answer counts, whoever tells of it, by the price of the model that the answer names: an
+    /// agent that names a cheaper one first pays the difference.
     fn routed(
         &self,
         id: String,
@@ -154,14 +155,22 @@ impl UsageMeter {
         when: UsageContext<'_>,
     ) -> Option<UsageIncrement> {
         let known = self.known.iter().rev().find(|known| known.id == id);
-        let (model, helper) = match known {
-            Some(known) => (known.model.clone(), known.helper),
-            None if model.is_empty() => (self.model.clone(), true),
-            None => (model, true),
+        let price = |model: &str| when.prices.price_of(model);
+        let model = match known {
+            Some(known) if model.is_empty() || price(&known.model) == price(&model) => known.model.clone(),
+            None if model.is_empty() => self.model.clone(),
+            Some(_) | None => model,
         };
         let more = usage.saturating_sub(known.map(|known| known.usage).unwrap_or_default());
+        let helper = known.is_none_or(|known| known.helper);
         let used = UsageIncrement { helper, routed: true, message: Some(id), ..when.used(model, more) };
-        (!more.is_zero()).then_some(used)
+        let Some(known) = known.filter(|known| known.model != used.model) else {
+            return (!more.is_zero()).then_some(used);
+        };
+        let cost = |model: &str| price(model).map_or(0, |price| price.cost_of(&known.usage));
+        let owed = cost(&used.model).saturating_sub(cost(&known.model));
+        let nano_usd = used.nano_usd.map(|more| more.saturating_add(owed));
+        Some(UsageIncrement { nano_usd, ..used })
     }
 
     /// What the agent counted itself since its last sum, and no line told of: what helpers said, and requests beside the
@@ -214,6 +223,9 @@ impl UsageMeter {
         match known.iter_mut().rev().find(|known| known.id == id) {
             Some(known) => {
                 known.usage = known.usage.saturating_add(used.usage);
+                if used.routed {
+                    known.model.clone_from(&used.model);
+                }
                 if !used.routed && !known.reported_by_agent {
                     (known.reported_by_agent, known.helper) = (true, used.helper);
                 }
@@ -475,6 +487,37 @@ mod tests {
             routed("a", usage(100, 30)),
         ]);
         assert_eq!(facts.len(), 1, "no news is no fact: {facts:?}");
+    }
+
+    #[test]
+    fn an_answer_is_priced_by_the_model_that_it_names_itself() {
+        let (cheap, dear) = ("claude-haiku-5-5", "claude-opus-5-5");
+        let answer = |model: &str, used| UsageReport::Answer {
+            id: "a".into(),
+            model: model.into(),
+            helper: false,
+            usage: used,
+            end: None,
+        };
+        let routed =
+            |model: &str, used| UsageReport::Routed { id: "a".into(), model: model.into(), usage: used };
+        let cost = ModelPrices::default().price_of(dear).expect("listed").cost_of(&usage(100, 30));
+        for reports in [
+            vec![answer(cheap, usage(0, 0)), routed(dear, usage(100, 30))],
+            vec![answer(cheap, usage(100, 30)), routed(dear, usage(100, 30))],
+            vec![answer(cheap, usage(100, 1)), routed(dear, usage(100, 2)), answer(cheap, usage(100, 30))],
+            vec![routed(dear, usage(100, 30)), answer(cheap, usage(100, 30)), routed(dear, usage(100, 30))],
+        ] {
+            let (meter, facts) = heard(reports.clone());
+            assert_eq!((meter.session.usage, meter.session.nano_usd), (usage(100, 30), cost), "{reports:?}");
+            assert_eq!(meter.session.rounds, 1, "{facts:?}");
+        }
+        // One whose price nobody knows is noticed, whatever the agent calls it.
+        let (meter, _) = heard([answer(cheap, usage(100, 30)), routed("stranger", usage(100, 30))]);
+        assert!(meter.session.unpriced);
+        // A service that names none says nothing against the agent.
+        let (meter, _) = heard([answer(dear, usage(100, 1)), routed("", usage(100, 30))]);
+        assert_eq!(meter.session.nano_usd, cost);
     }
 
     #[test]

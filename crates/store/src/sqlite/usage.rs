@@ -19,7 +19,8 @@ pub(super) async fn add(
     used: &UsageIncrement,
     at: Timestamp,
 ) -> Result<()> {
-    if used.usage.is_zero() && !used.first {
+    // What passed the shim may change the price alone.
+    if used.usage.is_zero() && !used.first && !used.routed {
         return Ok(());
     }
     query(
