@@ -10,6 +10,7 @@ mod rate_limit;
 mod refusal;
 mod route;
 mod usage_account;
+mod utf8;
 
 use std::{
     collections::BTreeMap,

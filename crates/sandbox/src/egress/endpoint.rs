@@ -34,6 +34,17 @@ impl ModelEndpoint {
         }
     }
 
+    /// Whether a stream says what it used only if it is asked to.
+    pub(super) fn counts_streams_on_request(self) -> bool {
+        match self {
+            ModelEndpoint::ChatCompletions => true,
+            ModelEndpoint::Messages
+            | ModelEndpoint::CountTokens
+            | ModelEndpoint::Responses
+            | ModelEndpoint::Models => false,
+        }
+    }
+
     /// `path` is the one beneath the upstream's own, which ends with `/v1` or a deployment where the dialect has these.
     pub(super) fn of(dialect: Option<ModelApiDialect>, method: &Method, path: &str) -> Option<ModelEndpoint> {
         let of_dialect = |dialect| match dialect {

@@ -1,18 +1,25 @@
 //! Reads a few values out of JSON as it passes, in whatever pieces it comes, without keeping the rest. Pure.
 
+use std::fmt;
+
 use ash_model::TokenUsage;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 use serde_json::Value;
 
 /// Of one value that is kept: an id, a model's name, or what was used.
 const MAX_VALUE: usize = 16 << 10;
-const MAX_KEY: usize = 64;
+/// A name that is looked for has at most 21 characters, each of which may be written as an escape of six.
+const MAX_KEY: usize = 160;
 /// Brackets within more than this are counted alone.
 const MAX_DEPTH: usize = 128;
 
 /// Objects in whose fields an answer may describe itself.
 const WRAPPERS: [&str; 2] = ["message", "response"];
 /// What a model writes, in all dialects: its length is all there is to go by when an answer breaks off.
-const TEXTS: [&str; 9] = [
+const TEXTS: [&str; 12] = [
     "text",
     "thinking",
     "partial_json",
@@ -22,6 +29,10 @@ const TEXTS: [&str; 9] = [
     "reasoning",
     "delta",
     "refusal",
+    // Thoughts that are not shown come encrypted, and are about as long.
+    "data",
+    "signature",
+    "encrypted_content",
 ];
 
 /// What a JSON text says about itself.
@@ -36,6 +47,20 @@ pub(super) struct ScannedFields {
     pub(super) text: u64,
     /// The outermost object says so, in any way that a service could take for a yes.
     pub(super) is_background: bool,
+    pub(super) is_streamed: bool,
+    /// Of `stream_options`: whether all that it says is to count the tokens. None: it is not there.
+    pub(super) includes_usage: Option<bool>,
+    /// The most tokens that the answer may have, in all its choices.
+    pub(super) max_output: Option<u64>,
+    pub(super) choices: Option<u64>,
+    pub(super) has_stored_input: bool,
+}
+
+impl ScannedFields {
+    /// A chat completion would come in pieces that do not say what it used.
+    pub(super) fn streams_without_usage(&self) -> bool {
+        self.is_streamed && self.includes_usage != Some(true)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,6 +70,11 @@ enum ScannedFieldName {
     Usage,
     Kind,
     Background,
+    Stream,
+    StreamOptions,
+    MaxOutput,
+    Choices,
+    StoredInput,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -190,7 +220,15 @@ impl JsonScanner {
             b"model" => ScannedFieldName::Model,
             b"usage" => ScannedFieldName::Usage,
             b"type" if depth == 1 => ScannedFieldName::Kind,
-            b"background" if depth == 1 => ScannedFieldName::Background,
+            key if depth == 1 => match question_field(key) {
+                // Some would read it, and others not.
+                Some(ScannedFieldName::StreamOptions) if key != b"stream_options" => {
+                    self.seen.includes_usage = Some(false);
+                    return;
+                }
+                Some(field) => field,
+                None => return,
+            },
             _ => return,
         };
         self.kept.clear();
@@ -208,8 +246,21 @@ impl JsonScanner {
         self.keeping = None;
         // Too long to be meant, or no JSON.
         let value = serde_json::from_slice::<Value>(&self.kept).ok();
-        if field == ScannedFieldName::Background {
-            self.seen.is_background |= !matches!(value, Some(Value::Bool(false) | Value::Null));
+        let is_yes = !matches!(value, Some(Value::Bool(false) | Value::Null));
+        match field {
+            ScannedFieldName::Background => self.seen.is_background |= is_yes,
+            ScannedFieldName::Stream => self.seen.is_streamed |= is_yes,
+            ScannedFieldName::StoredInput => self.seen.has_stored_input |= is_yes,
+            ScannedFieldName::StreamOptions => {
+                let includes = serde_json::from_slice::<StreamOptions>(&self.kept).is_ok_and(|asked| asked.0);
+                self.seen.includes_usage = Some(includes && self.seen.includes_usage != Some(false));
+            }
+            ScannedFieldName::Id
+            | ScannedFieldName::Model
+            | ScannedFieldName::Usage
+            | ScannedFieldName::Kind
+            | ScannedFieldName::MaxOutput
+            | ScannedFieldName::Choices => {}
         }
         let Some(value) = value else { return };
         let text = || value.as_str().filter(|text| text.len() <= 256).map(str::to_owned);
@@ -218,8 +269,59 @@ impl JsonScanner {
             ScannedFieldName::Model => self.seen.model = text().or(self.seen.model.take()),
             ScannedFieldName::Kind => self.seen.kind = text(),
             ScannedFieldName::Usage if value.is_object() => self.seen.usage = Some(usage(&value)),
-            ScannedFieldName::Usage | ScannedFieldName::Background => {}
+            ScannedFieldName::MaxOutput => self.seen.max_output = self.seen.max_output.max(value.as_u64()),
+            ScannedFieldName::Choices => self.seen.choices = self.seen.choices.max(value.as_u64()),
+            ScannedFieldName::Usage
+            | ScannedFieldName::Background
+            | ScannedFieldName::Stream
+            | ScannedFieldName::StreamOptions
+            | ScannedFieldName::StoredInput => {}
         }
+    }
+}
+
+/// Some services do not tell upper case from lower case in names.
+fn question_field(key: &[u8]) -> Option<ScannedFieldName> {
+    const FIELDS: [(&str, ScannedFieldName); 10] = [
+        ("background", ScannedFieldName::Background),
+        ("stream", ScannedFieldName::Stream),
+        ("stream_options", ScannedFieldName::StreamOptions),
+        ("n", ScannedFieldName::Choices),
+        // How many tokens an answer may have, in all dialects.
+        ("max_tokens", ScannedFieldName::MaxOutput),
+        ("max_completion_tokens", ScannedFieldName::MaxOutput),
+        ("max_output_tokens", ScannedFieldName::MaxOutput),
+        // What else goes in, which the service keeps.
+        ("previous_response_id", ScannedFieldName::StoredInput),
+        ("conversation", ScannedFieldName::StoredInput),
+        ("prompt", ScannedFieldName::StoredInput),
+    ];
+    let found = FIELDS.iter().find(|(name, _)| key.eq_ignore_ascii_case(name.as_bytes()));
+    found.map(|(_, field)| *field)
+}
+
+/// Whether they ask for the usage, however often they say so: services differ in which of two fields of one name counts.
+struct StreamOptions(bool);
+
+impl<'de> Deserialize<'de> for StreamOptions {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = StreamOptions;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<StreamOptions, A::Error> {
+                let (mut said, mut all) = (false, true);
+                while let Some((name, value)) = fields.next_entry::<String, Value>()? {
+                    if name.eq_ignore_ascii_case("include_usage") {
+                        (said, all) = (said || name == "include_usage", all && value == Value::Bool(true));
+                    }
+                }
+                Ok(StreamOptions(said && all))
+            }
+        }
+        from.deserialize_map(Fields)
     }
 }
 
@@ -344,6 +446,49 @@ mod tests {
         ] {
             assert!(!scanned(text, 3).is_background, "{text}");
         }
+    }
+
+    #[test]
+    fn a_stream_without_usage_is_seen_however_it_is_asked_for() {
+        let spaces = " ".repeat(2 * MAX_VALUE);
+        for text in [
+            r#"{"stream": true}"#,
+            r#"{"stream": 1, "stream_options": {}}"#,
+            r#"{"STREAM": true, "stream_options": {"include_usage": "true"}}"#,
+            r#"{"str\u0065am": true, "stream_options": null}"#,
+            r#"{"stream": false, "stream": true, "stream_options": {"Include_Usage": true}}"#,
+            r#"{"stream": true, "Stream_Options": {"include_usage": true}}"#,
+            r#"{"stream": true, "stream_options": {"include_usage": true, "include_usage": false}}"#,
+            r#"{"stream": true, "stream_options": {"include_usage": true}, "stream_options": {}}"#,
+            r#"{"stream": true, "stream_options": {}, "stream_options": {"include_usage": true}}"#,
+            r#"{"stream": true, "x": {"stream_options": {"include_usage": true}}}"#,
+            &format!(r#"{{"stream": true, "stream_options": {{{spaces}"include_usage": true}}}}"#),
+        ] {
+            for step in [1, 7, text.len()] {
+                assert!(scanned(text, step).streams_without_usage(), "{text}");
+            }
+        }
+        let escaped: String = "stream_options".bytes().map(|byte| format!("\\u{byte:04x}")).collect();
+        for text in [
+            "{}",
+            r#"{"stream": false}"#,
+            r#"{"x": [{"stream": true}]}"#,
+            r#"{"stream_options": {"include_usage": true, "x": [1]}, "stream": true}"#,
+            &format!(r#"{{"stream": true, "{escaped}": {{"include_usage": true}}}}"#),
+        ] {
+            assert!(!scanned(text, 3).streams_without_usage(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_most_that_an_answer_may_have_is_seen() {
+        let of = |text: &str| scanned(text, 5).max_output;
+        assert_eq!(of(r#"{"max_tokens": 7, "max_completion_tokens": 9, "n": 2}"#), Some(9));
+        assert_eq!(of(r#"{"max_output_tokens": 3, "metadata": {"max_tokens": 100}}"#), Some(3));
+        assert_eq!(of(r#"{"max_tokens": -1}"#), None);
+        assert_eq!(scanned(r#"{"n": 4}"#, 2).choices, Some(4));
+        assert!(scanned(r#"{"previous_response_id": "r"}"#, 2).has_stored_input);
+        assert!(!scanned(r#"{"previous_response_id": null}"#, 2).has_stored_input);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::{
     Method, Request, Response, StatusCode, Version,
     body::{Body as _, Frame, Incoming, SizeHint},
-    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING},
     server::conn::http1,
     service::service_fn,
 };
@@ -37,8 +37,9 @@ use super::{
     endpoint::ModelEndpoint,
     header_filter,
     rate_limit::RequestRateLimiter,
-    refusal::{EgressRefusal, InBackground, RequestBodyTooLong},
+    refusal::{EgressRefusal, InBackground, NotUtf8, RequestBodyTooLong, UncountedStream},
     route::EgressRoute,
+    utf8::Utf8Check,
 };
 
 /// Of one socket. More wait in its queue.
@@ -195,11 +196,26 @@ fn admit(
     let route = route.ok_or(EgressRefusal::NoRoute)?;
     let (url, endpoint) = route.admit(&head.method, &head.uri)?;
     let is_compressed = head.headers.get_all(CONTENT_ENCODING).iter().any(|name| name != "identity");
+    // What its body asks for could not be read.
     if endpoint.has_background() && is_compressed {
-        // What its body asks for could not be read.
         return Err(EgressRefusal::Background);
     }
+    if endpoint.costs() && (is_compressed || has_other_charset(&head.headers)) {
+        return Err(EgressRefusal::Encoding);
+    }
     Ok((route, url, endpoint))
+}
+
+fn has_other_charset(headers: &HeaderMap) -> bool {
+    let is_other = |value: &str| {
+        let parameters = value.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+        let mut charsets = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+        charsets.any(|(_, name)| {
+            let name = name.trim().trim_matches('"');
+            !["utf-8", "utf8"].iter().any(|fine| name.eq_ignore_ascii_case(fine))
+        })
+    };
+    headers.get_all(CONTENT_TYPE).iter().any(|value| value.to_str().map_or(true, is_other))
 }
 
 fn admit_answer(
@@ -368,14 +384,15 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// A request's body on its way out: no more than it may be, nothing that asks for work in the background, and no trailers,
-/// which would be headers that nobody has looked at. What has not been sent when it is dropped goes `back`.
+/// A request's body on its way out: no more than it may be, nothing whose use could not be counted, and no trailers, which
+/// would be headers that nobody has looked at. What has not been sent when it is dropped goes `back`.
 struct LimitedRequestBody {
     incoming: Option<Incoming>,
     left: u64,
     back: Option<oneshot::Sender<Incoming>>,
     question: SharedRequestScan,
     endpoint: ModelEndpoint,
+    utf8: Utf8Check,
 }
 
 impl LimitedRequestBody {
@@ -386,9 +403,37 @@ impl LimitedRequestBody {
     ) -> (Self, oneshot::Receiver<Incoming>) {
         let (back, unsent) = oneshot::channel();
         (
-            Self { incoming: Some(incoming), left: MAX_BODY_BYTES, back: Some(back), question, endpoint },
+            Self {
+                incoming: Some(incoming),
+                left: MAX_BODY_BYTES,
+                back: Some(back),
+                question,
+                endpoint,
+                utf8: Utf8Check::default(),
+            },
             unsent,
         )
+    }
+
+    /// Whether what was heard of it until now may be passed on.
+    fn look_at(
+        &mut self,
+        data: &[u8],
+        is_last: bool,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if self.endpoint.costs() && !(self.utf8.push(data) && (!is_last || self.utf8.is_whole())) {
+            return Err(NotUtf8.into());
+        }
+        let mut question = self.question.lock().unwrap_or_else(PoisonError::into_inner);
+        question.push(data, is_last);
+        let seen = &question.scanner.seen;
+        if seen.is_background && self.endpoint.has_background() {
+            return Err(InBackground.into());
+        }
+        if is_last && seen.streams_without_usage() && self.endpoint.counts_streams_on_request() {
+            return Err(UncountedStream.into());
+        }
+        Ok(())
     }
 }
 
@@ -402,20 +447,13 @@ impl hyper::body::Body for LimitedRequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx)).transpose()?;
-        let Some(Ok(data)) = frame.map(Frame::into_data) else {
-            self.question.lock().unwrap_or_else(PoisonError::into_inner).whole = true;
-            return Poll::Ready(None);
-        };
-        let is_last = self.is_end_stream();
-        let is_background = {
-            let mut question = self.question.lock().unwrap_or_else(PoisonError::into_inner);
-            question.push(&data, is_last);
-            question.scanner.seen.is_background
-        };
+        let data = frame.map(Frame::into_data).and_then(Result::ok);
+        let is_last = data.is_none() || self.is_end_stream();
         // Its end is held back, so that the service does not work for what it has got of it.
-        if is_background && self.endpoint.has_background() {
-            return Poll::Ready(Some(Err(InBackground.into())));
+        if let Err(refused) = self.look_at(data.as_deref().unwrap_or_default(), is_last) {
+            return Poll::Ready(Some(Err(refused)));
         }
+        let Some(data) = data else { return Poll::Ready(None) };
         match self.left.checked_sub(data.len() as u64) {
             Some(left) => {
                 self.left = left;

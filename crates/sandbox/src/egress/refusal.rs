@@ -21,6 +21,16 @@ pub(super) struct RequestBodyTooLong;
 #[error("the body asks for work in the background")]
 pub(super) struct InBackground;
 
+/// A body asks for a stream that does not say what it used.
+#[derive(Debug, thiserror::Error)]
+#[error("the body asks for a stream without its usage")]
+pub(super) struct UncountedStream;
+
+/// A body could be read in more than one way.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is not text in UTF-8")]
+pub(super) struct NotUtf8;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EgressRefusal {
     NoRoute,
@@ -29,6 +39,9 @@ pub(super) enum EgressRefusal {
     Endpoint(Option<ModelApiDialect>),
     /// The answer would come at once and not say what the work uses.
     Background,
+    UncountedStream,
+    /// What it asks for cannot be seen.
+    Encoding,
     /// How many whole seconds until there is room again.
     RateLimited {
         seconds: u64,
@@ -59,6 +72,10 @@ impl EgressRefusal {
             Self::TooLarge
         } else if cause.is::<InBackground>() {
             Self::Background
+        } else if cause.is::<UncountedStream>() {
+            Self::UncountedStream
+        } else if cause.is::<NotUtf8>() {
+            Self::Encoding
         } else if error.is_timeout() && !error.is_connect() {
             Self::Timeout
         } else if error.is_timeout() {
@@ -76,9 +93,9 @@ impl EgressRefusal {
             Self::NoRoute | Self::SessionLeft => StatusCode::SERVICE_UNAVAILABLE,
             Self::BudgetExhausted { .. } => StatusCode::PAYMENT_REQUIRED,
             Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            Self::Endpoint(_) | Self::Background => StatusCode::FORBIDDEN,
+            Self::Endpoint(_) | Self::Background | Self::UncountedStream => StatusCode::FORBIDDEN,
             Self::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Target(_) => StatusCode::BAD_REQUEST,
+            Self::Target(_) | Self::Encoding => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unreachable { .. } | Self::UnframedBody | Self::Upgrade => StatusCode::BAD_GATEWAY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
@@ -87,8 +104,8 @@ impl EgressRefusal {
 
     fn kind(&self) -> &'static str {
         match self {
-            Self::OldHttp | Self::Target(_) => "invalid_request_error",
-            Self::Endpoint(_) | Self::Background => "permission_error",
+            Self::OldHttp | Self::Target(_) | Self::Encoding => "invalid_request_error",
+            Self::Endpoint(_) | Self::Background | Self::UncountedStream => "permission_error",
             Self::RateLimited { .. } => "rate_limit_error",
             Self::TooLarge => "request_too_large",
             Self::Timeout => "timeout_error",
@@ -120,6 +137,13 @@ impl EgressRefusal {
             Self::Background => "This request is not passed on: with `background` the service works on after its \
                                  answer, and what it uses could not be counted. Send it without `background`, \
                                  and not compressed."
+                .to_owned(),
+            Self::UncountedStream => "This request is not passed on: a stream says what it used only if it is asked \
+                                      to. Add `stream_options: {\"include_usage\": true}`, or send it without \
+                                      `stream`."
+                .to_owned(),
+            Self::Encoding => "The body is not passed on: it must be text in UTF-8, not compressed, with no other \
+                               charset in its content-type."
                 .to_owned(),
             Self::RateLimited { seconds } => format!(
                 "A sandbox may make {} requests a minute. Try again in {seconds} seconds.",

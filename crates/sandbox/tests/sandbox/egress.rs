@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use ash_model::ModelApiDialect;
-use ash_sandbox::{EgressPolicy, Error, ShimLimits};
+use ash_sandbox::{EgressPolicy, Error, ShimLimits, UsageAllowance};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
@@ -127,9 +127,20 @@ fn policy(upstream: String, key: &str) -> Option<EgressPolicy> {
 }
 
 pub(crate) async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
+    let live = connected_without_allowance(rig, upstream, key).await;
+    allow_unlimited(&live).await;
+    live
+}
+
+pub(crate) async fn connected_without_allowance(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
     let live = rig.launch().await;
     live.remote.set_egress(policy(upstream.url(), key)).await.expect("sent");
     live
+}
+
+async fn allow_unlimited(live: &Live) {
+    let unlimited = UsageAllowance { position: 0, tokens: None, nano_usd: None, prices: None };
+    live.remote.set_allowance(1, Some(unlimited)).await.expect("sent");
 }
 
 fn threads(rig: &Rig) -> usize {
@@ -272,6 +283,7 @@ async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_backgr
         .set_egress(Some(EgressPolicy { dialect: Some(ModelApiDialect::Openai), ..way }))
         .await
         .expect("sent");
+    allow_unlimited(&live).await;
     let ask = |body: &str, path: &str| {
         format!("printf %s '{body}' | {CURL} -w ' %{{http_code}}' http://localhost{path} -d @-")
     };
@@ -306,6 +318,87 @@ async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_backgr
     }
 }
 
+/// A service counts the tokens of a streamed chat completion only if it is asked to.
+#[tokio::test]
+async fn a_service_never_gets_all_of_a_chat_completion_that_streams_without_its_usage() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = rig.launch().await;
+    let way = policy(format!("{}/v1", upstream.url()), "k").expect("one");
+    let way = EgressPolicy { dialect: Some(ModelApiDialect::Openai), ..way };
+    live.remote.set_egress(Some(way)).await.expect("sent");
+    allow_unlimited(&live).await;
+    let ask = |body: &str, more: &str| {
+        format!(
+            "printf %s '{body}' | {CURL} -w ' %{{http_code}}' http://localhost/chat/completions -d @- {more}"
+        )
+    };
+    let long = "x".repeat(100_000);
+    for (body, more) in [
+        (r#"{"stream":true}"#, ""),
+        (r#"{"stream":true}"#, "-H transfer-encoding:chunked"),
+        (r#"{"Stream":true,"stream_options":{"include_usage":false}}"#, ""),
+        (r#"{"stream":true,"stream_options":{"include_usage":true},"stream_options":null}"#, ""),
+        (&format!(r#"{{"x":"{long}","str\u0065am":true,"stream_options":{{}}}}"#), ""),
+    ] {
+        live.start(script(1, &ask(body, more))).await;
+        let heard = upstream.broken().await;
+        assert!(!heard.ends_with(if more.is_empty() { "}" } else { "0\r\n\r\n" }), "{heard}");
+        let (lines, _) = live.finish().await;
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        assert!(line.contains("permission_error") && line.contains("`stream_options"), "{line}");
+        assert!(line.ends_with(" 403"), "{line}");
+    }
+    for body in [
+        r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
+        r#"{"stream":false,"x":{"stream":true}}"#,
+        r#"{"messages":[]}"#,
+    ] {
+        live.start(script(1, &ask(body, ""))).await;
+        let call = upstream.next().await;
+        assert_eq!(String::from_utf8_lossy(&call.body), body);
+        call.answer("fine").await;
+        assert_eq!(live.finish().await.0, ["fine 200"]);
+    }
+}
+
+/// Services guess the encoding of a body, and could read in it what was not seen on its way.
+#[tokio::test]
+async fn a_question_that_is_not_in_utf_8_is_refused() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let ask = |body: &str, more: &str| {
+        let url = "http://localhost/v1/messages";
+        format!("printf '{body}' | {CURL} -w ' %{{http_code}}' {url} --data-binary @- {more}")
+    };
+    let refused = |lines: &[String]| {
+        let [line] = lines else { panic!("{lines:?}") };
+        assert!(line.contains("invalid_request_error") && line.contains("UTF-8"), "{line}");
+        assert!(line.ends_with(" 400"), "{line}");
+    };
+    for body in [
+        // UTF-16, with a mark and without.
+        "\\377\\376{\\0}\\0",
+        "{\\0}\\0",
+        "{\"a\": \"\\377\"}",
+        // It ends within a character.
+        "{\"a\": \"\\303",
+    ] {
+        live.start(script(1, &ask(body, ""))).await;
+        upstream.broken().await;
+        refused(&live.finish().await.0);
+    }
+    for more in ["-H content-encoding:gzip", "-H \"content-type: application/json; charset=utf-7\""] {
+        refused(&live.run(&ask("{}", more)).await.0);
+    }
+    assert!(upstream.is_quiet().await);
+    live.start(script(1, &ask("{\"a\": \"\\303\\274\"}", "-H \"content-type: text/json;charset=UTF-8\"")))
+        .await;
+    let call = upstream.next().await;
+    assert_eq!(String::from_utf8_lossy(&call.body), "{\"a\": \"ü\"}");
+    call.answer("fine").await;
+    assert_eq!(live.finish().await.0, ["fine 200"]);
+}
+
 #[tokio::test]
 async fn a_deployment_of_azure_is_called_beneath_its_path_with_its_query() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
@@ -314,6 +407,7 @@ async fn a_deployment_of_azure_is_called_beneath_its_path_with_its_query() {
     let azure =
         EgressPolicy { dialect: Some(ModelApiDialect::Azure), ..policy(deployment, "k").expect("one") };
     live.remote.set_egress(Some(azure)).await.expect("sent");
+    allow_unlimited(&live).await;
     for (path, line) in [
         (
             "/chat/completions?api-version=v -d x",
@@ -429,10 +523,10 @@ async fn a_stream_waits_for_a_sandbox_that_is_held_still() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_ends_the_call_at_once() {
+async fn a_caller_that_goes_away_ends_a_call_that_costs_nothing_at_once() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
-    let call_and_be_killed = format!("{CURL} -N http://localhost/v1/messages -d '{{}}'");
+    let call_and_be_killed = format!("{CURL} -N http://localhost/v1/models");
     // Before the answer has begun, and in its middle, when nothing comes that could fail to be passed on.
     for begun in [false, true] {
         live.start(script(1, &call_and_be_killed)).await;
@@ -482,6 +576,7 @@ async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
 
     let upstream = Upstream::new().await;
     live.remote.set_egress(policy(upstream.url(), "sesame")).await.expect("sent");
+    allow_unlimited(&live).await;
     drop(upstream);
     let (lines, exit) = live.run(&large).await;
     let told: serde_json::Value = serde_json::from_str(&lines[0]).expect("json");
@@ -495,6 +590,7 @@ async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = rig.launch().await;
     live.remote.set_egress(policy(upstream.url().replace("http:", "https:"), "sesame")).await.expect("sent");
+    allow_unlimited(&live).await;
     live.start(script(1, &format!("{CURL} -w '%{{http_code}}' http://localhost/v1/messages -d secret")))
         .await;
     let (mut stream, _) = timeout(DEADLINE, upstream.0.accept()).await.expect("in time").expect("accepted");
@@ -576,15 +672,17 @@ async fn large_bodies_pass_and_those_that_are_too_large_do_not() {
     let mut live = connected(&rig, &upstream, "sesame").await;
     live.start(script(
         1,
-        &format!("head -c 5000000 /dev/zero | {CURL} http://localhost/v1/messages --data-binary @-"),
+        &format!(
+            "head -c 5000000 /dev/zero | tr '\\0' x | {CURL} http://localhost/v1/messages --data-binary @-"
+        ),
     ))
     .await;
     let call = upstream.next().await;
-    assert_eq!(call.body, vec![0; 5_000_000]);
+    assert_eq!(call.body, vec![b'x'; 5_000_000]);
     call.answer("taken").await;
     assert_eq!(live.finish().await.0, ["taken"]);
     let too_large = format!(
-        "head -c 68000000 /dev/zero | {CURL} -w '%{{http_code}}' -o /dev/null http://localhost/v1/messages"
+        "head -c 68000000 /dev/zero | tr '\\0' x | {CURL} -w '%{{http_code}}' -o /dev/null http://localhost/v1/messages"
     );
     let (lines, _) = live.run(&format!("{too_large} --data-binary @-")).await;
     assert_eq!(lines.last().map(String::as_str), Some("413"));
