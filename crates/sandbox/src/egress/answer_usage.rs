@@ -14,6 +14,9 @@ use crate::journal::ModelUsage;
 
 /// About so many bytes are a token, where nothing better is known.
 const BYTES_PER_TOKEN: u64 = 4;
+/// Of an answer that nobody limited, and of what a question names but does not hold.
+const ASSUMED_MAX_OUTPUT: u64 = 32_000;
+const ASSUMED_STORED_TOKENS: u64 = 200_000;
 const DATA: &[u8] = b"data:";
 const DONE: &[u8] = b"[DONE]";
 /// Of a line, to tell which it is.
@@ -52,11 +55,41 @@ pub(super) struct OutgoingRequestScan {
 }
 
 impl OutgoingRequestScan {
-    pub(super) fn push(&mut self, bytes: &[u8], is_last: bool) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
         self.scanner.push(bytes);
-        self.whole |= is_last;
     }
+
+    fn input_tokens(&self) -> u64 {
+        tokens(self.bytes)
+    }
+
+    /// The most that it may have used, by what it asks for.
+    fn most(&self) -> TokenUsage {
+        let seen = &self.scanner.seen;
+        let stored = if seen.has_stored_input { ASSUMED_STORED_TOKENS } else { 0 };
+        let output = seen.max_output.unwrap_or(ASSUMED_MAX_OUTPUT);
+        TokenUsage {
+            input_tokens: self.input_tokens().saturating_add(stored),
+            output_tokens: output.saturating_mul(seen.choices.unwrap_or(1).max(1)),
+            ..TokenUsage::default()
+        }
+    }
+}
+
+fn tokens(bytes: u64) -> u64 {
+    bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// How an answer came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnswerEnd {
+    /// As the service meant it.
+    Whole,
+    /// The connection to the service broke.
+    BrokenOff,
+    /// We stopped reading: the service may have gone on, so that what came says little of what was used.
+    Abandoned,
 }
 
 pub(super) type SharedRequestScan = Arc<Mutex<OutgoingRequestScan>>;
@@ -79,7 +112,7 @@ struct SseLineScanner {
     data: Option<JsonScanner>,
 }
 
-/// One answer. Dropped before its end it was cut off, and counts as far as it came.
+/// One answer. Dropped before its end it counts as the most that it may have used.
 #[derive(Debug)]
 pub(super) struct AnswerUsageReader {
     till: Option<UsageRecorder>,
@@ -191,8 +224,8 @@ impl AnswerUsageReader {
         }
     }
 
-    /// The answer is over, as the service meant it, or because a connection broke.
-    pub(super) fn finish(&mut self, torn: bool) {
+    /// The answer is over.
+    pub(super) fn finish(&mut self, end: AnswerEnd) {
         if self.till.is_none() {
             return;
         }
@@ -211,7 +244,7 @@ impl AnswerUsageReader {
         }
         match self.is_final {
             true => self.record_if_final(),
-            false => self.record(self.estimated(), torn),
+            false => self.record(self.estimated(end), end != AnswerEnd::Whole),
         }
         self.discard();
     }
@@ -223,13 +256,23 @@ impl AnswerUsageReader {
         }
     }
 
-    /// Where the service did not say what was used: what was asked and what came, by their length.
-    fn estimated(&self) -> TokenUsage {
-        let tokens = |bytes: u64| bytes.div_ceil(BYTES_PER_TOKEN);
+    /// Where the service did not say what was used: what was asked and what came, by their length, and at least what may
+    /// have been used if we did not hear the end.
+    fn estimated(&self, end: AnswerEnd) -> TokenUsage {
         let written = if self.unreadable { self.bytes } else { self.text };
-        let input = if self.usage.is_zero() { tokens(self.asked().bytes) } else { 0 };
-        let estimate =
-            TokenUsage { input_tokens: input, output_tokens: tokens(written), ..TokenUsage::default() };
+        let came = TokenUsage {
+            input_tokens: self.asked().input_tokens(),
+            output_tokens: tokens(written),
+            ..TokenUsage::default()
+        };
+        let mut estimate = match end {
+            AnswerEnd::Whole | AnswerEnd::BrokenOff => came,
+            AnswerEnd::Abandoned => larger(came, self.asked().most()),
+        };
+        if !self.usage.is_zero() {
+            // The service has said what went in.
+            estimate.input_tokens = 0;
+        }
         larger(self.usage, estimate).clamped()
     }
 
@@ -253,7 +296,7 @@ impl AnswerUsageReader {
 
 impl Drop for AnswerUsageReader {
     fn drop(&mut self) {
-        self.finish(true);
+        self.finish(AnswerEnd::Abandoned);
     }
 }
 
@@ -289,7 +332,7 @@ mod tests {
     use crate::egress::usage_account::UsageAllowance;
 
     /// What is recorded of an answer that comes in pieces of a length, and then ends or breaks off.
-    fn read(endpoint: ModelEndpoint, kind: &str, text: &str, step: usize, torn: bool) -> Vec<ModelUsage> {
+    fn read(endpoint: ModelEndpoint, kind: &str, text: &str, step: usize, end: AnswerEnd) -> Vec<ModelUsage> {
         let account = Arc::new(Mutex::new(UsageAccount::default()));
         account.lock().expect("open").set(Some(UsageAllowance {
             position: 0,
@@ -305,9 +348,9 @@ mod tests {
         let mut reading = AnswerUsageReader::new(till, endpoint, Arc::new(Mutex::new(asked)));
         reading.begin(kind, true);
         text.as_bytes().chunks(step.max(1)).for_each(|piece| reading.push(piece));
-        match torn {
-            true => drop(reading),
-            false => reading.finish(false),
+        match end {
+            AnswerEnd::Abandoned => drop(reading),
+            AnswerEnd::Whole | AnswerEnd::BrokenOff => reading.finish(end),
         }
         let mut records = Vec::new();
         account.lock().expect("open").flush(|queue| {
@@ -330,12 +373,13 @@ mod tests {
     #[test]
     fn a_stream_of_messages_counts_from_its_first_event_and_with_what_it_came_to() {
         for step in [1, 13, 10_000] {
-            let records = read(ModelEndpoint::Messages, "text/event-stream", EVENTS, step, false);
+            let records = read(ModelEndpoint::Messages, "text/event-stream", EVENTS, step, AnswerEnd::Whole);
             assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 9), false)], "{step}");
         }
         // Cut off after eight letters, which are two tokens.
         let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
-        let records = read(ModelEndpoint::Messages, "text/event-stream; charset=utf-8", cut, 5, true);
+        let records =
+            read(ModelEndpoint::Messages, "text/event-stream; charset=utf-8", cut, 5, AnswerEnd::BrokenOff);
         assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 2), true)]);
     }
 
@@ -344,16 +388,17 @@ mod tests {
         let text = "data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"12345678\"}}],\"usage\":null}\n\n\
             data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";
         for step in [1, 10_000] {
-            let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", text, step, false);
+            let records =
+                read(ModelEndpoint::ChatCompletions, "text/event-stream", text, step, AnswerEnd::Whole);
             assert_eq!(records, [used("c1", (5, 3), false)], "{step}");
         }
         // Without being asked to, a service says nothing: a hundred tokens went in, by their length.
         let silent =
             &text[..text.find("data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[]").expect("there")];
-        let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, false);
+        let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, AnswerEnd::Whole);
         assert_eq!(records, [used("c1", (100, 2), false)]);
         assert_eq!(
-            read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, true),
+            read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, AnswerEnd::BrokenOff),
             [used("c1", (100, 2), true)]
         );
     }
@@ -363,11 +408,11 @@ mod tests {
         let text = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r1\",\"model\":\"m\",\"usage\":null}}\n\n\
             data: {\"type\":\"response.output_text.delta\",\"delta\":\"1234\"}\n\n\
             data: {\"type\":\"response.completed\",\"response\":{\"id\":\"r1\",\"model\":\"m\",\"output\":[{\"content\":[{\"text\":\"1234\"}]}],\"usage\":{\"input_tokens\":8,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":4}}}\n\n";
-        let records = read(ModelEndpoint::Responses, "text/event-stream", text, 3, false);
+        let records = read(ModelEndpoint::Responses, "text/event-stream", text, 3, AnswerEnd::Whole);
         assert_eq!(records, [used("r1", (8, 4), false)]);
         let cut = &text[..text.find("data: {\"type\":\"response.completed").expect("there")];
         assert_eq!(
-            read(ModelEndpoint::Responses, "text/event-stream", cut, 3, true),
+            read(ModelEndpoint::Responses, "text/event-stream", cut, 3, AnswerEnd::BrokenOff),
             [used("r1", (100, 1), true)]
         );
     }
@@ -388,15 +433,35 @@ mod tests {
                 r#"{"id":"a","model":"m","output":[],"usage":{"input_tokens":3,"output_tokens":4}}"#,
             ),
         ] {
-            assert_eq!(read(endpoint, "application/json", text, 4, false), [used("a", (3, 4), false)]);
+            assert_eq!(
+                read(endpoint, "application/json", text, 4, AnswerEnd::Whole),
+                [used("a", (3, 4), false)]
+            );
         }
     }
 
     #[test]
-    fn a_caller_that_hangs_up_before_the_answer_pays_for_the_question() {
-        let records = read(ModelEndpoint::Messages, "application/json", "", 1, true);
+    fn an_answer_that_nobody_heard_to_its_end_counts_as_the_most_that_was_asked_for() {
+        let records = read(ModelEndpoint::Messages, "application/json", "", 1, AnswerEnd::Abandoned);
         let [record] = &records[..] else { panic!("{records:?}") };
-        assert_eq!((record.model.as_str(), record.usage.input_tokens, record.torn), ("asked-for", 100, true));
+        let used = (record.usage.input_tokens, record.usage.output_tokens, record.torn);
+        assert_eq!((record.model.as_str(), used), ("asked-for", (100, ASSUMED_MAX_OUTPUT, true)));
         assert!(record.message.starts_with("unnamed-"), "{record:?}");
+        let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
+        let records = read(ModelEndpoint::Messages, "text/event-stream", cut, 5, AnswerEnd::Abandoned);
+        assert_eq!(records, [used_by_msg_1(1), used_by_msg_1(ASSUMED_MAX_OUTPUT)]);
+        let most = |question: &str| {
+            let mut asked = OutgoingRequestScan::default();
+            asked.push(question.as_bytes());
+            let TokenUsage { input_tokens, output_tokens, .. } = asked.most();
+            (input_tokens, output_tokens)
+        };
+        assert_eq!(most(r#"{"max_tokens":500,"n":3}"#), (6, 1500));
+        let (input, output) = most(r#"{"previous_response_id":"r1","max_output_tokens":9}"#);
+        assert!(input > ASSUMED_STORED_TOKENS && output == 9);
+    }
+
+    fn used_by_msg_1(output: u64) -> ModelUsage {
+        used("msg_1", (7, output), true)
     }
 }

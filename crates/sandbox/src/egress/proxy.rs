@@ -1,8 +1,8 @@
 //! The thread that carries requests out and answers in. Nothing is gathered up: a chunk goes on when it comes,
-//! and whoever reads slowly slows the other side down. Whichever side breaks off, the other one is told.
+//! and whoever reads slowly slows the other side down. If the service breaks off, the caller is told. If the caller breaks
+//! off, the rest of an answer that costs something is read without it, so that what was used is counted.
 
 use std::{
-    convert::Infallible,
     io,
     net::{IpAddr, SocketAddr},
     os::unix::net::UnixListener as StdListener,
@@ -28,12 +28,12 @@ use reqwest::{
 };
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
 };
 
 use super::{
-    answer_usage::{AnswerUsageReader, SharedRequestScan, UsageRecorder},
+    answer_usage::{AnswerEnd, AnswerUsageReader, SharedRequestScan, UsageRecorder},
     endpoint::ModelEndpoint,
     header_filter,
     rate_limit::RequestRateLimiter,
@@ -54,6 +54,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RESPONSE_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Notices a machine that is gone, which says nothing either.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How far an answer is read after its caller has gone.
+const READ_ON: ReadOnLimits = ReadOnLimits { time: Duration::from_secs(120), bytes: 16 << 20 };
 const IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_CONNECTIONS: usize = 4;
 /// For looking up names.
@@ -105,15 +107,19 @@ async fn serve(listener: UnixListener, way: ProxyContext) {
     }
 }
 
+/// The route is withdrawn: no answer, but a broken connection.
+#[derive(Debug, thiserror::Error)]
+#[error("the call was cut")]
+struct CallCut;
+
 async fn serve_connection(stream: UnixStream, way: ProxyContext) {
     let service = service_fn(move |request| {
         // Asked for each request: a connection may be older than the key.
         let (route, way) = (way.routes.borrow().clone(), way.clone());
-        async move {
-            let place = way.places.clone().acquire_owned().await;
-            let answer = forward(request, route, &way).await.unwrap_or_else(|refusal| refusal.answer());
-            Ok::<_, Infallible>(answer.map(|body| Body::wrap(PermitHoldingBody { body, _place: place.ok() })))
-        }
+        let (caller, answer) = oneshot::channel();
+        // Beside the connection: it may outlive its caller.
+        tokio::spawn(carry(request, route, way, caller));
+        async move { answer.await.map_err(|_| CallCut) }
     });
     // An error is a broken connection, here or outside. The one inside sees it too; nobody else is concerned.
     let _ = http1::Builder::new()
@@ -123,11 +129,53 @@ async fn serve_connection(stream: UnixStream, way: ProxyContext) {
         .await;
 }
 
+type AnswerSender = oneshot::Sender<Response<Body>>;
+
+/// One call, until it is over or its route is withdrawn.
+async fn carry(
+    request: Request<Incoming>,
+    route: Option<Arc<EgressRoute>>,
+    way: ProxyContext,
+    mut caller: AnswerSender,
+) {
+    let mut routes = way.routes.clone();
+    let _place = tokio::select! {
+        place = way.places.clone().acquire_owned() => place,
+        () = caller.closed() => return,
+    };
+    let is_withdrawn = async {
+        match route.is_some() {
+            true => drop(routes.wait_for(Option::is_none).await),
+            // It is told so.
+            false => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = forward(request, route.clone(), &way, caller) => {}
+        () = is_withdrawn => {}
+    }
+}
+
 async fn forward(
     request: Request<Incoming>,
     route: Option<Arc<EgressRoute>>,
     way: &ProxyContext,
-) -> Result<Response<Body>, EgressRefusal> {
+    mut caller: AnswerSender,
+) {
+    match send(request, route, way, &mut caller).await {
+        Ok(Some(answer)) => pass_on(answer, caller, READ_ON).await,
+        Ok(None) => {}
+        Err(refusal) => drop(caller.send(refusal.answer())),
+    }
+}
+
+/// None: the caller has gone, and nobody has to know how it ends.
+async fn send(
+    request: Request<Incoming>,
+    route: Option<Arc<EgressRoute>>,
+    way: &ProxyContext,
+    caller: &mut AnswerSender,
+) -> Result<Option<Response<MeteredResponseBody>>, EgressRefusal> {
     let (head, body) = request.into_parts();
     let (route, url, endpoint) =
         match admit(&head, &body, route).and_then(|admitted| way.check_allowance(admitted)) {
@@ -154,8 +202,12 @@ async fn forward(
     } else if head.method == Method::POST {
         asked = asked.body(Body::default());
     }
-    match asked.send().await {
-        Ok(answer) => admit_answer(answer.into(), &head.method, reading),
+    let answer = tokio::select! {
+        answer = asked.send() => answer,
+        () = gone_for(caller.closed(), READ_ON.time(reading.is_some())) => return Ok(None),
+    };
+    match answer {
+        Ok(answer) => admit_answer(answer.into(), &head.method, reading).map(Some),
         Err(e) => {
             reading.iter_mut().for_each(AnswerUsageReader::discard);
             if let Some(unsent) = rest
@@ -165,6 +217,100 @@ async fn forward(
             }
             Err(EgressRefusal::because(&e))
         }
+    }
+}
+
+/// How far an answer is read for what it used alone.
+#[derive(Debug, Clone, Copy)]
+struct ReadOnLimits {
+    time: Duration,
+    bytes: u64,
+}
+
+impl ReadOnLimits {
+    fn time(self, costs: bool) -> Duration {
+        if costs { self.time } else { Duration::ZERO }
+    }
+}
+
+async fn gone_for(gone: impl Future<Output = ()>, time: Duration) {
+    gone.await;
+    tokio::time::sleep(time).await;
+}
+
+/// Frame by frame to the caller, and without it as far as `limits` allow.
+async fn pass_on(answer: Response<MeteredResponseBody>, caller: AnswerSender, limits: ReadOnLimits) {
+    let (head, mut body) = answer.into_parts();
+    // The next one is asked for when this one is on its way.
+    let (frames, passed) = mpsc::channel(1);
+    let theirs = PassedResponseBody { frames: passed, size: body.size_hint(), is_over: body.is_end_stream() };
+    // If it has gone, so has the other end of the channel.
+    let _ = caller.send(Response::from_parts(head, Body::wrap(theirs)));
+    let time = limits.time(body.reading.is_some());
+    let mut gone = std::pin::pin!(gone_for(frames.closed(), time));
+    let mut left = limits.bytes;
+    while !body.is_end_stream() {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = &mut gone => return,
+        };
+        let Some(frame) = frame else { break };
+        let length = frame.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+        let is_broken = frame.is_err();
+        if frames.send(PassedFrame::Frame(frame)).await.is_err() {
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+        if is_broken {
+            return;
+        }
+    }
+    // One without a body has been heard to its end, too.
+    body.reading.iter_mut().for_each(|reading| reading.finish(AnswerEnd::Whole));
+    let _ = frames.send(PassedFrame::End).await;
+}
+
+enum PassedFrame {
+    Frame(Result<Frame<Bytes>, reqwest::Error>),
+    End,
+}
+
+/// The caller's end of an answer. If nobody says its end, it was cut.
+struct PassedResponseBody {
+    frames: mpsc::Receiver<PassedFrame>,
+    size: SizeHint,
+    is_over: bool,
+}
+
+impl hyper::body::Body for PassedResponseBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let passed = std::task::ready!(self.frames.poll_recv(cx));
+        let frame: Option<Result<_, Self::Error>> = match passed {
+            Some(PassedFrame::Frame(frame)) => Some(frame.map_err(Into::into)),
+            Some(PassedFrame::End) => None,
+            None => Some(Err(CallCut.into())),
+        };
+        self.is_over |= !matches!(frame, Some(Ok(_)));
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.size.clone()
     }
 }
 
@@ -222,7 +368,7 @@ fn admit_answer(
     answer: Response<Body>,
     asked: &Method,
     mut reading: Option<AnswerUsageReader>,
-) -> Result<Response<Body>, EgressRefusal> {
+) -> Result<Response<MeteredResponseBody>, EgressRefusal> {
     let (mut head, body) = answer.into_parts();
     if !head.status.is_success() {
         reading.iter_mut().for_each(AnswerUsageReader::discard);
@@ -240,17 +386,16 @@ fn admit_answer(
     // Ours is another connection than theirs.
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    let Some(mut reading) = reading else { return Ok(Response::from_parts(head, body)) };
     let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_plain = matches!(text(CONTENT_ENCODING), "" | "identity");
-    reading.begin(text(CONTENT_TYPE), is_plain);
-    Ok(Response::from_parts(head, Body::wrap(MeteredResponseBody { body, reading })))
+    reading.iter_mut().for_each(|reading| reading.begin(text(CONTENT_TYPE), is_plain));
+    Ok(Response::from_parts(head, MeteredResponseBody { body, reading }))
 }
 
-/// An answer on its way in, read as it passes.
+/// An answer on its way in, read as it passes if it costs something.
 struct MeteredResponseBody {
     body: Body,
-    reading: AnswerUsageReader,
+    reading: Option<AnswerUsageReader>,
 }
 
 impl hyper::body::Body for MeteredResponseBody {
@@ -262,44 +407,20 @@ impl hyper::body::Body for MeteredResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let is_end = self.body.is_end_stream();
+        let Some(reading) = &mut self.reading else { return Poll::Ready(frame) };
         match &frame {
             Some(Ok(frame)) => {
-                frame.data_ref().into_iter().for_each(|data| self.reading.push(data));
+                frame.data_ref().into_iter().for_each(|data| reading.push(data));
                 // Its length was told before, so that this is the last that is asked for.
-                if self.body.is_end_stream() {
-                    self.reading.finish(false);
+                if is_end {
+                    reading.finish(AnswerEnd::Whole);
                 }
             }
-            Some(Err(_)) => self.reading.finish(true),
-            None => self.reading.finish(false),
+            Some(Err(_)) => reading.finish(AnswerEnd::BrokenOff),
+            None => reading.finish(AnswerEnd::Whole),
         }
         Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// An answer that holds its request's place until it is read or dropped.
-struct PermitHoldingBody {
-    body: Body,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl hyper::body::Body for PermitHoldingBody {
-    type Data = Bytes;
-    type Error = reqwest::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -425,7 +546,7 @@ impl LimitedRequestBody {
             return Err(NotUtf8.into());
         }
         let mut question = self.question.lock().unwrap_or_else(PoisonError::into_inner);
-        question.push(data, is_last);
+        question.push(data);
         let seen = &question.scanner.seen;
         if seen.is_background && self.endpoint.has_background() {
             return Err(InBackground.into());
@@ -433,6 +554,7 @@ impl LimitedRequestBody {
         if is_last && seen.streams_without_usage() && self.endpoint.counts_streams_on_request() {
             return Err(UncountedStream.into());
         }
+        question.whole |= is_last;
         Ok(())
     }
 }
@@ -483,6 +605,51 @@ impl Drop for LimitedRequestBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        egress::usage_account::{UsageAccount, UsageAllowance},
+        journal::ModelUsage,
+    };
+
+    /// What is recorded of an answer whose caller has gone and of which no more comes than this.
+    async fn read_on(text: &'static str, limits: ReadOnLimits) -> Vec<ModelUsage> {
+        let account = Arc::new(Mutex::new(UsageAccount::default()));
+        let unlimited = UsageAllowance { position: 0, tokens: None, nano_usd: None, prices: None };
+        account.lock().expect("open").set(Some(unlimited));
+        let (bell, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        bell.set_nonblocking(true).expect("set");
+        let till = UsageRecorder::new(account.clone(), Arc::new(bell));
+        let question = SharedRequestScan::default();
+        question.lock().expect("open").push(br#"{"model":"m","max_tokens":5000}"#);
+        question.lock().expect("open").whole = true;
+        let mut reading = AnswerUsageReader::new(till, ModelEndpoint::Messages, question);
+        reading.begin("text/event-stream", true);
+        let (more, stalls) = mpsc::channel(1);
+        assert!(more.send(PassedFrame::Frame(Ok(Frame::data(text.into())))).await.is_ok());
+        let stalled = PassedResponseBody { frames: stalls, size: SizeHint::default(), is_over: false };
+        let body = MeteredResponseBody { body: Body::wrap(stalled), reading: Some(reading) };
+        let (caller, gone) = oneshot::channel();
+        drop(gone);
+        pass_on(Response::new(body), caller, limits).await;
+        let mut records = Vec::new();
+        account.lock().expect("open").flush(|queue| {
+            records = queue;
+            0
+        });
+        records
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_on_for_a_while_and_then_counts_as_the_most_that_was_asked_for() {
+        const START: &str = "data: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"m\",\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}}\n\n";
+        for limits in [
+            ReadOnLimits { time: Duration::from_millis(1), bytes: 1 << 20 },
+            ReadOnLimits { time: Duration::from_secs(3600), bytes: 10 },
+        ] {
+            let records = read_on(START, limits).await;
+            let last = records.last().expect("a record");
+            assert_eq!((last.usage.input_tokens, last.usage.output_tokens, last.torn), (7, 5000, true));
+        }
+    }
 
     #[test]
     fn what_is_only_this_machines_to_reach_is_not_public() {

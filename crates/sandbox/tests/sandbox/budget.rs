@@ -14,6 +14,8 @@ use crate::{
 const ANSWER: &str =
     r#"{"id":"msg_1","model":"m","content":[],"usage":{"input_tokens":60,"output_tokens":4}}"#;
 
+const START: &str = r#"{"type":"message_start","message":{"id":"msg_1","model":"m","usage":{"input_tokens":7,"output_tokens":1}}}"#;
+
 fn allowance(position: u64, tokens: Option<u64>) -> Option<UsageAllowance> {
     Some(UsageAllowance { position, tokens, nano_usd: None, prices: None })
 }
@@ -37,8 +39,7 @@ async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_insi
     live.start(script(7, &ask)).await;
     let mut call = upstream.next().await;
     call.begin_stream().await;
-    let start = r#"{"type":"message_start","message":{"id":"msg_1","model":"m","usage":{"input_tokens":7,"output_tokens":1}}}"#;
-    call.chunk(&format!("data: {start}\n\n")).await;
+    call.chunk(&format!("data: {START}\n\n")).await;
     let used = |message: &str, input_tokens, output_tokens, torn| {
         let usage = TokenUsage { input_tokens, output_tokens, ..TokenUsage::default() };
         (1, ModelUsage { message: message.to_owned(), model: "m".to_owned(), usage, torn })
@@ -59,7 +60,7 @@ async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_insi
     refused.say("HTTP/1.1 529 Overloaded\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
     let mut call = upstream.next().await;
     call.begin_stream().await;
-    call.chunk(&format!("data: {}\n\n", start.replace("msg_1", "msg_3"))).await;
+    call.chunk(&format!("data: {}\n\n", START.replace("msg_1", "msg_3"))).await;
     assert_eq!(next_usage(&mut live).await, used("msg_3", 7, 1, true));
     drop(call);
     assert_eq!(next_usage(&mut live).await, used("msg_3", 7, 1, true));
@@ -102,6 +103,50 @@ async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
     let (_, one) = next_usage(&mut live).await;
     let (_, two) = next_usage(&mut live).await;
     assert_eq!((one.message.as_str(), two.message.as_str()), ("msg_1", "msg_2"));
+}
+
+/// Otherwise all but the end of each answer would be for nothing.
+#[tokio::test]
+async fn a_caller_that_hangs_up_pays_for_what_the_service_goes_on_to_say() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let ask = format!("{CURL} -N http://localhost/v1/messages -d '{{\"model\":\"m\"}}'");
+    let kill = rustix::process::Signal::KILL.as_raw();
+    // Before an answer has begun.
+    live.start(script(1, &ask)).await;
+    let call = upstream.next().await;
+    live.remote.signal(1, kill).await.expect("sent");
+    live.finish().await;
+    call.answer(ANSWER).await;
+    let (_, used) = next_usage(&mut live).await;
+    assert_eq!((used.message.as_str(), used.usage.tokens(), used.torn), ("msg_1", 64, false));
+    // In the middle of a stream.
+    live.start(script(1, &ask)).await;
+    let mut call = upstream.next().await;
+    call.begin_stream().await;
+    call.chunk(&format!("data: {}\n\n", START.replace("msg_1", "msg_2"))).await;
+    assert!(next_usage(&mut live).await.1.torn);
+    live.remote.signal(1, kill).await.expect("sent");
+    live.finish().await;
+    call.chunk("data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":900}}\n\n").await;
+    call.say("0\r\n\r\n").await;
+    let (_, used) = next_usage(&mut live).await;
+    assert_eq!((used.message.as_str(), used.usage.output_tokens, used.torn), ("msg_2", 900, false));
+}
+
+#[tokio::test]
+async fn an_answer_that_we_stop_reading_counts_as_the_most_that_was_asked_for() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let ask = format!("{CURL} -N http://localhost/v1/messages -d '{{\"model\":\"m\",\"max_tokens\":5000}}'");
+    live.start(script(1, &ask)).await;
+    let mut call = upstream.next().await;
+    call.begin_stream().await;
+    call.chunk(&format!("data: {START}\n\n")).await;
+    assert_eq!(next_usage(&mut live).await.1.usage.output_tokens, 1);
+    live.remote.set_egress(None).await.expect("sent");
+    let (_, used) = next_usage(&mut live).await;
+    assert_eq!((used.usage.input_tokens, used.usage.output_tokens, used.torn), (7, 5000, true));
 }
 
 #[tokio::test]

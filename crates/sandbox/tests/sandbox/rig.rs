@@ -239,6 +239,7 @@ impl Live {
             match self.next().await.payload {
                 JournalPayload::StdoutLine(line) => return String::from_utf8(line).expect("text"),
                 JournalPayload::StderrLine(line) => eprintln!("stderr: {}", String::from_utf8_lossy(&line)),
+                JournalPayload::Usage(_) => {}
                 other => panic!("no line but {other:?}"),
             }
         }
