@@ -54,6 +54,8 @@ pub(super) enum EgressRefusal {
     /// Its end could not be told from a connection that broke.
     UnframedBody,
     Upgrade,
+    /// No session has this socket yet.
+    NoSession,
     /// The session of this socket has left the sandbox.
     SessionLeft,
     /// By its name in the API.
@@ -90,7 +92,7 @@ impl EgressRefusal {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::NoRoute | Self::SessionLeft => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoRoute | Self::NoSession | Self::SessionLeft => StatusCode::SERVICE_UNAVAILABLE,
             Self::BudgetExhausted { .. } => StatusCode::PAYMENT_REQUIRED,
             Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::Endpoint(_) | Self::Background | Self::UncountedStream => StatusCode::FORBIDDEN,
@@ -111,6 +113,7 @@ impl EgressRefusal {
             Self::Timeout => "timeout_error",
             Self::BudgetExhausted { .. } => "billing_error",
             Self::NoRoute
+            | Self::NoSession
             | Self::SessionLeft
             | Self::Unreachable { .. }
             | Self::UnframedBody
@@ -123,6 +126,7 @@ impl EgressRefusal {
             Self::NoRoute => "This sandbox has no way to a model: the server has no provider key for it. \
                               Give the server one and send the message again."
                 .to_owned(),
+            Self::NoSession => "No session of the sandbox has this socket.".to_owned(),
             Self::SessionLeft => "This socket belongs to a session that has left the sandbox.".to_owned(),
             Self::BudgetExhausted { limit } => format!(
                 "The budget is used up: {limit}. Raise it with PATCH …/config, or send a message with a higher one."

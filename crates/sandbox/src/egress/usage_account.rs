@@ -39,9 +39,9 @@ struct SpendingEntry {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum AllowanceState {
-    /// No server has said anything: an older one, which counts what its agent reports.
+    /// No server has said whose it is, so nobody would pay.
     #[default]
-    Unlimited,
+    Unclaimed,
     Allowed(UsageAllowance),
     /// Its session has left.
     Closed,
@@ -138,7 +138,7 @@ impl UsageAccount {
     /// Whether another request may go out.
     pub(super) fn check(&self) -> Result<(), EgressRefusal> {
         let allowance = match &self.standing {
-            AllowanceState::Unlimited => return Ok(()),
+            AllowanceState::Unclaimed => return Err(EgressRefusal::NoSession),
             AllowanceState::Closed => return Err(EgressRefusal::SessionLeft),
             AllowanceState::Allowed(allowance) => allowance,
         };
@@ -177,8 +177,7 @@ mod tests {
     #[test]
     fn the_route_closes_when_what_is_left_is_used() {
         let mut account = UsageAccount::default();
-        account.spend("m", &tokens(1_000_000));
-        assert_eq!(account.check(), Ok(()), "no server has said anything");
+        assert_eq!(account.check(), Err(EgressRefusal::NoSession), "no server has said anything");
         account.set(allowance(0, Some(10), None));
         account.spend("m", &tokens(9));
         assert_eq!(account.check(), Ok(()));

@@ -7,7 +7,7 @@ use ash_sandbox::{JournalPayload, ModelUsage, UsageAllowance};
 use tokio::time::timeout;
 
 use crate::{
-    egress::{CURL, Upstream, connected},
+    egress::{CURL, Upstream, connected, connected_without_allowance},
     rig::{DEADLINE, Live, Rig, command, script},
 };
 
@@ -147,6 +147,21 @@ async fn an_answer_that_we_stop_reading_counts_as_the_most_that_was_asked_for() 
     live.remote.set_egress(None).await.expect("sent");
     let (_, used) = next_usage(&mut live).await;
     assert_eq!((used.usage.input_tokens, used.usage.output_tokens, used.torn), (7, 5000, true));
+}
+
+/// A socket without a session is nobody's to pay for.
+#[tokio::test]
+async fn the_first_socket_is_closed_until_a_server_speaks_for_it() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected_without_allowance(&rig, &upstream, "sesame").await;
+    let ask = format!("{CURL} -o /dev/null -w '%{{http_code}}' http://localhost/v1/messages -d x");
+    live.start(script(5, &ask)).await;
+    assert_eq!(live.finish().await.0, ["503"]);
+    assert!(upstream.is_quiet().await);
+    live.remote.set_allowance(1, allowance(0, None)).await.expect("sent");
+    live.start(script(6, &ask)).await;
+    upstream.next().await.answer(ANSWER).await;
+    assert_eq!(live.finish().await.0, ["200"]);
 }
 
 #[tokio::test]
