@@ -2,52 +2,42 @@
 //! machine plans. It decides nothing. It may die at any line; the next one reads the log and goes on.
 
 mod background_work;
-mod capture;
+mod capturing;
 mod closing;
+mod commands;
 mod commit;
-mod enter;
 mod exec;
-mod furnish;
-mod greeting;
 mod limits_watchdog;
 mod lock;
 mod lost_tree;
-mod mailbox;
 mod options;
 mod permission;
-mod recall;
 mod records;
-mod retell;
-mod rewind;
+mod rewinding;
 mod salvage;
-mod setup;
-mod start;
+mod starting;
 mod takeover;
-mod transcript;
-mod tree;
 mod waiters;
-mod workspace_rewind;
 
-pub use crate::machine::LockRequest;
-pub use exec::ExecOutput;
-pub(crate) use exec::base_env;
-pub(crate) use mailbox::{ActorMessage, CommandReply, FileAccessMode, ForkPoint, ReplySender};
-pub use options::OptionsChange;
 pub(crate) use takeover::ActorChannels;
-pub(crate) use workspace_rewind::AgentMemoryTree;
 
 use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
+    capture,
     live_directory::LiveDirectory,
-    machine::{Effect, Machine, Now, RemainingBudget, Step, TreeInspection},
+    machine::{Effect, Machine, Now, Step, TreeInspection},
+    mailbox::ActorMessage,
     pool::{Admission, SandboxPhase, SandboxPhaseCell},
+    rewind,
+    sandbox_conn::{SandboxConn, StartupUsage},
     services::Services,
-    workspace::{Sandbox, Workspace},
+    start,
+    workspace::Workspace,
 };
 use ash_driver::{AgentDriver, TurnTracker};
 use ash_model::{ConcurrentTurn, Incarnation, SessionStatus};
-use ash_sandbox::{JournalRecord, RecordStream, SandboxHandle};
+use ash_sandbox::{JournalRecord, RecordStream};
 use ash_snapshot::CapturedSnapshot;
 use ash_store::{Lease, SessionRow};
 use exec::ExecTable;
@@ -116,24 +106,6 @@ struct AgentLink {
     /// Tells a start that is under way not to go on.
     halt_start: Arc<Notify>,
 }
-
-/// The sandbox, while there is one.
-struct SandboxConn {
-    incarnation: Incarnation,
-    remote: SandboxHandle,
-    /// The agent's number among the sandbox's processes.
-    process: u16,
-    records: RecordStream,
-    position: u64,
-    /// The agent has ended.
-    exited: bool,
-    /// What the shim was told is left of the budgets.
-    allowed: Option<RemainingBudget>,
-    walls: Arc<Sandbox>,
-}
-
-/// Shared with a start, which may fail.
-type StartupUsage = Arc<std::sync::Mutex<Vec<ash_sandbox::ModelUsage>>>;
 
 type EffectTask = JoinHandle<EffectOutcome>;
 

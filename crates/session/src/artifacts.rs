@@ -3,9 +3,9 @@
 
 use crate::{
     Result, Sessions,
-    actor::ActorMessage,
     files::{self, FileLookup, FileSource},
     history,
+    mailbox::ActorMessage,
 };
 use ash_driver::session_folder;
 use ash_model::{EventSeq, Fact, Timestamp};

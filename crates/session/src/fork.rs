@@ -1,11 +1,11 @@
 //! A session made from another: in a copy of its workspace, or beside it in the same one.
 
 use crate::{
-    Error, Result, Sessions,
-    actor::{ActorMessage, AgentMemoryTree, ForkPoint},
-    blocking,
+    Error, Result, Sessions, blocking,
     files::FileSource,
     live_directory::open_root,
+    mailbox::{ActorMessage, ForkPoint},
+    rewind::AgentMemoryTree,
     services::Services,
     sessions::native_id,
     witness::{self, IdFrom},

@@ -2,9 +2,9 @@
 
 use crate::{
     Error, LogVisibility, Result, Sessions,
-    actor::{ActorMessage, ForkPoint},
     files::{FileSource, WorkspaceFiles},
     machine::{CommandRefusal, LogState, StateCommand},
+    mailbox::{ActorMessage, ForkPoint},
     services::Services,
 };
 use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};

@@ -2,8 +2,8 @@
 
 use crate::{
     Result, Sessions,
-    actor::{ActorMessage, OptionsChange},
     machine::StateCommand,
+    mailbox::{ActorMessage, OptionsChange},
 };
 use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, SessionRowId};
 use ash_store::{EventQuery, SessionRow};

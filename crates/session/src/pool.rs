@@ -11,8 +11,8 @@ pub(crate) use warm_pool::{SandboxBuildSpec, WarmSandbox, WarmSandboxKind, run a
 
 use crate::{
     Error, Result,
-    actor::{ActorMessage, CommandReply, ReplySender},
     agent_logs::AgentLogBuffer,
+    mailbox::{ActorMessage, CommandReply, ReplySender},
 };
 use ash_model::{Quotas, SessionRowId, TenantId, WorkspaceId};
 use slots::{SandboxSlots, SlotTicket};

@@ -482,6 +482,6 @@ impl Services {
     }
 
     pub(crate) fn base_env(&self, session: &SessionRow, inside: &SandboxLayout) -> BTreeMap<String, String> {
-        crate::actor::base_env(session, inside)
+        crate::agent_env::base_env(session, inside)
     }
 }

@@ -1,7 +1,7 @@
 //! What goes by itself: sessions whose time to live is over, and those that the server's rules give up. Whoever is at work
 //! is left alone; who went, when and by which rule is in the audit.
 
-use crate::{CommandRefusal, Error, Result, Sessions, actor::ActorMessage};
+use crate::{CommandRefusal, Error, Result, Sessions, mailbox::ActorMessage};
 use ash_model::{SessionStatus, Timestamp};
 use ash_store::{AuditActor, EndDisposition, SessionRow};
 use std::time::Duration;

@@ -7,11 +7,10 @@ mod registry;
 mod writes;
 
 use crate::{
-    Error, LogFollower, LogLine, Result,
-    actor::{ActorMessage, CommandReply, FileAccessMode, LockRequest, ReplySender},
-    files,
+    Error, LogFollower, LogLine, Result, files,
     keyed_mutex::KeyedMutex,
-    machine::{StateCommand, Turn, WakePolicy},
+    machine::{LockRequest, StateCommand, Turn, WakePolicy},
+    mailbox::{ActorMessage, CommandReply, ExecOutput, FileAccessMode, ReplySender},
     pool::{Admission, PoolCounts, SandboxPermit, SandboxPhase},
     services::Services,
 };
@@ -27,7 +26,6 @@ use std::{
 };
 use tokio::sync::watch;
 
-pub use crate::actor::ExecOutput;
 pub use create::NewSession;
 pub use writes::LocklessWrite;
 pub(crate) use {create::native_id, free_space::is_cold, recovery::list_names};

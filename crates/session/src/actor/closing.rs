@@ -1,14 +1,14 @@
 //! Carrying out a closing: leaving and ending the sandbox, answering the callers, removing the tree.
 
-use super::{
-    CommandReply, EffectOutcome, ReplySender, SandboxConn, SessionActor, limits_watchdog::ResourceRecordMode,
-};
+use super::{EffectOutcome, SessionActor, limits_watchdog::ResourceRecordMode};
 use crate::{
     Error, Result, blocking,
     machine::{
         ClosingConclusion, ClosingOutcome, ClosingReason, CommandRefusal, OvertakenClosing,
         SandboxConnection, SessionClosing, StateCommand,
     },
+    mailbox::{CommandReply, ReplySender},
+    sandbox_conn::SandboxConn,
 };
 use ash_model::{Fact, Incarnation, Problem, SessionStatus};
 use ash_sandbox::{JournalPayload, JournalRecord};

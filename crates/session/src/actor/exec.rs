@@ -1,9 +1,10 @@
 //! Commands that somebody runs in the sandbox beside the agent.
 
-use super::{ReplySender, SessionActor};
+use super::SessionActor;
 use crate::{
     Error, Result,
     machine::CommandRefusal,
+    mailbox::{ExecOutput, ReplySender},
     workspace::{COMMANDS, FIRST_COMMAND},
 };
 use ash_model::Problem;
@@ -16,15 +17,6 @@ use std::{
 
 /// What one command may print before the rest is dropped (and said to be).
 const OUTPUT: usize = 10 << 20;
-
-#[derive(Debug, Clone)]
-pub struct ExecOutput {
-    pub exit_code: i32,
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    pub timed_out: bool,
-    pub truncated: bool,
-}
 
 pub(super) struct ExecTable {
     running: HashMap<u16, RunningExec>,
@@ -211,26 +203,4 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8], truncated: &mut bool) {
     let room = OUTPUT.saturating_sub(kept.len());
     *truncated |= bytes.len() > room;
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-}
-
-/// What every process in a sandbox finds in its environment.
-pub(crate) fn base_env(
-    session: &SessionRow,
-    inside: &ash_sandbox::SandboxLayout,
-) -> BTreeMap<String, String> {
-    let text = |path: &std::path::Path| path.display().to_string();
-    [
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-        ("HOME", text(&inside.home)),
-        ("USER", "agent".to_owned()),
-        ("LOGNAME", "agent".to_owned()),
-        ("SHELL", "/bin/sh".to_owned()),
-        ("LANG", "C.UTF-8".to_owned()),
-        ("TERM", "dumb".to_owned()),
-        ("ASH_SESSION_ID", session.id.to_string()),
-        ("ASH_SESSION_DIR", text(&inside.home.join(ash_driver::session_folder(session.native_id)))),
-        ("ASH_WORKSPACE_DIR", text(&inside.workspace)),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
 }

@@ -1,9 +1,10 @@
 //! Locks of clients: what they ask for becomes facts.
 
-use super::{ReplySender, SessionActor};
+use super::SessionActor;
 use crate::{
     Error, Result,
     machine::{LockRefusal, LockRequest},
+    mailbox::ReplySender,
 };
 use ash_model::{Fact, SessionLock};
 

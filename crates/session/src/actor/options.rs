@@ -1,26 +1,16 @@
 //! Options that change while the agent runs: storing them, and telling the live agent.
 
-use super::{ReplySender, SessionActor};
+use super::SessionActor;
 use crate::{
     Error, Result,
     machine::{ChangeFailure, PendingChange, SessionBudget, SettingOutcome},
+    mailbox::{OptionsChange, ReplySender},
     resource_limits::of_walls,
 };
 use ash_driver::{AgentLaunch, ConversationSource, LaunchCommand};
 use ash_model::{ByokEndpoint, Fact, LiveSetting, ModelApiDialect, SessionOptions};
 use ash_store::SecretEnv;
 use std::{collections::VecDeque, time::Instant};
-
-/// What a caller wants of a session from now on.
-pub struct OptionsChange {
-    pub options: SessionOptions,
-    /// None: as it is.
-    pub env: Option<SecretEnv>,
-    /// What the options hold masks for, by JSON pointer. None: as they are.
-    pub secrets: Option<SecretEnv>,
-    /// What a live agent can be told.
-    pub settings: Vec<LiveSetting>,
-}
 
 /// What is stored when the agent has agreed.
 pub(super) struct RequestedOptions {

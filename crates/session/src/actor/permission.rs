@@ -1,10 +1,11 @@
 //! Leave that the agent asks for, on its way to whoever gives it and back. The answer is a fact before the agent
 //! hears it, under a number that it hears once.
 
-use super::{CommandReply, SessionActor, records::InterpretedRecords};
+use super::{SessionActor, records::InterpretedRecords};
 use crate::{
     Error, Result,
     machine::{CommandRefusal, StateCommand, WaiterId, cancelled},
+    mailbox::CommandReply,
 };
 use ash_driver::AgentEvent;
 use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, Timestamp, VerdictSource};

@@ -1,9 +1,6 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
-use super::{
-    ActorMessage, AgentLink, EffectOutcome, ExecTable, FileAccessMode, LimitsWatchdog, ReplySender,
-    SandboxConn, SessionActor, SessionContext, Waiters, tree,
-};
+use super::{AgentLink, EffectOutcome, ExecTable, LimitsWatchdog, SessionActor, SessionContext, Waiters};
 use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
@@ -11,10 +8,12 @@ use crate::{
     files::{FileSource, TreeState},
     live_directory::{LiveDirectory, LiveTreeShape},
     machine::{IdleClock, LogState, Machine, SandboxLiveness, SessionBudget, Step},
+    mailbox::{ActorMessage, FileAccessMode, GuardedFileSource, ReplySender},
     pool::{Admission, SandboxPhaseCell},
+    sandbox_conn::SandboxConn,
     services::Services,
-    witness,
-    workspace::{self, Sandbox, UnclaimedConnection, Workspace, WriterGuard},
+    start, witness,
+    workspace::{self, Sandbox, UnclaimedConnection, Workspace},
 };
 use ash_driver::TurnTracker;
 use ash_model::{
@@ -25,9 +24,6 @@ use ash_sandbox::EgressPolicy;
 use ash_store::{EventQuery, Lease, SessionRow};
 use std::{sync::Arc, time::Instant};
 use tokio::sync::mpsc;
-
-/// Where the files are, and for a writer the pen.
-pub(crate) type GuardedFileSource = (FileSource, Option<WriterGuard>);
 
 /// What an actor shares with those who talk to it.
 pub(crate) struct ActorChannels {
@@ -378,7 +374,7 @@ impl SessionActor {
         tokio::spawn(async move {
             let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
             let found = match version {
-                Ok(version) => tree::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
+                Ok(version) => start::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
                 Err(error) => Err(error.into()),
             };
             reply.send(found.map(|(recipe, _)| (FileSource::Checkpoint { tree: recipe.tree }, None))).ok();
@@ -450,6 +446,6 @@ async fn furnish(
     live: &LiveDirectory,
 ) -> Result<Option<u32>> {
     let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
-    let (recipe, _) = tree::recipe(rooms, session, state, lease, version.as_ref()).await?;
-    tree::make_tree(rooms, session, live, recipe).await
+    let (recipe, _) = start::recipe(rooms, session, state, lease, version.as_ref()).await?;
+    start::make_tree(rooms, session, live, recipe).await
 }

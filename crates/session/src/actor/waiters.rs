@@ -1,7 +1,12 @@
 //! Callers who wait for an answer. The machine knows them by number alone.
 
-use super::{CommandReply, ForkPoint, ReplySender, options::RequestedOptions, takeover::GuardedFileSource};
-use crate::{Error, Result, machine::WaiterId, pool::Admission};
+use super::options::RequestedOptions;
+use crate::{
+    Error, Result,
+    machine::WaiterId,
+    mailbox::{CommandReply, ForkPoint, GuardedFileSource, ReplySender},
+    pool::Admission,
+};
 use std::collections::HashMap;
 
 #[derive(Default)]

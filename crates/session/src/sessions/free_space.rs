@@ -1,7 +1,7 @@
 //! Disk and memory that are left, and what is let go of when that is little.
 
 use super::{Sessions, recovery::list_names};
-use crate::{Error, Result, RetentionPolicy, actor::ActorMessage};
+use crate::{Error, Result, RetentionPolicy, mailbox::ActorMessage};
 use ash_model::{SessionStatus, Timestamp, WorkspaceId};
 use ash_store::SessionRow;
 use std::{sync::atomic::Ordering, time::Duration};

@@ -3,7 +3,8 @@
 use super::Sessions;
 use crate::{
     Error, Result,
-    actor::{ActorChannels, ActorMessage, ReplySender, SessionActor},
+    actor::{ActorChannels, SessionActor},
+    mailbox::{ActorMessage, ReplySender},
     pool::ActorHandle,
     services::Services,
 };

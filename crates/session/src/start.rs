@@ -1,268 +1,128 @@
 //! A session comes to life: its files, its sandbox, its agent, and what that remembers.
 
-use super::{
-    EffectOutcome, SandboxConn, SessionActor,
-    closing::overtaken_by,
-    enter::SandboxShare,
-    recall::Rung,
-    tree::{FilesComparison, StartTree},
-};
+mod briefing;
+mod handshake;
+mod memory;
+mod options;
+mod salvage;
+mod sandbox;
+mod scripts;
+mod transcript;
+mod tree;
+
+pub(crate) use tree::{StartTree, make_tree, recipe, recipe_of, standing_on};
+
 use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
     artifacts, blocking,
     error::DISK_LIMIT,
-    ladder,
-    ladder::{RecalledConversation, ReceiptDetails, SalvageOnlyFiles, StartTreeOrigin},
-    live_directory::{CheckpointFallback, LiveDirectory, LiveTreeShape, open_root},
-    machine::{ClosingReason, CommandRefusal, LogState, ResumerAnswer},
-    pool::{Admission, SandboxPermit},
+    ladder::{RecalledConversation, SalvageOnlyFiles, StartTreeOrigin},
+    live_directory::{LiveDirectory, LiveTreeShape, open_root},
+    machine::LogState,
+    pool::SandboxPermit,
     resource_limits,
+    sandbox_conn::{SandboxConn, StartupUsage},
     services::{Services, StartRequirements},
     workspace::{ExclusiveGuard, Sandbox, Workspace},
 };
 use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
 use ash_model::{
-    EventSeq, Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison, Tier,
+    Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison, Tier,
     WorkspaceRewind,
 };
 use ash_sandbox::{RecordStream, SandboxLayout};
 use ash_snapshot::{FileOwner, TreeId};
 use ash_store::{AgentVersion, Lease, SessionRow};
+use memory::Rung;
+use sandbox::SandboxShare;
 use std::{
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::sync::Notify;
+use tree::FilesComparison;
 
 const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
 
 /// A sandbox whose agent answers, and how it came to be.
-pub(super) struct CompletedStart {
-    hands: SandboxConn,
-    tree: StartTree,
-    recalled: RecalledConversation,
+pub(crate) struct CompletedStart {
+    pub(crate) hands: SandboxConn,
+    pub(crate) tree: StartTree,
+    pub(crate) recalled: RecalledConversation,
     /// Of others who took the files back while it slept.
-    backs: Vec<WorkspaceRewind>,
+    pub(crate) backs: Vec<WorkspaceRewind>,
     /// What did not work before it, from the top of the ladder.
-    failed: Vec<Fact>,
-    head: Option<String>,
-    compared: Option<(ResumeComparison, Vec<String>)>,
-    salvage: Option<SalvageOnlyFiles>,
+    pub(crate) failed: Vec<Fact>,
+    pub(crate) head: Option<String>,
+    pub(crate) compared: Option<(ResumeComparison, Vec<String>)>,
+    pub(crate) salvage: Option<SalvageOnlyFiles>,
     /// What the checkpoint does not hold whose files came back.
-    unsaved: Vec<String>,
-    ear: TurnTracker,
-    began: Instant,
+    pub(crate) unsaved: Vec<String>,
+    pub(crate) ear: TurnTracker,
+    pub(crate) began: Instant,
 }
 
 /// An agent that has answered.
 struct StartedAgent {
     part: SandboxShare,
     position: u64,
-    recalled: RecalledConversation,
-    ear: TurnTracker,
+    pub(crate) recalled: RecalledConversation,
+    pub(crate) ear: TurnTracker,
 }
 
 /// What the first message and the receipt say about the way back.
 struct ResumeDetails {
-    tree: StartTree,
-    backs: Vec<WorkspaceRewind>,
-    head: Option<String>,
-    compared: Option<(ResumeComparison, Vec<String>)>,
-    salvage: Option<SalvageOnlyFiles>,
-    unsaved: Vec<String>,
+    pub(crate) tree: StartTree,
+    pub(crate) backs: Vec<WorkspaceRewind>,
+    pub(crate) head: Option<String>,
+    pub(crate) compared: Option<(ResumeComparison, Vec<String>)>,
+    pub(crate) salvage: Option<SalvageOnlyFiles>,
+    pub(crate) unsaved: Vec<String>,
 }
 
 /// Which program is started, and how.
-pub(super) struct AgentProgram<'w> {
-    pub(super) driver: &'w dyn AgentDriver,
-    pub(super) version: &'w AgentVersion,
-    pub(super) program: Option<PathBuf>,
-    pub(super) claude: Option<ClaudeVersion>,
-    pub(super) provider: Option<ModelApiDialect>,
+pub(crate) struct AgentProgram<'w> {
+    pub(crate) driver: &'w dyn AgentDriver,
+    pub(crate) version: &'w AgentVersion,
+    pub(crate) program: Option<PathBuf>,
+    pub(crate) claude: Option<ClaudeVersion>,
+    pub(crate) provider: Option<ModelApiDialect>,
 }
 
 /// Everything a start needs; it runs beside the actor.
-pub(super) struct SessionStartJob {
-    pub(super) rooms: Arc<Services>,
-    pub(super) session: SessionRow,
-    pub(super) state: LogState,
-    pub(super) lease: Lease,
-    pub(super) live: LiveDirectory,
-    pub(super) common: Arc<Workspace>,
-    pub(super) tree: Option<Option<u32>>,
-    pub(super) logs: Arc<AgentLogBuffer>,
+pub(crate) struct SessionStartJob {
+    pub(crate) rooms: Arc<Services>,
+    pub(crate) session: SessionRow,
+    pub(crate) state: LogState,
+    pub(crate) lease: Lease,
+    pub(crate) live: LiveDirectory,
+    pub(crate) common: Arc<Workspace>,
+    pub(crate) tree: Option<Option<u32>>,
+    pub(crate) logs: Arc<AgentLogBuffer>,
     /// Somebody wants the session to stop: what would take long is not waited for.
-    pub(super) halt: Arc<Notify>,
-    pub(super) used_early: super::StartupUsage,
+    pub(crate) halt: Arc<Notify>,
+    pub(crate) used_early: StartupUsage,
     /// Its environment cannot be opened here: it was sealed on another machine.
-    pub(super) sealed: bool,
+    pub(crate) sealed: bool,
     /// JSON pointers of secrets in the options that cannot be read.
-    pub(super) missing_secrets: Vec<String>,
+    pub(crate) missing_secrets: Vec<String>,
     /// Until the sandbox is there.
-    pub(super) exclusive: Option<ExclusiveGuard>,
+    pub(crate) exclusive: Option<ExclusiveGuard>,
     /// For the sandbox, as long as it is not there.
-    pub(super) permit: Option<SandboxPermit>,
+    pub(crate) permit: Option<SandboxPermit>,
     /// How long it is waited for a place; `None`: as long as it takes.
-    pub(super) queue_timeout: Option<Duration>,
+    pub(crate) queue_timeout: Option<Duration>,
     /// A sandbox in which nothing runs yet: made in advance, or while the files were compared.
-    pub(super) prepared: Option<(Arc<Sandbox>, RecordStream)>,
+    pub(crate) prepared: Option<(Arc<Sandbox>, RecordStream)>,
     /// It was made before its session was.
-    pub(super) in_advance: bool,
-}
-
-impl SessionActor {
-    pub(super) fn begin_start(&mut self) {
-        // Another one than that of the last start, which may have been told.
-        self.link.halt_start = Arc::default();
-        let Admission { permit: room, queue_timeout: patience } = std::mem::take(&mut self.admission);
-        let waking = SessionStartJob {
-            rooms: self.ctx.services.clone(),
-            session: self.ctx.session.clone(),
-            state: self.machine.log.clone(),
-            lease: self.ctx.lease.clone(),
-            live: self.ctx.live.clone(),
-            common: self.ctx.workspace.clone(),
-            tree: None,
-            logs: self.ctx.logs.clone(),
-            halt: self.link.halt_start.clone(),
-            used_early: self.link.startup_usage.clone(),
-            sealed: false,
-            missing_secrets: Vec::new(),
-            exclusive: None,
-            permit: room,
-            queue_timeout: patience,
-            prepared: None,
-            in_advance: false,
-        };
-        self.begin_effect(async move { EffectOutcome::Started(Box::new(waking.wake().await)) });
-    }
-
-    /// `options_seen`: the last change of options that the start knew of.
-    pub(super) async fn on_started(
-        &mut self,
-        woken: Result<CompletedStart>,
-        options_seen: EventSeq,
-    ) -> Result<()> {
-        match woken {
-            Ok(woken) => self.adopt_started_sandbox(woken, options_seen).await,
-            // It is still to be started: first what is there is salvaged.
-            Err(Error::Distrusted) => self.lose_tree().await,
-            Err(error) => self.on_start_failed(error).await,
-        }
-    }
-
-    async fn adopt_started_sandbox(&mut self, woken: CompletedStart, options_seen: EventSeq) -> Result<()> {
-        let CompletedStart {
-            hands,
-            tree: StartTree { origin, uid, fallback },
-            recalled,
-            backs,
-            failed,
-            head,
-            compared,
-            salvage,
-            unsaved,
-            ear,
-            began,
-        } = woken;
-        self.ctx.workspace.set_tree(Some(uid));
-        self.machine.runtime.touch_later(Instant::now());
-        let others = ReceiptDetails {
-            salvage: salvage.as_ref(),
-            fallback: fallback.as_ref(),
-            compared: compared.as_ref(),
-            unsaved: &unsaved,
-        };
-        // Whoever had a conversation gets a receipt for it, however this start came about.
-        let receipt =
-            (self.machine.log.resuming || fallback.is_some() || self.machine.log.turns_delivered > 0)
-                .then(|| ladder::receipt(&self.machine.log, origin, &recalled, others));
-        if let Some(CheckpointFallback { instead_of, used, why }) = &fallback {
-            tracing::error!(session = %self.ctx.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
-        }
-        let mut facts: Vec<Fact> = backs.into_iter().map(Fact::WorkspaceRewound).chain(failed).collect();
-        facts.push(self.machine.awake_fact(hands.incarnation, recalled.resumed_after, options_seen));
-        facts.extend(self.machine.log.steering_found_in_memory(&recalled.prompts));
-        facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
-        facts.extend(self.facts_of_early_usage());
-        let heard = ash_model::JournalPosition {
-            incarnation: hands.incarnation,
-            process: hands.process,
-            position: hands.position,
-        };
-        if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
-            // Nobody knows of this sandbox: the next try makes another.
-            self.end_unknown_sandbox(hands);
-            return Err(error);
-        }
-        hands.walls.ack(self.ctx.session.no, hands.position).await;
-        self.set_conn(hands);
-        self.link.tracker = ear;
-        if receipt.is_some()
-            && let Err(error) = self.ctx.live.forget_changes()
-        {
-            tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says what was changed from outside");
-        }
-        if let Err(error) = self.ctx.live.note_mended(self.ctx.session.native_id, None) {
-            // Then the next receipt says it again.
-            tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says that the memory was mended");
-        }
-        if let Some(receipt) = &receipt {
-            self.ctx.services.watch.resumed(receipt, began.elapsed());
-            self.log_resume(receipt);
-        }
-        let waiters = std::mem::take(&mut self.machine.runtime.waiting.resuming);
-        for waiter in waiters {
-            let reply = super::CommandReply { receipt: receipt.clone(), ..super::CommandReply::default() };
-            self.waiters.answer(waiter, Ok(reply));
-        }
-        Ok(())
-    }
-
-    pub(super) async fn on_start_failed(&mut self, error: Error) -> Result<()> {
-        let problem = error.problem();
-        if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
-            // What its scripts have done until then.
-            self.touch();
-        }
-        let closing = self.machine.halted_by();
-        // A closing that told it to stop says what became of it.
-        if !(matches!(error, Error::Halted) && closing.is_some()) {
-            // What a script printed is the tenant's own, not the operator's.
-            let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
-            tracing::warn!(session = %self.ctx.session.id, error = %told, "the session could not be started");
-            let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
-            self.commit_facts(self.machine.facts_of_failed_start(error.problem(), full)).await?;
-        }
-        self.commit_facts(self.facts_of_early_usage()).await?;
-        let error = match (error, closing) {
-            (Error::Halted, Some(reason @ ClosingReason::Shutdown)) => overtaken_by(reason),
-            (error, _) => error,
-        };
-        let waiters = std::mem::take(&mut self.machine.runtime.waiting.resuming);
-        self.waiters.answer_all(waiters, Err(error));
-        Ok(())
-    }
-
-    /// Callers who wait for a start that does not come.
-    pub(super) fn answer_resumers(&mut self) {
-        let answer = match self.machine.resumer_answer() {
-            ResumerAnswer::Running => Ok(super::CommandReply::default()),
-            ResumerAnswer::Ended => Err(CommandRefusal::SessionEnded.into()),
-            ResumerAnswer::Overtaken(status) => Err(Error::Overtaken(status)),
-            ResumerAnswer::Failed(Some(problem)) => Err(Error::Failed(problem)),
-            ResumerAnswer::Failed(None) => Err(Error::Gone),
-        };
-        let waiters = std::mem::take(&mut self.machine.runtime.waiting.resuming);
-        self.waiters.answer_all(waiters, answer);
-    }
+    pub(crate) in_advance: bool,
 }
 
 impl SessionStartJob {
-    async fn wake(mut self) -> Result<CompletedStart> {
+    pub(crate) async fn wake(mut self) -> Result<CompletedStart> {
         let woken = self.start_all().await;
         // A sandbox that was made in advance, and that it did not come to use.
         let unused = self.prepared.take().or_else(|| self.common.take_prepared());
@@ -492,7 +352,7 @@ impl SessionStartJob {
         found.ok_or_else(|| Error::NoAgent(agent.to_string()))
     }
 
-    pub(super) fn bounds(&self, version: &AgentVersion) -> ResourceLimits {
+    pub(crate) fn bounds(&self, version: &AgentVersion) -> ResourceLimits {
         resource_limits::merged(&self.rooms, self.session.options.limits, version.limits)
     }
 
@@ -525,6 +385,6 @@ fn failed_to_start() -> Error {
     failed("agent_failed", "The agent could not be started; see the session's logs")
 }
 
-pub(super) fn failed(code: &str, error: &str) -> Error {
+pub(crate) fn failed(code: &str, error: &str) -> Error {
     Error::Failed(Problem::new(code, error))
 }

@@ -1,7 +1,7 @@
 //! What the session's options want to find in the sandbox before the agent starts: folders, and links to others. The
 //! sandbox may be at work in them meanwhile, so everything goes by handle.
 
-use super::start::SessionStartJob;
+use super::SessionStartJob;
 use crate::{Error, Result, blocking, live_directory::open_root};
 use ash_driver::{AgentDriver, HomeEntry};
 use ash_model::{Problem, SandboxPath, SandboxRoot};

@@ -1,7 +1,7 @@
 //! What the agent will remember. We look at its transcript before it does, compare it with our own log, and mend it
 //! where it must be: what an agent does not find it forgets in silence.
 
-use super::{start::SessionStartJob, transcript::AgentTranscript};
+use super::{SessionStartJob, transcript::AgentTranscript};
 use crate::{
     Error, Result, history,
     ladder::{self, RecalledConversation},

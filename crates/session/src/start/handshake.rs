@@ -1,9 +1,6 @@
 //! An agent is started in its sandbox, and answers.
 
-use super::{
-    enter::SandboxShare,
-    start::{AgentProgram, SessionStartJob, failed},
-};
+use super::{AgentProgram, SessionStartJob, failed, sandbox::SandboxShare};
 use crate::{Result, agent_logs::LogLineSource, blocking, ladder::RecalledConversation, machine::TurnPhase};
 use ash_driver::{AgentDriver, AgentEvent, AgentInput, AgentLaunch, ResumedConversation, TurnTracker};
 use ash_model::secrets::fill_secrets;

@@ -2,28 +2,18 @@
 //! put it in place. Whoever dies on the way leaves the session either as it was or as it was to be: the fact is the
 //! line between the two, and a tree that does not know of it is not used any more.
 
-use super::{
-    CommandReply, EffectOutcome, SessionActor,
-    tree::recipe_of,
-    workspace_rewind::{AgentMemoryTree, ComposedTree},
-};
+use super::{EffectOutcome, SessionActor};
 use crate::{
     Error, Result, blocking,
     history::standing,
     live_directory::{LiveTreeStamp, open_root},
+    mailbox::CommandReply,
+    rewind::{AgentMemoryTree, ComposedTree, PreparedTree, compose_workspace_tree},
+    start::recipe_of,
 };
-use ash_model::Fact;
+use ash_model::{Fact, SavedCheckpoint, SessionRewind};
 use ash_snapshot::{FileOwner, SnapshotProgress, TreeId};
 use std::{collections::BTreeMap, sync::Arc};
-
-/// A tree that is written and not in place yet.
-pub(super) struct PreparedTree {
-    pub(super) uid: Option<u32>,
-    /// The uid was taken for it: there was no tree whose uid it could have.
-    pub(super) fresh: bool,
-    /// Of a shared workspace.
-    pub(super) composed: Option<Box<ComposedTree>>,
-}
 
 impl SessionActor {
     /// Nothing was changed yet: the caller may try again.
@@ -204,6 +194,79 @@ impl SessionActor {
                 self.ctx.workspace.set_tree(None);
                 self.ctx.services.uids.release(uid);
             }
+        }
+    }
+}
+
+impl SessionActor {
+    pub(super) async fn start_compose(&mut self) -> Result<()> {
+        let Some(to) = self.machine.rewind_target() else {
+            return self.refuse_rewind(Error::NoCheckpoint).await;
+        };
+        let checkpoint = self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?;
+        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
+            recipe_of(
+                &self.ctx.services,
+                &self.ctx.session,
+                &self.machine.log,
+                &self.ctx.lease,
+                &checkpoint.tree,
+            )
+        });
+        let recipe = match recipe {
+            Ok(recipe) => recipe,
+            Err(error) => return self.refuse_rewind(error).await,
+        };
+        let job = self.capture_job();
+        self.begin_effect(async move {
+            EffectOutcome::RewindPrepared(compose_workspace_tree(job, recipe, to).await)
+        });
+        Ok(())
+    }
+
+    /// What was there becomes a checkpoint like any other; then, in one step, the rewind and what is there now.
+    pub(super) async fn commit_composed(
+        &mut self,
+        facts: Vec<Fact>,
+        composed: &ComposedTree,
+    ) -> Result<Vec<Fact>> {
+        let ComposedTree { before, after, to, .. } = composed;
+        if let Some(before) = before {
+            let saved = before.describe();
+            let row = self.checkpoint_row(&saved, &before.snapshot, 1);
+            self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
+            self.ctx.workspace.set_newest(before.number);
+            ash_failpoint::reach_async("rewind.way_back_recorded").await;
+        }
+        let from = self.machine.log.checkpoint;
+        let facts = facts.into_iter().map(|fact| match fact {
+            Fact::Rewound(rewound) => Fact::Rewound(SessionRewind { from, ..rewound }),
+            other => other,
+        });
+        let saved = SavedCheckpoint { rewound_to: Some(*to), ..after.describe() };
+        let facts: Vec<Fact> = facts.chain([Fact::Saved(saved.clone())]).collect();
+        let row = self.checkpoint_row(&saved, &after.snapshot, facts.len() as u64);
+        self.commit(facts.clone(), Vec::new(), None, Some(row)).await?;
+        self.ctx.workspace.set_newest(after.number);
+        self.ctx.workspace.set_last_rewind(after.number);
+        Ok(facts)
+    }
+
+    /// Of others who took the files back while this one rested.
+    pub(super) async fn note_workspace_rewinds(&mut self) -> Result<()> {
+        if self.machine.log.awake.is_some()
+            || self.ctx.workspace.last_rewind() <= self.machine.log.last_workspace_rewind
+        {
+            return Ok(());
+        }
+        let news = self
+            .ctx
+            .services
+            .workspace_rewinds_since(&self.ctx.session, self.machine.log.last_workspace_rewind)
+            .await?;
+        match news.is_empty() {
+            true => Ok(()),
+            false => self.commit_facts(news.into_iter().map(Fact::WorkspaceRewound).collect()).await,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Into a sandbox: the one that is there, one that was made in advance, or a new one; and out of it again.
 
-use super::start::{AgentProgram, SessionStartJob};
+use super::{AgentProgram, SessionStartJob};
 use crate::{
     Error, Result, blocking,
     pool::SandboxBuildSpec,

@@ -2,7 +2,7 @@
 //! sandbox is made. They are files of the workspace, are run as the agent is, and may do what it may. What they print is in
 //! the session's log.
 
-use super::start::SessionStartJob;
+use super::SessionStartJob;
 use crate::{
     Error, Result,
     agent_logs::LogLineSource,

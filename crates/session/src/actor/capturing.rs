@@ -1,154 +1,15 @@
-//! Capturing the workspace. A turn is over only when this is recorded; `done` is sent after it.
+//! Captures of the workspace: one is begun, and its outcome becomes facts and answers.
 
 use super::{EffectOutcome, RemoteWaitTask, SessionActor};
 use crate::{
-    Error, Result, blocking,
-    embedded_log::{self, EmbeddedLog, PackMetadata},
-    live_directory::LiveDirectory,
+    Error, Result,
+    capture::{CaptureJob, LockedCapture, holds, reach},
     machine::{CaptureOccasion, CaptureUnderWay, Effect, RemoteWait},
-    services::Services,
-    workspace::{ExclusiveGuard, Workspace},
 };
-use ash_model::{CaptureConsistency, ConcurrentTurn, Epoch, Incarnation, SavedCheckpoint, TurnId};
-use ash_sandbox::SandboxHandle;
-use ash_snapshot::{CapturedSnapshot, DiskUsage, TreeId};
-use ash_store::{Checkpoint, SessionRow};
-use std::{sync::Arc, time::Instant};
-
-/// A fail point of the capture that ends a turn: the others come by themselves, at any time.
-async fn reach(occasion: CaptureOccasion, point: &str) {
-    match occasion {
-        CaptureOccasion::TurnEnd(_) => ash_failpoint::reach_async(point).await,
-        CaptureOccasion::Midway(_) | CaptureOccasion::BetweenTurns => {}
-    }
-}
-
-/// A tree in the repository, which nobody knows of yet.
-pub(super) struct CheckpointCapture {
-    pub(super) number: u64,
-    pub(super) snapshot: CapturedSnapshot,
-    pub(super) consistency: CaptureConsistency,
-    /// Turns of others that were under way.
-    pub(super) concurrent_turns: Vec<ConcurrentTurn>,
-}
-
-pub(super) struct LockedCapture {
-    shot: CheckpointCapture,
-    /// Until it is recorded: the next one is made on top of it.
-    _floor: ExclusiveGuard,
-}
-
-/// A capture under way.
-#[derive(Clone)]
-pub(super) struct CaptureJob {
-    pub(super) rooms: Arc<Services>,
-    pub(super) live: LiveDirectory,
-    pub(super) common: Arc<Workspace>,
-    pub(super) session: SessionRow,
-    /// With which the workspace is held.
-    pub(super) epoch: Epoch,
-    pub(super) remote: Option<SandboxHandle>,
-    /// Of the sandbox in which the agent runs, or ran last.
-    pub(super) incarnation: Option<Incarnation>,
-    /// If nothing was touched since the last capture, that one will do.
-    pub(super) may_skip: bool,
-    /// The last one of this session, and the number that the next would have if nobody else made any.
-    pub(super) own: (Option<u64>, u64),
-}
-
-impl CaptureJob {
-    /// `None`: nothing changed since the last one.
-    async fn run(self, occasion: CaptureOccasion) -> Result<Option<LockedCapture>> {
-        let floor = self.common.exclusive().await;
-        let shot = self.capture_tree(occasion).await?;
-        ash_failpoint::reach_async("save.shot").await;
-        Ok(shot.map(|shot| LockedCapture { shot, _floor: floor }))
-    }
-
-    fn is_shared(&self) -> bool {
-        self.session.slug.is_some()
-    }
-
-    /// The last checkpoint, whoever made it, and the number of the next.
-    pub(super) fn numbers(&self) -> (Option<u64>, u64) {
-        match self.common.newest().filter(|_| self.is_shared()) {
-            Some(newest) => (Some(newest), newest + 1),
-            None => self.own,
-        }
-    }
-
-    /// What travels with a checkpoint: what happened since the last one that this session made. With the tree that the
-    /// files are compared with.
-    pub(super) async fn embedded_log(
-        &self,
-        number: u64,
-        turn: Option<TurnId>,
-    ) -> Result<(EmbeddedLog, TreeId)> {
-        let (newest, _) = self.numbers();
-        let SessionRow { tenant, agent, version, workspace, .. } = &self.session;
-        let repo = self.rooms.repo(tenant)?;
-        let found = self.rooms.store.version(tenant, agent, *version).await?;
-        let agent_tree = found.map(|version| version.tree).unwrap_or_default();
-        let checkpoint = match newest {
-            Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
-            None => None,
-        };
-        let base = checkpoint.map_or(agent_tree.clone(), |checkpoint| checkpoint.tree);
-        let base = TreeId::parse(&base).map_err(|_| Error::NoWorkspace)?;
-        let before = match self.own.0.filter(|_| self.is_shared()) {
-            Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
-            None => None,
-        };
-        let before = before.and_then(|checkpoint| TreeId::parse(&checkpoint.tree).ok());
-        let trip = PackMetadata {
-            session: &self.session,
-            checkpoint: number,
-            turn,
-            before: before.as_ref().unwrap_or(&base),
-            agent_tree,
-            epoch: self.epoch,
-            incarnation: self.incarnation,
-        };
-        Ok((embedded_log::collect(&self.rooms, &repo, trip).await?, base))
-    }
-
-    /// Only with the floor.
-    pub(super) async fn capture_tree(&self, occasion: CaptureOccasion) -> Result<Option<CheckpointCapture>> {
-        let (_, number) = self.numbers();
-        if self.may_skip {
-            let live = self.live.clone();
-            if blocking(move || Ok(live.is_untouched())).await? {
-                return Ok(None);
-            }
-        }
-        let repo = self.rooms.repo(&self.session.tenant)?;
-        let (luggage, base) = self.embedded_log(number, occasion.turn()).await?;
-        let still = match &self.remote {
-            Some(remote) => remote.freeze().await.unwrap_or(CaptureConsistency::Live),
-            // No process, nobody writes.
-            None => CaptureConsistency::Frozen,
-        };
-        let beside = self.common.concurrent_turns(self.session.no);
-        reach(occasion, "save.frozen").await;
-        let (live, rooms) = (self.live.clone(), self.rooms.clone());
-        let taken = blocking(move || {
-            let settled = live.settled();
-            let taken = live.capture(&repo, &base, &luggage, rooms.tracker.as_ref())?;
-            if let Some(before) = settled {
-                // Before it is recorded: from then on it looks like the session's own.
-                live.note_changes(&repo, &before, &taken.tree)?;
-            }
-            Ok(taken)
-        })
-        .await;
-        let held = match &self.remote {
-            Some(remote) => remote.thaw().await.unwrap_or(false),
-            None => true,
-        };
-        let consistency = if held { still } else { CaptureConsistency::Live };
-        Ok(Some(CheckpointCapture { number, snapshot: taken?, consistency, concurrent_turns: beside }))
-    }
-}
+use ash_model::{SavedCheckpoint, TurnId};
+use ash_snapshot::{CapturedSnapshot, DiskUsage};
+use ash_store::Checkpoint;
+use std::time::Instant;
 
 impl SessionActor {
     pub(super) fn start_capture(&mut self, occasion: CaptureOccasion) {
@@ -203,7 +64,7 @@ impl SessionActor {
         let (bytes, files) = (shot.snapshot.bytes, shot.snapshot.files);
         self.limits.captured(DiskUsage { bytes, files }, &self.ctx.live);
         reach(occasion, "save.captured").await;
-        let record = self.machine.capture_record(occasion, self.describe(&shot));
+        let record = self.machine.capture_record(occasion, shot.describe());
         self.ctx.services.watch.saved(&record.saved, began.elapsed());
         let number = record.saved.number;
         let row = self.checkpoint_row(&record.saved, &shot.snapshot, record.facts.len() as u64);
@@ -345,9 +206,4 @@ impl SessionActor {
             at: self.ctx.services.clock(),
         }
     }
-}
-
-/// Taken without an index the same files lie in another pack.
-fn holds(checkpoint: &Checkpoint, taken: &CapturedSnapshot) -> bool {
-    TreeId::parse(&checkpoint.tree).is_ok_and(|tree| tree.same_files(&taken.tree))
 }

@@ -1,6 +1,6 @@
 //! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
 
-use super::start::{AgentProgram, SessionStartJob};
+use super::{AgentProgram, SessionStartJob};
 use crate::{
     Error, Result, blocking,
     ladder::StartTreeOrigin,
@@ -14,10 +14,10 @@ use ash_store::{AgentVersion, Checkpoint, Lease, SessionRow};
 use std::sync::Arc;
 
 /// The files that a sandbox begins with.
-pub(super) struct StartTree {
-    pub(super) origin: StartTreeOrigin,
-    pub(super) uid: Option<u32>,
-    pub(super) fallback: Option<CheckpointFallback>,
+pub(crate) struct StartTree {
+    pub(crate) origin: StartTreeOrigin,
+    pub(crate) uid: Option<u32>,
+    pub(crate) fallback: Option<CheckpointFallback>,
 }
 
 impl SessionStartJob {
@@ -177,7 +177,7 @@ impl SessionStartJob {
 }
 
 /// What the tree is made from: the newest checkpoint, else the agent's own files.
-pub(super) async fn recipe(
+pub(crate) async fn recipe(
     rooms: &Services,
     session: &SessionRow,
     state: &LogState,
@@ -195,7 +195,7 @@ pub(super) async fn recipe(
 }
 
 /// The checkpoint whose files are to be there. In a shared workspace that is the last one, whoever made it.
-pub(super) async fn standing_on(
+pub(crate) async fn standing_on(
     rooms: &Services,
     session: &SessionRow,
     state: &LogState,
@@ -211,7 +211,7 @@ pub(super) async fn standing_on(
 }
 
 /// To make what a checkpoint holds.
-pub(super) fn recipe_of(
+pub(crate) fn recipe_of(
     rooms: &Services,
     session: &SessionRow,
     state: &LogState,
@@ -265,7 +265,7 @@ fn left_behind(facts: &[ash_model::Event]) -> Vec<(EventSeq, EventSeq)> {
     left
 }
 
-pub(super) async fn make_tree(
+pub(crate) async fn make_tree(
     rooms: &Arc<Services>,
     session: &SessionRow,
     live: &LiveDirectory,

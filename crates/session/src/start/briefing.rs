@@ -1,7 +1,7 @@
 //! What the agent is told when it comes back, at the head of the next message: how long it slept, what of its work in
 //! the background is gone, what was changed meanwhile; and, if it has no memory of its own, what was said.
 
-use super::{start::SessionStartJob, tree::StartTree};
+use super::{SessionStartJob, tree::StartTree};
 use crate::{
     Result, blocking,
     files::{FileSource, WorkspaceFiles},

@@ -1,0 +1,91 @@
+//! Taking the files of a shared workspace back. What is there is captured first, the tree of the checkpoint is written
+//! beside it, with what the other sessions remember now, and captured too: that is the newest checkpoint from then on.
+//! Whoever dies before it is recorded leaves everything as it was, and after it the next start makes the tree from it.
+
+use super::{AgentMemoryTree, PreparedTree};
+use crate::{
+    Error, Result, blocking,
+    capture::{CaptureJob, CheckpointCapture},
+    live_directory::TreeRecipe,
+    machine::CaptureOccasion,
+    workspace::{ExclusiveGuard, NoWriters},
+};
+use ash_model::{CaptureConsistency, SessionRowId};
+use ash_snapshot::{FileOwner, Folder, SnapshotProgress, TreeId};
+use ash_store::SessionRow;
+use std::sync::Arc;
+
+/// A tree that is written, captured and not in place yet. Until it is, nobody comes in.
+pub(crate) struct ComposedTree {
+    /// What was there before, unless it is the session's own last checkpoint: the way back.
+    pub(crate) before: Option<CheckpointCapture>,
+    pub(crate) after: CheckpointCapture,
+    pub(crate) to: u64,
+    _floor: ExclusiveGuard,
+    _no_pens: NoWriters,
+}
+
+pub(crate) async fn compose_workspace_tree(
+    saving: CaptureJob,
+    recipe: TreeRecipe,
+    to: u64,
+) -> Result<PreparedTree> {
+    let CaptureJob { rooms, live, common, session, .. } = saving.clone();
+    let floor = common.exclusive().await;
+    if !common.is_vacant(session.no) {
+        return Err(Error::WorkspaceBusy("Another session is at work".to_owned()));
+    }
+    let no_pens = common.exclude_writers().await?;
+    let newest = match common.newest() {
+        Some(number) => rooms.store.checkpoint(session.workspace, number).await?,
+        None => None,
+    };
+    let newest = newest.and_then(|newest| TreeId::parse(&newest.tree).ok()).ok_or(Error::NoCheckpoint)?;
+    let own = common.newest() == saving.own.0;
+    let before = saving.capture_tree(CaptureOccasion::BetweenTurns).await?;
+    ash_failpoint::reach_async("rewind.captured").await;
+    let before = before.filter(|shot| !own || !shot.snapshot.tree.same_files(&newest));
+    let now = before.as_ref().map_or(newest, |shot| shot.snapshot.tree.clone());
+    let (_, next) = saving.numbers();
+    let number = next + u64::from(before.is_some());
+    let kept = memories(&saving, session.no).await?;
+    let (luggage, _) = saving.embedded_log(number, None).await?;
+    let uid = common.tree().ok_or(Error::NoWorkspace)?;
+    let _turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
+    let (home, progress) = (rooms.clone(), Arc::new(SnapshotProgress::default()));
+    let counting = progress.clone();
+    let tenant = session.tenant.clone();
+    let work = move || {
+        let repo = home.repo(&tenant)?;
+        live.prepare(&recipe, (&repo, &counting), uid)?;
+        ash_failpoint::reach("rewind.written");
+        let folder = Folder::open(&live.prepared_home())?;
+        let owner = uid.map(|uid| FileOwner { uid, gid: uid });
+        let now = AgentMemoryTree::of(&repo, &now)?;
+        kept.iter().try_for_each(|path| now.put_back(path, &folder, owner))?;
+        live.capture_prepared(&repo, &recipe.tree, &luggage)
+    };
+    let taken = rooms.bells.with_progress(session.no, &progress, blocking(work)).await?;
+    ash_failpoint::reach_async("rewind.composed").await;
+    let after = CheckpointCapture {
+        number,
+        snapshot: taken,
+        consistency: CaptureConsistency::Frozen,
+        concurrent_turns: Vec::new(),
+    };
+    let composed = ComposedTree { before, after, to, _floor: floor, _no_pens: no_pens };
+    Ok(PreparedTree { uid, fresh: false, composed: Some(Box::new(composed)) })
+}
+
+/// Where the other sessions of the workspace have what they remember.
+async fn memories(saving: &CaptureJob, but: SessionRowId) -> Result<Vec<String>> {
+    let store = &saving.rooms.store;
+    let cwd = saving.rooms.inside(&saving.live).workspace;
+    let mut all = Vec::new();
+    for (no, _) in store.workspace_sessions(saving.session.workspace).await? {
+        if let Some(SessionRow { runtime, native_id, .. }) = store.session(no).await?.filter(|_| no != but) {
+            all.extend(ash_driver::driver(runtime).memory_paths(&cwd, native_id));
+        }
+    }
+    Ok(all)
+}
