@@ -29,7 +29,7 @@ pub(crate) struct CliArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum CliCommand {
-    /// Talk to an agent; Ctrl-C interrupts its turn, a second one leaves
+    /// Talk to an agent; Ctrl-C interrupts the turn, a second one exits
     Chat(ChatArgs),
     /// Sessions: create, send, list, pause, resume, fork, …
     Session {
@@ -61,20 +61,20 @@ pub(crate) enum CliCommand {
         #[command(subcommand)]
         command: KeyCommand,
     },
-    /// Who ordered what, newest first: sessions and keys made or removed, deploys, commands, changes, permission answers, refused keys
+    /// The audit log, newest first: who created, changed, removed, ran, deployed or permitted what, and refused keys
     Audit {
         #[command(flatten)]
         settings: ClientSettings,
-        /// Only of this session
+        /// Only this session
         #[arg(long, value_name = "ID")]
         session: Option<String>,
-        /// Not before this: how long ago, as 24h or 7d, or a time
+        /// Only after this: an age such as 24h or 7d, or a time
         #[arg(long, value_name = "WHEN", value_parser = values::when)]
         since: Option<String>,
         #[arg(long, default_value_t = 50, value_parser = values::limit())]
         limit: u32,
     },
-    /// What models' answers used, and what that costs
+    /// Usage of models and its cost
     Usage {
         #[command(flatten)]
         settings: ClientSettings,
@@ -88,67 +88,69 @@ pub(crate) enum CliCommand {
         #[command(subcommand)]
         command: SnapshotCommand,
     },
-    /// List sessions; with --from those in an object store, without restoring anything
+    /// List sessions; with --from the sessions in an object store, without restoring them
     Sessions {
         #[command(flatten)]
         settings: ClientSettings,
-        /// s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the environment
+        /// URL of the object store: s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the
+        /// environment
         #[arg(long, value_name = "URL")]
         from: Option<String>,
     },
     /// Rebuild agents, sessions and their files on an empty machine from an object store
     Restore {
-        /// s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the environment
+        /// URL of the object store: s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the
+        /// environment
         #[arg(long, value_name = "URL")]
         from: String,
-        /// Leave files there until a session is resumed; the server then needs ASH_SNAPSHOT_URL
+        /// Fetch files only when a session is resumed; the server then needs ASH_SNAPSHOT_URL
         #[arg(long)]
         lazy: bool,
-        /// For programs
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Bring back what packs and the object store know better than the database; no server may run
+    /// Repair the database from packs and the object store; no server may run
     ///
-    /// Without --yes it only says what it would do.
+    /// Without --yes it only prints what it would do.
     Repair {
-        /// Do it
+        /// Apply the repair
         #[arg(long)]
         yes: bool,
-        /// For programs
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Run the server here
+    /// Run the server in the foreground
     Serve(Box<ServeArgs>),
     /// Start the server in the background
     Start(DaemonArgs),
-    /// Stop it: turns get 10 s, every session is saved and paused
+    /// Stop the server: turns get 10 s, every session is saved and paused
     Stop,
-    /// Restart it; sandboxes and their turns go on meanwhile
+    /// Restart the server; sandboxes and their turns continue meanwhile
     Restart(DaemonArgs),
-    /// How the server is
+    /// Show the state of the server
     Status(ClientArgs),
-    /// What the server in the background logged
+    /// Show the log of the server in the background
     Logs {
-        /// Go on as it grows
+        /// Follow the log
         #[arg(short, long)]
         follow: bool,
     },
-    /// The server's health
+    /// Show the server's health as JSON
     Health(ClientArgs),
-    /// Check this machine: what works, and what to do about what does not
+    /// Check this machine and the running server, with a remedy for each problem
     Doctor(ClientArgs),
-    /// Talk to another server from now on, with the key in ASH_API_KEY
+    /// Use another server from now on, with the key in ASH_API_KEY
     Link {
-        /// Its address, for example https://ash.example.com
+        /// URL of the server, for example https://ash.example.com
         url: String,
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Talk to the local server again
+    /// Use the local server again
     Unlink,
-    /// What tests and demonstrations play against
+    /// Tools for tests and demonstrations
     Dev {
         #[command(subcommand)]
         command: DevCommand,
@@ -167,7 +169,7 @@ pub(crate) struct ClientArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) config: ash_server::ServerConfig,
-    /// What to log, as in RUST_LOG
+    /// What to log, in the syntax of RUST_LOG
     #[arg(long, env = "ASH_LOG", default_value = "info")]
     pub(crate) log: String,
     /// Log as JSON lines
@@ -180,10 +182,10 @@ pub(crate) struct DaemonArgs {
     /// Port to listen on
     #[arg(long, env = "ASH_PORT")]
     pub(crate) port: Option<u16>,
-    /// Take the object store over from another server that has claimed it, at once
+    /// Take over the object store at once from another server that has claimed it
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// A setting of the server, as an environment variable; keys it takes from this shell's environment
+    /// Set an environment variable of the server; keys are taken from this shell's environment
     #[arg(short, long = "env", value_name = "NAME=VALUE", value_parser = values::Setting)]
     pub(crate) env: Vec<String>,
 }
@@ -192,20 +194,20 @@ pub(crate) struct DaemonArgs {
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) settings: ClientSettings,
-    /// The agent [default: default, or that of the session]
+    /// Name of the agent [default: default, or the session's agent]
     pub(crate) agent: Option<String>,
-    /// Say this, print the answer, and leave
+    /// Send this message, print the answer, and exit
     pub(crate) message: Option<String>,
-    /// Come back to a session (the last one, if no id is given)
+    /// Resume a session (without an id: the last one)
     #[arg(short, long, value_name = "ID", num_args = 0..=1, default_missing_value = "")]
     pub(crate) resume: Option<String>,
-    /// Use this session
+    /// Use the session with this id
     #[arg(short, long, value_name = "ID", conflicts_with = "resume")]
     pub(crate) session_id: Option<String>,
     /// Copy a folder into the workspace first
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Copy what .gitignore names too, and .git
+    /// Include .git and files that .gitignore excludes
     #[arg(long, requires = "dir")]
     pub(crate) all: bool,
     /// End the session afterwards
@@ -215,38 +217,38 @@ pub(crate) struct ChatArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum WorkspaceCommand {
-    /// Make one, for the sessions of one agent
+    /// Create a workspace for the sessions of one agent
     Create {
         /// Lowercase letters, digits and '-'
         name: String,
         #[arg(long, default_value = "default")]
         agent: String,
     },
-    /// All of them
+    /// List all workspaces
     List,
-    /// One, with its sessions
+    /// Show a workspace and its sessions
     Info { name: String },
-    /// End its sandbox and remove its files for good; conversations stay readable
+    /// End the sandbox and delete the files for good; conversations stay readable
     Delete { name: String },
-    /// What is in it
+    /// List the files
     Files { name: String },
-    /// Its checkpoints, newest first
+    /// List the checkpoints, newest first
     Checkpoints { name: String },
 }
 
 #[derive(Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Make one; it is shown once
+    /// Create a key; it is shown once
     Create {
         #[arg(long)]
         label: Option<String>,
-        /// It opens only what belongs to this owner [default: everything of the tenant]
+        /// Restrict the key to this owner's sessions and workspaces [default: everything of the tenant]
         #[arg(long)]
         owner: Option<String>,
     },
-    /// All of them, without their texts
+    /// List all keys, without their secrets
     List,
-    /// Whoever has it is locked out from now on
+    /// Delete a key; requests with it are refused from now on
     Delete { id: String },
 }
 
@@ -254,69 +256,69 @@ pub(crate) enum KeyCommand {
 pub(crate) struct DeployArgs {
     #[command(flatten)]
     pub(crate) settings: ClientSettings,
-    /// The agent's folder, with CLAUDE.md, AGENTS.md or ash.toml
+    /// Folder of the agent, with CLAUDE.md, AGENTS.md or ash.toml
     pub(crate) path: PathBuf,
-    /// Its name [default: the folder's]
+    /// Name of the agent [default: the folder's]
     #[arg(short, long)]
     pub(crate) name: Option<String>,
-    /// A variable for the environment of its sessions, with NAME alone that of this shell; .env and .env.local are read too
+    /// Environment variable of its sessions; NAME alone takes the shell's value; .env and .env.local are read too
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum AgentCommand {
-    /// All agents
+    /// List all agents
     List,
-    /// One agent
+    /// Show one agent
     Info { name: String },
-    /// Delete one; its sessions go on, and only new ones of it are refused
+    /// Delete an agent; its sessions continue, only new ones are refused
     Delete { name: String },
 }
 
 #[derive(Subcommand)]
 pub(crate) enum DevCommand {
-    /// A Messages API that answers from a script, or by itself, without any model
+    /// Run a Messages API that answers from a script or from directives, without a model
     ModelServer(ModelServerArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct ModelServerArgs {
-    /// Listen here; with port 0 on any that is free
+    /// Address to listen on (port 0: any free one)
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", conflicts_with = "unix")]
     pub(crate) listen: SocketAddr,
-    /// Listen on this socket instead
+    /// Unix socket to listen on instead
     #[arg(long, value_name = "PATH")]
     pub(crate) unix: Option<PathBuf>,
-    /// Rules for what to answer: a JSON list, or one per line
+    /// Script with rules for the answers: a JSON list, or one rule per line
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
-    /// Write every request here, a line of JSON each, before it is answered
+    /// Write every request to this file as a line of JSON, before it is answered
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
-    /// Refuse what has more tokens than this, with the room for its answer, as a model does
+    /// Refuse requests with more tokens than this, the room for the answer included, as a model does
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<u64>,
 }
 
 #[derive(Args)]
 pub(crate) struct UsageArgs {
-    /// What is summed apart: turn, session, agent, owner, model or day
+    /// Group by turn, session, agent, owner, model or day
     #[arg(long, default_value = "session", value_parser = ["turn", "session", "agent", "owner", "model", "day"])]
     pub(crate) by: String,
-    /// Only of this session
+    /// Only this session
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// Only of this agent's sessions
+    /// Only this agent's sessions
     #[arg(long, value_name = "NAME")]
     pub(crate) agent: Option<String>,
-    /// Only of this owner's sessions
+    /// Only this owner's sessions
     #[arg(long, value_name = "OWNER")]
     pub(crate) owner: Option<String>,
-    /// Not before this: how long ago, as 24h or 7d, or a time
+    /// Only after this: an age such as 24h or 7d, or a time
     #[arg(long, value_name = "WHEN", value_parser = values::when)]
     pub(crate) since: Option<String>,
-    /// Before this
+    /// Only before this: an age or a time
     #[arg(long, value_name = "WHEN", value_parser = values::when)]
     pub(crate) until: Option<String>,
     #[arg(long, default_value_t = 100, value_parser = values::limit())]
@@ -333,11 +335,11 @@ mod tests {
         let command = CliArgs::command();
         let serve = command.find_subcommand("serve").expect("serve");
         let mut page =
-            "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable; secrets as variables alone. \
-            (Made from the code; `UPDATE_DOCS=1 cargo test -p ash-cli` makes it anew.)\n\n\
-            A setting with which the server would be of no use is refused at the start, with its variable, the values that it takes, and \
-            what to do. Seconds go up to 3153600000 (a hundred years).\n\n\
-            | variable | flag | default | what it is |\n|---|---|---|---|\n"
+            "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable. Secrets have no flag. \
+            (Generated from the code by `UPDATE_DOCS=1 cargo test -p ash-cli --bin ash configuration_page`.)\n\n\
+            At the start the server refuses a setting with which it cannot work. The message names the variable, the allowed values and \
+            the remedy. The maximum for seconds is 3153600000 (a hundred years).\n\n\
+            | variable | flag | default | meaning |\n|---|---|---|---|\n"
                 .to_owned();
         for (variable, help) in ash_server::SECRETS {
             page.push_str(&format!("| `{variable}` |  |  | {help} |\n"));
@@ -354,8 +356,8 @@ mod tests {
             ));
         }
         page.push_str(
-            "\nThe client reads `ASH_SERVER_URL` and `ASH_API_KEY` (or `--server`, or what `ash link` saved in \
-             `~/.ash/config.json`), and finds a local server by itself. `NO_COLOR` switches colours off.\n",
+            "\nThe client reads `ASH_SERVER_URL` and `ASH_API_KEY` (or `--server`, or the server that `ash link` saved in \
+             `~/.ash/config.json`). Without them it uses the local server. `NO_COLOR` switches colours off.\n",
         );
         page
     }

@@ -13,10 +13,10 @@ use std::{
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ClientSettings {
-    /// The server to talk to [default: the linked or the local one]
+    /// URL of the server [default: the linked or the local one]
     #[arg(long, global = true, env = "ASH_SERVER_URL", value_name = "URL", help_heading = "Client")]
     pub(crate) server: Option<String>,
-    /// Only to say where keys belong
+    /// Hidden: refuses keys as flags and names the variable
     #[arg(
         id = "refused_client_key",
         long = "api-key",
@@ -29,7 +29,7 @@ pub(crate) struct ClientSettings {
     /// The key for it
     #[arg(skip = std::env::var("ASH_API_KEY").ok())]
     pub(crate) key: Option<String>,
-    /// The token of a lock that you hold, as `ash session lock` prints it
+    /// Token of your lock, as `ash session lock` prints it
     #[arg(
         long,
         global = true,
@@ -39,7 +39,7 @@ pub(crate) struct ClientSettings {
         help_heading = "Client"
     )]
     pub(crate) lock: Option<String>,
-    /// Answer in JSON, for programs
+    /// Print JSON
     #[arg(long, global = true, help_heading = "Client")]
     pub(crate) json: bool,
 }

@@ -27,19 +27,19 @@ const MIN_KEY: usize = 16;
 pub const SECRETS: [(&str, &str); 4] = [
     (
         "ASH_API_KEY",
-        "A key for tenant `default`, of at least 16 characters; without one, a key is made and written to DATA_DIR/initial-api-key",
+        "API key of tenant `default`, at least 16 characters; without it the server creates a key and writes it to DATA_DIR/initial-api-key",
     ),
     (
         "ASH_INTERNAL_SECRET",
-        "Secret for /api/internal, of at least 16 characters; without one those routes are closed",
+        "Secret for /api/internal, at least 16 characters; without it those routes are closed",
     ),
     (
         "ANTHROPIC_API_KEY",
-        "Key for model calls, with which the built-in agent has a model too; it is added outside of the sandbox and never enters one",
+        "Key for model calls, also of the built-in agent; it is added outside of the sandbox and never enters one",
     ),
     (
         "CLAUDE_CODE_OAUTH_TOKEN",
-        "Instead of a key: the token of a subscription, as `claude setup-token` prints it",
+        "Subscription token, as `claude setup-token` prints it, instead of ANTHROPIC_API_KEY",
     ),
 ];
 
@@ -63,10 +63,10 @@ pub struct ServerConfig {
     /// Address to listen on
     #[arg(long, env = "ASH_HOST", default_value = "127.0.0.1")]
     pub host: IpAddr,
-    /// Where everything is kept [default: ~/.ash]
+    /// Directory for all data of the server [default: ~/.ash]
     #[arg(long, env = "ASH_DATA_DIR", value_parser = path())]
     pub data_dir: Option<PathBuf>,
-    /// Only to say where keys belong
+    /// Hidden: refuses keys as flags and names the variables
     #[arg(
         long = "api-key",
         aliases = ["internal-secret", "anthropic-api-key", "claude-oauth-token"],
@@ -78,184 +78,191 @@ pub struct ServerConfig {
     pub api_key: Option<SecretString>,
     #[arg(skip = secret_from_env("ASH_INTERNAL_SECRET"))]
     pub internal_secret: Option<SecretString>,
-    /// Walls around every agent
+    /// Isolation of every agent
     #[arg(long, env = "ASH_SANDBOX", value_enum, default_value_t = SandboxSetting::Bubblewrap)]
     pub sandbox: SandboxSetting,
-    /// The Docker engine for ASH_SANDBOX=docker: unix:///PATH of its socket [default: unix:///var/run/docker.sock]
+    /// Docker engine for ASH_SANDBOX=docker: unix:///PATH of its socket [default: unix:///var/run/docker.sock]
     #[arg(long, env = "DOCKER_HOST", value_name = "URL")]
     pub docker_host: Option<String>,
-    /// The image for agents whose ash.toml names none, with ASH_SANDBOX=docker
+    /// Image for agents whose ash.toml names none, with ASH_SANDBOX=docker
     #[arg(long, env = "ASH_DOCKER_IMAGE", value_name = "IMAGE", default_value = "ash-agent", value_parser = image)]
     pub docker_image: ash_model::Image,
-    /// Uids for sandboxes when the server runs as root, FIRST-LAST
+    /// Uids for sandboxes if the server runs as root, as FIRST-LAST
     #[arg(long, env = "ASH_SANDBOX_UIDS", default_value = "200000-265535", value_parser = uids)]
     pub sandbox_uids: SandboxUidRange,
-    /// Memory limit per sandbox in MiB (as root, where cgroups can be made)
+    /// Default memory limit of a sandbox in MiB
     #[arg(long, env = "ASH_SANDBOX_MEMORY_MB", default_value_t = 2048)]
     pub sandbox_memory_mb: u64,
-    /// Processors per sandbox, as 2 or 0.5 (as root, or with docker) [default: all]
+    /// Processors per sandbox, for example 2 or 0.5 (as root, or with docker) [default: all]
     #[arg(long, env = "ASH_SANDBOX_CPUS", value_name = "NUMBER", value_parser = cpu_millis)]
     pub sandbox_cpus: Option<u64>,
-    /// What a sandbox may take, unless its agent or session says otherwise, as NAME=NUMBER,… of memoryMb, cpuPercent,
-    /// maxProcesses (512), maxOpenFiles (8192), diskMb (10240), maxFiles (1000000), turnSeconds (0), outputKbPerSecond (16384);
-    /// 0: no limit
+    /// Default limits of a sandbox, which its agent or session may override, as NAME=NUMBER,…: memoryMb, cpuPercent,
+    /// maxProcesses (512), maxOpenFiles (8192), diskMb (10240), maxFiles (1000000), turnSeconds (0), outputKbPerSecond
+    /// (16384); 0: no limit
     #[arg(long, env = "ASH_LIMITS", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
     pub limits: ash_model::ResourceLimits,
-    /// The most that agents and sessions may ask for, in the same words [default: ASH_LIMITS for all but the operator, who may
-    /// ask for anything]
+    /// Maximum of the limits that agents and sessions may set, with the same names [default: ASH_LIMITS; no maximum for
+    /// the operator]
     #[arg(long, env = "ASH_LIMITS_MAX", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
     pub limits_max: ash_model::ResourceLimits,
-    /// What one tenant may make the server keep, as NAME=NUMBER,… of sessionMessages (1000) and sessionQueuedKb (65536), which wait
-    /// in one session; tenantMessages (20000) and tenantQueuedKb (524288), which wait in all of its sessions; keys (1000), agents
-    /// (1000), keptAgents (10000), deleted ones included, agentVersions (10000) of one agent, prewarmed (16) sandboxes; prewarmedTotal
-    /// (64), of all tenants; labelBytes (1024), configKb (4096) and metadataKb (64), the size of each; 0: no limit
+    /// Quotas of one tenant, as NAME=NUMBER,…: sessionMessages (1000) and sessionQueuedKb (65536), queued in one
+    /// session; tenantMessages (20000) and tenantQueuedKb (524288), queued in all of its sessions; keys (1000); agents
+    /// (1000); keptAgents (10000), with deleted ones; agentVersions (10000) of one agent; prewarmed (16) sandboxes;
+    /// prewarmedTotal (64), of all tenants; labelBytes (1024), configKb (4096) and metadataKb (64), the size of each;
+    /// 0: no limit
     #[arg(long, env = "ASH_QUOTAS", value_name = "QUOTAS", default_value = "", hide_default_value = true, value_parser = quotas)]
     pub quotas: ash_model::Quotas,
-    /// Directories beneath which agents are deployed by `path`, comma-separated [default: any, but only for connections of this
-    /// machine by the user that runs the server, without a proxy]
+    /// Directories from which agents may be deployed by `path`, comma-separated [default: any, but only for local
+    /// connections of the server's own user, without a proxy]
     #[arg(long, env = "ASH_AGENT_DIRS", value_name = "DIRS", value_delimiter = ',', value_parser = path())]
     pub agent_dirs: Vec<PathBuf>,
-    /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
-    /// limits, uid, no-userns; or all
+    /// Required isolation, comma-separated: sandbox, seccomp, landlock, scopes, limits, uid, no-userns; or all. Without
+    /// it the server does not start and makes no sandbox
     #[arg(long, env = "ASH_WALLS_REQUIRED", value_name = "WALLS", default_value = "", hide_default_value = true, value_parser = walls)]
     pub walls_required: ash_sandbox::RequiredWalls,
-    /// Lets agents make user namespaces whose ash.toml asks for them (1 or 0); weakens the walls, see docs/security.md
+    /// Allow user namespaces for agents whose ash.toml requests them (1 or 0); weakens isolation, see docs/security.md
     #[arg(long, env = "ASH_ALLOW_USERNS", value_parser = parse_bool)]
     pub allow_userns: bool,
-    /// Seconds that an agent's install.sh or startup.sh may take at most, whatever its ash.toml says
+    /// Maximum run time of an agent's install.sh or startup.sh in seconds, whatever its ash.toml says
     #[arg(long, env = "ASH_SETUP_MAX_SECONDS", default_value = "3600", value_parser = seconds)]
     pub setup_max_seconds: Duration,
-    /// How many sandboxes may be alive at once
+    /// Maximum number of sandboxes at once
     #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
     pub max_sandboxes: usize,
-    /// Megabytes of memory below which sandboxes that nobody uses are let go of, and no other is begun
+    /// Free memory in MB below which the server evicts idle sandboxes and starts no new one
     #[arg(long, env = "ASH_MIN_MEMORY_MB", default_value_t = 128)]
     pub min_memory_mb: u64,
-    /// How many sandboxes are kept ready for each agent in use, so that its next sessions start at once
+    /// Number of prewarmed sandboxes for each agent in use, so that its next sessions start faster
     #[arg(long, env = "ASH_PREWARM", default_value_t = 0)]
     pub prewarm: usize,
-    /// Seconds that a request waits in line for a sandbox when all are at work, unless it says otherwise with `Prefer: wait=`
+    /// Seconds that a request waits for a sandbox when all are at work; the header `Prefer: wait=` overrides it
     #[arg(long, env = "ASH_QUEUE_WAIT", default_value = "0", value_parser = seconds)]
     pub queue_wait: Duration,
-    /// Seconds a sandbox lives on without a server
+    /// Seconds that a sandbox lives on without a server
     #[arg(long, env = "ASH_ORPHAN_TTL", default_value = "3600", value_parser = seconds)]
     pub orphan_ttl: Duration,
-    /// Seconds that running turns get when the server is stopped
+    /// Seconds that running turns get to finish when the server stops
     #[arg(long, env = "ASH_STOP_GRACE", default_value = "10", value_parser = seconds)]
     pub stop_grace: Duration,
-    /// Seconds an agent gets to give up an interrupted turn before its process is ended
+    /// Seconds that an agent gets to end an interrupted turn before its process is killed
     #[arg(long, env = "ASH_INTERRUPT_GRACE", default_value = "10", value_parser = seconds)]
     pub interrupt_grace: Duration,
-    /// Seconds that a call waits for leave before it is denied, unless a session says otherwise
+    /// Seconds that a call waits for permission before it is denied; a session may override it
     #[arg(long, env = "ASH_PERMISSION_TIMEOUT", default_value = "600", value_parser = seconds)]
     pub permission_timeout: Duration,
-    /// Seconds that an agent's work in the background holds a turn whose answer is there, unless a session says otherwise
+    /// Seconds that background work of an agent keeps a turn open after its answer; a session may override it
     #[arg(long, env = "ASH_MAX_WAIT", default_value = "600", value_parser = seconds)]
     pub max_wait: Duration,
-    /// Seconds that nobody uses a session before its sandbox is captured and let go of, unless the session says otherwise (0:
-    /// never)
+    /// Seconds without use after which a session is captured and its sandbox released (0: never); a session may
+    /// override it
     #[arg(long, env = "ASH_IDLE_TIMEOUT", default_value = "1800", value_parser = seconds)]
     pub idle_timeout: Duration,
-    /// Which model services clients may bring keys of their own for: none (off), those of ASH_PROVIDER_URLS (list), or these
-    /// and every public host (public)
+    /// Model services that clients may use with keys of their own: none (off), those of ASH_PROVIDER_URLS (list), or
+    /// these and every public host (public)
     #[arg(long, env = "ASH_OWN_PROVIDERS", value_enum, default_value_t = ByokPolicy::Public)]
     pub own_providers: ByokPolicy,
-    /// Base URLs that clients may bring keys of their own for although they are not on the Internet, and what lies beneath
-    /// their paths, separated by commas
+    /// Base URLs that clients may use with keys of their own although they are not on the Internet, and everything
+    /// beneath their paths, comma-separated
     #[arg(long, env = "ASH_PROVIDER_URLS", value_delimiter = ',')]
     pub provider_urls: Vec<String>,
-    /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
+    /// Seconds between two captures of a running turn (0: only when it is over)
     #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
     pub checkpoint_every: Duration,
-    /// Checkpoints that every workspace keeps: so many of the newest
+    /// Checkpoints to keep for every workspace: the newest N
     #[arg(long, env = "ASH_KEEP_LAST", default_value_t = 50)]
     pub keep_last: usize,
-    /// The newest of each of so many hours
+    /// Checkpoints to keep: the newest of each of the last N hours that have one
     #[arg(long, env = "ASH_KEEP_HOURLY", default_value_t = 48)]
     pub keep_hourly: usize,
-    /// The newest of each of so many days
+    /// Checkpoints to keep: the newest of each of the last N days that have one
     #[arg(long, env = "ASH_KEEP_DAILY", default_value_t = 30)]
     pub keep_daily: usize,
-    /// Seconds between two collections of what nobody keeps (0: never)
+    /// Seconds between two garbage collections (0: never)
     #[arg(long, env = "ASH_GC_EVERY", default_value = "3600", value_parser = seconds)]
     pub gc_every: Duration,
-    /// Seconds that everything stays which was just written or given up
+    /// Seconds for which garbage collection spares data that was just written or removed
     #[arg(long, env = "ASH_GC_GRACE", default_value = "86400", value_parser = seconds)]
     pub gc_grace: Duration,
-    /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
+    /// Directory with a key for each tenant; snapshots of new tenants are sealed with it
     #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR", value_parser = path())]
     pub snapshot_keys: Option<PathBuf>,
-    /// An object store that everything saved is sent to as well: s3://bucket/prefix, gs://…, az://container/…, file:///directory
+    /// Object store to which all saved data is replicated: s3://bucket/prefix, gs://…, az://container/…,
+    /// file:///directory
     #[arg(long, env = "ASH_SNAPSHOT_URL", value_name = "URL")]
     pub snapshot_url: Option<String>,
-    /// Megabytes of what was fetched from there that are kept here for each tenant
+    /// Size of the local cache of the object store in MB, for each tenant
     #[arg(long, env = "ASH_SNAPSHOT_CACHE_MB", default_value_t = 10_240)]
     pub snapshot_cache_mb: u64,
-    /// When a turn is done: saved here (local), or in the object store too (remote), unless a session or message says otherwise
+    /// When a turn is done: when it is saved on this machine (local), or also in the object store (remote); a session
+    /// or message may override it
     #[arg(long, env = "ASH_DURABILITY", default_value = "local", value_parser = durability)]
     pub durability: ash_model::Durability,
-    /// Seconds that a turn waits for the object store
+    /// Seconds that a turn with durability remote waits for the object store
     #[arg(long, env = "ASH_REMOTE_TIMEOUT", default_value = "60", value_parser = seconds)]
     pub remote_timeout: Duration,
-    /// Seconds after which files of sessions that nobody uses are kept in the object store alone, if it has them
+    /// Seconds without use after which a session's files are kept only in the object store, if it has them
     #[arg(long, env = "ASH_COLD_TTL", default_value = "7200", value_parser = seconds)]
     pub cold_ttl: Duration,
-    /// MiB that must be free on the disk for anything new to be begun; below, what the object store has goes from here
+    /// Free disk space in MiB below which the server starts nothing new, and removes local copies of data that the
+    /// object store has
     #[arg(long, env = "ASH_MIN_FREE_MB", default_value_t = 256)]
     pub min_free_mb: u64,
-    /// Seconds that a purged session stays in the trash before it is gone for good
+    /// Seconds that a purged session stays in the trash before it is deleted for good
     #[arg(long, env = "ASH_TRASH_TTL", default_value = "604800", value_parser = seconds)]
     pub trash_ttl: Duration,
-    /// Sessions that go by themselves, as STATUS:AGE=FATE, comma-separated: ended:7d=purge,paused:90d=end [default: none]
+    /// Rules that end or purge sessions at rest, as STATUS:AGE=FATE, comma-separated: ended:7d=purge,paused:90d=end
+    /// [default: none]
     #[arg(long, env = "ASH_RETENTION", value_name = "RULES", default_value = "", hide_default_value = true, value_parser = ash_session::SessionTtlRules::parse)]
     pub retention: ash_session::SessionTtlRules,
-    /// Seconds between two searches for what nobody needs in the object store (0: with every collection)
+    /// Seconds between two garbage collections of the object store (0: with every local collection)
     #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
     pub remote_gc_every: Duration,
-    /// Seconds between two comparisons of what the object store has with what was sent; what is gone is sent again (0: never)
+    /// Seconds between two checks that the object store still has what was sent; missing objects are sent again (0:
+    /// never)
     #[arg(long, env = "ASH_REMOTE_CHECK_EVERY", default_value = "900", value_parser = seconds)]
     pub remote_check_every: Duration,
-    /// Seconds between two claims on the object store, by which a second server on the same prefix is noticed [default: 2 for
+    /// Seconds between two claims on the object store, which detect a second server on the same prefix [default: 2 for
     /// file://, else 15]
     #[arg(long, env = "ASH_REMOTE_CLAIM_EVERY", value_name = "SECONDS", value_parser = claim_interval)]
     pub remote_claim_every: Option<Duration>,
-    /// Take the object store over from another server that has claimed it, at once
+    /// Take over the object store at once from another server that has claimed it
     #[arg(long)]
     pub take_over: bool,
-    /// Megabits a second that are sent to the object store (0: as fast as it goes)
+    /// Maximum upload rate to the object store in megabits per second (0: unlimited)
     #[arg(long, env = "ASH_REMOTE_MBIT", default_value_t = 0)]
     pub remote_mbit: u64,
     #[arg(skip = secret_from_env("ANTHROPIC_API_KEY"))]
     pub anthropic_api_key: Option<SecretString>,
     #[arg(skip = secret_from_env("CLAUDE_CODE_OAUTH_TOKEN"))]
     pub claude_oauth_token: Option<SecretString>,
-    /// Where model calls go
+    /// URL of the model service
     #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = ANTHROPIC)]
     pub anthropic_base_url: String,
-    /// What models cost beyond the list, in dollars for a million tokens: {"MODEL": {"input": 3, "output": 15, "cacheWrite": 3.75,
-    /// "cacheRead": 0.3}}, or a file with that
+    /// Prices of models beyond the built-in list, in dollars for a million tokens: {"MODEL": {"input": 3, "output": 15,
+    /// "cacheWrite": 3.75, "cacheRead": 0.3}}, or a file with that
     #[arg(long, env = "ASH_PRICES", value_name = "JSON|FILE", default_value = "", hide_default_value = true, value_parser = prices)]
     pub prices: ash_model::ModelPrices,
     /// Claude Code's program [default: `claude` on the PATH]
     #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE", value_parser = path())]
     pub claude_bin: Option<PathBuf>,
-    /// Runtime of agents that name none: builtin or claude
+    /// Runtime of agents whose ash.toml names none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
     pub default_runtime: ash_model::AgentRuntime,
     /// Web origins that may call the API, comma-separated; * for all [default: none]
     #[arg(long, env = "ALLOWED_ORIGINS", value_delimiter = ',')]
     pub allowed_origins: Vec<String>,
-    /// Names that the server answers under, comma-separated, as a reverse proxy sends them in `Host`; addresses and localhost
-    /// always work [default: none on loopback, else all]
+    /// Host names that the server answers to, comma-separated, as a reverse proxy sends them in `Host`; addresses and
+    /// localhost always work [default: none on loopback, else all]
     #[arg(long, env = "ASH_ALLOWED_HOSTS", value_delimiter = ',')]
     pub allowed_hosts: Vec<String>,
-    /// Connections that are open at once, at most half of the files that the server may open; idle ones make way for new ones
+    /// Maximum number of open connections, at most half of the files that the server may open; new connections replace
+    /// idle ones
     #[arg(long, env = "ASH_MAX_CONNECTIONS", default_value_t = 4096)]
     pub max_connections: usize,
-    /// Streams and waiting messages that one key may have open at once
+    /// Maximum number of streams and waiting messages of one key at once
     #[arg(long, env = "ASH_MAX_STREAMS", default_value_t = 1000)]
     pub max_streams: usize,
-    /// Seconds after which a client is given up that stops in the middle of sending a request or reading an answer
+    /// Seconds after which the server drops a client that stops in the middle of a request or an answer
     #[arg(long, env = "ASH_CLIENT_TIMEOUT", default_value = "60", value_parser = seconds)]
     pub client_timeout: Duration,
     /// Every setting as this server has it, by its flag. `ash doctor` reads it in `server.json`: keys are not in it.
@@ -266,9 +273,9 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SandboxSetting {
     Bubblewrap,
-    /// A container for each agent, made by a Docker engine on this machine
+    /// A container for each sandbox, made by a Docker engine on this machine
     Docker,
-    /// No walls at all: the agent is an ordinary process of yours
+    /// No isolation: the agent is an ordinary process of the server's user
     None,
 }
 

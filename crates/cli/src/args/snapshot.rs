@@ -5,64 +5,64 @@ use std::{path::PathBuf, time::Duration};
 
 #[derive(Args)]
 pub(crate) struct RepositoryArgs {
-    /// The repository: a directory with packs
+    /// Repository: a directory with packs
     // Asked for by hand: a required option before the subcommand cannot be given after it.
     #[arg(long = "repo", global = true, value_name = "DIR", help_heading = "Repository")]
     pub(crate) dir: Option<PathBuf>,
-    /// The key that it is sealed with: 32 bytes, or 64 hexadecimal digits
+    /// File with the repository's key: 32 bytes, or 64 hexadecimal digits
     #[arg(long, global = true, value_name = "FILE", help_heading = "Repository")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Answer in JSON, for programs
+    /// Print JSON
     #[arg(long, global = true, help_heading = "Repository")]
     pub(crate) json: bool,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum SnapshotCommand {
-    /// Save a folder as it is now; only what changed since the last time is read and written
+    /// Save a folder; only changes since the last time are read and written
     Save {
         #[arg(value_name = "PATH")]
         folder: PathBuf,
     },
-    /// All snapshots, newest first
+    /// List all snapshots, newest first
     List,
     /// Write a snapshot into an empty or new folder
     Restore {
-        /// Its id, the beginning of it, or `latest`
+        /// Id of the snapshot, its beginning, or `latest`
         id: String,
         target: PathBuf,
     },
-    /// What changed since a snapshot: up to another one, or to a folder as it is now
+    /// Show changes since a snapshot: up to another one, or to the current state of a folder
     Diff {
         id: String,
         /// [default: the folder that was saved]
         #[arg(value_name = "ID|PATH")]
         other: Option<String>,
     },
-    /// Check that every snapshot is whole, and say which are not
+    /// Check that every snapshot is complete, and name the damaged ones
     Verify {
-        /// Read every byte, not only what holds them together
+        /// Read every byte, not only the structure
         #[arg(long)]
         read_data: bool,
     },
-    /// Forget snapshots by rules, and free what no other needs; without a rule all are kept
+    /// Remove snapshots by rules, and free the space that no other needs; without a rule all are kept
     Gc {
-        /// Keep so many of the newest, of each folder
+        /// Keep the newest N of each folder
         #[arg(long, value_name = "N")]
         keep_last: Option<usize>,
-        /// Keep the newest of so many hours
+        /// Keep the newest of each of the last N hours that have one
         #[arg(long, value_name = "N")]
         keep_hourly: Option<usize>,
-        /// Keep the newest of so many days
+        /// Keep the newest of each of the last N days that have one
         #[arg(long, value_name = "N")]
         keep_daily: Option<usize>,
-        /// Say what would go, and change nothing
+        /// Print what would be removed, and change nothing
         #[arg(long)]
         dry_run: bool,
-        /// Leave packs alone that are younger, for example 90s, 30m, 24h or 7d
+        /// Keep packs that are younger than this, for example 90s, 30m, 24h or 7d
         #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = ash_model::parse_duration)]
         grace: Duration,
     },
-    /// Sessions that checkpoints of a server's repository tell of
+    /// List sessions in the checkpoints of a server's repository
     Sessions,
 }
