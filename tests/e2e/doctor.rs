@@ -106,7 +106,7 @@ fn an_ordinary_user_hears_what_only_root_has() {
     assert_eq!(line(&text, "walls"), "✓ walls a sandbox starts and ends");
     assert_eq!(
         line(&text, "cgroups"),
-        "! cgroups only root can use them: memory is only watched from time to time, processors are not limited"
+        "! cgroups only root can use them: memory is only measured from time to time, processors are not limited"
     );
     assert_eq!(
         line(&text, "limits"),
@@ -295,7 +295,7 @@ async fn what_a_running_server_says_of_its_object_store_counts() {
         line(&said, "object store").starts_with("✗ object store unreachable; 1 checkpoint to be sent"),
         "{said}"
     );
-    assert!(said.contains("Until then everything is saved here alone."), "{said}");
+    assert!(said.contains("Until then data is saved only on this machine."), "{said}");
 }
 
 #[tokio::test]

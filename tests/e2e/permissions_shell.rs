@@ -33,7 +33,7 @@ async fn from_a_shell_one_sees_what_waits_and_answers_it() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
-    assert!(run(&stage, &["session", "permissions", &id]).await.2.contains("nothing waits"));
+    assert!(run(&stage, &["session", "permissions", &id]).await.2.contains("no permission request"));
     for (allowed, words) in [(true, "allowed"), (false, "denied")] {
         let mut stream = client.send(&id, "run: echo made >> file").await;
         let asked = stream.until("permission_request").await.pop().expect("a frame").data;

@@ -159,7 +159,7 @@ async fn the_command_line_waits_in_line_and_says_so() {
     let_go(&client, &worker).await;
     let output = waiting.wait_with_output().expect("ran");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("waiting in line"), "{said}");
+    assert!(output.status.success() && said.contains("waiting for up to"), "{said}");
 }
 
 #[tokio::test]

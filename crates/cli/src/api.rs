@@ -6,8 +6,8 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
 const ENDED: &str =
-    "the session has ended; its last checkpoint stays, and `ash session fork ID` goes on from it";
-const NO_SERVER: &str = "no server of yours is running here. Start one with `ash start`, or say where one is with --server or `ash link URL`";
+    "the session has ended; its last checkpoint stays, and `ash session fork ID` continues from it";
+const NO_SERVER: &str = "no server of yours is running here. Start one with `ash start`, or name another with --server or `ash link URL`";
 /// Seconds.
 const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 
@@ -121,7 +121,7 @@ impl ApiClient {
         let again = request.try_clone();
         match (self.send_once(request).await?, again) {
             (Err(refused), Some(again)) if refused.code == "capacity_reached" => {
-                eprintln!("every sandbox is at work; waiting in line for up to {QUEUE_TIMEOUT_SECONDS} s …");
+                eprintln!("all sandboxes are at work; waiting for up to {QUEUE_TIMEOUT_SECONDS} s …");
                 let waited =
                     self.send_once(again.header("prefer", format!("wait={QUEUE_TIMEOUT_SECONDS}"))).await?;
                 waited.map_err(|refused| refused.failure)
@@ -144,7 +144,7 @@ impl ApiClient {
     pub(crate) fn unreachable(&self, error: &reqwest::Error) -> CliError {
         let message = if error.is_connect() {
             format!(
-                "no server answers at {}. Start one with `ash start`, or say where it is with --server or `ash link URL`",
+                "no server answers at {}. Start one with `ash start`, or name another with --server or `ash link URL`",
                 self.url
             )
         } else {
@@ -158,7 +158,7 @@ impl ApiClient {
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         serde_json::from_slice(&body).map_err(|_| {
             let said = format!(
-                "what answers at {} is no ash server: say where one is with --server or `ash link URL`",
+                "the program that answers at {} is no ash server: name one with --server or `ash link URL`",
                 self.url
             );
             CliError::new(FailureKind::Unavailable, said)
@@ -243,7 +243,7 @@ impl ApiClient {
         let last = open.max_by_key(|session| session["lastActiveAt"].as_str().unwrap_or_default().to_owned());
         let id = last.and_then(|session| session["id"].as_str());
         id.map(str::to_owned).ok_or_else(|| {
-            CliError::new(FailureKind::NotFound, "there is no session to come back to; `ash chat` starts one")
+            CliError::new(FailureKind::NotFound, "there is no session to resume; `ash chat` starts one")
         })
     }
 }

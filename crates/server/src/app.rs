@@ -355,7 +355,7 @@ async fn build_app_state(
 fn clear_scratch(scratch: &Path) {
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         if let Err(error) = ash_snapshot::Folder::erase(&entry.path()) {
-            tracing::warn!(%error, "what an earlier server left could not be removed");
+            tracing::warn!(%error, "files of an earlier server could not be removed");
         }
     }
 }
@@ -403,7 +403,7 @@ async fn select_backend(config: &ServerConfig, data: &Path) -> Result<SelectedBa
         }
         SandboxSetting::None => {
             tracing::warn!(
-                "ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand"
+                "ASH_SANDBOX=none: agents run WITHOUT WALLS, with all rights of your user. Use it only where you would run the agent by hand"
             );
             Ok((Arc::new(UnconfinedBackend::new(exe).requiring(config.walls_required.clone())), None))
         }
@@ -421,13 +421,13 @@ async fn serve_until_signal(
     let stop = tokio::select! {
         stop = wait_for_signal() => stop?,
         Ok(conflict) = conflict => {
-            tracing::error!("leaving: sandboxes and their turns go on for ASH_ORPHAN_TTL seconds, the next server takes them over");
+            tracing::error!("exiting: sandboxes and their turns continue for ASH_ORPHAN_TTL seconds, and the next server takes them over");
             serving.abort();
             return Err(ServerError(conflict.to_string()));
         }
     };
     if stop == ShutdownMode::LeaveSandboxes {
-        tracing::info!("leaving: sandboxes and their turns go on, the next server takes them over");
+        tracing::info!("exiting: sandboxes and their turns continue, and the next server takes them over");
         serving.abort();
         return Ok(());
     }
@@ -444,7 +444,7 @@ async fn serve_until_signal(
     };
     tokio::select! {
         () = stopping => tracing::info!("stopped"),
-        _ = wait_for_signal() => tracing::warn!("stopped at once; sandboxes live on and are taken over at the next start"),
+        _ = wait_for_signal() => tracing::warn!("stopped at once; sandboxes keep running, and the next server takes them over"),
     }
     serving.abort();
     Ok(())
@@ -472,7 +472,7 @@ async fn wait_for_signal() -> Result<ShutdownMode, ServerError> {
 /// Beside all else: until it is done nothing is collected, but everybody is served.
 async fn compare_witnesses(sessions: Sessions) {
     if let Err(error) = sessions.compare_witnesses().await {
-        tracing::error!(%error, "the database could not be compared with its witnesses: nothing is deleted until it was");
+        tracing::error!(%error, "the database could not be compared with packs and the object store: nothing is deleted until then");
     }
     sessions.check_database().await;
 }
@@ -483,7 +483,7 @@ async fn prune_deltas_forever(sessions: Sessions, store: Arc<SqliteStore>) {
         hours.tick().await;
         let before = ash_session::earlier_by(sessions.rooms().retention_clock(), DELTA_RETENTION);
         if let Err(error) = store.prune(before).await {
-            tracing::warn!(%error, "old deltas could not be forgotten");
+            tracing::warn!(%error, "old deltas could not be deleted");
         }
     }
 }
@@ -507,7 +507,7 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Retent
         }
         match FilesystemInfo::of(&data) {
             Ok(disk) => sessions.set_free(disk.free_bytes, &keep).await,
-            Err(error) => tracing::warn!(%error, "nobody knows how much space is left"),
+            Err(error) => tracing::warn!(%error, "the free disk space could not be measured"),
         }
     }
 }
@@ -543,7 +543,7 @@ async fn run_gc_forever(sessions: Sessions, every: Duration, keep: ash_session::
     loop {
         rounds.tick().await;
         if let Err(error) = sessions.sweep(&keep).await {
-            tracing::warn!(%error, "nothing was collected");
+            tracing::warn!(%error, "the garbage collection failed");
         }
     }
 }
@@ -561,7 +561,7 @@ async fn apply_retention_forever(
         rounds.tick().await;
         sessions.rooms().store_trusted_time();
         if let Err(error) = sessions.apply_session_ttl(&retention).await {
-            tracing::warn!(%error, "what is to go by itself was not looked for");
+            tracing::warn!(%error, "retention rules could not be evaluated");
         }
     }
 }

@@ -115,6 +115,6 @@ pub(crate) async fn record_refused_key(app: &AppState, address: IpAddr, times: u
         detail: Some(times.to_string()),
     };
     if let Err(error) = app.sessions.rooms().store.add_audit_entry(line, None).await {
-        tracing::warn!(%error, "a wrong key could not be written to the audit");
+        tracing::warn!(%error, "a refused key could not be written to the audit");
     }
 }

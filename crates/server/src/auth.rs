@@ -212,7 +212,7 @@ async fn throttle_failure(app: &AppState, peer: Option<PeerAddresses>, problem: 
     let address = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.remote.ip());
     let verdict = app.auth_throttle.record_failure(address, Instant::now());
     if let Some(times) = verdict.report {
-        tracing::warn!(%address, times, "a wrong key was given");
+        tracing::warn!(%address, times, "requests with a wrong key");
         audit::record_refused_key(app, address, times).await;
     }
     if !verdict.is_throttled {

@@ -435,7 +435,7 @@ impl ServerConfig {
         match () {
             () if short.is_empty() => {}
             () if self.host.is_loopback() => tracing::warn!(
-                "{short} is shorter than {MIN_KEY} characters: good only because the server is bound to loopback"
+                "{short} is shorter than {MIN_KEY} characters: accepted only because the server is bound to loopback"
             ),
             () => {
                 return Err(format!(

@@ -34,7 +34,7 @@ fn check(path: &Path, (owner, mode): (u32, u32), us: u32) -> Result<(), String> 
     }
     fs::set_permissions(path, Permissions::from_mode(0o700))
         .map_err(|error| format!("cannot set the mode of {at} to 0700: {error}"))?;
-    tracing::warn!(path = %at, was = format!("{:04o}", mode & 0o7777), "others could enter the data directory; its mode is 0700 now");
+    tracing::warn!(path = %at, was = format!("{:04o}", mode & 0o7777), "the data directory was open to others; its mode is now 0700");
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub(crate) async fn connect_engine(config: &ServerConfig, exe: PathBuf) -> Resul
             docker.try_out().await?;
         }
         Err(error) => {
-            tracing::warn!(%error, "the server starts without its engine: no sandbox can be started")
+            tracing::warn!(%error, "the Docker engine does not answer: no sandbox can be started")
         }
     }
     Ok(docker)
@@ -31,8 +31,8 @@ async fn prepare(docker: &DockerBackend) -> Result<(), Error> {
     let orphans = docker.clone();
     match tokio::task::spawn_blocking(move || orphans.clear_orphans()).await {
         Ok(Ok(cleared)) => tracing::info!(version, cleared, "a Docker engine is ready for sandboxes"),
-        Ok(Err(error)) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
-        Err(error) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
+        Ok(Err(error)) => tracing::warn!(%error, "unused containers could not be removed"),
+        Err(error) => tracing::warn!(%error, "unused containers could not be removed"),
     }
     Ok(())
 }

@@ -143,63 +143,63 @@ impl ServerMetrics {
         let to = &mut self.registry;
         to.register("ash_up", "1 while the server runs", up);
         to.register("ash_uptime_seconds", "Seconds since the server started", self.uptime.clone());
-        to.register("ash_active_sessions", "Sessions that are active", self.sessions.clone());
-        to.register("ash_active_sandboxes", "Sandboxes that are alive", self.sandboxes.clone());
+        to.register("ash_active_sessions", "Active sessions", self.sessions.clone());
+        to.register("ash_active_sandboxes", "Running sandboxes", self.sandboxes.clone());
         to.register("ash_pool_sandboxes", "Sandboxes by state", self.pool.clone());
-        to.register("ash_pool_max_capacity", "How many sandboxes may be alive", self.capacity.clone());
-        to.register("ash_pool_queued", "Requests that wait in line for a sandbox", self.queued.clone());
-        to.register(
-            "ash_pool_evictions",
-            "Sessions that gave up their sandbox for another one",
-            self.evictions.clone(),
-        );
+        to.register("ash_pool_max_capacity", "Maximum number of sandboxes", self.capacity.clone());
+        to.register("ash_pool_queued", "Requests that wait for a sandbox", self.queued.clone());
+        to.register("ash_pool_evictions", "Sandboxes evicted for other sessions", self.evictions.clone());
         to.register("ash_resume", "Sessions resumed", self.resumes.clone());
+        to.register("ash_resume_cold", "Cold resumes by source of the files", self.cold_resumes.clone());
+        to.register("ash_turns", "Finished turns", self.turns.clone());
+        to.register("ash_tokens", "Tokens used by answers of models", self.tokens.clone());
         to.register(
-            "ash_resume_cold",
-            "Cold resumes by where the files came from",
-            self.cold_resumes.clone(),
+            "ash_cost_usd",
+            "Cost of these tokens in dollars, for models with a price",
+            self.cost.clone(),
         );
-        to.register("ash_turns", "Turns that are over", self.turns.clone());
-        to.register("ash_tokens", "Tokens that models' answers used", self.tokens.clone());
-        to.register("ash_cost_usd", "What they cost, as far as prices are known", self.cost.clone());
-        to.register("ash_checkpoints", "Checkpoints recorded", self.checkpoints.clone());
+        to.register("ash_checkpoints", "Recorded checkpoints", self.checkpoints.clone());
         to.register("ash_checkpoint_bytes", "Bytes in recorded checkpoints", self.checkpoint_bytes.clone());
-        to.register("ash_checkpoint_failures", "Captures that failed", self.failed_checkpoints.clone());
+        to.register("ash_checkpoint_failures", "Failed captures", self.failed_checkpoints.clone());
         to.register("ash_resume_seconds", "Time to resume", self.resume_seconds.clone());
         to.register("ash_checkpoint_seconds", "Time to capture a workspace", self.checkpoint_seconds.clone());
-        to.register("ash_gc_runs", "Collections of all repositories", self.sweeps.clone());
-        to.register("ash_gc_failures", "Collections that failed", self.failed_sweeps.clone());
+        to.register("ash_gc_runs", "Garbage collections of all repositories", self.sweeps.clone());
+        to.register("ash_gc_failures", "Failed garbage collections", self.failed_sweeps.clone());
         to.register(
             "ash_gc_checkpoints",
-            "Checkpoints given up by the rules",
+            "Checkpoints removed by retention rules",
             self.swept_checkpoints.clone(),
         );
-        to.register("ash_gc_freed_bytes", "Bytes that collections freed", self.swept_bytes.clone());
-        to.register("ash_gc_seconds", "Time to collect all repositories", self.sweep_seconds.clone());
+        to.register("ash_gc_freed_bytes", "Bytes freed by garbage collections", self.swept_bytes.clone());
+        to.register(
+            "ash_gc_seconds",
+            "Time of a garbage collection of all repositories",
+            self.sweep_seconds.clone(),
+        );
         to.register(
             "ash_repository_bytes",
-            "Bytes of all repositories when they were last collected",
+            "Size of all repositories after the last garbage collection",
             self.repository_bytes.clone(),
         );
         to.register("ash_http_request_seconds", "Time to answer a request", self.request_seconds.clone());
         to.register(
             "ash_longest_stretch_seconds",
-            "The longest that a thread for requests was busy without a rest, in CPU time",
+            "Longest time that a request thread ran without yielding, in CPU seconds",
             self.longest_poll.clone(),
         );
         to.register(
             "ash_sandbox_cpu_seconds",
-            "CPU time of the sandboxes of all workspaces there are",
+            "CPU time of the sandboxes of all existing workspaces",
             self.cpu_seconds.clone(),
         );
         to.register(
             "ash_sandbox_peak_memory_bytes",
-            "The most memory that one of them ever had",
+            "Peak memory of a single sandbox",
             self.peak_memory.clone(),
         );
         to.register(
             "ash_workspace_disk_bytes",
-            "What their files take on the disk, when last looked at",
+            "Disk space of the files of all workspaces at the last measurement",
             self.disk_bytes.clone(),
         );
         to.register(
@@ -207,10 +207,14 @@ impl ServerMetrics {
             "Checkpoints that the object store does not have yet",
             self.remote_waiting.clone(),
         );
-        to.register("ash_remote_lag_seconds", "Age of the oldest of them", self.remote_lag.clone());
+        to.register(
+            "ash_remote_lag_seconds",
+            "Age of the oldest checkpoint that the object store does not have yet",
+            self.remote_lag.clone(),
+        );
         to.register(
             "ash_remote_trouble",
-            "1 while the object store takes nothing",
+            "1 while the object store does not accept uploads",
             self.remote_trouble.clone(),
         );
         to.register(

@@ -45,7 +45,7 @@ pub(crate) fn check(config: &ServerConfig, groups: CgroupSupport) -> Result<(), 
     }
     if config.allow_userns {
         tracing::warn!(
-            "ASH_ALLOW_USERNS: agents whose ash.toml asks for it may make user namespaces, which weakens their walls"
+            "ASH_ALLOW_USERNS: agents whose ash.toml requests it may make user namespaces, which weakens their isolation"
         );
     }
     unmet_wall_requirements(config, groups).map_err(|missing| {

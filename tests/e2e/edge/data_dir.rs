@@ -28,11 +28,11 @@ async fn a_data_directory_that_others_could_enter_is_closed_with_a_log_line() {
     client.create().await;
     assert_eq!(mode(&server.data), 0o700);
     let log = server.log();
-    let line = log.lines().find(|line| line.contains("others could enter the data directory"));
+    let line = log.lines().find(|line| line.contains("the data directory was open to others"));
     assert!(line.is_some_and(|line| line.contains("0755")), "{log}");
     for name in ["ash.db", "ash.db-wal", "ash.db-shm", "seal.key"] {
         assert_eq!(mode(&server.data.join(name)), 0o600, "{name}");
     }
     server.crash_and_start().await;
-    assert_eq!(server.log().matches("others could enter the data directory").count(), 1, "said once");
+    assert_eq!(server.log().matches("the data directory was open to others").count(), 1, "said once");
 }

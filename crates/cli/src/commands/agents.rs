@@ -121,7 +121,7 @@ pub(crate) async fn run(api: &ApiClient, command: AgentCommand, as_json: bool) -
             if as_json {
                 terminal::json(&answer)
             } else {
-                eprintln!("deleted {name}; its sessions go on")
+                eprintln!("deleted {name}; its sessions continue")
             }
             Ok(())
         }

@@ -110,13 +110,13 @@ async fn run_interactive(api: &ApiClient, id: &str, agent: &str) -> Result<u8> {
         "{}",
         paint_err(
             TerminalStyle::Dim,
-            "A line that ends with \\ goes on; Ctrl-C interrupts, Ctrl-D leaves. Nothing you leave is lost."
+            "A line that ends with \\ continues; Ctrl-C interrupts, Ctrl-D exits. The session is kept."
         )
     );
     let mut editor = editor()?;
     loop {
         let read = tokio::task::spawn_blocking(move || (editor.readline("› "), editor)).await;
-        let (line, back) = read.map_err(|_| CliError::invalid("the keyboard is gone"))?;
+        let (line, back) = read.map_err(|_| CliError::invalid("the terminal is closed"))?;
         editor = back;
         match line {
             Ok(line) if line.trim().is_empty() => {}
@@ -130,7 +130,7 @@ async fn run_interactive(api: &ApiClient, id: &str, agent: &str) -> Result<u8> {
                 eprintln!();
             }
             Err(ReadlineError::Interrupted) => {
-                eprintln!("{}", paint_err(TerminalStyle::Dim, "(Ctrl-D or /quit leaves)"));
+                eprintln!("{}", paint_err(TerminalStyle::Dim, "(Ctrl-D or /quit exits)"));
             }
             Err(ReadlineError::Eof) => return Ok(0),
             Err(error) => return Err(CliError::invalid(format!("the keyboard cannot be read: {error}"))),

@@ -49,7 +49,7 @@ pub(crate) async fn list(
 /// What it was taken of.
 fn kind(checkpoint: &Value) -> &'static str {
     if checkpoint["removed"] == true {
-        "removed by the rules; its files are gone"
+        "removed by retention rules; its files are gone"
     } else if checkpoint["salvage"] == true {
         "found on disk, not trusted"
     } else if checkpoint["midTurn"] == true {
@@ -121,14 +121,14 @@ pub(crate) async fn rewind(
         rewound["turns"]
     );
     if rewound["midTurn"] == true {
-        eprintln!("  a turn was under way there; it does not go on, send it again");
+        eprintln!("  a turn was running at that checkpoint; it does not continue, send its message again");
     }
     let short = api.short_id(&id).await;
     if let Some(from) = rewound["from"].as_u64().filter(|from| *from != number) {
         let files = if files { " --files" } else { "" };
-        eprintln!("  the way back: ash session rewind {short} {from}{files}");
+        eprintln!("  undo: ash session rewind {short} {from}{files}");
     }
-    eprintln!("  go on: ash chat --resume {short}");
+    eprintln!("  continue: ash chat --resume {short}");
     Ok(0)
 }
 

@@ -25,7 +25,7 @@ const PREVIOUS_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn place() -> Result<PathBuf> {
-    data_dir().ok_or_else(|| CliError::invalid("HOME is not set: say where the data is with ASH_DATA_DIR"))
+    data_dir().ok_or_else(|| CliError::invalid("HOME is not set: name the data directory with ASH_DATA_DIR"))
 }
 
 fn log_file(data: &Path) -> PathBuf {
@@ -38,7 +38,7 @@ pub(crate) async fn start(daemon: DaemonArgs) -> Result<()> {
         eprintln!("ash {} is running already at {} (pid {})", running.version, running.url, running.pid);
         if !daemon.env.is_empty() || daemon.port.is_some() || daemon.take_over {
             eprintln!(
-                "{} nothing was changed: -e, --port and --take-over count only when a server starts. `ash restart` with the same flags starts it again with them; its sessions go on",
+                "{} nothing was changed: -e, --port and --take-over take effect only when a server starts. `ash restart` with the same flags restarts it with them; its sessions continue",
                 terminal::paint_err(TerminalStyle::Yellow, "!")
             );
         }

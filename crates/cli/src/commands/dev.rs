@@ -30,7 +30,7 @@ async fn model_server(wanted: ModelServerArgs) -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "listening on {}", server.address())
         .and_then(|()| out.flush())
-        .map_err(CliError::from_io("cannot say where I listen"))?;
+        .map_err(CliError::from_io("cannot print the address"))?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

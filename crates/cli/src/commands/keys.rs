@@ -41,7 +41,7 @@ pub(crate) async fn run(api: &ApiClient, command: KeyCommand, as_json: bool) -> 
             if as_json {
                 terminal::json(&answer);
             } else {
-                eprintln!("{} opens nothing any more", id);
+                eprintln!("{} deleted; requests with it are refused", id);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Object stores: what is in one, and bringing it back.
+//! Object stores: what is in one, and resuming.
 
 use super::doctor::ServerConfigArgs;
 use crate::{
@@ -80,7 +80,7 @@ pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u
         let (sessions, agents) = (returned.sessions, returned.agents);
         let many = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         let (sessions, agents) = (many(sessions, "session"), many(agents, "agent"));
-        eprintln!("{sessions} and {agents} are back, {:.1} MB", returned.bytes as f64 / 1e6);
+        eprintln!("restored {sessions} and {agents}, {:.1} MB", returned.bytes as f64 / 1e6);
         returned.failed.iter().for_each(|failed| eprintln!("not back: {}", failed));
         eprintln!("next: ash start, then ash session resume ID");
     }

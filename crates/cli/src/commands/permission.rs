@@ -33,7 +33,7 @@ pub(crate) async fn list(api: &ApiClient, id: &str, as_json: bool) -> Result<u8>
     }
     let found = entries(&answer);
     if found.is_empty() {
-        eprintln!("nothing waits for you");
+        eprintln!("no permission request or question is open");
         return Ok(0);
     }
     for asked in found {

@@ -36,7 +36,7 @@ pub(crate) async fn prune(api: &ApiClient, prune: PruneArgs, as_json: bool) -> R
     }
     let deed = if purge { "put in the trash" } else { "end" };
     if dry_run {
-        eprintln!("would {deed} {}; nothing was done", sessions.len());
+        eprintln!("would {deed} {}; nothing was changed", sessions.len());
         return Ok(0);
     }
     if !yes && !confirm(&format!("{deed} {}?", sessions.len()))? {
@@ -54,7 +54,9 @@ pub(crate) async fn prune(api: &ApiClient, prune: PruneArgs, as_json: bool) -> R
 
 fn confirm(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        return Err(CliError::invalid("nobody is there to ask; say --yes to do it, or --dry-run to look"));
+        return Err(CliError::invalid(
+            "there is no terminal to ask at; use --yes to do it, or --dry-run to preview it",
+        ));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush().ok();

@@ -260,7 +260,7 @@ fn refused(plan: &PullPlan, as_json: bool) -> Result<u8> {
         eprintln!("{} {}: {}", paint_err(TerminalStyle::Yellow, "!"), printable(path), why.as_str());
     }
     let in_the_way = plan.conflicts.iter().any(|(_, why)| *why == PullConflict::InTheWay);
-    let remedy = if in_the_way { "move what is in the way" } else { "overwrite with --force" };
+    let remedy = if in_the_way { "move the files that are in the way" } else { "overwrite with --force" };
     let words = format!("{}; nothing was changed. Pull into another folder, or {remedy}", conflicts(plan));
     Err(CliError::new(FailureKind::Conflict, words))
 }

@@ -33,7 +33,7 @@ pub(crate) async fn queue(
     }
     let turns = answer["queue"].as_array().cloned().unwrap_or_default();
     if turns.is_empty() {
-        eprintln!("nothing runs, and nothing waits");
+        eprintln!("no turn runs, and no message waits");
         return Ok(0);
     }
     let now = jiff::Timestamp::now();
@@ -69,7 +69,7 @@ pub(crate) async fn lock(
     let text = |name: &str| answer["lock"][name].as_str().unwrap_or_default().to_owned();
     println!("{}", text("token"));
     eprintln!(
-        "yours until {}, and longer with every use: put the token in ASH_LOCK, or give it with --lock",
+        "locked until {}, each use renews it: put the token in ASH_LOCK, or pass it with --lock",
         text("expiresAt")
     );
     Ok(0)

@@ -45,15 +45,18 @@ fn shown(repaired: &RepairReport, yes: bool) -> Value {
 
 fn print_report(repaired: &RepairReport, yes: bool) {
     if !is_something(repaired) {
-        eprintln!("{}", paint(TerminalStyle::Green, "the database knows everything that its witnesses know"));
+        eprintln!(
+            "{}",
+            paint(TerminalStyle::Green, "the database is complete, compared with packs and the object store")
+        );
         return;
     }
     if let Some(damaged) = &repaired.database_error {
         eprintln!("the database cannot be read: {}", damaged);
         match &repaired.damaged_database_copy {
-            Some(aside) => eprintln!("it is kept as {}; a new one was made", aside.display()),
+            Some(aside) => eprintln!("it is kept as {}; a new one was created", aside.display()),
             None => {
-                eprintln!("with --yes it is put aside, and a new one is made from packs and the object store")
+                eprintln!("--yes renames it, and creates a new one from packs and the object store")
             }
         }
     }
@@ -66,7 +69,7 @@ fn print_report(repaired: &RepairReport, yes: bool) {
         let what = match (&one.failed, yes) {
             (Some(error), _) => paint(TerminalStyle::Red, &format!("not back: {}", error)),
             (None, true) => paint(TerminalStyle::Green, "back"),
-            (None, false) => "would come back".to_owned(),
+            (None, false) => "would be restored".to_owned(),
         };
         let id = one.session.as_str().to_owned();
         println!("{id}  {known}, {} events in {from}: {what}", one.proven);
@@ -74,7 +77,7 @@ fn print_report(repaired: &RepairReport, yes: bool) {
     for (number, workspace) in repaired.orphan_workspaces.iter().enumerate() {
         match repaired.preserved_trees.get(number) {
             Some(kept) => println!("the files of an unknown workspace are in {}", kept.display()),
-            None => println!("the files of workspace {workspace}, which nobody knows, would be put aside"),
+            None => println!("the files of the unknown workspace {workspace} would be moved to lost/"),
         }
     }
     match yes {

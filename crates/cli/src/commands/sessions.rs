@@ -289,7 +289,7 @@ async fn post_action(api: &ApiClient, id: &str, action: &str, as_json: bool) -> 
             short(&id),
             terminal::status(answer["session"]["status"].as_str().unwrap_or_default())
         );
-        eprintln!("  come back: ash chat --resume {}", api.short_id(&id).await);
+        eprintln!("  resume: ash chat --resume {}", api.short_id(&id).await);
     }
     Ok(0)
 }
@@ -313,7 +313,10 @@ async fn resume(api: &ApiClient, id: &str, options: &Value, (detach, as_json): (
     if detach {
         return Ok(0);
     }
-    eprintln!("{}", terminal::paint_err(TerminalStyle::Dim, "following; Ctrl-C leaves it running"));
+    eprintln!(
+        "{}",
+        terminal::paint_err(TerminalStyle::Dim, "following; Ctrl-C exits, and the session keeps running")
+    );
     follow(api, &id, &last_event(api, &id).await?, (None, false)).await
 }
 
@@ -325,7 +328,7 @@ async fn last_event(api: &ApiClient, id: &str) -> Result<String> {
 
 /// Resumes it, and shows how far that has come if it takes long. Answers what the server answers.
 pub(super) async fn resume_with_progress(api: &ApiClient, id: &str, options: &Value) -> Result<Value> {
-    let bar = terminal::spinner("bringing it back");
+    let bar = terminal::spinner("resuming");
     let answer = {
         let to = path(id, "/resume");
         let mut answer = std::pin::pin!(api.post(&to, options));

@@ -99,12 +99,12 @@ pub(crate) fn session(session: &Value) {
 /// What a resume brought back, on stderr.
 pub(crate) fn receipt(receipt: &Value) {
     let Some(path) = receipt["path"].as_str() else {
-        eprintln!("{} it was active all along", paint_err(TerminalStyle::Green, "✓"));
+        eprintln!("{} it was active already", paint_err(TerminalStyle::Green, "✓"));
         return;
     };
     let from = match (path, receipt["from"].as_str(), receipt["source"].as_str()) {
         ("warm", _, _) => "its sandbox was still warm".to_owned(),
-        (_, Some("live"), _) => "from the files as it left them".to_owned(),
+        (_, Some("live"), _) => "from its files on this machine".to_owned(),
         (_, _, Some("fresh")) => "from the agent's own files".to_owned(),
         (_, _, Some("cloud")) => format!("from checkpoint {} in the object store", receipt["checkpoint"]),
         _ => format!("from checkpoint {}", receipt["checkpoint"]),
@@ -121,7 +121,7 @@ pub(crate) fn receipt(receipt: &Value) {
         );
     }
     if let Some(salvage) = receipt["salvage"].as_u64() {
-        eprintln!("  what was found on disk could not be trusted and is kept as checkpoint {salvage}");
+        eprintln!("  the files on disk could not be trusted and are kept as checkpoint {salvage}");
     }
 }
 
@@ -139,11 +139,11 @@ pub(crate) async fn turn(mut stream: SessionStream, api: &ApiClient, session: &s
             }
             _ = tokio::signal::ctrl_c() => {
                 if interrupted {
-                    printer.note("left; the turn goes on");
+                    printer.note("exited; the turn continues");
                     return Ok(130);
                 }
                 interrupted = true;
-                printer.note("interrupting; Ctrl-C again leaves");
+                printer.note("interrupting; Ctrl-C again exits");
                 api.post(&super::sessions::path(session, "/interrupt"), &json!({})).await?;
                 continue;
             }
@@ -206,7 +206,7 @@ async fn decide(
             let what = described(api, session, &asked).await;
             let (tool, id) =
                 (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
-            printer.note(&format!("waits for leave: {} {what}", tool));
+            printer.note(&format!("waits for permission: {} {what}", tool));
             printer.note(&format!("ash session allow {session} {id}, or deny"));
         }
     }
@@ -250,7 +250,7 @@ impl TurnPrinter {
                 self.spinner.finish_and_clear();
                 self.spinner = terminal::spinner("thinking");
             }
-            "turn_continued" => self.note("the turn was cut and goes on"),
+            "turn_continued" => self.note("the turn was interrupted by a crash and continues"),
             "message" if frame.data["subtype"] == "api_retry" => {
                 let seconds = frame.data["retry_delay_ms"].as_u64().unwrap_or(0).div_ceil(1000);
                 self.note(&format!("the model does not answer; it is asked again in {seconds} s"));

@@ -73,7 +73,7 @@ fn describe_error(dir: &str, error: &Error) -> CliError {
         Error::Full { .. } => (FailureKind::Unavailable, "; free some space, nothing was changed".to_owned()),
         Error::Damaged { .. } => {
             let remedy =
-                format!("; `ash snapshot verify --repo {dir} --read-data` says which snapshots are whole");
+                format!("; `ash snapshot verify --repo {dir} --read-data` says which snapshots are intact");
             (FailureKind::Unprocessable, remedy)
         }
         Error::Sealed { .. } => {

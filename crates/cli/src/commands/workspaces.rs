@@ -28,11 +28,11 @@ pub(super) async fn run(api: &ApiClient, command: WorkspaceCommand, as_json: boo
     }
     match command {
         WorkspaceCommand::Create { name, agent } => {
-            eprintln!("{name} is there; next: ash session create {agent} --workspace {name}");
+            eprintln!("created {name}; next: ash session create {agent} --workspace {name}");
         }
         WorkspaceCommand::List => list(&answer),
         WorkspaceCommand::Info { .. } => info(&answer),
-        WorkspaceCommand::Delete { name } => eprintln!("{name} is gone; its conversations stay readable"),
+        WorkspaceCommand::Delete { name } => eprintln!("deleted {name}; its conversations stay readable"),
         WorkspaceCommand::Files { .. } => {
             for file in answer["files"].as_array().into_iter().flatten() {
                 println!("{}", file["path"].as_str().unwrap_or_default());

@@ -73,7 +73,7 @@ pub(crate) async fn require_session_lock(
                 // What was written cannot be taken back, so it is no reason to say that it failed.
                 && let Err(error) = app.sessions.end_lockless_write(no, write).await
             {
-                tracing::warn!(%error, "a lock that is over may come back although another client wrote");
+                tracing::warn!(%error, "an expired lock may become valid again although another client wrote");
             }
             answer
         }

@@ -70,7 +70,7 @@ fn absent(default: AgentRuntime) -> DoctorCheck {
 
 fn judge(program: &Path, words: Result<String, String>, by: ClaudeProgramOrigin) -> DoctorCheck {
     let shown = program.display();
-    let remedy = "install it anew, or set ASH_CLAUDE_BIN to one that works";
+    let remedy = "reinstall it, or set ASH_CLAUDE_BIN to one that works";
     match (words, by) {
         (Ok(words), by) => match (words.parse::<ClaudeVersion>(), by) {
             (Ok(version), ClaudeProgramOrigin::Search) if version < OLDEST_CLAUDE => {

@@ -21,7 +21,7 @@ pub(super) fn check(config: &ServerConfig) -> Vec<DoctorCheck> {
     let mut checks = vec![directory(&dir), changes(&existing(&dir))];
     match FilesystemInfo::of(&existing(&dir)) {
         Ok(disk) => checks.extend([space(&disk), file_system(&dir, &disk)]),
-        Err(error) => checks.push(DoctorCheck::warning("disk", format!("cannot be looked at: {error}"), "")),
+        Err(error) => checks.push(DoctorCheck::warning("disk", format!("cannot be examined: {error}"), "")),
     }
     checks
 }
@@ -41,7 +41,7 @@ fn directory(dir: &Path) -> DoctorCheck {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => not_yet(dir),
         Err(error) => {
-            let remedy = "choose a directory of yours with ASH_DATA_DIR";
+            let remedy = "choose your own directory with ASH_DATA_DIR";
             DoctorCheck::problem("data", format!("{}: {error}", dir.display()), remedy)
         }
     }
@@ -77,7 +77,7 @@ fn not_yet(dir: &Path) -> DoctorCheck {
         return DoctorCheck::fine("data", format!("{} is made at the first start", dir.display()));
     }
     let found = format!("{} cannot be made: no permission to write to {}", dir.display(), above.display());
-    DoctorCheck::problem("data", found, "choose a directory of yours with ASH_DATA_DIR")
+    DoctorCheck::problem("data", found, "choose your own directory with ASH_DATA_DIR")
 }
 
 struct DataDirStat {
@@ -109,7 +109,7 @@ fn judge_directory(dir: &Path, found: &DataDirStat) -> DoctorCheck {
         let what = format!("{shown} is closed to its owner (mode {mode:04o})");
         return DoctorCheck::problem("data", what, format!("chmod 700 {shown}"));
     }
-    DoctorCheck::fine("data", format!("{shown}, open to nobody else"))
+    DoctorCheck::fine("data", format!("{shown}, closed to other users"))
 }
 
 fn space(disk: &FilesystemInfo) -> DoctorCheck {

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 const NAME: &str = "witnesses";
 const REMEDY: &str =
-    "stop the server, run `ash repair`, which says what it would bring back, and then `ash repair --yes`";
+    "stop the server, run `ash repair`, which lists what it would restore, and then `ash repair --yes`";
 
 /// `told`: what the server says that runs on this data directory. `Err`: it says nothing.
 pub(super) async fn check(
@@ -18,7 +18,7 @@ pub(super) async fn check(
     match (is_there, has_packs, told) {
         (false, false, _) => Vec::new(),
         (false, true, _) => {
-            vec![DoctorCheck::problem(NAME, "it is gone, and packs of sessions are there", REMEDY)]
+            vec![DoctorCheck::problem(NAME, "it is missing, but packs of sessions exist", REMEDY)]
         }
         (true, _, Some(Ok(told))) => running(told),
         (true, _, Some(Err(()))) => Vec::new(),
@@ -34,10 +34,12 @@ fn compared(found: &RepairReport) -> DoctorCheck {
         return DoctorCheck::problem(NAME, format!("it cannot be read: {damaged}"), REMEDY);
     }
     match (found.sessions.len(), found.orphan_workspaces.len()) {
-        (0, 0) => DoctorCheck::fine(NAME, "it knows all that packs and the object store know"),
+        (0, 0) => DoctorCheck::fine(NAME, "complete, compared with packs and the object store"),
         (sessions, trees) => DoctorCheck::problem(
             NAME,
-            format!("witnesses know more of {sessions} sessions, and {trees} trees are nobody's"),
+            format!(
+                "packs or the object store know more of {sessions} sessions, and {trees} trees belong to no session"
+            ),
             REMEDY,
         ),
     }

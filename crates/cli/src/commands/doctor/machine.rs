@@ -49,7 +49,7 @@ const SLACK: Duration = Duration::from_secs(60);
 
 fn judge_clock(now: Duration, written: Option<Duration>) -> DoctorCheck {
     let shown = jiff::Timestamp::from_second(now.as_secs() as i64).map(|time| time.to_string());
-    let shown = shown.unwrap_or_else(|_| "beyond all years".to_owned());
+    let shown = shown.unwrap_or_else(|_| "out of range".to_owned());
     let remedy = "set it, and keep it right with `timedatectl set-ntp true`";
     if now < TOO_EARLY {
         return DoctorCheck::problem("clock", format!("{shown} is in the past"), remedy);
@@ -97,18 +97,18 @@ fn judge_groups(groups: CgroupSupport, is_root: bool) -> DoctorCheck {
         }
         (CgroupSupport::Separate { memory: false, .. }, _) => DoctorCheck::warning(
             name,
-            "v1 without the memory controller: memory is only watched from time to time",
+            "v1 without the memory controller: memory is only measured from time to time",
             "start the kernel with cgroup_enable=memory",
         ),
         (CgroupSupport::None, true) => DoctorCheck::warning(
             name,
-            "none that can be written to: memory is only watched from time to time, processors are not limited",
+            "none that can be written to: memory is only measured from time to time, processors are not limited",
             "mount cgroup2 on /sys/fs/cgroup writable; in a container, run it with --cgroupns=host \
              -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
         ),
         (CgroupSupport::None, false) => DoctorCheck::warning(
             name,
-            "only root can use them: memory is only watched from time to time, processors are not limited",
+            "only root can use them: memory is only measured from time to time, processors are not limited",
             "run the server as root (every session then gets a uid of its own), or limit the whole server: \
              systemd-run --user -p MemoryMax=8G ash serve",
         ),
@@ -123,10 +123,10 @@ fn judge_landlock(abi: i64) -> DoctorCheck {
     match abi {
         ..1 => DoctorCheck::warning(
             "landlock",
-            "not available: one wall fewer around files",
+            "not available: files have one layer of protection fewer",
             "add landlock to the kernel's list of security modules: lsm=landlock,… (see /sys/kernel/security/lsm)",
         ),
-        1..6 => DoctorCheck::fine("landlock", format!("ABI {abi}; from 6 on signals are walled in too")),
+        1..6 => DoctorCheck::fine("landlock", format!("ABI {abi}; from 6 on signals are confined too")),
         6.. => DoctorCheck::fine("landlock", format!("ABI {abi}")),
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(judge_clock(now, Some(now + Duration::from_secs(5))).level, CheckSeverity::Fine);
         assert_eq!(judge_clock(now, Some(now + Duration::from_secs(3600))).level, CheckSeverity::Warning);
         assert_eq!(judge_clock(Duration::ZERO, None).level, CheckSeverity::Problem);
-        assert_eq!(judge_clock(Duration::MAX / 2, None).found, "beyond all years");
+        assert_eq!(judge_clock(Duration::MAX / 2, None).found, "out of range");
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         for is_root in [true, false] {
             let check = judge_groups(CgroupSupport::None, is_root);
             assert_eq!(check.level, CheckSeverity::Warning);
-            assert!(check.found.contains("memory is only watched"), "{check:?}");
+            assert!(check.found.contains("memory is only measured"), "{check:?}");
         }
         let v1 = |memory| CgroupSupport::Separate { memory, processes: true, cpu: true };
         assert_eq!(judge_groups(CgroupSupport::Unified, true).level, CheckSeverity::Fine);

@@ -11,11 +11,9 @@ pub(super) fn told(told: &ServerHealth) -> Option<DoctorCheck> {
     let shown = &told.health["objectStore"];
     let text = |name: &str| shown[name].as_str().unwrap_or_default();
     match shown["status"].as_str()? {
-        "ok" => {
-            Some(DoctorCheck::fine(NAME, format!("{} takes what is sent{}", text("url"), waiting(shown))))
-        }
+        "ok" => Some(DoctorCheck::fine(NAME, format!("{} accepts uploads{}", text("url"), waiting(shown)))),
         _ => {
-            let remedy = format!("{}\nUntil then everything is saved here alone.", text("error"));
+            let remedy = format!("{}\nUntil then data is saved only on this machine.", text("error"));
             Some(DoctorCheck::problem(NAME, text("code").replace('_', " ") + &waiting(shown), remedy))
         }
     }
@@ -38,11 +36,11 @@ pub(super) async fn check(config: &ash_server::ServerConfig) -> Option<DoctorChe
         Err(trouble) => Err(trouble),
     };
     Some(match found {
-        Ok(url) => DoctorCheck::fine(NAME, format!("{url} takes what is sent")),
+        Ok(url) => DoctorCheck::fine(NAME, format!("{url} accepts uploads")),
         Err(trouble) => DoctorCheck::problem(
             NAME,
             trouble.code.as_str().replace('_', " "),
-            format!("{trouble}\nUntil then everything is saved here alone."),
+            format!("{trouble}\nUntil then data is saved only on this machine."),
         ),
     })
 }

@@ -26,7 +26,7 @@ pub(super) async fn check(config: &ServerConfig) -> Vec<DoctorCheck> {
     if config.sandbox == SandboxSetting::None {
         return vec![DoctorCheck::warning(
             "walls",
-            "ASH_SANDBOX=none: agents run without walls, with all your rights",
+            "ASH_SANDBOX=none: agents run without isolation, with all your rights",
             "unset ASH_SANDBOX",
         )];
     }
@@ -110,7 +110,7 @@ fn judge_version(program: &Path, words: &str) -> DoctorCheck {
         return DoctorCheck::warning(
             "bubblewrap",
             found,
-            "install it anew: apt-get install --reinstall bubblewrap",
+            "reinstall it: apt-get install --reinstall bubblewrap",
         );
     };
     let found = format!("{} {}.{}", program.display(), version.0, version.1);
@@ -281,8 +281,8 @@ fn judge_uids(range: &Range<u32>, known: &HostUidTables) -> DoctorCheck {
         return DoctorCheck::problem(name, format!("{shown} do not exist in this container"), remedy);
     }
     let remedy = || match free(known, wide.end - wide.start) {
-        Some(free) => format!("set ASH_SANDBOX_UIDS={}-{}, which nobody has", free.start, free.end - 1),
-        None => "set ASH_SANDBOX_UIDS to a range that nobody has".to_owned(),
+        Some(free) => format!("set ASH_SANDBOX_UIDS={}-{}, which is unused", free.start, free.end - 1),
+        None => "set ASH_SANDBOX_UIDS to an unused range".to_owned(),
     };
     if let Some((who, _)) = known.user_ranges().find(|(_, uid)| overlaps(uid)) {
         let found = format!("{shown} holds the uid of {who}, who could read what agents write");
@@ -293,7 +293,7 @@ fn judge_uids(range: &Range<u32>, known: &HostUidTables) -> DoctorCheck {
             let found = format!("{shown} overlaps the uids that /etc/subuid lends to {who}'s containers");
             DoctorCheck::warning(name, found, remedy())
         }
-        None => DoctorCheck::fine(name, format!("{shown}, used by nobody else")),
+        None => DoctorCheck::fine(name, format!("{shown}, not used otherwise")),
     }
 }
 
@@ -326,16 +326,16 @@ mod tests {
     fn uids_that_somebody_has_are_not_given_to_agents() {
         let range = 200_000..265_536;
         let free = judge_uids(&range, &known("", "me:100000:65536\n"));
-        assert_eq!(free, DoctorCheck::fine("sandbox uids", "200000-265535, used by nobody else"));
+        assert_eq!(free, DoctorCheck::fine("sandbox uids", "200000-265535, not used otherwise"));
         let person = judge_uids(&range, &known("anna:x:210000:100::/home/anna:/bin/sh", ""));
         assert_eq!(
             (person.level, person.remedy),
-            (CheckSeverity::Problem, vec!["set ASH_SANDBOX_UIDS=210001-275536, which nobody has".to_owned()])
+            (CheckSeverity::Problem, vec!["set ASH_SANDBOX_UIDS=210001-275536, which is unused".to_owned()])
         );
         let containers = judge_uids(&range, &known("", "a:100000:65536\nb:165536:65536\n"));
         assert_eq!(
             (containers.level, containers.remedy),
-            (CheckSeverity::Warning, vec!["set ASH_SANDBOX_UIDS=231072-296607, which nobody has".to_owned()])
+            (CheckSeverity::Warning, vec!["set ASH_SANDBOX_UIDS=231072-296607, which is unused".to_owned()])
         );
     }
 

@@ -61,7 +61,11 @@ pub(super) fn judge(running: &RunningServer) -> DoctorCheck {
         return DoctorCheck::fine(NAME, of);
     }
     let found = format!("{of}, which has other ones than this shell: {}", differ.join(", "));
-    DoctorCheck::warning(NAME, found, "`ash restart` starts it with those of this shell; its sessions go on")
+    DoctorCheck::warning(
+        NAME,
+        found,
+        "`ash restart` starts it with those of this shell; its sessions continue",
+    )
 }
 
 /// By the names of their variables. What this shell does not name is no difference.

@@ -153,7 +153,7 @@ impl<'a> ServerWorkspace<'a> {
             let remedy = "it may be newer or older than this program; `ash status` shows its version";
             CliError::new(
                 FailureKind::Internal,
-                format!("the server tells changes in a way that this program does not understand: {remedy}"),
+                format!("this program does not understand the server's format of changes: {remedy}"),
             )
         })
     }
@@ -177,7 +177,7 @@ impl ContentSource for ServerWorkspace<'_> {
             if content.len() as u64 > LARGEST_FILE {
                 return Err(CliError::new(
                     FailureKind::TooLarge,
-                    format!("{file}: the server sends more than it said"),
+                    format!("{file}: the server sends more than it announced"),
                 ));
             }
         }

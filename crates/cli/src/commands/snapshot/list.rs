@@ -129,7 +129,7 @@ fn what(
     };
     let damaged = |_| ash_snapshot::Error::Damaged {
         tree: id(tree).to_owned(),
-        what: "what it says about itself cannot be read".to_owned(),
+        what: "its description cannot be read".to_owned(),
     };
     what.map_err(damaged)
 }

@@ -72,13 +72,13 @@ pub(super) fn verify(place: &OpenRepository, read_data: bool) -> Result<u8> {
         warn_of(&listing.broken, place);
         if verified.remote > 0 {
             let some = plural(verified.remote, "snapshot");
-            eprintln!("  {some} need packs that are only in the object store; those were not looked at");
+            eprintln!("  {some} need packs that are only in the object store; those were not checked");
         }
         let (snapshots, objects) = (plural(verified.trees, "snapshot"), plural(verified.objects, "object"));
         let checked = if read_data { "every byte was read" } else { "--read-data reads every byte, too" };
         let (colour, mark) = if fine { (TerminalStyle::Green, "✓") } else { (TerminalStyle::Red, "✗") };
         let verdict = match harms.len() {
-            0 if fine => "whole".to_owned(),
+            0 if fine => "intact".to_owned(),
             0 if missing.is_empty() => {
                 "all can be restored, but the disk changed what was written".to_owned()
             }
@@ -161,13 +161,13 @@ fn show(harms: &[SnapshotDamageReport<'_>], missing: &[String]) {
             println!("    {}", fault);
         }
         if what.len() > SHOWN {
-            println!("    and more; --json has all that was found");
+            println!("    and more; --json lists everything");
         }
         match intact {
             Some(intact) => {
-                println!("    the newest that is whole: {} {}", short(&intact.tree), intact.shown());
+                println!("    newest intact snapshot: {} {}", short(&intact.tree), intact.shown());
             }
-            None => println!("    none of it is whole; is there a copy of the repository?"),
+            None => println!("    no snapshot is intact; is there a copy of the repository?"),
         }
     }
     for what in missing {
