@@ -262,6 +262,8 @@ impl EgressSockets {
 
     /// Everybody inside is dead: what their calls used is known in a moment, and belongs before their end.
     pub(crate) fn wait_for_last_usage(&self) {
+        // No caller hangs up on these: the sandbox ends under them, and they count as far as they came.
+        self.doors.values().for_each(|door| door.account().end());
         self.route.send_replace(None);
         let deadline = Instant::now() + LAST_USAGE_TIMEOUT;
         let busy = || self.doors.values().any(|door| door.account().has_readings());

@@ -28,8 +28,7 @@ use crate::{
 };
 use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
 use ash_model::{
-    Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison, Tier,
-    WorkspaceRewind,
+    Fact, ModelApiDialect, Problem, RemoteComparison, ResourceLimits, ResumeComparison, Tier, WorkspaceRewind,
 };
 use ash_sandbox::{RecordStream, SandboxLayout};
 use ash_snapshot::{FileOwner, TreeId};

@@ -112,7 +112,7 @@ struct SseLineScanner {
     data: Option<JsonScanner>,
 }
 
-/// One answer. Dropped before its end it counts as the most that it may have used.
+/// One answer. Dropped before its end it counts as the most that it may have used; if the sandbox ends, as far as it came.
 #[derive(Debug)]
 pub(super) struct AnswerUsageReader {
     till: Option<UsageRecorder>,
@@ -296,7 +296,8 @@ impl AnswerUsageReader {
 
 impl Drop for AnswerUsageReader {
     fn drop(&mut self) {
-        self.finish(AnswerEnd::Abandoned);
+        let sandbox_ends = self.till.as_ref().is_some_and(|till| till.account().is_ending());
+        self.finish(if sandbox_ends { AnswerEnd::BrokenOff } else { AnswerEnd::Abandoned });
     }
 }
 
@@ -333,7 +334,18 @@ mod tests {
 
     /// What is recorded of an answer that comes in pieces of a length, and then ends or breaks off.
     fn read(endpoint: ModelEndpoint, kind: &str, text: &str, step: usize, end: AnswerEnd) -> Vec<ModelUsage> {
-        let account = Arc::new(Mutex::new(UsageAccount::default()));
+        read_of(UsageAccount::default(), endpoint, kind, text, step, end)
+    }
+
+    fn read_of(
+        account: UsageAccount,
+        endpoint: ModelEndpoint,
+        kind: &str,
+        text: &str,
+        step: usize,
+        end: AnswerEnd,
+    ) -> Vec<ModelUsage> {
+        let account = Arc::new(Mutex::new(account));
         account.lock().expect("open").set(Some(UsageAllowance {
             position: 0,
             tokens: None,
@@ -450,6 +462,12 @@ mod tests {
         let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
         let records = read(ModelEndpoint::Messages, "text/event-stream", cut, 5, AnswerEnd::Abandoned);
         assert_eq!(records, [used_by_msg_1(1), used_by_msg_1(ASSUMED_MAX_OUTPUT)]);
+        // Nobody hung up: the sandbox ended under it.
+        let mut ending = UsageAccount::default();
+        ending.end();
+        let records =
+            read_of(ending, ModelEndpoint::Messages, "text/event-stream", cut, 5, AnswerEnd::Abandoned);
+        assert_eq!(records.last().map(|record| record.usage.output_tokens < 100), Some(true), "{records:?}");
         let most = |question: &str| {
             let mut asked = OutgoingRequestScan::default();
             asked.push(question.as_bytes());

@@ -55,9 +55,20 @@ pub(crate) struct UsageAccount {
     queue: Vec<ModelUsage>,
     /// Answers that are on their way.
     readings: usize,
+    /// The sandbox ends.
+    is_ending: bool,
 }
 
 impl UsageAccount {
+    /// The sandbox ends: an answer that is cut off now was not cut off by its caller.
+    pub(crate) fn end(&mut self) {
+        self.is_ending = true;
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
     pub(crate) fn set(&mut self, allowance: Option<UsageAllowance>) {
         match allowance {
             Some(allowance) => {

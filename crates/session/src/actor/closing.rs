@@ -175,14 +175,16 @@ impl SessionActor {
                 recording.await;
                 conn.remote.end().await.ok();
             } else {
-                // Nobody pays for what others ask through its socket from now on.
-                conn.remote.set_allowance(process, None).await.ok();
                 for process in commands.into_iter().chain([process]) {
                     conn.remote.signal(process, 9).await.ok();
                 }
             }
             let floor = Some(floor).filter(|_| last);
             let said = drain_last_records(&mut conn, last).await;
+            if !last {
+                // What was under way is counted. Nobody pays for what others ask through its socket from now on.
+                conn.remote.set_allowance(process, None).await.ok();
+            }
             drop(conn);
             if last {
                 workspace.set_sandbox(None);

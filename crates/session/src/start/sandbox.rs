@@ -98,8 +98,8 @@ impl SessionStartJob {
         let _floor = self.common.exclusive().await;
         let SandboxShare { walls, process, .. } = part;
         if !self.common.leave(self.session.no, walls.incarnation) {
-            walls.remote.set_allowance(process, None).await.ok();
             walls.remote.signal(process, 9).await.ok();
+            walls.remote.set_allowance(process, None).await.ok();
             return Ok(());
         }
         walls.remote.end().await.ok();
