@@ -25,7 +25,7 @@ use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
     capture,
-    live_directory::LiveDirectory,
+    live_directory::{LiveDirectory, LiveTree},
     machine::{Effect, Machine, Now, Step, TreeInspection},
     mailbox::ActorMessage,
     pool::{Admission, SandboxPhase, SandboxPhaseCell},
@@ -410,7 +410,7 @@ impl SessionActor {
     }
 
     /// The tree on disk is the newest there is, and this is its uid.
-    fn tree(&self) -> Option<Option<u32>> {
+    fn tree(&self) -> Option<LiveTree> {
         self.ctx.workspace.tree()
     }
 

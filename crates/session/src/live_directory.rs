@@ -89,6 +89,13 @@ fn is_none(rewound: &EventSeq) -> bool {
     *rewound == 0
 }
 
+/// The tree on disk, when it is the newest there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LiveTree {
+    /// Who owns its files, if that is not the server's user.
+    pub(crate) uid: Option<u32>,
+}
+
 /// The uids that sandboxes of this node may have, one per workspace.
 pub struct UidPool {
     /// `None`: we are an ordinary user, and so is every sandbox.

@@ -18,7 +18,7 @@ use crate::{
     artifacts, blocking,
     error::DISK_LIMIT,
     ladder::{RecalledConversation, SalvageOnlyFiles, StartTreeOrigin},
-    live_directory::{LiveDirectory, LiveTreeShape, open_root},
+    live_directory::{LiveDirectory, LiveTree, LiveTreeShape, open_root},
     machine::LogState,
     pool::SandboxPermit,
     resource_limits,
@@ -99,7 +99,7 @@ pub(crate) struct SessionStartJob {
     pub(crate) lease: Lease,
     pub(crate) live: LiveDirectory,
     pub(crate) common: Arc<Workspace>,
-    pub(crate) tree: Option<Option<u32>>,
+    pub(crate) tree: Option<LiveTree>,
     pub(crate) logs: Arc<AgentLogBuffer>,
     /// Somebody wants the session to stop: what would take long is not waited for.
     pub(crate) halt: Arc<Notify>,
@@ -152,12 +152,14 @@ impl SessionStartJob {
         }
         self.exclusive = Some(self.unless_halted(self.exclusive_when_vacant()).await?);
         let tree = match (self.walls(), &self.prepared) {
-            (Some(_), _) => {
-                StartTree { origin: StartTreeOrigin::Live, uid: self.common.tree().flatten(), fallback: None }
-            }
+            (Some(_), _) => StartTree {
+                origin: StartTreeOrigin::Live,
+                uid: self.common.tree().and_then(|tree| tree.uid),
+                fallback: None,
+            },
             (None, Some(_)) => StartTree {
                 origin: StartTreeOrigin::Fresh,
-                uid: self.common.tree().flatten(),
+                uid: self.common.tree().and_then(|tree| tree.uid),
                 fallback: None,
             },
             (None, None) => {
@@ -169,7 +171,7 @@ impl SessionStartJob {
                 self.tree(&version).await?
             }
         };
-        self.tree = Some(tree.uid);
+        self.tree = Some(LiveTree { uid: tree.uid });
         self.common.set_tree(self.tree);
         self.fits(&version).await?;
         let way = AgentProgram { driver: driver.as_ref(), version: &version, program, claude, provider };
@@ -238,7 +240,7 @@ impl SessionStartJob {
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
     async fn make_session_folder(&self) {
-        let (home, uid) = (self.live.home(), self.tree.flatten());
+        let (home, uid) = (self.live.home(), self.tree.and_then(|tree| tree.uid));
         let whose = (self.session.native_id, self.state.inherited_memory);
         let owner = uid.map(|uid| FileOwner { uid, gid: uid });
         let made = blocking(move || artifacts::lay_out(&open_root(&home)?, whose, owner)).await;

@@ -10,7 +10,7 @@
 use crate::{
     Error, Result, Sessions, blocking,
     files::{FileSource, WorkspaceFiles},
-    live_directory::{LiveDirectory, make_dir, open_root},
+    live_directory::{LiveDirectory, LiveTree, make_dir, open_root},
     resource_limits::{self, of_disk},
     workspace::{ExclusiveGuard, Workspace},
 };
@@ -137,14 +137,14 @@ fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage))
 
 impl LiveDirectory {
     /// Of a server that died in the middle: what was whole is put into the tree, if that is the one it was meant for.
-    pub(crate) fn settle_uploads(&self, tree: Option<Option<u32>>) -> Result<()> {
+    pub(crate) fn settle_uploads(&self, tree: Option<LiveTree>) -> Result<()> {
         let Ok(found) = fs::read_dir(self.uploads()) else { return Ok(()) };
         for dir in found.flatten().map(|entry| entry.path()) {
             let Ok(files) = Folder::open(&dir.join(FILES)) else {
                 Folder::erase(&dir)?;
                 continue;
             };
-            let upload = WorkspaceUpload { dir, files, uid: tree.flatten(), _common: None };
+            let upload = WorkspaceUpload { dir, files, uid: tree.and_then(|tree| tree.uid), _common: None };
             if let (Some(_), true) = (tree, upload.dir.join(WHOLE).exists())
                 && let Err(error) = upload.finish(&open_root(&self.workspace())?)
             {
@@ -176,7 +176,7 @@ impl Sessions {
         let common = self.rooms().workspace(session.workspace);
         // No pen is kept: whoever replaces the tree need not wait until all of it is written.
         let uid = match common.tree() {
-            Some(uid) => uid,
+            Some(LiveTree { uid }) => uid,
             None => self.files_to_write(session).await?.owner()?,
         };
         blocking(move || WorkspaceUpload::begin(common, uid).map_err(moved)).await

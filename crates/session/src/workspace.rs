@@ -1,7 +1,12 @@
 //! A workspace while somebody looks after its sessions: what they share. A private one has one session. In a named one
 //! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
 
-use crate::{Error, Result, live_directory::LiveDirectory, pool::SandboxPermit, services::Services};
+use crate::{
+    Error, Result,
+    live_directory::{LiveDirectory, LiveTree},
+    pool::SandboxPermit,
+    services::Services,
+};
 use ash_model::{ConcurrentTurn, Epoch, Incarnation, JournalPosition, SessionRowId, WorkspaceId};
 use ash_sandbox::{RecordStream, SandboxHandle};
 use ash_snapshot::DiskUsage;
@@ -88,7 +93,7 @@ pub(crate) struct UnclaimedConnection {
 struct WorkspaceState {
     lease: Option<Lease>,
     /// The tree on disk is the newest there is, and this is its uid.
-    tree: Option<Option<u32>>,
+    tree: Option<LiveTree>,
     /// The last checkpoint that was made of it, whoever made it.
     newest: Option<u64>,
     walls: Option<Arc<Sandbox>>,
@@ -198,7 +203,10 @@ impl Workspace {
         let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
         let epoch = Epoch(hold.epoch.0 + 1);
         // The stamp first: if we die before the claim, one epoch ahead still counts as ours.
-        let tree = if current { Some(self.live.adopt(epoch, &rooms.uids)?) } else { None };
+        let tree = match current {
+            true => Some(LiveTree { uid: self.live.adopt(epoch, &rooms.uids)? }),
+            false => None,
+        };
         let lease = rooms.store.claim(workspace, &rooms.settings.node, &hold).await?;
         let newest = rooms.store.checkpoints(workspace, None, 1).await?;
         let backs = rooms.store.workspace_rewinds(workspace, 0).await?;
@@ -210,11 +218,11 @@ impl Workspace {
         Ok((lease, true))
     }
 
-    pub(crate) fn tree(&self) -> Option<Option<u32>> {
+    pub(crate) fn tree(&self) -> Option<LiveTree> {
         self.state().tree
     }
 
-    pub(crate) fn set_tree(&self, tree: Option<Option<u32>>) {
+    pub(crate) fn set_tree(&self, tree: Option<LiveTree>) {
         if std::mem::replace(&mut self.state().tree, tree) != tree {
             *self.weight() = None;
         }

@@ -2,7 +2,11 @@
 //! count any more; the last checkpoint comes back with the next sandbox, and what is left of the tree is salvaged before.
 
 use super::SessionActor;
-use crate::{Result, blocking, live_directory::LiveTreeShape, machine::SandboxConnection};
+use crate::{
+    Result, blocking,
+    live_directory::{LiveTree, LiveTreeShape},
+    machine::SandboxConnection,
+};
 use ash_snapshot::CapturedSnapshot;
 
 impl SessionActor {
@@ -16,7 +20,7 @@ impl SessionActor {
     }
 
     pub(super) async fn lose_tree(&mut self) -> Result<()> {
-        let Some(uid) = self.tree() else { return Ok(()) };
+        let Some(LiveTree { uid }) = self.tree() else { return Ok(()) };
         tracing::warn!(session = %self.ctx.session.id, "the files were removed or replaced from outside; the last checkpoint has them");
         let live = self.ctx.live.clone();
         blocking(move || live.distrust()).await?;

@@ -6,7 +6,7 @@ use super::{EffectOutcome, SessionActor};
 use crate::{
     Error, Result, blocking,
     history::standing,
-    live_directory::{LiveTreeStamp, open_root},
+    live_directory::{LiveTree, LiveTreeStamp, open_root},
     mailbox::CommandReply,
     rewind::{AgentMemoryTree, ComposedTree, PreparedTree, compose_workspace_tree},
     start::recipe_of,
@@ -69,7 +69,7 @@ impl SessionActor {
             };
             let (home, counting) = (rooms.clone(), progress.clone());
             let work = move || {
-                let uid = tree.map_or_else(|| home.uids.allocate(), Ok)?;
+                let uid = tree.map_or_else(|| home.uids.allocate(), |tree| Ok(tree.uid))?;
                 let repo = home.repo(&tenant);
                 let written = repo.and_then(|repo| live.prepare(&recipe, (&repo, &counting), uid));
                 ash_failpoint::reach("rewind.written");
@@ -102,7 +102,7 @@ impl SessionActor {
         let live = self.ctx.live.clone();
         self.begin_effect(async move {
             let _floor = common.exclusive().await;
-            let uid = common.tree().flatten();
+            let uid = common.tree().and_then(|tree| tree.uid);
             // Without a tree there is nothing to go back in: the next one is made with what the log says.
             let prepared = PreparedTree { uid, fresh: false, composed: None };
             if common.tree().is_none() {
@@ -188,7 +188,7 @@ impl SessionActor {
         let live = self.ctx.live.clone();
         self.machine.runtime.capture.dirty = None;
         match blocking(move || live.replace(&stamp)).await {
-            Ok(()) => self.ctx.workspace.set_tree(Some(uid)),
+            Ok(()) => self.ctx.workspace.set_tree(Some(LiveTree { uid })),
             Err(error) => {
                 tracing::warn!(session = %self.ctx.session.id, %error, "the tree of a rewind is made at the next start");
                 self.ctx.workspace.set_tree(None);

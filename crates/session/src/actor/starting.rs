@@ -4,7 +4,7 @@ use super::{EffectOutcome, SessionActor, closing::overtaken_by};
 use crate::{
     Error, Result,
     ladder::{self, ReceiptDetails},
-    live_directory::CheckpointFallback,
+    live_directory::{CheckpointFallback, LiveTree},
     machine::{ClosingReason, CommandRefusal, ResumerAnswer},
     mailbox::CommandReply,
     pool::Admission,
@@ -68,7 +68,7 @@ impl SessionActor {
             ear,
             began,
         } = woken;
-        self.ctx.workspace.set_tree(Some(uid));
+        self.ctx.workspace.set_tree(Some(LiveTree { uid }));
         self.machine.runtime.touch_later(Instant::now());
         let others = ReceiptDetails {
             salvage: salvage.as_ref(),

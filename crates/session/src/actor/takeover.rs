@@ -6,7 +6,7 @@ use crate::{
     agent_logs::AgentLogBuffer,
     blocking,
     files::{FileSource, TreeState},
-    live_directory::{LiveDirectory, LiveTreeShape},
+    live_directory::{LiveDirectory, LiveTree, LiveTreeShape},
     machine::{IdleClock, LogState, Machine, SandboxLiveness, SessionBudget, Step},
     mailbox::{ActorMessage, FileAccessMode, GuardedFileSource, ReplySender},
     pool::{Admission, SandboxPhaseCell},
@@ -347,7 +347,9 @@ impl SessionActor {
     /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
     pub(super) fn files(&mut self, purpose: FileAccessMode, reply: ReplySender<GuardedFileSource>) {
         match (purpose, self.tree()) {
-            (FileAccessMode::Read, Some(uid)) if self.ctx.live.shape() == LiveTreeShape::Whole => {
+            (FileAccessMode::Read, Some(LiveTree { uid }))
+                if self.ctx.live.shape() == LiveTreeShape::Whole =>
+            {
                 reply.send(Ok((self.live_source(uid), None))).ok();
             }
             (FileAccessMode::Read, _) => self.answer_reader(reply),
@@ -383,7 +385,7 @@ impl SessionActor {
 
     /// Callers who write get the tree. If somebody is about to put another one in its place, they wait for that one.
     pub(super) fn admit_writers(&mut self) {
-        let Some(uid) = self.tree() else { return };
+        let Some(LiveTree { uid }) = self.tree() else { return };
         while let Some(waiter) = self.machine.runtime.waiting.writing.pop() {
             // Whoever replaces the tree holds the workspace, which the making of a tree waits for.
             let Some(guard) = self.ctx.workspace.try_writer() else {
@@ -415,7 +417,7 @@ impl SessionActor {
             let _floor = common.exclusive().await;
             match common.tree() {
                 // Somebody else was faster.
-                Some(uid) => EffectOutcome::TreeMade(Ok(uid)),
+                Some(LiveTree { uid }) => EffectOutcome::TreeMade(Ok(uid)),
                 None => EffectOutcome::TreeMade(furnish(&rooms, &session, &state, &lease, &live).await),
             }
         });
@@ -423,7 +425,7 @@ impl SessionActor {
 
     pub(super) async fn on_tree_made(&mut self, made: Result<Option<u32>>) -> Result<()> {
         match made {
-            Ok(uid) => self.ctx.workspace.set_tree(Some(uid)),
+            Ok(uid) => self.ctx.workspace.set_tree(Some(LiveTree { uid })),
             Err(error) => {
                 self.answer_failed_writers(&error);
                 self.give_up_rewinding(&error).await?;

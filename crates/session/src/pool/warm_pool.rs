@@ -6,7 +6,7 @@
 use super::{SandboxPermit, SandboxPool};
 use crate::{
     Error, Result, blocking,
-    live_directory::TreeRecipe,
+    live_directory::{LiveTree, TreeRecipe},
     resource_limits,
     services::Services,
     workspace::{Sandbox, Workspace},
@@ -174,7 +174,7 @@ impl WarmSandbox {
     /// For the session that has its workspace from now on.
     pub(crate) fn hand_over(mut self) -> Result<Arc<Workspace>> {
         self.common.live.claim()?;
-        self.common.set_tree(Some(self.uid));
+        self.common.set_tree(Some(LiveTree { uid: self.uid }));
         if let Some((walls, records)) = self.inside.take() {
             self.common.set_prepared(walls, records);
         }

@@ -6,7 +6,7 @@ use super::{AgentMemoryTree, PreparedTree};
 use crate::{
     Error, Result, blocking,
     capture::{CaptureJob, CheckpointCapture},
-    live_directory::TreeRecipe,
+    live_directory::{LiveTree, TreeRecipe},
     machine::CaptureOccasion,
     workspace::{ExclusiveGuard, NoWriters},
 };
@@ -50,7 +50,7 @@ pub(crate) async fn compose_workspace_tree(
     let number = next + u64::from(before.is_some());
     let kept = memories(&saving, session.no).await?;
     let (luggage, _) = saving.embedded_log(number, None).await?;
-    let uid = common.tree().ok_or(Error::NoWorkspace)?;
+    let LiveTree { uid } = common.tree().ok_or(Error::NoWorkspace)?;
     let _turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
     let (home, progress) = (rooms.clone(), Arc::new(SnapshotProgress::default()));
     let counting = progress.clone();

@@ -102,7 +102,7 @@ impl SessionStartJob {
         let (servers, missing) = fill_secrets(&servers, &secrets);
         self.missing_secrets = missing;
         let text = serde_json::json!({ "mcpServers": servers }).to_string();
-        let (run, uid) = (self.live.run(), self.tree.flatten());
+        let (run, uid) = (self.live.run(), self.tree.and_then(|tree| tree.uid));
         blocking(move || Ok(write_private(&run, &mcp_config(process), text.as_bytes(), uid)?)).await
     }
 

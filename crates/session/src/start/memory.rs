@@ -312,6 +312,6 @@ impl SessionStartJob {
     }
 
     pub(super) fn owner(&self) -> Option<FileOwner> {
-        self.tree.flatten().map(|uid| FileOwner { uid, gid: uid })
+        self.tree.and_then(|tree| tree.uid).map(|uid| FileOwner { uid, gid: uid })
     }
 }

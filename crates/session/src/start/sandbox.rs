@@ -71,7 +71,7 @@ impl SessionStartJob {
             (None, None) => {
                 self.reap_previous_sandbox().await?;
                 let room = self.permit.take().ok_or(Error::Gone)?;
-                let spec = self.spec(self.tree.flatten(), way);
+                let spec = self.spec(self.tree.and_then(|tree| tree.uid), way);
                 let (remote, mut records) = self.launch(&spec).await?.split();
                 let walls = Sandbox::new(spec.incarnation, remote, room);
                 self.set_up(&walls, &mut records, way.version).await?;
@@ -114,7 +114,7 @@ impl SessionStartJob {
         way: &AgentProgram<'_>,
     ) -> Result<(Arc<Sandbox>, RecordStream)> {
         let room = self.permit.take().ok_or(Error::Gone)?;
-        let spec = self.spec(self.tree.flatten(), way);
+        let spec = self.spec(self.tree.and_then(|tree| tree.uid), way);
         let (remote, records) = self.launch(&spec).await?.split();
         Ok((Sandbox::new(spec.incarnation, remote, room), records))
     }

@@ -4,7 +4,9 @@ use super::{AgentProgram, SessionStartJob};
 use crate::{
     Error, Result, blocking,
     ladder::StartTreeOrigin,
-    live_directory::{AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTreeComparison, TreeRecipe},
+    live_directory::{
+        AgentMemoryPaths, CheckpointFallback, LiveDirectory, LiveTree, LiveTreeComparison, TreeRecipe,
+    },
     machine::LogState,
     services::Services,
 };
@@ -22,7 +24,7 @@ pub(crate) struct StartTree {
 
 impl SessionStartJob {
     pub(super) async fn tree(&self, version: &AgentVersion) -> Result<StartTree> {
-        if let Some(uid) = self.tree {
+        if let Some(LiveTree { uid }) = self.tree {
             let uid = self.of_its_own(uid).await?;
             // Somebody died after the older tree was there, and before that was said.
             let fallback = self.live.stamp().and_then(|stamp| stamp.fallback);
