@@ -3,6 +3,8 @@
 //! A [`Bucket`] is what the rest of the product holds. Beneath it are wrappers, each an object store around an object
 //! store: [`Counted`] around [`Retried`] around [`Throttled`] around the store itself.
 
+#![forbid(unsafe_code)]
+
 mod bucket;
 mod bucket_error;
 mod counting_store;

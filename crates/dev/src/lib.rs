@@ -1,6 +1,8 @@
 //! THE STAGE: what tests and demonstrations play against. So far one thing: a Messages API (and chat completions)
 //! on this machine that answers as a model would, always the same, and misbehaves on request. Start reading at `decide.rs`.
 
+#![forbid(unsafe_code)]
+
 mod api_errors;
 mod conversation;
 mod decide;

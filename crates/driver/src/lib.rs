@@ -4,6 +4,8 @@
 //! Whatever an agent speaks, its messages are kept in the shape of the Claude Agent SDK's (`assistant`, `user`,
 //! `result`, `stream_event`): that is what clients of the Ash API already read.
 
+#![forbid(unsafe_code)]
+
 mod builtin;
 mod claude;
 mod control;

@@ -18,6 +18,8 @@
 //!
 //! `Server::arm`, `Server::reached` and `Server::release` in `tests/e2e/support/points.rs` do this for a server.
 
+#![forbid(unsafe_code)]
+
 /// The variable that names the directory.
 pub const VARIABLE: &str = "ASH_FAIL_POINTS";
 

@@ -1,5 +1,7 @@
 //! THE WORDS: ids, facts, options and kinds of failure that every other room speaks. Touches nothing.
 
+#![forbid(unsafe_code)]
+
 mod compaction;
 pub mod embedded_log;
 mod fact;

@@ -1,6 +1,8 @@
 //! THE LIFE: what a session goes through, from its first message to its end, over the deaths of everything
 //! below it. Knows no HTTP and no SQL. Read `state.rs` first, then `actor.rs`.
 
+#![forbid(unsafe_code)]
+
 mod actor;
 mod agent_env;
 mod agent_logs;

@@ -1,6 +1,8 @@
 //! THE MEMORY: what happened, in a database. `Store` is the contract, `sqlite` the first to keep it;
 //! `tests/contract.rs` is what every backend must pass.
 
+#![forbid(unsafe_code)]
+
 mod audit;
 mod remote;
 mod rows;
