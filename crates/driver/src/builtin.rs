@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
 
+/// The agent that is built into `ash`.
 pub struct BuiltinDriver;
 
 impl AgentDriver for BuiltinDriver {

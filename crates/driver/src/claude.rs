@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use uuid::Uuid;
 
+/// Claude Code, the unmodified program.
 pub struct ClaudeDriver;
 
 /// Not a key: what is said to the socket gets the real one outside.

@@ -5,6 +5,7 @@
 //! `result`, `stream_event`): that is what clients of the Ash API already read.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod builtin;
 mod claude;
@@ -32,7 +33,9 @@ use uuid::Uuid;
 /// What the agent's process needs to know when it starts.
 #[derive(Debug, Clone)]
 pub struct AgentLaunch {
+    /// The folder that it works in, as the sandbox sees it.
     pub workspace: PathBuf,
+    /// Its home, as the sandbox sees it.
     pub home: PathBuf,
     /// Our own program as the sandbox sees it.
     pub exe: PathBuf,
@@ -46,9 +49,11 @@ pub struct AgentLaunch {
     pub mcp_config: PathBuf,
     /// What whoever answers speaks, where the agent is ours; none: nobody answers.
     pub provider: Option<ModelApiDialect>,
+    /// Which conversation it takes up.
     pub memory: ConversationSource,
     /// A turn was cut off, and goes on.
     pub continues_cut_turn: bool,
+    /// What the caller set on the session.
     pub options: SessionOptions,
 }
 
@@ -65,59 +70,85 @@ impl AgentLaunch {
 /// Which conversation the agent takes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationSource {
+    /// A new conversation.
     Fresh {
+        /// The id that the agent is to keep it under.
         id: Uuid,
     },
+    /// The session's own conversation.
     Resume {
+        /// The id that the agent keeps it under.
         id: Uuid,
     },
     /// The first start of a fork: another's conversation under an own id.
     Fork {
+        /// The id of the parent's conversation.
         from: Uuid,
+        /// The id that the agent is to keep the copy under.
         id: Uuid,
     },
 }
 
+/// How the agent's process is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchCommand {
+    /// The program and its arguments.
     pub argv: Vec<String>,
+    /// The whole environment: nothing is inherited.
     pub env: BTreeMap<String, String>,
 }
 
 /// What we tell an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentInput {
+    /// The first input of every process.
     Hello {
+        /// Replaces the agent's own instructions.
         system_prompt: Option<String>,
         /// What is said after the agent's own.
         append_system_prompt: Option<String>,
     },
+    /// A message that begins a turn.
     Prompt {
+        /// The turn.
         turn: TurnId,
         /// What we have to say ourselves before it.
         head: Option<String>,
+        /// The message: a text, or blocks of content.
         content: serde_json::Value,
+        /// What the message asks for beyond its content.
         ask: MessageOptions,
+        /// Which attempt of the turn this is, from 1.
         attempt: u32,
     },
+    /// The agent is to stop.
     Interrupt {
+        /// The turn that is to stop.
         turn: TurnId,
     },
     /// Another message, in the middle of turn `into`.
     Steer {
+        /// The message's own turn.
         turn: TurnId,
+        /// The turn that runs.
         into: TurnId,
+        /// The message: a text, or blocks of content.
         content: serde_json::Value,
     },
     /// To a request of its own; `input` is what the call was to be made with.
     Answer {
+        /// The agent's own name for the request.
         request: String,
+        /// What the tool was to be called with.
         input: serde_json::Value,
+        /// What was decided.
         verdict: PermissionVerdict,
     },
     /// `input` is the number that it is said under.
     SetLiveSetting {
+        /// What it is to go on with.
         setting: LiveSetting,
+        /// The number of the input.
         input: u64,
     },
 }
@@ -127,43 +158,62 @@ pub enum AgentInput {
 pub enum AgentEvent {
     /// It answers; `None`: it began without a conversation.
     Ready {
+        /// What it found of an earlier conversation.
         resumed: Option<ResumedConversation>,
     },
     /// A piece of a message that will follow whole.
     Delta {
+        /// The agent's line, verbatim.
         line: String,
     },
+    /// A whole message of the conversation.
     Message {
+        /// The agent's line, or what stands for it if it is no JSON.
         line: String,
     },
     /// It waits until somebody lets it make a call, or answers a question.
     PermissionRequested {
+        /// The agent's own name for the request.
         request: String,
+        /// The tool's name.
         tool: String,
+        /// What the tool is to be called with.
         input: serde_json::Value,
+        /// The id of the call in the agent's message.
         tool_use_id: Option<String>,
+        /// Rules that the agent proposes, so that it need not ask again.
         suggestions: Vec<serde_json::Value>,
+        /// It is a question to a person, not a request for leave.
         question: bool,
     },
     /// It has heard this message in the turn that runs.
     Steered {
+        /// The message's own turn.
         turn: TurnId,
     },
     /// It does not wait for that any more.
     PermissionWithdrawn {
+        /// The agent's own name for the request.
         request: String,
     },
     /// It goes on with what was set by this input, or says why not.
     SettingAnswered {
+        /// The number of the input that carried the setting.
         input: u64,
+        /// Why not; none: it goes on with it.
         refused: Option<String>,
     },
     /// Nothing more comes for this turn.
     TurnEnded {
+        /// The turn that is over.
         turn: TurnId,
+        /// How it ended.
         how: TurnOutcome,
+        /// The agent's last words in it.
         text: String,
+        /// What the agent says the turn used.
         usage: TokenUsage,
+        /// What went wrong, if it failed.
         problem: Option<Problem>,
     },
 }
@@ -171,7 +221,9 @@ pub enum AgentEvent {
 /// What the agent says it found of an earlier conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResumedConversation {
+    /// Whether there is a conversation at all.
     pub is_found: bool,
+    /// Messages of ours that are in it.
     pub turns: u64,
     /// Entries of its transcript that it could not read.
     pub damaged: u64,
@@ -190,10 +242,13 @@ pub fn session_folder(id: Uuid) -> String {
     format!(".ash/session/{id}")
 }
 
+/// What differs between agents: how one is started, what it is told, and what its lines mean.
 pub trait AgentDriver: Send + Sync {
+    /// How its process is started.
     fn launch(&self, launch: &AgentLaunch) -> LaunchCommand;
     /// The lines that say it, each with its newline.
     fn tell(&self, say: &AgentInput) -> Vec<u8>;
+    /// What a line means; `ear` remembers what the lines before it said.
     fn parse_line(&self, ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent>;
 
     /// What the line says about what the model's answers used.
@@ -241,12 +296,12 @@ pub trait AgentDriver: Send + Sync {
         None
     }
 
-    /// Work in the background that begins (and what it is) or ends with this line, by its id.
     /// Calls that a line says were made, with the tool, and that came to an end, without.
     fn calls(&self, line: &str) -> Vec<(String, Option<String>)> {
         stream_json::calls(line)
     }
 
+    /// Work in the background that begins (and what it is) or ends with this line, by its id.
     fn background_task(&self, _line: &str) -> Option<(String, Option<String>)> {
         None
     }
@@ -274,13 +329,16 @@ pub trait AgentDriver: Send + Sync {
 /// By its path in the agent's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HomeEntry {
+    /// A folder, made if it is not there.
     Folder(String),
     /// A link, and what it says.
     Link(String, String),
 }
 
+/// What one message of the conversation says, in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageFingerprint {
+    /// The id that the agent gave the message.
     pub id: Uuid,
     /// A call or its outcome: what was done is not done again.
     pub has_call_or_result: bool,
@@ -291,7 +349,9 @@ pub struct MessageFingerprint {
 /// A message that our log says the agent knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpectedMessage {
+    /// The message's id.
     pub id: Uuid,
+    /// It is a message of ours, not one of the agent's.
     pub prompt: bool,
     /// Of its words, where they are kept as they were said: a prompt may have got a head.
     pub digest: Option<u64>,
@@ -300,6 +360,7 @@ pub struct ExpectedMessage {
 /// What was found of a conversation by looking at the agent's transcript.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TranscriptSurvey {
+    /// What the agent will find.
     pub resumed: ResumedConversation,
     /// Which of the expected messages it will not know.
     pub missing: Vec<usize>,
@@ -312,14 +373,18 @@ pub struct TranscriptSurvey {
 /// A message of our log, with its words if they are needed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoggedMessage {
+    /// The message's id.
     pub id: Uuid,
     /// RFC 3339.
     pub at: String,
+    /// None: they are not needed, because the transcript has them.
     pub words: Option<LoggedContent>,
 }
 
+/// The words of a message, as the log has them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LoggedContent {
+    /// A message of ours: a text, or blocks of content.
     Prompt(serde_json::Value),
     /// The agent's own line.
     Line(String),
@@ -328,19 +393,26 @@ pub enum LoggedContent {
 /// Whose transcript it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TranscriptIdentity {
+    /// The id that the agent keeps the conversation under.
     pub id: Uuid,
+    /// The folder that the agent works in, as the sandbox sees it.
     pub cwd: PathBuf,
 }
 
+/// A transcript in which nothing is left to mend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MendedTranscript {
+    /// The lines, without newlines.
     pub lines: Vec<Vec<u8>>,
     /// Nothing of what was there could be used: it is all from our log.
     pub rebuilt: bool,
+    /// What was done to it, for people.
     pub repairs: Vec<String>,
+    /// What of the conversation could not be brought back, for people.
     pub lost: Vec<String>,
 }
 
+/// The driver of an agent program.
 pub fn driver(runtime: AgentRuntime) -> Box<dyn AgentDriver> {
     match runtime {
         AgentRuntime::Builtin => Box::new(BuiltinDriver),

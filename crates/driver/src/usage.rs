@@ -12,18 +12,52 @@ const MAX_NAME_BYTES: usize = 256;
 /// Of more models than this in one sum we do not know.
 const MAX_MODELS: usize = 32;
 
+/// What one line says about the use of models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsageReport {
     /// An answer, as far as it is known. The same again, or less, is no news.
-    Answer { id: String, model: String, helper: bool, usage: TokenUsage, end: Option<ModelStopReason> },
+    Answer {
+        /// The service's id of the answer.
+        id: String,
+        /// The model that answered.
+        model: String,
+        /// Not of the agent's own loop: a helper's.
+        helper: bool,
+        /// What the answer has used until now.
+        usage: TokenUsage,
+        /// How the answer ended; none: it goes on.
+        end: Option<ModelStopReason>,
+    },
     /// An answer that passed the shim, whoever in the sandbox asked for it.
-    Routed { id: String, model: String, usage: TokenUsage },
+    Routed {
+        /// The service's id of the answer.
+        id: String,
+        /// The model that answered.
+        model: String,
+        /// What the answer used.
+        usage: TokenUsage,
+    },
     /// More of the agent's own answer that is under way.
-    More { usage: TokenUsage, end: Option<ModelStopReason> },
+    More {
+        /// What the answer has used until now.
+        usage: TokenUsage,
+        /// How the answer ended; none: it goes on.
+        end: Option<ModelStopReason>,
+    },
     /// What a result says its turn used, of an agent that makes no sums. It counts if nothing else told of the turn.
-    Turn { model: String, usage: TokenUsage },
+    Turn {
+        /// The model that answered.
+        model: String,
+        /// What the turn used.
+        usage: TokenUsage,
+    },
     /// The agent's own sum since its last one, by model. The answer under way, if there is one, is over, or was cut off.
-    Sum { models: Vec<(String, TokenUsage)>, torn: bool },
+    Sum {
+        /// What was used of each model.
+        models: Vec<(String, TokenUsage)>,
+        /// The answer under way was cut off.
+        torn: bool,
+    },
 }
 
 /// Whether a line with an answer says all of it.

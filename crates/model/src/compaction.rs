@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CompactionOptions {
+    /// Whether anything is summed up at all.
     pub enabled: bool,
     /// From here on it is summed up beside the turns.
     pub background_compaction_threshold: f64,
@@ -17,12 +18,15 @@ pub struct CompactionOptions {
 }
 
 impl CompactionOptions {
+    /// The usual `background_compaction_threshold`.
     pub const BACKGROUND: f64 = 0.80;
+    /// The usual `buffer_exhaustion_threshold`.
     pub const EXHAUSTION: f64 = 0.95;
     /// What a session without a word about it assumes of a model.
     pub const DEFAULT_WINDOW: u64 = 200_000;
     /// Tools and instructions alone take half of less.
     pub const MIN_WINDOW: u64 = 4_000;
+    /// The largest window that a caller may name, in tokens.
     pub const MAX_WINDOW: u64 = 10_000_000;
     /// Those that Claude Code can be told of.
     pub const WINDOWS_OF_CLAUDE: std::ops::RangeInclusive<u64> = 100_000..=1_000_000;

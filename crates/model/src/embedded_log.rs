@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 /// The names under which it lies in a pack; parts after the first are `events.1` and so on.
 pub const SESSION_NOTE: &str = "session";
+/// The name of the first part of the events.
 pub const EVENTS_NOTE: &str = "events";
 
+/// The name of a part of the events, counted from 0.
 pub fn events_note_name(number: usize) -> String {
     if number == 0 { EVENTS_NOTE.to_owned() } else { format!("{EVENTS_NOTE}.{number}") }
 }
@@ -19,31 +21,47 @@ pub fn events_note_name(number: usize) -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PackSessionRecord {
+    /// Whose session it is.
     pub tenant: TenantId,
+    /// Its id, unique within the tenant.
     pub session: SessionId,
+    /// The workspace that the packs hold the files of.
     pub workspace: WorkspaceId,
+    /// The name of its agent.
     pub agent: String,
+    /// The version of the agent.
     pub version: u32,
     /// The snapshot of the agent's own files.
     pub agent_tree: String,
+    /// The program that this version runs.
     pub runtime: AgentRuntime,
+    /// The id under which the agent keeps the conversation.
     pub native_id: uuid::Uuid,
+    /// The session's options at this checkpoint.
     pub options: SessionOptions,
+    /// The session that it was forked from.
     pub parent: Option<SessionId>,
+    /// The number of the checkpoint that this pack belongs to.
     pub checkpoint: u64,
+    /// The turn that the checkpoint was made after.
     pub turn: Option<TurnId>,
     /// The snapshot before this one: where the events up to `after` are.
     pub previous: String,
     /// The events in this pack: those after the one, up to and with the other.
     pub after: EventSeq,
+    /// The last event in this pack.
     pub through: EventSeq,
+    /// When the session was created.
     pub created_at: Timestamp,
+    /// When the pack was written.
     pub at: Timestamp,
     /// With which the workspace was held. Like all that follows it is missing in older packs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
+    /// Who of the tenant's people it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerId>,
+    /// What callers noted on the session.
     #[serde(default, skip_serializing_if = "SessionMetadata::is_empty")]
     pub metadata: SessionMetadata,
     /// The name of the workspace, if sessions share it.
@@ -67,9 +85,13 @@ pub struct PackSessionRecord {
 /// One event, as a line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventLine {
+    /// Its number in the log.
     pub seq: EventSeq,
+    /// The turn that it belongs to, if any.
     pub turn: Option<TurnId>,
+    /// When it was recorded.
     pub at: Timestamp,
+    /// The name of the fact, as `Fact::kind` gives it.
     pub kind: String,
     /// As the log has it: an agent's line to the byte, everything else our own JSON.
     pub json: String,

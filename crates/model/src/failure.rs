@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What a failure asks of whoever meets it. Each kind has one HTTP status and one exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureKind {
     /// The request itself is wrong.
@@ -33,11 +34,14 @@ pub enum FailureKind {
 /// A failure as a client sees it: a stable code for programs, a sentence with the remedy for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
+    /// For programs; never changes.
     pub code: String,
+    /// For people: the cause and the remedy.
     pub error: String,
 }
 
 impl Problem {
+    /// A problem with this code and sentence.
     pub fn new(code: &str, error: impl Into<String>) -> Self {
         Self { code: code.to_owned(), error: error.into() }
     }

@@ -3,13 +3,16 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+/// An event's place in its session's log: 1 is the first, and there are no gaps.
 pub type EventSeq = u64;
 
 /// A name was refused; the text says which rule it broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {rule}")]
 pub struct BadName {
+    /// What kind of name it is.
     pub what: &'static str,
+    /// What such a name must look like.
     pub rule: &'static str,
 }
 
@@ -21,11 +24,13 @@ macro_rules! checked_name {
         pub struct $name(String);
 
         impl $name {
+            /// Checks a name that comes from outside.
             pub fn parse(text: &str) -> Result<Self, BadName> {
                 let check: fn(&str) -> bool = $check;
                 if check(text) { Ok(Self(text.to_owned())) } else { Err(BadName { what: $what, rule: $rule }) }
             }
 
+            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -126,6 +131,7 @@ impl Image {
 }
 
 impl SessionId {
+    /// A random id, for callers that bring none.
     pub fn fresh() -> Self {
         Self(Uuid::new_v4().to_string())
     }
@@ -146,10 +152,12 @@ macro_rules! uuid_id {
         pub struct $name(pub Uuid);
 
         impl $name {
+            /// A new id; later ones sort behind earlier ones.
             pub fn fresh() -> Self {
                 Self(Uuid::now_v7())
             }
 
+            /// Reads an id that comes from outside.
             pub fn parse(text: &str) -> Option<Self> {
                 Uuid::try_parse(text).ok().map(Self)
             }

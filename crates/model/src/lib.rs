@@ -1,6 +1,7 @@
 //! THE WORDS: ids, facts, options and kinds of failure that every other room speaks. Touches nothing.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod compaction;
 pub mod embedded_log;
@@ -66,15 +67,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionStatus {
+    /// It is being made: its first sandbox does not answer yet.
     Starting,
+    /// It takes messages; its sandbox is there, or comes with the next one.
     Active,
+    /// It has no sandbox, and gets one with the next message or when somebody resumes it.
     Paused,
+    /// It takes no messages until somebody resumes it.
     Stopped,
+    /// Something went wrong, and it takes no messages until somebody resumes it.
     Error,
+    /// It is over for good.
     Ended,
 }
 
 impl SessionStatus {
+    /// All of them.
     pub const ALL: [SessionStatus; 6] = [
         SessionStatus::Starting,
         SessionStatus::Active,
@@ -84,6 +92,7 @@ impl SessionStatus {
         SessionStatus::Ended,
     ];
 
+    /// The name in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             SessionStatus::Starting => "starting",
@@ -95,6 +104,7 @@ impl SessionStatus {
         }
     }
 
+    /// The status of that name.
     pub fn parse(text: &str) -> Option<SessionStatus> {
         SessionStatus::ALL.into_iter().find(|status| status.as_str() == text)
     }
@@ -110,11 +120,14 @@ impl std::fmt::Display for SessionStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentRuntime {
+    /// The agent that is built into `ash`.
     Builtin,
+    /// Claude Code.
     Claude,
 }
 
 impl AgentRuntime {
+    /// The name in `ash.toml`, in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             AgentRuntime::Builtin => "builtin",
@@ -122,6 +135,7 @@ impl AgentRuntime {
         }
     }
 
+    /// The runtime of that name.
     pub fn parse(text: &str) -> Option<AgentRuntime> {
         match text {
             "builtin" => Some(AgentRuntime::Builtin),
@@ -137,10 +151,12 @@ impl AgentRuntime {
 pub enum ModelProvider {
     /// Nobody: it follows commands.
     Offline,
+    /// The Messages API of Anthropic, or what speaks like it.
     Anthropic,
 }
 
 impl ModelProvider {
+    /// The name in `ash.toml`, in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             ModelProvider::Offline => "offline",
@@ -148,6 +164,7 @@ impl ModelProvider {
         }
     }
 
+    /// The provider of that name.
     pub fn parse(text: &str) -> Option<ModelProvider> {
         match text {
             "offline" => Some(ModelProvider::Offline),
@@ -161,6 +178,7 @@ impl ModelProvider {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelApiDialect {
+    /// The Messages API.
     Anthropic,
     /// Chat completions, which many services speak.
     Openai,
@@ -169,9 +187,11 @@ pub enum ModelApiDialect {
 }
 
 impl ModelApiDialect {
+    /// All of them.
     pub const ALL: [ModelApiDialect; 3] =
         [ModelApiDialect::Anthropic, ModelApiDialect::Openai, ModelApiDialect::Azure];
 
+    /// The name in the API and in settings.
     pub fn as_str(self) -> &'static str {
         match self {
             ModelApiDialect::Anthropic => "anthropic",
@@ -180,6 +200,7 @@ impl ModelApiDialect {
         }
     }
 
+    /// The dialect of that name.
     pub fn parse(text: &str) -> Option<ModelApiDialect> {
         ModelApiDialect::ALL.into_iter().find(|dialect| dialect.as_str() == text)
     }
@@ -189,11 +210,14 @@ impl ModelApiDialect {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ByokEndpoint {
+    /// What the service speaks.
     pub r#type: ModelApiDialect,
+    /// Where it is, without the path of an endpoint.
     pub base_url: String,
     /// At Azure, which answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<String>,
+    /// At Azure: the version of the API, as a date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
 }
@@ -202,6 +226,7 @@ pub struct ByokEndpoint {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionOptions {
+    /// The model; none: the agent's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// None: the agent's own, else whoever the server has a key for.
@@ -210,8 +235,10 @@ pub struct SessionOptions {
     /// Whoever comes back has to bring the key again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_provider: Option<ByokEndpoint>,
+    /// Replaces the agent's own instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
+    /// When the agent asks for leave, in its own words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<String>,
     /// What is said after the agent's own instructions.
@@ -220,21 +247,28 @@ pub struct SessionOptions {
     /// The only tools that there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_tools: Option<Vec<String>>,
+    /// How hard the model is to think, in the agent's own words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
     /// Whether words are shown while they come; without it they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<bool>,
+    /// Tools that the agent may call without leave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
+    /// Tools that the agent may not call at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
+    /// Beta features of the model's API, by the names of their headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub betas: Option<Vec<String>>,
+    /// MCP servers by name, in the agent's own form, with masks in the place of secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<serde_json::Value>,
+    /// Subagents by name, in the agent's own form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subagents: Option<serde_json::Value>,
+    /// The subagent that speaks first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_agent: Option<String>,
     /// Where the agent begins; without it, in the workspace itself.
@@ -246,10 +280,13 @@ pub struct SessionOptions {
     /// Folders of skills, besides those that the agent finds by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skill_directories: Option<Vec<SandboxPath>>,
+    /// Skills that are not offered to the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_skills: Option<Vec<String>>,
+    /// When long conversations are summed up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infinite_sessions: Option<CompactionOptions>,
+    /// What happens to a turn that a crash cut off; none: as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<InterruptedTurnPolicy>,
     /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.
@@ -261,6 +298,7 @@ pub struct SessionOptions {
     /// Seconds that a call waits for leave; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_timeout: Option<u64>,
+    /// What happens to a request for leave that nobody answers; none: it is denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_permission_timeout: Option<PermissionTimeoutPolicy>,
     /// Seconds that work in the background holds a turn whose answer is there; without it, as the server is set.
@@ -281,8 +319,10 @@ pub struct SessionOptions {
     /// What it may use, all in all: answers of the agent's loop, dollars, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
+    /// Dollars that the session may cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
+    /// Tokens of every kind that the session may use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// What each of its turns may use, unless a message says otherwise.
@@ -300,12 +340,15 @@ pub struct SessionOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
+    /// When this machine's disk has it.
     #[default]
     Local,
+    /// When the object store has it, too.
     Remote,
 }
 
 impl Durability {
+    /// The durability of that name.
     pub fn parse(text: &str) -> Option<Durability> {
         match text {
             "local" => Some(Durability::Local),
@@ -335,6 +378,8 @@ pub enum BusyPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InterruptedTurnPolicy {
+    /// It goes on by itself.
     Continue,
+    /// It waits until a caller says what to do.
     Ask,
 }

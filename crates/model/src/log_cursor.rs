@@ -5,8 +5,10 @@
 
 use crate::EventSeq;
 
+/// A place between two frames of a session's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogCursor {
+    /// The last event that was seen, or began to be.
     pub seq: EventSeq,
     /// 0: the event itself; n: the n-th delta after it.
     pub delta: u64,
@@ -15,20 +17,25 @@ pub struct LogCursor {
 }
 
 impl LogCursor {
+    /// Before the first event.
     pub const START: LogCursor = LogCursor { seq: 0, delta: 0, frames: None };
 
+    /// After this event.
     pub fn event(seq: EventSeq) -> LogCursor {
         LogCursor { seq, delta: 0, frames: None }
     }
 
+    /// After this delta, the n-th behind event `seq`.
     pub fn delta(seq: EventSeq, delta: u64) -> LogCursor {
         LogCursor { seq, delta, frames: None }
     }
 
+    /// The same place, with only the first frames of its item seen.
     pub fn partly(self, frames: u32) -> LogCursor {
         LogCursor { frames: Some(frames), ..self }
     }
 
+    /// Reads what `Display` writes. Clients send it back.
     pub fn parse(text: &str) -> Option<LogCursor> {
         let (place, frames) = match text.split_once('-') {
             Some((place, frames)) => (place, Some(number(frames)?.try_into().ok()?)),

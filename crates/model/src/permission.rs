@@ -10,13 +10,17 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
+    /// The id under which it is answered.
     pub id: PermissionId,
     /// None: it works on something of its own.
     pub turn: Option<TurnId>,
     /// The agent's own name for the request.
     pub request: String,
+    /// The tool's name.
     pub tool: String,
+    /// What the tool is to be called with.
     pub input: Value,
+    /// The id of the call in the agent's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use_id: Option<String>,
     /// Rules that the agent proposes, so that it need not ask again.
@@ -27,14 +31,18 @@ pub struct PermissionRequest {
     pub question: bool,
     /// After this nobody is waited for.
     pub expires_at: Timestamp,
+    /// What happens when it expires.
     pub on_timeout: PermissionTimeoutPolicy,
 }
 
 /// A call that a turn had made before it was cut off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCallRecord {
+    /// The id of the call in the agent's message.
     pub id: String,
+    /// The tool's name.
     pub tool: String,
+    /// What became of it.
     #[serde(rename = "how")]
     pub outcome: ToolCallOutcome,
 }
@@ -55,9 +63,12 @@ pub enum ToolCallOutcome {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionTimeoutPolicy {
+    /// The agent may not make the call.
     #[default]
     Deny,
+    /// The agent makes the call.
     Allow,
+    /// The turn is stopped.
     Interrupt,
 }
 
@@ -65,6 +76,7 @@ pub enum PermissionTimeoutPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "behavior", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum PermissionVerdict {
+    /// The agent makes the call, or has its answers.
     Allow {
         /// The call is made with this instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,12 +88,15 @@ pub enum PermissionVerdict {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         updated_permissions: Vec<Value>,
     },
+    /// The agent does not make the call.
     Deny {
+        /// What the agent is told instead of a result.
         message: String,
     },
 }
 
 impl PermissionVerdict {
+    /// Makes the call as it was asked for.
     pub fn allow() -> PermissionVerdict {
         PermissionVerdict::Allow {
             updated_input: None,
@@ -90,14 +105,17 @@ impl PermissionVerdict {
         }
     }
 
+    /// Refuses the call, and tells the agent why.
     pub fn deny(message: &str) -> PermissionVerdict {
         PermissionVerdict::Deny { message: message.to_owned() }
     }
 }
 
+/// Where the end of a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictSource {
+    /// A client answered.
     Client,
     /// Nobody answered in time.
     Policy,
@@ -109,6 +127,8 @@ pub enum VerdictSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LiveSetting {
+    /// This model.
     Model(String),
+    /// This mode, in the agent's own words.
     PermissionMode(String),
 }

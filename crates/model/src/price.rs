@@ -102,6 +102,7 @@ impl ModelPrices {
         Ok(prices)
     }
 
+    /// The price of a model, by the longest beginning of its name that has one.
     pub fn price_of(&self, model: &str) -> Option<&TokenPrice> {
         // Some services put themselves before a name: `us.anthropic.claude-…`, `anthropic/claude-…`.
         let starts = [Some(model), model.rsplit_once('/').map(|(_, name)| name), after_vendor(model)];

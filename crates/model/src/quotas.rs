@@ -3,18 +3,31 @@
 /// Which of them: their names in `ASH_QUOTAS` and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaKind {
+    /// Messages that wait in one session.
     SessionMessages,
+    /// KiB of messages that wait in one session.
     SessionQueuedKb,
+    /// Messages that wait in all sessions of a tenant.
     TenantMessages,
+    /// KiB of messages that wait in all sessions of a tenant.
     TenantQueuedKb,
+    /// API keys of a tenant.
     Keys,
+    /// Agents of a tenant.
     Agents,
+    /// Names of agents of a tenant, deleted ones included.
     KeptAgents,
+    /// Versions of one agent.
     AgentVersions,
+    /// Sandboxes that are kept ready for one agent.
     Prewarmed,
+    /// Sandboxes that are kept ready for all tenants together.
     PrewarmedTotal,
+    /// Bytes of one label.
     LabelBytes,
+    /// KiB of one configuration.
     ConfigKb,
+    /// KiB of the metadata of one session.
     MetadataKb,
 }
 
@@ -36,6 +49,7 @@ impl QuotaKind {
         (QuotaKind::MetadataKb, "metadataKb", 64),
     ];
 
+    /// The name in `ASH_QUOTAS` and in answers.
     pub fn as_str(self) -> &'static str {
         QuotaKind::ALL[self as usize].1
     }
@@ -48,12 +62,21 @@ pub struct Quotas([u64; Quotas::COUNT]);
 /// More is a mistake, and must not overflow when it is counted in bytes.
 const MAX_QUOTA: u64 = 1 << 40;
 
+/// Why a text is no list of quotas.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuotas {
+    /// There is no quota of this name.
     #[error("there is no quota {0:?}; there are: {names}", names = QuotaKind::ALL.map(|(_, name, _)| name).join(", "))]
     Unknown(String),
+    /// The number is below the least that works.
     #[error("{name} must be 0 (no limit) or {least} to {MAX_QUOTA}")]
-    Range { name: &'static str, least: u64 },
+    Range {
+        /// The quota.
+        name: &'static str,
+        /// The least number that works.
+        least: u64,
+    },
+    /// This part is not a name and a number.
     #[error("{0:?} is not NAME=NUMBER, as keys=1000; 0 is no limit, and {MAX_QUOTA} the most")]
     NotANumber(String),
 }
@@ -65,9 +88,13 @@ pub enum BadQuotas {
     name = .quota.as_str(), remedy = .quota.remedy()
 )]
 pub struct QuotaReached {
+    /// Which one.
     pub quota: QuotaKind,
+    /// How much there may be.
     pub limit: u64,
+    /// How much there is.
     pub used: u64,
+    /// How much more was asked for.
     pub wanted: u64,
 }
 

@@ -3,25 +3,35 @@
 use crate::{Epoch, EventSeq};
 use serde::{Deserialize, Serialize};
 
+/// Whether the session had a sandbox when it was resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumePath {
+    /// The sandbox was still there.
     Warm,
+    /// A sandbox was made.
     Cold,
 }
 
+/// Where what was restored came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeSource {
+    /// This machine.
     Local,
+    /// The object store.
     Cloud,
+    /// Nowhere: the session began anew.
     Fresh,
 }
 
+/// Where the files came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeOrigin {
+    /// They were still in their place.
     Live,
+    /// A checkpoint was restored.
     Checkpoint,
 }
 
@@ -29,20 +39,31 @@ pub enum TreeOrigin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
+    /// The agent's own transcript, as it was.
     Native,
+    /// The agent's own transcript, mended from the log.
     Repaired,
+    /// A transcript made from the log alone.
     Rebuilt,
+    /// The agent is told the conversation as a text.
     History,
+    /// Nothing: the agent does not know the conversation.
     Fresh,
 }
 
+/// What one resume restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
+    /// Whether there was a sandbox.
     pub path: ResumePath,
+    /// Where the state came from.
     pub source: ResumeSource,
+    /// Where the files came from.
     pub from: TreeOrigin,
+    /// How the agent got its memory back.
     pub tier: Tier,
+    /// The checkpoint that the session goes on from.
     pub checkpoint: Option<u64>,
     /// True only if what was loaded was compared with what was saved and nothing was missing. A warm resume loads nothing.
     pub verified: bool,
@@ -65,8 +86,11 @@ pub struct Receipt {
 /// Up to where a history was taken from another witness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptionPoint {
+    /// The epoch of the last event that was adopted.
     pub epoch: Epoch,
+    /// The last event that was adopted.
     pub seq: EventSeq,
+    /// The newest checkpoint that was adopted.
     pub checkpoint: Option<u64>,
 }
 
@@ -96,9 +120,12 @@ pub struct ResumeComparison {
     /// How the files that came back were compared with that tree; none: others were at work in them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<ComparisonMethod>,
+    /// The version of the agent.
     pub agent_version: u32,
+    /// The model that the session is set to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The permission mode that the session is set to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<String>,
     /// Settings that are not as the checkpoint has them: somebody changed them since.
@@ -109,6 +136,7 @@ pub struct ResumeComparison {
     pub remote: Option<RemoteComparison>,
 }
 
+/// Why the object store was not compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemoteComparison {

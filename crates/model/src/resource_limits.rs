@@ -13,6 +13,7 @@ pub struct ResourceLimits {
     /// Of one processor, for all processes together: 150 is one and a half.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
+    /// How many processes and threads there may be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_processes: Option<u64>,
     /// Of each process.
@@ -47,14 +48,29 @@ const MIN_LIMITS: [(&str, u64); ResourceLimits::COUNT] = [
 /// More is a mistake, and must not overflow when it is counted in bytes.
 const MAX_LIMIT: u64 = 1 << 40;
 
+/// Why limits are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadResourceLimits {
+    /// The number is none that anything could run with.
     #[error("{name} must be 0 (no limit) or {least} to {MAX_LIMIT}")]
-    Range { name: &'static str, least: u64 },
+    Range {
+        /// The limit's name in JSON.
+        name: &'static str,
+        /// The smallest number that works.
+        least: u64,
+    },
+    /// The operator does not allow so much.
     #[error("{name} may be at most {most} on this server")]
-    TooHigh { name: &'static str, most: u64 },
+    TooHigh {
+        /// The limit's name in JSON.
+        name: &'static str,
+        /// The largest number that is allowed.
+        most: u64,
+    },
+    /// There is no limit of this name.
     #[error("there is no limit {0:?}; there are: {names}", names = names())]
     Unknown(String),
+    /// This part is not a name and a number.
     #[error("{0:?} is not NAME=NUMBER, as memoryMb=2048")]
     NotANumber(String),
 }
@@ -196,10 +212,13 @@ impl ResourceLimits {
 /// What a workspace has taken of the machine so far, and of the disk now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
+    /// Processor time, in milliseconds.
     pub cpu_ms: u64,
     /// The most that one of its sandboxes ever had.
     pub peak_memory: u64,
+    /// What its files take on the disk now, in bytes.
     pub disk_bytes: u64,
+    /// How many files, folders and links there are now.
     pub files: u64,
 }
 

@@ -11,12 +11,16 @@ const MAX_PATH_BYTES: usize = 1024;
 #[serde(try_from = "String", into = "String")]
 pub struct SandboxPath(String);
 
+/// The two trees that a sandbox keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxRoot {
+    /// `/workspace`.
     Workspace,
+    /// `/home/agent`.
     Home,
 }
 
+/// The text is no path in a sandbox's trees; the message says what would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be a path beneath {WORKSPACE} or {HOME} (or ~), or one relative to the workspace; without \"..\", at most {MAX_PATH_BYTES} bytes"
@@ -24,6 +28,7 @@ pub enum SandboxRoot {
 pub struct BadSandboxPath;
 
 impl SandboxPath {
+    /// Reads a path as somebody inside would write it, relative to the workspace if it is relative.
     pub fn parse(text: &str) -> Result<SandboxPath, BadSandboxPath> {
         if text.is_empty() || text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control) {
             return Err(BadSandboxPath);
@@ -49,6 +54,7 @@ impl SandboxPath {
         )
     }
 
+    /// The whole path, from `/`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

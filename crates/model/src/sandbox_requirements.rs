@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What an agent's sandboxes need beyond an image and limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SandboxRequirements {
@@ -23,8 +24,10 @@ pub struct SandboxRequirements {
 impl SandboxRequirements {
     /// How long scripts may take if nobody says so: an installation fetches and compiles, a start waits for somebody.
     pub const INSTALL_SECONDS: u64 = 600;
+    /// The usual limit for `startup.sh`, in seconds.
     pub const STARTUP_SECONDS: u64 = 60;
 
+    /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
         *self == SandboxRequirements::default()
     }

@@ -11,7 +11,9 @@ pub struct SessionLock {
     pub number: u64,
     /// Of its token, which nobody but its holder knows.
     pub hash: String,
+    /// How long it lasts after its last use, in milliseconds.
     pub ttl_ms: u64,
+    /// When it runs out.
     pub until: Timestamp,
     /// What its holder calls itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,11 +25,13 @@ pub struct SessionLock {
 }
 
 impl SessionLock {
+    /// Whether others are kept out at this time.
     pub fn is_held(&self, now: Timestamp) -> bool {
         self.in_use || self.until > now
     }
 }
 
+/// How a client came by a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockAcquisition {

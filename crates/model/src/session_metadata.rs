@@ -12,20 +12,36 @@ const MAX_VALUE_BYTES: usize = 1024;
 #[serde(try_from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct SessionMetadata(BTreeMap<String, String>);
 
+/// Why entries are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMetadata {
+    /// There are so many entries.
     #[error("metadata must have at most {MAX_ENTRIES} entries, not {0}")]
     Many(usize),
+    /// A name is empty or too long.
     #[error("a name in metadata must be 1 to {MAX_NAME_BYTES} bytes long: {name:?} has {bytes}")]
-    Name { name: String, bytes: usize },
+    Name {
+        /// The name, shortened.
+        name: String,
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// A value is too long.
     #[error("a value in metadata must be at most {MAX_VALUE_BYTES} bytes long: that of {name:?} has {bytes}")]
-    Value { name: String, bytes: usize },
+    Value {
+        /// The name that it has.
+        name: String,
+        /// Its length in bytes.
+        bytes: usize,
+    },
 }
 
 /// Something that is larger than it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeLimitExceeded {
+    /// How large it may be.
     pub limit: usize,
+    /// How large it is.
     pub used: usize,
 }
 
@@ -46,10 +62,12 @@ impl BadMetadata {
 }
 
 impl SessionMetadata {
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// All entries, by name.
     pub fn entries(&self) -> &BTreeMap<String, String> {
         &self.0
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::time::Duration;
 
+/// Milliseconds since 1970, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
 

@@ -21,10 +21,12 @@ impl TokenUsage {
             .fold(input_tokens, u64::saturating_add)
     }
 
+    /// Whether nothing was used.
     pub fn is_zero(&self) -> bool {
         *self == TokenUsage::default()
     }
 
+    /// Both together, each kind by itself.
     pub fn saturating_add(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::saturating_add)
     }
@@ -34,6 +36,7 @@ impl TokenUsage {
         self.with(other, u64::saturating_sub)
     }
 
+    /// Of each kind the smaller number.
     pub fn at_most(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::min)
     }
@@ -53,6 +56,7 @@ impl TokenUsage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageIncrement {
+    /// The turn that it belongs to, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
     /// Which attempt of the turn; 0 without a turn.
@@ -61,6 +65,7 @@ pub struct UsageIncrement {
     /// The answer, by the model's id for it. None: only a sum of the agent's own knows of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The model that answered.
     pub model: String,
     /// Not of the agent's own loop: a helper's, or beside the conversation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -74,6 +79,7 @@ pub struct UsageIncrement {
     /// The answer is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<ModelStopReason>,
+    /// How much more was used.
     pub usage: TokenUsage,
     /// In billionths of a dollar, by the prices of that time. None: nobody knows the model's price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,6 +96,7 @@ pub enum ModelStopReason {
     /// It calls tools: the agent goes on.
     #[serde(rename = "calls")]
     ToolCalls,
+    /// The agent has said what it had to say.
     #[serde(rename = "said")]
     Complete,
     /// It was cut off.
@@ -100,7 +107,9 @@ pub enum ModelStopReason {
 /// What was used, all in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageTotal {
+    /// Tokens of each kind.
     pub usage: TokenUsage,
+    /// Billionths of a dollar.
     pub nano_usd: u64,
     /// Some of it has no price.
     pub unpriced: bool,
@@ -109,6 +118,7 @@ pub struct UsageTotal {
 }
 
 impl UsageTotal {
+    /// Adds one increment of the log.
     pub fn add(&mut self, used: &UsageIncrement) {
         self.usage = self.usage.saturating_add(used.usage);
         self.nano_usd = self.nano_usd.saturating_add(used.nano_usd.unwrap_or(0));
@@ -117,6 +127,7 @@ impl UsageTotal {
         self.rounds += u64::from(used.first && !used.helper);
     }
 
+    /// What was used beyond the other; never less than nothing.
     pub fn saturating_sub(self, other: UsageTotal) -> UsageTotal {
         UsageTotal {
             usage: self.usage.saturating_sub(other.usage),
@@ -134,6 +145,7 @@ pub struct BudgetLimits {
     /// Answers of the agent's own loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
+    /// Dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
     /// Of every kind.
@@ -142,6 +154,7 @@ pub struct BudgetLimits {
 }
 
 impl BudgetLimits {
+    /// The limits of a session as a whole.
     pub fn of_session(options: &SessionOptions) -> BudgetLimits {
         let SessionOptions { max_turns, max_budget_usd, max_tokens, .. } = options;
         BudgetLimits { max_turns: *max_turns, max_budget_usd: *max_budget_usd, max_tokens: *max_tokens }
@@ -156,6 +169,7 @@ impl BudgetLimits {
         }
     }
 
+    /// These limits, and the others where these have none.
     pub fn with_fallback(self, before: BudgetLimits) -> BudgetLimits {
         BudgetLimits {
             max_turns: self.max_turns.or(before.max_turns),
@@ -196,20 +210,28 @@ fn nano(usd: f64) -> u64 {
     (usd * 1e9).round() as u64
 }
 
+/// Which limit was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitKind {
+    /// Answers of the agent's loop.
     MaxTurns,
+    /// Dollars.
     MaxBudgetUsd,
+    /// Tokens of every kind.
     MaxTokens,
     /// A limit in dollars, and a model that has no price.
     Price,
+    /// The time that a turn may run.
     TurnSeconds,
+    /// The space that files may take.
     DiskMb,
+    /// How many files there may be.
     MaxFiles,
 }
 
 impl LimitKind {
+    /// The name of the option that raises it.
     pub fn as_str(self) -> &'static str {
         match self {
             LimitKind::MaxTurns => "maxTurns",
@@ -226,7 +248,9 @@ impl LimitKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetScope {
+    /// That of the whole session.
     Session,
+    /// That of one turn.
     Turn,
 }
 
@@ -234,13 +258,18 @@ pub enum BudgetScope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitReached {
+    /// The turn that was stopped, if it was the turn's limit or in a turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
+    /// Whether it was the session's limit or the turn's.
     #[serde(rename = "of")]
     pub scope: BudgetScope,
+    /// Which limit.
     #[serde(rename = "which")]
     pub kind: LimitKind,
+    /// How much was allowed.
     pub limit: u64,
+    /// How much was used.
     pub used: u64,
 }
 
@@ -257,6 +286,7 @@ impl LimitReached {
         }
     }
 
+    /// What clients are told of it, with the remedy.
     pub fn problem(&self) -> Problem {
         match self.kind {
             LimitKind::Price => Problem::new(
@@ -308,6 +338,7 @@ impl std::fmt::Display for LimitReached {
     }
 }
 
+/// Dollars, from billionths of them.
 pub fn nano_to_usd(nano: u64) -> f64 {
     nano as f64 / 1e9
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Writes packs to the disk, in an order that survives a crash.
 #[derive(Debug, Clone, Default)]
 pub struct DiskWriter {
     death: Option<Arc<SimulatedCrash>>,
@@ -43,6 +44,7 @@ impl SimulatedCrash {
 }
 
 impl DiskWriter {
+    /// A writer that loses its machine where the test says.
     pub fn crashing(death: Arc<SimulatedCrash>) -> DiskWriter {
         DiskWriter { death: Some(death), ..DiskWriter::default() }
     }

@@ -9,10 +9,12 @@ use secrecy::{ExposeSecret, SecretBox};
 const NONCE: usize = 24;
 const SEALING: &str = "ash snapshot 1 sealing";
 
+/// The key that seals packs.
 #[derive(Clone)]
 pub struct EncryptionKey(std::sync::Arc<SecretBox<[u8; 32]>>);
 
 impl EncryptionKey {
+    /// A key of these bytes, which are wiped when the last copy goes.
     pub fn new(bytes: [u8; 32]) -> EncryptionKey {
         EncryptionKey(std::sync::Arc::new(SecretBox::new(Box::new(bytes))))
     }

@@ -6,51 +6,119 @@ use rustix::io::Errno;
 
 use crate::BadPath;
 
+/// Why something with folders, snapshots or packs did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Nothing is there.
     #[error("there is no {path:?}")]
-    NotFound { path: String },
+    NotFound {
+        /// The path, beneath its folder.
+        path: String,
+    },
+    /// It is something else than a file.
     #[error("{path:?} is not a regular file")]
-    NotAFile { path: String },
+    NotAFile {
+        /// The path, beneath its folder.
+        path: String,
+    },
+    /// The path goes through something that is no folder.
     #[error("{path:?} goes through something that is not a folder")]
-    NotAFolder { path: String },
+    NotAFolder {
+        /// The path, beneath its folder.
+        path: String,
+    },
+    /// A link or a mount leads out of the folder.
     #[error("{path:?} leads through a link or outside its folder")]
-    Outside { path: String },
+    Outside {
+        /// The path, beneath its folder.
+        path: String,
+    },
+    /// The folder to restore into is not empty.
     #[error("the folder for {path:?} is not empty")]
-    NotEmpty { path: String },
+    NotEmpty {
+        /// The path of that folder.
+        path: String,
+    },
+    /// The text is no path beneath a folder.
     #[error(transparent)]
     BadPath(#[from] BadPath),
+    /// The disk, or a quota on it, has no room.
     #[error("no space left to {what} {path:?}")]
-    Full { what: &'static str, path: String, source: io::Error },
+    Full {
+        /// What was being done.
+        what: &'static str,
+        /// Where.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A snapshot cannot be read back as it was written.
     #[error("snapshot {tree} is damaged: {what}")]
-    Damaged { tree: String, what: String },
+    Damaged {
+        /// The id of the snapshot, or of the pack.
+        tree: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A file cannot be read, so that no snapshot can hold it.
     #[error("{path:?} cannot be read: {why}")]
-    Unreadable { path: String, why: String },
+    Unreadable {
+        /// The path, beneath its folder.
+        path: String,
+        /// Why not.
+        why: String,
+    },
     /// Nothing is damaged: it may work again later.
     #[error("pack {pack} is far away and cannot be reached")]
-    Far { pack: String, source: io::Error },
+    Far {
+        /// The pack's name.
+        pack: String,
+        /// What the system or the object store says.
+        source: io::Error,
+    },
+    /// The pack is sealed with a key that is not at hand.
     #[error("pack {pack} is sealed with a key we do not have")]
-    Sealed { pack: String },
+    Sealed {
+        /// The pack's name.
+        pack: String,
+    },
+    /// Another process works with it.
     #[error("another process is at work in {path:?}; wait until it is done")]
-    InUse { path: String },
+    InUse {
+        /// The path of the repository.
+        path: String,
+    },
+    /// The file system failed.
     #[error("could not {what} {path:?}")]
-    Io { what: &'static str, path: String, source: io::Error },
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Where.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 /// The kinds of [`Error`]: one table from these to a status code is all a caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotErrorKind {
+    /// It is not there.
     NotFound,
+    /// It is something else than was asked for.
     NotAFile,
     /// The request is wrong: a bad path, or one that leads outside.
     Invalid,
     /// The disk or the quota is full; it may work again later.
     Full,
+    /// What was written cannot be read back.
     Damaged,
+    /// Anything else that the system says.
     Io,
 }
 
 impl Error {
+    /// What the failure asks of the caller.
     pub fn kind(&self) -> SnapshotErrorKind {
         match self {
             Error::NotFound { .. } => SnapshotErrorKind::NotFound,

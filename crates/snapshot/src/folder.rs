@@ -46,6 +46,7 @@ pub struct Folder {
 /// Whether a symbolic link on the way is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkPolicy {
+    /// A link is an error.
     Refuse,
     /// Relative links that stay inside the folder. Where the kernel lacks openat2 they are refused too.
     Inside,
@@ -54,39 +55,55 @@ pub enum LinkPolicy {
 /// Who shall own what is written. Numbers of this machine; they are never part of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileOwner {
+    /// The number of the user.
     pub uid: u32,
+    /// The number of the group.
     pub gid: u32,
 }
 
+/// What a name in a folder stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
+    /// An ordinary file.
     File,
+    /// A folder.
     Dir,
+    /// A symbolic link.
     Link,
+    /// A Unix socket.
     Socket,
+    /// A named pipe.
     Fifo,
+    /// A character or block device.
     Device,
 }
 
 /// One name in a directory. The kind is what it was when it was listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderEntry {
+    /// The name in the folder, as bytes.
     pub name: Vec<u8>,
+    /// What it stands for.
     pub kind: FileKind,
 }
 
 /// A regular file, by its path relative to the folder or root it was found in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
+    /// The path beneath the folder, as bytes.
     pub path: Vec<u8>,
+    /// Its length in bytes.
     pub size: u64,
+    /// When it was last written, in milliseconds since 1970.
     pub mtime_ms: i64,
 }
 
 /// What an opened file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStat {
+    /// Its length in bytes.
     pub size: u64,
+    /// When it was last written, in milliseconds since 1970.
     pub mtime_ms: i64,
     /// Permission bits only.
     pub mode: u32,
@@ -120,6 +137,7 @@ impl Folder {
         Ok(folder)
     }
 
+    /// Opens a folder beneath this one, without following a link on the way.
     pub fn open_subfolder(&self, path: &RelPath) -> Result<Folder, Error> {
         let handle = open::beneath(self.fd(), path.as_bytes(), open::DIRECTORY, LinkPolicy::Refuse)
             .map_err(|e| Error::system("open the folder", path.as_bytes(), e))?;

@@ -3,6 +3,8 @@
 //! [`Folder`] is the only way by which the host touches anything a sandbox can write. [`Repo`] turns folders
 //! into snapshots and back. Everything here blocks; async callers use `spawn_blocking`.
 
+#![warn(missing_docs)]
+
 mod chunker;
 mod codec;
 mod disk_writer;

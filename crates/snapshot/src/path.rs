@@ -9,25 +9,33 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelPath(Vec<u8>);
 
+/// Why a path is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPath {
+    /// It has no name.
     #[error("the path is empty")]
     Empty,
+    /// It begins with a slash.
     #[error("the path {0:?} is absolute; give it relative to the folder")]
     Absolute(String),
+    /// A component of it is empty, `.` or `..`.
     #[error("the path {0:?} has an empty, \".\" or \"..\" component")]
     Component(String),
+    /// It has a NUL byte.
     #[error("the path contains a NUL byte")]
     Nul,
+    /// It, or one of its names, is longer than a file system takes.
     #[error("the path is longer than {MAX_PATH_BYTES} bytes, or a name in it longer than {MAX_NAME_BYTES}")]
     TooLong,
 }
 
 impl RelPath {
+    /// Reads a path that a caller wrote.
     pub fn parse(text: &str) -> Result<RelPath, BadPath> {
         RelPath::from_bytes(text.as_bytes())
     }
 
+    /// The same, of bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<RelPath, BadPath> {
         if bytes.len() > MAX_PATH_BYTES { Err(BadPath::TooLong) } else { RelPath::from_walk(bytes) }
     }
@@ -51,6 +59,7 @@ impl RelPath {
         Ok(RelPath(bytes.to_vec()))
     }
 
+    /// The whole path.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -61,13 +61,16 @@ pub trait RemotePackSource: Send + Sync + fmt::Debug {
 pub struct PackPrefix {
     /// How long the whole pack is.
     pub size: u64,
+    /// What the pack begins with.
     pub bytes: Vec<u8>,
 }
 
 /// A stretch of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackRange {
+    /// The pack's name.
     pub pack: String,
+    /// Which of its bytes.
     pub range: Range<u64>,
 }
 
@@ -76,7 +79,9 @@ pub struct PackRange {
 pub struct FetchProgress {
     /// Packs of which something was read.
     pub packs: u64,
+    /// How many requests were made.
     pub reads: u64,
+    /// How many bytes came.
     pub bytes: u64,
     /// How many bytes it will be, as far as that is known yet.
     pub of: u64,

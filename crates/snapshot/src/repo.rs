@@ -68,6 +68,7 @@ const MAX_OPEN_PACKS: usize = 64;
 /// So much that is far may be kept beyond the limit, until somebody looks.
 const SLACK: u64 = 64 << 20;
 
+/// A repository of snapshots: packs in a folder, and an index of them.
 #[derive(Debug)]
 pub struct Repo {
     dir: PathBuf,

@@ -10,16 +10,19 @@ const DIGITS: usize = 64 + 32;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreeId(String);
 
+/// The text is no id of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a tree id is 96 lowercase hexadecimal digits")]
 pub struct BadTreeId;
 
 impl TreeId {
+    /// Reads an id that comes from outside.
     pub fn parse(text: &str) -> Result<TreeId, BadTreeId> {
         let hex = text.len() == DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         hex.then(|| TreeId(text.to_owned())).ok_or(BadTreeId)
     }
 
+    /// The id as text: hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -72,14 +72,26 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// Why changes are not followed; captures walk instead.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
+    /// The process may not watch a file system.
     #[error("following a file system needs root (CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH)")]
     Rights,
+    /// The kernel cannot do it.
     #[error("the kernel is too old to tell of renames as a whole; Linux 5.17 can")]
     Kernel,
+    /// The file system cannot be watched.
     #[error("this file system cannot be followed")]
-    Filesystem { source: io::Error },
+    Filesystem {
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A call failed.
     #[error("could not {what}")]
-    System { what: &'static str, source: io::Error },
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 /// Follows one file system. One per server and file system is enough, whatever the number of sessions.

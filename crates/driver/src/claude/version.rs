@@ -5,8 +5,11 @@ use std::{fmt, str::FromStr};
 /// `claude --version` prints it first, and every `init` line tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaudeVersion {
+    /// The first number: 2 in `2.1.113`.
     pub major: u32,
+    /// The second number: 1 in `2.1.113`.
     pub minor: u32,
+    /// The third number: 113 in `2.1.113`.
     pub patch: u32,
 }
 

@@ -10,17 +10,22 @@ use crate::Error;
 /// Space on the disk, and how many files, folders and links there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUsage {
+    /// Space on the disk, in bytes.
     pub bytes: u64,
+    /// How many files, folders and links.
     pub files: u64,
 }
 
 impl DiskUsage {
+    /// More than there can be.
     pub const UNLIMITED: DiskUsage = DiskUsage { bytes: u64::MAX, files: u64::MAX };
 
+    /// Whether there are more bytes or more files than this.
     pub fn exceeds(self, most: DiskUsage) -> bool {
         self.bytes > most.bytes || self.files > most.files
     }
 
+    /// Both together.
     #[must_use]
     pub fn plus(self, other: DiskUsage) -> DiskUsage {
         DiskUsage {

@@ -27,7 +27,9 @@ const MAX_LISTED: usize = 10_000;
 /// A folder and the name it has in the tree.
 #[derive(Debug, Clone, Copy)]
 pub struct CaptureRoot<'a> {
+    /// The name under which snapshots keep the folder.
     pub name: &'static str,
+    /// The folder itself.
     pub folder: &'a Folder,
 }
 
@@ -40,6 +42,7 @@ pub type SummaryNote<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>);
 /// What is to be captured, and what is known already.
 #[derive(Clone, Copy)]
 pub struct CaptureRequest<'a> {
+    /// The folders that make up the snapshot.
     pub roots: &'a [CaptureRoot<'a>],
     /// The same for every capture with the same index.
     pub exclude: ExcludeFilter<'a>,
@@ -50,7 +53,9 @@ pub struct CaptureRequest<'a> {
     pub index: Option<&'a Path>,
     /// What travels with the snapshot, by name.
     pub notes: &'a [(&'a str, &'a [u8])],
+    /// What to do if nothing changed.
     pub unchanged: UnchangedPolicy,
+    /// What is known of the changes since the last capture.
     pub tracking: ChangeTracking<'a>,
     /// Counts while it goes on.
     pub progress: Option<&'a SnapshotProgress>,
@@ -59,7 +64,9 @@ pub struct CaptureRequest<'a> {
 /// How far a capture or a restore has come, for those who watch.
 #[derive(Debug, Default)]
 pub struct SnapshotProgress {
+    /// Files, folders and links until now.
     pub files: AtomicU64,
+    /// Bytes until now.
     pub bytes: AtomicU64,
     /// What was read from far, before the first file is written.
     pub fetched: AtomicU64,
@@ -123,6 +130,7 @@ pub enum UnchangedPolicy {
 }
 
 impl<'a> CaptureRequest<'a> {
+    /// A capture of these folders with nothing else asked for.
     pub fn of(roots: &'a [CaptureRoot<'a>]) -> CaptureRequest<'a> {
         CaptureRequest {
             roots,
@@ -137,8 +145,10 @@ impl<'a> CaptureRequest<'a> {
     }
 }
 
+/// What a capture made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedSnapshot {
+    /// The id of the snapshot.
     pub tree: TreeId,
     /// Regular files, hard links counted once.
     pub files: u64,
@@ -146,6 +156,7 @@ pub struct CapturedSnapshot {
     pub bytes: u64,
     /// What was added to the repository.
     pub written: u64,
+    /// What is in the folders and not in the snapshot.
     pub skipped: Vec<SkippedEntry>,
     /// Files that changed each time they were read, as `root/path`: taken, but perhaps not as they ever were.
     pub unsettled: Vec<Vec<u8>>,
@@ -157,23 +168,31 @@ pub struct CapturedSnapshot {
     pub under_way: CaptureGuard,
 }
 
+/// Something that a snapshot does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedEntry {
     /// `root/path`.
     pub path: Vec<u8>,
+    /// Why not.
     pub why: SkipReason,
 }
 
+/// Why something is in no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SkipReason {
+    /// The caller left it out.
     Excluded,
+    /// It is a socket, which means nothing without its process.
     Socket,
+    /// It is a named pipe.
     Fifo,
+    /// It is a device.
     Device,
     /// Another file system is mounted there.
     Mount,
     /// It was removed, or replaced by something else, between two looks.
     Gone,
+    /// It could not be read; the text says why.
     Unreadable(String),
 }
 

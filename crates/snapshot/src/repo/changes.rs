@@ -8,6 +8,7 @@ use crate::{Error, RelPath};
 /// A file or link that is not what it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathChange {
+    /// The path with its root, as bytes.
     pub path: Vec<u8>,
     /// `None`: it was not there.
     pub before: Option<FileEntryKind>,

@@ -13,10 +13,12 @@ use crate::folder::{DirectoryWalker, FileAttributes, FileTime, WalkerEvent, open
 use crate::object::{ContentPiece, StoredContent, TreeEntry, TreeNode, Xattrs};
 use crate::{Error, FileKind, Folder, TreeId};
 
+/// A difference between a folder and a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderDifference {
     /// Relative to the root; empty for the root itself.
     pub path: Vec<u8>,
+    /// What differs.
     pub what: DifferenceKind,
 }
 
@@ -27,11 +29,17 @@ pub enum DifferenceKind {
     Missing,
     /// In the folder only; for a directory, with all that is in it.
     Extra,
+    /// One is a file, the other a folder or a link.
     Kind,
+    /// The permissions differ.
     Mode,
+    /// The time of the last change differs.
     Mtime,
+    /// The length differs.
     Size,
+    /// The bytes differ.
     Content,
+    /// The extended attributes differ.
     Attributes,
     /// A symbolic link leads elsewhere.
     Target,

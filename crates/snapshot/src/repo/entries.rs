@@ -15,18 +15,25 @@ use crate::{Error, FileKind, Folder, RelPath, TreeId};
 pub struct FileEntry {
     /// Relative to the root or folder it was found in.
     pub path: Vec<u8>,
+    /// What it is.
     pub what: FileEntryKind,
 }
 
+/// What a snapshot has at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileEntryKind {
+    /// A file.
     File {
+        /// Its length in bytes.
         size: u64,
+        /// Its permissions.
         mode: u32,
         /// What a tree knows of it and a folder does not: see [`Repo::content_id`].
         content: Option<ContentId>,
     },
+    /// A symbolic link.
     Link {
+        /// What it says.
         target: Vec<u8>,
     },
 }

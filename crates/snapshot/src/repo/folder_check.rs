@@ -19,12 +19,15 @@ use crate::{Error, FileKind, TreeId};
 /// What is to be compared with a snapshot.
 #[derive(Clone, Copy)]
 pub struct FolderCheck<'a> {
+    /// The snapshot to compare with.
     pub tree: &'a TreeId,
+    /// The folders that it was made of.
     pub roots: &'a [CaptureRoot<'a>],
     /// What the folders looked like at their last capture. Used only if that was of the same files.
     pub index: &'a Path,
     /// The same as of the capture.
     pub exclude: ExcludeFilter<'a>,
+    /// What to do about what looks changed.
     pub doubt: MismatchPolicy,
 }
 
@@ -40,7 +43,9 @@ pub enum MismatchPolicy {
 /// How folders were compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FolderCheckMethod {
+    /// By what the file system says of each file.
     Metadata,
+    /// Every byte was read.
     Content,
 }
 

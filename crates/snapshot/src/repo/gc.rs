@@ -50,6 +50,7 @@ pub struct GcRoots {
     pub all_remote: Option<HashMap<String, u64>>,
 }
 
+/// What a collection did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GcReport {
     /// Packs that were here and that nobody needs, here or elsewhere.
@@ -60,6 +61,7 @@ pub struct GcReport {
     pub rewritten: Vec<String>,
     /// Packs that are only far now.
     pub evicted: u64,
+    /// Packs that stay.
     pub kept: u64,
     /// Bytes that the repository takes less.
     pub freed: u64,
@@ -284,10 +286,13 @@ fn garbage(block: &PackBlock, live: Option<&HashSet<(u32, u32)>>) -> u64 {
 /// Collection by one process must not meet captures by another: they do not know each other's pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepoLockMode {
+    /// Others may read and capture meanwhile.
     Shared,
+    /// Nobody else works with the repository.
     Alone,
 }
 
+/// A hold on a repository; dropped, it is given back.
 #[derive(Debug)]
 pub struct RepoLock {
     _file: std::fs::File,

@@ -37,6 +37,7 @@ impl Repo {
 }
 
 impl PackImport {
+    /// Adds the next bytes of the pack.
     pub fn write(mut self, bytes: &[u8]) -> Result<PackImport, Error> {
         self.disk.write_at(&self.file, bytes, self.written).map_err(|e| self.failed(e))?;
         self.written += bytes.len() as u64;

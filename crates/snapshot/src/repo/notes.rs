@@ -10,7 +10,9 @@ use crate::{Error, TreeId};
 /// A snapshot as the repository knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotInfo {
+    /// The id of the snapshot.
     pub tree: TreeId,
+    /// When it was made.
     pub at: SystemTime,
     /// What its pack takes: what was new in it.
     pub size: u64,

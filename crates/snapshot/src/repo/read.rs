@@ -32,13 +32,18 @@ pub(crate) const MAX_ENTRIES: u64 = 1 << 24;
 /// One entry of a snapshot.
 #[derive(Debug)]
 pub enum SnapshotEntry {
+    /// A file, to be read.
     File {
+        /// Its length in bytes.
         size: u64,
+        /// When it was last written, in milliseconds since 1970.
         mtime_ms: i64,
+        /// Reads its content.
         content: FileContentReader,
     },
     /// A symbolic link's target, verbatim.
     Link(Vec<u8>),
+    /// A folder.
     Dir,
 }
 

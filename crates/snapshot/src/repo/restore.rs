@@ -25,15 +25,20 @@ use crate::{Error, FileOwner, Folder, TreeId};
 /// Where a root of the tree goes: an empty folder that nobody else uses yet.
 #[derive(Clone, Copy)]
 pub struct RestoreTarget<'a> {
+    /// The name under which the snapshot keeps the folder.
     pub root: &'a str,
+    /// Where the files go.
     pub folder: &'a Folder,
+    /// Whom they belong to; none: whoever restores.
     pub owner: Option<FileOwner>,
 }
 
+/// What a restore wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RestoreReport {
     /// Regular files, hard links counted once.
     pub files: u64,
+    /// How many bytes.
     pub bytes: u64,
     /// Files that were not written, because an older tree had them.
     pub taken_over: u64,

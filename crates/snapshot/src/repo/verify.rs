@@ -22,15 +22,20 @@ pub enum VerifyDepth {
 /// What is wrong with one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedSnapshot {
+    /// The id of the snapshot.
     pub tree: TreeId,
     /// The first things found; one damaged block may hurt many files.
     pub what: Vec<String>,
 }
 
+/// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyReport {
+    /// Snapshots that were read.
     pub trees: u64,
+    /// Objects that were looked at.
     pub objects: u64,
+    /// Snapshots that cannot be restored, and why.
     pub damaged: Vec<DamagedSnapshot>,
     /// Blocks of which a bit is not as it was written. What they hold may be whole all the same: not every bit of a
     /// zstd frame means something. But the disk is not to be trusted.

@@ -19,6 +19,7 @@ use crate::{Error, Folder, RelPath};
 /// long paths is not followed that far, the inode says it all.
 const GUESSES: usize = 16_384;
 
+/// A file that a process has mapped shared: what is stored into its pages is no system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedFile {
     /// Device and inode.
@@ -30,6 +31,7 @@ pub struct MappedFile {
     link: String,
 }
 
+/// The files on one file system that processes have mapped shared.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SharedMappings {
     /// On the root's file system, each file once.

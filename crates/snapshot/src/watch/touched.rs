@@ -9,6 +9,7 @@ use crate::RelPath;
 pub enum TouchedPaths {
     /// It is not known: walk the whole root.
     Everything,
+    /// Only what these folders list.
     Folders {
         /// By path relative to the root; the root itself is the empty path. A folder that is listed has itself
         /// been touched too (its time, its mode). Nothing beneath a folder with [`Names::All`] is listed.
@@ -19,6 +20,7 @@ pub enum TouchedPaths {
     },
 }
 
+/// Which names of a folder were touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TouchedNames {
     /// These names in the folder: created, changed, or gone.
@@ -34,6 +36,7 @@ impl Default for TouchedPaths {
 }
 
 impl TouchedPaths {
+    /// Whether nothing was touched.
     pub fn is_empty(&self) -> bool {
         *self == TouchedPaths::default()
     }

@@ -19,6 +19,7 @@ use crate::object::StoredContent;
 pub struct DonorTree<'a> {
     /// The folder that its roots are in.
     pub folder: &'a Folder,
+    /// The index of the donor's last capture.
     pub index: &'a Path,
 }
 
