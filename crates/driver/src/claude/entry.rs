@@ -120,7 +120,8 @@ fn carried(attachment: &RawValue) -> Option<Uuid> {
 }
 
 /// The line with these links instead of its own, and otherwise to the byte as it was. It may be large, and anything but
-/// the links is only copied: what it would be as a tree is a hundred times as large.
+/// the links is only copied: what it would be as a tree is a hundred times as large. Where nobody looked a line may hold
+/// bytes that are no text; Claude Code reads a replacement character there, and so it gets one.
 pub(super) fn linked(line: &[u8], parent: Option<Uuid>, logical: Option<Uuid>) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(line.len() + 128);
     out.extend_from_slice(br#"{"parentUuid":"#);
@@ -129,7 +130,8 @@ pub(super) fn linked(line: &[u8], parent: Option<Uuid>, logical: Option<Uuid>) -
         out.extend_from_slice(br#","logicalParentUuid":"#);
         serde_json::to_writer(&mut out, &logical).ok()?;
     }
-    serde_json::Deserializer::from_slice(line).deserialize_map(UnlinkedFieldCopier(&mut out)).ok()?;
+    let line = String::from_utf8_lossy(line);
+    serde_json::Deserializer::from_str(&line).deserialize_map(UnlinkedFieldCopier(&mut out)).ok()?;
     out.push(b'}');
     Some(out)
 }
@@ -428,6 +430,8 @@ mod tests {
         );
         assert_eq!(linked(Some(id), None), format!(r#"{{"parentUuid":"{id}",{rest}"#));
         assert_eq!(super::linked(b"[1]", None, None), None);
+        let no_text = super::linked(b"{\"x\":\"\xff\"}", None, None);
+        assert_eq!(no_text, Some("{\"parentUuid\":null,\"x\":\"\u{fffd}\"}".into()));
     }
 
     #[test]
