@@ -10,6 +10,9 @@
 mod builtin;
 mod claude;
 mod control;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod stream_json;
 mod system_reminder;
 mod turn_tracker;

@@ -3,6 +3,8 @@
 
 mod answer_usage;
 mod endpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod header_filter;
 mod json_scanner;
 mod proxy;

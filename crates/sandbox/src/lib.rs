@@ -12,6 +12,9 @@ mod docker_engine;
 mod egress;
 mod etc_files;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod init;
 mod init_protocol;
 mod journal;

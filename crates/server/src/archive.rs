@@ -2,6 +2,8 @@
 //! that can be wrong with it; `pack` writes what we send.
 
 mod bundle;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod read;
 mod tar_header;
 #[cfg(test)]

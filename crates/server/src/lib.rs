@@ -27,6 +27,9 @@ mod sse;
 mod turn;
 
 pub use app::{RepairReport, ServerError, list_remote_sessions, repair, restore, serve};
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use archive::fuzzing;
 pub use archive::is_excluded_from_bundle;
 pub use ash_session::{RemoteRestoreReport, RepairMode, RepairedSession, ReplicatedSession};
 pub use config::{SECRETS, SandboxSetting, ServerConfig};

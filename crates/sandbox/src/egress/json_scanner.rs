@@ -10,7 +10,7 @@ use serde::{
 use serde_json::Value;
 
 /// Of one value that is kept: an id, a model's name, or what was used.
-const MAX_VALUE: usize = 16 << 10;
+pub(super) const MAX_VALUE: usize = 16 << 10;
 /// A name that is looked for has at most 21 characters, each of which may be written as an escape of six.
 const MAX_KEY: usize = 160;
 /// Brackets within more than this are counted alone.
@@ -120,6 +120,14 @@ impl Default for JsonScanner {
 }
 
 impl JsonScanner {
+    /// However long the text is, so much of it is held.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn check_bounds(&self) {
+        assert!(
+            self.open.len() <= MAX_DEPTH && self.key.len() <= MAX_KEY && self.kept.len() <= MAX_VALUE + 1
+        );
+    }
+
     pub(super) fn push(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.take(*byte));
     }
@@ -326,7 +334,7 @@ impl<'de> Deserialize<'de> for StreamOptions {
 }
 
 /// In the words of any dialect. What others call the input has what was read from a cache in it.
-fn usage(value: &Value) -> TokenUsage {
+pub(super) fn usage(value: &Value) -> TokenUsage {
     let number = |name: &str| value[name].as_u64().unwrap_or(0);
     let usage = if value["prompt_tokens"].is_u64() {
         let cached = value["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);

@@ -4,22 +4,13 @@ mod attacks;
 mod mutations;
 mod tools;
 
-use super::*;
+use super::{
+    fuzzing::{SMALL, sign},
+    *,
+};
 use ash_snapshot::{Folder, LinkPolicy};
 use flate2::{Compression, write::GzEncoder};
 use std::{io::Write, path::Path};
-
-/// Small, so that archives that are too large need not be.
-const SMALL: ArchiveLimits = ArchiveLimits {
-    entries: 60,
-    bytes: 100_000,
-    file_bytes: 50_000,
-    depth: 20,
-    names: 5_000,
-    ratio: 20,
-    ratio_free_bytes: 50_000,
-    extension: 5_000,
-};
 
 /// A tar written by hand: libraries would not write these.
 #[derive(Clone, Default)]
@@ -102,12 +93,6 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let length = (1..9).map(|digits| rest + digits).find(|length| length.to_string().len() + rest == *length);
     [length.expect("a length").to_string().as_bytes(), b" ", key.as_bytes(), b"=", value, b"\n"].concat()
-}
-
-fn sign(header: &mut [u8]) {
-    header[148..156].fill(b' ');
-    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
