@@ -65,10 +65,10 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
         Ok("opened".to_owned())
     }),
     ("mknod", |_| {
-        // SAFETY: a name and numbers.
-        answer(
-            unsafe { libc::mknod(c("node").as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 5)) }.into(),
-        )?;
+        let name = c("node");
+        // SAFETY: the name outlives the call; the rest are numbers.
+        let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 5)) };
+        answer(made.into())?;
         Ok("made".to_owned())
     }),
     ("run-setuid", |args| {

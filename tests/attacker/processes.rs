@@ -37,8 +37,8 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     }),
     ("compare", |_| {
         with_victim(|victim| {
-            // SAFETY: numbers only. 0 is KCMP_FILE.
             let own = std::process::id() as i32;
+            // SAFETY: numbers only. 0 is KCMP_FILE.
             answer(unsafe { libc::syscall(libc::SYS_kcmp, own, victim, 0, 1, 1) })?;
             Ok("compared".to_owned())
         })
