@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{
     EgressPolicy,
-    answer_usage::{AnswerUsageReader, OutgoingRequestScan, UsageRecorder},
+    answer_usage::{AnswerEnd, AnswerUsageReader, OutgoingRequestScan, UsageRecorder},
     endpoint::ModelEndpoint,
     header_filter::{may_be_added, request_headers, response_headers},
     is_beneath,
@@ -110,13 +110,14 @@ fn answer_records<'a>(
     let (bell, _other) = UnixStream::pair().expect("a pair of sockets");
     bell.set_nonblocking(true).expect("a socket");
     let mut asked = OutgoingRequestScan::default();
-    asked.push(br#"{"model": "asked-for", "messages": []}"#, true);
+    asked.push(br#"{"model": "asked-for", "messages": []}"#);
+    asked.whole = true;
     let recorder = UsageRecorder::new(account.clone(), Arc::new(bell));
     let mut reader = AnswerUsageReader::new(recorder, endpoint, Arc::new(Mutex::new(asked)));
     reader.begin(kind, is_plain);
     pieces.for_each(|piece| reader.push(piece));
     if !torn {
-        reader.finish(false);
+        reader.finish(AnswerEnd::Whole);
     }
     drop(reader);
     assert!(!open().has_readings());

@@ -310,7 +310,7 @@ impl hyper::body::Body for PassedResponseBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.size.clone()
+        self.size
     }
 }
 
