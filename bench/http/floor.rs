@@ -3,7 +3,7 @@
 use crate::stage::Stage;
 use anyhow::{Context, Result, ensure};
 use ash_model::{TenantId, Timestamp};
-use ash_store::{SealingKey, SqliteStore, Store};
+use ash_store::{IdempotencyRequest, IdempotencyStore, SealingKey, SqliteStore};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -252,8 +252,16 @@ impl Commits {
     pub(crate) async fn time(&mut self) -> Result<Duration> {
         self.written += 1;
         let key = self.written.to_string();
+        let request = IdempotencyRequest {
+            tenant: TenantId::main(),
+            route: "bench".to_owned(),
+            key,
+            hash: String::new(),
+            resource: String::new(),
+            at: Timestamp::now(),
+        };
         let began = Instant::now();
-        self.store.claim_idempotency_key(&TenantId::main(), "bench", &key, "", "", Timestamp::now()).await?;
+        self.store.claim_idempotency_key(request).await?;
         Ok(began.elapsed())
     }
 }

@@ -1,7 +1,7 @@
 //! API keys: random, shown once, kept as hashes.
 
 use ash_model::{TenantId, Timestamp};
-use ash_store::{AccessScope, ApiKey, AuditActor, Store};
+use ash_store::{AccessScope, ApiKey, AuditActor, KeyStore};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use std::{
     fs,
@@ -49,7 +49,7 @@ fn random_key() -> std::io::Result<String> {
 
 /// A new key for a tenant, or for one owner there. The text is not kept anywhere.
 pub(crate) async fn create_key(
-    store: &dyn Store,
+    store: &dyn KeyStore,
     AccessScope { tenant, owner }: AccessScope,
     label: String,
     by: AuditActor,
@@ -64,7 +64,7 @@ pub(crate) async fn create_key(
 
 /// A key that the same try made before, or makes now. None: what it made before is gone, and stays gone.
 pub(crate) async fn create_key_idempotently(
-    store: &dyn Store,
+    store: &dyn KeyStore,
     key: ApiKey,
     (text, again): (&str, bool),
     by: AuditActor,
@@ -78,7 +78,7 @@ pub(crate) async fn create_key_idempotently(
 }
 
 /// Without a key of the operator's, there is one in a file that only they can read.
-pub(crate) async fn bootstrap(store: &dyn Store, file: &Path) -> Result<(), ash_session::Error> {
+pub(crate) async fn bootstrap(store: &dyn KeyStore, file: &Path) -> Result<(), ash_session::Error> {
     let tenant = TenantId::main();
     if let Ok(text) = fs::read_to_string(file)
         && store

@@ -16,7 +16,7 @@ use ash_session::{
     ClaimConflict, Claimant, ClaudeProgram, ClockReading, KeyedMutex, RemoteRestoreReport, RepairMode,
     ReplicatedSession, Replicator, ServiceSettings, Services, Sessions, TrustedClock, UidPool,
 };
-use ash_store::{SealingKey, SqliteStore, Store};
+use ash_store::{RepairStore, RetentionStore, SealingKey, SqliteStore};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use secrecy::SecretString;
 use std::{
@@ -477,7 +477,7 @@ async fn compare_witnesses(sessions: Sessions) {
     sessions.check_database().await;
 }
 
-async fn prune_deltas_forever(sessions: Sessions, store: Arc<SqliteStore>) {
+async fn prune_deltas_forever(sessions: Sessions, store: Arc<dyn RetentionStore>) {
     let mut hours = tokio::time::interval(Duration::from_secs(3600));
     loop {
         hours.tick().await;

@@ -180,7 +180,7 @@ fn wal_checksum(big: bool, (mut one, mut two): (u32, u32), bytes: &[u8]) -> (u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_store::{SealingKey, SqliteStore, Store};
+    use ash_store::{ReplicationStore, SealingKey, SqliteStore};
 
     /// The log of a real database into which somebody wrote three times.
     async fn log() -> Vec<u8> {

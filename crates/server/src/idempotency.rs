@@ -6,7 +6,7 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::FailureKind;
-use ash_store::{AccessScope, IdempotencyClaim};
+use ash_store::{AccessScope, IdempotencyClaim, IdempotencyRequest};
 use axum::http::HeaderMap;
 
 /// What to make, and whether somebody may have made it already.
@@ -55,11 +55,16 @@ pub(crate) async fn claim_idempotency_key(
         return Ok(IdempotentResource { resource: proposed, is_replay: false, key: None });
     };
     let hash = body.to_hex();
-    let store = &app.sessions.rooms().store;
-    match store
-        .claim_idempotency_key(&scope.tenant, route, &key, &hash, &proposed, app.sessions.rooms().clock())
-        .await?
-    {
+    let rooms = app.sessions.rooms();
+    let request = IdempotencyRequest {
+        tenant: scope.tenant.clone(),
+        route: route.to_owned(),
+        key: key.clone(),
+        hash: hash.to_string(),
+        resource: proposed,
+        at: rooms.clock(),
+    };
+    match rooms.store.claim_idempotency_key(request).await? {
         IdempotencyClaim::New(resource) => {
             Ok(IdempotentResource { resource, is_replay: false, key: Some(key) })
         }

@@ -104,7 +104,7 @@ async fn heard_by(
 ) -> Result<Option<JournalPosition>> {
     let Some(incarnation) = of else { return Ok(None) };
     let all = rooms.store.journal_positions(incarnation).await?;
-    Ok(all.into_iter().find(|(of, _)| *of == no).map(|(_, heard)| heard))
+    Ok(all.into_iter().find(|heard| heard.session == no).map(|heard| heard.journal))
 }
 
 /// The record in a snapshot's pack, if it is a session's.
@@ -181,7 +181,7 @@ pub(crate) async fn compare(
 /// Whose fork it is. One whose log it shares is found by its name, also when it was purged and nothing else names it.
 pub(crate) async fn parent(rooms: &Services, session: &SessionRow) -> Result<Option<SessionId>> {
     match (&session.parent, session.base) {
-        (None, Some((no, _))) => Ok(rooms.store.session(no).await?.map(|parent| parent.id)),
+        (None, Some(base)) => Ok(rooms.store.session(base.parent).await?.map(|parent| parent.id)),
         (parent, _) => Ok(parent.clone()),
     }
 }

@@ -4,7 +4,7 @@
 use crate::Result;
 use ash_model::{LogCursor, SessionRowId, TurnId};
 use ash_snapshot::SnapshotProgress;
-use ash_store::{LogItem, Store, TurnState};
+use ash_store::{LogItem, LogStore, TurnState};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -97,7 +97,7 @@ impl SessionBells {
 }
 
 pub struct LogFollower {
-    store: Arc<dyn Store>,
+    store: Arc<dyn LogStore>,
     bell: watch::Receiver<BellState>,
     told: Option<RestoreProgress>,
     no: SessionRowId,
@@ -106,7 +106,7 @@ pub struct LogFollower {
 
 impl LogFollower {
     pub(crate) fn new(
-        store: Arc<dyn Store>,
+        store: Arc<dyn LogStore>,
         bells: &SessionBells,
         no: SessionRowId,
         after: LogCursor,

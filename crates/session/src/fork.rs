@@ -14,7 +14,7 @@ use ash_model::{
     Epoch, EventSeq, Fact, NewEvent, SessionId, SessionOptions, SessionStatus, TenantId, WorkspaceId,
 };
 use ash_snapshot::{FileOwner, TreeId};
-use ash_store::{AccessScope, Checkpoint, SecretEnv, SessionRow, SessionSummary};
+use ash_store::{AccessScope, Checkpoint, ForkBase, SecretEnv, SessionRow, SessionSummary};
 use uuid::Uuid;
 
 #[derive(Debug, Clone)]
@@ -203,7 +203,7 @@ fn child(
         env: hidden.env,
         secrets: hidden.secrets,
         parent: Some(parent.id.clone()),
-        base: seq.map(|seq| (parent.no, seq)),
+        base: seq.map(|seq| ForkBase { parent: parent.no, seq }),
         slug: None,
         first_checkpoints: Vec::new(),
         summary: card,

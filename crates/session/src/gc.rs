@@ -4,7 +4,7 @@
 use crate::{Error, Replicator, Result, Sessions, session_ttl::earlier_by as long_ago, sessions::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use ash_snapshot::{GcReport, GcRoots, Repo, RetentionCandidate, SnapshotRetention, TreeId};
-use ash_store::{TenantCheckpoint, TenantSnapshots};
+use ash_store::{TenantCheckpoint, TenantSnapshots, WorkspaceSession};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -103,11 +103,11 @@ impl Sessions {
         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp(rooms.retention_clock().0.saturating_sub(after));
         for session in rooms.store.trashed_sessions(before).await? {
-            let Some((tombstone, _)) = rooms.store.tombstone(session.no).await? else { continue };
+            let Some(row) = rooms.store.tombstone(session.no).await? else { continue };
             // Before the row goes: from then on only this says that it was purged.
             self.write_tombstone(session.no).await?;
             if let Some(far) = &rooms.replicator {
-                far.forget(rooms, &tombstone).await?;
+                far.forget(rooms, &row.tombstone).await?;
             }
             ash_failpoint::reach_async("trash.told").await;
             while !rooms.store.purge(session.no, rooms.clock()).await? {
@@ -143,7 +143,7 @@ impl Sessions {
             held.checkpoints.iter().map(|held| held.checkpoint.workspace).collect();
         for workspace in workspaces {
             let mut all = true;
-            for (no, _) in rooms.store.workspace_sessions(workspace).await? {
+            for WorkspaceSession { no, .. } in rooms.store.workspace_sessions(workspace).await? {
                 all &= rooms.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
             }
             if all {

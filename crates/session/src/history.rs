@@ -9,7 +9,7 @@ use crate::{
 };
 use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};
 use ash_snapshot::TreeId;
-use ash_store::{Checkpoint, EventQuery, SessionRow, SessionSummary};
+use ash_store::{Checkpoint, EventQuery, SessionRow, SessionSummary, WorkspaceSession};
 
 impl Sessions {
     /// Newest first.
@@ -103,7 +103,9 @@ impl Sessions {
     /// All other sessions of a workspace, which leave its sandbox if they are at rest.
     async fn release_other_sessions(&self, session: &SessionRow) -> Result<Vec<SessionRowId>> {
         let mut others = Vec::new();
-        for (no, status) in self.rooms().store.workspace_sessions(session.workspace).await? {
+        for WorkspaceSession { no, status } in
+            self.rooms().store.workspace_sessions(session.workspace).await?
+        {
             if no == session.no || status == SessionStatus::Ended {
                 continue;
             }
@@ -143,15 +145,15 @@ impl Sessions {
     ) -> Result<ConversationPoint> {
         let mut line = vec![(session.clone(), seq)];
         while let Some((child, seq)) = line.last()
-            && let Some((parent, shared)) = child.base
+            && let Some(base) = child.base
         {
-            let seq = (*seq).min(shared);
-            line.push((self.get(parent).await?, seq));
+            let seq = (*seq).min(base.seq);
+            line.push((self.get(base.parent).await?, seq));
         }
         let mut then = ConversationPoint::default();
         let mut parent = None;
         for (session, seq) in line.into_iter().rev() {
-            let shared = session.base.map_or(0, |(_, shared)| shared);
+            let shared = session.base.map_or(0, |base| base.seq);
             then = if seq > shared {
                 let mut facts = self.rooms().store.facts(session.no).await?;
                 facts.retain(|event| event.seq <= seq);

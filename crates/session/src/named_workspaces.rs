@@ -2,7 +2,7 @@
 
 use crate::{Error, Result, Sessions, blocking};
 use ash_model::{AgentName, SessionStatus, Slug, WorkspaceId};
-use ash_store::{AccessScope, AuditActor, NewWorkspaceRow, WorkspaceRow};
+use ash_store::{AccessScope, AuditActor, NewWorkspaceRow, WorkspaceRow, WorkspaceSession};
 
 impl Sessions {
     /// It may be there already, but it is one agent's, and one owner's.
@@ -37,7 +37,7 @@ impl Sessions {
         ash_failpoint::reach_async("delete.asked").await;
         rooms.store.begin_deleting(workspace.id, rooms.clock(), by).await?;
         ash_failpoint::reach_async("delete.begun").await;
-        for (no, status) in rooms.store.workspace_sessions(workspace.id).await? {
+        for WorkspaceSession { no, status } in rooms.store.workspace_sessions(workspace.id).await? {
             if status != SessionStatus::Ended {
                 self.release(no, true).await?;
             }

@@ -461,8 +461,8 @@ impl Services {
         let all = self.store.workspace_rewinds(session.workspace, known).await?;
         let others = all
             .into_iter()
-            .filter(|(back, at)| back.by.as_ref() != Some(&session.id) && *at >= session.created_at);
-        Ok(others.map(|(back, _)| back).collect())
+            .filter(|row| row.rewind.by.as_ref() != Some(&session.id) && row.at >= session.created_at);
+        Ok(others.map(|row| row.rewind).collect())
     }
 
     pub(crate) fn inside(&self, live: &LiveDirectory) -> SandboxLayout {

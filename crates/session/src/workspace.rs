@@ -10,7 +10,7 @@ use crate::{
 use ash_model::{ConcurrentTurn, Epoch, Incarnation, JournalPosition, SessionRowId, WorkspaceId};
 use ash_sandbox::{RecordStream, SandboxHandle};
 use ash_snapshot::DiskUsage;
-use ash_store::Lease;
+use ash_store::{Lease, LeaseClaim};
 use std::{
     collections::HashMap,
     ops::RangeInclusive,
@@ -201,18 +201,18 @@ impl Workspace {
         let hold = rooms.store.lease_holder(workspace).await?.ok_or(Error::NotFound)?;
         self.live.remove_replacement()?;
         let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
-        let epoch = Epoch(hold.epoch.0 + 1);
+        let claim = LeaseClaim { workspace, node: rooms.settings.node.clone(), from: hold };
         // The stamp first: if we die before the claim, one epoch ahead still counts as ours.
         let tree = match current {
-            true => Some(LiveTree { uid: self.live.adopt(epoch, &rooms.uids)? }),
+            true => Some(LiveTree { uid: self.live.adopt(claim.epoch(), &rooms.uids)? }),
             false => None,
         };
-        let lease = rooms.store.claim(workspace, &rooms.settings.node, &hold).await?;
+        let lease = rooms.store.claim(claim).await?;
         let newest = rooms.store.checkpoints(workspace, None, 1).await?;
         let backs = rooms.store.workspace_rewinds(workspace, 0).await?;
         let mut ground = self.state();
         ground.newest = newest.first().map(|checkpoint| checkpoint.number);
-        ground.back = backs.last().map_or(0, |(back, _)| back.checkpoint);
+        ground.back = backs.last().map_or(0, |back| back.rewind.checkpoint);
         ground.tree = tree;
         ground.lease = Some(lease.clone());
         Ok((lease, true))

@@ -1,4 +1,4 @@
-//! Values that callers put into an environment: sealed at rest, never shown, never logged.
+//! Secrets of callers: encrypted in the database, never shown, never logged.
 
 use crate::Error;
 use ash_model::{SessionId, TenantId};
@@ -10,7 +10,7 @@ use chacha20poly1305::{
 use secrecy::{ExposeSecret, SecretString};
 use std::{collections::BTreeMap, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 
-/// With this begin the names of purged sessions; no id has a colon.
+/// The prefix of the pseudonyms of purged sessions. No session id has a colon.
 pub const PURGED: &str = "purged:";
 
 /// Environment variables whose values are secret.
@@ -18,29 +18,32 @@ pub const PURGED: &str = "purged:";
 pub struct SecretEnv(pub BTreeMap<String, SecretString>);
 
 impl SecretEnv {
+    /// Marks plain values as secret.
     pub fn from_plain(plain: BTreeMap<String, String>) -> Self {
         Self(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
     }
 
+    /// The plain values, for the sandbox that needs them.
     pub fn expose(&self) -> BTreeMap<String, String> {
         self.0.iter().map(|(name, value)| (name.clone(), value.expose_secret().to_owned())).collect()
     }
 
-    /// Later values win.
+    /// Both sets of variables. Values of `later` replace earlier ones.
     pub fn merged_with(mut self, later: SecretEnv) -> SecretEnv {
         self.0.extend(later.0);
         self
     }
 }
 
+/// The server's key for secrets in the database.
 pub struct SealingKey {
     cipher: XChaCha20Poly1305,
-    /// For names that are only recognised by those who know them.
+    /// The key of pseudonyms, so that only a caller who knows a session's id can find its pseudonym.
     names: [u8; 32],
 }
 
 impl SealingKey {
-    /// Reads the key file, or makes one that only we can read.
+    /// Reads the key file, or creates one that only this user can read.
     pub fn open(path: &Path) -> std::io::Result<SealingKey> {
         match std::fs::read(path) {
             Ok(key) if key.len() == 32 => Ok(SealingKey::with(&key)),
@@ -67,7 +70,7 @@ impl SealingKey {
         SealingKey { cipher: XChaCha20Poly1305::new(key.into()), names }
     }
 
-    /// What a purged session is called in the audit: always the same, and told back to nobody who does not know the id.
+    /// The pseudonym of a purged session in the audit: always the same, and not reversible without the id.
     pub(crate) fn pseudonym(&self, tenant: &TenantId, id: &SessionId) -> String {
         let hash = blake3::keyed_hash(&self.names, format!("{tenant}/{id}").as_bytes());
         format!("{PURGED}{}", &hash.to_hex()[..16])

@@ -10,7 +10,7 @@ use crate::{
 };
 use ash_model::{SessionId, SessionLock, SessionRowId, SessionStatus};
 use ash_session::{LockRequest, LocklessWrite};
-use ash_store::{SessionRow, WorkspaceRow};
+use ash_store::{SessionRow, WorkspaceRow, WorkspaceSession};
 use axum::{
     Json,
     extract::{MatchedPath, Path, Request, State},
@@ -138,7 +138,8 @@ pub(super) async fn check_workspace_locks(
     headers: &HeaderMap,
 ) -> ApiResult<()> {
     let (token, now) = (LockToken::of(headers)?, app.sessions.rooms().clock());
-    for (no, status) in app.sessions.rooms().store.workspace_sessions(workspace.id).await? {
+    for WorkspaceSession { no, status } in app.sessions.rooms().store.workspace_sessions(workspace.id).await?
+    {
         let lock = app.sessions.get(no).await?.summary.lock;
         let held = lock.filter(|lock| status != SessionStatus::Ended && lock.is_held(now));
         if let Some(lock) = held.filter(|lock| !token.as_ref().is_some_and(|token| token.opens(lock))) {

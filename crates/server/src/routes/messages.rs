@@ -23,7 +23,7 @@ use ash_model::{
     BudgetLimits, BusyPolicy, Durability, Event, Fact, LogCursor, MessageOptions, SessionStatus, TurnId,
 };
 use ash_session::{LogVisibility, PromptSpec, StreamItem, WakePolicy};
-use ash_store::{EventQuery, LogItemContent, SessionRow};
+use ash_store::{EventQuery, LogItemContent, NumberedMessage, SessionRow};
 use axum::{
     Extension, Json,
     extract::State,
@@ -334,9 +334,9 @@ pub(super) async fn list(
         // A few more than are asked for: some may be hidden.
         let page = PAGE.min(u32::try_from(limit).unwrap_or(PAGE) + 8);
         let found = app.sessions.rooms().store.messages(session.no, after, page).await?;
-        let Some((last, _)) = found.last() else { break };
-        after = *last;
-        for (ordinal, event) in found.iter().filter(|(_, event)| !past.hides(event)) {
+        let Some(last) = found.last() else { break };
+        after = last.ordinal;
+        for NumberedMessage { ordinal, event } in found.iter().filter(|message| !past.hides(&message.event)) {
             let Some(entry) = shapes::message(&session, event, *ordinal) else { continue };
             bytes += size(&entry);
             if shown.len() == limit || (!shown.is_empty() && bytes > MAX_RESPONSE_BYTES) {

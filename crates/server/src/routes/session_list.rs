@@ -8,7 +8,7 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Timestamp};
-use ash_store::SessionFilter;
+use ash_store::{MetadataFilter, SessionFilter, SessionListCursor};
 use axum::{Json, extract::Query, extract::State, http::Uri};
 use serde_json::{Value, json};
 
@@ -84,7 +84,9 @@ fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
                 filter.before = Some(parse_cursor(value).ok_or_else(must)?);
             }
             _ => match name.strip_prefix(METADATA) {
-                Some(name) => filter.metadata.push((name.to_owned(), value.clone())),
+                Some(name) => {
+                    filter.metadata.push(MetadataFilter { name: name.to_owned(), value: value.clone() });
+                }
                 None => {
                     return Err(unknown_parameter(&FieldError::Unknown(unknown_field_message(
                         name,
@@ -115,7 +117,8 @@ pub(super) fn ago(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp
     Ok(ash_session::earlier_by(now, long))
 }
 
-fn parse_cursor(text: &str) -> Option<(Timestamp, SessionRowId)> {
+fn parse_cursor(text: &str) -> Option<SessionListCursor> {
     let (at, no) = text.split_once('-')?;
-    Some((Timestamp(at.parse().ok()?), SessionRowId(no.parse().ok()?)))
+    let (created_at, no) = (Timestamp(at.parse().ok()?), SessionRowId(no.parse().ok()?));
+    Some(SessionListCursor { created_at, no })
 }

@@ -87,8 +87,9 @@ pub(super) async fn usage(
     let mut shown: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
     if by == UsageGrouping::Session {
         let ids: Vec<SessionId> = sums.iter().filter_map(|sum| sum.session.clone()).collect();
+        let taken = store.resource_usage_by_session(&caller.0, &ids).await?;
         let taken: HashMap<SessionId, ResourceUsage> =
-            store.resource_usage_by_session(&caller.0, &ids).await?.into_iter().collect();
+            taken.into_iter().map(|taken| (taken.session, taken.usage)).collect();
         for (sum, shown) in sums.iter().zip(&mut shown) {
             let taken = sum.session.as_ref().and_then(|session| taken.get(session));
             shown["resources"] = json!(taken.map(limits::resource_usage_json));

@@ -10,7 +10,7 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, OwnerId, Slug};
-use ash_store::WorkspaceRow;
+use ash_store::{WorkspaceRow, WorkspaceSession};
 use axum::{
     Json,
     extract::State,
@@ -75,7 +75,7 @@ pub(super) async fn get(
 ) -> ApiResult<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
     let mut sessions = Vec::new();
-    for (no, _) in app.sessions.rooms().store.workspace_sessions(workspace.id).await? {
+    for WorkspaceSession { no, .. } in app.sessions.rooms().store.workspace_sessions(workspace.id).await? {
         let session = app.sessions.get(no).await?;
         // One that was purged is nobody's any more.
         if app.sessions.find(&caller.0, &session.id).await.is_ok() {
@@ -109,7 +109,7 @@ pub(super) async fn files(
     let workspace = find(&app, &caller, &text).await?;
     let sessions = app.sessions.rooms().store.workspace_sessions(workspace.id).await?;
     match sessions.first() {
-        Some((no, _)) => super::files::listed(&app, &app.sessions.get(*no).await?, asked).await,
+        Some(first) => super::files::listed(&app, &app.sessions.get(first.no).await?, asked).await,
         None => Ok(Json(json!({ "files": [] }))),
     }
 }

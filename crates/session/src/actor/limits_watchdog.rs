@@ -14,7 +14,7 @@ use crate::{
 };
 use ash_model::{Incarnation, LimitReached, ResourceLimits, ResourceUsage};
 use ash_snapshot::DiskUsage;
-use ash_store::EventQuery;
+use ash_store::{EventQuery, IncarnationUsage};
 use std::{
     ops::RangeInclusive,
     path::Path,
@@ -294,8 +294,8 @@ impl SessionActor {
             if tally == ResourceRecordMode::News && !before.is_none_or(news) {
                 return;
             }
-            if let Err(error) = rooms.store.record_resource_usage(workspace, (of, taken), rooms.clock()).await
-            {
+            let report = IncarnationUsage { workspace, incarnation: of, usage: taken, at: rooms.clock() };
+            if let Err(error) = rooms.store.record_resource_usage(report).await {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 tracing::warn!(session = %id, %error, "what a sandbox took was not written down");
             }

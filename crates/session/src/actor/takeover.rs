@@ -18,10 +18,9 @@ use crate::{
 use ash_driver::TurnTracker;
 use ash_model::{
     Epoch, Fact, Incarnation, InterruptedTurnPolicy, JournalPosition, LogCursor, ModelApiDialect,
-    SessionRowId,
 };
 use ash_sandbox::EgressPolicy;
-use ash_store::{EventQuery, Lease, SessionRow};
+use ash_store::{EventQuery, Lease, SessionJournalPosition, SessionRow};
 use std::{sync::Arc, time::Instant};
 use tokio::sync::mpsc;
 
@@ -78,7 +77,7 @@ impl SessionActor {
         let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;
-        let base = session.base.map_or(0, |(_, seq)| seq);
+        let base = session.base.map_or(0, |base| base.seq);
         let mut state = LogState::new(base).replay(&events);
         state.adopt(&session.summary);
         let rewound = if session.slug.is_some() { common.last_rewind() } else { state.rewound };
@@ -224,7 +223,7 @@ impl SessionActor {
         };
         let incarnation = knocked.hello.incarnation;
         let heard = self.ctx.services.store.journal_positions(incarnation).await?;
-        let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.ctx.session.no);
+        let known = self.is_shared() || heard.iter().any(|heard| heard.session == self.ctx.session.no);
         let strong = self.ctx.services.settings.is_strong(&knocked.hello);
         if !strong {
             tracing::warn!(session = %self.ctx.session.id, "a sandbox that outlived its server has weaker walls than are required now: it is ended");
@@ -234,14 +233,13 @@ impl SessionActor {
             knocked.end().await.ok();
             return Ok(SandboxLiveness::Dead);
         }
-        let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
-        let numbers = |(_, heard): &(SessionRowId, JournalPosition)| {
-            workspace::numbers(heard.process, self.ctx.lease.epoch)
-        };
+        let from = heard.iter().map(|heard| heard.journal.position).min().unwrap_or(0);
+        let numbers =
+            |heard: &SessionJournalPosition| workspace::numbers(heard.journal.process, self.ctx.lease.epoch);
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
         for process in &hello.running {
             // Whoever started it has lost the connection with the last server.
-            if !heard.iter().any(|(_, heard)| heard.process == *process) {
+            if !heard.iter().any(|heard| heard.journal.process == *process) {
                 remote.signal(*process, 9).await.ok();
             }
         }
@@ -251,7 +249,9 @@ impl SessionActor {
             remote.set_egress(self.egress_policy().await?).await.ok();
         }
         let walls = Sandbox::new(incarnation, remote, room);
-        for ((no, heard), records) in heard.into_iter().zip(records) {
+        for (SessionJournalPosition { session: no, journal: heard }, records) in
+            heard.into_iter().zip(records)
+        {
             walls.ack(no, heard.position).await;
             let last_in = match hello.last_ins.is_empty() {
                 true => hello.last_in,
@@ -324,7 +324,7 @@ impl SessionActor {
     /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
     async fn drain_dead_journal(&mut self, incarnation: Incarnation) -> Result<()> {
         let heard = self.ctx.services.store.journal_positions(incarnation).await?;
-        let own = heard.into_iter().find(|(no, _)| *no == self.ctx.session.no).map(|(_, heard)| heard);
+        let own = heard.into_iter().find(|heard| heard.session == self.ctx.session.no).map(|heard| heard.journal);
         // The log of a session that came back from a witness says itself how much of the journal it has.
         let adopted = self.machine.log.adopted.as_ref().and_then(|adopted| adopted.journal_position);
         let adopted = adopted.filter(|heard| heard.incarnation == incarnation);

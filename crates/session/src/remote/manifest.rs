@@ -22,7 +22,7 @@ pub(super) async fn of(
     seq: EventSeq,
 ) -> Result<SessionManifest> {
     let repo = rooms.repo(&session.tenant)?;
-    let base = session.base.map(|(_, seq)| seq);
+    let base = session.base.map(|base| base.seq);
     let (chain, covers) = chain(rooms, &repo, session, checkpoint, seq).await?;
     let events = lines(rooms, session, covers.max(base.unwrap_or(0)), seq).await?;
     let hold = rooms.store.lease_holder(session.workspace).await?.ok_or(crate::Error::NotFound)?;

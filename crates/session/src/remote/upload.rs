@@ -12,7 +12,7 @@ use ash_model::{
     remote::{AgentDefinition, SessionTombstone},
 };
 use ash_snapshot::TreeId;
-use ash_store::{Checkpoint, PendingUpload, SessionRow};
+use ash_store::{Checkpoint, PendingUpload, RemotePack, SessionRow};
 use futures::{StreamExt, stream::FuturesUnordered};
 use std::{
     collections::{HashMap, HashSet},
@@ -44,9 +44,9 @@ impl UploadLane {
     fn of(one: &PendingUpload) -> UploadLane {
         match one {
             PendingUpload::Agent(agent) => UploadLane::Agent(agent.tenant.clone(), agent.name.clone()),
-            PendingUpload::Checkpoint(session, _)
-            | PendingUpload::Log(session, _)
-            | PendingUpload::Tombstone(session, _) => UploadLane::Session(*session),
+            PendingUpload::Checkpoint { session, .. }
+            | PendingUpload::Log { session, .. }
+            | PendingUpload::Tombstone { session, .. } => UploadLane::Session(*session),
         }
     }
 }
@@ -210,13 +210,13 @@ impl Replicator {
         if missing.contains(&(session.tenant, session.agent, session.version)) {
             return Ok(true);
         }
-        let Some((parent, base)) = session.base else { return Ok(false) };
-        let Some(parent) = rooms.store.session(parent).await? else { return Ok(false) };
+        let Some(base) = session.base else { return Ok(false) };
+        let Some(parent) = rooms.store.session(base.parent).await? else { return Ok(false) };
         let far = match parent.remote_checkpoint {
             Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
             None => None,
         };
-        Ok(far.is_none_or(|checkpoint| checkpoint.seq < base))
+        Ok(far.is_none_or(|checkpoint| checkpoint.seq < base.seq))
     }
 
     /// Both kinds of failure delay whom they happen to. What the object store is to blame for is told.
@@ -279,11 +279,11 @@ impl Replicator {
             let retractions = *self.retractions.read().await;
             let seq = match &one {
                 PendingUpload::Agent(agent) => self.send_agent(rooms, agent).await.map(|()| 0),
-                PendingUpload::Checkpoint(session, checkpoint) => {
+                PendingUpload::Checkpoint { session, checkpoint } => {
                     self.send_checkpoint(rooms, *session, checkpoint).await
                 }
-                PendingUpload::Log(session, seq) => self.send_manifest(rooms, *session, None, *seq).await,
-                PendingUpload::Tombstone(_, tombstone) => self.send_tombstone(rooms, tombstone).await,
+                PendingUpload::Log { session, seq } => self.send_manifest(rooms, *session, None, *seq).await,
+                PendingUpload::Tombstone { tombstone, .. } => self.send_tombstone(rooms, tombstone).await,
             };
             let seq = match seq {
                 Ok(seq) => seq,
@@ -331,8 +331,8 @@ impl Replicator {
         checkpoint: &Checkpoint,
     ) -> Result<u64> {
         let of = rooms.store.session(session).await?.ok_or(Error::NotFound)?;
-        match of.base.filter(|(_, base)| checkpoint.seq <= *base) {
-            Some((_, base)) => self.send_fork_start(rooms, &of, checkpoint, base).await,
+        match of.base.filter(|base| checkpoint.seq <= base.seq) {
+            Some(base) => self.send_fork_start(rooms, &of, checkpoint, base.seq).await,
             None => {
                 self.send_log(rooms, &of, &checkpoint.tree).await?;
                 self.send_packs(rooms, &of.tenant, &checkpoint.tree).await?;
@@ -566,7 +566,7 @@ impl Replicator {
         pack: &str,
         size: u64,
     ) -> Result<()> {
-        rooms.store.add_remote_packs(tenant, &[(pack.to_owned(), size)]).await?;
+        rooms.store.add_remote_packs(tenant, &[RemotePack { pack: pack.to_owned(), size }]).await?;
         if let Some(known) = self.known.lock().await.get_mut(tenant) {
             known.sizes.insert(pack.to_owned(), size);
             known.missing.remove(pack);
@@ -584,7 +584,8 @@ impl Replicator {
         if doomed.is_empty() {
             return Ok(0);
         }
-        let (numbers, keys): (Vec<i64>, Vec<String>) = doomed.into_iter().unzip();
+        let (numbers, keys): (Vec<i64>, Vec<String>) =
+            doomed.into_iter().map(|doomed| (doomed.number, doomed.key)).unzip();
         // Not only by what we remember: what is deleted stays deleted.
         self.claim.renew().await.map_err(trouble)?;
         self.writer().await?.delete(&keys).await.map_err(trouble)?;
@@ -600,7 +601,7 @@ fn is_own_fault(error: &Error) -> bool {
 
 /// Whether the rules were faster: then there is nothing to send any more.
 async fn is_given_up(rooms: &Services, one: &PendingUpload) -> Result<bool> {
-    let PendingUpload::Checkpoint(_, checkpoint) = one else { return Ok(false) };
+    let PendingUpload::Checkpoint { checkpoint, .. } = one else { return Ok(false) };
     let row = rooms.store.checkpoint(checkpoint.workspace, checkpoint.number).await?;
     Ok(row.is_none_or(|row| row.removed_at.is_some()))
 }
@@ -612,7 +613,9 @@ fn missing_agents(groups: &[LaneUploads], desk: &UploadScheduler) -> HashSet<(Te
     let groups = groups.iter().filter(|(whose, _)| !hopeless(whose));
     let agents = groups.flat_map(|(_, group)| group).filter_map(|one| match one {
         PendingUpload::Agent(agent) => Some((agent.tenant.clone(), agent.name.clone(), agent.version)),
-        PendingUpload::Checkpoint(..) | PendingUpload::Log(..) | PendingUpload::Tombstone(..) => None,
+        PendingUpload::Checkpoint { .. } | PendingUpload::Log { .. } | PendingUpload::Tombstone { .. } => {
+            None
+        }
     });
     agents.collect()
 }
@@ -620,7 +623,7 @@ fn missing_agents(groups: &[LaneUploads], desk: &UploadScheduler) -> HashSet<(Te
 /// The snapshot whose pack has the events before those in this one, if they are the session's own.
 async fn log_before(repo: &Arc<ash_snapshot::Repo>, of: &SessionRow, tree: &str) -> Option<TreeId> {
     let (repo, tree, of) = (repo.clone(), TreeId::parse(tree).ok()?, of.clone());
-    let base = of.base.map_or(0, |(_, seq)| seq);
+    let base = of.base.map_or(0, |base| base.seq);
     let read = blocking(move || embedded_log::read(&repo, &tree)).await;
     // One that cannot be read leads nowhere; what comes after it has the whole log again.
     let record =

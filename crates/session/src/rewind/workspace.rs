@@ -12,7 +12,7 @@ use crate::{
 };
 use ash_model::{CaptureConsistency, SessionRowId};
 use ash_snapshot::{FileOwner, Folder, SnapshotProgress, TreeId};
-use ash_store::SessionRow;
+use ash_store::{SessionRow, WorkspaceSession};
 use std::sync::Arc;
 
 /// A tree that is written, captured and not in place yet. Until it is, nobody comes in.
@@ -82,7 +82,7 @@ async fn memories(saving: &CaptureJob, but: SessionRowId) -> Result<Vec<String>>
     let store = &saving.rooms.store;
     let cwd = saving.rooms.inside(&saving.live).workspace;
     let mut all = Vec::new();
-    for (no, _) in store.workspace_sessions(saving.session.workspace).await? {
+    for WorkspaceSession { no, .. } in store.workspace_sessions(saving.session.workspace).await? {
         if let Some(SessionRow { runtime, native_id, .. }) = store.session(no).await?.filter(|_| no != but) {
             all.extend(ash_driver::driver(runtime).memory_paths(&cwd, native_id));
         }

@@ -3,7 +3,7 @@
 use super::{Sessions, recovery::list_names};
 use crate::{Error, Result, RetentionPolicy, mailbox::ActorMessage};
 use ash_model::{SessionStatus, Timestamp, WorkspaceId};
-use ash_store::SessionRow;
+use ash_store::{SessionRow, WorkspaceSession};
 use std::{sync::atomic::Ordering, time::Duration};
 
 impl Sessions {
@@ -83,7 +83,7 @@ impl Sessions {
         let mut gone = 0;
         for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
             let mut sessions = Vec::new();
-            for (no, _) in self.rooms.store.workspace_sessions(workspace).await? {
+            for WorkspaceSession { no, .. } in self.rooms.store.workspace_sessions(workspace).await? {
                 sessions.extend(self.rooms.store.session(no).await?);
             }
             // Of a shared one nobody may have used any.

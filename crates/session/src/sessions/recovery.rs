@@ -4,6 +4,7 @@ use super::Sessions;
 use crate::{Error, Result, blocking, live_directory::LiveDirectory, pool::keep_warm};
 use ash_model::{SessionRowId, SessionStatus, WorkspaceId};
 use ash_snapshot::Folder;
+use ash_store::WorkspaceSession;
 
 impl Sessions {
     /// Recovery is the normal way to start: every session not at rest is woken now, not when somebody visits.
@@ -28,9 +29,9 @@ impl Sessions {
     }
 
     /// A shared one is there for those who come.
-    async fn is_shared(&self, sessions: &[(SessionRowId, SessionStatus)]) -> Result<bool> {
+    async fn is_shared(&self, sessions: &[WorkspaceSession]) -> Result<bool> {
         match sessions.first() {
-            Some((no, _)) => Ok(self.get(*no).await?.slug.is_some()),
+            Some(first) => Ok(self.get(first.no).await?.slug.is_some()),
             None => Ok(false),
         }
     }
@@ -57,7 +58,7 @@ impl Sessions {
             }
             // A tree that the database does not know may be somebody's only copy: it stays.
             let over =
-                !sessions.is_empty() && sessions.iter().all(|(_, status)| *status == SessionStatus::Ended);
+                !sessions.is_empty() && sessions.iter().all(|session| session.status == SessionStatus::Ended);
             if over && !self.is_shared(&sessions).await? {
                 let rooms = self.rooms.clone();
                 let erased = tokio::task::spawn_blocking(move || live.erase(&rooms.uids)).await;
@@ -69,12 +70,12 @@ impl Sessions {
             self.rooms.uids.mark_used(live.stamp().and_then(|stamp| stamp.uid));
             if live.run().join("sock").exists() || live.is_marked_dirty() || live.uploads().exists() {
                 if live.run().join("sock").exists()
-                    && let Some((no, _)) = sessions.first()
-                    && let Some(session) = self.rooms.store.session(*no).await?
+                    && let Some(first) = sessions.first()
+                    && let Some(session) = self.rooms.store.session(first.no).await?
                 {
                     self.rooms.pool.reserve_for_survivor(workspace, &session.tenant);
                 }
-                found.extend(sessions.into_iter().map(|(no, _)| no));
+                found.extend(sessions.into_iter().map(|session| session.no));
             }
         }
         Ok(found)

@@ -72,7 +72,7 @@ impl SessionStartJob {
         // In a shared workspace another session may have made it.
         let own = self.session.no;
         let others = self.rooms.store.workspace_sessions(self.session.workspace).await?;
-        let others = others.into_iter().map(|(no, _)| no).filter(|no| *no != own);
+        let others = others.into_iter().map(|other| other.no).filter(|no| *no != own);
         for no in std::iter::once(own).chain(others) {
             let facts = self.rooms.store.facts(no).await?;
             if let Some(saved) = facts.iter().rev().find_map(|event| saved_as(&event.fact, &checkpoint)) {

@@ -123,7 +123,7 @@ async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow>
         return Ok(session);
     }
     let history = PackHistory::read(rooms, &proof, &session.tenant).await?;
-    let base = session.base.map(|(_, base)| base);
+    let base = session.base.map(|base| base.seq);
     let at = proof.epoch.unwrap_or(epoch).max(epoch);
     let upto = WitnessPosition::of(&proof, &history.record);
     let rebuilt = history.rebuilt(rooms, base, at).await?;
@@ -173,7 +173,7 @@ async fn epoch_of(rooms: &Services, session: &SessionRow) -> Result<Epoch> {
 
 /// The last event that both have, from the session's first own one on. An event that is missing there is no difference.
 async fn common(rooms: &Services, session: &SessionRow, theirs: &[EventLine]) -> Result<EventSeq> {
-    let base = session.base.map_or(0, |(_, base)| base);
+    let base = session.base.map_or(0, |base| base.seq);
     let (mut common, mut theirs) = (base, theirs.iter());
     loop {
         let query = EventQuery { after: common, limit: PAGE, kinds: Vec::new() };

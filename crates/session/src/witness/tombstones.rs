@@ -66,12 +66,12 @@ impl Sessions {
     /// store, if that answers.
     pub(crate) async fn write_tombstone(&self, no: SessionRowId) -> Result<()> {
         let rooms = self.rooms();
-        let Some((tombstone, _)) = rooms.store.tombstone(no).await? else { return Ok(()) };
-        note(rooms, tombstone).await?;
+        let Some(row) = rooms.store.tombstone(no).await? else { return Ok(()) };
+        note(rooms, row.tombstone).await?;
         let Some(far) = &rooms.replicator else { return Ok(()) };
         let mut sent = far.sent();
         let telling = async {
-            while rooms.store.tombstone(no).await?.is_some_and(|(_, sent)| !sent) {
+            while rooms.store.tombstone(no).await?.is_some_and(|row| !row.is_uploaded) {
                 far.notify();
                 if sent.changed().await.is_err() {
                     break;
@@ -85,8 +85,8 @@ impl Sessions {
 
 /// Of every session in the trash that has none yet.
 pub(crate) async fn write_all(rooms: &Services) -> Result<()> {
-    for (_, tombstone) in rooms.store.tombstones().await? {
-        note(rooms, tombstone).await?;
+    for row in rooms.store.tombstones().await? {
+        note(rooms, row.tombstone).await?;
     }
     Ok(())
 }

@@ -1,129 +1,91 @@
-//! The audit. A line is written inside the transaction of what it tells of: neither is there without the other.
+//! The audit. An entry is written in the transaction of what it describes: neither exists without the other.
 
 use super::{
-    read::{optional, owner, parsed},
-    trash,
+    SqliteStore,
+    columns::{owner, parsed},
 };
-use crate::{AuditAction, AuditActor, AuditEntry, AuditQuery, EndDisposition, Error, Result, SealingKey};
+use crate::{AuditAction, AuditActor, AuditEntry, AuditQuery, AuditStore, Error, Result, SealingKey};
 use ash_model::{OwnerId, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId};
-use serde::{Deserialize, Serialize};
+use async_trait::async_trait;
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-/// What the column `ordered` holds.
-#[derive(Serialize, Deserialize)]
-struct EndRequest {
-    #[serde(flatten)]
-    by: AuditActor,
-    #[serde(rename = "fate")]
-    disposition: EndDisposition,
-}
-
-/// Somebody wants it to end. The order counts when it does, and the last one if there are several.
-pub(super) async fn order(
-    db: &mut SqliteConnection,
-    no: SessionRowId,
-    by: AuditActor,
-    fate: EndDisposition,
-) -> Result<()> {
-    let ordered = serde_json::to_string(&EndRequest { by, disposition: fate }).expect("plain JSON");
-    query("UPDATE sessions SET ordered = ? WHERE n = ?").bind(ordered).bind(no.0).execute(db).await?;
-    Ok(())
-}
-
-/// A step that ends a session, before it is taken: what was ordered is done with it, and told.
-pub(super) async fn begin_end(
-    db: &mut SqliteConnection,
-    no: SessionRowId,
-    at: Timestamp,
-) -> Result<Option<(AuditActor, EndDisposition)>> {
-    let row = query("SELECT ordered FROM sessions WHERE n = ? AND status <> 'ended'").bind(no.0);
-    let Some(row) = row.fetch_optional(&mut *db).await? else { return Ok(None) };
-    let ordered = optional(&row, "ordered", |text| serde_json::from_str::<EndRequest>(text).ok())?;
-    let (by, fate) = ordered
-        .map_or((AuditActor::default(), EndDisposition::End), |ordered| (ordered.by, ordered.disposition));
-    add_for_session(db, no, (AuditAction::Ended, at), &by).await?;
-    Ok(Some((by, fate)))
-}
-
-pub(super) async fn finish_end(
-    db: &mut SqliteConnection,
-    seal: &SealingKey,
-    no: SessionRowId,
-    at: Timestamp,
-    (by, fate): (AuditActor, EndDisposition),
-) -> Result<()> {
-    match fate {
-        EndDisposition::End => Ok(()),
-        EndDisposition::Purge => trash::put(db, seal, no, (at, &by)).await.map(drop),
+#[async_trait]
+impl AuditStore for SqliteStore {
+    async fn add_audit_entry(&self, entry: AuditEntry, session: Option<SessionRowId>) -> Result<()> {
+        let seal = self.seal.clone();
+        self.writer
+            .write(move |db| Box::pin(async move { add_for_caller(db, &seal, entry, session).await }))
+            .await
     }
+
+    async fn audit_entries(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
+        entries(&self.readers, &self.seal, tenant, query).await
+    }
+}
+
+/// What was done to a session.
+pub(super) struct SessionDeed<'a> {
+    pub(super) action: AuditAction,
+    pub(super) at: Timestamp,
+    pub(super) by: &'a AuditActor,
+    pub(super) detail: Option<String>,
 }
 
 pub(super) async fn add_for_session(
     db: &mut SqliteConnection,
     no: SessionRowId,
-    what: (AuditAction, Timestamp),
-    by: &AuditActor,
-) -> Result<()> {
-    add_for_session_with_detail(db, no, what, (by, None)).await
-}
-
-pub(super) async fn add_for_session_with_detail(
-    db: &mut SqliteConnection,
-    no: SessionRowId,
-    (deed, at): (AuditAction, Timestamp),
-    (by, detail): (&AuditActor, Option<String>),
+    deed: SessionDeed<'_>,
 ) -> Result<()> {
     let row =
         query("SELECT tenant, id, owner FROM sessions WHERE n = ?").bind(no.0).fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
-    let (subject, of): (String, Option<OwnerId>) = (row.try_get("id")?, owner(&row)?);
-    add(
-        db,
-        AuditEntry { no: 0, at, tenant, action: deed, subject, owner: of, actor: by.clone(), detail },
-        Some(no),
-    )
-    .await
+    add(db, session_entry(tenant, row.try_get("id")?, owner(&row)?, deed), Some(no)).await
 }
 
-/// Of a session in the trash, which is not named any more.
-pub(super) async fn of_purged(
+/// For a session in the trash: the entry has its pseudonym instead of its id.
+pub(super) async fn add_for_purged(
     db: &mut SqliteConnection,
     seal: &SealingKey,
     no: SessionRowId,
-    (deed, at, rule): (AuditAction, Timestamp, &str),
+    deed: SessionDeed<'_>,
 ) -> Result<()> {
     let row = query("SELECT tenant, coalesce(purged_id, id) AS id, owner FROM sessions WHERE n = ?");
     let row = row.bind(no.0).fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let subject = seal.pseudonym(&tenant, &parsed(&row, "id", |text| SessionId::parse(text).ok())?);
-    let (by, of) = (AuditActor::of_rule(rule), owner(&row)?);
-    add(
-        db,
-        AuditEntry { no: 0, at, tenant, action: deed, subject, owner: of, actor: by, detail: None },
-        Some(no),
-    )
-    .await
+    add(db, session_entry(tenant, subject, owner(&row)?, deed), Some(no)).await
 }
 
-/// A line that is written before its deed. A session may have been purged since it was looked at.
-pub(super) async fn record(
+fn session_entry(
+    tenant: TenantId,
+    subject: String,
+    owner: Option<OwnerId>,
+    deed: SessionDeed<'_>,
+) -> AuditEntry {
+    let SessionDeed { action, at, by, detail } = deed;
+    AuditEntry { no: 0, at, tenant, action, subject, owner, actor: by.clone(), detail }
+}
+
+/// An entry for something that the store does not do itself. If the session was purged since the caller found it, the entry
+/// gets its pseudonym.
+async fn add_for_caller(
     db: &mut SqliteConnection,
     seal: &SealingKey,
-    mut line: AuditEntry,
-    of: Option<SessionRowId>,
+    mut entry: AuditEntry,
+    session: Option<SessionRowId>,
 ) -> Result<()> {
-    if let Some(SessionRowId(no)) = of {
+    if let Some(SessionRowId(no)) = session {
         let there = query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no);
         if there.fetch_optional(&mut *db).await?.is_none() {
-            let id = SessionId::parse(&line.subject);
+            let id = SessionId::parse(&entry.subject);
             let id = id.map_err(|error| Error::Damaged { what: "audit", why: error.to_string() })?;
-            line.subject = seal.pseudonym(&line.tenant, &id);
+            entry.subject = seal.pseudonym(&entry.tenant, &id);
         }
     }
-    add(db, line, of).await
+    add(db, entry, session).await
 }
 
-pub(super) async fn of_workspace(
+pub(super) async fn add_for_deleted_workspace(
     db: &mut SqliteConnection,
     id: WorkspaceId,
     at: Timestamp,
@@ -134,33 +96,37 @@ pub(super) async fn of_workspace(
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let (subject, of): (Option<String>, Option<OwnerId>) = (row.try_get("slug")?, owner(&row)?);
     let subject = subject.unwrap_or_else(|| id.to_string());
-    let (deed, detail) = (AuditAction::WorkspaceDeleted, None);
-    add(db, AuditEntry { no: 0, at, tenant, action: deed, subject, owner: of, actor: by, detail }, None).await
+    let (action, detail) = (AuditAction::WorkspaceDeleted, None);
+    add(db, AuditEntry { no: 0, at, tenant, action, subject, owner: of, actor: by, detail }, None).await
 }
 
-/// Its number is given here. `of`: the session that its subject names, if that was made.
-pub(super) async fn add(db: &mut SqliteConnection, line: AuditEntry, of: Option<SessionRowId>) -> Result<()> {
+/// Adds an entry and numbers it. `session`: the session that its subject names, if it exists.
+pub(super) async fn add(
+    db: &mut SqliteConnection,
+    entry: AuditEntry,
+    session: Option<SessionRowId>,
+) -> Result<()> {
     query(
         "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail, session, id)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, (SELECT coalesce(max(id), 0) + 1 FROM audit WHERE tenant = ?2))",
     )
-    .bind(line.at.0)
-    .bind(line.tenant.as_str())
-    .bind(line.action.as_str())
-    .bind(line.subject)
-    .bind(line.owner.as_ref().map(OwnerId::as_str))
-    .bind(line.actor.key)
-    .bind(line.actor.owner.as_ref().map(OwnerId::as_str))
-    .bind(line.actor.rule)
-    .bind(line.detail)
-    .bind(of.map(|SessionRowId(no)| no))
+    .bind(entry.at.0)
+    .bind(entry.tenant.as_str())
+    .bind(entry.action.as_str())
+    .bind(entry.subject)
+    .bind(entry.owner.as_ref().map(OwnerId::as_str))
+    .bind(entry.actor.key)
+    .bind(entry.actor.owner.as_ref().map(OwnerId::as_str))
+    .bind(entry.actor.rule)
+    .bind(entry.detail)
+    .bind(session.map(|SessionRowId(no)| no))
     .execute(db)
     .await?;
     Ok(())
 }
 
-/// Newest first. A session that was purged is found by its id as long as no other has it.
-pub(super) async fn list(
+/// The newest first. A purged session is found by its id as long as no other session has it.
+async fn entries(
     db: &SqlitePool,
     seal: &SealingKey,
     tenant: &TenantId,
@@ -184,10 +150,10 @@ pub(super) async fn list(
         sql.push(" AND id < ").push_bind(before);
     }
     sql.push(" ORDER BY id DESC LIMIT ").push_bind(asked.limit);
-    sql.build().fetch_all(db).await?.iter().map(|row| line(row, tenant)).collect()
+    sql.build().fetch_all(db).await?.iter().map(|row| entry(row, tenant)).collect()
 }
 
-fn line(row: &SqliteRow, tenant: &TenantId) -> Result<AuditEntry> {
+fn entry(row: &SqliteRow, tenant: &TenantId) -> Result<AuditEntry> {
     let by_owner: Option<String> = row.try_get("by_owner")?;
     let by_owner = by_owner.map(|text| OwnerId::parse(&text)).transpose();
     let by_owner = by_owner.map_err(|error| Error::Damaged { what: "audit", why: error.to_string() })?;

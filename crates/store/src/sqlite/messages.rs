@@ -1,17 +1,16 @@
-//! Messages by their ordinal: what users, the agent and its results said, counted over the whole log of a session, also
-//! what a rewind or a death superseded. An ordinal never changes, because the log only grows.
+//! Messages of users and of the agent by their ordinal, counted over the whole log of a session: also those that a rewind or
+//! a crash superseded. An ordinal never changes, because the log only grows.
 
 use super::{
     LogLineage,
-    read::{event, fitting, lineage_parts},
+    log::{LogPart, event, fitting, lineage_parts},
 };
-use crate::Result;
-use ash_model::Event;
+use crate::{NumberedMessage, Result};
 use serde::Deserialize;
 use sqlx::{Row, SqlitePool, query};
 use std::borrow::Cow;
 
-/// Whether clients know a row as a message. Nothing of the line is kept: it may be long.
+/// Whether clients see a row as a message. Only the type is read from the line, which may be long.
 pub(super) fn is_message(kind: &str, json: &str) -> bool {
     #[derive(Deserialize)]
     struct AgentLineType<'a> {
@@ -38,19 +37,19 @@ const COUNT: &str = of_messages!("count(*)", "");
 const SIZES: &str = of_messages!("octet_length(json) AS size", " ORDER BY seq LIMIT ?4 OFFSET ?5");
 const ROWS: &str = of_messages!("*", " ORDER BY seq LIMIT ?4 OFFSET ?5");
 
-/// Those with an ordinal above `after`, each with its own. As many as fit into one answer, at most `limit`.
+/// The messages with an ordinal above `after`: as many as fit into one page, at most `limit`.
 pub(super) async fn messages(
     db: &SqlitePool,
     line: &LogLineage,
     after: u64,
     limit: u32,
-) -> Result<Vec<(u64, Event)>> {
+) -> Result<Vec<NumberedMessage>> {
     let (mut found, mut used) = (Vec::new(), 0);
-    // How many messages there are before the part, and how many of the part are not asked for.
+    // `before`: the number of messages before the part; `skip`: how many messages of the part are not asked for.
     let (mut before, mut skip) = (0_u64, i64::try_from(after).unwrap_or(i64::MAX));
-    for (no, own_after, upto) in lineage_parts(line) {
-        let part = |sql: &'static str| query(sql).bind(no.0).bind(own_after as i64).bind(upto as i64);
-        // Only a fork's ancestors end before the log does, and only their length has to be known.
+    for LogPart { session, after, upto } in lineage_parts(line) {
+        let part = |sql: &'static str| query(sql).bind(session.0).bind(after as i64).bind(upto as i64);
+        // Only the parts of a fork's ancestors have an end, and only their length has to be known.
         let length = match upto < i64::MAX as u64 {
             true => part(COUNT).fetch_one(db).await?.try_get::<i64, _>(0)?,
             false => i64::MAX,
@@ -61,7 +60,7 @@ pub(super) async fn messages(
             let fitting = fitting(&sizes, &mut used)?;
             let first = before + skip as u64 + 1;
             for (ordinal, row) in (first..).zip(&part(ROWS).bind(fitting).bind(skip).fetch_all(db).await?) {
-                found.push((ordinal, event(row)?));
+                found.push(NumberedMessage { ordinal, event: event(row)? });
             }
             if (fitting as usize) < sizes.len() {
                 return Ok(found);
@@ -76,6 +75,7 @@ pub(super) async fn messages(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::LogAncestor;
     use ash_model::SessionRowId;
     use sqlx::sqlite::SqlitePoolOptions;
     use std::sync::{
@@ -97,7 +97,7 @@ mod tests {
         .execute(db)
         .await
         .expect("inserted");
-        [(SessionRowId(session), 0)].into()
+        [LogAncestor { session: SessionRowId(session), after: 0 }].into()
     }
 
     /// How many instructions SQLite's machine takes for a page of four after this ordinal.
@@ -109,7 +109,7 @@ mod tests {
         connection.lock_handle().await.expect("a handle").set_progress_handler(1, count);
         drop(connection);
         let found = messages(db, line, after, 4).await.expect("messages");
-        let numbers: Vec<u64> = found.iter().map(|(ordinal, _)| *ordinal).collect();
+        let numbers: Vec<u64> = found.iter().map(|message| message.ordinal).collect();
         assert_eq!(numbers, (after + 1..=after + 4).collect::<Vec<_>>());
         steps.load(Ordering::Relaxed)
     }

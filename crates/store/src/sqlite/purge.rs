@@ -1,18 +1,18 @@
-//! What a purge does at once, in the step that puts a session into the trash: no row but its own names it any more, and its
-//! id is free. Its own says what it was called until it goes: the object store still knows it by that name.
+//! What a purge does at once, in the step that moves a session into the trash: its id is free, and no other row names it. Its
+//! own row keeps the id until it is deleted, because the object store knows the session by it.
 
 use super::{
-    read::{optional, parsed},
+    columns::{number, optional, parsed},
     usage,
 };
 use crate::{Error, LogAppend, NewSessionRow, Result, SealingKey};
-use ash_model::{Fact, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId, remote::SessionTombstone};
-use sqlx::{Connection, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+use ash_model::{Fact, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId};
+use sqlx::{Connection, Row, SqliteConnection, query};
 
-/// What the ids of sessions have that hold what the database had instead of an adopted history.
+/// The part of an id that marks the fork which keeps the events that were not part of an adopted history.
 const DIVERGED: &str = ".diverged-";
 
-/// A session in the trash by what it was called.
+/// A session in the trash and the id that it had.
 struct PurgedSessionName {
     tenant: TenantId,
     id: SessionId,
@@ -21,9 +21,9 @@ struct PurgedSessionName {
     is_shared: bool,
 }
 
-/// Another session may have its id from here on.
+/// Frees the id for another session.
 pub(super) async fn free_id(db: &mut SqliteConnection, no: SessionRowId, at: Timestamp) -> Result<()> {
-    // A session that is made later under this id is younger than every fork of this one, whatever the clock does.
+    // A later session with this id must be younger than every fork of this one, even if the clock was set back.
     query(
         "UPDATE sessions SET purged_id = id, id = '.' || n, purged_seq = last_seq + 1, ordered = NULL, lock = NULL,
              purged_epoch = (SELECT epoch FROM workspaces WHERE workspaces.id = sessions.workspace), trashed_at = (
@@ -38,7 +38,7 @@ pub(super) async fn free_id(db: &mut SqliteConnection, no: SessionRowId, at: Tim
     Ok(())
 }
 
-/// Takes the name of a session in the trash out of every other row.
+/// Removes the name of a session in the trash from every other row.
 pub(super) async fn hide(db: &mut SqliteConnection, seal: &SealingKey, no: SessionRowId) -> Result<()> {
     let row = query("SELECT tenant, purged_id, parent, slug IS NOT NULL AS shared FROM sessions WHERE n = ?");
     let row = row.bind(no.0).fetch_one(&mut *db).await?;
@@ -62,8 +62,8 @@ pub(super) async fn hide(db: &mut SqliteConnection, seal: &SealingKey, no: Sessi
     forget_keys(db, &name).await
 }
 
-/// Forks of it say only that they are forks. The names in their logs are replaced as texts: an id needs no escapes, and what
-/// others have written has its quotes escaped.
+/// Its forks say only that they are forks. The names in their logs are replaced as texts: an id needs no escapes, and the
+/// quotes in what agents and users wrote are escaped.
 async fn hide_in_forks(db: &mut SqliteConnection, name: &PurgedSessionName) -> Result<()> {
     for sql in [
         "UPDATE events SET json = replace(json, '\"parent\":\"' || ?2 || '\"', '\"parent\":null')
@@ -75,7 +75,7 @@ async fn hide_in_forks(db: &mut SqliteConnection, name: &PurgedSessionName) -> R
     Ok(())
 }
 
-/// Of a fork that comes back and shares the log of a session that was purged.
+/// For a fork that comes back and shares the log of a purged session.
 pub(super) async fn hide_parent(db: &mut SqliteConnection, fork: SessionRowId) -> Result<()> {
     let row = query(
         "SELECT f.parent, f.base_seq FROM sessions f JOIN sessions p ON p.n = f.base_session
@@ -83,14 +83,10 @@ pub(super) async fn hide_parent(db: &mut SqliteConnection, fork: SessionRowId) -
     );
     let Some(row) = row.bind(fork.0).fetch_optional(&mut *db).await? else { return Ok(()) };
     let (parent, base): (String, i64) = (row.try_get("parent")?, row.try_get("base_seq")?);
-    unname_parent(db, fork, (&parent, base)).await
+    unname_parent(db, fork, &parent, base).await
 }
 
-async fn unname_parent(
-    db: &mut SqliteConnection,
-    fork: SessionRowId,
-    (parent, base): (&str, i64),
-) -> Result<()> {
+async fn unname_parent(db: &mut SqliteConnection, fork: SessionRowId, parent: &str, base: i64) -> Result<()> {
     query(
         "UPDATE events SET json = replace(json, '\"parent\":\"' || ?3 || '\"', '\"parent\":null')
          WHERE kind = 'forked' AND session = ?1 AND seq = ?2 + 1",
@@ -104,7 +100,7 @@ async fn unname_parent(
     Ok(())
 }
 
-/// Of a fork that is made of a session that was purged since it was looked at.
+/// For a fork of a session that was purged after the caller had found it.
 pub(super) async fn hide_gone_parent(
     db: &mut SqliteConnection,
     fork: SessionRowId,
@@ -112,7 +108,7 @@ pub(super) async fn hide_gone_parent(
 ) -> Result<()> {
     let Some(parent) = &new.parent else { return Ok(()) };
     let there = match new.base {
-        Some((no, _)) => query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no.0),
+        Some(base) => query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(base.parent.0),
         None => query("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?")
             .bind(new.tenant.as_str())
             .bind(parent.as_str()),
@@ -120,13 +116,13 @@ pub(super) async fn hide_gone_parent(
     match there.fetch_optional(&mut *db).await? {
         Some(_) => Ok(()),
         None => {
-            let base = super::write::number(new.base.map_or(0, |(_, seq)| seq))?;
-            unname_parent(db, fork, (parent.as_str(), base)).await
+            let base = number(new.base.map_or(0, |base| base.seq))?;
+            unname_parent(db, fork, parent.as_str(), base).await
         }
     }
 }
 
-/// Of those that a step says worked beside it one may have been purged while the step was made.
+/// A step may name sessions that worked in the same workspace. One of them may have been purged while the step was made.
 pub(super) async fn hide_gone_neighbours(
     db: &mut SqliteConnection,
     workspace: WorkspaceId,
@@ -139,7 +135,7 @@ pub(super) async fn hide_gone_neighbours(
                 named.extend(saved.concurrent_turns.iter_mut().map(|turn| &mut turn.session))
             }
             Fact::WorkspaceRewound(back) => named.push(&mut back.by),
-            // The others name no session, or the one that a fork was made from, which is not in this workspace.
+            // The other facts name no session, or a fork's parent, which is not in this workspace.
             _ => {}
         }
     }
@@ -156,7 +152,7 @@ pub(super) async fn hide_gone_neighbours(
     Ok(())
 }
 
-/// Those that worked beside it had it in their logs, and so had copies of the workspace.
+/// Sessions that worked in the same workspace name it in their logs, and so do the checkpoints and their copies in forks.
 async fn hide_in_workspace(db: &mut SqliteConnection, name: &PurgedSessionName) -> Result<()> {
     query(
         "UPDATE events SET json = replace(replace(json, '\"session\":\"' || ?2 || '\"', '\"session\":null'),
@@ -180,7 +176,7 @@ async fn hide_in_workspace(db: &mut SqliteConnection, name: &PurgedSessionName) 
     Ok(())
 }
 
-/// One that held what the database had instead of an adopted history is named where that was adopted.
+/// A fork that keeps events which were not adopted is named in the event of the adoption.
 async fn hide_in_parent(
     db: &mut SqliteConnection,
     parent: &SessionId,
@@ -198,11 +194,11 @@ async fn hide_in_parent(
     Ok(())
 }
 
-/// Lines stay, with what was done, when and by whom. They say a pseudonym instead of the id, by which somebody who knows the
-/// id finds them.
+/// Audit entries keep what was done, when and by whom. A pseudonym replaces the id, so that only a caller who knows the id
+/// finds them.
 async fn hide_in_audit(db: &mut SqliteConnection, seal: &SealingKey, name: &PurgedSessionName) -> Result<()> {
     let pseudonym = seal.pseudonym(&name.tenant, &name.id);
-    // What is told of the forks, first: afterwards nobody knows whose they are.
+    // The entries of its forks come first: afterwards their parent is not known.
     query(
         "UPDATE audit SET detail = 'fork of ' || ?3 WHERE tenant = ?1 AND detail = 'fork of ' || ?2 AND subject IN
              (SELECT id FROM sessions WHERE tenant = ?1 AND parent = ?2)",
@@ -226,7 +222,7 @@ async fn hide_in_audit(db: &mut SqliteConnection, seal: &SealingKey, name: &Purg
     Ok(())
 }
 
-/// What was made with an idempotency key is there no more, so a request with it is the first.
+/// The session that an idempotency key made is gone, so the next request with the key is the first.
 async fn forget_keys(db: &mut SqliteConnection, name: &PurgedSessionName) -> Result<()> {
     query(
         "DELETE FROM idempotency WHERE tenant = ?1 AND (substr(route, 1, length(?2)) = ?2
@@ -240,62 +236,7 @@ async fn forget_keys(db: &mut SqliteConnection, name: &PurgedSessionName) -> Res
     Ok(())
 }
 
-/// Sessions in the trash that had this id.
-pub(super) async fn of_id(
-    db: &SqlitePool,
-    tenant: &TenantId,
-    id: &SessionId,
-) -> Result<Vec<SessionTombstone>> {
-    let rows = query(
-        "SELECT tenant, purged_id, purged_epoch, purged_seq, trashed_at FROM sessions
-         WHERE tenant = ? AND purged_id = ? ORDER BY n",
-    );
-    let rows = rows.bind(tenant.as_str()).bind(id.as_str()).fetch_all(db).await?;
-    rows.iter().map(super::adoption::tombstone_row).collect()
-}
-
-/// Of the sessions that had this id the one that was there at a time: a fork from then shares its log.
-pub(super) async fn had_id<'c>(
-    db: impl sqlx::SqliteExecutor<'c>,
-    (tenant, id): (&TenantId, &SessionId),
-    at: Timestamp,
-) -> Result<Option<SqliteRow>> {
-    let row = query(
-        "SELECT * FROM (SELECT * FROM sessions WHERE tenant = ?1 AND id = ?2
-             UNION ALL SELECT * FROM sessions WHERE tenant = ?1 AND purged_id = ?2)
-         WHERE +created_at <= ?3 ORDER BY +created_at DESC, n DESC LIMIT 1",
-    );
-    Ok(row.bind(tenant.as_str()).bind(id.as_str()).bind(at.0).fetch_optional(db).await?)
-}
-
-/// Of a parent in the trash, what no fork shares. False: there was some, and may be more.
-pub(super) async fn forget_unshared(
-    db: &mut SqliteConnection,
-    no: SessionRowId,
-    at_once: i64,
-) -> Result<bool> {
-    let shared = "(SELECT coalesce(max(f.base_seq), 0) FROM sessions f WHERE f.base_session = ?1)";
-    for table in ["deltas", "events"] {
-        let key = if table == "deltas" { "session, seq, n" } else { "session, seq" };
-        let sql = format!(
-            "DELETE FROM {table} WHERE ({key}) IN
-                 (SELECT {key} FROM {table} WHERE session = ?1 AND seq > {shared} LIMIT ?2)"
-        );
-        let gone = query(sqlx::AssertSqlSafe(sql)).bind(no.0).bind(at_once).execute(&mut *db).await?;
-        if gone.rows_affected() > 0 {
-            return Ok(false);
-        }
-    }
-    let stripped = query(
-        "UPDATE sessions SET title = NULL, last_text = NULL, metadata = NULL, env = NULL, secrets = NULL, options = '{}',
-             problem = NULL, pending = NULL, lock = NULL, ordered = NULL
-         WHERE n = ? AND trashed_at IS NOT NULL
-           AND (options <> '{}' OR coalesce(title, last_text, metadata, env, secrets, problem, pending) IS NOT NULL)",
-    );
-    Ok(stripped.bind(no.0).execute(db).await?.rows_affected() == 0)
-}
-
-/// What servers before this one left named, once.
+/// Earlier versions left the names of purged sessions in other rows: this removes them, once.
 pub(super) async fn hide_older(db: &mut SqliteConnection, seal: &SealingKey) -> Result<()> {
     let done: i64 = query("PRAGMA user_version").fetch_one(&mut *db).await?.try_get(0)?;
     if done > 0 {

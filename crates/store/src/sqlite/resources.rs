@@ -1,22 +1,18 @@
-//! What sandboxes took of the machine.
+//! What sandboxes take of the machine.
 
-use super::read::{parsed, unsigned};
-use crate::{AccessScope, Result, UsageQuery};
-use ash_model::{Incarnation, ResourceUsage, SessionId, SessionRowId, Timestamp, WorkspaceId};
+use super::columns::{parsed, unsigned};
+use crate::{AccessScope, IncarnationUsage, Result, SessionResourceUsage, UsageQuery};
+use ash_model::{ResourceUsage, SessionId, SessionRowId, WorkspaceId};
 use sqlx::{QueryBuilder, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-/// Whatever somebody says from inside a sandbox: sums must not break on it.
+/// A sandbox can report any number; a sum of them must not overflow.
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 53)
 }
 
-pub(super) async fn took(
-    db: &mut SqliteConnection,
-    workspace: WorkspaceId,
-    (incarnation, taken): (Incarnation, ResourceUsage),
-    at: Timestamp,
-) -> Result<()> {
-    let ResourceUsage { cpu_ms, peak_memory, disk_bytes, files } = taken;
+pub(super) async fn record(db: &mut SqliteConnection, report: &IncarnationUsage) -> Result<()> {
+    let IncarnationUsage { workspace, incarnation, usage, at } = report;
+    let ResourceUsage { cpu_ms, peak_memory, disk_bytes, files } = *usage;
     query(
         "INSERT INTO resources (workspace, incarnation, before_ms, cpu_ms, peak_memory, disk_bytes, files, at)
          VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)
@@ -37,8 +33,8 @@ pub(super) async fn took(
     Ok(())
 }
 
-/// Of one workspace, or of all together.
-pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Result<ResourceUsage> {
+/// `None`: all workspaces together.
+pub(super) async fn of_workspace(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Result<ResourceUsage> {
     let row = query(
         "SELECT coalesce(sum(before_ms + cpu_ms), 0) AS cpu_ms, coalesce(max(peak_memory), 0) AS peak_memory,
              coalesce(sum(disk_bytes), 0) AS disk_bytes, coalesce(sum(files), 0) AS files
@@ -50,11 +46,7 @@ pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Re
     resources(&row)
 }
 
-pub(super) async fn taken_of(
-    db: &SqlitePool,
-    scope: &AccessScope,
-    asked: &UsageQuery,
-) -> Result<ResourceUsage> {
+pub(super) async fn total(db: &SqlitePool, scope: &AccessScope, asked: &UsageQuery) -> Result<ResourceUsage> {
     let mut sql = QueryBuilder::new(
         "SELECT coalesce(sum(before_ms + cpu_ms), 0) AS cpu_ms, coalesce(max(peak_memory), 0) AS peak_memory,
              coalesce(sum(disk_bytes), 0) AS disk_bytes, coalesce(sum(files), 0) AS files
@@ -74,11 +66,11 @@ pub(super) async fn taken_of(
     resources(&sql.build().fetch_one(db).await?)
 }
 
-pub(super) async fn taken_by(
+pub(super) async fn by_session(
     db: &SqlitePool,
     scope: &AccessScope,
     sessions: &[SessionId],
-) -> Result<Vec<(SessionId, ResourceUsage)>> {
+) -> Result<Vec<SessionResourceUsage>> {
     let mut sql = QueryBuilder::new(
         "SELECT s.id, r.before_ms + r.cpu_ms AS cpu_ms, r.peak_memory, r.disk_bytes, r.files
          FROM sessions s JOIN resources r ON r.workspace = s.workspace WHERE s.tenant = ",
@@ -94,7 +86,11 @@ pub(super) async fn taken_by(
     }
     sql.push(")");
     let rows = sql.build().fetch_all(db).await?;
-    rows.iter().map(|row| Ok((parsed(row, "id", |id| SessionId::parse(id).ok())?, resources(row)?))).collect()
+    let usage = |row: &SqliteRow| {
+        let session = parsed(row, "id", |id| SessionId::parse(id).ok())?;
+        Ok(SessionResourceUsage { session, usage: resources(row)? })
+    };
+    rows.iter().map(usage).collect()
 }
 
 fn resources(row: &SqliteRow) -> Result<ResourceUsage> {

@@ -1,7 +1,7 @@
-//! Lists of sessions. Only what was asked for is in the statement, so that an index that fits is used.
+//! Lists of sessions. The statement has only the conditions that were asked for, so that SQLite uses the index that fits.
 
-use super::read::{session_row, unsigned};
-use crate::{AccessScope, Result, SessionFilter, SessionPage};
+use super::{columns::unsigned, sessions::session_row};
+use crate::{AccessScope, MetadataFilter, Result, SessionFilter, SessionListCursor, SessionPage};
 use ash_model::SessionStatus;
 use sqlx::{QueryBuilder, Sqlite, SqlitePool};
 
@@ -12,8 +12,8 @@ pub(super) async fn sessions(
 ) -> Result<SessionPage> {
     let mut rows = QueryBuilder::new("SELECT * FROM sessions");
     narrow(&mut rows, scope, filter);
-    if let Some((at, no)) = filter.before {
-        rows.push(" AND (created_at, n) < (").push_bind(at.0).push(", ").push_bind(no.0).push(")");
+    if let Some(SessionListCursor { created_at, no }) = filter.before {
+        rows.push(" AND (created_at, n) < (").push_bind(created_at.0).push(", ").push_bind(no.0).push(")");
     }
     rows.push(" ORDER BY created_at DESC, n DESC LIMIT ").push_bind(filter.limit.map_or(-1, i64::from));
     rows.push(" OFFSET ").push_bind(filter.offset);
@@ -30,7 +30,7 @@ pub(super) async fn sessions(
 fn narrow(sql: &mut QueryBuilder<Sqlite>, scope: &AccessScope, filter: &SessionFilter) {
     let SessionFilter { agent, status, workspace, id_prefix, owner, metadata, older, newer, .. } = filter;
     sql.push(" WHERE trashed_at IS NULL AND tenant = ").push_bind(scope.tenant.as_str());
-    // What somebody may see and what they ask for: of two owners nothing is both.
+    // The owner of the scope and the owner of the filter: if they differ, no session matches.
     for owner in scope.owner.iter().chain(owner) {
         sql.push(" AND owner = ").push_bind(owner.as_str());
     }
@@ -44,11 +44,11 @@ fn narrow(sql: &mut QueryBuilder<Sqlite>, scope: &AccessScope, filter: &SessionF
         sql.push(" AND slug = ").push_bind(slug.as_str());
     }
     if let Some(prefix) = id_prefix {
-        // Ids are plain ASCII, which DEL is after. A range can use the index of the ids.
+        // A range can use the index of the ids. DEL is greater than every character of an id.
         sql.push(" AND id >= ").push_bind(prefix.as_str());
         sql.push(" AND id < ").push_bind(format!("{prefix}\u{7f}"));
     }
-    for (name, value) in metadata {
+    for MetadataFilter { name, value } in metadata {
         sql.push(" AND EXISTS (SELECT 1 FROM json_each(sessions.metadata) WHERE key = ").push_bind(name);
         sql.push(" AND value = ").push_bind(value).push(")");
     }

@@ -1,16 +1,58 @@
-//! What was used. A row is written in the transaction of the event that it follows from.
+//! Usage. A row is written in the transaction of the event that reports it.
 
-use super::read::{optional, owner};
-use crate::{AccessScope, Error, Result, UsageGrouping, UsageQuery, UsageReportRow};
-use ash_model::{
-    AgentName, Fact, SessionId, SessionRowId, Timestamp, TokenUsage, TurnId, UsageIncrement, UsageTotal,
-    embedded_log::EventLine,
+use super::{
+    SqliteStore,
+    columns::{optional, owner},
+    resources,
 };
+use crate::{
+    AccessScope, Error, IncarnationUsage, Result, SessionResourceUsage, UsageGrouping, UsageQuery,
+    UsageReportRow, UsageStore,
+};
+use ash_model::{
+    AgentName, Fact, ResourceUsage, SessionId, SessionRowId, Timestamp, TokenUsage, TurnId, UsageIncrement,
+    UsageTotal, WorkspaceId, embedded_log::EventLine,
+};
+use async_trait::async_trait;
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+
+#[async_trait]
+impl UsageStore for SqliteStore {
+    async fn usage(
+        &self,
+        scope: &AccessScope,
+        by: Option<UsageGrouping>,
+        query: &UsageQuery,
+    ) -> Result<Vec<UsageReportRow>> {
+        report(&self.readers, scope, by, query).await
+    }
+
+    async fn record_resource_usage(&self, report: IncarnationUsage) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { resources::record(db, &report).await })).await
+    }
+
+    async fn workspace_resource_usage(&self, workspace: Option<WorkspaceId>) -> Result<ResourceUsage> {
+        resources::of_workspace(&self.readers, workspace).await
+    }
+
+    async fn total_resource_usage(&self, scope: &AccessScope, query: &UsageQuery) -> Result<ResourceUsage> {
+        resources::total(&self.readers, scope, query).await
+    }
+
+    async fn resource_usage_by_session(
+        &self,
+        scope: &AccessScope,
+        sessions: &[SessionId],
+    ) -> Result<Vec<SessionResourceUsage>> {
+        resources::by_session(&self.readers, scope, sessions).await
+    }
+}
 
 /// A day in milliseconds.
 const DAY: i64 = 86_400_000;
-/// More is not counted: it is a lie, and the sums of others must not break on it. Floats hold all numbers up to here.
+
+/// The largest number that is counted. A sandbox can report any number, and must not break the sums of others. A float holds
+/// every integer up to here.
 const MAX_COUNT: u64 = 9_000_000_000_000_000;
 
 pub(super) async fn add(
@@ -55,7 +97,7 @@ fn counted(number: u64) -> i64 {
     i64::try_from(number.min(MAX_COUNT)).unwrap_or(i64::MAX)
 }
 
-/// A session that comes back brings what it used along.
+/// The usage of a session that comes back, from its events.
 pub(super) async fn rebuild(db: &mut SqliteConnection, no: SessionRowId, events: &[EventLine]) -> Result<()> {
     for line in events.iter().filter(|line| line.kind == "used") {
         let fact = Fact::decode(&line.kind, line.json.clone());
@@ -67,14 +109,13 @@ pub(super) async fn rebuild(db: &mut SqliteConnection, no: SessionRowId, events:
     Ok(())
 }
 
-/// What it used stays with its agent and its owner; that it was it goes.
+/// Removes the session's name. Its usage stays with its agent and its owner.
 pub(super) async fn forget(db: &mut SqliteConnection, no: SessionRowId) -> Result<()> {
     query("UPDATE usage SET id = NULL WHERE session = ?").bind(no.0).execute(db).await?;
     Ok(())
 }
 
-/// The newest first; by day, the latest day.
-pub(super) async fn sums(
+async fn report(
     db: &SqlitePool,
     scope: &AccessScope,
     by: Option<UsageGrouping>,
@@ -90,7 +131,7 @@ pub(super) async fn sums(
         Some(UsageGrouping::Day) => "day",
     };
     let comma = if keys.is_empty() { "" } else { ", " };
-    // Of the largest numbers a sum of integers would fail.
+    // total() adds floats: sum() fails when integers overflow.
     let mut sql = QueryBuilder::new(format!(
         "SELECT {keys}{comma}CAST(total(input) AS INTEGER) AS input, CAST(total(output) AS INTEGER) AS output,
              CAST(total(cache_write) AS INTEGER) AS cache_write, CAST(total(cache_read) AS INTEGER) AS cache_read,

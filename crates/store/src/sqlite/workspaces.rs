@@ -1,15 +1,43 @@
-//! Workspaces with a name.
+//! Named workspaces.
 
 use super::{
-    read::{owner, parsed, unsigned},
-    write::number,
+    SqliteStore, audit,
+    columns::{number, owner, parsed, unsigned},
 };
-use crate::{AccessScope, AuditActor, Error, NewWorkspaceRow, Result, WorkspaceRow};
+use crate::{AccessScope, AuditActor, Error, NewWorkspaceRow, Result, WorkspaceRow, WorkspaceStore};
 use ash_model::{AgentName, Slug, TenantId, Timestamp, WorkspaceId};
+use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
-/// Of two who make the same one, both have it; but it is one agent's.
-pub(super) async fn make(db: &mut SqliteConnection, new: &NewWorkspaceRow) -> Result<WorkspaceRow> {
+#[async_trait]
+impl WorkspaceStore for SqliteStore {
+    async fn make_workspace(&self, new: NewWorkspaceRow) -> Result<WorkspaceRow> {
+        self.writer.write(move |db| Box::pin(async move { make(db, &new).await })).await
+    }
+
+    async fn find_workspace(&self, scope: &AccessScope, slug: &Slug) -> Result<Option<WorkspaceRow>> {
+        find(&self.readers, scope, slug).await
+    }
+
+    async fn workspaces(&self, scope: &AccessScope) -> Result<Vec<WorkspaceRow>> {
+        list(&self.readers, scope).await
+    }
+
+    async fn workspaces_being_deleted(&self) -> Result<Vec<WorkspaceRow>> {
+        being_deleted(&self.readers).await
+    }
+
+    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp, by: AuditActor) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { begin_deleting(db, id, at, by).await })).await
+    }
+
+    async fn finish_deleting(&self, id: WorkspaceId, at: Timestamp) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { finish_deleting(db, id, at).await })).await
+    }
+}
+
+/// Creates a workspace or finds it. Concurrent callers get the same one, if they name the same agent.
+async fn make(db: &mut SqliteConnection, new: &NewWorkspaceRow) -> Result<WorkspaceRow> {
     query(
         "INSERT INTO workspaces (id, tenant, owner, slug, agent, node, epoch, created_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?)
          ON CONFLICT (tenant, slug) DO NOTHING",
@@ -30,7 +58,7 @@ pub(super) async fn make(db: &mut SqliteConnection, new: &NewWorkspaceRow) -> Re
         .await?;
     let found = workspace(&found)?;
     match found.deleting {
-        // First of all: whose it is not must not learn anything else of it.
+        // The owner is checked first: other owners learn only that the name is taken.
         _ if new.owner.is_some() && new.owner != found.owner => Err(Error::SlugTaken(found.slug)),
         true => Err(Error::Deleting(found.slug)),
         false if found.agent != new.agent => Err(Error::OtherAgent { slug: found.slug, agent: found.agent }),
@@ -38,7 +66,7 @@ pub(super) async fn make(db: &mut SqliteConnection, new: &NewWorkspaceRow) -> Re
     }
 }
 
-pub(super) async fn find(db: &SqlitePool, scope: &AccessScope, slug: &Slug) -> Result<Option<WorkspaceRow>> {
+async fn find(db: &SqlitePool, scope: &AccessScope, slug: &Slug) -> Result<Option<WorkspaceRow>> {
     let row = query(
         "SELECT * FROM named_workspaces WHERE tenant = ?1 AND slug = ?2 AND (?3 IS NULL OR owner = ?3)",
     )
@@ -50,7 +78,7 @@ pub(super) async fn find(db: &SqlitePool, scope: &AccessScope, slug: &Slug) -> R
     row.as_ref().map(workspace).transpose()
 }
 
-pub(super) async fn list(db: &SqlitePool, scope: &AccessScope) -> Result<Vec<WorkspaceRow>> {
+async fn list(db: &SqlitePool, scope: &AccessScope) -> Result<Vec<WorkspaceRow>> {
     let rows = query(
         "SELECT * FROM named_workspaces WHERE tenant = ?1 AND (?2 IS NULL OR owner = ?2) ORDER BY slug",
     );
@@ -58,12 +86,12 @@ pub(super) async fn list(db: &SqlitePool, scope: &AccessScope) -> Result<Vec<Wor
     rows.fetch_all(db).await?.iter().map(workspace).collect()
 }
 
-pub(super) async fn half_deleted(db: &SqlitePool) -> Result<Vec<WorkspaceRow>> {
+async fn being_deleted(db: &SqlitePool) -> Result<Vec<WorkspaceRow>> {
     let rows = query("SELECT * FROM named_workspaces WHERE deleting_at IS NOT NULL");
     rows.fetch_all(db).await?.iter().map(workspace).collect()
 }
 
-pub(super) async fn begin_deleting(
+async fn begin_deleting(
     db: &mut SqliteConnection,
     id: WorkspaceId,
     at: Timestamp,
@@ -71,15 +99,15 @@ pub(super) async fn begin_deleting(
 ) -> Result<()> {
     let begun = query("UPDATE workspaces SET deleting_at = ? WHERE id = ? AND deleting_at IS NULL");
     let begun = begun.bind(at.0).bind(id.to_string()).execute(&mut *db).await?;
-    // Whoever comes later only goes on with it.
+    // A repeated call only continues the deletion.
     if begun.rows_affected() > 0 {
-        super::audit::of_workspace(db, id, at, by).await?;
+        audit::add_for_deleted_workspace(db, id, at, by).await?;
     }
     Ok(())
 }
 
-/// Its name is free again. The row stays for its sessions.
-pub(super) async fn deleted(db: &mut SqliteConnection, id: WorkspaceId, at: Timestamp) -> Result<()> {
+/// Frees the name. The row stays for its sessions.
+async fn finish_deleting(db: &mut SqliteConnection, id: WorkspaceId, at: Timestamp) -> Result<()> {
     query("UPDATE checkpoints SET removed_at = coalesce(removed_at, ?) WHERE workspace = ?")
         .bind(at.0)
         .bind(id.to_string())

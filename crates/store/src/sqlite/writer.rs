@@ -1,5 +1,5 @@
-//! The one writer. It commits whatever arrived from all sessions while the last fsync ran, so the cost
-//! follows fsyncs, not tokens. A write that fails is undone alone; its neighbours commit.
+//! The one writer. It commits everything that arrived from all sessions during the last fsync, so the cost grows with the
+//! number of fsyncs, not of tokens. A write that fails is rolled back alone; the others of its commit succeed.
 
 use crate::{Error, Result};
 use sqlx::{Connection, SqliteConnection};
@@ -13,20 +13,20 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// How many writes may share one commit: bounds how long a reader of a result waits for strangers.
+/// How many writes may share one commit. It bounds how long a caller waits for the writes of others.
 const MAX_BATCH: usize = 512;
 
 pub(super) type WriteFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
 
 pub(super) struct SqliteWriter {
     jobs: mpsc::Sender<WriterMessage>,
-    /// Set when a write fails for want of space.
+    /// Set when a write fails because the disk is full.
     full: Arc<AtomicBool>,
 }
 
 enum WriterMessage {
     Job(Box<dyn WriteJob>),
-    /// Empty the write-ahead log, which still has what was overwritten in the main file.
+    /// Empties the write-ahead log, which still has what was overwritten in the main file.
     EraseLog(oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
@@ -34,9 +34,9 @@ enum WriterMessage {
 trait WriteJob: Send {
     fn run<'c>(&'c mut self, db: &'c mut SqliteConnection)
     -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
-    /// Whether it failed for want of space, which can undo the whole transaction, not only this job.
+    /// Whether it failed because the disk is full. SQLite may then roll back the whole transaction, not only this job.
     fn found_no_space(&self) -> bool;
-    /// Called once the fate of the shared commit is known.
+    /// Called when the shared commit has succeeded or failed.
     fn answer(self: Box<Self>, commit: std::result::Result<(), CommitFailure>);
 }
 
@@ -94,7 +94,7 @@ impl SqliteWriter {
         SqliteWriter { jobs, full }
     }
 
-    /// Returns once the work is on disk, or undone.
+    /// Returns when the work is on disk, or rolled back.
     pub(super) async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -110,7 +110,7 @@ impl SqliteWriter {
         done
     }
 
-    /// Returns when the log is empty, or a reader kept it from being emptied: then it is tried after every commit.
+    /// Returns when the write-ahead log is empty. If a reader still needs it, it is emptied after a later commit.
     pub(super) async fn truncate_wal(&self) {
         let (reply, tried) = oneshot::channel();
         if self.jobs.send(WriterMessage::EraseLog(reply)).await.is_ok() {
@@ -160,8 +160,8 @@ async fn run(mut db: SqliteConnection, mut inbox: mpsc::Receiver<WriterMessage>)
     }
 }
 
-/// Moves everything into the main file and cuts the log to nothing, unless somebody still reads from it. That is not
-/// waited for: all others would wait, too.
+/// Moves everything into the main file and empties the log, unless a reader needs it. It does not wait for readers, because
+/// all writers would wait with it.
 async fn is_log_erased(db: &mut SqliteConnection) -> bool {
     let emptied = async {
         sqlx::query("PRAGMA busy_timeout = 0").execute(&mut *db).await?;
@@ -183,7 +183,7 @@ async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn WriteJob>>) {
         if full { CommitFailure::Full } else { CommitFailure::Lost }
     });
     if fate.is_err() {
-        // Ends whatever is left of the transaction, so that the next one can begin.
+        // Ends the rest of the transaction, so that the next one can begin.
         sqlx::query("ROLLBACK").execute(&mut *db).await.ok();
     }
     for job in batch {
@@ -196,7 +196,7 @@ async fn try_commit(
     batch: &mut [Box<dyn WriteJob>],
 ) -> std::result::Result<(), sqlx::Error> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *db).await?;
-    // Every statement is a way to another thread and back: alone it needs no mark to go back to.
+    // Every statement costs a round trip to another thread, so a single write needs no savepoint.
     if let [job] = batch {
         let end = if job.run(db).await { "COMMIT" } else { "ROLLBACK" };
         sqlx::query(end).execute(&mut *db).await?;

@@ -1,9 +1,19 @@
-//! Agents with their versions, and API keys.
+//! Agents with their versions.
 
-use crate::fixture::{agent, by, env, tenant};
+use crate::fixture::{agent, env, idempotency_request, tenant};
 use ash_model::{AgentRuntime, Image, ModelProvider, ResourceLimits, SandboxRequirements, Timestamp};
-use ash_store::{AgentRow, ApiKey, DeployIdempotencyKey, KeptAgentCounts, NewAgentVersion, SecretEnv, Store};
+use ash_store::{AgentRow, DeployIdempotencyKey, KeptAgentCounts, NewAgentVersion, SecretEnv, Store};
 use std::collections::BTreeMap;
+
+contract! {
+    a_deployed_agent_is_there_as_it_came
+    each_deploy_is_a_version_of_its_own
+    one_idempotency_key_makes_one_version
+    what_is_kept_of_agents_counts_deleted_ones
+    agents_are_listed_by_name
+    an_agent_changes_only_where_it_is_asked_to
+    a_deleted_agent_goes_on_counting_but_forgets_its_settings
+}
 
 pub(crate) fn new_agent(name: &str) -> NewAgentVersion {
     NewAgentVersion {
@@ -22,7 +32,7 @@ pub(crate) fn new_agent(name: &str) -> NewAgentVersion {
     }
 }
 
-/// An agent without its random id, with its secrets in the open, so that whole values can be compared.
+/// An agent without its random id and with plain secrets, so that whole values can be compared.
 type Seen = (u32, AgentRuntime, String, String, String, BTreeMap<String, String>, (Timestamp, Timestamp));
 
 fn seen(agent: &AgentRow) -> Seen {
@@ -30,7 +40,7 @@ fn seen(agent: &AgentRow) -> Seen {
     (version, runtime, tree, origin, config, env.expose(), (created_at, updated_at))
 }
 
-pub(crate) async fn a_deployed_agent_is_there_as_it_came(store: &dyn Store) {
+async fn a_deployed_agent_is_there_as_it_came(store: &dyn Store) {
     let deployed = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
     let deployed = deployed.expect("deployed");
     let expected = (
@@ -49,7 +59,7 @@ pub(crate) async fn a_deployed_agent_is_there_as_it_came(store: &dyn Store) {
     assert!(store.agents(&tenant("other")).await.expect("read").is_empty());
 }
 
-pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
+async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     let first = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
     let first = first.expect("deployed");
     let second = NewAgentVersion {
@@ -95,15 +105,12 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     assert!(emptied.expect("deployed").env.expose().is_empty());
 }
 
-pub(crate) async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
+async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
     let claim = DeployIdempotencyKey { route: "POST /api/agents".into(), key: "k".into() };
     let keyed =
         |tree: &str| NewAgentVersion { tree: tree.into(), claim: Some(claim.clone()), ..new_agent("helper") };
-    let (route, key) = (&*claim.route, &*claim.key);
-    store
-        .claim_idempotency_key(&tenant("t"), route, key, "hash", "helper", Timestamp(1))
-        .await
-        .expect("claimed");
+    let request = idempotency_request(&claim.route, &claim.key, "helper");
+    store.claim_idempotency_key(request).await.expect("claimed");
     let first = store.deploy(keyed("tree-1")).await.expect("deployed");
     store.deploy(NewAgentVersion { tree: "tree-2".into(), ..new_agent("helper") }).await.expect("deployed");
     let again = store.deploy(keyed("tree-3")).await.expect("deployed before");
@@ -115,7 +122,7 @@ pub(crate) async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
     assert!(store.agent(&tenant("t"), &agent("helper")).await.expect("read").is_none());
 }
 
-pub(crate) async fn what_is_kept_of_agents_counts_deleted_ones(store: &dyn Store) {
+async fn what_is_kept_of_agents_counts_deleted_ones(store: &dyn Store) {
     for name in ["a", "a", "b"] {
         store.deploy(new_agent(name)).await.expect("deployed");
     }
@@ -126,7 +133,7 @@ pub(crate) async fn what_is_kept_of_agents_counts_deleted_ones(store: &dyn Store
     assert_eq!(kept("c").await, KeptAgentCounts { names: 2, versions: 0 });
 }
 
-pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {
+async fn agents_are_listed_by_name(store: &dyn Store) {
     for name in ["b", "c", "a"] {
         store.deploy(new_agent(name)).await.expect("deployed");
     }
@@ -135,7 +142,7 @@ pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {
     assert_eq!(listed.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
 }
 
-pub(crate) async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store) {
+async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store) {
     let (mine, name) = (tenant("t"), agent("helper"));
     assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
     store
@@ -157,7 +164,7 @@ pub(crate) async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store
     assert_eq!(other.config, "{}");
 }
 
-pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(store: &dyn Store) {
+async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(store: &dyn Store) {
     let (mine, name) = (tenant("t"), agent("helper"));
     assert!(!store.delete_agent(&mine, &name, Timestamp(2)).await.expect("nobody there"));
     let first = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
@@ -178,32 +185,4 @@ pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(st
     assert!(again.env.expose().is_empty(), "a secret of the deleted agent came back");
     assert_eq!(again.config, "{}");
     assert!(store.version(&mine, &name, 1).await.expect("read").is_some());
-}
-
-fn key(id: &str, owner: &str) -> ApiKey {
-    ApiKey {
-        id: id.into(),
-        tenant: tenant(owner),
-        owner: None,
-        label: format!("{id}'s"),
-        created_at: Timestamp(4),
-    }
-}
-
-pub(crate) async fn a_key_opens_its_tenant_until_it_is_removed(store: &dyn Store) {
-    for (id, owner) in [("a", "t"), ("b", "t"), ("c", "other")] {
-        store.add_key(key(id, owner), format!("hash-{id}"), by("k")).await.expect("added");
-    }
-    assert_eq!(store.key("hash-a").await.expect("read"), Some(key("a", "t")));
-    assert_eq!(store.key("hash-c").await.expect("read"), Some(key("c", "other")));
-    assert_eq!(store.key("hash-x").await.expect("read"), None);
-    assert_eq!(store.keys(&tenant("t")).await.expect("read"), [key("a", "t"), key("b", "t")]);
-    assert!(!store.remove_key(&tenant("other"), "a", Timestamp(9), by("k")).await.expect("not theirs"));
-    assert!(store.remove_key(&tenant("t"), "a", Timestamp(9), by("k")).await.expect("removed"));
-    assert!(!store.remove_key(&tenant("t"), "a", Timestamp(9), by("k")).await.expect("removed before"));
-    assert_eq!(store.key("hash-a").await.expect("read"), None);
-    assert!(
-        store.add_key(key("d", "t"), "hash-b".into(), by("k")).await.is_err(),
-        "one hash opens one tenant"
-    );
 }

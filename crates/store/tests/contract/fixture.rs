@@ -1,4 +1,4 @@
-//! Sessions and steps for the contract: small, whole, and alike except for what a test is about.
+//! Sessions and steps for the contract: small, complete, and equal except for the subject of a test.
 
 use ash_model::{
     AgentName, AgentRuntime, CaptureConsistency, Epoch, Event, EventSeq, Fact, LogCursor, MessageDelta,
@@ -6,8 +6,9 @@ use ash_model::{
     Timestamp, TurnId, WorkspaceId,
 };
 use ash_store::{
-    AccessScope, AuditActor, Checkpoint, EventQuery, Lease, LogAppend, LogItem, NewSessionRow, SecretEnv,
-    SessionRow, SessionSummary, Store, TurnRow, TurnState,
+    AccessScope, AuditActor, Checkpoint, Error, EventQuery, ForkBase, IdempotencyRequest, Lease, LeaseClaim,
+    LeaseHolder, LogAppend, LogItem, NewSessionRow, SecretEnv, SessionRow, SessionSummary, Store, TurnRow,
+    TurnState,
 };
 
 pub(crate) const NODE: &str = "here";
@@ -30,7 +31,7 @@ pub(crate) fn only(name: &str) -> AccessScope {
     AccessScope { owner: Some(owner(name)), ..all("t") }
 }
 
-/// Somebody's with a key.
+/// The order of a caller with this key.
 pub(crate) fn by(key: &str) -> AuditActor {
     AuditActor { key: Some(key.to_owned()), ..AuditActor::default() }
 }
@@ -47,7 +48,7 @@ pub(crate) fn env(name: &str, value: &str) -> SecretEnv {
     SecretEnv::from_plain([(name.to_owned(), value.to_owned())].into())
 }
 
-pub(crate) fn card(status: SessionStatus) -> SessionSummary {
+pub(crate) fn summary(status: SessionStatus) -> SessionSummary {
     SessionSummary {
         status,
         title: None,
@@ -93,7 +94,7 @@ pub(crate) fn new_session(name: &str) -> NewSessionRow {
         parent: None,
         base: None,
         first_checkpoints: Vec::new(),
-        summary: card(SessionStatus::Starting),
+        summary: summary(SessionStatus::Starting),
         events: vec![note(created())],
         epoch: Epoch(1),
         at: Timestamp(1),
@@ -111,8 +112,8 @@ pub(crate) fn new_fork(name: &str, parent: &SessionRow, seq: EventSeq) -> NewSes
     };
     NewSessionRow {
         parent: Some(parent.id.clone()),
-        base: Some((parent.no, seq)),
-        summary: card(SessionStatus::Paused),
+        base: Some(ForkBase { parent: parent.no, seq }),
+        summary: summary(SessionStatus::Paused),
         events: vec![note(forked)],
         ..new_session(name)
     }
@@ -134,7 +135,7 @@ pub(crate) fn step(no: SessionRowId, first: EventSeq, facts: impl IntoIterator<I
         events: facts.into_iter().map(note).collect(),
         deltas: Vec::new(),
         turns: Vec::new(),
-        summary: card(SessionStatus::Active),
+        summary: summary(SessionStatus::Active),
         checkpoint: None,
         journal: None,
         at: Timestamp(2),
@@ -185,7 +186,7 @@ pub(crate) async fn items(store: &dyn Store, no: SessionRowId) -> Vec<LogItem> {
     store.read_log(no, LogCursor::START, 10_000).await.expect("read")
 }
 
-/// The places of a log's items, as a client would name them.
+/// The positions of a log's items, as clients name them.
 pub(crate) fn places(items: &[LogItem]) -> Vec<String> {
     items.iter().map(|item| item.at.to_string()).collect()
 }
@@ -196,16 +197,44 @@ pub(crate) async fn whole(store: &dyn Store, no: SessionRowId) -> (SessionRow, V
     (session, items(store, no).await, store.facts(no).await.expect("read"))
 }
 
-/// How far the only one in a sandbox has heard.
+/// The journal position of the only session in a sandbox.
 pub(crate) async fn position(store: &dyn Store, incarnation: ash_model::Incarnation) -> Option<u64> {
     let positions = store.journal_positions(incarnation).await.expect("read");
-    positions.first().map(|(_, heard)| heard.position)
+    positions.first().map(|heard| heard.journal.position)
 }
 
-/// Its options are these, as its next event says.
+/// Changes the options with the next event.
 pub(crate) async fn configure(store: &dyn Store, session: &SessionRow, options: &SessionOptions) {
     let fact = Fact::Configured { options: options.clone(), restart: false };
     let now = store.session(session.no).await.expect("read").expect("there");
     let step = step(session.no, now.last_seq + 1, [fact]);
     append(store, session, LogAppend { summary: now.summary, ..step }).await;
+}
+
+pub(crate) fn metadata(entries: &[(&str, &str)]) -> SessionMetadata {
+    let entries = entries.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    SessionMetadata::try_from(entries.collect::<std::collections::BTreeMap<_, _>>()).expect("small")
+}
+
+pub(crate) fn claim(workspace: WorkspaceId, node: &str, from: &LeaseHolder) -> LeaseClaim {
+    LeaseClaim { workspace, node: node.to_owned(), from: from.clone() }
+}
+
+/// The step is refused, because the lease is not current or the log does not end before the step.
+pub(crate) async fn stale(store: &dyn Store, lease: &Lease, append: LogAppend) {
+    let first = append.first_seq;
+    let refused = store.append(lease, append).await;
+    assert!(matches!(refused, Err(Error::Stale)), "first {first}: {refused:?}");
+}
+
+/// A request of tenant `t` with an idempotency key.
+pub(crate) fn idempotency_request(route: &str, key: &str, resource: &str) -> IdempotencyRequest {
+    IdempotencyRequest {
+        tenant: tenant("t"),
+        route: route.to_owned(),
+        key: key.to_owned(),
+        hash: "hash".to_owned(),
+        resource: resource.to_owned(),
+        at: Timestamp(1),
+    }
 }

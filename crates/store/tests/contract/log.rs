@@ -1,16 +1,32 @@
-//! Writing the log: all or nothing, only for the holder, only right after what is there.
+//! Writing the log: all or nothing, only right after the last event.
 
 use crate::fixture::{
-    append, card, checkpoint, delta, events, items, lease, make, places, said, step, turn_row, whole,
+    append, checkpoint, delta, events, items, lease, make, places, said, stale, step, summary, turn_row,
+    whole,
 };
 use ash_model::{
     Epoch, Event, Fact, Incarnation, LogCursor, MessageOptions, Problem, SessionLock, SessionRowId,
     SessionStatus, Timestamp, TurnId,
 };
-use ash_store::{Error, Lease, LeaseHolder, LogAppend, SessionSummary, Store, TurnState};
+use ash_store::{Error, SessionSummary, Store, TurnState};
 use futures::future::join_all;
 
-pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
+contract! {
+    a_step_is_there_as_a_whole
+    a_step_that_fails_at_its_end_leaves_nothing
+    a_step_must_follow_the_one_before
+    a_refused_step_does_not_hurt_its_neighbours
+    of_many_steps_with_one_position_one_is_written
+    events_are_dense_and_in_order
+    facts_leave_out_what_the_agent_said
+    a_step_without_events_keeps_deltas_and_position
+    a_journal_position_is_deleted_with_its_shim
+    a_turns_row_follows_its_turn
+    of_a_turns_rows_in_one_step_the_last_counts
+    two_hundred_sessions_write_at_once
+}
+
+async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     let session = make(store, "s").await;
     let (turn, incarnation) = (TurnId::fresh(), Incarnation::fresh());
     let queued = Fact::Queued {
@@ -60,19 +76,19 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     assert_eq!(crate::fixture::position(store, incarnation).await, Some(77));
 }
 
-pub(crate) async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Store) {
+async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Store) {
     let session = make(store, "s").await;
     let mut first = step(session.no, 2, [said("one")]);
     first.checkpoint = Some(checkpoint(session.workspace, 1, 2));
     append(store, &session, first).await;
     let before = whole(store, session.no).await;
 
-    // The checkpoint is taken, and comes last; everything before it must be undone.
+    // The checkpoint exists already and is written last: everything before it must be undone.
     let (turn, incarnation) = (TurnId::fresh(), Incarnation::fresh());
     let mut torn = step(session.no, 3, [said("two")]);
     torn.deltas = vec![delta(3, 1)];
     torn.turns = vec![turn_row(turn, 3, TurnState::Queued)];
-    torn.summary = card(SessionStatus::Ended);
+    torn.summary = summary(SessionStatus::Ended);
     torn.checkpoint = Some(checkpoint(session.workspace, 1, 3));
     torn.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 5 });
     let refused = store.append(&lease(&session), torn).await;
@@ -83,25 +99,7 @@ pub(crate) async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Stor
     append(store, &session, step(session.no, 3, [said("two")])).await;
 }
 
-pub(crate) async fn only_the_holder_writes(store: &dyn Store) {
-    let (session, other) = (make(store, "s").await, make(store, "other").await);
-    let before = whole(store, session.no).await;
-    let mine = lease(&session);
-    for wrong in
-        [Lease { epoch: Epoch(0), ..mine.clone() }, Lease { epoch: Epoch(2), ..mine.clone() }, lease(&other)]
-    {
-        stale(store, &wrong, step(session.no, 2, [said("x")])).await;
-    }
-    assert_eq!(whole(store, session.no).await, before);
-
-    let hold = store.lease_holder(session.workspace).await.expect("read").expect("held");
-    let newer = store.claim(session.workspace, "there", &hold).await.expect("claimed");
-    stale(store, &mine, step(session.no, 2, [said("x")])).await;
-    assert_eq!(whole(store, session.no).await, before);
-    store.append(&newer, step(session.no, 2, [said("x")])).await.expect("the new holder writes");
-}
-
-pub(crate) async fn a_step_must_follow_the_one_before(store: &dyn Store) {
+async fn a_step_must_follow_the_one_before(store: &dyn Store) {
     let session = make(store, "s").await;
     append(store, &session, step(session.no, 2, [said("a"), said("b")])).await;
     let before = whole(store, session.no).await;
@@ -114,13 +112,7 @@ pub(crate) async fn a_step_must_follow_the_one_before(store: &dyn Store) {
     append(store, &session, step(session.no, 4, [said("c")])).await;
 }
 
-async fn stale(store: &dyn Store, lease: &Lease, append: LogAppend) {
-    let first = append.first_seq;
-    let refused = store.append(lease, append).await;
-    assert!(matches!(refused, Err(Error::Stale)), "first {first}: {refused:?}");
-}
-
-pub(crate) async fn a_refused_step_does_not_hurt_its_neighbours(store: &dyn Store) {
+async fn a_refused_step_does_not_hurt_its_neighbours(store: &dyn Store) {
     let mut sessions = Vec::new();
     for n in 0..40 {
         sessions.push(make(store, &format!("s{n}")).await);
@@ -143,7 +135,7 @@ pub(crate) async fn a_refused_step_does_not_hurt_its_neighbours(store: &dyn Stor
     }
 }
 
-pub(crate) async fn of_many_steps_with_one_place_one_gets_it(store: &dyn Store) {
+async fn of_many_steps_with_one_position_one_is_written(store: &dyn Store) {
     let session = make(store, "s").await;
     for round in 0..5 {
         let first = 2 + round;
@@ -155,7 +147,7 @@ pub(crate) async fn of_many_steps_with_one_place_one_gets_it(store: &dyn Store) 
     dense(&events(store, session.no).await, 6);
 }
 
-pub(crate) async fn events_are_dense_and_in_order(store: &dyn Store) {
+async fn events_are_dense_and_in_order(store: &dyn Store) {
     let session = make(store, "s").await;
     let mut next = 2;
     for size in [1, 5, 0, 2, 17] {
@@ -174,7 +166,7 @@ fn dense(log: &[Event], last: u64) {
     assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
 }
 
-pub(crate) async fn facts_leave_out_what_the_agent_said(store: &dyn Store) {
+async fn facts_leave_out_what_the_agent_said(store: &dyn Store) {
     let session = make(store, "s").await;
     let line = "{ \"kind\":\"paused\" , \"b\":\"\\u00e4\" }";
     append(store, &session, step(session.no, 2, [said(line), Fact::Paused, said("{}"), Fact::Resuming]))
@@ -185,7 +177,7 @@ pub(crate) async fn facts_leave_out_what_the_agent_said(store: &dyn Store) {
     assert_eq!(events(store, session.no).await[1].fact, said(line), "kept to the byte");
 }
 
-pub(crate) async fn a_step_without_events_keeps_deltas_and_position(store: &dyn Store) {
+async fn a_step_without_events_keeps_deltas_and_position(store: &dyn Store) {
     let session = make(store, "s").await;
     let incarnation = Incarnation::fresh();
     for n in 1..=3 {
@@ -199,7 +191,7 @@ pub(crate) async fn a_step_without_events_keeps_deltas_and_position(store: &dyn 
     assert_eq!(store.session(session.no).await.expect("read").expect("there").last_seq, 1);
 }
 
-pub(crate) async fn a_journals_place_is_forgotten_with_its_shim(store: &dyn Store) {
+async fn a_journal_position_is_deleted_with_its_shim(store: &dyn Store) {
     let session = make(store, "s").await;
     let (old, other) = (Incarnation::fresh(), Incarnation::fresh());
     for incarnation in [old, other] {
@@ -207,7 +199,7 @@ pub(crate) async fn a_journals_place_is_forgotten_with_its_shim(store: &dyn Stor
         read.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 9 });
         append(store, &session, read).await;
     }
-    // Its last words and its end in one step: the place must not outlive it either.
+    // The last part of its journal and its end in one step: the position must not stay either.
     let mut asleep = step(session.no, 2, [Fact::Asleep { incarnation: Some(old) }]);
     asleep.journal = Some(ash_model::JournalPosition { incarnation: old, process: 1, position: 12 });
     append(store, &session, asleep).await;
@@ -217,7 +209,7 @@ pub(crate) async fn a_journals_place_is_forgotten_with_its_shim(store: &dyn Stor
     assert_eq!(crate::fixture::position(store, other).await, Some(9));
 }
 
-pub(crate) async fn a_turns_row_follows_its_turn(store: &dyn Store) {
+async fn a_turns_row_follows_its_turn(store: &dyn Store) {
     let (session, other) = (make(store, "s").await, make(store, "other").await);
     let turn = TurnId::fresh();
     let mut now = turn_row(turn, 2, TurnState::Queued);
@@ -241,7 +233,7 @@ pub(crate) async fn a_turns_row_follows_its_turn(store: &dyn Store) {
     assert_eq!(store.turn(other.no, turn).await.expect("read"), None, "another session's turn");
 }
 
-pub(crate) async fn of_a_turns_rows_in_one_step_the_last_counts(store: &dyn Store) {
+async fn of_a_turns_rows_in_one_step_the_last_counts(store: &dyn Store) {
     let session = make(store, "s").await;
     let turn = TurnId::fresh();
     let mut quick = step(session.no, 2, [said("x")]);
@@ -251,80 +243,7 @@ pub(crate) async fn of_a_turns_rows_in_one_step_the_last_counts(store: &dyn Stor
     assert_eq!(row.state, TurnState::Failed);
 }
 
-pub(crate) async fn checkpoints_belong_to_their_workspace(store: &dyn Store) {
-    let (one, two) = (make(store, "a").await, make(store, "b").await);
-    let rows =
-        [checkpoint(one.workspace, 1, 2), checkpoint(one.workspace, 2, 3), checkpoint(two.workspace, 1, 2)];
-    let mut salvage = rows[1].clone();
-    salvage.salvage = true;
-    salvage.mid_turn = true;
-    (salvage.skipped, salvage.unsettled) = (None, Some(1));
-    salvage.turn = Some(TurnId::fresh());
-    for (session, first, row) in [(&one, 2, &rows[0]), (&one, 3, &salvage), (&two, 2, &rows[2])] {
-        let mut saved = step(session.no, first, [said("x")]);
-        saved.checkpoint = Some(row.clone());
-        append(store, session, saved).await;
-    }
-    for row in [&rows[0], &salvage, &rows[2]] {
-        let found = store.checkpoint(row.workspace, row.number).await.expect("read");
-        assert_eq!(found.as_ref(), Some(row));
-    }
-    assert_eq!(store.checkpoint(two.workspace, 2).await.expect("read"), None);
-}
-
-pub(crate) async fn checkpoints_are_listed_newest_first_in_pages(store: &dyn Store) {
-    let (one, other) = (make(store, "a").await, make(store, "b").await);
-    for (session, numbers) in [(&one, 1..=5), (&other, 1..=2)] {
-        for number in numbers {
-            let mut saved = step(session.no, number + 1, [said("x")]);
-            saved.checkpoint = Some(checkpoint(session.workspace, number, number + 1));
-            append(store, session, saved).await;
-        }
-    }
-    let pages = [
-        (None, 10, vec![5, 4, 3, 2, 1]),
-        (None, 2, vec![5, 4]),
-        (Some(4), 2, vec![3, 2]),
-        (Some(1), 2, vec![]),
-        (Some(0), 2, vec![]),
-        (Some(u64::MAX), 1, vec![5]),
-    ];
-    for (before, limit, numbers) in pages {
-        let expected: Vec<_> = numbers.iter().map(|n| checkpoint(one.workspace, *n, *n + 1)).collect();
-        let page = store.checkpoints(one.workspace, before, limit).await.expect("read");
-        assert_eq!(page, expected, "before {before:?}, at most {limit}");
-    }
-}
-
-pub(crate) async fn of_many_claims_from_one_hold_one_wins(store: &dyn Store) {
-    let session = make(store, "s").await;
-    let hold = store.lease_holder(session.workspace).await.expect("read").expect("held");
-    let nodes: Vec<String> = (0..16).map(|n| format!("node-{n}")).collect();
-    let claims = join_all(nodes.iter().map(|node| store.claim(session.workspace, node, &hold))).await;
-    let won: Vec<(&String, &Lease)> =
-        nodes.iter().zip(&claims).filter_map(|(node, claim)| Some((node, claim.as_ref().ok()?))).collect();
-    let [(node, lease)] = won[..] else { panic!("{} claims won", won.len()) };
-    assert!(claims.iter().all(|claim| matches!(claim, Ok(_) | Err(Error::Stale))));
-    assert_eq!(*lease, Lease { workspace: session.workspace, epoch: Epoch(2) });
-    let now = store.lease_holder(session.workspace).await.expect("read");
-    assert_eq!(now, Some(LeaseHolder { node: node.clone(), epoch: Epoch(2) }));
-}
-
-pub(crate) async fn a_claim_names_exactly_whom_it_takes_over_from(store: &dyn Store) {
-    let session = make(store, "s").await;
-    let hold = store.lease_holder(session.workspace).await.expect("read").expect("held");
-    for wrong in [
-        LeaseHolder { epoch: Epoch(0), ..hold.clone() },
-        LeaseHolder { epoch: Epoch(2), ..hold.clone() },
-        LeaseHolder { node: "elsewhere".into(), ..hold.clone() },
-    ] {
-        let refused = store.claim(session.workspace, "me", &wrong).await;
-        assert!(matches!(refused, Err(Error::Stale)), "{wrong:?}: {refused:?}");
-    }
-    assert_eq!(store.lease_holder(session.workspace).await.expect("read"), Some(hold));
-}
-
-pub(crate) async fn two_hundred_sessions_write_at_once(store: &dyn Store) {
+async fn two_hundred_sessions_write_at_once(store: &dyn Store) {
     let mut sessions = Vec::new();
     for n in 0..200 {
         sessions.push(make(store, &format!("s{n}")).await);

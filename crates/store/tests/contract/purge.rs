@@ -2,23 +2,34 @@
 
 use crate::{
     fixture::{
-        all, append, by, card, checkpoint, events, id, make, new_fork, new_session, said, step, tenant,
+        all, append, by, checkpoint, events, id, idempotency_request, make, new_fork, new_session, said,
+        step, summary, tenant,
     },
-    replication::rebuilt,
+    repair::rebuilt,
 };
 use ash_model::{
     CaptureConsistency, ConcurrentTurn, Epoch, EventSeq, Fact, SavedCheckpoint, SessionId, SessionStatus,
     Timestamp, TurnId, WorkspaceId, WorkspaceRewind, remote::SessionTombstone,
 };
 use ash_store::{
-    AuditAction, AuditEntry, AuditQuery, Error, IdempotencyClaim, Lease, NewSessionRow, NewWorkspaceRow,
-    PURGED, SessionRow, Store,
+    AuditAction, AuditEntry, AuditQuery, Error, ForkBase, IdempotencyClaim, IdempotencyRequest, Lease,
+    NewSessionRow, NewWorkspaceRow, PURGED, SessionRow, Store, TombstoneRow,
 };
+
+contract! {
+    the_id_of_a_purged_session_is_free_at_once
+    forks_of_a_purged_session_say_only_that_they_are_forks
+    what_forks_do_not_share_of_a_parent_goes
+    sessions_that_worked_in_the_same_workspace_do_not_name_it
+    the_audit_keeps_its_lines_of_a_purged_session_without_its_name
+    idempotency_keys_of_a_purged_session_are_free
+    a_parent_that_comes_back_for_its_forks_stays_in_the_trash
+}
 
 async fn purge(store: &dyn Store, session: &SessionRow, at: Timestamp) {
     let last = store.session(session.no).await.expect("read").expect("there").last_seq;
     let mut end = step(session.no, last + 1, [Fact::Ended]);
-    end.summary = card(SessionStatus::Ended);
+    end.summary = summary(SessionStatus::Ended);
     let epoch = store.lease_holder(session.workspace).await.expect("read").expect("held").epoch;
     let lease = Lease { workspace: session.workspace, epoch };
     store.append(&lease, end).await.expect("appended");
@@ -43,12 +54,12 @@ fn line(deed: AuditAction, subject: &str, detail: Option<&str>) -> AuditEntry {
     }
 }
 
-/// As an agent with this name was made before it: with an epoch above its tombstone's.
+/// A new session with the id of a purged one. Its epoch must be above the tombstone's.
 fn again(name: &str, epoch: u64, at: i64) -> NewSessionRow {
     NewSessionRow { epoch: Epoch(epoch), at: Timestamp(at), ..new_session(name) }
 }
 
-pub(crate) async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store) {
+async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store) {
     let first = make(store, "s").await;
     append(store, &first, step(first.no, 2, [said("of the first")])).await;
     purge(store, &first, Timestamp(5)).await;
@@ -68,7 +79,7 @@ pub(crate) async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store
     assert_eq!(events(store, second.no).await.len(), 1, "nothing of the first");
     let taken = store.create_session(again("s", 9, 9)).await;
     assert!(matches!(taken, Err(Error::Taken(_))), "{taken:?}");
-    // The first one's tombstone stays as it was, whatever becomes of its id.
+    // The tombstone of the first session stays as it was, whatever session gets its id.
     let of_first = SessionTombstone {
         tenant: tenant("t"),
         session: id("s"),
@@ -78,12 +89,15 @@ pub(crate) async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store
     };
     let tombstones = store.tombstones_of(&tenant("t"), &id("s")).await.expect("read");
     assert_eq!(tombstones, std::slice::from_ref(&of_first));
-    assert_eq!(store.tombstone(first.no).await.expect("read"), Some((of_first, false)));
+    assert_eq!(
+        store.tombstone(first.no).await.expect("read"),
+        Some(TombstoneRow { session: first.no, tombstone: of_first, is_uploaded: false })
+    );
     purge(store, &second, Timestamp(7)).await;
     assert_eq!(store.trashed_sessions(Timestamp(9)).await.expect("read").len(), 2, "both in the trash");
     let third = store.create_session(again("s", 3, 8)).await.expect("made");
     for no in [first.no, second.no] {
-        while !store.purge(no, Timestamp(9)).await.expect("buried") {}
+        while !store.purge(no, Timestamp(9)).await.expect("deleted") {}
     }
     assert_eq!(
         store.find_session(&all("t"), &id("s")).await.expect("read").map(|found| found.no),
@@ -92,7 +106,7 @@ pub(crate) async fn the_id_of_a_purged_session_is_free_at_once(store: &dyn Store
     assert!(store.tombstones_of(&tenant("t"), &id("s")).await.expect("read").is_empty());
 }
 
-pub(crate) async fn forks_of_a_purged_session_say_only_that_they_are_forks(store: &dyn Store) {
+async fn forks_of_a_purged_session_say_only_that_they_are_forks(store: &dyn Store) {
     let parent = make(store, "parent").await;
     append(store, &parent, step(parent.no, 2, [said("shared"), said("its own")])).await;
     let fork = store.create_session(new_fork("fork", &parent, 2)).await.expect("forked");
@@ -103,7 +117,7 @@ pub(crate) async fn forks_of_a_purged_session_say_only_that_they_are_forks(store
         .expect("told");
     purge(store, &parent, Timestamp(5)).await;
     let found = store.find_session(&all("t"), &id("fork")).await.expect("read").expect("there");
-    assert_eq!((found.parent, found.base), (None, Some((parent.no, 2))));
+    assert_eq!((found.parent, found.base), (None, Some(ForkBase { parent: parent.no, seq: 2 })));
     let after = events(store, fork.no).await;
     let unnamed = |event: &ash_model::Event| event.fact.clone().unnamed();
     assert_eq!(
@@ -113,7 +127,7 @@ pub(crate) async fn forks_of_a_purged_session_say_only_that_they_are_forks(store
     assert!(matches!(after[2].fact, Fact::Forked { parent: None, .. }), "{:?}", after[2]);
     let told = audit(store, Some("fork")).await.remove(0).detail.expect("a detail");
     assert!(told.starts_with("fork of purged:"), "{told}");
-    // Nor does one that was under way meanwhile.
+    // Nor do forks that were being created meanwhile.
     let late = NewSessionRow { at: Timestamp(5), ..new_fork("late", &parent, 2) };
     let late = store.create_session(late).await.expect("forked");
     let alone = NewSessionRow { base: None, at: Timestamp(5), ..new_fork("alone", &parent, 2) };
@@ -123,13 +137,13 @@ pub(crate) async fn forks_of_a_purged_session_say_only_that_they_are_forks(store
         let forked = events(store, no).await.pop().expect("an event").fact;
         assert!(made.parent.is_none() && matches!(forked, Fact::Forked { parent: None, .. }), "{forked:?}");
     }
-    // Another one of its name is not the fork's parent.
+    // Another session of its name is not the fork's parent.
     store.create_session(again("parent", 2, 9)).await.expect("made");
     let found = store.find_session(&all("t"), &id("fork")).await.expect("read").expect("there");
     assert_eq!((found.parent, events(store, fork.no).await), (None, after));
 }
 
-pub(crate) async fn what_forks_do_not_share_of_a_parent_goes(store: &dyn Store) {
+async fn what_forks_do_not_share_of_a_parent_goes(store: &dyn Store) {
     let new = NewSessionRow { env: crate::fixture::env("K", "v"), ..new_session("parent") };
     let parent = store.create_session(new).await.expect("made");
     append(store, &parent, step(parent.no, 2, (0..6000).map(|number| said(&format!("{number}"))))).await;
@@ -142,7 +156,11 @@ pub(crate) async fn what_forks_do_not_share_of_a_parent_goes(store: &dyn Store) 
     assert_eq!(events(store, parent.no).await.len(), 3, "what the fork reads");
     assert_eq!(events(store, fork.no).await, shared);
     assert!(store.env(parent.no).await.expect("read").0.is_empty());
-    assert_eq!(store.tombstone(parent.no).await.expect("read").expect("there").0.seq, 6003, "as it was");
+    assert_eq!(
+        store.tombstone(parent.no).await.expect("read").expect("there").tombstone.seq,
+        6003,
+        "as it was"
+    );
     assert_eq!(store.trashed_sessions(Timestamp(9)).await.expect("read"), [], "as long as there is the fork");
 }
 
@@ -164,7 +182,7 @@ fn saved(number: u64, beside: &SessionId) -> Fact {
     })
 }
 
-pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store) {
+async fn sessions_that_worked_in_the_same_workspace_do_not_name_it(store: &dyn Store) {
     let slug = ash_model::Slug::parse("project").expect("a name");
     let workspace = store
         .make_workspace(NewWorkspaceRow {
@@ -194,7 +212,7 @@ pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store
     append(store, &gone, own).await;
     let before = events(store, stays.no).await;
     purge(store, &gone, Timestamp(5)).await;
-    // A capture that was begun before it ends after it.
+    // A capture that began before the purge ends after it.
     let beside = vec![ConcurrentTurn { session: Some(gone.id.clone()), turn: TurnId::fresh() }];
     let mut late = step(stays.no, 6, [saved(4, &gone.id), back("gone"), saved(5, &stays.id)]);
     late.checkpoint =
@@ -218,26 +236,26 @@ pub(crate) async fn those_that_worked_beside_it_do_not_name_it(store: &dyn Store
     );
     let backs = store.workspace_rewinds(workspace.id, 0).await.expect("read");
     assert_eq!(
-        backs.iter().map(|(back, _)| (back.checkpoint, back.by.clone())).collect::<Vec<_>>(),
+        backs.iter().map(|back| (back.rewind.checkpoint, back.rewind.by.clone())).collect::<Vec<_>>(),
         [(3, None)]
     );
 }
 
-/// Deletions are told of. Who knows the id finds out who ordered it; who does not, does not learn it.
-pub(crate) async fn the_audit_keeps_its_lines_of_a_purged_session_without_its_name(store: &dyn Store) {
+/// Deletions stay in the audit. A caller who knows the id finds out who ordered them; others do not learn the id.
+async fn the_audit_keeps_its_lines_of_a_purged_session_without_its_name(store: &dyn Store) {
     store.add_audit_entry(line(AuditAction::Created, "s", Some("fork of other")), None).await.expect("told");
     let session = make(store, "s").await;
     store
         .add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("model")), Some(session.no))
         .await
         .expect("told");
-    // An agent of the same name is somebody else.
+    // An agent of the same name is not the session.
     store.add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("colour")), None).await.expect("told");
     let before = audit(store, None).await;
     purge(store, &session, Timestamp(5)).await;
-    // It was looked at before it went.
+    // The caller had found the session before it was purged.
     store.add_audit_entry(line(AuditAction::Executed, "s", None), Some(session.no)).await.expect("told");
-    while !store.purge(session.no, Timestamp(10)).await.expect("buried") {}
+    while !store.purge(session.no, Timestamp(10)).await.expect("deleted") {}
     let after = audit(store, None).await;
     let told: Vec<_> = after
         .iter()
@@ -266,12 +284,12 @@ pub(crate) async fn the_audit_keeps_its_lines_of_a_purged_session_without_its_na
     }
     assert_eq!(audit(store, Some("s")).await, after, "for who knows the id");
     assert_eq!(audit(store, Some(&masked[0].subject)).await.len(), 6, "or the pseudonym");
-    // Another one of its name has lines of its own.
+    // Another session of its name has entries of its own.
     store.create_session(again("s", 2, 11)).await.expect("made");
     assert_eq!(audit(store, Some("s")).await.len(), 1, "the agent's, which is called so");
 }
 
-pub(crate) async fn idempotency_keys_of_a_purged_session_are_free(store: &dyn Store) {
+async fn idempotency_keys_of_a_purged_session_are_free(store: &dyn Store) {
     let session = make(store, "s").await;
     let keys = [
         ("POST /api/sessions", "s", true),
@@ -280,19 +298,14 @@ pub(crate) async fn idempotency_keys_of_a_purged_session_are_free(store: &dyn St
         ("POST /api/sessions/s2/messages", "another-turn", false),
         ("POST /api/sessions", "s2", false),
     ];
-    let t = tenant("t");
     for (route, resource, _) in keys {
-        store
-            .claim_idempotency_key(&t, route, resource, "hash", resource, Timestamp(1))
-            .await
-            .expect("claimed");
+        let request = idempotency_request(route, resource, resource);
+        store.claim_idempotency_key(request).await.expect("claimed");
     }
     purge(store, &session, Timestamp(5)).await;
     for (route, resource, is_free) in keys {
-        let claimed = store
-            .claim_idempotency_key(&t, route, resource, "hash", "new", Timestamp(6))
-            .await
-            .expect("claimed");
+        let request = IdempotencyRequest { at: Timestamp(6), ..idempotency_request(route, resource, "new") };
+        let claimed = store.claim_idempotency_key(request).await.expect("claimed");
         let expected = match is_free {
             true => IdempotencyClaim::New("new".into()),
             false => IdempotencyClaim::Retry(resource.into()),
@@ -301,14 +314,15 @@ pub(crate) async fn idempotency_keys_of_a_purged_session_are_free(store: &dyn St
     }
 }
 
-/// What comes back for its forks alone stays in the trash, under the tombstone that it had, and beside whoever has its id now.
-pub(crate) async fn a_parent_that_comes_back_for_its_forks_stays_in_the_trash(store: &dyn Store) {
+/// A session that comes back only for its forks stays in the trash, under the tombstone that it had, beside the session that has
+/// its id now.
+async fn a_parent_that_comes_back_for_its_forks_stays_in_the_trash(store: &dyn Store) {
     let parent = make(store, "s").await;
     append(store, &parent, step(parent.no, 2, [said("shared")])).await;
     let fork = store.create_session(new_fork("f", &parent, 2)).await.expect("forked");
     let (log, of_fork) = (events(store, parent.no).await, events(store, fork.no).await);
     let own: Vec<_> = of_fork.iter().filter(|event| event.seq > 2).cloned().collect();
-    // The same on another machine, where somebody has the id by now.
+    // The same on another machine, where another session has the id by now.
     let tombstone = SessionTombstone {
         tenant: tenant("u"),
         session: id("s"),
@@ -323,13 +337,13 @@ pub(crate) async fn a_parent_that_comes_back_for_its_forks_stays_in_the_trash(st
     assert!(store.rebuild(back.clone()).await.expect("rebuilt"));
     assert!(!store.rebuild(back).await.expect("known"), "once");
     assert_eq!(store.tombstones_of(&tenant("u"), &id("s")).await.expect("read"), [tombstone]);
-    assert!(store.tombstones().await.expect("read").iter().all(|(no, _)| *no != later.no));
+    assert!(store.tombstones().await.expect("read").iter().all(|row| row.session != later.no));
     let mut child = rebuilt(&fork, "f", &own);
     child.manifest.tenant = tenant("u");
     assert!(store.rebuild(child).await.expect("rebuilt"));
     let scope = all("u");
     let found = store.find_session(&scope, &id("f")).await.expect("read").expect("there");
-    assert_eq!((&found.parent, found.base.map(|(_, seq)| seq)), (&None, Some(2)));
+    assert_eq!((&found.parent, found.base.map(|base| base.seq)), (&None, Some(2)));
     let facts: Vec<Fact> = events(store, found.no).await.into_iter().map(|event| event.fact).collect();
     assert_eq!(facts, of_fork.iter().map(|event| event.fact.clone().unnamed()).collect::<Vec<_>>());
     assert_eq!(
@@ -343,6 +357,6 @@ pub(crate) async fn a_parent_that_comes_back_for_its_forks_stays_in_the_trash(st
     let (first, none): (EventSeq, _) = (1, then(0).await);
     assert_eq!(
         (then(first as i64).await, then(6).await, none),
-        (found.base.map(|(no, _)| no), Some(later.no), None)
+        (found.base.map(|base| base.parent), Some(later.no), None)
     );
 }

@@ -1,20 +1,46 @@
-//! Sessions as rows: making, finding, listing, and whose they are.
+//! Sessions as rows: creating, finding, listing, whose they are, and their secrets.
 
-use crate::fixture::{
-    all, append, card, configure, env, events, id, make, new_fork, new_session, step, tenant,
+use crate::{
+    fixture::{
+        all, append, configure, created, env, events, id, lease, make, metadata, new_fork, new_session, note,
+        only, owner, step, summary, tenant,
+    },
+    workspaces::new_workspace,
 };
 use ash_model::{
     Epoch, Fact, InterruptedTurnPolicy, Problem, SessionMetadata, SessionOptions, SessionRowId,
-    SessionStatus, Timestamp, WorkspaceId,
+    SessionStatus, Slug, Timestamp, WorkspaceId,
 };
 use ash_store::{
-    AccessScope, Error, LeaseHolder, NewSessionRow, SessionFilter, SessionRow, SessionSummary, Store,
+    AccessScope, Error, ForkBase, LeaseHolder, MetadataFilter, NewSessionRow, SecretEnv, SessionFilter,
+    SessionListCursor, SessionRow, SessionSummary, Store, WorkspaceSession,
 };
 use futures::future::join_all;
 
-pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
+contract! {
+    a_new_session_is_found_as_it_was_made
+    what_was_never_made_is_not_found
+    tenants_do_not_see_each_other
+    a_taken_id_makes_nothing_at_all
+    of_many_sessions_with_one_id_one_is_created
+    an_environment_comes_back_only_for_its_session
+    options_can_be_changed
+    lists_are_newest_first_filtered_and_counted
+    pages_of_a_list_leave_nothing_out
+    sessions_that_are_active_starting_or_have_open_turns_need_recovery
+    a_fork_says_where_it_comes_from
+    an_owner_sees_and_finds_only_their_own
+    labels_are_replaced_by_the_step_that_says_so
+    lists_are_narrowed_by_everything_that_is_asked
+    a_new_session_can_begin_with_a_later_epoch
+    sealed_values_are_answered_sealed
+    secrets_are_stored_sealed_and_change
+    sessions_of_a_workspace_are_told_with_their_status
+}
+
+async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
     let options = SessionOptions { model: Some("m".into()), ..SessionOptions::default() };
-    let card = SessionSummary {
+    let summary = SessionSummary {
         status: SessionStatus::Error,
         title: Some("title".into()),
         last_text: Some("last".into()),
@@ -27,7 +53,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
     };
     let new = NewSessionRow {
         options: options.clone(),
-        summary: card.clone(),
+        summary: summary.clone(),
         at: Timestamp(9),
         ..new_session("s")
     };
@@ -47,7 +73,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
         parent: None,
         base: None,
         last_seq: 1,
-        summary: card,
+        summary,
         slug: None,
         remote_checkpoint: None,
         remote_seq: 0,
@@ -61,11 +87,11 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
     assert_eq!(store.lease_holder(made.workspace).await.expect("read"), Some(hold));
     assert_eq!(
         store.workspace_sessions(made.workspace).await.expect("read"),
-        vec![(made.no, SessionStatus::Error)]
+        [WorkspaceSession { no: made.no, status: SessionStatus::Error }]
     );
 }
 
-pub(crate) async fn what_was_never_made_is_not_found(store: &dyn Store) {
+async fn what_was_never_made_is_not_found(store: &dyn Store) {
     assert_eq!(store.find_session(&all("t"), &id("s")).await.expect("read"), None);
     assert_eq!(store.session(SessionRowId(99)).await.expect("read"), None);
     assert_eq!(store.lease_holder(WorkspaceId::fresh()).await.expect("read"), None);
@@ -73,7 +99,7 @@ pub(crate) async fn what_was_never_made_is_not_found(store: &dyn Store) {
     assert!(store.workspace_sessions(WorkspaceId::fresh()).await.expect("read").is_empty());
 }
 
-pub(crate) async fn tenants_do_not_see_each_other(store: &dyn Store) {
+async fn tenants_do_not_see_each_other(store: &dyn Store) {
     let mine = make(store, "s").await;
     assert_eq!(store.find_session(&all("other"), &id("s")).await.expect("read"), None);
     let theirs = store.create_session(NewSessionRow { tenant: tenant("other"), ..new_session("s") }).await;
@@ -84,7 +110,7 @@ pub(crate) async fn tenants_do_not_see_each_other(store: &dyn Store) {
     assert_eq!(store.find_session(&all("other"), &id("s")).await.expect("read"), Some(theirs));
 }
 
-pub(crate) async fn a_taken_id_makes_nothing_at_all(store: &dyn Store) {
+async fn a_taken_id_makes_nothing_at_all(store: &dyn Store) {
     let first = make(store, "s").await;
     let again = NewSessionRow { at: Timestamp(50), ..new_session("s") };
     let refused = store.create_session(again.clone()).await;
@@ -98,7 +124,7 @@ pub(crate) async fn a_taken_id_makes_nothing_at_all(store: &dyn Store) {
     assert_eq!(listed(store, &all("t"), &SessionFilter::default()).await.1, 1);
 }
 
-pub(crate) async fn of_many_who_want_one_id_one_gets_it(store: &dyn Store) {
+async fn of_many_sessions_with_one_id_one_is_created(store: &dyn Store) {
     let wanted: Vec<NewSessionRow> = (0..20).map(|_| new_session("s")).collect();
     let answers = join_all(wanted.iter().map(|new| store.create_session(new.clone()))).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
@@ -108,7 +134,7 @@ pub(crate) async fn of_many_who_want_one_id_one_gets_it(store: &dyn Store) {
     }
 }
 
-pub(crate) async fn an_environment_comes_back_only_for_its_session(store: &dyn Store) {
+async fn an_environment_comes_back_only_for_its_session(store: &dyn Store) {
     let with = NewSessionRow { env: env("TOKEN", "hunter2"), ..new_session("a") };
     let with = store.create_session(with).await.expect("made");
     let without = make(store, "b").await;
@@ -116,7 +142,7 @@ pub(crate) async fn an_environment_comes_back_only_for_its_session(store: &dyn S
     assert!(store.env(without.no).await.expect("none").expose().is_empty());
 }
 
-pub(crate) async fn options_can_be_changed(store: &dyn Store) {
+async fn options_can_be_changed(store: &dyn Store) {
     let (one, other) = (make(store, "a").await, make(store, "b").await);
     let options =
         SessionOptions { on_interrupted: Some(InterruptedTurnPolicy::Ask), ..SessionOptions::default() };
@@ -126,7 +152,7 @@ pub(crate) async fn options_can_be_changed(store: &dyn Store) {
     assert_eq!(store.session(other.no).await.expect("read"), Some(other));
 }
 
-pub(crate) async fn lists_are_newest_first_filtered_and_counted(store: &dyn Store) {
+async fn lists_are_newest_first_filtered_and_counted(store: &dyn Store) {
     let mut made = Vec::new();
     for (name, at, agent, status) in [
         ("a", 1, "helper", SessionStatus::Active),
@@ -136,7 +162,7 @@ pub(crate) async fn lists_are_newest_first_filtered_and_counted(store: &dyn Stor
     ] {
         let new = NewSessionRow {
             agent: crate::fixture::agent(agent),
-            summary: card(status),
+            summary: summary(status),
             at: Timestamp(at),
             ..new_session(name)
         };
@@ -156,10 +182,10 @@ pub(crate) async fn lists_are_newest_first_filtered_and_counted(store: &dyn Stor
     assert_eq!(store.count_active(&tenant("other")).await.expect("counted"), 0);
 }
 
-pub(crate) async fn pages_of_a_list_leave_nothing_out(store: &dyn Store) {
+async fn pages_of_a_list_leave_nothing_out(store: &dyn Store) {
     let mut newest_first = Vec::new();
     for n in 0..7 {
-        // Several of one millisecond: only the number tells them apart.
+        // Several sessions of one millisecond: only the row number orders them.
         let new = NewSessionRow { at: Timestamp(n / 3), ..new_session(&format!("s{n}")) };
         newest_first.insert(0, store.create_session(new).await.expect("made").no);
     }
@@ -192,31 +218,31 @@ async fn by_cursor(store: &dyn Store, size: u32) -> Vec<SessionRowId> {
         let page = SessionFilter { limit: Some(size), before, ..SessionFilter::default() };
         let page = store.sessions(&all("t"), &page).await.expect("listed");
         let Some(last) = page.sessions.last() else { return seen };
-        before = Some((last.created_at, last.no));
+        before = Some(SessionListCursor { created_at: last.created_at, no: last.no });
         seen.extend(page.sessions.iter().map(|session| session.no));
     }
 }
 
-pub(crate) async fn the_restless_are_awake_starting_or_have_open_turns(store: &dyn Store) {
+async fn sessions_that_are_active_starting_or_have_open_turns_need_recovery(store: &dyn Store) {
     let mut expected = Vec::new();
     for status in SessionStatus::ALL {
         for open_turns in [0, 1] {
             let session = make(store, &format!("{status}-{open_turns}")).await;
             let mut now = step(session.no, 2, [Fact::Paused]);
-            now.summary = SessionSummary { open_turns, ..card(status) };
+            now.summary = SessionSummary { open_turns, ..summary(status) };
             append(store, &session, now).await;
-            let restless = match status {
+            let needs_recovery = match status {
                 SessionStatus::Starting | SessionStatus::Active => true,
                 SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error => open_turns > 0,
                 SessionStatus::Ended => false,
             };
-            expected.extend(restless.then_some(session.no));
+            expected.extend(needs_recovery.then_some(session.no));
         }
     }
     assert_eq!(store.needs_recovery().await.expect("read"), expected);
 }
 
-pub(crate) async fn a_fork_says_where_it_comes_from(store: &dyn Store) {
+async fn a_fork_says_where_it_comes_from(store: &dyn Store) {
     let parent = make(store, "parent").await;
     append(store, &parent, step(parent.no, 2, [Fact::Paused, Fact::Resuming])).await;
     let first = crate::fixture::checkpoint(WorkspaceId::fresh(), 1, 2);
@@ -226,7 +252,7 @@ pub(crate) async fn a_fork_says_where_it_comes_from(store: &dyn Store) {
         ..new_fork("fork", &parent, 2)
     };
     let fork = store.create_session(fork).await.expect("made");
-    assert_eq!((fork.parent, fork.base), (Some(parent.id), Some((parent.no, 2))));
+    assert_eq!((fork.parent, fork.base), (Some(parent.id), Some(ForkBase { parent: parent.no, seq: 2 })));
     assert_eq!(fork.last_seq, 3, "its own first event comes right after the shared ones");
     assert_eq!(store.checkpoint(first.workspace, 1).await.expect("read"), Some(first));
 }
@@ -234,4 +260,150 @@ pub(crate) async fn a_fork_says_where_it_comes_from(store: &dyn Store) {
 async fn listed(store: &dyn Store, scope: &AccessScope, filter: &SessionFilter) -> (Vec<SessionRowId>, u64) {
     let page = store.sessions(scope, filter).await.expect("listed");
     (page.sessions.iter().map(|session| session.no).collect(), page.total)
+}
+
+async fn make_for(store: &dyn Store, name: &str, whose: Option<&str>) -> SessionRow {
+    let new = NewSessionRow { owner: whose.map(owner), ..new_session(name) };
+    store.create_session(new).await.expect("made")
+}
+
+async fn an_owner_sees_and_finds_only_their_own(store: &dyn Store) {
+    let hers = make_for(store, "hers", Some("alice")).await;
+    make_for(store, "his", Some("bob")).await;
+    make_for(store, "nobodys", None).await;
+    assert_eq!(hers.owner, Some(owner("alice")));
+    assert_eq!(listed_ids(store, &only("alice"), &SessionFilter::default()).await, ["hers"]);
+    assert_eq!(listed_ids(store, &all("t"), &SessionFilter::default()).await, ["hers", "his", "nobodys"]);
+    assert_eq!(store.find_session(&only("alice"), &id("hers")).await.expect("read"), Some(hers));
+    for other in ["his", "nobodys"] {
+        assert_eq!(store.find_session(&only("alice"), &id(other)).await.expect("read"), None, "{other}");
+        assert!(store.find_session(&all("t"), &id(other)).await.expect("read").is_some(), "{other}");
+    }
+    // The same name in another tenant is another owner.
+    let elsewhere = AccessScope { tenant: tenant("other"), ..only("alice") };
+    assert_eq!(store.find_session(&elsewhere, &id("hers")).await.expect("read"), None);
+    assert!(listed_ids(store, &elsewhere, &SessionFilter::default()).await.is_empty());
+    // A filter by another owner does not widen the scope.
+    let asked = SessionFilter { owner: Some(owner("bob")), ..SessionFilter::default() };
+    assert!(listed_ids(store, &only("alice"), &asked).await.is_empty());
+    assert_eq!(listed_ids(store, &all("t"), &asked).await, ["his"]);
+}
+
+async fn labels_are_replaced_by_the_step_that_says_so(store: &dyn Store) {
+    let first = metadata(&[("ticket", "42"), ("team", "blue")]);
+    let session = store
+        .create_session(NewSessionRow { metadata: first.clone(), ..new_session("s") })
+        .await
+        .expect("made");
+    assert_eq!(session.metadata, first);
+    let then = metadata(&[("ticket", "43")]);
+    append(store, &session, step(session.no, 2, [Fact::Labelled { metadata: then.clone() }])).await;
+    let noted = || async { store.session(session.no).await.expect("read").expect("there").metadata };
+    assert_eq!(noted().await, then);
+    let stale = ash_store::Lease { epoch: ash_model::Epoch(9), ..lease(&session) };
+    let refused = store.append(&stale, step(session.no, 3, [Fact::Labelled { metadata: first }])).await;
+    assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
+    assert_eq!(noted().await, then);
+    append(store, &session, step(session.no, 3, [Fact::Labelled { metadata: SessionMetadata::default() }]))
+        .await;
+    assert!(noted().await.is_empty());
+}
+
+async fn listed_ids(store: &dyn Store, scope: &AccessScope, filter: &SessionFilter) -> Vec<String> {
+    let page = store.sessions(scope, filter).await.expect("listed");
+    assert_eq!(page.total as usize, page.sessions.len());
+    let mut ids: Vec<String> = page.sessions.iter().map(|session| session.id.to_string()).collect();
+    ids.sort();
+    ids
+}
+
+async fn lists_are_narrowed_by_everything_that_is_asked(store: &dyn Store) {
+    for (name, at, whose, noted) in [
+        ("user-1-a", 10, "alice", metadata(&[("ticket", "42"), ("team", "blue")])),
+        ("user-1-b", 20, "alice", metadata(&[("ticket", "42")])),
+        ("user-10", 30, "bob", metadata(&[("team", "42")])),
+        ("user_1", 40, "bob", SessionMetadata::default()),
+    ] {
+        let new = NewSessionRow {
+            owner: Some(owner(whose)),
+            metadata: noted,
+            at: Timestamp(at),
+            summary: summary(if at < 25 { SessionStatus::Paused } else { SessionStatus::Active }),
+            events: vec![note(created())],
+            ..new_session(name)
+        };
+        store.create_session(new).await.expect("made");
+    }
+    let any = SessionFilter::default;
+    let pair = |&(name, value): &(&str, &str)| MetadataFilter { name: name.into(), value: value.into() };
+    let pairs = |given: &[(&str, &str)]| given.iter().map(pair).collect();
+    let cases: [(SessionFilter, &[&str]); 9] = [
+        (SessionFilter { id_prefix: Some("user-1".into()), ..any() }, &["user-1-a", "user-1-b", "user-10"]),
+        (SessionFilter { id_prefix: Some("user-1-".into()), ..any() }, &["user-1-a", "user-1-b"]),
+        (SessionFilter { id_prefix: Some("%".into()), ..any() }, &[]),
+        (SessionFilter { metadata: pairs(&[("ticket", "42")]), ..any() }, &["user-1-a", "user-1-b"]),
+        (SessionFilter { metadata: pairs(&[("ticket", "42"), ("team", "blue")]), ..any() }, &["user-1-a"]),
+        (SessionFilter { metadata: pairs(&[("x\"' OR 1", "42")]), ..any() }, &[]),
+        (SessionFilter { older: Some(Timestamp(20)), ..any() }, &["user-1-a"]),
+        (SessionFilter { newer: Some(Timestamp(30)), ..any() }, &["user-10", "user_1"]),
+        (SessionFilter { owner: Some(owner("alice")), status: Some(SessionStatus::Active), ..any() }, &[]),
+    ];
+    for (filter, expected) in cases {
+        assert_eq!(listed_ids(store, &all("t"), &filter).await, expected, "{filter:?}");
+    }
+    let slug = Slug::parse("project").expect("a name");
+    let workspace = store.make_workspace(new_workspace("project", Some("alice"))).await.expect("made");
+    let (id, whose) = (workspace.id, workspace.owner);
+    let shared =
+        NewSessionRow { workspace: id, slug: Some(slug.clone()), owner: whose, ..new_session("shared") };
+    store.create_session(shared).await.expect("made");
+    assert_eq!(
+        listed_ids(store, &all("t"), &SessionFilter { workspace: Some(slug), ..any() }).await,
+        ["shared"]
+    );
+}
+
+async fn a_new_session_can_begin_with_a_later_epoch(store: &dyn Store) {
+    let again =
+        store.create_session(NewSessionRow { epoch: Epoch(5), ..new_session("s") }).await.expect("made");
+    let hold = store.lease_holder(again.workspace).await.expect("read").expect("held");
+    assert_eq!(hold.epoch, Epoch(5));
+}
+
+async fn sealed_values_are_answered_sealed(store: &dyn Store) {
+    let new = NewSessionRow { env: env("K", "secret"), ..new_session("s") };
+    let session = store.create_session(new).await.expect("made");
+    let sealed = store.sealed_values(session.no).await.expect("read");
+    assert!(sealed.env.is_some_and(|env| !env.contains("secret")) && sealed.secrets.is_none());
+}
+
+async fn secrets_are_stored_sealed_and_change(store: &dyn Store) {
+    let at = "/mcpServers/s/env/K";
+    let new = NewSessionRow { secrets: env(at, "hunter2"), ..new_session("s") };
+    let no = store.create_session(new).await.expect("made").no;
+    assert_eq!(store.secrets(no).await.expect("read").expose()[at], "hunter2");
+    let sealed = store.sealed_values(no).await.expect("read").secrets.expect("there");
+    assert!(!sealed.contains("hunter2") && !sealed.contains("mcpServers"), "{sealed}");
+    store.set_secrets(no, &env(at, "hunter3")).await.expect("written");
+    assert_eq!(store.secrets(no).await.expect("read").expose()[at], "hunter3");
+    store.set_secrets(no, &SecretEnv::default()).await.expect("written");
+    assert_eq!(store.sealed_values(no).await.expect("read").secrets, None);
+}
+
+async fn sessions_of_a_workspace_are_told_with_their_status(store: &dyn Store) {
+    let workspace = store.make_workspace(new_workspace("project", None)).await.expect("made");
+    let shared = |name: &str, status| NewSessionRow {
+        workspace: workspace.id,
+        slug: Some(workspace.slug.clone()),
+        summary: summary(status),
+        ..new_session(name)
+    };
+    let first = store.create_session(shared("a", SessionStatus::Paused)).await.expect("made").no;
+    let second = store.create_session(shared("b", SessionStatus::Ended)).await.expect("made").no;
+    make(store, "elsewhere").await;
+    let expected = [
+        WorkspaceSession { no: first, status: SessionStatus::Paused },
+        WorkspaceSession { no: second, status: SessionStatus::Ended },
+    ];
+    assert_eq!(store.workspace_sessions(workspace.id).await.expect("read"), expected);
 }

@@ -1,11 +1,12 @@
-//! The contract's SQLite, and what is promised of its files alone.
+//! SQLite as a backend of the contract, and promises about its files.
 
 use crate::fixture::{
     agent, append, checkpoint, delta, env, items, lease, new_session, said, step, tenant, turn_row, whole,
 };
 use ash_model::{AgentRuntime, Incarnation, SandboxRequirements, Timestamp, TurnId};
 use ash_store::{
-    AccessScope, Error, NewAgentVersion, NewSessionRow, SealingKey, SessionRow, SqliteStore, Store, TurnState,
+    AccessScope, AuditStore, Error, LogStore, NewAgentVersion, NewSessionRow, SealingKey, SessionRow,
+    SessionStore, SqliteStore, Store, TrashStore, TurnState,
 };
 use sqlx::Connection;
 use std::path::Path;
@@ -85,7 +86,7 @@ async fn a_closed_database_is_all_there_when_it_is_opened_again() {
 async fn what_was_acknowledged_survives_without_a_goodbye() {
     let (store, dir) = fresh().await;
     let known = furnished(&store).await;
-    // What a killed server leaves: the files as they are now, with whatever still stands in the log beside them.
+    // What a killed server leaves: the files as they are now, with the write-ahead log beside them.
     let copy = tempfile::tempdir().expect("a directory");
     for file in std::fs::read_dir(dir.path()).expect("listed").flatten() {
         std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
@@ -160,7 +161,7 @@ async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
     store.trash(session.no, Timestamp(5), crate::fixture::by("k")).await.expect("put there");
     while !store.forget_unshared(session.no).await.expect("gone") {}
     assert_eq!(found(WORD), 0, "what the fork does not share");
-    while !store.purge(session.no, Timestamp(10)).await.expect("buried") {}
+    while !store.purge(session.no, Timestamp(10)).await.expect("deleted") {}
     assert_eq!((found(WORD), found(NAME)), (0, 0));
 }
 
@@ -169,7 +170,7 @@ async fn raw(dir: &Path) -> sqlx::SqliteConnection {
     sqlx::SqliteConnection::connect_with(&options).await.expect("opened")
 }
 
-/// As servers before this one left it.
+/// In a database of an earlier version.
 #[tokio::test]
 async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() {
     let (store, dir) = fresh().await;
@@ -196,7 +197,7 @@ async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() 
     let scope = crate::fixture::all("t");
     let fork = store.find_session(&scope, &crate::fixture::id(fork)).await.expect("read").expect("there");
     assert_eq!(fork.parent, None);
-    let (_, tombstone) = store.tombstones().await.expect("read").pop().expect("one");
+    let tombstone = store.tombstones().await.expect("read").pop().expect("one").tombstone;
     assert_eq!((tombstone.session.as_str(), tombstone.epoch.0, tombstone.seq), ("gone", 1, 2));
     let again = NewSessionRow { epoch: ash_model::Epoch(2), at: Timestamp(6), ..new_session("gone") };
     store.create_session(again).await.expect("its id is free");

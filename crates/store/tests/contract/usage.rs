@@ -1,12 +1,25 @@
-//! What was used: with the event that says so, or not at all; whoever asks sees sums of what they may see.
+//! Usage: counted with the event that reports it, and summed within the caller's scope.
 
 use crate::fixture::{agent, all, append, by, lease, make, new_session, only, owner, said, step};
 use ash_model::{
     Fact, Incarnation, ResourceUsage, SessionRowId, SessionStatus, Timestamp, TokenUsage, TurnId,
     UsageIncrement, UsageTotal, WorkspaceId,
 };
-use ash_store::{AccessScope, NewSessionRow, SessionRow, Store, UsageGrouping, UsageQuery, UsageReportRow};
+use ash_store::{
+    AccessScope, IncarnationUsage, NewSessionRow, SessionResourceUsage, SessionRow, Store, UsageGrouping,
+    UsageQuery, UsageReportRow,
+};
 use uuid::Uuid;
+
+contract! {
+    a_step_counts_what_it_says_or_nothing
+    sums_contain_what_the_scope_may_see
+    sums_are_of_a_time
+    the_usage_of_a_deleted_session_stays_without_its_name
+    the_largest_numbers_can_be_summed
+    a_sandbox_that_reports_twice_is_counted_once
+    resources_are_told_by_session_within_the_scope
+}
 
 fn usage(input_tokens: u64) -> TokenUsage {
     TokenUsage { input_tokens, output_tokens: 1, cache_creation_tokens: 2, cache_read_tokens: 3 }
@@ -47,7 +60,7 @@ fn of(no: SessionRowId) -> UsageQuery {
     UsageQuery { session: Some(no), ..UsageQuery::default() }
 }
 
-pub(crate) async fn a_step_counts_what_it_says_or_nothing(store: &dyn Store) {
+async fn a_step_counts_what_it_says_or_nothing(store: &dyn Store) {
     let session = make(store, "s").await;
     assert_eq!(total(store, &all("t"), of(session.no)).await, UsageTotal::default());
     let turn = Some(TurnId::fresh());
@@ -56,7 +69,7 @@ pub(crate) async fn a_step_counts_what_it_says_or_nothing(store: &dyn Store) {
     let spent = total(store, &all("t"), of(session.no)).await;
     assert_eq!((spent.usage.input_tokens, spent.usage.cache_read_tokens), (18, 9));
     assert_eq!((spent.nano_usd, spent.rounds, spent.unpriced), (180, 3, false));
-    // One that does not follow the last one.
+    // A step that does not follow the last event.
     let refused = store.append(&lease(&session), step(session.no, 2, [used(turn, "m", 100)])).await;
     assert!(refused.is_err());
     assert_eq!(total(store, &all("t"), of(session.no)).await, spent);
@@ -77,7 +90,7 @@ async fn owned(store: &dyn Store, name: &str, of: &str, input: u64) -> SessionRo
     session
 }
 
-pub(crate) async fn sums_are_of_what_one_may_see(store: &dyn Store) {
+async fn sums_contain_what_the_scope_may_see(store: &dyn Store) {
     let (hers, _his) = (owned(store, "hers", "alice", 5).await, owned(store, "his", "bob", 70).await);
     let input = async |scope: &AccessScope, query| total(store, scope, query).await.usage.input_tokens;
     assert_eq!(input(&all("t"), UsageQuery::default()).await, 75);
@@ -94,7 +107,7 @@ pub(crate) async fn sums_are_of_what_one_may_see(store: &dyn Store) {
     }
 }
 
-pub(crate) async fn sums_are_of_a_time(store: &dyn Store) {
+async fn sums_are_of_a_time(store: &dyn Store) {
     let session = make(store, "s").await;
     const DAY: i64 = 86_400_000;
     let mut first = step(session.no, 2, [used(None, "m", 5)]);
@@ -114,25 +127,25 @@ pub(crate) async fn sums_are_of_a_time(store: &dyn Store) {
     assert_eq!(within(None, Some(Timestamp(DAY))).await, 5);
 }
 
-pub(crate) async fn what_a_forgotten_session_used_stays_without_its_name(store: &dyn Store) {
+async fn the_usage_of_a_deleted_session_stays_without_its_name(store: &dyn Store) {
     let session = owned(store, "gone", "alice", 5).await;
     let mut end = step(session.no, 3, [Fact::Ended]);
     end.summary.status = SessionStatus::Ended;
     append(store, &session, end).await;
     store.trash(session.no, Timestamp(5), by("k")).await.expect("put there");
-    while !store.purge(session.no, Timestamp(6)).await.expect("buried") {}
+    while !store.purge(session.no, Timestamp(6)).await.expect("deleted") {}
     let left = sums(store, &only("alice"), Some(UsageGrouping::Session), UsageQuery::default()).await;
     assert_eq!(
         left.iter().map(|sum| (sum.session.clone(), sum.spent.nano_usd)).collect::<Vec<_>>(),
         [(None, 50)]
     );
-    // Another one of its name begins with nothing.
+    // Another session of its name begins with nothing.
     let again = owned(store, "gone", "alice", 1).await;
     assert_eq!(total(store, &only("alice"), of(again.no)).await.nano_usd, 10);
 }
 
-/// Whoever lies in a sandbox spoils nobody's sums.
-pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
+/// A sandbox that reports any number does not break the sums of others.
+async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
     let session = make(store, "s").await;
     let most = Fact::Used(UsageIncrement {
         routed: false,
@@ -153,18 +166,19 @@ pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
     assert!(spent.usage.input_tokens > 1 << 50 && spent.nano_usd > 1 << 50, "{spent:?}");
 }
 
-pub(crate) async fn what_a_sandbox_took_is_told_twice_and_counted_once(store: &dyn Store) {
+async fn a_sandbox_that_reports_twice_is_counted_once(store: &dyn Store) {
     let (first, second) = (WorkspaceId::fresh(), WorkspaceId::fresh());
     let (one, another) = (Incarnation(Uuid::from_u128(1)), Incarnation(Uuid::from_u128(2)));
     let took = |cpu_ms, peak_memory, disk_bytes| ResourceUsage { cpu_ms, peak_memory, disk_bytes, files: 3 };
-    for (workspace, of) in [
-        (first, (one, took(100, 50, 7))),
-        (first, (one, took(100, 50, 7))),
-        (first, (one, took(90, 40, 7))),
-        (first, (another, took(10, 20, 5))),
-        (second, (one, took(1, 60, 1))),
+    for (workspace, incarnation, usage) in [
+        (first, one, took(100, 50, 7)),
+        (first, one, took(100, 50, 7)),
+        (first, one, took(90, 40, 7)),
+        (first, another, took(10, 20, 5)),
+        (second, one, took(1, 60, 1)),
     ] {
-        store.record_resource_usage(workspace, of, Timestamp(1)).await.expect("written");
+        let report = IncarnationUsage { workspace, incarnation, usage, at: Timestamp(1) };
+        store.record_resource_usage(report).await.expect("written");
     }
     assert_eq!(store.workspace_resource_usage(Some(first)).await.expect("read"), took(110, 50, 5));
     let all = ResourceUsage { files: 6, ..took(111, 60, 6) };
@@ -173,4 +187,24 @@ pub(crate) async fn what_a_sandbox_took_is_told_twice_and_counted_once(store: &d
         store.workspace_resource_usage(Some(WorkspaceId::fresh())).await.expect("read"),
         ResourceUsage::default()
     );
+}
+
+async fn resources_are_told_by_session_within_the_scope(store: &dyn Store) {
+    let (hers, his) = (owned(store, "hers", "alice", 5).await, owned(store, "his", "bob", 70).await);
+    let took = |cpu_ms| ResourceUsage { cpu_ms, peak_memory: 50, disk_bytes: 7, files: 3 };
+    for (session, cpu_ms) in [(&hers, 100), (&his, 20)] {
+        let (workspace, incarnation) = (session.workspace, Incarnation::fresh());
+        let report = IncarnationUsage { workspace, incarnation, usage: took(cpu_ms), at: Timestamp(1) };
+        store.record_resource_usage(report).await.expect("written");
+    }
+    let ids = [hers.id.clone(), his.id.clone()];
+    let own = store.resource_usage_by_session(&only("alice"), &ids).await.expect("read");
+    assert_eq!(own, [SessionResourceUsage { session: hers.id.clone(), usage: took(100) }]);
+    assert_eq!(store.resource_usage_by_session(&all("t"), &ids).await.expect("read").len(), 2);
+    let total = async |scope: &AccessScope, query| {
+        store.total_resource_usage(scope, &query).await.expect("read").cpu_ms
+    };
+    assert_eq!(total(&all("t"), UsageQuery::default()).await, 120);
+    assert_eq!(total(&all("t"), of(his.no)).await, 20);
+    assert_eq!(total(&only("alice"), of(his.no)).await, 0);
 }

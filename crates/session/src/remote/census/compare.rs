@@ -3,7 +3,9 @@
 use super::pack_graph::PackGraph;
 use ash_model::{AgentName, EventSeq, SessionId, SessionRowId};
 use ash_snapshot::Repo;
-use ash_store::{RemoteCheckpoint, RemoteRetraction, RemoteSession, RemoteState, RetractedLog};
+use ash_store::{
+    RemoteCheckpoint, RemoteRetraction, RemoteSession, RemoteState, RetractedAgent, RetractedLog,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// What a tenant has there. Objects that are shorter than what was sent are left out, but for packs.
@@ -41,7 +43,7 @@ impl TenantObjectListing {
     fn has_manifest(&self, session: &RemoteSession, checkpoint: &RemoteCheckpoint) -> bool {
         let Some(there) = self.manifests.get(&session.id) else { return false };
         // What a fork began with is in each of its manifests.
-        let is_first = session.base.is_some_and(|(_, base)| checkpoint.seq <= base);
+        let is_first = session.base.is_some_and(|base| checkpoint.seq <= base.seq);
         if is_first { !there.is_empty() } else { there.contains(&checkpoint.seq) }
     }
 
@@ -50,10 +52,10 @@ impl TenantObjectListing {
         let mut next = session.base;
         // No line of forks is longer than there are sessions.
         for _ in 0..=all.len() {
-            let Some((parent, base)) = next else { return true };
+            let Some(base) = next else { return true };
             // One that was purged has left its log to its forks.
-            let Some(parent) = all.get(&parent) else { return true };
-            if self.log(parent) < base {
+            let Some(parent) = all.get(&base.parent) else { return true };
+            if self.log(parent) < base.seq {
                 return false;
             }
             next = parent.base;
@@ -101,7 +103,7 @@ fn compare_agents(
         let told = listing.has_agent(&agent.name, agent.version, agent.changes);
         let whole = graph.as_mut().is_none_or(|graph| graph.is_restorable(&agent.tree));
         if !told || !whole {
-            retraction.agents.push((agent.name.clone(), agent.version));
+            retraction.agents.push(RetractedAgent { name: agent.name.clone(), version: agent.version });
         }
     }
 }
@@ -115,7 +117,8 @@ fn compare_sessions(
 ) {
     let all: HashMap<SessionRowId, &RemoteSession> =
         said.sessions.iter().map(|session| (session.no, session)).collect();
-    let agents: HashSet<(AgentName, u32)> = retraction.agents.iter().cloned().collect();
+    let agents: HashSet<(AgentName, u32)> =
+        retraction.agents.iter().map(|agent| (agent.name.clone(), agent.version)).collect();
     for session in &said.sessions {
         let log = listing.log(session);
         if log < session.seq {

@@ -3,7 +3,7 @@
 use super::*;
 use ash_model::{Timestamp, WorkspaceId};
 use ash_snapshot::DiskWriter;
-use ash_store::RemoteAgent;
+use ash_store::{ForkBase, RemoteAgent};
 use uuid::Uuid;
 
 fn session(no: i64, base: Option<(i64, EventSeq)>, seqs: &[EventSeq]) -> RemoteSession {
@@ -19,7 +19,7 @@ fn session(no: i64, base: Option<(i64, EventSeq)>, seqs: &[EventSeq]) -> RemoteS
         id: id(no),
         agent: agent(),
         version: 1,
-        base: base.map(|(parent, seq)| (SessionRowId(parent), seq)),
+        base: base.map(|(parent, seq)| ForkBase { parent: SessionRowId(parent), seq }),
         seq: seqs.last().copied().unwrap_or(0),
         checkpoints: checkpoints.collect(),
     }
@@ -82,7 +82,7 @@ fn a_session_goes_with_its_agent() {
     let found = compared(&one, &there);
     assert_eq!(
         (&found.agents[..], numbers(&found)),
-        (&[(agent(), 1)][..], vec![1]),
+        (&[RetractedAgent { name: agent(), version: 1 }][..], vec![1]),
         "its last change is gone"
     );
 }

@@ -1,15 +1,25 @@
-//! What is said to be in the object store can be taken back.
+//! What the object store should have, and that a belief can be corrected.
 
 use crate::{
     agents::new_agent,
     fixture::{agent, append, checkpoint, make, step, tenant},
+    replication::send_all_at,
 };
 use ash_model::{Fact, SessionStatus, Timestamp};
 use ash_store::{
-    PendingUpload, RemoteAgent, RemoteCheckpoint, RemoteRetraction, RetractedLog, SessionRow, Store,
+    RemoteAgent, RemoteCheckpoint, RemotePack, RemoteRetraction, RetractedAgent, RetractedLog, SessionRow,
+    Store,
 };
 
-/// A session with three checkpoints that rests, and everything of it sent.
+contract! {
+    the_remote_state_lists_everything_that_was_uploaded
+    what_is_retracted_is_pending_again
+    what_was_uploaded_meanwhile_is_not_retracted
+    missing_packs_are_forgotten_with_the_pack_and_with_the_object_store
+    packs_are_recorded_until_they_are_forgotten
+}
+
+/// A session with three checkpoints that rests, and everything of it uploaded.
 async fn sent(store: &dyn Store) -> SessionRow {
     store.set_remote("a").await.expect("set");
     store.deploy(new_agent("helper")).await.expect("deployed");
@@ -21,20 +31,8 @@ async fn sent(store: &dyn Store) -> SessionRow {
         saved.summary.status = SessionStatus::Paused;
         append(store, &session, saved).await;
     }
-    send_all(store, Timestamp(7)).await;
+    send_all_at(store, Timestamp(7)).await;
     session
-}
-
-async fn send_all(store: &dyn Store, at: Timestamp) {
-    for one in store.pending_uploads(100, &[]).await.expect("read") {
-        let seq = match &one {
-            PendingUpload::Agent(_) => 0,
-            PendingUpload::Checkpoint(_, checkpoint) => checkpoint.seq,
-            PendingUpload::Log(_, seq) => *seq,
-            PendingUpload::Tombstone(_, tombstone) => tombstone.seq,
-        };
-        store.mark_uploaded(&one, seq, at).await.expect("noted");
-    }
 }
 
 fn remote(session: &SessionRow, number: u64, sent_at: i64) -> RemoteCheckpoint {
@@ -48,13 +46,16 @@ fn remote(session: &SessionRow, number: u64, sent_at: i64) -> RemoteCheckpoint {
     }
 }
 
-async fn far_checkpoint(store: &dyn Store, session: &SessionRow) -> Option<u64> {
+async fn remote_checkpoint(store: &dyn Store, session: &SessionRow) -> Option<u64> {
     store.session(session.no).await.expect("read").expect("there").remote_checkpoint
 }
 
-pub(crate) async fn what_is_said_to_be_remote_is_listed(store: &dyn Store) {
+async fn the_remote_state_lists_everything_that_was_uploaded(store: &dyn Store) {
     let session = sent(store).await;
-    store.add_remote_packs(&session.tenant, &[("p".into(), 3)]).await.expect("noted");
+    store
+        .add_remote_packs(&session.tenant, &[RemotePack { pack: "p".into(), size: 3 }])
+        .await
+        .expect("noted");
     store.add_remote_object("tenants/t/sessions/s/1", 9).await.expect("noted");
     store.add_remote_object("tenants/t0/sessions/s/1", 9).await.expect("noted");
     store.add_remote_object("tenants/t/agents/a/1", 8).await.expect("noted");
@@ -70,34 +71,35 @@ pub(crate) async fn what_is_said_to_be_remote_is_listed(store: &dyn Store) {
     assert_eq!(store.remote_state(&tenant("other")).await.expect("read"), Default::default());
 }
 
-pub(crate) async fn what_is_taken_back_is_to_be_sent_again(store: &dyn Store) {
+async fn what_is_retracted_is_pending_again(store: &dyn Store) {
     let session = sent(store).await;
     let tenant = session.tenant.clone();
-    store.add_remote_packs(&tenant, &[("p".into(), 3), ("q".into(), 4)]).await.expect("noted");
+    let packs = [("p", 3), ("q", 4)].map(|(pack, size)| RemotePack { pack: pack.into(), size });
+    store.add_remote_packs(&tenant, &packs).await.expect("noted");
     let what = RemoteRetraction {
         packs: vec!["p".into()],
         missing: vec!["p".into()],
         checkpoints: vec![remote(&session, 2, 7), remote(&session, 3, 7)],
-        agents: vec![(agent("helper"), 1)],
+        agents: vec![RetractedAgent { name: agent("helper"), version: 1 }],
         logs: vec![RetractedLog { session: session.no, claimed_seq: 4, actual_seq: 2 }],
         ..RemoteRetraction::default()
     };
     store.retract(&tenant, what).await.expect("taken back");
-    assert_eq!(far_checkpoint(store, &session).await, Some(1), "the highest one that is left");
+    assert_eq!(remote_checkpoint(store, &session).await, Some(1), "the highest one that is left");
     assert_eq!(store.remote_packs(&tenant).await.expect("read"), [("q".to_owned(), 4)].into());
     assert_eq!(store.missing_packs(&tenant).await.expect("read"), ["p".to_owned()].into());
     let left = store.pending_uploads(100, &[]).await.expect("read");
     assert_eq!(left.len(), 3, "an agent and two checkpoints: {left:?}");
     assert_eq!(store.replication_lag().await.expect("read").checkpoints, 2);
     assert_eq!(store.remote_state(&tenant).await.expect("read").sessions[0].seq, 2);
-    store.add_remote_packs(&tenant, &[("p".into(), 3)]).await.expect("sent again");
+    store.add_remote_packs(&tenant, &[RemotePack { pack: "p".into(), size: 3 }]).await.expect("sent again");
     assert_eq!(store.missing_packs(&tenant).await.expect("read"), [].into(), "it is there");
-    send_all(store, Timestamp(8)).await;
-    assert_eq!(far_checkpoint(store, &session).await, Some(3));
+    send_all_at(store, Timestamp(8)).await;
+    assert_eq!(remote_checkpoint(store, &session).await, Some(3));
     assert_eq!(store.pending_uploads(100, &[]).await.expect("read"), []);
 }
 
-pub(crate) async fn what_was_sent_since_is_not_taken_back(store: &dyn Store) {
+async fn what_was_uploaded_meanwhile_is_not_retracted(store: &dyn Store) {
     let session = sent(store).await;
     let log = RetractedLog { session: session.no, claimed_seq: 3, actual_seq: 0 };
     let what = RemoteRetraction {
@@ -106,17 +108,17 @@ pub(crate) async fn what_was_sent_since_is_not_taken_back(store: &dyn Store) {
         ..RemoteRetraction::default()
     };
     store.retract(&session.tenant, what).await.expect("nothing to take back");
-    assert_eq!(far_checkpoint(store, &session).await, Some(3));
+    assert_eq!(remote_checkpoint(store, &session).await, Some(3));
     assert_eq!(store.remote_state(&session.tenant).await.expect("read").sessions[0].seq, 4);
-    // An older one that is sent again hides no newer one.
+    // An older checkpoint that is uploaded again does not replace a newer one.
     let what = RemoteRetraction { checkpoints: vec![remote(&session, 1, 7)], ..RemoteRetraction::default() };
     store.retract(&session.tenant, what).await.expect("taken back");
-    assert_eq!(far_checkpoint(store, &session).await, Some(3));
-    send_all(store, Timestamp(8)).await;
-    assert_eq!(far_checkpoint(store, &session).await, Some(3));
+    assert_eq!(remote_checkpoint(store, &session).await, Some(3));
+    send_all_at(store, Timestamp(8)).await;
+    assert_eq!(remote_checkpoint(store, &session).await, Some(3));
 }
 
-pub(crate) async fn what_is_missing_is_forgotten_with_its_pack_and_its_place(store: &dyn Store) {
+async fn missing_packs_are_forgotten_with_the_pack_and_with_the_object_store(store: &dyn Store) {
     let session = sent(store).await;
     let missing = async || store.missing_packs(&session.tenant).await.expect("read");
     let what = |missing: &[&str], not_missing: &[&str]| RemoteRetraction {
@@ -131,4 +133,12 @@ pub(crate) async fn what_is_missing_is_forgotten_with_its_pack_and_its_place(sto
     assert_eq!(missing().await, ["p".to_owned()].into());
     store.set_remote("another").await.expect("set");
     assert_eq!(missing().await, [].into());
+}
+
+async fn packs_are_recorded_until_they_are_forgotten(store: &dyn Store) {
+    let packs = ["p", "q"].map(|pack| RemotePack { pack: pack.into(), size: 2 });
+    store.add_remote_packs(&tenant("t"), &packs).await.expect("noted");
+    store.forget_remote_packs(&tenant("t"), &["p".into()]).await.expect("forgotten");
+    assert_eq!(store.remote_packs(&tenant("t")).await.expect("read"), [("q".to_owned(), 2)].into());
+    assert_eq!(store.remote_packs(&tenant("other")).await.expect("read"), [].into());
 }

@@ -1,8 +1,22 @@
-//! Reading the log: events and deltas as one line of places, a fork's begun by its parents'.
+//! Reading the log: events and deltas in one order, a fork's after its parents'.
 
 use crate::fixture::{append, delta, events, items, make, new_fork, places, said, step};
-use ash_model::{Event, EventSeq, Fact, LogCursor, SessionRowId};
-use ash_store::{EventQuery, LogItem, LogItemContent, SessionRow, Store};
+use ash_model::{Event, EventSeq, Fact, LogCursor, MessageOptions, SessionRowId, TurnId};
+use ash_store::{EventQuery, LogItem, LogItemContent, NumberedMessage, SessionRow, Store};
+
+contract! {
+    deltas_stand_between_the_events_they_came_between
+    pages_may_be_cut_anywhere
+    a_cursor_among_deltas_that_are_gone_goes_on_at_the_next_event
+    a_fork_begins_with_what_it_shares
+    a_fork_of_a_fork_shares_both
+    a_fork_may_leave_before_its_parent_began
+    a_fork_may_leave_exactly_where_its_parent_began
+    a_long_line_of_forks_reads_like_one_log
+    events_can_be_chosen_by_kind
+    a_page_of_huge_lines_may_be_short_but_is_never_empty
+    messages_are_numbered_over_the_whole_log
+}
 
 /// A log of `1 1.1 1.2 2 3 3.1 3.2 3.3 4`.
 async fn mixed(store: &dyn Store) -> SessionRow {
@@ -21,7 +35,7 @@ async fn mixed(store: &dyn Store) -> SessionRow {
 
 const MIXED: [&str; 9] = ["1", "1.1", "1.2", "2", "3", "3.1", "3.2", "3.3", "4"];
 
-pub(crate) async fn deltas_stand_between_the_events_they_came_between(store: &dyn Store) {
+async fn deltas_stand_between_the_events_they_came_between(store: &dyn Store) {
     let session = mixed(store).await;
     let all = items(store, session.no).await;
     assert_eq!(places(&all), MIXED);
@@ -29,7 +43,7 @@ pub(crate) async fn deltas_stand_between_the_events_they_came_between(store: &dy
     assert_eq!(all[4].content, LogItemContent::Event(said("b")));
 }
 
-pub(crate) async fn pages_may_be_cut_anywhere(store: &dyn Store) {
+async fn pages_may_be_cut_anywhere(store: &dyn Store) {
     let session = mixed(store).await;
     let all = items(store, session.no).await;
     for size in 1..=10 {
@@ -45,7 +59,7 @@ pub(crate) async fn pages_may_be_cut_anywhere(store: &dyn Store) {
     assert!(store.read_log(session.no, LogCursor::event(99), 10).await.expect("read").is_empty());
 }
 
-pub(crate) async fn a_cursor_among_deltas_that_are_gone_goes_on_at_the_next_event(store: &dyn Store) {
+async fn a_cursor_among_deltas_that_are_gone_goes_on_at_the_next_event(store: &dyn Store) {
     let session = mixed(store).await;
     for (gone, next) in
         [(LogCursor::delta(1, 9), "2"), (LogCursor::delta(2, 5), "3"), (LogCursor::delta(3, 7), "4")]
@@ -97,7 +111,7 @@ async fn authors(store: &dyn Store, no: SessionRowId) -> Vec<String> {
     events(store, no).await.iter().map(author).collect()
 }
 
-pub(crate) async fn a_fork_begins_with_what_it_shares(store: &dyn Store) {
+async fn a_fork_begins_with_what_it_shares(store: &dyn Store) {
     let parent = make(store, "p").await;
     talk(store, &parent, 4).await;
     let child = fork(store, "f", &parent, 3, 6).await;
@@ -112,7 +126,7 @@ pub(crate) async fn a_fork_begins_with_what_it_shares(store: &dyn Store) {
     assert_eq!(events(store, parent.no).await.len(), 9);
 }
 
-pub(crate) async fn a_fork_of_a_fork_shares_both(store: &dyn Store) {
+async fn a_fork_of_a_fork_shares_both(store: &dyn Store) {
     let parent = make(store, "p").await;
     talk(store, &parent, 3).await;
     let child = fork(store, "f", &parent, 2, 6).await;
@@ -122,11 +136,11 @@ pub(crate) async fn a_fork_of_a_fork_shares_both(store: &dyn Store) {
     every_page(store, grandchild.no).await;
 }
 
-pub(crate) async fn a_fork_may_leave_before_its_parent_began(store: &dyn Store) {
+async fn a_fork_may_leave_before_its_parent_began(store: &dyn Store) {
     let parent = make(store, "p").await;
     talk(store, &parent, 8).await;
     let child = fork(store, "f", &parent, 6, 9).await;
-    // Down the line at an event that the child itself only shares.
+    // Forked at an event that the child itself only shares.
     let grandchild = fork(store, "g", &child, 3, 5).await;
     assert_eq!(authors(store, grandchild.no).await, ["-", "p", "p", "-", "g"]);
     assert_eq!(places(&items(store, grandchild.no).await), ["1", "2", "2.1", "3", "4", "5", "5.1"]);
@@ -136,7 +150,7 @@ pub(crate) async fn a_fork_may_leave_before_its_parent_began(store: &dyn Store) 
     every_page(store, last.no).await;
 }
 
-pub(crate) async fn a_fork_may_leave_exactly_where_its_parent_began(store: &dyn Store) {
+async fn a_fork_may_leave_exactly_where_its_parent_began(store: &dyn Store) {
     let parent = make(store, "p").await;
     talk(store, &parent, 4).await;
     let child = fork(store, "f", &parent, 3, 5).await;
@@ -145,7 +159,7 @@ pub(crate) async fn a_fork_may_leave_exactly_where_its_parent_began(store: &dyn 
     every_page(store, grandchild.no).await;
 }
 
-pub(crate) async fn a_long_line_of_forks_reads_like_one_log(store: &dyn Store) {
+async fn a_long_line_of_forks_reads_like_one_log(store: &dyn Store) {
     let mut youngest = make(store, "s0").await;
     for n in 1..12 {
         let last = store.session(youngest.no).await.expect("read").expect("there").last_seq;
@@ -156,7 +170,7 @@ pub(crate) async fn a_long_line_of_forks_reads_like_one_log(store: &dyn Store) {
     every_page(store, youngest.no).await;
 }
 
-/// However a log is cut into pages, and wherever one begins, it is the same log.
+/// A log is the same, whatever the size of its pages and wherever they begin.
 async fn every_page(store: &dyn Store, no: SessionRowId) {
     let all = items(store, no).await;
     for size in 1..=all.len() as u32 + 1 {
@@ -179,7 +193,7 @@ async fn every_page(store: &dyn Store, no: SessionRowId) {
     }
 }
 
-pub(crate) async fn events_can_be_chosen_by_kind(store: &dyn Store) {
+async fn events_can_be_chosen_by_kind(store: &dyn Store) {
     let parent = make(store, "p").await;
     append(store, &parent, step(parent.no, 2, [said("a"), Fact::Paused, said("b"), Fact::Resuming])).await;
     let child = fork(store, "f", &parent, 5, 7).await;
@@ -197,7 +211,7 @@ pub(crate) async fn events_can_be_chosen_by_kind(store: &dyn Store) {
 }
 
 /// A page may end early so that it fits into memory; only an empty one is the end.
-pub(crate) async fn a_page_of_huge_lines_may_be_short_but_is_never_empty(store: &dyn Store) {
+async fn a_page_of_huge_lines_may_be_short_but_is_never_empty(store: &dyn Store) {
     let session = make(store, "s").await;
     let huge = "x".repeat(5 << 20);
     for seq in 2..=5 {
@@ -217,4 +231,29 @@ pub(crate) async fn a_page_of_huge_lines_may_be_short_but_is_never_empty(store: 
         seqs.extend(page.iter().map(|event| event.seq));
     }
     assert_eq!(seqs, [1, 2, 3, 4, 5]);
+}
+
+fn queued() -> Fact {
+    let (turn, content) = (TurnId::fresh(), serde_json::json!("hello"));
+    Fact::Queued { turn, content, options: MessageOptions::default(), lock: None }
+}
+
+async fn messages_are_numbered_over_the_whole_log(store: &dyn Store) {
+    let parent = make(store, "p").await;
+    let answer = || said(r#"{"type":"assistant"}"#);
+    append(store, &parent, step(parent.no, 2, [queued(), said(r#"{"type":"system"}"#), answer(), answer()]))
+        .await;
+    let child = store.create_session(new_fork("f", &parent, 4)).await.expect("made");
+    append(store, &child, step(child.no, 6, [queued(), Fact::Paused, answer()])).await;
+    let read = async |after, limit| {
+        let page = store.messages(child.no, after, limit).await.expect("read");
+        page.iter().map(|message| (message.ordinal, message.event.seq)).collect::<Vec<_>>()
+    };
+    let whole = [(1, 2), (2, 4), (3, 6), (4, 8)];
+    assert_eq!(read(0, 100).await, whole, "the parent's up to where the fork left");
+    assert_eq!(read(1, 2).await, whole[1..3]);
+    assert_eq!(read(4, 100).await, []);
+    let first = store.messages(child.no, 0, 1).await.expect("read").remove(0);
+    let event = events(store, child.no).await.remove(1);
+    assert_eq!(first, NumberedMessage { ordinal: 1, event });
 }

@@ -1,21 +1,122 @@
-//! Comparing with the object store: what is said to be there, and what of it is taken back.
+//! What the database believes an object store to have.
 
 use super::{
-    read::{parsed, unsigned},
-    write::number,
+    SqliteStore,
+    columns::{number, parsed, unsigned},
+    sessions::fork_base,
 };
-use crate::{RemoteAgent, RemoteCheckpoint, RemoteRetraction, RemoteSession, RemoteState, Result};
+use crate::{
+    RemoteAgent, RemoteCheckpoint, RemoteInventoryStore, RemotePack, RemoteRetraction, RemoteSession,
+    RemoteState, Result, RetractedAgent,
+};
 use ash_model::{AgentName, SessionId, SessionRowId, TenantId, Timestamp, WorkspaceId};
+use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-pub(super) async fn state(db: &SqlitePool, tenant: &TenantId) -> Result<RemoteState> {
-    // Packs first: a checkpoint is said to be there after its packs are.
-    let packs = super::replication::packs(db, tenant).await?;
-    let missing = missing(db, tenant).await?;
+#[async_trait]
+impl RemoteInventoryStore for SqliteStore {
+    async fn remote_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>> {
+        remote_packs(&self.readers, tenant).await
+    }
+
+    async fn add_remote_packs(&self, tenant: &TenantId, packs: &[RemotePack]) -> Result<()> {
+        let (tenant, packs) = (tenant.clone(), packs.to_vec());
+        self.writer.write(move |db| Box::pin(async move { add_packs(db, &tenant, &packs).await })).await
+    }
+
+    async fn forget_remote_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let (tenant, packs) = (tenant.clone(), serde_json::to_string(packs).expect("a list of strings"));
+        self.writer.write(move |db| Box::pin(async move { forget_packs(db, &tenant, &packs).await })).await
+    }
+
+    async fn missing_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
+        missing_packs(&self.readers, tenant).await
+    }
+
+    async fn add_remote_object(&self, key: &str, size: u64) -> Result<()> {
+        let key = key.to_owned();
+        self.writer.write(move |db| Box::pin(async move { add_object(db, &key, size).await })).await
+    }
+
+    async fn forget_remote_objects(&self, keys: &[String]) -> Result<()> {
+        let keys = serde_json::to_string(keys).expect("a list of strings");
+        self.writer.write(move |db| Box::pin(async move { forget_objects(db, &keys).await })).await
+    }
+
+    async fn remote_state(&self, tenant: &TenantId) -> Result<RemoteState> {
+        state(&self.readers, tenant).await
+    }
+
+    async fn retract(&self, tenant: &TenantId, what: RemoteRetraction) -> Result<()> {
+        let tenant = tenant.clone();
+        self.writer.write(move |db| Box::pin(async move { retract(db, &tenant, &what).await })).await
+    }
+}
+
+async fn remote_packs(db: &SqlitePool, tenant: &TenantId) -> Result<HashMap<String, u64>> {
+    let rows = query("SELECT pack, size FROM far_packs WHERE tenant = ?").bind(tenant.as_str());
+    let rows = rows.fetch_all(db).await?;
+    rows.iter().map(|row| Ok((row.try_get("pack")?, unsigned(row, "size")?))).collect()
+}
+
+async fn add_packs(db: &mut SqliteConnection, tenant: &TenantId, packs: &[RemotePack]) -> Result<()> {
+    for RemotePack { pack, size } in packs {
+        query(
+            "INSERT INTO far_packs (tenant, pack, size) VALUES (?1, ?2, ?3)
+             ON CONFLICT (tenant, pack) DO UPDATE SET size = ?3",
+        )
+        .bind(tenant.as_str())
+        .bind(pack)
+        .bind(number(*size)?)
+        .execute(&mut *db)
+        .await?;
+        query("DELETE FROM far_missing WHERE tenant = ? AND pack = ?")
+            .bind(tenant.as_str())
+            .bind(pack)
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn forget_packs(db: &mut SqliteConnection, tenant: &TenantId, packs: &str) -> Result<()> {
+    for sql in [
+        "DELETE FROM far_packs WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))",
+        "DELETE FROM far_missing WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))",
+    ] {
+        query(sql).bind(tenant.as_str()).bind(packs).execute(&mut *db).await?;
+    }
+    Ok(())
+}
+
+async fn missing_packs(db: &SqlitePool, tenant: &TenantId) -> Result<HashSet<String>> {
+    let rows = query("SELECT pack FROM far_missing WHERE tenant = ?").bind(tenant.as_str());
+    rows.fetch_all(db).await?.iter().map(|row| Ok(row.try_get("pack")?)).collect()
+}
+
+async fn add_object(db: &mut SqliteConnection, key: &str, size: u64) -> Result<()> {
+    query("INSERT INTO far_objects (key, size) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET size = ?2")
+        .bind(key)
+        .bind(number(size)?)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+async fn forget_objects(db: &mut SqliteConnection, keys: &str) -> Result<()> {
+    let done = query("DELETE FROM far_objects WHERE key IN (SELECT value FROM json_each(?))");
+    done.bind(keys).execute(db).await?;
+    Ok(())
+}
+
+async fn state(db: &SqlitePool, tenant: &TenantId) -> Result<RemoteState> {
+    // Packs are read first: they are recorded before the checkpoints that need them.
+    let packs = remote_packs(db, tenant).await?;
+    let missing = missing_packs(db, tenant).await?;
     let agents = agents(db, tenant).await?;
     let sessions = sessions(db, tenant).await?;
-    // A zero comes right after a slash.
+    // All keys under the prefix: a zero is the next character after a slash.
     let objects = query("SELECT key, size FROM far_objects WHERE key >= ? AND key < ?");
     let objects = objects.bind(format!("tenants/{tenant}/")).bind(format!("tenants/{tenant}0"));
     let objects = objects.fetch_all(db).await?;
@@ -29,11 +130,6 @@ pub(super) async fn state(db: &SqlitePool, tenant: &TenantId) -> Result<RemoteSt
     let waiting = waiting.bind(tenant.as_str()).fetch_all(db).await?;
     let waiting = waiting.iter().map(|row| Ok(row.try_get("tree")?)).collect::<Result<_>>()?;
     Ok(RemoteState { packs, missing, objects, agents, sessions, waiting })
-}
-
-pub(super) async fn missing(db: &SqlitePool, tenant: &TenantId) -> Result<HashSet<String>> {
-    let rows = query("SELECT pack FROM far_missing WHERE tenant = ?").bind(tenant.as_str());
-    rows.fetch_all(db).await?.iter().map(|row| Ok(row.try_get("pack")?)).collect()
 }
 
 async fn agents(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<RemoteAgent>> {
@@ -59,14 +155,12 @@ async fn sessions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<RemoteSessio
          WHERE tenant = ? AND trashed_at IS NULL AND (far_seq > 0 OR far_checkpoint IS NOT NULL) ORDER BY n",
     );
     let session = |row: &SqliteRow| -> Result<RemoteSession> {
-        let base: Option<i64> = row.try_get("base_session")?;
-        let base_seq = unsigned(row, "base_seq")?;
         Ok(RemoteSession {
             no: SessionRowId(row.try_get("n")?),
             id: parsed(row, "id", |text| SessionId::parse(text).ok())?,
             agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
             version: row.try_get("version")?,
-            base: base.map(|parent| (SessionRowId(parent), base_seq)),
+            base: fork_base(row)?,
             seq: unsigned(row, "far_seq")?,
             checkpoints: Vec::new(),
         })
@@ -93,26 +187,7 @@ async fn sessions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<RemoteSessio
     Ok(sessions)
 }
 
-pub(super) async fn add_object(db: &mut SqliteConnection, key: &str, size: u64) -> Result<()> {
-    query("INSERT INTO far_objects (key, size) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET size = ?2")
-        .bind(key)
-        .bind(number(size)?)
-        .execute(db)
-        .await?;
-    Ok(())
-}
-
-pub(super) async fn forget_objects(db: &mut SqliteConnection, keys: &str) -> Result<()> {
-    let done = query("DELETE FROM far_objects WHERE key IN (SELECT value FROM json_each(?))");
-    done.bind(keys).execute(db).await?;
-    Ok(())
-}
-
-pub(super) async fn retract(
-    db: &mut SqliteConnection,
-    tenant: &TenantId,
-    what: &RemoteRetraction,
-) -> Result<()> {
+async fn retract(db: &mut SqliteConnection, tenant: &TenantId, what: &RemoteRetraction) -> Result<()> {
     for pack in &what.packs {
         change(db, "DELETE FROM far_packs WHERE tenant = ? AND pack = ?", tenant, pack).await?;
     }
@@ -122,7 +197,7 @@ pub(super) async fn retract(
     for pack in &what.not_missing {
         change(db, "DELETE FROM far_missing WHERE tenant = ? AND pack = ?", tenant, pack).await?;
     }
-    for (name, version) in &what.agents {
+    for RetractedAgent { name, version } in &what.agents {
         query(
             "UPDATE agent_versions SET far_at = NULL
              WHERE version = ?1 AND agent = (SELECT n FROM agents WHERE tenant = ?2 AND name = ?3)",
@@ -156,7 +231,7 @@ async fn change(db: &mut SqliteConnection, sql: &'static str, tenant: &TenantId,
     Ok(())
 }
 
-/// Unless they were sent again since.
+/// A checkpoint that was uploaded again meanwhile stays: its upload time has changed.
 async fn retract_checkpoints(db: &mut SqliteConnection, checkpoints: &[RemoteCheckpoint]) -> Result<()> {
     let mut workspaces = BTreeSet::new();
     for checkpoint in checkpoints {
