@@ -1,7 +1,6 @@
 //! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
 
 use crate::{
-    api_keys,
     config::{HostResources, SandboxSetting, ServerConfig},
     data_dir, database, docker_engine,
     edge::{self, AllowedHosts, BodySpooler, FailedAuthThrottle, HttpServer, KeyStreamLimiter},
@@ -10,13 +9,16 @@ use crate::{
     metrics::ServerMetrics,
     required_walls, routes,
 };
-use ash_model::{SessionRowId, TenantId, Timestamp};
+use ash_model::{Quotas, SessionRowId, TenantId, Timestamp};
 use ash_sandbox::{BubblewrapBackend, DockerBackend, SandboxBackend, UnconfinedBackend};
 use ash_session::{
-    ClaimConflict, Claimant, ClaudeProgram, ClockReading, KeyedMutex, RemoteRestoreReport, RepairMode,
-    ReplicatedSession, Replicator, ServiceSettings, Services, Sessions, TrustedClock, UidPool,
+    AgentServices, Agents, ApiKeyDerivationKey, ApiKeyServices, Audit, Backends, ClaimConflict, Claimant,
+    ClaudeProgram, ClockReading, IdempotencyKeys, KeyedMutex, Keys, OperatorPolicy, RemoteRestoreReport,
+    RepairMode, ReplicatedSession, Replicator, Repositories, RepositorySettings, ServerStatus,
+    ServerTroubles, ServiceSettings, Services, Sessions, TrustedClock, UidPool, Usage, WallClock, Workspaces,
 };
-use ash_store::{RepairStore, RetentionStore, SealingKey, SqliteStore};
+use ash_store::{RepairStore, ReplicationStore, SealingKey, SqliteStore, Store};
+use axum::{Router, extract::FromRef};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use secrecy::SecretString;
 use std::{
@@ -37,6 +39,15 @@ use tokio::{
 #[derive(Clone)]
 pub(crate) struct AppState {
     pub(crate) sessions: Sessions,
+    pub(crate) agents: Agents,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) usage: Usage,
+    pub(crate) keys: Keys,
+    pub(crate) audit: Audit,
+    pub(crate) idempotency: IdempotencyKeys,
+    pub(crate) status: ServerStatus,
+    pub(crate) policy: OperatorPolicy,
+    pub(crate) quotas: Quotas,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) api_key: Option<SecretString>,
     pub(crate) internal_secret: Option<SecretString>,
@@ -59,14 +70,34 @@ pub(crate) struct AppState {
     /// Held by each message with an Idempotency-Key until it is accepted or refused: who sends the same key meanwhile finds
     /// out what became of the first.
     pub(crate) idempotency_locks: Arc<KeyedMutex<(SessionRowId, String)>>,
-    /// A tenant's keys and agents are counted, made and changed one after the other.
-    pub(crate) tenant_quota_locks: Arc<KeyedMutex<TenantId>>,
-    pub(crate) key_derivation: api_keys::ApiKeyDerivationKey,
     pub(crate) retention: ash_session::SessionTtlRules,
     pub(crate) limit_enforcement: LimitEnforcement,
-    /// Who makes containers, if anybody does.
-    pub(crate) engine: Option<DockerBackend>,
 }
+
+/// The server as it was put together: what handlers have, and what only runs beside them.
+struct BuiltServer {
+    app: AppState,
+    services: Arc<Services>,
+    replicator: Option<Arc<Replicator>>,
+    /// Who makes containers, if anybody does.
+    engine: Option<DockerBackend>,
+    /// This server's name, which moves with the data directory.
+    node: String,
+    address: SocketAddr,
+}
+
+/// A handler that needs one facade alone takes that one.
+macro_rules! facades {
+    ($($field:ident: $facade:ty),*) => {
+        $(impl FromRef<AppState> for $facade {
+            fn from_ref(app: &AppState) -> $facade {
+                app.$field.clone()
+            }
+        })*
+    };
+}
+
+facades! { sessions: Sessions, agents: Agents, workspaces: Workspaces }
 
 /// A reason not to start, or not to go on; the words are for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +132,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     let _lock = lock(&data)?;
     let full = Arc::default();
     let store = open_store(&data, &full).await?;
-    let (app, address) = build_app_state(&config, &data, (store.clone(), full)).await?;
+    let BuiltServer { app, services, replicator, engine, node, address } =
+        build_server(&config, &data, (store.clone(), full)).await?;
     let listener = TcpListener::bind((config.host, config.port))
         .await
         .map_err(|error| ServerError(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
@@ -110,28 +142,37 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     let woken = app.sessions.start().await?;
     write_server_info(&data, address, &config, woken)?;
     tokio::spawn(compare_witnesses(app.sessions.clone()));
-    tokio::spawn(prune_deltas_forever(app.sessions.clone(), store.clone()));
-    if let Some(far) = app.sessions.rooms().replicator.clone() {
-        let rooms = app.sessions.rooms().clone();
+    tokio::spawn(prune_deltas_forever(app.sessions.clone()));
+    if let Some(far) = replicator.clone() {
+        let rooms = services.clone();
         let (checking, checked) = (far.clone(), rooms.clone());
         tokio::spawn(async move { far.send_for_ever(&rooms).await });
         if let Some(every) = Some(config.remote_check_every).filter(|every| !every.is_zero()) {
             tokio::spawn(async move { checking.check_for_ever(&checked, every).await });
         }
     }
-    let conflict = claim_bucket(&app, &config, address);
+    let claimant = Claimant {
+        holder: node,
+        host: hostname(),
+        url: format!("http://{address}"),
+        every: config.remote_claim_every,
+        take_over: config.take_over,
+    };
+    let conflict = claim_bucket(&services, replicator.clone(), claimant);
     if !config.gc_every.is_zero() {
         tokio::spawn(run_gc_forever(app.sessions.clone(), config.gc_every, config.retention_policy()));
     }
     tokio::spawn(apply_retention_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
     tokio::spawn(watch_memory(app.sessions.clone()));
-    if let Some(docker) = app.engine.clone() {
-        tokio::spawn(docker_engine::watch_engine(app.sessions.clone(), docker));
+    if let Some(docker) = engine {
+        tokio::spawn(docker_engine::watch_engine(app.status.clone(), docker));
     }
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.retention_policy()));
     tokio::spawn(edge::trim_memory_forever());
     let edge = HttpServer::new(config.max_connections, config.client_timeout, open_files);
-    let ended = serve_until_signal((listener, edge), &app, config.stop_grace, conflict).await;
+    let leaving = LeavingServer { sessions: app.sessions.clone(), services, replicator };
+    let router = routes::router(app);
+    let ended = serve_until_signal((listener, edge), router, (leaving, config.stop_grace), conflict).await;
     close(&store, &data).await;
     fs::remove_file(data.join("server.json")).ok();
     ended
@@ -139,21 +180,14 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
 
 /// In the background: the port is open meanwhile. The answer comes if another server has the bucket and is alive.
 fn claim_bucket(
-    app: &AppState,
-    config: &ServerConfig,
-    address: SocketAddr,
+    services: &Arc<Services>,
+    replicator: Option<Arc<Replicator>>,
+    claimant: Claimant,
 ) -> oneshot::Receiver<ClaimConflict> {
     let (lost, conflict) = oneshot::channel();
-    let rooms = app.sessions.rooms().clone();
-    let claimant = Claimant {
-        holder: rooms.settings.node.clone(),
-        host: hostname(),
-        url: format!("http://{address}"),
-        every: config.remote_claim_every,
-        take_over: config.take_over,
-    };
+    let rooms = services.clone();
     tokio::spawn(async move {
-        match rooms.replicator.clone() {
+        match replicator {
             Some(far) => lost.send(far.keep_claim(&rooms, claimant).await).is_ok(),
             None => std::future::pending().await,
         }
@@ -177,11 +211,10 @@ pub async fn restore(
     // Nothing runs meanwhile.
     let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
     let config = ServerConfig { sandbox, walls_required, ..config.clone() };
-    let (app, _) = build_app_state(&config, &data, (store.clone(), full)).await?;
-    let rooms = app.sessions.rooms();
-    let far = rooms.replicator.clone().ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
-    rooms.store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
-    let returned = far.bring_back_all(rooms, lazily, tell).await?;
+    let built = build_server(&config, &data, (store.clone(), full)).await?;
+    let far = built.replicator.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
+    store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    let returned = far.bring_back_all(&built.services, lazily, tell).await?;
     close(&store, &data).await;
     Ok(returned)
 }
@@ -213,10 +246,9 @@ pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairRepo
     // Nothing runs meanwhile.
     let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
     let config = ServerConfig { sandbox, walls_required, ..config.clone() };
-    let (app, _) = build_app_state(&config, &data, (store.clone(), full)).await?;
-    let rooms = app.sessions.rooms();
-    if let Some(far) = &rooms.replicator {
-        rooms.store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    let BuiltServer { app, replicator, .. } = build_server(&config, &data, (store.clone(), full)).await?;
+    if let Some(far) = &replicator {
+        store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
     }
     let (sessions, orphans) = app.sessions.repair(how).await?;
     let kept = match how {
@@ -257,11 +289,11 @@ pub async fn list_remote_sessions(config: &ServerConfig) -> Result<Vec<Replicate
 }
 
 /// `full`: what the store sets when its disk is.
-async fn build_app_state(
+async fn build_server(
     config: &ServerConfig,
     data: &Path,
     (store, full): (Arc<SqliteStore>, Arc<AtomicBool>),
-) -> Result<(AppState, SocketAddr), ServerError> {
+) -> Result<BuiltServer, ServerError> {
     let groups =
         tokio::task::spawn_blocking(ash_sandbox::groups).await.unwrap_or(ash_sandbox::CgroupSupport::None);
     required_walls::check(config, groups).map_err(ServerError)?;
@@ -286,10 +318,8 @@ async fn build_app_state(
         max_wait: config.max_wait,
         idle_timeout: config.idle_timeout,
         checkpoint_every: config.checkpoint_every,
-        keys: config.snapshot_keys(),
         claude: config.claude_program().map(ClaudeProgram::new),
         egress: config.egress(),
-        remote_cache_bytes: config.snapshot_cache_mb.saturating_mul(1 << 20),
         min_free: config.min_free_mb.saturating_mul(1 << 20),
         durability: config.durability,
         remote_timeout: config.remote_timeout,
@@ -307,8 +337,18 @@ async fn build_app_state(
     // As root, every workspace gets a uid of its own; anybody else has only their own.
     let is_root = rustix::process::geteuid().is_root() && config.sandbox != SandboxSetting::None;
     let uids = UidPool::new(is_root.then(|| config.sandbox_uids.0.clone()));
+    let (store, clock): (Arc<dyn Store>, WallClock) = (store, Timestamp::now);
+    let idempotency = IdempotencyKeys::new(store.clone(), clock);
+    let derivation = ApiKeyDerivationKey::of(&data.join("seal.key"))?;
+    let keys = Keys::new(ApiKeyServices {
+        store: store.clone(),
+        clock,
+        idempotency: idempotency.clone(),
+        quotas: config.quotas,
+        derivation,
+    });
     if config.api_key().is_none() {
-        api_keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
+        keys.bootstrap(&data.join("initial-api-key")).await?;
     }
     let bucket = config.bucket().map_err(|error| ServerError(error.to_string()))?;
     if bucket.is_none() && config.durability == ash_model::Durability::Remote {
@@ -318,14 +358,52 @@ async fn build_app_state(
     }
     let bytes_per_second =
         (config.remote_mbit > 0).then_some(config.remote_mbit.saturating_mul(1_000_000) / 8);
-    let far = bucket.map(|bucket| Arc::new(Replicator::new(bucket, bytes_per_second)));
-    let clock = TrustedClock::open(data.join("clock.json"), &settings.boot, ClockReading::now);
-    let rooms = Services::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now))
-        .with_replicator(far)
-        .noticing_full(full.clone())
-        .with_trusted_clock(Arc::new(clock));
+    let replicator = bucket.map(|bucket| Arc::new(Replicator::new(bucket, bytes_per_second)));
+    let repositories = RepositorySettings {
+        dir: settings.repo_dir.clone(),
+        keys: config.snapshot_keys(),
+        remote_cache_bytes: config.snapshot_cache_mb.saturating_mul(1 << 20),
+    };
+    let repositories = Arc::new(Repositories::new(repositories, replicator.clone(), full.clone()));
+    let troubles = Arc::new(ServerTroubles::default());
+    let trusted_clock = TrustedClock::open(data.join("clock.json"), &settings.boot, ClockReading::now);
+    let policy = OperatorPolicy::new(&settings);
+    let node = settings.node.clone();
+    let backends = Backends {
+        store: store.clone(),
+        sandbox: backend,
+        uids,
+        observer: metrics.clone(),
+        repositories: repositories.clone(),
+        replicator: replicator.clone(),
+        troubles: troubles.clone(),
+        clock,
+        trusted_clock: Arc::new(trusted_clock),
+        disk_full: full.clone(),
+    };
+    let services = Arc::new(Services::new(backends, settings));
+    let sessions = Sessions::new(services.clone());
+    let audit = Audit::new(store.clone(), clock);
+    let agents = Agents::new(AgentServices {
+        store: store.clone(),
+        repositories,
+        audit: audit.clone(),
+        idempotency: idempotency.clone(),
+        quotas: config.quotas,
+        policy: policy.clone(),
+        sessions: sessions.clone(),
+    });
     let app = AppState {
-        sessions: Sessions::new(rooms),
+        agents,
+        workspaces: Workspaces::new(store.clone(), sessions.clone()),
+        usage: Usage::new(store.clone()),
+        keys,
+        audit,
+        idempotency,
+        status: ServerStatus::new(store, clock, troubles, replicator.clone()),
+        sessions,
+        policy,
+        quotas: config.quotas,
         metrics,
         api_key: config.api_key(),
         internal_secret: config.internal_secret(),
@@ -341,14 +419,12 @@ async fn build_app_state(
         byok_policy: config.own_providers,
         options_locks: Arc::default(),
         idempotency_locks: Arc::default(),
-        tenant_quota_locks: Arc::default(),
         agent_dirs: config.agent_dirs(),
-        key_derivation: api_keys::ApiKeyDerivationKey::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
         limit_enforcement: enforced,
-        engine,
     };
-    Ok((app, SocketAddr::new(config.host, config.port)))
+    let address = SocketAddr::new(config.host, config.port);
+    Ok(BuiltServer { app, services, replicator, engine, node, address })
 }
 
 /// What a server that was killed left of uploads. Nobody else is here: the data directory is locked.
@@ -410,13 +486,29 @@ async fn select_backend(config: &ServerConfig, data: &Path) -> Result<SelectedBa
     }
 }
 
+/// What a server does before it goes.
+struct LeavingServer {
+    sessions: Sessions,
+    services: Arc<Services>,
+    replicator: Option<Arc<Replicator>>,
+}
+
+impl LeavingServer {
+    async fn stop(&self, grace: Duration) {
+        self.sessions.shut_down(grace).await;
+        self.services.drain_replication(SHUTDOWN_UPLOAD_TIMEOUT).await;
+        if let Some(far) = &self.replicator {
+            far.release_claim().await;
+        }
+    }
+}
+
 async fn serve_until_signal(
     (listener, edge): (TcpListener, HttpServer),
-    app: &AppState,
-    grace: Duration,
+    router: Router,
+    (leaving, grace): (LeavingServer, Duration),
     conflict: oneshot::Receiver<ClaimConflict>,
 ) -> Result<(), ServerError> {
-    let router = routes::router(app.clone());
     let serving = tokio::spawn(edge.serve(listener, router));
     let stop = tokio::select! {
         stop = wait_for_signal() => stop?,
@@ -435,15 +527,8 @@ async fn serve_until_signal(
         "stopping: running turns get {} s, then every sandbox is captured and ended",
         grace.as_secs()
     );
-    let stopping = async {
-        app.sessions.shut_down(grace).await;
-        app.sessions.rooms().drain_replication(SHUTDOWN_UPLOAD_TIMEOUT).await;
-        if let Some(far) = &app.sessions.rooms().replicator {
-            far.release_claim().await;
-        }
-    };
     tokio::select! {
-        () = stopping => tracing::info!("stopped"),
+        () = leaving.stop(grace) => tracing::info!("stopped"),
         _ = wait_for_signal() => tracing::warn!("stopped at once; sandboxes keep running, and the next server takes them over"),
     }
     serving.abort();
@@ -477,12 +562,11 @@ async fn compare_witnesses(sessions: Sessions) {
     sessions.check_database().await;
 }
 
-async fn prune_deltas_forever(sessions: Sessions, store: Arc<dyn RetentionStore>) {
+async fn prune_deltas_forever(sessions: Sessions) {
     let mut hours = tokio::time::interval(Duration::from_secs(3600));
     loop {
         hours.tick().await;
-        let before = ash_session::earlier_by(sessions.rooms().retention_clock(), DELTA_RETENTION);
-        if let Err(error) = store.prune(before).await {
+        if let Err(error) = sessions.prune_deltas(DELTA_RETENTION).await {
             tracing::warn!(%error, "old deltas could not be deleted");
         }
     }
@@ -559,7 +643,7 @@ async fn apply_retention_forever(
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        sessions.rooms().store_trusted_time();
+        sessions.store_trusted_time();
         if let Err(error) = sessions.apply_session_ttl(&retention).await {
             tracing::warn!(%error, "retention rules could not be evaluated");
         }
@@ -656,6 +740,11 @@ fn hostname() -> String {
 }
 
 impl AppState {
+    /// By the wall clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.sessions.now()
+    }
+
     /// Where a person on this machine finds the key, without saying where exactly to anybody else.
     pub(crate) fn key_hint(&self) -> &'static str {
         match self.api_key {

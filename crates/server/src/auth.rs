@@ -2,9 +2,7 @@
 //! place where a request gets what it may see.
 
 use crate::{
-    api_keys,
     app::AppState,
-    audit,
     edge::{PeerAddresses, ReservedConnection, StreamPermit, TooManyStreams},
     problem::{ApiProblem, ApiResult},
 };
@@ -179,10 +177,10 @@ pub(crate) async fn caller_of_key(
 }
 
 async fn find_caller(app: &AppState, key: &str) -> ApiResult<Option<Caller>> {
-    if app.api_key.as_ref().is_some_and(|own| api_keys::constant_time_eq(own.expose_secret(), key)) {
+    if app.api_key.as_ref().is_some_and(|own| ash_session::constant_time_eq(own.expose_secret(), key)) {
         return Ok(Some(Caller(AccessScope::all(&TenantId::main()), ApiKeyId(ENV_KEY_ID.to_owned()))));
     }
-    let key = app.sessions.rooms().store.key(&api_keys::hash_key(key)).await?;
+    let key = app.keys.find(key).await?;
     Ok(key.map(|key| Caller(AccessScope { tenant: key.tenant, owner: key.owner }, ApiKeyId(key.id))))
 }
 
@@ -199,7 +197,7 @@ async fn internal_caller(
     let error = "Unauthorized — invalid or missing internal secret";
     let unauthorized = ApiProblem::new(FailureKind::Unauthorized, "unauthorized", error);
     match bearer(headers) {
-        Ok(given) if api_keys::constant_time_eq(secret.expose_secret(), given) => {
+        Ok(given) if ash_session::constant_time_eq(secret.expose_secret(), given) => {
             Ok(Caller(AccessScope::all(&TenantId::main()), ApiKeyId(INTERNAL_KEY_ID.to_owned())))
         }
         Ok(_) => Err(throttle_failure(app, peer, unauthorized).await),
@@ -213,7 +211,7 @@ async fn throttle_failure(app: &AppState, peer: Option<PeerAddresses>, problem: 
     let verdict = app.auth_throttle.record_failure(address, Instant::now());
     if let Some(times) = verdict.report {
         tracing::warn!(%address, times, "requests with a wrong key");
-        audit::record_refused_key(app, address, times).await;
+        app.audit.record_refused_key(address, times).await;
     }
     if !verdict.is_throttled {
         return problem;

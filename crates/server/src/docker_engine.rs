@@ -3,7 +3,7 @@
 
 use crate::config::ServerConfig;
 use ash_sandbox::{DockerBackend, Error};
-use ash_session::Sessions;
+use ash_session::ServerStatus;
 use std::{path::PathBuf, time::Duration};
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -38,26 +38,25 @@ async fn prepare(docker: &DockerBackend) -> Result<(), Error> {
 }
 
 /// Says when the engine goes and when it is back.
-pub(crate) async fn watch_engine(sessions: Sessions, docker: DockerBackend) {
+pub(crate) async fn watch_engine(status: ServerStatus, docker: DockerBackend) {
     let mut rounds = tokio::time::interval(LOOK_EVERY);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // Also where it was there at the start: it may have come between that look and this one.
     let mut away = true;
     loop {
         rounds.tick().await;
-        let (troubles, now) = (&sessions.rooms().troubles, sessions.rooms().clock());
         match docker.ping().await {
             Err(error) => {
                 away = true;
-                troubles.set(UNREACHABLE, format!("No sandbox can be started: {error}"), now);
+                status.set_trouble(UNREACHABLE, format!("No sandbox can be started: {error}"));
             }
             Ok(()) if away => match prepare(&docker).await {
                 Ok(()) => {
                     away = false;
-                    troubles.clear(UNREACHABLE);
-                    troubles.clear(UNUSABLE);
+                    status.clear_trouble(UNREACHABLE);
+                    status.clear_trouble(UNUSABLE);
                 }
-                Err(error) => troubles.set(UNUSABLE, format!("No sandbox can be started: {error}"), now),
+                Err(error) => status.set_trouble(UNUSABLE, format!("No sandbox can be started: {error}")),
             },
             Ok(()) => {}
         }

@@ -1,10 +1,8 @@
 //! THE DOOR: the Ash REST API over HTTP. Takes requests apart, calls `ash_session`, answers.
 //! `routes.rs` is the API as a table; `app.rs` alone picks backends.
 
-mod api_keys;
 mod app;
 mod archive;
-mod audit;
 mod auth;
 mod config;
 mod data_dir;

@@ -155,6 +155,10 @@ pub enum Error {
         "The server has only {0} MB of memory left, so no sandbox is begun; end or stop a session, or lower ASH_MIN_MEMORY_MB"
     )]
     LittleMemory(u64),
+    #[error("This Idempotency-Key was used for a different request; use a new one")]
+    IdempotencyKeyReused,
+    #[error("The key that this Idempotency-Key made is gone; use a new one to make another")]
+    ApiKeyGone,
     #[error(transparent)]
     Store(#[from] ash_store::Error),
     #[error(transparent)]
@@ -214,6 +218,7 @@ fn kind_of(code: &str) -> FailureKind {
         | "user_namespaces_refused"
         | "walls_required"
         | "no_object_store"
+        | "idempotency_key_reused"
         | "checkpoint_damaged" => FailureKind::Unprocessable,
         // Another caller wanted something else: nothing failed.
         "session_paused"
@@ -234,6 +239,7 @@ fn kind_of(code: &str) -> FailureKind {
         | "workspace_of_another_agent"
         | "checkpoint_of_another"
         | "session_unrepaired"
+        | "key_gone"
         | "session_exists" => FailureKind::Conflict,
         "session_ended" | "checkpoint_removed" => FailureKind::Gone,
         "session_not_found"
@@ -297,6 +303,7 @@ impl Error {
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_)
             | Error::Unrepaired(_)
+            | Error::ApiKeyGone
             | Error::PurgedHere { .. } => FailureKind::Conflict,
             Error::Refused(CommandRefusal::NoSuchPermission) => FailureKind::NotFound,
             Error::Refused(CommandRefusal::AnswersMissing | CommandRefusal::NotAQuestion)
@@ -324,6 +331,7 @@ impl Error {
             | Error::Setup(_)
             | Error::UserNamespaces
             | Error::Unlimited(_)
+            | Error::IdempotencyKeyReused
             | Error::NoBucket => FailureKind::Unprocessable,
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
                 FailureKind::Unavailable
@@ -415,6 +423,8 @@ impl Error {
             | Error::Moved
             | Error::Distrusted => "try_again",
             Error::Stopped | Error::Store(ash_store::Error::Closed) => "server_stopped",
+            Error::IdempotencyKeyReused => "idempotency_key_reused",
+            Error::ApiKeyGone => "key_gone",
             Error::Store(_) => "store_failed",
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
             Error::Far(_) => "object_store_damaged",
@@ -589,13 +599,15 @@ mod tests {
             Error::Distrusted,
             Error::Moved,
             Error::Gone,
+            Error::IdempotencyKeyReused,
+            Error::ApiKeyGone,
         ];
         let of_others = refused.into_iter().map(Error::from).chain(store.into_iter().map(Error::from));
         let of_others = of_others.chain(snapshot.into_iter().map(Error::from));
         of_others.chain(sandbox.into_iter().map(Error::from)).chain(own).collect()
     }
 
-    const VARIANTS: usize = 57;
+    const VARIANTS: usize = 59;
 
     /// A new variant gets the next number here, and an example in `errors`.
     fn number(error: &Error) -> usize {
@@ -657,6 +669,8 @@ mod tests {
             Error::Moved => 54,
             Error::Gone => 55,
             Error::Stopped => 56,
+            Error::IdempotencyKeyReused => 57,
+            Error::ApiKeyGone => 58,
         }
     }
 

@@ -1,12 +1,71 @@
 //! Workspaces with a name, which sessions share.
 
 use crate::{Error, Result, Sessions, blocking};
-use ash_model::{AgentName, SessionStatus, Slug, WorkspaceId};
-use ash_store::{AccessScope, AuditActor, NewWorkspaceRow, WorkspaceRow, WorkspaceSession};
+use ash_model::{AgentName, SessionStatus, Slug, Timestamp, WorkspaceId};
+use ash_store::{
+    AccessScope, AuditActor, Checkpoint, NewWorkspaceRow, SessionRow, Store, WorkspaceRow, WorkspaceSession,
+};
+use std::sync::Arc;
+
+/// The workspaces with a name, of all tenants.
+#[derive(Clone)]
+pub struct Workspaces {
+    store: Arc<dyn Store>,
+    /// They share the workspaces, and leave one before it is deleted.
+    sessions: Sessions,
+}
+
+impl Workspaces {
+    pub fn new(store: Arc<dyn Store>, sessions: Sessions) -> Workspaces {
+        Workspaces { store, sessions }
+    }
+
+    /// By the wall clock.
+    pub fn now(&self) -> Timestamp {
+        self.sessions.now()
+    }
+
+    /// It may be there already, but it is one agent's, and one owner's.
+    pub async fn make(&self, scope: &AccessScope, slug: &Slug, agent: &AgentName) -> Result<WorkspaceRow> {
+        self.sessions.make_workspace(scope, slug, agent).await
+    }
+
+    pub async fn list(&self, scope: &AccessScope) -> Result<Vec<WorkspaceRow>> {
+        Ok(self.store.workspaces(scope).await?)
+    }
+
+    pub async fn find(&self, scope: &AccessScope, slug: &Slug) -> Result<WorkspaceRow> {
+        let found = self.store.find_workspace(scope, slug).await?;
+        found.ok_or_else(|| Error::NoSuchWorkspace(slug.clone()))
+    }
+
+    /// The sessions that share it, those that have ended included.
+    pub async fn sessions_in(&self, workspace: &WorkspaceRow) -> Result<Vec<SessionRow>> {
+        let mut sessions = Vec::new();
+        for WorkspaceSession { no, .. } in self.store.workspace_sessions(workspace.id).await? {
+            sessions.push(self.sessions.get(no).await?);
+        }
+        Ok(sessions)
+    }
+
+    /// Newest first.
+    pub async fn checkpoints(
+        &self,
+        workspace: &WorkspaceRow,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Checkpoint>> {
+        Ok(self.store.checkpoints(workspace.id, before, limit).await?)
+    }
+
+    pub async fn delete(&self, workspace: &WorkspaceRow, by: AuditActor) -> Result<()> {
+        self.sessions.delete_workspace(workspace, by).await
+    }
+}
 
 impl Sessions {
     /// It may be there already, but it is one agent's, and one owner's.
-    pub async fn make_workspace(
+    pub(crate) async fn make_workspace(
         &self,
         AccessScope { tenant, owner }: &AccessScope,
         slug: &Slug,
@@ -26,13 +85,8 @@ impl Sessions {
         Ok(rooms.store.make_workspace(new).await?)
     }
 
-    pub async fn workspace(&self, scope: &AccessScope, slug: &Slug) -> Result<WorkspaceRow> {
-        let found = self.rooms().store.find_workspace(scope, slug).await?;
-        found.ok_or_else(|| Error::NoSuchWorkspace(slug.clone()))
-    }
-
     /// The sandbox first, then the data, then the name: whoever dies on the way goes on with the next start.
-    pub async fn delete_workspace(&self, workspace: &WorkspaceRow, by: AuditActor) -> Result<()> {
+    pub(crate) async fn delete_workspace(&self, workspace: &WorkspaceRow, by: AuditActor) -> Result<()> {
         let rooms = self.rooms();
         ash_failpoint::reach_async("delete.asked").await;
         rooms.store.begin_deleting(workspace.id, rooms.clock(), by).await?;

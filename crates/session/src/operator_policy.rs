@@ -1,13 +1,38 @@
 //! What agents and sessions do not get, whatever they ask for: the operator's word is the last one.
 
 use crate::{
-    Error, Result, resource_limits,
+    Error, Result,
     services::{ServiceSettings, Services},
 };
-use ash_model::{ResourceLimits, SandboxRequirements};
-use ash_sandbox::{ShimHello, UserNamespacePolicy, WallKind};
+use ash_model::{BadResourceLimits, ResourceLimits, SandboxRequirements};
+use ash_sandbox::{RequiredWalls, ShimHello, UserNamespacePolicy, WallKind};
 
-impl Services {
+/// The settings that bound what others may ask for.
+#[derive(Debug, Clone)]
+pub struct OperatorPolicy {
+    limits: ResourceLimits,
+    max_limits: ResourceLimits,
+    user_namespaces: bool,
+    required: RequiredWalls,
+}
+
+/// Who asks for limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitsRequester {
+    Operator,
+    Tenant,
+}
+
+impl OperatorPolicy {
+    pub fn new(settings: &ServiceSettings) -> OperatorPolicy {
+        OperatorPolicy {
+            limits: settings.limits,
+            max_limits: settings.max_limits,
+            user_namespaces: settings.user_namespaces,
+            required: settings.required.clone(),
+        }
+    }
+
     /// Whether an agent may have what it needs, with the limits that it and its session ask for.
     pub fn permits(
         &self,
@@ -15,14 +40,49 @@ impl Services {
         session: Option<ResourceLimits>,
         agent: Option<ResourceLimits>,
     ) -> Result<()> {
-        if needs.user_namespaces && !self.settings.user_namespaces {
+        if needs.user_namespaces && !self.user_namespaces {
             return Err(Error::UserNamespaces);
         }
-        let bounds = resource_limits::merged(self, session, agent);
-        match without_limit(&bounds).filter(|_| self.settings.required.has(WallKind::Limits)) {
+        let limits = self.limits_in_force(session, agent);
+        match without_limit(&limits).filter(|_| self.required.has(WallKind::Limits)) {
             Some(name) => Err(Error::Unlimited(name)),
             None => Ok(()),
         }
+    }
+
+    /// Whether `asked` is within the most that this requester may ask for. For a tenant that is the defaults, where the
+    /// operator sets no other maximum.
+    pub fn check_max_limits(
+        &self,
+        requester: LimitsRequester,
+        asked: ResourceLimits,
+    ) -> std::result::Result<(), BadResourceLimits> {
+        asked.check_within(match requester {
+            LimitsRequester::Operator => self.max_limits,
+            LimitsRequester::Tenant => self.max_limits.with_fallback(self.limits),
+        })
+    }
+
+    /// Precedence: session, then agent, then server; never above the server's maximum.
+    pub(crate) fn limits_in_force(
+        &self,
+        session: Option<ResourceLimits>,
+        agent: Option<ResourceLimits>,
+    ) -> ResourceLimits {
+        let asked = session.unwrap_or_default().with_fallback(agent.unwrap_or_default());
+        asked.with_fallback(self.limits).capped_by(self.max_limits)
+    }
+}
+
+impl Services {
+    /// Whether an agent may have what it needs, with the limits that it and its session ask for.
+    pub(crate) fn permits(
+        &self,
+        needs: &SandboxRequirements,
+        session: Option<ResourceLimits>,
+        agent: Option<ResourceLimits>,
+    ) -> Result<()> {
+        self.policy.permits(needs, session, agent)
     }
 }
 
@@ -35,7 +95,7 @@ impl ServiceSettings {
 }
 
 /// Which of those that the kernel holds there is none for.
-fn without_limit(bounds: &ResourceLimits) -> Option<&'static str> {
-    let held = [("memoryMb", bounds.memory_mb), ("maxProcesses", bounds.max_processes)];
+fn without_limit(limits: &ResourceLimits) -> Option<&'static str> {
+    let held = [("memoryMb", limits.memory_mb), ("maxProcesses", limits.max_processes)];
     held.into_iter().find(|(_, number)| number.is_none()).map(|(name, _)| name)
 }

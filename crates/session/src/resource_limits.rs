@@ -16,19 +16,18 @@ use std::{
 
 const MIB: u64 = 1 << 20;
 
-/// What the session says, else its agent, else the server, and never more than the server allows.
+/// As `OperatorPolicy::limits_in_force`.
 pub(crate) fn merged(
     rooms: &Services,
     session: Option<ResourceLimits>,
     agent: Option<ResourceLimits>,
 ) -> ResourceLimits {
-    let said = session.unwrap_or_default().with_fallback(agent.unwrap_or_default());
-    said.with_fallback(rooms.settings.limits).capped_by(rooms.settings.max_limits)
+    rooms.policy.limits_in_force(session, agent)
 }
 
 impl Services {
     /// What is in force for a session.
-    pub async fn bounds(&self, session: &SessionRow) -> Result<ResourceLimits> {
+    pub(crate) async fn bounds(&self, session: &SessionRow) -> Result<ResourceLimits> {
         let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
         Ok(merged(self, session.options.limits, version.and_then(|version| version.limits)))
     }

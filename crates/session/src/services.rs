@@ -3,12 +3,13 @@
 use crate::{
     ClaudeProgram, Error, Replicator, Result, ServerTroubles,
     client_credentials::ClientCredentials,
-    encryption_keys,
     follower::SessionBells,
     live_directory::{LiveDirectory, UidPool},
     machine::SessionProfile,
+    operator_policy::OperatorPolicy,
     pool::SandboxPool,
     queued_messages::QueuedMessageLedger,
+    repositories::Repositories,
     trusted_clock::TrustedClock,
     witness::WitnessCache,
     workspace::Workspace,
@@ -23,7 +24,7 @@ use ash_sandbox::{
     EgressPolicy, RequiredWalls, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec,
     UserNamespacePolicy,
 };
-use ash_snapshot::{DiskWriter, Repo, RepoLock, RepoLockMode};
+use ash_snapshot::Repo;
 use ash_store::{AgentVersion, SessionRow, Store};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -81,12 +82,8 @@ pub struct ServiceSettings {
     pub idle_timeout: Duration,
     /// How long a turn runs before it is captured on its way; zero: it never is.
     pub checkpoint_every: Duration,
-    /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
-    pub keys: Option<PathBuf>,
     /// Where Claude Code's program is, if it is here.
     pub claude: Option<ClaudeProgram>,
-    /// How many bytes of packs that are far are kept for each tenant.
-    pub remote_cache_bytes: u64,
     /// With fewer bytes on the disk nothing new is begun.
     pub min_free: u64,
     /// When a turn is done.
@@ -109,7 +106,7 @@ pub struct ServiceSettings {
 
 impl ServiceSettings {
     /// The most that anybody but the operator may ask for: the defaults, where the operator sets no other.
-    pub fn tenant_limits(&self) -> ResourceLimits {
+    pub(crate) fn tenant_limits(&self) -> ResourceLimits {
         self.max_limits.with_fallback(self.limits)
     }
 
@@ -129,7 +126,7 @@ impl ServiceSettings {
     }
 
     /// The version of a runtime's program, if there is one and it tells; an error if it is too old.
-    pub async fn supported(&self, runtime: AgentRuntime) -> Result<Option<ClaudeVersion>> {
+    pub(crate) async fn supported(&self, runtime: AgentRuntime) -> Result<Option<ClaudeVersion>> {
         match (runtime, &self.claude) {
             (AgentRuntime::Claude, Some(program)) => program.supported().await,
             (AgentRuntime::Claude, None) | (AgentRuntime::Builtin, _) => Ok(None),
@@ -199,13 +196,35 @@ impl TouchedOptions {
     pub(crate) const ALL: TouchedOptions = TouchedOptions { service: true, limits: true, dollars: true };
 }
 
+/// The wall clock. Tests may have another one.
+pub type WallClock = fn() -> Timestamp;
+
+/// What the server is put together from. Only the place that starts the server knows which kinds they are.
+pub struct Backends {
+    pub store: Arc<dyn Store>,
+    pub sandbox: Arc<dyn SandboxBackend>,
+    pub uids: UidPool,
+    pub observer: Arc<dyn SessionObserver>,
+    pub repositories: Arc<Repositories>,
+    /// Where everything is sent, if anywhere.
+    pub replicator: Option<Arc<Replicator>>,
+    /// What is wrong with the server as a whole.
+    pub troubles: Arc<ServerTroubles>,
+    pub clock: WallClock,
+    /// For rules by age.
+    pub trusted_clock: Arc<TrustedClock>,
+    /// Set when a write of the store, a repository or a session fails for want of space.
+    pub disk_full: Arc<AtomicBool>,
+}
+
 /// What every session works with.
 pub struct Services {
-    pub store: Arc<dyn Store>,
-    pub backend: Arc<dyn SandboxBackend>,
-    pub uids: UidPool,
-    pub watch: Arc<dyn SessionObserver>,
-    pub settings: ServiceSettings,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) backend: Arc<dyn SandboxBackend>,
+    pub(crate) uids: UidPool,
+    pub(crate) watch: Arc<dyn SessionObserver>,
+    pub(crate) settings: ServiceSettings,
+    pub(crate) policy: OperatorPolicy,
     /// Tells what sandboxes touched, where the kernel lets us know.
     pub(crate) tracker: Option<ash_snapshot::FilesystemWatch>,
     pub(crate) client_credentials: ClientCredentials,
@@ -219,16 +238,12 @@ pub struct Services {
     pub(crate) witnesses: WitnessCache,
     /// Workspaces whose sessions somebody looks after.
     commons: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
-    repos: Mutex<HashMap<TenantId, (Arc<Repo>, RepoLock)>>,
-    /// Where everything is sent, if anywhere.
-    pub replicator: Option<Arc<Replicator>>,
-    /// What is wrong with the server as a whole.
-    pub troubles: ServerTroubles,
-    now: fn() -> Timestamp,
-    /// Set when a write of the store, a repository or a session fails for want of space.
+    repositories: Arc<Repositories>,
+    pub(crate) replicator: Option<Arc<Replicator>>,
+    pub(crate) troubles: Arc<ServerTroubles>,
+    now: WallClock,
     pub(crate) full: Arc<AtomicBool>,
-    /// For rules by age; without it the wall clock is believed.
-    trusted: Option<Arc<TrustedClock>>,
+    trusted: Arc<TrustedClock>,
 }
 
 /// How many sandboxes are made at the same time: more only makes all of them late.
@@ -244,21 +259,17 @@ const MAX_CONCURRENT_DISK_WALKS: usize = 2;
 const CLOCK_JUMPED: &str = "clock_jumped";
 
 impl Services {
-    pub fn new(
-        store: Arc<dyn Store>,
-        backend: Arc<dyn SandboxBackend>,
-        watch: Arc<dyn SessionObserver>,
-        (uids, settings, now): (UidPool, ServiceSettings, fn() -> Timestamp),
-    ) -> Services {
+    pub fn new(backends: Backends, settings: ServiceSettings) -> Services {
         let pool = SandboxPool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
         let tracker = ash_snapshot::FilesystemWatch::start(&settings.live_dir)
             .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
             .ok();
         Services {
-            store,
-            backend,
-            uids,
-            watch,
+            store: backends.store,
+            backend: backends.sandbox,
+            uids: backends.uids,
+            watch: backends.observer,
+            policy: OperatorPolicy::new(&settings),
             settings,
             tracker,
             client_credentials: ClientCredentials::default(),
@@ -271,25 +282,13 @@ impl Services {
             queued: QueuedMessageLedger::default(),
             witnesses: WitnessCache::default(),
             commons: Mutex::default(),
-            repos: Mutex::default(),
-            replicator: None,
-            troubles: ServerTroubles::default(),
-            now,
-            full: Arc::default(),
-            trusted: None,
+            repositories: backends.repositories,
+            replicator: backends.replicator,
+            troubles: backends.troubles,
+            now: backends.clock,
+            full: backends.disk_full,
+            trusted: backends.trusted_clock,
         }
-    }
-
-    /// With an object store.
-    #[must_use]
-    pub fn with_replicator(self, far: Option<Arc<Replicator>>) -> Services {
-        Services { replicator: far, ..self }
-    }
-
-    /// With what the store sets when its disk is full.
-    #[must_use]
-    pub fn noticing_full(self, full: Arc<AtomicBool>) -> Services {
-        Services { full, ..self }
     }
 
     /// Remembers that the disk is full, if that is what went wrong.
@@ -299,32 +298,20 @@ impl Services {
         }
     }
 
-    /// With a clock for rules by age that does not believe every jump.
-    #[must_use]
-    pub fn with_trusted_clock(self, clock: Arc<TrustedClock>) -> Services {
-        Services { trusted: Some(clock), ..self }
-    }
-
     /// Something is there to be sent.
-    pub fn notify_replicator(&self) {
+    pub(crate) fn notify_replicator(&self) {
         if let Some(far) = &self.replicator {
             far.notify();
         }
     }
 
-    pub fn clock(&self) -> Timestamp {
+    pub(crate) fn clock(&self) -> Timestamp {
         (self.now)()
     }
 
-    /// How far the wall clock has jumped, as long as it is not trusted again.
-    pub fn clock_jumped(&self) -> Option<Duration> {
-        self.trusted.as_ref()?.jumped()
-    }
-
     /// Writes down which time is trusted, for the next server.
-    pub fn store_trusted_time(&self) {
-        let Some(trusted) = &self.trusted else { return };
-        match trusted.jumped() {
+    pub(crate) fn store_trusted_time(&self) {
+        match self.trusted.jumped() {
             Some(by) => {
                 let hours = by.as_secs() / 3600;
                 let error = format!(
@@ -335,34 +322,19 @@ impl Services {
             }
             None => self.troubles.clear(CLOCK_JUMPED),
         }
-        if let Err(error) = trusted.store() {
+        if let Err(error) = self.trusted.store() {
             tracing::warn!(%error, "the trusted time could not be written down");
         }
     }
 
     /// The time by which things are old enough to go. Never written down: what happens now has the wall clock's time.
-    pub fn retention_clock(&self) -> Timestamp {
-        self.trusted.as_ref().map_or_else(|| self.clock(), |trusted| trusted.now())
+    pub(crate) fn retention_clock(&self) -> Timestamp {
+        self.trusted.now()
     }
 
-    /// A tenant's repository: its sessions and agents share packs, other tenants never see them.
-    pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
-        let mut repos = self.repos.lock().expect("nobody panics while holding it");
-        if let Some((repo, _)) = repos.get(tenant) {
-            return Ok(repo.clone());
-        }
-        let dir = self.settings.repo_dir.join(tenant.as_str());
-        let key = encryption_keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
-        let repo = Repo::open_with(&dir, key, DiskWriter::default().reporting_full(self.full.clone()))?;
-        let repo = match &self.replicator {
-            Some(far) => repo.with_remote(far.packs(tenant), self.settings.remote_cache_bytes)?,
-            None => repo,
-        };
-        let repo = Arc::new(repo);
-        // As long as we are at work here nobody else collects.
-        let locked = Repo::lock(&dir, RepoLockMode::Shared)?;
-        repos.insert(tenant.clone(), (repo.clone(), locked));
-        Ok(repo)
+    /// A tenant's repository.
+    pub(crate) fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
+        self.repositories.repo(tenant)
     }
 
     /// What the sessions of a workspace share, as long as one of them is looked after.

@@ -2,8 +2,8 @@
 //! is left alone; who went, when and by which rule is in the audit.
 
 use crate::{CommandRefusal, Error, Result, Sessions, mailbox::ActorMessage};
-use ash_model::{SessionStatus, Timestamp};
-use ash_store::{AuditActor, EndDisposition, SessionRow};
+use ash_model::{OwnerId, SessionStatus, Timestamp};
+use ash_store::{AccessScope, AuditActor, EndDisposition, SessionFilter, SessionRow};
 use std::time::Duration;
 
 /// The rule by which a session goes that has a time to live of its own.
@@ -20,6 +20,16 @@ pub struct SessionTtlRule {
 /// The rules of a server, as they are written: `ended:7d=purge,paused:90d=end`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionTtlRules(pub Vec<SessionTtlRule>);
+
+/// Which sessions a caller wants to be rid of, and how.
+#[derive(Debug, Clone)]
+pub struct PruneRule {
+    /// For so long nobody has used them.
+    pub unused: Duration,
+    pub status: Option<SessionStatus>,
+    pub owner: Option<OwnerId>,
+    pub fate: EndDisposition,
+}
 
 impl std::fmt::Display for SessionTtlRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -95,6 +105,16 @@ pub struct ExpiringSession {
 }
 
 impl Sessions {
+    /// Forgets what nobody needs any more after so long: deltas, and idempotency keys.
+    pub async fn prune_deltas(&self, kept: Duration) -> Result<u64> {
+        Ok(self.rooms().store.prune(earlier_by(self.rooms().retention_clock(), kept)).await?)
+    }
+
+    /// Writes down which time is trusted, for the next server.
+    pub fn store_trusted_time(&self) {
+        self.rooms().store_trusted_time();
+    }
+
     /// What would go now, of all tenants, by time to live and by rules.
     pub async fn expiring_sessions(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
         let (store, now) = (&self.rooms().store, self.rooms().retention_clock());
@@ -142,8 +162,45 @@ impl Sessions {
         Ok(gone)
     }
 
+    /// Sessions within the scope that nobody has used for so long, and that nobody is at work in.
+    pub async fn prunable_sessions(&self, scope: &AccessScope, rule: &PruneRule) -> Result<Vec<SessionRow>> {
+        let older = Some(earlier_by(self.rooms().retention_clock(), rule.unused));
+        let filter = SessionFilter {
+            status: rule.status,
+            owner: rule.owner.clone(),
+            older,
+            ..SessionFilter::default()
+        };
+        let found = self.list(scope, &filter).await?.sessions;
+        let now = self.now();
+        let goes = |session: &SessionRow| {
+            let SessionRow { summary, .. } = session;
+            let over = summary.status == SessionStatus::Ended;
+            let at_work =
+                summary.open_turns > 0 || summary.lock.as_ref().is_some_and(|lock| lock.is_held(now));
+            is_at_rest(summary.status) && if over { rule.fate == EndDisposition::Purge } else { !at_work }
+        };
+        Ok(found.into_iter().filter(goes).collect())
+    }
+
+    /// Lets go of them. Answers which went: somebody may have come back to one meanwhile.
+    pub async fn prune(
+        &self,
+        scope: &AccessScope,
+        rule: &PruneRule,
+        by: &AuditActor,
+    ) -> Result<Vec<SessionRow>> {
+        let mut gone = Vec::new();
+        for session in self.prunable_sessions(scope, rule).await? {
+            if self.expire(&session, rule.unused, (by.clone(), rule.fate)).await? {
+                gone.push(session);
+            }
+        }
+        Ok(gone)
+    }
+
     /// Ends a session that nobody has used for so long. False: somebody has, and it stays.
-    pub async fn expire(
+    async fn expire(
         &self,
         session: &SessionRow,
         unused: Duration,

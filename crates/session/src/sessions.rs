@@ -2,6 +2,7 @@
 
 mod create;
 mod free_space;
+mod read;
 mod recovery;
 mod registry;
 mod writes;
@@ -16,7 +17,7 @@ use crate::{
 };
 use ash_model::{
     BusyPolicy, LogCursor, MessageOptions, Receipt, SessionId, SessionLock, SessionMetadata, SessionRowId,
-    SessionStatus, TenantId, TurnId, WorkspaceId,
+    SessionStatus, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_store::{AccessScope, AuditActor, EndDisposition, SessionRow};
 use std::{
@@ -62,9 +63,9 @@ pub struct PromptSpec {
 }
 
 impl Sessions {
-    pub fn new(rooms: Services) -> Sessions {
+    pub fn new(rooms: Arc<Services>) -> Sessions {
         Sessions {
-            rooms: Arc::new(rooms),
+            rooms,
             respawning: Arc::default(),
             stopping: Arc::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
@@ -73,8 +74,13 @@ impl Sessions {
         }
     }
 
-    pub fn rooms(&self) -> &Arc<Services> {
+    pub(crate) fn rooms(&self) -> &Arc<Services> {
         &self.rooms
+    }
+
+    /// By the wall clock.
+    pub fn now(&self) -> Timestamp {
+        self.rooms.clock()
     }
 
     /// Room for a sandbox, unless the workspace has one.
@@ -330,6 +336,11 @@ impl Sessions {
 
     pub async fn counts(&self) -> PoolCounts {
         self.rooms.pool.counts().await
+    }
+
+    /// How many sandboxes may be alive.
+    pub fn max_sandboxes(&self) -> usize {
+        self.rooms.settings.max_sandboxes
     }
 
     /// How many wait for a place.

@@ -11,21 +11,19 @@ use super::{
 use crate::{
     app::AppState,
     archive::{ArchiveError, ArchiveLimits, UploadValidator},
-    audit,
     auth::{Caller, TenantAdmin},
     edge::{self, PeerAddresses},
     field_coercion,
-    idempotency::{self, claim_idempotency_key},
+    idempotency::idempotent_request,
     problem::{ApiProblem, ApiResult},
     shapes,
 };
 use ash_model::{
     AgentName, AgentRuntime, Image, ModelProvider, ResourceLimits, SandboxRequirements, TenantId,
 };
-use ash_snapshot::{
-    CaptureGuard, CaptureRequest, CaptureRoot, Folder, LinkPolicy, RelPath, Repo, SnapshotErrorKind,
-};
-use ash_store::{AgentRow, AuditAction, DeployIdempotencyKey, NewAgentVersion};
+use ash_session::{AgentChange, Agents, CapturedAgentFiles};
+use ash_snapshot::{Folder, LinkPolicy, RelPath, SnapshotErrorKind};
+use ash_store::{AgentRow, NewAgentVersion};
 use axum::{
     Extension, Json,
     extract::State,
@@ -160,19 +158,25 @@ pub(super) async fn deploy(
     check_schema_max_chars("systemPrompt", system_prompt.as_deref(), MAX_SYSTEM_PROMPT_CHARS)?;
     let env = env.map(parse_environment).transpose()?;
     let origin = path.unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
-    let repo = app.sessions.rooms().repo(caller.tenant())?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
-    let for_work = name.clone();
-    let (tree, manifest, scripts, _under_way) = blocking(move || match folder {
-        Some(folder) => folder.capture(&repo),
-        None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
+    let (agents, tenant, for_work) = (app.agents.clone(), caller.tenant().clone(), name.clone());
+    let deployed = blocking(move || {
+        let capture = |folder: &Folder| capture_agent(&agents, &tenant, folder);
+        match folder {
+            Some(folder) => folder.capture(capture),
+            None => {
+                let upload = AgentUpload { files: files.unwrap_or_default(), system_prompt };
+                from_upload(&scratch, &for_work, upload, capture)
+            }
+        }
     })
     .await?;
     drop(memory);
+    let DeployedFolder { files, manifest, scripts } = deployed;
     let new = NewAgentVersion {
         tenant: caller.tenant().clone(),
-        name: name.clone(),
-        tree,
+        name,
+        tree: files.tree,
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
         provider: manifest.provider,
         limits: manifest.limits()?,
@@ -181,35 +185,15 @@ pub(super) async fn deploy(
         origin: origin.display().to_string(),
         env,
         claim: None,
-        at: app.sessions.rooms().clock(),
+        at: app.now(),
     };
     // What the operator asks for beyond it is cut when it is used.
     if !caller.is_operator() {
-        limits::check_operator_limits(&app, &caller, new.limits)?;
+        limits::check_operator_limits(&app.policy, &caller, new.limits)?;
     }
-    app.sessions.rooms().permits(&new.needs, None, new.limits)?;
-    // One that is not installed may come later; one that is too old would only fail later.
-    app.sessions.rooms().settings.supported(new.runtime).await?;
-    let _alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
-    // A version that its key has made is answered, and no other one made.
-    let used = idempotency::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?;
-    let is_again = used.is_some_and(|resource| resource.contains('@'));
-    if !is_again {
-        quotas::agent(&app, caller.tenant(), &name, &new.needs).await?;
-    }
-    // After everything that refuses: a deploy that was refused leaves no key behind.
-    let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.summary.hash), name.to_string())
-            .await?;
-    let claim = claim.key.map(|key| DeployIdempotencyKey { route: ROUTE.to_owned(), key });
-    if !is_again {
-        audit::record_for_agent(&app, &caller, &name, (AuditAction::Deployed, None)).await?;
-        let variables = new.env.as_ref().map(|env| env.0.keys().cloned().collect());
-        audit::record_config_change(&app, &caller, audit::Changed::Agent(&name), (Vec::new(), variables))
-            .await?;
-    }
-    let agent = app.sessions.rooms().store.deploy(NewAgentVersion { claim, ..new }).await?;
-    app.sessions.prewarm(caller.tenant(), &agent).await?;
+    let request = idempotent_request(&caller, &headers, (ROUTE, &body.summary.hash))?;
+    let agent = app.agents.deploy(new, &caller.audit_actor(), request.as_ref()).await?;
+    drop(files.under_way);
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
 }
 
@@ -259,7 +243,10 @@ impl AgentFolder {
         }
     }
 
-    fn capture(self, repo: &Repo) -> ApiResult<CapturedAgent> {
+    fn capture(
+        self,
+        capture: impl FnOnce(&Folder) -> ApiResult<DeployedFolder>,
+    ) -> ApiResult<DeployedFolder> {
         let AgentFolder(folder) = self;
         if ![CLAUDE_MD, "AGENTS.md", "ash.toml"].iter().any(|name| has(&folder, name)) {
             return Err(ApiProblem::invalid(
@@ -267,7 +254,7 @@ impl AgentFolder {
                 "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)",
             ));
         }
-        capture_agent(repo, &folder)
+        capture(&folder)
     }
 }
 
@@ -278,23 +265,30 @@ struct AgentScripts {
     startup: bool,
 }
 
-/// The tree is kept from collections until its row is there.
-type CapturedAgent = (String, AgentManifest, AgentScripts, CaptureGuard);
+/// What is known of a folder that is deployed.
+struct DeployedFolder {
+    files: CapturedAgentFiles,
+    manifest: AgentManifest,
+    scripts: AgentScripts,
+}
 
 fn has(folder: &Folder, name: &str) -> bool {
     RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, LinkPolicy::Inside).is_ok())
 }
 
-type AgentUpload = (Vec<AgentFileUpload>, Option<String>);
+struct AgentUpload {
+    files: Vec<AgentFileUpload>,
+    system_prompt: Option<String>,
+}
 
 fn from_upload(
-    repo: &Repo,
     scratch: &std::path::Path,
     name: &AgentName,
-    files: AgentUpload,
-) -> ApiResult<CapturedAgent> {
+    upload: AgentUpload,
+    capture: impl FnOnce(&Folder) -> ApiResult<DeployedFolder>,
+) -> ApiResult<DeployedFolder> {
     std::fs::create_dir(scratch).map_err(ApiProblem::internal)?;
-    let taken = write_agent_files(scratch, name, files).and_then(|folder| capture_agent(repo, &folder));
+    let taken = write_agent_files(scratch, name, upload).and_then(|folder| capture(&folder));
     if let Err(error) = Folder::erase(scratch) {
         tracing::warn!(%error, "uploaded files could not be removed");
     }
@@ -304,7 +298,7 @@ fn from_upload(
 fn write_agent_files(
     scratch: &std::path::Path,
     name: &AgentName,
-    (files, system_prompt): AgentUpload,
+    AgentUpload { files, system_prompt }: AgentUpload,
 ) -> ApiResult<Folder> {
     let folder = Folder::open(scratch)?;
     let mut has_prompt = false;
@@ -350,11 +344,10 @@ fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> ApiResult<()> {
     })
 }
 
-fn capture_agent(repo: &Repo, folder: &Folder) -> ApiResult<CapturedAgent> {
+fn capture_agent(agents: &Agents, tenant: &TenantId, folder: &Folder) -> ApiResult<DeployedFolder> {
     let manifest = manifest(folder)?;
     let scripts = AgentScripts { install: has(folder, "install.sh"), startup: has(folder, "startup.sh") };
-    let taken = repo.capture(&CaptureRequest::of(&[CaptureRoot { name: "workspace", folder }]))?;
-    Ok((taken.tree.as_str().to_owned(), manifest, scripts, taken.under_way))
+    Ok(DeployedFolder { files: agents.capture(tenant, folder)?, manifest, scripts })
 }
 
 fn manifest(folder: &Folder) -> ApiResult<AgentManifest> {
@@ -393,18 +386,22 @@ const DEFAULT_PROMPT: &str =
 
 /// An agent called `default` is there for whoever asks for it before anything was deployed under that name.
 pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentName) -> ApiResult<()> {
-    let (rooms, tenant) = (app.sessions.rooms(), caller.tenant());
-    if name.as_str() != DEFAULT || rooms.store.agent(tenant, name).await?.is_some() {
+    let tenant = caller.tenant();
+    if name.as_str() != DEFAULT || app.agents.find(tenant, name).await?.is_some() {
         return Ok(());
     }
-    let (repo, scratch, own) =
-        (rooms.repo(tenant)?, app.scratch.join(uuid::Uuid::new_v4().to_string()), name.clone());
-    let files = (Vec::new(), Some(DEFAULT_PROMPT.to_owned()));
-    let (tree, _, _, _under_way) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
+    let (agents, own) = (app.agents.clone(), (tenant.clone(), name.clone()));
+    let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
+    let upload = AgentUpload { files: Vec::new(), system_prompt: Some(DEFAULT_PROMPT.to_owned()) };
+    let deployed = blocking(move || {
+        let (tenant, name) = own;
+        from_upload(&scratch, &name, upload, |folder| capture_agent(&agents, &tenant, folder))
+    })
+    .await?;
     let agent = NewAgentVersion {
         tenant: tenant.clone(),
         name: name.clone(),
-        tree,
+        tree: deployed.files.tree,
         runtime: app.default_runtime,
         provider: None,
         image: None,
@@ -413,40 +410,40 @@ pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentNa
         origin: "built in".to_owned(),
         env: None,
         claim: None,
-        at: rooms.clock(),
+        at: app.now(),
     };
-    let _alone = app.tenant_quota_locks.lock(tenant.clone()).await;
-    // Somebody may have deployed it meanwhile, or another session made it.
-    if rooms.store.agent(tenant, name).await?.is_some() {
-        return Ok(());
-    }
-    quotas::agent(app, tenant, name, &agent.needs).await?;
-    audit::record_for_agent(app, caller, name, (AuditAction::Deployed, Some("built in".to_owned()))).await?;
-    rooms.store.deploy(agent).await?;
+    app.agents.deploy_built_in(agent, caller.audit_actor()).await?;
+    drop(deployed.files.under_way);
     Ok(())
 }
 
-async fn find(app: &AppState, tenant: &TenantId, name: &str) -> ApiResult<AgentRow> {
-    let not_found = || ApiProblem::not_found("agent_not_found", "Agent not found");
-    let name = AgentName::parse(name).map_err(|_| not_found())?;
-    app.sessions.rooms().store.agent(tenant, &name).await?.ok_or_else(not_found)
+fn agent_name(name: &str) -> ApiResult<AgentName> {
+    AgentName::parse(name).map_err(|_| not_found())
+}
+
+fn not_found() -> ApiProblem {
+    ApiProblem::not_found("agent_not_found", "Agent not found")
+}
+
+async fn find(agents: &Agents, tenant: &TenantId, name: &str) -> ApiResult<AgentRow> {
+    agents.find(tenant, &agent_name(name)?).await?.ok_or_else(not_found)
 }
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(agents): State<Agents>,
     caller: Caller,
     _: StrictQueryParams<NoQueryParams>,
 ) -> ApiResult<Json<Value>> {
-    let agents = app.sessions.rooms().store.agents(caller.tenant()).await?;
-    Ok(Json(json!({ "agents": agents.iter().map(shapes::agent).collect::<Vec<_>>() })))
+    let found = agents.list(caller.tenant()).await?;
+    Ok(Json(json!({ "agents": found.iter().map(shapes::agent).collect::<Vec<_>>() })))
 }
 
 pub(super) async fn get(
-    State(app): State<AppState>,
+    State(agents): State<Agents>,
     caller: Caller,
     PathParam(name): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let agent = find(&app, caller.tenant(), &name).await?;
+    let agent = find(&agents, caller.tenant(), &name).await?;
     Ok(Json(json!({ "agent": shapes::agent(&agent) })))
 }
 
@@ -456,18 +453,14 @@ pub(super) async fn change(
     PathParam(name): PathParam,
     body: JsonBody<AgentPatch>,
 ) -> ApiResult<Json<Value>> {
-    // What is changed is what was read.
-    let alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
-    let agent = find(&app, caller.tenant(), &name).await?;
-    let config = body.value.config.map(|change| merged(&agent, change));
-    config.as_deref().map_or(Ok(()), |config| quotas::config(&app, config))?;
+    let edit = app.agents.edit(caller.tenant(), &agent_name(&name)?).await?.ok_or_else(not_found)?;
+    let config = body.value.config.map(|change| merged(edit.agent(), change));
+    config.as_deref().map_or(Ok(()), |config| quotas::config(&app.quotas, config))?;
     let env = body.value.env.map(parse_environment).transpose()?;
-    let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
-    let changed = (config.as_ref().map(|_| "config".to_owned()).into_iter().collect(), names);
-    audit::record_config_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
-    app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, config, env).await?;
-    drop(alone);
-    get(State(app), caller, PathParam(name)).await
+    let fields = config.as_ref().map(|_| "config".to_owned()).into_iter().collect();
+    let change = AgentChange { config, env, fields };
+    let agent = edit.save(change, &caller.audit_actor()).await?.ok_or_else(not_found)?;
+    Ok(Json(json!({ "agent": shapes::agent(&agent) })))
 }
 
 fn merged(agent: &AgentRow, change: Map<String, Value>) -> String {
@@ -479,11 +472,11 @@ fn merged(agent: &AgentRow, change: Map<String, Value>) -> String {
 }
 
 pub(super) async fn config(
-    State(app): State<AppState>,
+    State(agents): State<Agents>,
     caller: Caller,
     PathParam(name): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let agent = find(&app, caller.tenant(), &name).await?;
+    let agent = find(&agents, caller.tenant(), &name).await?;
     Ok(Json(json!({ "config": shapes::config(&agent) })))
 }
 
@@ -493,30 +486,22 @@ pub(super) async fn change_config(
     PathParam(name): PathParam,
     body: JsonBody<Map<String, Value>>,
 ) -> ApiResult<Json<Value>> {
-    let alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
-    let agent = find(&app, caller.tenant(), &name).await?;
-    let changed = (body.value.keys().cloned().collect(), None);
-    let config = merged(&agent, body.value);
-    quotas::config(&app, &config)?;
-    audit::record_config_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
-    app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
-    drop(alone);
-    self::config(State(app), caller, PathParam(name)).await
+    let edit = app.agents.edit(caller.tenant(), &agent_name(&name)?).await?.ok_or_else(not_found)?;
+    let fields = body.value.keys().cloned().collect();
+    let config = merged(edit.agent(), body.value);
+    quotas::config(&app.quotas, &config)?;
+    let change = AgentChange { config: Some(config), env: None, fields };
+    let agent = edit.save(change, &caller.audit_actor()).await?.ok_or_else(not_found)?;
+    Ok(Json(json!({ "config": shapes::config(&agent) })))
 }
 
 pub(super) async fn delete(
-    State(app): State<AppState>,
+    State(agents): State<Agents>,
     TenantAdmin(caller): TenantAdmin,
     PathParam(name): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let agent = find(&app, caller.tenant(), &name).await?;
-    audit::record_for_agent(&app, &caller, &agent.name, (AuditAction::AgentDeleted, None)).await?;
-    app.sessions
-        .rooms()
-        .store
-        .delete_agent(caller.tenant(), &agent.name, app.sessions.rooms().clock())
-        .await?;
-    app.sessions.stop_prewarming(caller.tenant(), &agent.name);
+    let agent = find(&agents, caller.tenant(), &name).await?;
+    agents.delete(&agent, caller.audit_actor()).await?;
     Ok(Json(json!({ "ok": true })))
 }
 

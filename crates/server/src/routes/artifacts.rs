@@ -5,12 +5,11 @@ use super::{
     files::{FileReadQuery, MAX_JSON_BYTES, file_response, rel, shown, sized},
 };
 use crate::{
-    app::AppState,
     auth::Caller,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::Timestamp;
-use ash_session::{FoundFile, ProposedPlan};
+use ash_session::{FoundFile, ProposedPlan, Sessions};
 use axum::{Json, extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -32,18 +31,18 @@ struct PlanResponse {
 }
 
 pub(super) async fn plan(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     QueryParams(CheckpointQuery { checkpoint }): QueryParams<CheckpointQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
-    let artifacts = app.sessions.artifacts(&session, checkpoint).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
+    let artifacts = sessions.artifacts(&session, checkpoint).await?;
     let (path, source) = (artifacts.plan_path().display().to_string(), artifacts.name());
     let written = blocking(move || written(artifacts.plan()?)).await?;
     let plan = match written {
         Some((text, at)) => PlanResponse { plan: Some(text), path, updated_at: Some(at), source },
-        None => match app.sessions.proposed(&session, checkpoint).await? {
+        None => match sessions.proposed(&session, checkpoint).await? {
             Some(ProposedPlan { text, .. }) if text.len() as u64 > MAX_JSON_BYTES => {
                 let error = format!("The plan is too large ({} bytes, max {MAX_JSON_BYTES})", text.len());
                 return Err(ApiProblem::invalid("file_too_large", error));
@@ -68,13 +67,13 @@ fn written(found: FoundFile) -> ApiResult<Option<(String, Timestamp)>> {
 }
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(CheckpointQuery { checkpoint }): StrictQueryParams<CheckpointQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
-    let artifacts = app.sessions.artifacts(&session, checkpoint).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
+    let artifacts = sessions.artifacts(&session, checkpoint).await?;
     let (path, source) = (artifacts.path().display().to_string(), artifacts.name());
     let files = blocking(move || Ok(artifacts.list()?)).await?;
     let files: Vec<Value> = files.iter().map(shown).collect();
@@ -82,14 +81,14 @@ pub(super) async fn list(
 }
 
 pub(super) async fn read(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     FilePathParams { id, path }: FilePathParams,
     QueryParams(format): QueryParams<FileReadQuery>,
 ) -> ApiResult<Response> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
     let (most, name) = (format.max_bytes()?, rel(&path)?);
-    let artifacts = app.sessions.artifacts(&session, format.checkpoint).await?;
+    let artifacts = sessions.artifacts(&session, format.checkpoint).await?;
     let source = artifacts.name();
     let file = blocking(move || sized(artifacts.open(&name)?, most)).await?;
     file_response(&format, (&path, source), file).await

@@ -12,12 +12,12 @@ use crate::{
     app::AppState,
     auth::Caller,
     gitignore::GitignoreFilter,
-    idempotency::{self, claim_idempotency_key},
+    idempotency::idempotent_request,
     problem::{ApiProblem, ApiResult},
     shapes,
 };
 use ash_model::SessionOptions;
-use ash_session::{PathChange, WorkspaceFiles};
+use ash_session::{PathChange, Sessions, WorkspaceFiles};
 use ash_snapshot::{FileEntryKind, TreeId};
 use axum::{
     Json,
@@ -37,12 +37,12 @@ pub(super) struct CheckpointListQuery {
 
 /// Newest first; the next page begins before the last number of this one.
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<CheckpointListQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
     let limit = asked.limit.unwrap_or(100);
     if !(1..=MAX_CHECKPOINTS_LISTED).contains(&limit) {
         return Err(ApiProblem::invalid(
@@ -50,19 +50,19 @@ pub(super) async fn list(
             format!("limit must be 1 to {MAX_CHECKPOINTS_LISTED}"),
         ));
     }
-    let found = app.sessions.checkpoints(&session, asked.before, limit).await?;
+    let found = sessions.checkpoints(&session, asked.before, limit).await?;
     let shown: Vec<Value> =
         found.iter().map(|checkpoint| shapes::checkpoint(session.summary.checkpoint, checkpoint)).collect();
     Ok(Json(json!({ "checkpoints": shown })))
 }
 
 pub(super) async fn get(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     named: CheckpointPathParams,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &named.id).await?;
-    let found = app.sessions.checkpoint(&session, named.number()?).await?;
+    let session = find_session(&sessions, &caller, &named.id).await?;
+    let found = sessions.checkpoint(&session, named.number()?).await?;
     let shown = shapes::checkpoint_detail(session.summary.checkpoint, &found);
     Ok(Json(json!({ "checkpoint": shown })))
 }
@@ -75,14 +75,14 @@ pub(super) struct RewindRequest {
 }
 
 pub(super) async fn rewind(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     body: JsonBody<RewindRequest>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_open_session(&app, &caller, &id).await?;
-    let (session, rewound) = app.sessions.rewind(&found, body.value.checkpoint, body.value.files).await?;
-    let session = shapes::session(&session, app.sessions.rooms().clock());
+    let found = find_open_session(&sessions, &caller, &id).await?;
+    let (session, rewound) = sessions.rewind(&found, body.value.checkpoint, body.value.files).await?;
+    let session = shapes::session(&session, sessions.now());
     Ok(Json(json!({ "session": session, "rewound": shapes::rewound(&rewound) })))
 }
 
@@ -100,14 +100,12 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: JsonBody<CreateCheckpointRequest>,
 ) -> ApiResult<(StatusCode, Json<Value>)> {
-    let found = find_open_session(&app, &caller, &id).await?;
-    idempotency::idempotency_key(&headers)?;
+    let found = find_open_session(&app.sessions, &caller, &id).await?;
+    let route = format!("POST /api/sessions/{id}/checkpoints");
+    let request = idempotent_request(&caller, &headers, (&route, &body.summary.hash))?;
     let number = app.sessions.capture(&found).await?;
     // Only now its number is known. Of several tries the first one's counts: later ones have later files.
-    let route = format!("POST /api/sessions/{id}/checkpoints");
-    let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.summary.hash), number.to_string())
-            .await?;
+    let claim = app.idempotency.claim(request.as_ref(), number.to_string()).await?;
     let number = claim.resource.parse().map_err(ApiProblem::internal)?;
     if body.value.base {
         let forward = |base: Option<u64>| Some(base.map_or(number, |base| base.max(number)));
@@ -125,15 +123,15 @@ pub(super) struct DiffQuery {
 }
 
 pub(super) async fn diff(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     named: CheckpointPathParams,
     QueryParams(asked): QueryParams<DiffQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &named.id).await?;
+    let session = find_session(&sessions, &caller, &named.id).await?;
     let number = named.number()?;
-    let since = app.sessions.tree_at(&session, number).await?;
-    let place = files::workspace_files(&app, &session, asked.to).await?;
+    let since = sessions.tree_at(&session, number).await?;
+    let place = files::workspace_files(&sessions, &session, asked.to).await?;
     let all = asked.all == Some(true);
     let changes = blocking(move || changes(&place, &since, all)).await?;
     Ok(Json(shown(number, asked.to, &changes)))

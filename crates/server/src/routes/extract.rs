@@ -8,8 +8,8 @@ use crate::{
     filesystem::FilesystemInfo,
     problem::{ApiProblem, ApiResult},
 };
-use ash_model::{Durability, FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, TurnId};
-use ash_session::CommandRefusal;
+use ash_model::{FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, TurnId};
+use ash_session::{CommandRefusal, Sessions};
 use ash_store::{SecretEnv, SessionRow};
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
@@ -312,34 +312,30 @@ fn unreadable_path() -> ApiProblem {
 }
 
 /// The session a path names, if it is the caller's.
-pub(crate) async fn find_session(app: &AppState, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
+pub(crate) async fn find_session(sessions: &Sessions, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
     let id =
         SessionId::parse(id).map_err(|error| ApiProblem::invalid("invalid_session_id", error.to_string()))?;
-    Ok(app.sessions.find(&caller.0, &id).await?)
+    Ok(sessions.find(&caller.0, &id).await?)
 }
 
 /// The same, even if only the object store knows it.
 pub(crate) async fn find_session_or_remote(
-    app: &AppState,
+    sessions: &Sessions,
     caller: &Caller,
     id: &str,
 ) -> ApiResult<SessionRow> {
     let id =
         SessionId::parse(id).map_err(|error| ApiProblem::invalid("invalid_session_id", error.to_string()))?;
-    Ok(app.sessions.find_anywhere(&caller.0, &id).await?)
-}
-
-/// Only where there is an object store something can be in it.
-pub(crate) fn check_durability(app: &AppState, durability: Option<Durability>) -> ApiResult<()> {
-    match (durability, &app.sessions.rooms().replicator) {
-        (Some(Durability::Remote), None) => Err(ash_session::Error::NoBucket.into()),
-        (_, _) => Ok(()),
-    }
+    Ok(sessions.find_anywhere(&caller.0, &id).await?)
 }
 
 /// The same, if it can still be changed: what has ended stays as it is.
-pub(crate) async fn find_open_session(app: &AppState, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
-    let found = find_session(app, caller, id).await?;
+pub(crate) async fn find_open_session(
+    sessions: &Sessions,
+    caller: &Caller,
+    id: &str,
+) -> ApiResult<SessionRow> {
+    let found = find_session(sessions, caller, id).await?;
     match found.summary.status {
         SessionStatus::Ended => {
             Err(ash_session::Error::from(CommandRefusal::WrongStatus(SessionStatus::Ended)).into())

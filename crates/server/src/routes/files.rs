@@ -12,7 +12,7 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{FailureKind, SessionStatus};
-use ash_session::{FoundFile, WorkspaceFiles};
+use ash_session::{FoundFile, Sessions, WorkspaceFiles};
 use ash_snapshot::{FileInfo, RelPath};
 use ash_store::SessionRow;
 use axum::{
@@ -47,22 +47,22 @@ pub(super) struct FileListQuery {
 }
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<FileListQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
-    listed(&app, &session, asked).await
+    let session = find_session(&sessions, &caller, &id).await?;
+    listed(&sessions, &session, asked).await
 }
 
 /// What is in a session's workspace.
 pub(super) async fn listed(
-    app: &AppState,
+    sessions: &Sessions,
     session: &SessionRow,
     asked: FileListQuery,
 ) -> ApiResult<Json<Value>> {
-    let place = workspace_files(app, session, asked.checkpoint).await?;
+    let place = workspace_files(sessions, session, asked.checkpoint).await?;
     let hide = asked.include_hidden == Some(false);
     let (files, source) =
         blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name())))
@@ -72,13 +72,13 @@ pub(super) async fn listed(
 
 /// The files as a checkpoint has them, else as they are now.
 pub(super) async fn workspace_files(
-    app: &AppState,
+    sessions: &Sessions,
     session: &SessionRow,
     checkpoint: Option<u64>,
 ) -> ApiResult<WorkspaceFiles> {
     Ok(match checkpoint {
-        Some(number) => app.sessions.files_at(session, number).await?,
-        None => app.sessions.files(session).await?,
+        Some(number) => sessions.files_at(session, number).await?,
+        None => sessions.files(session).await?,
     })
 }
 
@@ -108,14 +108,14 @@ pub(super) fn rel(path: &str) -> ApiResult<RelPath> {
 }
 
 pub(super) async fn read(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     FilePathParams { id, path }: FilePathParams,
     QueryParams(asked): QueryParams<FileReadQuery>,
 ) -> ApiResult<Response> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
     let (most, name) = (asked.max_bytes()?, rel(&path)?);
-    let place = workspace_files(&app, &session, asked.checkpoint).await?;
+    let place = workspace_files(&sessions, &session, asked.checkpoint).await?;
     let source = place.name();
     let file = blocking(move || sized(place.open(&name)?, most)).await?;
     file_response(&asked, (&path, source), file).await
@@ -247,12 +247,12 @@ struct UploadedFile {
 }
 
 pub(super) async fn write(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     LargeBody { body, memory }: LargeBody<JsonBody<WriteFilesRequest>>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_open_session(&app, &caller, &id).await?;
+    let session = find_open_session(&sessions, &caller, &id).await?;
     let WriteFilesRequest { files, target_path } = body.value;
     if !(1..=500).contains(&files.len()) {
         return Err(ApiProblem::invalid("invalid_body", "files must have 1 to 500 entries"));
@@ -262,8 +262,8 @@ pub(super) async fn write(
         rel(target.trim_end_matches('/'))?;
     }
     let files = within(target.as_deref(), files);
-    app.sessions.check_disk_limit(&session, decoded_sizes(&files)).await?;
-    let written = change(&app, &session, move |place| {
+    sessions.check_disk_limit(&session, decoded_sizes(&files)).await?;
+    let written = change(&sessions, &session, move |place| {
         // Until it is done, also if the caller hangs up.
         let _memory = memory;
         Ok(write_all(place, files))
@@ -274,11 +274,11 @@ pub(super) async fn write(
 
 /// Changes files and tells the session's keeper, even if the caller hangs up in between.
 async fn change<T: Send + 'static>(
-    app: &AppState,
+    sessions: &Sessions,
     session: &SessionRow,
     work: impl FnOnce(&WorkspaceFiles) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T> {
-    let (sessions, session) = (app.sessions.clone(), session.clone());
+    let (sessions, session) = (sessions.clone(), session.clone());
     let changing = tokio::spawn(async move {
         let place = sessions.files_to_write(&session).await?;
         let done = blocking(move || work(&place)).await;
@@ -340,13 +340,13 @@ fn write_one(
 }
 
 pub(super) async fn delete(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     FilePathParams { id, path }: FilePathParams,
 ) -> ApiResult<Json<Value>> {
-    let session = find_open_session(&app, &caller, &id).await?;
+    let session = find_open_session(&sessions, &caller, &id).await?;
     let name = rel(&path)?;
-    let removed = change(&app, &session, move |place| Ok(place.remove(&name)?)).await?;
+    let removed = change(&sessions, &session, move |place| Ok(place.remove(&name)?)).await?;
     match removed {
         FoundFile::NotFound => Err(ApiProblem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(ApiProblem::invalid("not_a_file", "Path is not a file")),
@@ -360,7 +360,7 @@ pub(super) async fn bundle(
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Response> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&app.sessions, &caller, &id).await?;
     let place = app.sessions.files(&session).await?;
     let scratch = app.scratch.clone();
     let (file, length) = blocking(move || {
@@ -380,12 +380,12 @@ pub(super) struct UploadBundleRequest {
 }
 
 pub(super) async fn unbundle(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     LargeBody { body, memory }: LargeBody<JsonBody<UploadBundleRequest>>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_open_session(&app, &caller, &id).await?;
+    let session = find_open_session(&sessions, &caller, &id).await?;
     let bytes = STANDARD.decode(&body.value.bundle).map_err(|_| {
         ApiProblem::new(FailureKind::Invalid, "invalid_base64", "Invalid bundle: not valid base64")
     })?;
@@ -397,7 +397,7 @@ pub(super) async fn unbundle(
     // To its end even if the caller hangs up: the session's keeper is told of what is there.
     let putting = tokio::spawn(async move {
         let _memory = memory;
-        unpack_into_workspace(&app, &session, bytes).await
+        unpack_into_workspace(&sessions, &session, bytes).await
     });
     let written = putting.await.map_err(|_| ApiProblem::internal("the work was cut off"))??;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
@@ -405,18 +405,22 @@ pub(super) async fn unbundle(
 }
 
 /// All that is in an archive, or nothing.
-async fn unpack_into_workspace(app: &AppState, session: &SessionRow, archive: Vec<u8>) -> ApiResult<usize> {
+async fn unpack_into_workspace(
+    sessions: &Sessions,
+    session: &SessionRow,
+    archive: Vec<u8>,
+) -> ApiResult<usize> {
     let (archive, least) = blocking(move || {
         let least = archive::check_archive(&archive, &ArchiveLimits::UPLOAD)?;
         Ok((archive, least))
     })
     .await?;
-    let upload = app.sessions.upload(session, least).await?;
+    let upload = sessions.upload(session, least).await?;
     let (upload, written) = blocking(move || {
         let written = archive::unpack(&archive, &ArchiveLimits::UPLOAD, &upload)?;
         Ok((upload, written))
     })
     .await?;
-    app.sessions.commit_upload(session, upload).await.map_err(archive::upload_problem)?;
+    sessions.commit_upload(session, upload).await.map_err(archive::upload_problem)?;
     Ok(written)
 }

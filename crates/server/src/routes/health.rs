@@ -6,8 +6,7 @@ use crate::{
     edge::PeerAddresses,
     problem::ApiResult,
 };
-use ash_model::TenantId;
-use ash_session::{Replicator, ServerTrouble};
+use ash_session::{ObjectStoreStatus, ServerTrouble};
 use axum::{
     Extension, Json,
     extract::State,
@@ -55,7 +54,7 @@ pub(super) async fn health(
 ) -> Json<Value> {
     let has_key = auth::caller_of_key(&app, &headers, peer.map(|Extension(peer)| peer)).await.is_ok();
     let counts = app.sessions.counts().await;
-    let active = app.sessions.rooms().store.count_active(&TenantId::main()).await;
+    let active = app.status.active_sessions().await;
     let alive = counts.waiting + counts.running;
     let little = app.sessions.little_space();
     let status = match () {
@@ -69,19 +68,19 @@ pub(super) async fn health(
         "pool": {
             "total": alive + counts.warm + counts.warming + counts.cold, "cold": counts.cold, "warming": counts.warming, "warm": counts.warm,
             "waiting": counts.waiting, "running": counts.running,
-            "maxCapacity": app.sessions.rooms().settings.max_sandboxes,
+            "maxCapacity": app.sessions.max_sandboxes(),
             "resumeWarmHits": app.metrics.resume_hits("warm"), "resumeColdHits": app.metrics.resume_hits("cold"),
             "preWarmHits": app.metrics.resume_hits("prewarm"),
         },
     });
-    let mut troubles = app.sessions.rooms().troubles.list();
-    let now = app.sessions.rooms().clock();
-    let trouble = |code, error| ServerTrouble { code, error, since: now };
+    let mut troubles = app.status.troubles();
     if let Some(free) = little {
-        troubles.push(trouble("disk_full", ash_session::Error::LittleSpace(free >> 20).to_string()));
+        let error = ash_session::Error::LittleSpace(free >> 20).to_string();
+        troubles.push(app.status.trouble_now("disk_full", error));
     }
     if let Err(error) = active {
-        troubles.push(trouble("store_failed", format!("The database does not answer: {error}")));
+        let error = format!("The database does not answer: {error}");
+        troubles.push(app.status.trouble_now("store_failed", error));
     }
     if !troubles.is_empty() {
         health["degraded"] = json!(true);
@@ -100,48 +99,39 @@ async fn add_authenticated_details(app: &AppState, health: &mut Value, mut troub
         health["freeBytes"] = json!(free);
         health["error"] = json!(ash_session::Error::LittleSpace(free >> 20).to_string());
     }
-    if let Some(far) = &app.sessions.rooms().replicator {
-        match object_store(app, far).await {
-            Ok(shown) => health["objectStore"] = shown,
-            Err(problem) => {
-                let since = app.sessions.rooms().clock();
-                troubles.push(ServerTrouble { code: "store_failed", error: problem.error, since });
-            }
-        }
+    match app.status.object_store().await {
+        Ok(Some(status)) => health["objectStore"] = object_store(&status),
+        Ok(None) => {}
+        Err(error) => troubles.push(app.status.trouble_now("store_failed", error.to_string())),
     }
     if !troubles.is_empty() {
         health["trouble"] = json!(troubles);
     }
 }
 
-/// Whether everything that is saved gets to where a lost machine cannot take it along.
-async fn object_store(app: &AppState, far: &Replicator) -> ApiResult<Value> {
-    let rooms = app.sessions.rooms();
-    let lag = rooms.store.replication_lag().await?;
-    let seconds = lag.oldest.map_or(0, |oldest| (rooms.clock().0 - oldest.0).max(0) / 1000);
+fn object_store(status: &ObjectStoreStatus) -> Value {
+    let ObjectStoreStatus { url, waiting_checkpoints, lag_seconds, trouble, .. } = status;
     let mut shown = json!({
-        "url": far.bucket.to_string(), "status": "ok", "waitingCheckpoints": lag.checkpoints, "lagSeconds": seconds,
+        "url": url, "status": "ok", "waitingCheckpoints": waiting_checkpoints, "lagSeconds": lag_seconds,
     });
-    if let Some((trouble, since)) = far.trouble() {
+    if let Some((trouble, since)) = trouble {
         shown["status"] = json!("trouble");
         shown["code"] = json!(trouble.code.as_str());
         shown["error"] = json!(trouble.to_string());
         shown["since"] = json!(since);
     }
-    Ok(shown)
+    shown
 }
 
 /// Of all tenants together.
 pub(super) async fn metrics(State(app): State<AppState>, _: ServerOperator) -> ApiResult<Response> {
-    let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
-    if let Some(far) = &app.sessions.rooms().replicator {
-        let lag = app.sessions.rooms().store.replication_lag().await?;
-        let seconds =
-            lag.oldest.map_or(0, |oldest| (app.sessions.rooms().clock().0 - oldest.0).max(0) / 1000);
-        app.metrics.set_remote(lag.checkpoints, seconds, far.trouble().is_some(), &far.tally());
+    let active = app.status.active_sessions().await?;
+    if let Some(status) = app.status.object_store().await? {
+        let ObjectStoreStatus { waiting_checkpoints, lag_seconds, trouble, traffic, .. } = status;
+        app.metrics.set_remote(waiting_checkpoints, lag_seconds, trouble.is_some(), &traffic);
     }
-    app.metrics.set_resource_usage(&app.sessions.rooms().store.workspace_resource_usage(None).await?);
-    let capacity = app.sessions.rooms().settings.max_sandboxes;
+    app.metrics.set_resource_usage(&app.status.resource_usage().await?);
+    let capacity = app.sessions.max_sandboxes();
     app.metrics.set_queued(app.sessions.queued());
     let text = app.metrics.encode(app.sessions.counts().await, active, capacity);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

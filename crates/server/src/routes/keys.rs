@@ -3,14 +3,14 @@
 use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
 use super::quotas;
 use crate::{
-    api_keys,
     app::AppState,
     auth::{self, Caller, TenantAdmin},
-    idempotency::{self, claim_idempotency_key},
+    idempotency::idempotent_request,
     problem::{ApiProblem, ApiResult},
 };
-use ash_model::{FailureKind, OwnerId, TenantId, Timestamp};
-use ash_store::{AccessScope, ApiKey};
+use ash_model::{OwnerId, TenantId};
+use ash_session::{CreatedApiKey, NewApiKey};
+use ash_store::AccessScope;
 use axum::{
     Json,
     extract::State,
@@ -44,7 +44,7 @@ pub(super) async fn list(
     let own = app.api_key.as_ref().filter(|_| app.is_operator(caller.tenant())).map(|_| {
         json!({ "id": auth::ENV_KEY_ID, "label": "ASH_API_KEY (environment variable)", "keyPrefix": "••••••••", "createdAt": "" })
     });
-    let keys = app.sessions.rooms().store.keys(caller.tenant()).await?;
+    let keys = app.keys.list(caller.tenant()).await?;
     let stored = keys.iter().map(|key| {
         json!({
             "id": key.id, "label": key.label, "owner": key.owner, "keyPrefix": "••••••••", "createdAt": key.created_at,
@@ -59,42 +59,22 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: JsonBody<CreateKeyRequest>,
 ) -> ApiResult<(StatusCode, Json<Value>)> {
-    let store = app.sessions.rooms().store.clone();
     let CreateKeyRequest { label, owner } = body.value;
     let label = label.unwrap_or_else(|| "dashboard-key".to_owned());
-    quotas::label(&app, &label)?;
-    let _alone = app.tenant_quota_locks.lock(caller.tenant().clone()).await;
-    let (by, tenant) = (caller.audit_actor(), caller.tenant().clone());
-    // Before an idempotency key is taken: what is refused leaves none behind. With one that was used nothing more is made.
-    if idempotency::used_idempotency_key(&app, &caller.0, &headers, ROUTE).await?.is_none() {
-        quotas::one_more_key(&app, &tenant).await?;
-    }
-    if idempotency::idempotency_key(&headers)?.is_none() {
-        let (key, text) =
-            api_keys::create_key(store.as_ref(), AccessScope { tenant, owner }, label, by).await?;
-        return Ok((StatusCode::CREATED, Json(made(&key, &text))));
-    }
-    let proposed = uuid::Uuid::new_v4().to_string();
-    let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (ROUTE, &body.summary.hash), proposed).await?;
-    let text = app.key_derivation.derive_key_text(&claim.resource);
-    let key = ApiKey { id: claim.resource, tenant, owner, label, created_at: Timestamp::now() };
-    let minted = api_keys::create_key_idempotently(store.as_ref(), key, (&text, claim.is_replay), by).await?;
-    let key = minted.ok_or_else(gone)?;
-    Ok((StatusCode::CREATED, Json(made(&key, &text))))
+    quotas::label(&app.quotas, &label)?;
+    let request = idempotent_request(&caller, &headers, (ROUTE, &body.summary.hash))?;
+    let scope = AccessScope { tenant: caller.tenant().clone(), owner };
+    let new = NewApiKey { scope, label, by: caller.audit_actor() };
+    let created = app.keys.create(new, request.as_ref()).await?;
+    Ok((StatusCode::CREATED, Json(shown(&created))))
 }
 
-fn made(key: &ApiKey, text: &str) -> Value {
-    let mut made = json!({ "id": key.id, "key": text });
+fn shown(CreatedApiKey { key, text }: &CreatedApiKey) -> Value {
+    let mut shown = json!({ "id": key.id, "key": text });
     if let Some(owner) = &key.owner {
-        made["owner"] = json!(owner);
+        shown["owner"] = json!(owner);
     }
-    made
-}
-
-fn gone() -> ApiProblem {
-    let error = "The key that this Idempotency-Key made is gone; use a new one to make another";
-    ApiProblem::new(FailureKind::Conflict, "key_gone", error)
+    shown
 }
 
 pub(super) async fn create_for_tenant(
@@ -109,14 +89,11 @@ pub(super) async fn create_for_tenant(
     let tenant =
         TenantId::parse(&tenant).map_err(|error| ApiProblem::invalid("invalid_tenant", error.to_string()))?;
     let label = body.value.label.unwrap_or_else(|| "tenant-key".to_owned());
-    quotas::label(&app, &label)?;
-    let _alone = app.tenant_quota_locks.lock(tenant.clone()).await;
-    quotas::one_more_key(&app, &tenant).await?;
+    quotas::label(&app.quotas, &label)?;
     let scope = AccessScope { tenant, owner: body.value.owner };
-    let (key, text) =
-        api_keys::create_key(app.sessions.rooms().store.as_ref(), scope, label, caller.audit_actor()).await?;
-    let mut shown = made(&key, &text);
-    shown["tenantId"] = json!(key.tenant);
+    let created = app.keys.create(NewApiKey { scope, label, by: caller.audit_actor() }, None).await?;
+    let mut shown = shown(&created);
+    shown["tenantId"] = json!(created.key.tenant);
     Ok(Json(shown))
 }
 
@@ -125,8 +102,7 @@ pub(super) async fn delete(
     TenantAdmin(caller): TenantAdmin,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let rooms = app.sessions.rooms();
-    match rooms.store.remove_key(caller.tenant(), &id, rooms.clock(), caller.audit_actor()).await? {
+    match app.keys.remove(caller.tenant(), &id, caller.audit_actor()).await? {
         true => {
             app.stream_limiter.revoke(&id);
             Ok(Json(json!({})))

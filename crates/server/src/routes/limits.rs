@@ -8,6 +8,7 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{BadResourceLimits, FailureKind, ResourceLimits, ResourceUsage, SandboxRequirements};
+use ash_session::{LimitsRequester, OperatorPolicy};
 use ash_store::SessionRow;
 use serde_json::{Map, Value, json};
 
@@ -46,23 +47,22 @@ fn invalid(error: impl Into<String>) -> ApiProblem {
 /// Asked for more than the operator allows, one is refused. Of what a session has since they allowed more, only so much is
 /// in force: it can be changed in other ways all the same.
 pub(super) fn check_resource_limits(
-    app: &AppState,
+    policy: &OperatorPolicy,
     caller: &Caller,
     given: Option<ResourceLimits>,
 ) -> ApiResult<()> {
-    check_operator_limits(app, caller, given)?;
-    Ok(app.sessions.rooms().permits(&SandboxRequirements::default(), given, None)?)
+    check_operator_limits(policy, caller, given)?;
+    Ok(policy.permits(&SandboxRequirements::default(), given, None)?)
 }
 
 /// The defaults are the most for all but the operator, unless ASH_LIMITS_MAX says otherwise.
 pub(super) fn check_operator_limits(
-    app: &AppState,
+    policy: &OperatorPolicy,
     caller: &Caller,
     given: Option<ResourceLimits>,
 ) -> ApiResult<()> {
-    let settings = &app.sessions.rooms().settings;
-    let most = if caller.is_operator() { settings.max_limits } else { settings.tenant_limits() };
-    let within = given.unwrap_or_default().check_within(most);
+    let requester = if caller.is_operator() { LimitsRequester::Operator } else { LimitsRequester::Tenant };
+    let within = policy.check_max_limits(requester, given.unwrap_or_default());
     within.map_err(|error: BadResourceLimits| {
         let error = format!("limits: {error}. The operator allows more with ASH_LIMITS_MAX");
         ApiProblem::new(FailureKind::Unprocessable, "limit_too_high", error)
@@ -71,8 +71,7 @@ pub(super) fn check_operator_limits(
 
 /// What is in force, and by whom it is enforced.
 pub(super) async fn effective_limits_json(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
-    let bounds = app.sessions.rooms().bounds(session).await?;
-    let mut shown = json!(bounds);
+    let mut shown = json!(app.sessions.limits_in_force(session).await?);
     let by: Map<String, Value> = shown
         .as_object()
         .into_iter()
@@ -81,13 +80,6 @@ pub(super) async fn effective_limits_json(app: &AppState, session: &SessionRow) 
         .collect();
     shown["enforcedBy"] = Value::Object(by);
     Ok(shown)
-}
-
-/// What it took of the machine.
-pub(super) async fn resources(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
-    Ok(resource_usage_json(
-        &app.sessions.rooms().store.workspace_resource_usage(Some(session.workspace)).await?,
-    ))
 }
 
 pub(super) fn resource_usage_json(taken: &ResourceUsage) -> Value {

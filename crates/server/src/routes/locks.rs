@@ -3,14 +3,12 @@
 
 use super::extract::{JsonBody, PathParam, find_open_session, find_session};
 use crate::{
-    api_keys,
-    app::AppState,
     auth::Caller,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{SessionId, SessionLock, SessionRowId, SessionStatus};
-use ash_session::{LockRequest, LocklessWrite};
-use ash_store::{SessionRow, WorkspaceRow, WorkspaceSession};
+use ash_session::{LockRequest, LocklessWrite, Sessions, Workspaces, constant_time_eq, hash_key};
+use ash_store::{SessionRow, SessionSummary, WorkspaceRow};
 use axum::{
     Json,
     extract::{MatchedPath, Path, Request, State},
@@ -55,23 +53,22 @@ impl LockToken {
     }
 
     fn opens(&self, lock: &SessionLock) -> bool {
-        self.number == lock.number
-            && api_keys::constant_time_eq(&api_keys::hash_key(self.secret.expose_secret()), &lock.hash)
+        self.number == lock.number && constant_time_eq(&hash_key(self.secret.expose_secret()), &lock.hash)
     }
 }
 
 pub(crate) async fn require_session_lock(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    match lock_number_of_request(&app, &mut request).await {
+    match lock_number_of_request(&sessions, &mut request).await {
         Ok((held, write)) => {
             request.extensions_mut().insert(HeldLockNumber(held));
             let answer = next.run(request).await;
             if let Some((no, write)) = write
                 // What was written cannot be taken back, so it is no reason to say that it failed.
-                && let Err(error) = app.sessions.end_lockless_write(no, write).await
+                && let Err(error) = sessions.end_lockless_write(no, write).await
             {
                 tracing::warn!(%error, "an expired lock may become valid again although another client wrote");
             }
@@ -85,7 +82,7 @@ type Lockless = (SessionRowId, LocklessWrite);
 
 /// The lock that the request may write with, if it holds one; otherwise the write, which another client's lock may overtake.
 async fn lock_number_of_request(
-    app: &AppState,
+    sessions: &Sessions,
     request: &mut Request,
 ) -> ApiResult<(Option<u64>, Option<Lockless>)> {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -99,24 +96,28 @@ async fn lock_number_of_request(
     let token = LockToken::of(request.headers())?;
     // Who asks for what is not there, or not theirs, is told so by the route.
     let Some(id) = id else { return Ok((None, None)) };
-    let write = app.sessions.begin_lockless_write();
-    let Ok(session) = app.sessions.find(&caller.0, &id).await else { return Ok((None, None)) };
-    let held = admit(app, &session, token).await?;
+    let write = sessions.begin_lockless_write();
+    let Ok(session) = sessions.find(&caller.0, &id).await else { return Ok((None, None)) };
+    let held = admit(sessions, &session, token).await?;
     Ok((held, held.is_none().then_some((session.no, write))))
 }
 
-async fn admit(app: &AppState, session: &SessionRow, token: Option<LockToken>) -> ApiResult<Option<u64>> {
-    let now = app.sessions.rooms().clock();
+async fn admit(
+    sessions: &Sessions,
+    session: &SessionRow,
+    token: Option<LockToken>,
+) -> ApiResult<Option<u64>> {
+    let now = sessions.now();
     match (&session.summary.lock, token) {
         (Some(lock), Some(token)) if token.opens(lock) => {
-            if !lock.is_held(now) && app.sessions.is_overwritten(session.no, lock) {
-                app.sessions.expire_lock(session.no, lock.number).await?;
+            if !lock.is_held(now) && sessions.is_overwritten(session.no, lock) {
+                sessions.expire_lock(session.no, lock.number).await?;
                 return Err(ash_session::Error::LockLost.into());
             }
             // Not at every step of many: a renewal is an event.
             let left = (lock.until.0 - now.0).max(0) as u64;
             if left < lock.ttl_ms - lock.ttl_ms / 10 {
-                app.sessions.renew_lock(session.no, lock.number).await?;
+                sessions.renew_lock(session.no, lock.number).await?;
             }
             Ok(Some(lock.number))
         }
@@ -124,7 +125,7 @@ async fn admit(app: &AppState, session: &SessionRow, token: Option<LockToken>) -
         (Some(_) | None, Some(_)) => Err(ash_session::Error::LockLost.into()),
         // It is over. What this caller writes, its holder does not know: the token must not bring it back.
         (Some(lock), None) => {
-            app.sessions.expire_lock(session.no, lock.number).await?;
+            sessions.expire_lock(session.no, lock.number).await?;
             Ok(None)
         }
         (None, None) => Ok(None),
@@ -133,14 +134,13 @@ async fn admit(app: &AppState, session: &SessionRow, token: Option<LockToken>) -
 
 /// Whoever is rid of a workspace stops everybody in it.
 pub(super) async fn check_workspace_locks(
-    app: &AppState,
+    workspaces: &Workspaces,
     workspace: &WorkspaceRow,
     headers: &HeaderMap,
 ) -> ApiResult<()> {
-    let (token, now) = (LockToken::of(headers)?, app.sessions.rooms().clock());
-    for WorkspaceSession { no, status } in app.sessions.rooms().store.workspace_sessions(workspace.id).await?
-    {
-        let lock = app.sessions.get(no).await?.summary.lock;
+    let (token, now) = (LockToken::of(headers)?, workspaces.now());
+    for session in workspaces.sessions_in(workspace).await? {
+        let SessionSummary { status, lock, .. } = session.summary;
         let held = lock.filter(|lock| status != SessionStatus::Ended && lock.is_held(now));
         if let Some(lock) = held.filter(|lock| !token.as_ref().is_some_and(|token| token.opens(lock))) {
             return Err(ash_session::Error::locked(&lock).into());
@@ -160,7 +160,7 @@ pub(super) struct AcquireLockRequest {
 }
 
 pub(super) async fn acquire(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     headers: HeaderMap,
@@ -176,20 +176,20 @@ pub(super) async fn acquire(
     }
     super::extract::check_max_chars("holder", holder.as_deref(), MAX_HOLDER_CHARS)?;
     let token = LockToken::of(&headers)?;
-    let found = find_open_session(&app, &caller, &id).await?;
-    let now = app.sessions.rooms().clock();
-    let goes_on = |lock: &SessionLock| lock.is_held(now) || !app.sessions.is_overwritten(found.no, lock);
+    let found = find_open_session(&sessions, &caller, &id).await?;
+    let now = sessions.now();
+    let goes_on = |lock: &SessionLock| lock.is_held(now) || !sessions.is_overwritten(found.no, lock);
     let own = token
         .filter(|token| found.summary.lock.as_ref().is_some_and(|lock| token.opens(lock) && goes_on(lock)));
     let secret = SecretString::from(uuid::Uuid::new_v4().simple().to_string());
     let wanted = LockRequest {
         ttl: Duration::from_secs(ttl),
         holder,
-        hash: api_keys::hash_key(secret.expose_secret()),
+        hash: hash_key(secret.expose_secret()),
         held: own.as_ref().map(|own| own.number),
         takeover,
     };
-    let lock = app.sessions.lock(found.no, wanted).await?;
+    let lock = sessions.lock(found.no, wanted).await?;
     let own = own.filter(|own| own.number == lock.number);
     let secret = own.map_or(secret, |own| own.secret);
     let mut answer = shown(&lock);
@@ -199,33 +199,33 @@ pub(super) async fn acquire(
 }
 
 pub(super) async fn show(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
-    Ok(Json(json!({ "lock": of(&app, &found) })))
+    let found = find_session(&sessions, &caller, &id).await?;
+    Ok(Json(json!({ "lock": of(&sessions, &found) })))
 }
 
 pub(super) async fn release(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     headers: HeaderMap,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
+    let found = find_session(&sessions, &caller, &id).await?;
     let token = LockToken::of(&headers)?.ok_or_else(|| {
         ApiProblem::invalid("invalid_lock", "Send the token of the lock that is to be given up as X-Ash-Lock")
     })?;
     let lock = found.summary.lock.as_ref().filter(|lock| token.opens(lock));
     let lock = lock.ok_or(ash_session::Error::LockLost)?;
-    app.sessions.unlock(found.no, lock.number).await?;
+    sessions.unlock(found.no, lock.number).await?;
     Ok(Json(json!({ "lock": null })))
 }
 
 /// The lock that is held.
-pub(super) fn of(app: &AppState, session: &SessionRow) -> Option<Value> {
-    let now = app.sessions.rooms().clock();
+pub(super) fn of(sessions: &Sessions, session: &SessionRow) -> Option<Value> {
+    let now = sessions.now();
     session.summary.lock.as_ref().filter(|lock| lock.is_held(now)).map(shown)
 }
 

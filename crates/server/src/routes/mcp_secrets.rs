@@ -22,20 +22,16 @@ impl StoredMcpSecrets {
     /// Takes those that `before` still has in the clear out of it.
     pub(super) fn take_from_options(
         before: &mut SessionOptions,
-        sealed: ash_store::Result<SecretEnv>,
+        stored: SecretEnv,
     ) -> ApiResult<StoredMcpSecrets> {
-        let sealed = match sealed {
-            // Nothing of it can be kept: the client has to send the values again.
-            Err(ash_store::Error::Sealed) => BTreeMap::new(),
-            sealed => sealed?.expose(),
-        };
+        let stored = stored.expose();
         let servers = before.mcp_servers.as_mut().and_then(|servers| servers.as_object_mut());
         let mut values = servers.map(extract_secrets).transpose().map_err(refused)?.unwrap_or_default();
         let were_in_options = values.values().any(|value| value != MASK);
         // Only what the options still hold a mask for: everything else is of servers that are gone.
-        values.retain(|at, value| value != MASK || sealed.contains_key(at));
+        values.retain(|at, value| value != MASK || stored.contains_key(at));
         for (at, value) in &mut values {
-            if let Some(secret) = sealed.get(at).filter(|_| value == MASK) {
+            if let Some(secret) = stored.get(at).filter(|_| value == MASK) {
                 value.clone_from(secret);
             }
         }

@@ -2,8 +2,8 @@
 
 use super::{
     extract::{
-        FromFields, LargeBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
-        find_session, find_session_or_remote, queue_timeout,
+        FromFields, LargeBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, find_session,
+        find_session_or_remote, queue_timeout,
     },
     locks::HeldLockNumber,
     session_options::check_model_name,
@@ -13,7 +13,7 @@ use crate::{
     app::AppState,
     auth::Caller,
     field_coercion::{self, FieldError, UnknownFieldPolicy},
-    idempotency::{self, claim_idempotency_key},
+    idempotency::{idempotency_key, idempotent_request},
     problem::{ApiProblem, ApiResult},
     shapes,
     sse::{self, DeltaVisibility, SseStream},
@@ -22,7 +22,7 @@ use crate::{
 use ash_model::{
     BudgetLimits, BusyPolicy, Durability, Event, Fact, LogCursor, MessageOptions, SessionStatus, TurnId,
 };
-use ash_session::{LogVisibility, PromptSpec, StreamItem, WakePolicy};
+use ash_session::{LogVisibility, PromptSpec, Sessions, StreamItem, WakePolicy};
 use ash_store::{EventQuery, LogItemContent, NumberedMessage, SessionRow};
 use axum::{
     Extension, Json,
@@ -88,41 +88,35 @@ pub(super) async fn send(
     headers: HeaderMap,
     LargeBody { body, memory }: LargeBody<StrictJsonBody<SendMessageRequest>>,
 ) -> ApiResult<Response> {
-    let session = find_session_or_remote(&app, &caller, &id).await?;
-    check_durability(&app, body.value.durability)?;
+    let session = find_session_or_remote(&app.sessions, &caller, &id).await?;
+    app.sessions.check_durability(body.value.durability)?;
     let deltas =
         if body.value.include_partial_messages { DeltaVisibility::Show } else { DeltaVisibility::Hide };
     let on_busy = body.value.on_busy.or(session.options.on_busy).unwrap_or_default();
     let prompt = PromptSpec { on_busy, lock, queue_timeout: queue_timeout(&headers)?, ..prompt(body.value)? };
     let route = format!("POST /api/sessions/{id}/messages");
-    let alone = match idempotency::idempotency_key(&headers)? {
+    let alone = match idempotency_key(&headers)? {
         Some(key) => Some(app.idempotency_locks.lock((session.no, key.to_owned())).await),
         None => None,
     };
-    let claim = claim_idempotency_key(
-        &app,
-        &caller.0,
-        &headers,
-        (&route, &body.summary.hash),
-        prompt.turn.to_string(),
-    )
-    .await?;
+    let request = idempotent_request(&caller, &headers, (&route, &body.summary.hash))?;
+    let claim = app.idempotency.claim(request.as_ref(), prompt.turn.to_string()).await?;
     let turn = TurnId::parse(&claim.resource).ok_or_else(|| ApiProblem::internal("a turn without an id"))?;
     if let Err(refused) = app.sessions.prompt(session.no, PromptSpec { turn, ..prompt }).await {
-        if let Some(key) = &claim.key {
-            app.sessions.rooms().store.release_idempotency_key(caller.tenant(), &route, key).await?;
+        if let Some(request) = &request {
+            app.idempotency.release(request).await?;
         }
         return Err(refused.into());
     }
     // From here on it is a message that waits, for which there are quotas.
     drop((alone, memory));
-    let row = app.sessions.rooms().store.turn(session.no, turn).await?;
+    let row = app.sessions.turn(session.no, turn).await?;
     let queued = row.ok_or_else(|| ApiProblem::internal("the message is not there"))?.seq;
     // Whoever sends again is not interested in deaths that the turn has survived since.
     let since = if claim.is_replay { app.sessions.get(session.no).await?.last_seq } else { queued };
     let turn = TurnWatcher::new(turn, since);
     if wants_json(&headers) {
-        return respond_when_turn_ends(&app, &session, turn, queued).await;
+        return respond_when_turn_ends(&app.sessions, &session, turn, queued).await;
     }
     let follower =
         app.sessions.follow(session.no, LogCursor::delta(queued.saturating_sub(1), i64::MAX as u64));
@@ -200,12 +194,12 @@ fn check_content(content: &Value) -> ApiResult<()> {
 
 /// Waits for the end of the turn and answers it whole.
 async fn respond_when_turn_ends(
-    app: &AppState,
+    sessions: &Sessions,
     session: &SessionRow,
     mut turn: TurnWatcher,
     queued: u64,
 ) -> ApiResult<Response> {
-    let mut follower = app.sessions.follow(session.no, LogCursor::event(queued));
+    let mut follower = sessions.follow(session.no, LogCursor::event(queued));
     let (mut text, mut usage, mut unsaved) = (String::new(), Value::Null, None);
     loop {
         let items = match follower.next().await {
@@ -222,7 +216,7 @@ async fn respond_when_turn_ends(
         for item in items {
             if let TurnStreamAction::Interrupted(problem) = turn.classify(&item) {
                 let queued = follower.is_open(turn.id()).await.ok();
-                let problem = if app.sessions.is_stopping() { stopped() } else { problem };
+                let problem = if sessions.is_stopping() { stopped() } else { problem };
                 return Err(failed(problem).with("turn", turn.id().to_string()).with("queued", queued));
             }
             match item.content {
@@ -261,13 +255,13 @@ pub(super) struct SessionStreamQuery {
 }
 
 pub(super) async fn stream(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     headers: HeaderMap,
     QueryParams(asked): QueryParams<SessionStreamQuery>,
 ) -> ApiResult<Response> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
     let given =
         headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned).or(asked.after);
     let cursor = match given.as_deref().filter(|text| !text.is_empty()) {
@@ -290,8 +284,7 @@ pub(super) async fn stream(
     } else {
         DeltaVisibility::Show
     };
-    let follower = app.sessions.follow(session.no, after);
-    let sessions = app.sessions;
+    let follower = sessions.follow(session.no, after);
     Ok(SseStream { sessions, follower, session: session.id, turn: None, deltas, already_sent: skip }
         .response())
 }
@@ -317,23 +310,23 @@ impl TimelineQuery {
 }
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<TimelineQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
     let limit = asked.limit(100)?;
     let past = if asked.all == Some(true) {
         LogVisibility::default()
     } else {
-        app.sessions.log_visibility(&session).await?
+        sessions.log_visibility(&session).await?
     };
     let (mut shown, mut bytes, mut after) = (Vec::new(), 0, asked.after.unwrap_or(0));
     loop {
         // A few more than are asked for: some may be hidden.
         let page = PAGE.min(u32::try_from(limit).unwrap_or(PAGE) + 8);
-        let found = app.sessions.rooms().store.messages(session.no, after, page).await?;
+        let found = sessions.messages(session.no, after, page).await?;
         let Some(last) = found.last() else { break };
         after = last.ordinal;
         for NumberedMessage { ordinal, event } in found.iter().filter(|message| !past.hides(&message.event)) {
@@ -349,17 +342,17 @@ pub(super) async fn list(
 }
 
 pub(super) async fn events(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<TimelineQuery>,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
+    let session = find_session(&sessions, &caller, &id).await?;
     let limit = asked.limit(200)?;
     let wanted =
         |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
     let show = |event: &Event| shapes::timeline(&session, event).into_iter().filter(wanted).collect();
-    let events = read(&app, &session, (asked.after.unwrap_or(0), limit), show).await?;
+    let events = read(&sessions, &session, (asked.after.unwrap_or(0), limit), show).await?;
     Ok(Json(json!({ "events": events })))
 }
 
@@ -370,7 +363,7 @@ fn size(entry: &Value) -> usize {
 
 /// Reads on until there are enough to show, or too much for one answer. What one event shows stays together: a reader goes on by its number.
 async fn read(
-    app: &AppState,
+    sessions: &Sessions,
     session: &SessionRow,
     (after, limit): (u64, usize),
     show: impl Fn(&Event) -> Vec<Value>,
@@ -378,7 +371,7 @@ async fn read(
     let (mut shown, mut bytes) = (Vec::<Value>::new(), 0);
     let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: Vec::new() };
     loop {
-        let events = app.sessions.rooms().store.events(session.no, &query).await?;
+        let events = sessions.events(session.no, &query).await?;
         let Some(last) = events.last() else { return Ok(shown) };
         query.after = last.seq;
         for event in &events {

@@ -5,13 +5,13 @@ use super::extract::{
 };
 use crate::{
     app::AppState,
-    audit,
     auth::Caller,
     field_coercion::{self, UnknownFieldPolicy},
     problem::{ApiProblem, ApiResult},
     shapes,
 };
 use ash_model::{FailureKind, PermissionVerdict};
+use ash_session::{AuditSubject, NewAuditEntry, Sessions};
 use ash_store::AuditAction;
 use axum::{Json, extract::State};
 use serde::Deserialize;
@@ -23,13 +23,13 @@ const MAX_DENIAL_MESSAGE_CHARS: usize = 10_000;
 const DEFAULT_DENIAL_MESSAGE: &str = "The user does not want this call to be made.";
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     _: StrictQueryParams<NoQueryParams>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
-    let pending = app.sessions.pending(&found).await?;
+    let found = find_session(&sessions, &caller, &id).await?;
+    let pending = sessions.pending(&found).await?;
     Ok(Json(json!({ "permissions": pending.iter().map(shapes::permission).collect::<Vec<_>>() })))
 }
 
@@ -39,7 +39,7 @@ pub(super) async fn answer(
     asked: PermissionPathParams,
     body: JsonBody<Value>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &asked.id).await?;
+    let found = find_session(&app.sessions, &caller, &asked.id).await?;
     let id = asked.permission()?;
     let verdict = verdict(body.value)?;
     let behavior = match &verdict {
@@ -62,7 +62,8 @@ pub(super) async fn answer(
         }
         PermissionVerdict::Allow { .. } | PermissionVerdict::Deny { .. } => format!("{behavior} {id}"),
     });
-    audit::record_for_session(&app, &caller, &found, (AuditAction::PermissionAnswered, detail)).await?;
+    let (action, subject) = (AuditAction::PermissionAnswered, AuditSubject::Session(&found));
+    app.audit.record(NewAuditEntry { actor: caller.audit_actor(), action, subject, detail }).await?;
     app.sessions.answer(found.no, id, verdict).await?;
     Ok(Json(json!({ "id": id, "behavior": behavior })))
 }

@@ -2,12 +2,11 @@
 
 use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams, TurnPathParams, find_session};
 use crate::{
-    app::AppState,
     auth::Caller,
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::TurnId;
-use ash_session::TurnPhase;
+use ash_session::{Sessions, TurnPhase};
 use ash_store::{EventQuery, SessionRow};
 use axum::{Json, extract::State};
 use serde::Deserialize;
@@ -17,23 +16,23 @@ use std::collections::HashMap;
 const PAGE: u32 = 500;
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     _: StrictQueryParams<NoQueryParams>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
-    shown(&app, &found).await
+    let found = find_session(&sessions, &caller, &id).await?;
+    shown(&sessions, &found).await
 }
 
-async fn shown(app: &AppState, session: &SessionRow) -> ApiResult<Json<Value>> {
-    let turns = app.sessions.queue(session.no).await?;
+async fn shown(sessions: &Sessions, session: &SessionRow) -> ApiResult<Json<Value>> {
+    let turns = sessions.queue(session.no).await?;
     let first = turns.iter().map(|turn| turn.seq).min().unwrap_or_default();
     let mut asked = HashMap::new();
     let mut query =
         EventQuery { after: first.saturating_sub(1), limit: PAGE, kinds: vec!["queued", "stirred"] };
     while !turns.is_empty() {
-        let events = app.sessions.rooms().store.events(session.no, &query).await?;
+        let events = sessions.events(session.no, &query).await?;
         let Some(last) = events.last() else { break };
         query.after = last.seq;
         asked.extend(events.iter().map(|event| (event.seq, event.at)));
@@ -61,12 +60,12 @@ pub(super) struct ReorderQueueRequest {
 }
 
 pub(super) async fn reorder(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     body: JsonBody<ReorderQueueRequest>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
+    let found = find_session(&sessions, &caller, &id).await?;
     let first: Option<Vec<TurnId>> = body.value.order.iter().map(|turn| TurnId::parse(turn)).collect();
     let first = first.ok_or(ash_session::Error::NoTurn)?;
     let mut sorted = first.clone();
@@ -75,17 +74,17 @@ pub(super) async fn reorder(
     if sorted.len() != first.len() {
         return Err(ApiProblem::invalid("invalid_body", "order names a turn twice"));
     }
-    app.sessions.reorder(found.no, first).await?;
-    shown(&app, &found).await
+    sessions.reorder(found.no, first).await?;
+    shown(&sessions, &found).await
 }
 
 pub(super) async fn withdraw(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     waiting: TurnPathParams,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &waiting.id).await?;
+    let found = find_session(&sessions, &caller, &waiting.id).await?;
     let turn = waiting.turn()?;
-    app.sessions.withdraw(found.no, turn).await?;
+    sessions.withdraw(found.no, turn).await?;
     Ok(Json(json!({ "turn": turn, "status": "cancelled" })))
 }

@@ -11,8 +11,8 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{OwnerId, SessionId, SessionStatus, Timestamp};
-use ash_session::{ExpiringSession, is_at_rest};
-use ash_store::{AuditActor, AuditEntry, AuditQuery, EndDisposition, SessionFilter, SessionRow};
+use ash_session::{ExpiringSession, PruneRule, Sessions, is_at_rest};
+use ash_store::{AuditActor, AuditEntry, AuditQuery, EndDisposition};
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ pub(super) struct PruneRequest {
 
 /// Ends or purges what nobody has used for long, of what the caller may see. Those at work are left alone.
 pub(super) async fn prune(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     body: JsonBody<PruneRequest>,
 ) -> ApiResult<Json<Value>> {
@@ -79,23 +79,15 @@ pub(super) async fn prune(
     let fate = if purge { EndDisposition::Purge } else { EndDisposition::End };
     let unused = ash_model::parse_duration(&older_than)
         .map_err(|error| ApiProblem::invalid("invalid_body", format!("olderThan is not valid: {error}")))?;
-    let older = Some(ash_session::earlier_by(app.sessions.rooms().retention_clock(), unused));
-    let filter = SessionFilter { status, owner, older, ..SessionFilter::default() };
-    let found = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
-    let now = app.sessions.rooms().clock();
-    let goes = |session: &SessionRow| {
-        let SessionRow { summary: card, .. } = session;
-        let over = card.status == SessionStatus::Ended;
-        let at_work = card.open_turns > 0 || card.lock.as_ref().is_some_and(|lock| lock.is_held(now));
-        is_at_rest(card.status) && if over { purge } else { !at_work }
-    };
-    let mut gone = Vec::new();
-    for session in found.sessions.into_iter().filter(goes) {
-        let by = AuditActor { rule: Some("prune".to_owned()), ..caller.audit_actor() };
-        if dry_run || app.sessions.expire(&session, unused, (by, fate)).await? {
-            gone.push(shown(&app, &session));
+    let rule = PruneRule { unused, status, owner, fate };
+    let gone = match dry_run {
+        true => sessions.prunable_sessions(&caller.0, &rule).await?,
+        false => {
+            let by = AuditActor { rule: Some("prune".to_owned()), ..caller.audit_actor() };
+            sessions.prune(&caller.0, &rule, &by).await?
         }
-    }
+    };
+    let gone: Vec<Value> = gone.iter().map(|session| shown(&sessions, session)).collect();
     Ok(Json(json!({ "sessions": gone, "action": fate.as_str(), "dryRun": dry_run })))
 }
 
@@ -118,12 +110,10 @@ pub(super) async fn audit(
     if limit == 0 || limit > MAX_AUDIT_LIMIT {
         return Err(ApiProblem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
     }
-    let rooms = app.sessions.rooms();
-    let since =
-        asked.since.as_deref().map(|text| parse_time_or_age(rooms.clock(), "since", text)).transpose()?;
+    let since = asked.since.as_deref().map(|text| parse_time_or_age(app.now(), "since", text)).transpose()?;
     let subject = asked.session.map(String::from);
     let query = AuditQuery { subject, since, before: asked.cursor, limit };
-    let lines = rooms.store.audit_entries(caller.tenant(), &query).await?;
+    let lines = app.audit.list(caller.tenant(), &query).await?;
     let next = lines.last().filter(|_| lines.len() == limit as usize).map(|line| line.no.to_string());
     let lines: Vec<Value> = lines.iter().map(line).collect();
     Ok(Json(json!({ "audit": lines, "nextCursor": next })))

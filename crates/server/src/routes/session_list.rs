@@ -2,12 +2,12 @@
 
 use super::{extract::unknown_parameter, sessions::shown, workspaces};
 use crate::{
-    app::AppState,
     auth::Caller,
     field_coercion::{FieldError, deserialize_parameter, unknown_field_message},
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Timestamp};
+use ash_session::Sessions;
 use ash_store::{MetadataFilter, SessionFilter, SessionListCursor};
 use axum::{Json, extract::Query, extract::State, http::Uri};
 use serde_json::{Value, json};
@@ -31,16 +31,16 @@ const PARAMETERS: [&str; 12] = [
 ];
 
 pub(super) async fn sessions(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     uri: Uri,
 ) -> ApiResult<Json<Value>> {
-    let filter = filter(&uri, app.sessions.rooms().clock())?;
-    let page = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
+    let filter = filter(&uri, sessions.now())?;
+    let page = sessions.list(&caller.0, &filter).await?;
     let full = filter.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
     let next = page.sessions.last().filter(|_| full).map(|s| format!("{}-{}", s.created_at.0, s.no.0));
-    let sessions: Vec<Value> = page.sessions.iter().map(|session| shown(&app, session)).collect();
-    Ok(Json(json!({ "sessions": sessions, "total": page.total, "nextCursor": next })))
+    let listed: Vec<Value> = page.sessions.iter().map(|session| shown(&sessions, session)).collect();
+    Ok(Json(json!({ "sessions": listed, "total": page.total, "nextCursor": next })))
 }
 
 /// Names of metadata are anybody's, so the query is read by hand.

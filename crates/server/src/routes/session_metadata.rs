@@ -5,11 +5,11 @@ use super::quotas;
 use super::sessions::answer;
 use crate::{
     app::AppState,
-    audit::{self, Changed},
     auth::Caller,
     problem::{ApiProblem, ApiResult},
 };
-use ash_model::{FailureKind, OwnerId, SessionMetadata};
+use ash_model::{FailureKind, OwnerId, Quotas, SessionMetadata};
+use ash_session::{AuditSubject, ConfigChange};
 use ash_store::AccessScope;
 use axum::{Json, extract::State};
 use serde::Deserialize;
@@ -29,8 +29,8 @@ pub(super) fn resolve_owner(caller: &Caller, named: Option<OwnerId>) -> ApiResul
     }
 }
 
-pub(super) fn metadata(app: &AppState, given: BTreeMap<String, String>) -> ApiResult<SessionMetadata> {
-    quotas::metadata(app, given.iter())?;
+pub(super) fn metadata(quotas: &Quotas, given: BTreeMap<String, String>) -> ApiResult<SessionMetadata> {
+    quotas::metadata(quotas, given.iter())?;
     SessionMetadata::try_from(given).map_err(|error| match error.oversize() {
         Some(size) => too_large(error.to_string(), size),
         None => ApiProblem::invalid("invalid_metadata", error.to_string()),
@@ -50,9 +50,10 @@ pub(super) async fn change(
     PathParam(id): PathParam,
     body: JsonBody<SetMetadataRequest>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_open_session(&app, &caller, &id).await?;
-    let metadata = metadata(&app, body.value.metadata)?;
-    let changed = (vec!["metadata".to_owned()], None);
-    audit::record_config_change(&app, &caller, Changed::Session(&found), changed).await?;
-    Ok(answer(&app, &app.sessions.set_metadata(found.no, metadata).await?))
+    let found = find_open_session(&app.sessions, &caller, &id).await?;
+    let metadata = metadata(&app.quotas, body.value.metadata)?;
+    let change = ConfigChange { fields: vec!["metadata".to_owned()], variables: None };
+    let subject = AuditSubject::Session(&found);
+    app.audit.record_config_change(&caller.audit_actor(), subject, change).await?;
+    Ok(answer(&app.sessions, &app.sessions.set_metadata(found.no, metadata).await?))
 }

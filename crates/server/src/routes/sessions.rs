@@ -3,27 +3,30 @@
 use super::{
     agents, compaction,
     extract::{
-        FromFields, JsonBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_durability,
-        check_max_size, find_open_session, find_session, find_session_or_remote, parse_environment,
-        queue_timeout,
+        FromFields, JsonBody, PathParam, QueryParams, StrictJsonBody, StrictQueryParams, check_max_size,
+        find_open_session, find_session, find_session_or_remote, parse_environment, queue_timeout,
     },
     limits, locks,
     mcp_secrets::{StoredMcpSecrets, size as secrets_size},
     quotas, session_metadata,
     session_options::{SessionOptionsPatch, with_provider},
-    usage, workspaces,
+    workspaces,
 };
 use crate::{
     app::AppState,
-    audit::{self, Changed, NewAuditEntry},
     auth::Caller,
     field_coercion::{self, FieldError, UnknownFieldPolicy},
-    idempotency::{IdempotentResource, claim_idempotency_key},
+    idempotency::idempotent_request,
     problem::{ApiProblem, ApiResult},
     shapes,
 };
-use ash_model::{AgentName, FailureKind, OwnerId, SessionId, SessionOptions, SessionRowId, SessionStatus};
-use ash_session::{ForkSpec, IdFrom, NewSession, OptionsChange};
+use ash_model::{
+    AgentName, FailureKind, OwnerId, Quotas, SessionId, SessionOptions, SessionRowId, SessionStatus,
+};
+use ash_session::{
+    AuditSubject, ConfigChange, ForkSpec, IdFrom, IdempotentResource, NewAuditEntry, NewSession,
+    OptionsChange, Sessions,
+};
 use ash_store::{AuditAction, EndDisposition, SecretEnv, SessionRow};
 use axum::{
     Json,
@@ -88,12 +91,12 @@ impl FromFields for SessionConfigPatch {
     }
 }
 
-pub(super) fn shown(app: &AppState, session: &SessionRow) -> Value {
-    shapes::session(session, app.sessions.rooms().clock())
+pub(super) fn shown(sessions: &Sessions, session: &SessionRow) -> Value {
+    shapes::session(session, sessions.now())
 }
 
-pub(super) fn answer(app: &AppState, session: &SessionRow) -> Json<Value> {
-    Json(json!({ "session": shown(app, session) }))
+pub(super) fn answer(sessions: &Sessions, session: &SessionRow) -> Json<Value> {
+    Json(json!({ "session": shown(sessions, session) }))
 }
 
 pub(super) async fn create(
@@ -110,29 +113,23 @@ pub(super) async fn create(
         return Err(ApiProblem::invalid("invalid_credential", "Invalid or inaccessible credential"));
     }
     let owner = session_metadata::resolve_owner(&caller, owner)?.owner;
-    let metadata = session_metadata::metadata(&app, metadata.unwrap_or_default())?;
+    let metadata = session_metadata::metadata(&app.quotas, metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
         .map_err(|_| ApiProblem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
-    check_durability(&app, options.durability)?;
+    app.sessions.check_durability(options.durability)?;
     let mut options = options;
     let wanted = options.take_provider(&app)?;
     let secrets = options.secrets(StoredMcpSecrets::default())?.unwrap_or_default();
     let compaction = options.infinite_sessions.clone();
     let (options, way) = with_provider(options.merged_over(SessionOptions::default())?, wanted)?;
-    check_options_size(&app, &options, secrets_size(&secrets))?;
-    limits::check_resource_limits(&app, &caller, options.limits)?;
+    check_options_size(&app.quotas, &options, secrets_size(&secrets))?;
+    limits::check_resource_limits(&app.policy, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let id_from = if session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
-    let claim = claim_idempotency_key(
-        &app,
-        &caller.0,
-        &headers,
-        ("POST /api/sessions", &body.summary.hash),
-        proposed.to_string(),
-    )
-    .await?;
+    let request = idempotent_request(&caller, &headers, ("POST /api/sessions", &body.summary.hash))?;
+    let claim = app.idempotency.claim(request.as_ref(), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(ApiProblem::internal)?;
     let tenant = caller.tenant().clone();
     let new = NewSession {
@@ -149,53 +146,39 @@ pub(super) async fn create(
         egress: way,
         queue_timeout: patience,
     };
-    let made = match created_earlier(&app, &caller, &claim, &id).await {
+    let made = match created_earlier(&app.sessions, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
             agents::make_default(&app, &caller, &new.agent).await?;
-            let agent = app.sessions.rooms().store.agent(&new.tenant, &new.agent).await?;
+            let agent = app.agents.find(&new.tenant, &new.agent).await?;
             agent.map_or(Ok(()), |agent| {
                 compaction::check(compaction.as_ref(), new.options.infinite_sessions.as_ref(), agent.runtime)
             })?;
             let detail = Some(format!("agent {}", new.agent));
-            let ordered = NewAuditEntry {
-                deed: AuditAction::Created,
-                subject: id.as_str(),
-                session: None,
-                owner: new.owner.clone(),
-                detail,
-            };
-            audit::record(&app, &caller, ordered).await?;
+            let subject =
+                AuditSubject::NewSession { tenant: &new.tenant, id: &id, owner: new.owner.as_ref() };
+            let (actor, action) = (caller.audit_actor(), AuditAction::Created);
+            app.audit.record(NewAuditEntry { actor, action, subject, detail }).await?;
             app.sessions.create(new).await?
         }
     };
-    Ok((StatusCode::CREATED, Json(json!({ "session": shown_with_env(&app, &made).await? }))))
+    Ok((StatusCode::CREATED, Json(json!({ "session": shown_with_env(&app.sessions, &made).await? }))))
 }
 
 /// All of its options together: each is bounded for itself, but there are many.
 /// `secrets` takes the bytes of what the options hold only masks for.
-fn check_options_size(app: &AppState, options: &SessionOptions, secrets: usize) -> ApiResult<()> {
+fn check_options_size(quotas: &Quotas, options: &SessionOptions, secrets: usize) -> ApiResult<()> {
     let json = serde_json::to_string(options).map_err(ApiProblem::internal)?;
-    quotas::config_of(app, json.len() + secrets)
+    quotas::config_of(quotas, json.len() + secrets)
 }
 
 /// With the names of what is in its environment.
-async fn shown_with_env(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
-    let mut shown = shown(app, session);
-    if let Some(names) = names_in(app.sessions.rooms().store.env(session.no).await)? {
-        shown["config"]["env"] = names;
+async fn shown_with_env(sessions: &Sessions, session: &SessionRow) -> ApiResult<Value> {
+    let mut shown = shown(sessions, session);
+    if let Some(names) = sessions.env_names(session.no).await? {
+        shown["config"]["env"] = names.into_iter().map(|name| (name, json!("***"))).collect();
     }
     Ok(shown)
-}
-
-/// None if there are none, or what they are is sealed.
-fn names_in(env: ash_store::Result<SecretEnv>) -> ApiResult<Option<Value>> {
-    match env {
-        Ok(env) if env.0.is_empty() => Ok(None),
-        Ok(env) => Ok(Some(env.0.into_keys().map(|name| (name, json!("***"))).collect())),
-        Err(ash_store::Error::Sealed) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// None: nothing is said of them.
@@ -212,7 +195,7 @@ fn variables(
 
 /// What an earlier try with the same key made, if it came that far.
 async fn created_earlier(
-    app: &AppState,
+    sessions: &Sessions,
     caller: &Caller,
     claim: &IdempotentResource,
     id: &SessionId,
@@ -220,7 +203,7 @@ async fn created_earlier(
     if !claim.is_replay {
         return None;
     }
-    app.sessions.find(&caller.0, id).await.ok()
+    sessions.find(&caller.0, id).await.ok()
 }
 
 pub(super) async fn get(
@@ -228,14 +211,14 @@ pub(super) async fn get(
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let session = find_session(&app, &caller, &id).await?;
-    let mut shown = shown_with_env(&app, &session).await?;
+    let session = find_session(&app.sessions, &caller, &id).await?;
+    let mut shown = shown_with_env(&app.sessions, &session).await?;
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
-    shown["lock"] = json!(locks::of(&app, &session));
-    shown["usage"] = usage::session_usage(&app, &caller, &session).await?;
+    shown["lock"] = json!(locks::of(&app.sessions, &session));
+    shown["usage"] = shapes::usage(&app.usage.of_session(&caller.0, &session).await?);
     shown["limits"] = limits::effective_limits_json(&app, &session).await?;
-    shown["resources"] = limits::resources(&app, &session).await?;
+    shown["resources"] = limits::resource_usage_json(&app.usage.resources_of(&session).await?);
     Ok(Json(json!({ "session": shown })))
 }
 
@@ -245,13 +228,18 @@ pub(super) async fn change_config(
     PathParam(id): PathParam,
     body: StrictJsonBody<SessionConfigPatch>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_open_session(&app, &caller, &id).await?;
-    let changed = audit::field_names(&body.summary.fields);
+    let found = find_open_session(&app.sessions, &caller, &id).await?;
+    let changed = field_names(&body.summary.fields);
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
     let changing =
         tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
     changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
     get(State(app), caller, PathParam(id)).await
+}
+
+/// Which settings a body sets, without those that hold variables.
+fn field_names(fields: &[String]) -> Vec<String> {
+    fields.iter().filter(|name| !["env", "extraEnv"].contains(&name.as_str())).cloned().collect()
 }
 
 /// A live agent first: what it does not agree to is not stored.
@@ -267,21 +255,23 @@ async fn change_live_config(
     let mut change = options;
     let (settings, touched, wanted) =
         (change.live_settings(), change.changed_parts(), change.take_provider(&app)?);
-    check_durability(&app, change.durability)?;
-    limits::check_resource_limits(&app, &caller, change.limits()?)?;
+    app.sessions.check_durability(change.durability)?;
+    limits::check_resource_limits(&app.policy, &caller, change.limits()?)?;
     let session = app.sessions.get(no).await?;
     let mut before = session.options.clone();
-    let known = app.sessions.rooms().store.secrets(no).await;
+    let known = app.sessions.option_secrets(no).await?;
     let known = StoredMcpSecrets::take_from_options(&mut before, known)?;
     let kept = known.size();
     let secrets = change.secrets(known)?;
     let compaction = change.infinite_sessions.clone();
     let (options, way) = with_provider(change.merged_over(before)?, wanted)?;
-    check_options_size(&app, &options, secrets.as_ref().map_or(kept, secrets_size))?;
+    check_options_size(&app.quotas, &options, secrets.as_ref().map_or(kept, secrets_size))?;
     compaction::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.accepts_options(&session, &options, touched).await?;
-    let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
-    audit::record_config_change(&app, &caller, Changed::Session(&session), (changed, names)).await?;
+    let variables = env.as_ref().map(|env| env.0.keys().cloned().collect());
+    let subject = AuditSubject::Session(&session);
+    let changed = ConfigChange { fields: changed, variables };
+    app.audit.record_config_change(&caller.audit_actor(), subject, changed).await?;
     app.sessions.change_options(no, OptionsChange { options, env, secrets, settings }).await?;
     if let Some(way) = way {
         app.sessions.set_client_credentials(no, way);
@@ -302,21 +292,21 @@ pub(super) async fn change_options(
 }
 
 pub(super) async fn pause(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
-    Ok(answer(&app, &app.sessions.pause(found.no).await?))
+    let found = find_session(&sessions, &caller, &id).await?;
+    Ok(answer(&sessions, &sessions.pause(found.no).await?))
 }
 
 pub(super) async fn stop(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
-    Ok(answer(&app, &app.sessions.stop(found.no).await?))
+    let found = find_session(&sessions, &caller, &id).await?;
+    Ok(answer(&sessions, &sessions.stop(found.no).await?))
 }
 
 #[derive(Deserialize)]
@@ -327,17 +317,17 @@ pub(super) struct EndSessionQuery {
 }
 
 pub(super) async fn end(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     QueryParams(ending): QueryParams<EndSessionQuery>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
+    let found = find_session(&sessions, &caller, &id).await?;
     if ending.purge {
-        let last = app.sessions.end(found.no, caller.audit_actor(), EndDisposition::Purge).await?;
-        return Ok(Json(json!({ "session": shown(&app, &last), "purged": true })));
+        let last = sessions.end(found.no, caller.audit_actor(), EndDisposition::Purge).await?;
+        return Ok(Json(json!({ "session": shown(&sessions, &last), "purged": true })));
     }
-    Ok(answer(&app, &app.sessions.end(found.no, caller.audit_actor(), EndDisposition::End).await?))
+    Ok(answer(&sessions, &sessions.end(found.no, caller.audit_actor(), EndDisposition::End).await?))
 }
 
 /// With options, which count from then on.
@@ -349,18 +339,18 @@ pub(super) async fn resume(
     body: StrictJsonBody<SessionConfigPatch>,
 ) -> ApiResult<Json<Value>> {
     let patience = queue_timeout(&headers)?;
-    let found = find_session_or_remote(&app, &caller, &id).await?;
+    let found = find_session_or_remote(&app.sessions, &caller, &id).await?;
     let place = app.sessions.reserve(&found, patience).await?;
     // Without a single field there is nothing to change.
     if found.summary.status != SessionStatus::Ended && !body.summary.fields.is_empty() {
         // To its end even if the caller hangs up.
-        let changed = audit::field_names(&body.summary.fields);
+        let changed = field_names(&body.summary.fields);
         let changing =
             tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
         changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
     }
     let (session, receipt) = app.sessions.resume(&found, place).await?;
-    Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
+    Ok(Json(json!({ "session": shown(&app.sessions, &session), "resume": receipt })))
 }
 
 #[derive(Deserialize)]
@@ -386,7 +376,7 @@ pub(super) async fn fork(
     headers: HeaderMap,
     body: StrictJsonBody<ForkRequest>,
 ) -> ApiResult<(StatusCode, Json<Value>)> {
-    let parent = find_session(&app, &caller, &id).await?;
+    let parent = find_session(&app.sessions, &caller, &id).await?;
     let beside = match &body.value.workspace {
         None => false,
         Some(text) if parent.slug == Some(super::workspaces::slug(text)?) => true,
@@ -395,27 +385,22 @@ pub(super) async fn fork(
     let id_from = if body.value.session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
     let proposed = body.value.session_id.unwrap_or_else(SessionId::fresh);
     let route = format!("POST /api/sessions/{id}/fork");
-    let claim =
-        claim_idempotency_key(&app, &caller.0, &headers, (&route, &body.summary.hash), proposed.to_string())
-            .await?;
+    let request = idempotent_request(&caller, &headers, (&route, &body.summary.hash))?;
+    let claim = app.idempotency.claim(request.as_ref(), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(ApiProblem::internal)?;
-    let made = match created_earlier(&app, &caller, &claim, &id).await {
+    let made = match created_earlier(&app.sessions, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
-            let (deed, detail) = (AuditAction::Created, Some(format!("fork of {}", parent.id)));
-            let ordered = NewAuditEntry {
-                deed,
-                subject: id.as_str(),
-                session: None,
-                owner: parent.owner.clone(),
-                detail,
-            };
-            audit::record(&app, &caller, ordered).await?;
+            let (action, detail) = (AuditAction::Created, Some(format!("fork of {}", parent.id)));
+            let SessionRow { tenant, owner, .. } = &parent;
+            let subject = AuditSubject::NewSession { tenant, id: &id, owner: owner.as_ref() };
+            let entry = NewAuditEntry { actor: caller.audit_actor(), action, subject, detail };
+            app.audit.record(entry).await?;
             let fork = ForkSpec { id, id_from, checkpoint: body.value.checkpoint, in_place: beside };
             app.sessions.fork(&parent, fork).await?
         }
     };
-    Ok((StatusCode::CREATED, answer(&app, &made)))
+    Ok((StatusCode::CREATED, answer(&app.sessions, &made)))
 }
 
 fn other_workspace(parent: &SessionRow) -> ApiProblem {
@@ -432,12 +417,12 @@ fn other_workspace(parent: &SessionRow) -> ApiProblem {
 }
 
 pub(super) async fn interrupt(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let found = find_open_session(&app, &caller, &id).await?;
-    let turn = app.sessions.interrupt(found.no).await?;
+    let found = find_open_session(&sessions, &caller, &id).await?;
+    let turn = sessions.interrupt(found.no).await?;
     Ok(Json(json!({ "ok": true, "turn": turn })))
 }
 
@@ -453,7 +438,7 @@ pub(super) async fn exec(
     PathParam(id): PathParam,
     body: JsonBody<ExecCommandRequest>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
+    let found = find_session(&app.sessions, &caller, &id).await?;
     let ExecCommandRequest { command, timeout } = body.value;
     let timeout = timeout.unwrap_or(30_000);
     if !(1..=300_000).contains(&timeout) {
@@ -463,7 +448,8 @@ pub(super) async fn exec(
         return Err(ApiProblem::invalid("invalid_body", "command must not hold NUL bytes"));
     }
     check_max_size("command", (command.len(), "bytes"), MAX_COMMAND_BYTES)?;
-    audit::record_for_session(&app, &caller, &found, (AuditAction::Executed, None)).await?;
+    let (action, subject) = (AuditAction::Executed, AuditSubject::Session(&found));
+    app.audit.record(NewAuditEntry { actor: caller.audit_actor(), action, subject, detail: None }).await?;
     let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await;
     let done = done.map_err(|error| match app.sessions.is_stopping() {
         true => stopped_with(error),
@@ -492,17 +478,17 @@ pub(super) struct LogsQuery {
 }
 
 pub(super) async fn logs(
-    State(app): State<AppState>,
+    State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<LogsQuery>,
 ) -> ApiResult<Json<Value>> {
-    let found = find_session(&app, &caller, &id).await?;
+    let found = find_session(&sessions, &caller, &id).await?;
     let after = asked.after.unwrap_or(-1);
     if after < -1 {
         return Err(ApiProblem::invalid("invalid_query", "after must be -1 or more"));
     }
-    let lines = app.sessions.logs(found.no, after).await;
+    let lines = sessions.logs(found.no, after).await;
     let logs: Vec<Value> = lines
         .iter()
         .map(|line| json!({ "index": line.index, "level": line.level.as_str(), "text": line.text, "ts": line.at }))

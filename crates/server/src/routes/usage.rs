@@ -11,12 +11,12 @@ use crate::{
     problem::{ApiProblem, ApiResult},
     shapes,
 };
-use ash_model::{AgentName, BudgetLimits, OwnerId, ResourceUsage, SessionId, TurnId};
-use ash_store::{SessionRow, UsageGrouping, UsageQuery, UsageReportRow};
+use ash_model::{AgentName, BudgetLimits, OwnerId, SessionId, TurnId};
+use ash_session::Sessions;
+use ash_store::{UsageGrouping, UsageQuery, UsageReportRow};
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use uuid::Uuid;
 
 const MAX_USAGE_ROWS: u32 = 1000;
@@ -40,18 +40,18 @@ pub(super) struct UsageReportQuery {
 }
 
 impl UsageReportQuery {
-    async fn query(&self, app: &AppState, caller: &Caller) -> ApiResult<UsageQuery> {
+    async fn query(&self, sessions: &Sessions, caller: &Caller) -> ApiResult<UsageQuery> {
         let limit = self.limit.unwrap_or(if self.by.is_some() { MAX_USAGE_ROWS } else { PAGE });
         if !(1..=MAX_USAGE_ROWS).contains(&limit) {
             return Err(ApiProblem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
         }
-        let now = app.sessions.rooms().clock();
+        let now = sessions.now();
         let at = |name: &str, text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty());
             text.map(|text| parse_time_or_age(now, name, text)).transpose()
         };
         let session = match &self.session {
-            Some(id) => Some(find_session(app, caller, id).await?.no),
+            Some(id) => Some(find_session(sessions, caller, id).await?.no),
             None => None,
         };
         let (since, until) = (at("since", &self.since)?, at("until", &self.until)?);
@@ -72,24 +72,20 @@ pub(super) async fn usage(
     caller: Caller,
     StrictQueryParams(wanted): StrictQueryParams<UsageReportQuery>,
 ) -> ApiResult<Json<Value>> {
-    let (by, query) = (wanted.by()?, wanted.query(&app, &caller).await?);
-    let store = &app.sessions.rooms().store;
+    let (by, query) = (wanted.by()?, wanted.query(&app.sessions, &caller).await?);
     let Some(by) = by else {
-        let turns = store.usage(&caller.0, Some(UsageGrouping::Turn), &query).await?;
+        let turns = app.usage.report(&caller.0, UsageGrouping::Turn, &query).await?;
         let mut events: Vec<Value> = turns.iter().flat_map(|sum| events(&caller, sum)).collect();
         events.truncate(query.limit as usize);
         return Ok(Json(json!({ "events": events })));
     };
-    let sums = store.usage(&caller.0, Some(by), &query).await?;
-    let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
-    let mut total = shapes::usage(&total);
-    total["resources"] = limits::resource_usage_json(&store.total_resource_usage(&caller.0, &query).await?);
+    let sums = app.usage.report(&caller.0, by, &query).await?;
+    let mut total = shapes::usage(&app.usage.total(&caller.0, &query).await?);
+    total["resources"] = limits::resource_usage_json(&app.usage.total_resources(&caller.0, &query).await?);
     let mut shown: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
     if by == UsageGrouping::Session {
         let ids: Vec<SessionId> = sums.iter().filter_map(|sum| sum.session.clone()).collect();
-        let taken = store.resource_usage_by_session(&caller.0, &ids).await?;
-        let taken: HashMap<SessionId, ResourceUsage> =
-            taken.into_iter().map(|taken| (taken.session, taken.usage)).collect();
+        let taken = app.usage.resources_by_session(&caller.0, &ids).await?;
         for (sum, shown) in sums.iter().zip(&mut shown) {
             let taken = sum.session.as_ref().and_then(|session| taken.get(session));
             shown["resources"] = json!(taken.map(limits::resource_usage_json));
@@ -143,10 +139,9 @@ pub(super) async fn stats(
     caller: Caller,
     StrictQueryParams(wanted): StrictQueryParams<UsageReportQuery>,
 ) -> ApiResult<Json<Value>> {
-    let query = wanted.query(&app, &caller).await?;
-    let store = &app.sessions.rooms().store;
-    let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
-    let seconds = store.total_resource_usage(&caller.0, &query).await?.cpu_ms / 1000;
+    let query = wanted.query(&app.sessions, &caller).await?;
+    let total = app.usage.total(&caller.0, &query).await?;
+    let seconds = app.usage.total_resources(&caller.0, &query).await?.cpu_ms / 1000;
     let used = total.spent.usage;
     let stats = json!({
         "totalInputTokens": used.input_tokens, "totalOutputTokens": used.output_tokens,
@@ -154,13 +149,6 @@ pub(super) async fn stats(
         "totalMessages": total.turns, "totalToolCalls": 0, "totalComputeSeconds": seconds,
     });
     Ok(Json(json!({ "stats": stats })))
-}
-
-/// What one session used.
-pub(super) async fn session_usage(app: &AppState, caller: &Caller, session: &SessionRow) -> ApiResult<Value> {
-    let query = UsageQuery { session: Some(session.no), limit: 1, ..UsageQuery::default() };
-    let sum = app.sessions.rooms().store.usage(&caller.0, None, &query).await?.pop();
-    Ok(shapes::usage(&sum.unwrap_or_default()))
 }
 
 pub(super) fn check(limits: &BudgetLimits) -> ApiResult<()> {

@@ -10,7 +10,8 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, OwnerId, Slug};
-use ash_store::{WorkspaceRow, WorkspaceSession};
+use ash_session::Workspaces;
+use ash_store::WorkspaceRow;
 use axum::{
     Json,
     extract::State,
@@ -26,16 +27,16 @@ pub(super) fn slug(text: &str) -> ApiResult<Slug> {
     Slug::parse(text).map_err(|error| ApiProblem::invalid("invalid_workspace", error.to_string()))
 }
 
-async fn find(app: &AppState, caller: &Caller, text: &str) -> ApiResult<WorkspaceRow> {
-    Ok(app.sessions.workspace(&caller.0, &slug(text)?).await?)
+async fn find(workspaces: &Workspaces, caller: &Caller, text: &str) -> ApiResult<WorkspaceRow> {
+    Ok(workspaces.find(&caller.0, &slug(text)?).await?)
 }
 
 pub(super) async fn list(
-    State(app): State<AppState>,
+    State(workspaces): State<Workspaces>,
     caller: Caller,
     _: StrictQueryParams<NoQueryParams>,
 ) -> ApiResult<Json<Value>> {
-    let all = app.sessions.rooms().store.workspaces(&caller.0).await?;
+    let all = workspaces.list(&caller.0).await?;
     Ok(Json(json!({ "workspaces": all.iter().map(shown).collect::<Vec<_>>() })))
 }
 
@@ -64,7 +65,7 @@ pub(super) async fn create(
         .map_err(|error| ApiProblem::invalid("invalid_agent_name", error.to_string()))?;
     super::agents::make_default(&app, &caller, &agent).await?;
     let scope = session_metadata::resolve_owner(&caller, new.owner)?;
-    let made = app.sessions.make_workspace(&scope, &slug, &agent).await?;
+    let made = app.workspaces.make(&scope, &slug, &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "workspace": shown(&made) }))))
 }
 
@@ -73,10 +74,9 @@ pub(super) async fn get(
     caller: Caller,
     PathParam(text): PathParam,
 ) -> ApiResult<Json<Value>> {
-    let workspace = find(&app, &caller, &text).await?;
+    let workspace = find(&app.workspaces, &caller, &text).await?;
     let mut sessions = Vec::new();
-    for WorkspaceSession { no, .. } in app.sessions.rooms().store.workspace_sessions(workspace.id).await? {
-        let session = app.sessions.get(no).await?;
+    for session in app.workspaces.sessions_in(&workspace).await? {
         // One that was purged is nobody's any more.
         if app.sessions.find(&caller.0, &session.id).await.is_ok() {
             sessions.push(
@@ -88,14 +88,14 @@ pub(super) async fn get(
 }
 
 pub(super) async fn delete(
-    State(app): State<AppState>,
+    State(workspaces): State<Workspaces>,
     caller: Caller,
     PathParam(text): PathParam,
     headers: HeaderMap,
 ) -> ApiResult<Json<Value>> {
-    let workspace = find(&app, &caller, &text).await?;
-    locks::check_workspace_locks(&app, &workspace, &headers).await?;
-    app.sessions.delete_workspace(&workspace, caller.audit_actor()).await?;
+    let workspace = find(&workspaces, &caller, &text).await?;
+    locks::check_workspace_locks(&workspaces, &workspace, &headers).await?;
+    workspaces.delete(&workspace, caller.audit_actor()).await?;
     Ok(Json(json!({ "deleted": workspace.slug })))
 }
 
@@ -106,10 +106,10 @@ pub(super) async fn files(
     PathParam(text): PathParam,
     StrictQueryParams(asked): StrictQueryParams<FileListQuery>,
 ) -> ApiResult<Json<Value>> {
-    let workspace = find(&app, &caller, &text).await?;
-    let sessions = app.sessions.rooms().store.workspace_sessions(workspace.id).await?;
+    let workspace = find(&app.workspaces, &caller, &text).await?;
+    let sessions = app.workspaces.sessions_in(&workspace).await?;
     match sessions.first() {
-        Some(first) => super::files::listed(&app, &app.sessions.get(first.no).await?, asked).await,
+        Some(session) => super::files::listed(&app.sessions, session, asked).await,
         None => Ok(Json(json!({ "files": [] }))),
     }
 }
@@ -121,14 +121,14 @@ pub(super) struct WorkspaceCheckpointsQuery {
 }
 
 pub(super) async fn checkpoints(
-    State(app): State<AppState>,
+    State(workspaces): State<Workspaces>,
     caller: Caller,
     PathParam(text): PathParam,
     StrictQueryParams(range): StrictQueryParams<WorkspaceCheckpointsQuery>,
 ) -> ApiResult<Json<Value>> {
-    let workspace = find(&app, &caller, &text).await?;
+    let workspace = find(&workspaces, &caller, &text).await?;
     let limit = range.limit.unwrap_or(PAGE).min(MAX_CHECKPOINTS_LISTED);
-    let found = app.sessions.rooms().store.checkpoints(workspace.id, range.before, limit).await?;
+    let found = workspaces.checkpoints(&workspace, range.before, limit).await?;
     let shown: Vec<Value> = found.iter().map(|row| shapes::checkpoint(workspace.checkpoint, row)).collect();
     Ok(Json(json!({ "checkpoints": shown })))
 }

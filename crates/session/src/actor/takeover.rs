@@ -324,7 +324,8 @@ impl SessionActor {
     /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
     async fn drain_dead_journal(&mut self, incarnation: Incarnation) -> Result<()> {
         let heard = self.ctx.services.store.journal_positions(incarnation).await?;
-        let own = heard.into_iter().find(|heard| heard.session == self.ctx.session.no).map(|heard| heard.journal);
+        let own =
+            heard.into_iter().find(|heard| heard.session == self.ctx.session.no).map(|heard| heard.journal);
         // The log of a session that came back from a witness says itself how much of the journal it has.
         let adopted = self.machine.log.adopted.as_ref().and_then(|adopted| adopted.journal_position);
         let adopted = adopted.filter(|heard| heard.incarnation == incarnation);

@@ -1,0 +1,64 @@
+//! What is read of sessions without their actors: rows, logs, and the settings that apply to them.
+
+use super::Sessions;
+use crate::{Error, Result};
+use ash_model::{AgentRuntime, Durability, Event, ResourceLimits, SessionRowId, TurnId};
+use ash_store::{
+    AccessScope, EventQuery, NumberedMessage, SecretEnv, SessionFilter, SessionPage, SessionRow, TurnRow,
+};
+
+impl Sessions {
+    pub async fn list(&self, scope: &AccessScope, filter: &SessionFilter) -> Result<SessionPage> {
+        Ok(self.rooms.store.sessions(scope, filter).await?)
+    }
+
+    /// Events in the order of the log, those of the sessions that it was forked from included.
+    pub async fn events(&self, no: SessionRowId, query: &EventQuery) -> Result<Vec<Event>> {
+        Ok(self.rooms.store.events(no, query).await?)
+    }
+
+    /// What clients know as messages, with their ordinals in the whole log; those above `after`.
+    pub async fn messages(&self, no: SessionRowId, after: u64, limit: u32) -> Result<Vec<NumberedMessage>> {
+        Ok(self.rooms.store.messages(no, after, limit).await?)
+    }
+
+    pub async fn turn(&self, no: SessionRowId, turn: TurnId) -> Result<Option<TurnRow>> {
+        Ok(self.rooms.store.turn(no, turn).await?)
+    }
+
+    /// The names of its environment variables; `None`: it has none, or they are sealed with another key.
+    pub async fn env_names(&self, no: SessionRowId) -> Result<Option<Vec<String>>> {
+        match self.rooms.store.env(no).await {
+            Ok(env) if env.0.is_empty() => Ok(None),
+            Ok(env) => Ok(Some(env.0.into_keys().collect())),
+            Err(ash_store::Error::Sealed) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What its options hold masks for, by JSON pointer. Empty if it is sealed with another key: nothing of it can be kept.
+    pub async fn option_secrets(&self, no: SessionRowId) -> Result<SecretEnv> {
+        match self.rooms.store.secrets(no).await {
+            Err(ash_store::Error::Sealed) => Ok(SecretEnv::default()),
+            secrets => Ok(secrets?),
+        }
+    }
+
+    /// How much of the machine it may take.
+    pub async fn limits_in_force(&self, session: &SessionRow) -> Result<ResourceLimits> {
+        self.rooms.bounds(session).await
+    }
+
+    /// Whether a turn can be kept as safe as that: only where there is an object store something can be in it.
+    pub fn check_durability(&self, wanted: Option<Durability>) -> Result<()> {
+        match (wanted, &self.rooms.replicator) {
+            (Some(Durability::Remote), None) => Err(Error::NoBucket),
+            (Some(Durability::Remote), Some(_)) | (Some(Durability::Local) | None, _) => Ok(()),
+        }
+    }
+
+    /// An error if the program of a runtime is too old. One that is missing may come later.
+    pub(crate) async fn check_runtime(&self, runtime: AgentRuntime) -> Result<()> {
+        self.rooms.settings.supported(runtime).await.map(drop)
+    }
+}
