@@ -1,9 +1,22 @@
 //! A server under test, and a client for it. Every server has a data directory of its own beneath a 0700 one, and
 //! nothing of it is left when it is dropped.
 
-#![allow(dead_code, reason = "each test module uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test module uses its own part")]
 
+#[path = "support/claude.rs"]
+pub mod claude;
+#[path = "support/docker.rs"]
+pub mod docker;
+#[path = "support/model.rs"]
+pub mod model;
+#[path = "support/permissions.rs"]
+pub mod permissions;
+#[path = "support/points.rs"]
 mod points;
+#[path = "support/remote.rs"]
+pub mod remote;
+#[path = "support/runtime.rs"]
+pub mod runtime;
 
 pub use points::{Point, let_go};
 
@@ -88,7 +101,7 @@ impl Server {
                 std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
             }
             server.uid = Some(uid);
-            server.gid = in_docker().then(crate::docker::group);
+            server.gid = in_docker().then(docker::group);
         }
         server
     }
@@ -99,7 +112,7 @@ impl Server {
         let mut env: BTreeMap<_, _> =
             env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         if in_docker() {
-            env.extend(crate::docker::env());
+            env.extend(docker::env());
         }
         let points = dir.join("points");
         std::fs::create_dir(&points).expect("a directory for fail points");
@@ -251,7 +264,9 @@ impl Server {
     }
 
     pub fn client_with(&self, key: &str) -> Client {
-        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("a client");
+        // Servers under test speak plain HTTP: the machine's certificates would be read for each client.
+        let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).pool_max_idle_per_host(0);
+        let http = http.build().expect("a client");
         Client { http, url: self.url.clone(), key: key.to_owned() }
     }
 
@@ -395,6 +410,46 @@ pub fn disk_mb() -> u64 {
     let said = Command::new("stat").args(["-f", "-c", "%b %S"]).arg(std::env::temp_dir()).output();
     let said = String::from_utf8(said.expect("stat").stdout).expect("text");
     said.split_whitespace().map(|number| number.parse::<u64>().expect("a number")).product::<u64>() >> 20
+}
+
+/// `./test` puts the client from PyPI here. Its absence is a failure: a test that is skipped proves nothing.
+pub fn python() -> PathBuf {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+    assert!(python.exists(), "{} is missing: run ./test, which installs it", python.display());
+    python
+}
+
+/// Runs it to its end: the exit code and what it told the operator.
+pub async fn run_to_end(command: Command) -> (Option<i32>, String) {
+    // One that is not refused would go on for ever.
+    let mut command = tokio::process::Command::from(command);
+    let done = tokio::time::timeout(DEADLINE, command.kill_on_drop(true).output()).await;
+    let done = done.expect("it ends").expect("ash");
+    (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+}
+
+/// How parsers speak of what they could not read.
+const OF_PARSERS: [&str; 11] = [
+    "missing field",
+    "unknown field",
+    "unknown variant",
+    "invalid type",
+    "invalid value: ",
+    "expected",
+    "at line",
+    "untagged",
+    "did not match",
+    "TOML parse",
+    "serde",
+];
+/// What only the API knows.
+const OF_THE_API: [&str; 8] =
+    ["X-Ash", "Prefer", "Authorization", "Idempotency", "header", "POST ", "PATCH ", "…/"];
+
+/// What was said of these arguments is in the words of a shell.
+pub fn is_for_people(words: &[&str], said: &str) {
+    let found = OF_PARSERS.iter().chain(&OF_THE_API).find(|word| said.contains(**word));
+    assert!(found.is_none(), "{words:?} names {found:?}: {said}");
 }
 
 /// Waits for a condition instead of sleeping.

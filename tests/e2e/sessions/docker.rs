@@ -1,0 +1,9 @@
+//! Sessions whose sandboxes are containers: what holds behind bubblewrap holds there.
+
+use crate::support::docker::again;
+
+#[test]
+fn as_root_in_docker_sandboxes_make_way_and_are_made_in_advance() {
+    let makes_way = ["pool::whoever_nobody", "pool::what_lives", "pool::a_shared"];
+    again(&[&makes_way[..], &["prewarmed::a_session_cannot_tell", "prewarmed::none_outlives"]].concat());
+}

@@ -1,0 +1,126 @@
+//! The Docker engine of the tests, and a gate in front of it that can be closed or keep silent.
+
+use super::Server;
+use serde_json::Value;
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    process::Command,
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
+
+/// The socket of the engine that ./test has started. Without it these tests fail: a promise that was not looked at
+/// is none.
+pub fn engine() -> String {
+    std::env::var("ASH_TEST_DOCKER").expect("ASH_TEST_DOCKER names no engine's socket: run ./test")
+}
+
+/// What a server needs to know.
+pub fn env() -> [(String, String); 3] {
+    let host = format!("unix://{}", engine());
+    [("ASH_SANDBOX", "docker"), ("DOCKER_HOST", &host), ("ASH_DOCKER_IMAGE", "ash-test")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+/// Whoever is in it may use the engine.
+pub fn group() -> u32 {
+    std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(engine()).expect("an engine"))
+}
+
+pub fn prepare(more: &[(&str, &str)]) -> Server {
+    let mut server = Server::prepare(more);
+    env().iter().for_each(|(name, value)| server.set(name, value));
+    server
+}
+
+/// Asks the engine, and returns the status and what it said.
+pub fn ask(method: &str, path: &str) -> (u16, Value) {
+    let mut stream = UnixStream::connect(engine()).expect("an engine");
+    write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
+    (status, serde_json::from_str(body).unwrap_or_default())
+}
+
+/// Runs tests of this binary once more, with containers for sandboxes.
+pub fn again(tests: &[&str]) {
+    let output = Command::new(std::env::current_exe().expect("we run"))
+        .args(["--test-threads", "2", "--skip", "in_docker"])
+        .args(tests)
+        .env("ASH_TEST_WALLS", "docker")
+        .output()
+        .expect("ran");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !out.contains("running 0 tests"), "{out}\n{err}");
+}
+
+/// A way to the engine, at a socket of its own.
+pub struct Gate {
+    socket: PathBuf,
+    silent: Arc<Silence>,
+}
+
+#[derive(Default)]
+struct Silence {
+    kept: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn new(server: &Server) -> Gate {
+        Gate { socket: server.dir.join("engine.sock"), silent: Arc::default() }
+    }
+
+    /// Takes connections until its socket is removed.
+    pub fn open(&self) {
+        let listener = UnixListener::bind(&self.socket).expect("a socket");
+        let (socket, silent) = (self.socket.clone(), self.silent.clone());
+        thread::spawn(move || {
+            for connection in listener.incoming().map_while(Result::ok) {
+                if !socket.exists() {
+                    return;
+                }
+                let silent = silent.clone();
+                thread::spawn(move || pass(connection, &silent));
+            }
+        });
+    }
+
+    pub fn close(&self) {
+        let last = UnixStream::connect(&self.socket);
+        fs::remove_file(&self.socket).expect("removed");
+        // Wakes the listener up, which then finds that it is over.
+        drop(last);
+    }
+
+    pub fn keep_silent(&self, silent: bool) {
+        *self.silent.kept.lock().expect("nobody panics") = silent;
+        self.silent.changed.notify_all();
+    }
+}
+
+/// One connection there and back. A silent one keeps it open and says nothing, as an engine that is held still does.
+fn pass(client: UnixStream, silent: &Silence) {
+    let kept = silent.kept.lock().expect("nobody panics");
+    drop(silent.changed.wait_while(kept, |kept| *kept).expect("nobody panics"));
+    let Ok(engine) = UnixStream::connect(engine()) else { return };
+    let (Ok(mut from), Ok(mut to)) = (client.try_clone(), engine.try_clone()) else { return };
+    let there = thread::spawn(move || io::copy(&mut from, &mut to));
+    let (mut engine, mut client) = (engine, client);
+    io::copy(&mut engine, &mut client).ok();
+    client.shutdown(std::net::Shutdown::Both).ok();
+    there.join().ok();
+}
+
+/// A server whose way to the engine is a gate, and not yet started.
+pub fn behind_a_gate() -> (Server, Gate) {
+    let mut server = prepare(&[]);
+    let gate = Gate::new(&server);
+    server.set("DOCKER_HOST", &format!("unix://{}", gate.socket.display()));
+    (server, gate)
+}

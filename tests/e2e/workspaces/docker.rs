@@ -1,0 +1,18 @@
+//! Sessions whose sandboxes are containers: what holds behind bubblewrap holds there.
+
+use crate::support::docker::again;
+
+#[test]
+fn slowly_as_root_in_docker_sessions_share_a_workspace() {
+    again(&["shared::"]);
+}
+
+#[test]
+fn as_root_in_docker_named_workspaces_do_what_they_were_asked_to() {
+    again(&["acceptance::with_the_built_in_agent"]);
+}
+
+#[test]
+fn slowly_as_root_in_docker_named_workspaces_do_so_with_claude_code() {
+    again(&["acceptance::with_claude_code"]);
+}

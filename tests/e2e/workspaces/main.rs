@@ -1,0 +1,12 @@
+//! Files, archives, documents, and workspaces that sessions share.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod acceptance;
+mod archives;
+mod artifacts;
+mod docker;
+mod files;
+mod shared;
+#[path = "../support.rs"]
+mod support;
