@@ -178,7 +178,7 @@ async fn with_the_least_of_each_limit_a_session_starts_and_answers() {
     for (name, least) in LEAST_LIMITS {
         let less = format!("{name}={}", least - 1);
         if least > 1 {
-            let (code, words) = told(Server::prepare(&[("ASH_LIMITS", &less)]).command()).await;
+            let (code, words) = run_to_end(Server::prepare(&[("ASH_LIMITS", &less)]).command()).await;
             let range = format!("{name} must be 0 (no limit) or {least} to");
             assert!(code == Some(2) && words.contains(&range), "{less}: {code:?} {words}");
         }
@@ -207,7 +207,7 @@ async fn with_the_least_of_each_quota_a_session_starts_and_keys_are_made() {
     let id = made["session"]["id"].as_str().expect("an id");
     assert_eq!(client.text(id, "run: echo well").await, "well");
     client.post("/api/api-keys", json!({})).await;
-    let (code, words) = told(Server::prepare(&[("ASH_QUOTAS", "labelBytes=15")]).command()).await;
+    let (code, words) = run_to_end(Server::prepare(&[("ASH_QUOTAS", "labelBytes=15")]).command()).await;
     assert!(
         code == Some(2) && words.contains("labelBytes must be 0 (no limit) or 16 to"),
         "{code:?} {words}"
