@@ -80,7 +80,8 @@ fn reaches_beyond_facades(line: &str) -> Option<&str> {
     let mut identifiers = code.split(|char: char| !is_part(char));
     let is_type = |name: &str| name.starts_with(char::is_uppercase) && !name.contains('_');
     let beyond = |name: &str| name.ends_with("Store") || ["Services", "Replicator"].contains(&name);
-    let field = code.split(".store").skip(1).any(|rest| !rest.starts_with(is_part));
+    // `.store(…)` is a method of an atomic value.
+    let field = code.split(".store").skip(1).any(|rest| !rest.starts_with(is_part) && !rest.starts_with('('));
     identifiers.find(|name| is_type(name) && beyond(name)).or(field.then_some(".store"))
 }
 

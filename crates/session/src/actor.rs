@@ -400,7 +400,7 @@ impl SessionActor {
             (Some(_), _, None) => SandboxPhase::Waiting,
         };
         let idle_since = tokio::time::Instant::from_std(self.machine.runtime.idle.since);
-        self.ctx.phase.set(current, self.machine.is_evictable(), idle_since);
+        self.ctx.phase.set(current, self.machine.evictability(), idle_since);
     }
 
     /// Looks at the disk, for a machine that has to know.

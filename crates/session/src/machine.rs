@@ -29,6 +29,7 @@ mod runtime;
 mod steering;
 mod usage_meter;
 
+pub use activity::Evictability;
 pub use budget::{RemainingBudget, SessionBudget};
 pub use capture::{CHANGE_SETTLE_TIME, CaptureBackoff, CaptureOccasion, CaptureRecord, CaptureSchedule};
 pub use closing::{

@@ -78,6 +78,7 @@ pub(crate) enum ActorMessage {
     },
     /// Somebody else needs its sandbox more. Refused by whoever is at work.
     Evict {
+        cost: EvictionCost,
         reply: ReplySender<CommandReply>,
     },
     /// Files were written from outside.
@@ -97,6 +98,14 @@ pub(crate) enum ActorMessage {
         grace: Duration,
         reply: ReplySender<()>,
     },
+}
+
+/// What an eviction may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EvictionCost {
+    Nothing,
+    /// What the session holds and nobody keeps may be lost.
+    MayLose,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

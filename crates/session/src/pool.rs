@@ -12,7 +12,8 @@ pub(crate) use warm_pool::{SandboxBuildSpec, WarmSandbox, WarmSandboxKind, run a
 use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
-    mailbox::{ActorMessage, CommandReply, ReplySender},
+    machine::Evictability,
+    mailbox::{ActorMessage, CommandReply, EvictionCost, ReplySender},
 };
 use ash_model::{Quotas, SessionRowId, TenantId, WorkspaceId};
 use slots::{SandboxSlots, SlotTicket};
@@ -40,6 +41,8 @@ const EVICTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A tenant loses an idle sandbox to one that has as many places or more only when nobody used it for so long: a conversation is
 /// not put to rest between two messages.
 const MIN_IDLE_BEFORE_EVICTION: Duration = Duration::from_secs(60);
+/// The same of a sandbox whose session would lose what nobody keeps: files that are never captured, or its client's key.
+const MIN_IDLE_BEFORE_LOSS: Duration = Duration::from_secs(600);
 
 /// What a session's sandbox is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +57,8 @@ pub(crate) enum SandboxPhase {
 #[derive(Default)]
 pub(crate) struct SandboxPhaseCell {
     mood: AtomicU8,
-    /// It would make way if it was asked.
-    can_go: AtomicBool,
+    /// Whether it would make way if it was asked.
+    evictability: AtomicU8,
     /// When somebody last used it.
     used: AtomicU64,
 }
@@ -68,10 +71,15 @@ fn millis(at: Instant) -> u64 {
 }
 
 impl SandboxPhaseCell {
-    pub(crate) fn set(&self, mood: SandboxPhase, can_go: bool, used: Instant) {
+    pub(crate) fn set(&self, mood: SandboxPhase, evictability: Evictability, used: Instant) {
         self.mood.store(mood as u8, Ordering::Relaxed);
-        self.can_go.store(can_go, Ordering::Relaxed);
+        self.evictability.store(evictability as u8, Ordering::Relaxed);
         self.used.store(millis(used), Ordering::Relaxed);
+    }
+
+    fn evictability(&self) -> Evictability {
+        [Evictability::Never, Evictability::Loses, Evictability::Freely]
+            [usize::from(self.evictability.load(Ordering::Relaxed)).min(2)]
     }
 
     pub(crate) fn get(&self) -> SandboxPhase {
@@ -317,11 +325,12 @@ impl SandboxPool {
         &self,
         wanted_by: Option<&TenantId>,
         stay: &HashSet<WorkspaceId>,
-    ) -> Option<(EvictionGuard<'_>, Vec<mpsc::Sender<ActorMessage>>)> {
+    ) -> Option<(EvictionGuard<'_>, Vec<(mpsc::Sender<ActorMessage>, EvictionCost)>)> {
         struct EvictionCandidate {
             tenant: TenantId,
             used: u64,
             busy: bool,
+            loses: bool,
             sessions: Vec<mpsc::Sender<ActorMessage>>,
         }
         let keepers = self.keepers.lock().await;
@@ -332,42 +341,90 @@ impl SandboxPool {
                 continue;
             }
             let tenant = keeper.tenant.clone();
-            let new = || EvictionCandidate { tenant, used: 0, busy: false, sessions: Vec::new() };
+            let new =
+                || EvictionCandidate { tenant, used: 0, busy: false, loses: false, sessions: Vec::new() };
             let sandbox = sandboxes.entry(keeper.workspace).or_insert_with(new);
             sandbox.used = sandbox.used.max(keeper.mood.used.load(Ordering::Relaxed));
-            sandbox.busy |= mood != SandboxPhase::Waiting || !keeper.mood.can_go.load(Ordering::Relaxed);
+            let evictability = keeper.mood.evictability();
+            sandbox.busy |= mood != SandboxPhase::Waiting || evictability == Evictability::Never;
+            sandbox.loses |= evictability == Evictability::Loses;
             sandbox.sessions.push(keeper.inbox.clone());
         }
         let least = {
             let going = self.going();
-            let rested = millis(Instant::now())
-                .saturating_sub(u64::try_from(MIN_IDLE_BEFORE_EVICTION.as_millis()).unwrap_or(u64::MAX));
+            let now = millis(Instant::now());
             let is_fair = |sandbox: &EvictionCandidate| {
-                wanted_by.is_none_or(|by| {
-                    let (own, theirs) = (self.places.held(by), self.places.held(&sandbox.tenant));
-                    *by == sandbox.tenant || own < theirs || sandbox.used < rested
-                })
+                let claim = wanted_by.map(|by| EvictionClaim {
+                    same_tenant: *by == sandbox.tenant,
+                    own: self.places.held(by),
+                    theirs: self.places.held(&sandbox.tenant),
+                });
+                let idle = Duration::from_millis(now.saturating_sub(sandbox.used));
+                may_take(claim, idle, sandbox.loses)
             };
             let can_go = |(workspace, sandbox): &(WorkspaceId, EvictionCandidate)| {
                 !sandbox.busy && is_fair(sandbox) && !stay.contains(workspace) && !going.contains(workspace)
             };
             let order = |(_, sandbox): &(WorkspaceId, EvictionCandidate)| {
-                (Reverse(self.places.held(&sandbox.tenant)), sandbox.used)
+                (sandbox.loses, Reverse(self.places.held(&sandbox.tenant)), sandbox.used)
             };
             sandboxes.into_iter().filter(can_go).min_by_key(order)
         };
         // The keepers are still ours, so nobody else has found the same one.
         let (workspace, sandbox) = least?;
-        Some((EvictionGuard::new(self, workspace), sandbox.sessions))
+        let cost = if sandbox.loses { EvictionCost::MayLose } else { EvictionCost::Nothing };
+        let sessions = sandbox.sessions.into_iter().map(|inbox| (inbox, cost)).collect();
+        Some((EvictionGuard::new(self, workspace), sessions))
+    }
+}
+
+/// How many places the tenant of a request has, and the tenant of the sandbox that could go.
+#[derive(Debug, Clone, Copy)]
+struct EvictionClaim {
+    same_tenant: bool,
+    own: usize,
+    theirs: usize,
+}
+
+/// Whether an idle sandbox makes way for a request, or for want of memory (`None`). What would be lost with it goes only to
+/// another tenant with fewer places, and after a long time without use: otherwise one tenant could hold all places for ever.
+fn may_take(claim: Option<EvictionClaim>, idle: Duration, loses: bool) -> bool {
+    match claim {
+        None => !loses,
+        Some(EvictionClaim { same_tenant, own, theirs }) if loses => {
+            !same_tenant && own < theirs && idle > MIN_IDLE_BEFORE_LOSS
+        }
+        Some(EvictionClaim { same_tenant, own, theirs }) => {
+            same_tenant || own < theirs || idle > MIN_IDLE_BEFORE_EVICTION
+        }
     }
 }
 
 /// Of a shared sandbox all have to go. True: they did.
-async fn request_eviction(sessions: Vec<mpsc::Sender<ActorMessage>>) -> bool {
-    let asked = sessions.into_iter().map(|inbox| async move {
+async fn request_eviction(sessions: Vec<(mpsc::Sender<ActorMessage>, EvictionCost)>) -> bool {
+    let asked = sessions.into_iter().map(|(inbox, cost)| async move {
         let (reply, answer): (ReplySender<CommandReply>, _) = oneshot::channel();
-        inbox.send(ActorMessage::Evict { reply }).await.is_ok() && matches!(answer.await, Ok(Ok(_)))
+        inbox.send(ActorMessage::Evict { cost, reply }).await.is_ok() && matches!(answer.await, Ok(Ok(_)))
     });
     let all = futures::future::join_all(asked);
     tokio::time::timeout(EVICTION_TIMEOUT, all).await.is_ok_and(|gone| gone.into_iter().all(|gone| gone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_lost_goes_only_to_a_tenant_with_fewer_places_and_after_a_long_time() {
+        let claim = |same_tenant, own, theirs| Some(EvictionClaim { same_tenant, own, theirs });
+        let long = MIN_IDLE_BEFORE_LOSS + Duration::from_secs(1);
+        assert!(may_take(claim(false, 0, 4), long, true), "nobody holds all places for ever");
+        assert!(!may_take(claim(false, 0, 4), MIN_IDLE_BEFORE_LOSS, true));
+        assert!(!may_take(claim(false, 4, 4), long, true), "their share is not larger");
+        assert!(!may_take(claim(true, 4, 4), long, true), "a tenant keeps what it has");
+        assert!(!may_take(None, long, true), "memory alone is no reason");
+        assert!(may_take(claim(false, 0, 4), Duration::ZERO, false));
+        assert!(!may_take(claim(false, 4, 4), MIN_IDLE_BEFORE_EVICTION, false));
+        assert!(may_take(claim(true, 4, 4), Duration::ZERO, false) && may_take(None, Duration::ZERO, false));
+    }
 }

@@ -4,10 +4,10 @@ use super::{EffectOutcome, SessionActor, limits_watchdog::ResourceRecordMode};
 use crate::{
     Error, Result, blocking,
     machine::{
-        ClosingConclusion, ClosingOutcome, ClosingReason, CommandRefusal, OvertakenClosing,
+        ClosingConclusion, ClosingOutcome, ClosingReason, CommandRefusal, Evictability, OvertakenClosing,
         SandboxConnection, SessionClosing, StateCommand,
     },
-    mailbox::{CommandReply, ReplySender},
+    mailbox::{CommandReply, EvictionCost, ReplySender},
     sandbox_conn::SandboxConn,
 };
 use ash_model::{Fact, Incarnation, Problem, SessionStatus};
@@ -42,8 +42,13 @@ impl SessionActor {
     }
 
     /// Gives up its sandbox for another session, unless it is at work.
-    pub(super) async fn evict(&mut self, reply: ReplySender<CommandReply>) -> Result<()> {
-        if !self.machine.is_evictable() {
+    pub(super) async fn evict(&mut self, cost: EvictionCost, reply: ReplySender<CommandReply>) -> Result<()> {
+        let goes = match self.machine.evictability() {
+            Evictability::Never => false,
+            Evictability::Loses => cost == EvictionCost::MayLose,
+            Evictability::Freely => true,
+        };
+        if !goes {
             reply.send(Err(CommandRefusal::Busy.into())).ok();
             return Ok(());
         }

@@ -64,7 +64,7 @@ impl SessionActor {
                 let waiter = self.waiters.add_command(reply);
                 self.handle_command(StateCommand::End, waiter).await
             }
-            ActorMessage::Evict { reply } => self.evict(reply).await,
+            ActorMessage::Evict { cost, reply } => self.evict(cost, reply).await,
             ActorMessage::FilesChanged => {
                 self.touch();
                 Ok(())

@@ -46,11 +46,15 @@ fn announces_idle(log: &LogState) -> bool {
     log.status == SessionStatus::Active
 }
 
-/// What the session has would not come back: files that are never captured, or cannot be now, and a key that is kept
-/// nowhere.
-fn would_lose_data(run: &RuntimeState) -> bool {
-    let fleeting = run.profile.ephemeral && !run.profile.shared;
-    fleeting || run.capture.backoff.is_some() || run.profile.client_key
+/// Whether a session would make way for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evictability {
+    /// It is at work, or its files cannot be captured now.
+    Never,
+    /// It is idle, and has what would not come back: files that are never captured, or a key that is kept nowhere.
+    Loses,
+    /// It is idle, and comes back whole.
+    Freely,
 }
 
 impl Machine {
@@ -60,8 +64,14 @@ impl Machine {
     }
 
     /// Whether it would make way for another session.
-    pub fn is_evictable(&self) -> bool {
-        !is_used(&self.log, &self.runtime) && !would_lose_data(&self.runtime)
+    pub fn evictability(&self) -> Evictability {
+        let run = &self.runtime;
+        let fleeting = run.profile.ephemeral && !run.profile.shared;
+        match is_used(&self.log, run) || run.capture.backoff.is_some() {
+            true => Evictability::Never,
+            false if fleeting || run.profile.client_key => Evictability::Loses,
+            false => Evictability::Freely,
+        }
     }
 
     /// Whether a rule that has seen the log up to `seen`, and wants the session unused for so long, must leave it alone. What

@@ -3,7 +3,8 @@
 use super::{CLOSING, RestartNeed, World};
 use ash_model::{LiveSetting, SessionStatus};
 use ash_session::machine::{
-    Admittance, Machine, OvertakenClosing, PendingChange, Reception, SessionClosing, StateCommand, WaiterId,
+    Admittance, Evictability, OvertakenClosing, PendingChange, Reception, SessionClosing, StateCommand,
+    WaiterId,
 };
 use std::collections::VecDeque;
 
@@ -133,7 +134,7 @@ impl World {
     }
 
     pub(super) fn evict(&mut self) {
-        if !self.machine.as_ref().is_some_and(Machine::is_evictable) {
+        if self.machine.as_ref().is_none_or(|machine| machine.evictability() == Evictability::Never) {
             return;
         }
         let fact = self.machine().eviction_fact(self.now.instant);
