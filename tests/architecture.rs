@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-const EDGES: [&str; 31] = [
+const EDGES: [&str; 36] = [
     "ash-agent -> ash-dev",
     "ash-agent -> ash-model",
     "ash-bench -> ash-model",
@@ -23,6 +23,11 @@ const EDGES: [&str; 31] = [
     "ash-cli -> ash-server",
     "ash-cli -> ash-snapshot",
     "ash-driver -> ash-model",
+    "ash-remote -> ash-cloud",
+    "ash-remote -> ash-failpoint",
+    "ash-remote -> ash-model",
+    "ash-remote -> ash-snapshot",
+    "ash-remote -> ash-store",
     "ash-sandbox -> ash-model",
     "ash-server -> ash-cloud",
     "ash-server -> ash-driver",
@@ -31,10 +36,10 @@ const EDGES: [&str; 31] = [
     "ash-server -> ash-session",
     "ash-server -> ash-snapshot",
     "ash-server -> ash-store",
-    "ash-session -> ash-cloud",
     "ash-session -> ash-driver",
     "ash-session -> ash-failpoint",
     "ash-session -> ash-model",
+    "ash-session -> ash-remote",
     "ash-session -> ash-sandbox",
     "ash-session -> ash-snapshot",
     "ash-session -> ash-store",

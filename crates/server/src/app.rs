@@ -13,9 +13,10 @@ use ash_model::{Quotas, SessionRowId, TenantId, Timestamp};
 use ash_sandbox::{BubblewrapBackend, DockerBackend, SandboxBackend, UnconfinedBackend};
 use ash_session::{
     AgentServices, Agents, ApiKeyDerivationKey, ApiKeyServices, Audit, Backends, ClaimConflict, Claimant,
-    ClaudeProgram, ClockReading, IdempotencyKeys, KeyedMutex, Keys, OperatorPolicy, RemoteRestoreReport,
-    RepairMode, ReplicatedSession, Replicator, Repositories, RepositorySettings, ServerStatus,
-    ServerTroubles, ServiceSettings, Services, Sessions, TrustedClock, UidPool, Usage, WallClock, Workspaces,
+    ClaudeProgram, ClockReading, Clocks, IdempotencyKeys, KeyedMutex, Keys, OperatorPolicy,
+    RemoteRestoreReport, RepairMode, ReplicatedSession, ReplicationTarget, Replicator, Repositories,
+    RepositorySettings, ServerStatus, ServiceSettings, Services, Sessions, TrustedClock, UidPool, Usage,
+    WallClock, Workspaces,
 };
 use ash_store::{RepairStore, ReplicationStore, SealingKey, SqliteStore, Store};
 use axum::{Router, extract::FromRef};
@@ -144,11 +145,10 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     tokio::spawn(compare_witnesses(app.sessions.clone()));
     tokio::spawn(prune_deltas_forever(app.sessions.clone()));
     if let Some(far) = replicator.clone() {
-        let rooms = services.clone();
-        let (checking, checked) = (far.clone(), rooms.clone());
-        tokio::spawn(async move { far.send_for_ever(&rooms).await });
+        let checking = far.clone();
+        tokio::spawn(async move { far.send_for_ever().await });
         if let Some(every) = Some(config.remote_check_every).filter(|every| !every.is_zero()) {
-            tokio::spawn(async move { checking.check_for_ever(&checked, every).await });
+            tokio::spawn(async move { checking.check_for_ever(every).await });
         }
     }
     let claimant = Claimant {
@@ -158,7 +158,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
         every: config.remote_claim_every,
         take_over: config.take_over,
     };
-    let conflict = claim_bucket(&services, replicator.clone(), claimant);
+    let conflict = claim_bucket(replicator.clone(), claimant);
     if !config.gc_every.is_zero() {
         tokio::spawn(run_gc_forever(app.sessions.clone(), config.gc_every, config.retention_policy()));
     }
@@ -179,16 +179,11 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
 }
 
 /// In the background: the port is open meanwhile. The answer comes if another server has the bucket and is alive.
-fn claim_bucket(
-    services: &Arc<Services>,
-    replicator: Option<Arc<Replicator>>,
-    claimant: Claimant,
-) -> oneshot::Receiver<ClaimConflict> {
+fn claim_bucket(replicator: Option<Arc<Replicator>>, claimant: Claimant) -> oneshot::Receiver<ClaimConflict> {
     let (lost, conflict) = oneshot::channel();
-    let rooms = services.clone();
     tokio::spawn(async move {
         match replicator {
-            Some(far) => lost.send(far.keep_claim(&rooms, claimant).await).is_ok(),
+            Some(far) => lost.send(far.keep_claim(claimant).await).is_ok(),
             None => std::future::pending().await,
         }
     });
@@ -214,7 +209,7 @@ pub async fn restore(
     let built = build_server(&config, &data, (store.clone(), full)).await?;
     let far = built.replicator.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
     store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
-    let returned = far.bring_back_all(&built.services, lazily, tell).await?;
+    let returned = far.bring_back_all(lazily, tell).await.map_err(ash_session::Error::from)?;
     close(&store, &data).await;
     Ok(returned)
 }
@@ -285,7 +280,7 @@ pub struct RepairReport {
 pub async fn list_remote_sessions(config: &ServerConfig) -> Result<Vec<ReplicatedSession>, ServerError> {
     let bucket = config.bucket().map_err(|error| ServerError(error.to_string()))?;
     let bucket = bucket.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
-    Ok(Replicator::new(bucket, None).sessions().await?)
+    Ok(ash_session::list_remote_sessions(&bucket).await.map_err(ash_session::Error::from)?)
 }
 
 /// `full`: what the store sets when its disk is.
@@ -304,7 +299,6 @@ async fn build_server(
         node: node_id(data)?,
         boot: boot_id(),
         live_dir: data.join("live"),
-        repo_dir: data.join("repo"),
         limits: config.limits(),
         max_limits: config.limits_max,
         quotas: config.quotas,
@@ -329,7 +323,7 @@ async fn build_server(
         max_setup_time: config.setup_max_seconds,
         database_damage: database::recorded_damage(data).map(|damage| damage.error),
     };
-    for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
+    for dir in [&settings.live_dir, &data.join("repo"), &data.join("scratch")] {
         data_dir::create_private_dir(dir).map_err(ServerError)?;
     }
     clear_scratch(&data.join("scratch"));
@@ -358,30 +352,28 @@ async fn build_server(
     }
     let bytes_per_second =
         (config.remote_mbit > 0).then_some(config.remote_mbit.saturating_mul(1_000_000) / 8);
-    let replicator = bucket.map(|bucket| Arc::new(Replicator::new(bucket, bytes_per_second)));
-    let repositories = RepositorySettings {
-        dir: settings.repo_dir.clone(),
+    let repositories = Arc::new(Repositories::new(RepositorySettings {
+        dir: data.join("repo"),
         keys: config.snapshot_keys(),
+        bucket: bucket.clone(),
         remote_cache_bytes: config.snapshot_cache_mb.saturating_mul(1 << 20),
-    };
-    let repositories = Arc::new(Repositories::new(repositories, replicator.clone(), full.clone()));
-    let troubles = Arc::new(ServerTroubles::default());
-    let trusted_clock = TrustedClock::open(data.join("clock.json"), &settings.boot, ClockReading::now);
+        disk_full: full.clone(),
+    }));
+    let trusted = TrustedClock::open(data.join("clock.json"), &settings.boot, ClockReading::now);
     let policy = OperatorPolicy::new(&settings);
     let node = settings.node.clone();
     let backends = Backends {
         store: store.clone(),
         sandbox: backend,
-        uids,
         observer: metrics.clone(),
+        uids,
         repositories: repositories.clone(),
-        replicator: replicator.clone(),
-        troubles: troubles.clone(),
-        clock,
-        trusted_clock: Arc::new(trusted_clock),
+        replication: bucket.map(|bucket| ReplicationTarget { bucket, bytes_per_second }),
+        clocks: Clocks { now: clock, trusted: Arc::new(trusted) },
         disk_full: full.clone(),
     };
     let services = Arc::new(Services::new(backends, settings));
+    let (replicator, troubles) = (services.replicator(), services.troubles());
     let sessions = Sessions::new(services.clone());
     let audit = Audit::new(store.clone(), clock);
     let agents = Agents::new(AgentServices {

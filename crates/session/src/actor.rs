@@ -26,7 +26,7 @@ use crate::{
     agent_logs::AgentLogBuffer,
     capture,
     live_directory::{LiveDirectory, LiveTree},
-    machine::{Effect, Machine, Now, Step, TreeInspection},
+    machine::{Effect, Machine, NextStep, Now, TreeInspection},
     mailbox::ActorMessage,
     pool::{Admission, SandboxPhase, SandboxPhaseCell},
     rewind,
@@ -229,7 +229,7 @@ impl SessionActor {
         loop {
             let now = self.now();
             let step = self.machine.plan(now);
-            if step == Step::Wait {
+            if step == NextStep::Wait {
                 return Ok(());
             }
             if self.machine.is_rewinding() && step.is_part_of_rewind() {
@@ -261,107 +261,107 @@ impl SessionActor {
         }
     }
 
-    async fn carry_out(&mut self, step: Step) -> Result<()> {
+    async fn carry_out(&mut self, step: NextStep) -> Result<()> {
         match step {
-            Step::Wait => Ok(()),
-            Step::InspectTree => {
+            NextStep::Wait => Ok(()),
+            NextStep::InspectTree => {
                 self.inspect_tree();
                 Ok(())
             }
-            Step::Commit { facts } => self.commit_facts(facts).await,
-            Step::CommitAndTell { facts } => {
+            NextStep::Commit { facts } => self.commit_facts(facts).await,
+            NextStep::CommitAndTell { facts } => {
                 self.commit_and_tell(facts).await?;
                 self.machine.set_interrupt_deadline(Instant::now());
                 Ok(())
             }
-            Step::InterruptForClosing { facts } => self.commit_and_tell(facts).await,
-            Step::Tell { fact, input, say } => {
+            NextStep::InterruptForClosing { facts } => self.commit_and_tell(facts).await,
+            NextStep::Tell { fact, input, say } => {
                 let fact = self.with_calls(fact).await?;
                 self.commit_facts(vec![fact]).await?;
                 self.tell(input, &say).await;
                 Ok(())
             }
-            Step::BeginSelfStartedTurn => self.begin_self_started_turn().await,
-            Step::StopWaitingForBackground => self.stop_waiting_for_background().await,
-            Step::KillAgent => {
+            NextStep::BeginSelfStartedTurn => self.begin_self_started_turn().await,
+            NextStep::StopWaitingForBackground => self.stop_waiting_for_background().await,
+            NextStep::KillAgent => {
                 self.kill_agent().await;
                 Ok(())
             }
-            Step::RetryWrite => self.retry_write().await,
-            Step::SayFull { facts } => {
+            NextStep::RetryWrite => self.retry_write().await,
+            NextStep::SayFull { facts } => {
                 if !facts.is_empty() {
                     self.commit_facts(facts).await?;
                 }
                 self.machine.said_full();
                 Ok(())
             }
-            Step::ReadLimits => self.read_limits().await,
-            Step::CheckDisk => self.check_disk_usage().await,
-            Step::NoteIdle { fact, over } => self.note_idle(fact, over).await,
-            Step::Retire => {
+            NextStep::ReadLimits => self.read_limits().await,
+            NextStep::CheckDisk => self.check_disk_usage().await,
+            NextStep::NoteIdle { fact, over } => self.note_idle(fact, over).await,
+            NextStep::Retire => {
                 // A caller from here on finds another actor; what was asked before is still answered.
                 self.inbox.close();
                 Ok(())
             }
-            Step::Start => {
+            NextStep::Start => {
                 self.begin_start();
                 Ok(())
             }
-            Step::LeaveSandbox => {
+            NextStep::LeaveSandbox => {
                 self.leave_sandbox();
                 Ok(())
             }
-            Step::EndSandbox => {
+            NextStep::EndSandbox => {
                 self.end_sandbox();
                 Ok(())
             }
-            Step::LoseTree => self.lose_tree().await,
-            Step::Salvage => {
+            NextStep::LoseTree => self.lose_tree().await,
+            NextStep::Salvage => {
                 self.start_salvage();
                 Ok(())
             }
-            Step::MakeTree => {
+            NextStep::MakeTree => {
                 self.start_making_tree();
                 Ok(())
             }
-            Step::AdmitWriters => {
+            NextStep::AdmitWriters => {
                 self.admit_writers();
                 Ok(())
             }
-            Step::Capture(occasion) => {
+            NextStep::Capture(occasion) => {
                 self.start_capture(occasion);
                 Ok(())
             }
-            Step::CaptureImpossible(turn) => self.capture_impossible(turn).await,
-            Step::EndUncaptured { facts } => self.commit_facts(facts).await,
-            Step::AbandonRemoteWait => {
+            NextStep::CaptureImpossible(turn) => self.capture_impossible(turn).await,
+            NextStep::EndUncaptured { facts } => self.commit_facts(facts).await,
+            NextStep::AbandonRemoteWait => {
                 // It is saved here, and sent whenever that works: the next actor ends the turn.
                 self.remote_wait = None;
                 Ok(())
             }
-            Step::HandleDeferred => self.handle_deferred().await,
-            Step::AnswerResumers => {
+            NextStep::HandleDeferred => self.handle_deferred().await,
+            NextStep::AnswerResumers => {
                 self.answer_resumers();
                 Ok(())
             }
-            Step::AnswerForkers => self.answer_forkers().await,
-            Step::Pause => self.pause().await,
-            Step::ConcludeClosing => self.conclude_closing().await,
-            Step::TellSetting { setting, input } => self.tell_setting(setting, input).await,
-            Step::ChangeOptions => self.make_change().await,
-            Step::RefuseChange(failure) => {
+            NextStep::AnswerForkers => self.answer_forkers().await,
+            NextStep::Pause => self.pause().await,
+            NextStep::ConcludeClosing => self.conclude_closing().await,
+            NextStep::TellSetting { setting, input } => self.tell_setting(setting, input).await,
+            NextStep::ChangeOptions => self.make_change().await,
+            NextStep::RefuseChange(failure) => {
                 self.refuse_change(failure);
                 Ok(())
             }
-            Step::RefuseRewind(refusal) => self.refuse_rewind(refusal.into()).await,
-            Step::DiscardPreparedTree => {
+            NextStep::RefuseRewind(refusal) => self.refuse_rewind(refusal.into()).await,
+            NextStep::DiscardPreparedTree => {
                 self.discard_prepared_tree();
                 Ok(())
             }
-            Step::PrepareRewind => self.start_prepare().await,
-            Step::PrepareWorkspaceRewind => self.start_compose().await,
-            Step::PrepareMemoryRewind => self.start_memory_rewind().await,
-            Step::Rewind { facts } => self.rewind(facts).await,
+            NextStep::PrepareRewind => self.start_prepare().await,
+            NextStep::PrepareWorkspaceRewind => self.start_compose().await,
+            NextStep::PrepareMemoryRewind => self.start_memory_rewind().await,
+            NextStep::Rewind { facts } => self.rewind(facts).await,
         }
     }
 

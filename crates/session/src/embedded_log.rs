@@ -1,12 +1,12 @@
-//! What travels with a checkpoint: the session's record, and what happened since the checkpoint before. From
-//! the packs alone everything can be told again.
+//! What is embedded in the pack of a checkpoint: the session's record, and its events since the checkpoint before. With it
+//! a session can be rebuilt from its packs alone.
 
-use crate::{Error, Result, blocking, services::Services};
+use crate::{Result, blocking, services::Services};
 use ash_model::{
-    Epoch, Event, EventSeq, Fact, Incarnation, JournalPosition, ResumeComparison, SessionId, SessionRowId,
-    TurnId,
-    embedded_log::{self, EventLine, PackSessionRecord},
+    Epoch, EventSeq, Incarnation, JournalPosition, ResumeComparison, SessionRowId, TurnId,
+    embedded_log::{self, PackSessionRecord},
 };
+use ash_remote::pack_log;
 use ash_snapshot::{Repo, TreeId, UnchangedPolicy};
 use ash_store::{EventQuery, SessionRow};
 use std::sync::Arc;
@@ -49,12 +49,12 @@ pub(crate) async fn collect(
     // Said by the pack itself: what was recorded while it was written is not in it.
     // It may be in the object store alone, and then it is waited for.
     let (own, tree) = (repo.clone(), last.clone());
-    let before = blocking(move || read(&own, &tree)).await.unwrap_or_else(|error| {
+    let before = blocking(move || Ok(pack_log::read_record(&own, &tree)?)).await.unwrap_or_else(|error| {
         // A pack that rots must not keep the next one from being written: it holds all events again.
         tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
         None
     });
-    let after = before.filter(|record| is_of(record, session));
+    let after = before.filter(|record| pack_log::is_record_of(record, session));
     let after = after.map_or(0, |record| record.through);
     let heard = heard_by(rooms, session.no, incarnation).await?;
     let (parts, through) = events(rooms, session, after, EventSeq::MAX).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn collect(
         runtime: session.runtime,
         native_id: session.native_id,
         options: session.options.clone(),
-        parent: parent(rooms, session).await?,
+        parent: pack_log::parent(rooms.store.as_ref(), session).await?,
         checkpoint,
         turn,
         previous: last.to_string(),
@@ -107,16 +107,6 @@ async fn heard_by(
     Ok(all.into_iter().find(|heard| heard.session == no).map(|heard| heard.journal))
 }
 
-/// The record in a snapshot's pack, if it is a session's.
-pub(crate) fn read(repo: &Repo, tree: &TreeId) -> Result<Option<PackSessionRecord>> {
-    let Some(text) = repo.note(tree, embedded_log::SESSION_NOTE)? else { return Ok(None) };
-    let damaged = |_| {
-        let (tree, what) = (tree.to_string(), "its session record".to_owned());
-        Error::Snapshot(ash_snapshot::Error::Damaged { tree, what })
-    };
-    serde_json::from_slice(&text).map(Some).map_err(damaged)
-}
-
 /// What a checkpoint says of its session beside what we have of it now, and what of it we have not.
 pub(crate) async fn compare(
     rooms: &Services,
@@ -134,12 +124,8 @@ pub(crate) async fn compare(
     let mut lost = Vec::new();
     let (reading, at) = (repo.clone(), tree.clone());
     let found = blocking(move || {
-        let Some(record) = read(&reading, &at)? else { return Ok(None) };
-        let mut parts = Vec::new();
-        while let Some(part) = reading.note(&at, &embedded_log::events_note_name(parts.len()))? {
-            parts.push(part);
-        }
-        Ok(Some((record, parts)))
+        let Some(record) = pack_log::read_record(&reading, &at)? else { return Ok(None) };
+        Ok(Some((record, pack_log::read_event_parts(&reading, &at)?)))
     });
     let (record, parts) = match found.await {
         Ok(Some(found)) => found,
@@ -151,12 +137,12 @@ pub(crate) async fn compare(
         }
     };
     // The checkpoint that a fork begins with tells of its parent.
-    if !is_of(&record, session) {
+    if !pack_log::is_record_of(&record, session) {
         return Ok((compared, lost));
     }
     compared.events = parts.iter().flatten().filter(|byte| **byte == b'\n').count() as u64;
     let (ours, _) = events(rooms, session, record.after, record.through).await?;
-    if !is_same(&ours.concat(), &parts.concat()) {
+    if !pack_log::is_same_log(&ours.concat(), &parts.concat()) {
         lost.push(format!(
             "the log as checkpoint {} has it: events {} to {} are not the same",
             record.checkpoint,
@@ -178,63 +164,6 @@ pub(crate) async fn compare(
     Ok((compared, lost))
 }
 
-/// Whose fork it is. One whose log it shares is found by its name, also when it was purged and nothing else names it.
-pub(crate) async fn parent(rooms: &Services, session: &SessionRow) -> Result<Option<SessionId>> {
-    match (&session.parent, session.base) {
-        (None, Some(base)) => Ok(rooms.store.session(base.parent).await?.map(|parent| parent.id)),
-        (parent, _) => Ok(parent.clone()),
-    }
-}
-
-/// Whether a record is this session's: under its id there may have been another one before.
-pub(crate) fn is_of(record: &PackSessionRecord, session: &SessionRow) -> bool {
-    record.session == session.id && record.tenant == session.tenant && record.created_at == session.created_at
-}
-
-/// The same events, but for the names of other sessions: those that were purged since are not named here any more.
-fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
-    let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
-    let parsed = |text: &[u8]| serde_json::from_slice::<EventLine>(text);
-    let (ours, theirs) = (lines(ours), lines(theirs));
-    let same = |(ours, theirs): (&Vec<u8>, &Vec<u8>)| match (ours == theirs, parsed(ours), parsed(theirs)) {
-        (true, ..) => true,
-        (false, Ok(ours), Ok(theirs)) => is_same_event(&ours, &theirs),
-        (false, ..) => false,
-    };
-    ours.len() == theirs.len() && ours.iter().zip(&theirs).all(same)
-}
-
-pub(crate) fn is_same_event(ours: &EventLine, theirs: &EventLine) -> bool {
-    let unnamed = |line: &EventLine| Fact::decode(&line.kind, line.json.clone()).map(Fact::unnamed);
-    let around = |line: &EventLine| (line.seq, line.turn, line.at, line.kind.clone());
-    ours == theirs
-        || (ours.kind != "said"
-            && around(ours) == around(theirs)
-            && matches!((unnamed(ours), unnamed(theirs)), (Ok(ours), Ok(theirs)) if ours == theirs))
-}
-
-/// An event as it is put into packs.
-pub(crate) fn line(event: &Event) -> EventLine {
-    let Event { seq, turn, at, fact } = event;
-    EventLine { seq: *seq, turn: *turn, at: *at, kind: fact.kind().to_owned(), json: fact.encode() }
-}
-
-/// The events in a snapshot's pack.
-pub(crate) fn lines(repo: &Repo, tree: &TreeId) -> Result<Vec<EventLine>> {
-    let mut lines = Vec::new();
-    for number in 0.. {
-        let Some(part) = repo.note(tree, &embedded_log::events_note_name(number))? else { break };
-        for text in part.split(|byte| *byte == b'\n').filter(|text| !text.is_empty()) {
-            let damaged = |_| {
-                let (tree, what) = (tree.to_string(), "an event that cannot be read".to_owned());
-                Error::Snapshot(ash_snapshot::Error::Damaged { tree, what })
-            };
-            lines.push(serde_json::from_slice(text).map_err(damaged)?);
-        }
-    }
-    Ok(lines)
-}
-
 async fn events(
     rooms: &Services,
     session: &SessionRow,
@@ -251,7 +180,7 @@ async fn events(
             if seq > upto {
                 return Ok((parts, last));
             }
-            let line = serde_json::to_vec(&line(&event)).expect("numbers and strings");
+            let line = serde_json::to_vec(&pack_log::event_line(&event)).expect("numbers and strings");
             match parts.last_mut() {
                 Some(part) if Vec::len(part) + line.len() < MAX_NOTE_BYTES => part.extend_from_slice(&line),
                 Some(_) | None => parts.push(line),

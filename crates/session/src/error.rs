@@ -109,8 +109,6 @@ pub enum Error {
         "Session id \"{id}\" was purged, and sessions are at work in workspace \"{slug}\": there it is free again when all of them have been paused for a minute, and in a workspace of its own at once"
     )]
     PurgedHere { id: SessionId, slug: Slug },
-    #[error("{0}")]
-    Key(String),
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
     TooManyFiles(usize),
     /// Of the files that somebody sends.
@@ -165,18 +163,13 @@ pub enum Error {
     Snapshot(#[from] ash_snapshot::Error),
     #[error(transparent)]
     Sandbox(#[from] ash_sandbox::Error),
-    #[error("The object store: {0}")]
-    Bucket(ash_cloud::BucketError),
-    #[error("{0}")]
-    Far(String),
+    /// Of replication or of a restore.
+    #[error(transparent)]
+    Remote(ash_remote::Error),
     #[error(
         "There is no object store to wait for: set ASH_SNAPSHOT_URL for the server, or ask for durability \"local\""
     )]
     NoBucket,
-    #[error(
-        "The turn is over and saved here, but was not in the object store within {seconds} s; it will be sent as soon as that works. {why}"
-    )]
-    NotFar { seconds: u64, why: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     /// Between us: what is in the place of the live tree is not followed or used; the last checkpoint takes its place.
@@ -187,6 +180,23 @@ pub enum Error {
     /// The one who looked after the session is gone; asking again finds another.
     #[error("the session's keeper ended in the middle of the request; ask again")]
     Gone,
+}
+
+impl From<ash_remote::Error> for Error {
+    fn from(error: ash_remote::Error) -> Error {
+        match error {
+            // One variant each, wherever they come from.
+            ash_remote::Error::Store(error) => Error::Store(error),
+            ash_remote::Error::Snapshot(error) => Error::Snapshot(error),
+            ash_remote::Error::Io { what, source } => Error::Io { what, source },
+            ash_remote::Error::NoSession => Error::NotFound,
+            ash_remote::Error::Interrupted => Error::Gone,
+            own @ (ash_remote::Error::Bucket(_)
+            | ash_remote::Error::Damaged(_)
+            | ash_remote::Error::EncryptionKey(_)
+            | ash_remote::Error::NotUploaded { .. }) => Error::Remote(own),
+        }
+    }
 }
 
 const DISK_FULL: &str = "disk_full";
@@ -327,15 +337,13 @@ impl Error {
             | Error::ProviderUnsupported(_)
             | Error::Unpriced(_)
             | Error::NothingWhole { .. }
-            | Error::Key(_)
             | Error::Setup(_)
             | Error::UserNamespaces
             | Error::Unlimited(_)
             | Error::IdempotencyKeyReused
             | Error::NoBucket => FailureKind::Unprocessable,
-            Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
-                FailureKind::Unavailable
-            }
+            Error::Snapshot(ash_snapshot::Error::Far { .. }) => FailureKind::Unavailable,
+            Error::Remote(error) => error.kind(),
             Error::TooManyFiles(_) | Error::NoRoom(_) => FailureKind::TooLarge,
             Error::Quota(_) => FailureKind::TooMany,
             Error::Stopping
@@ -354,7 +362,7 @@ impl Error {
             Error::Sandbox(error) => error.kind(),
             Error::Failed(problem) => kind_of(&problem.code),
             Error::Shared { kind, .. } => *kind,
-            Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => FailureKind::Internal,
+            Error::Save(_) | Error::Snapshot(_) | Error::Io { .. } => FailureKind::Internal,
         }
     }
 
@@ -406,7 +414,6 @@ impl Error {
             Error::NoCheckpoint => "checkpoint_not_found",
             Error::Removed(_) | Error::Store(ash_store::Error::Removed(_)) => "checkpoint_removed",
             Error::NothingWhole { .. } => "checkpoint_damaged",
-            Error::Key(_) => "snapshot_key_missing",
             Error::TooManyFiles(_) => "too_many_files",
             Error::NoRoom(_) => DISK_LIMIT,
             Error::Quota(_) => QUOTA_REACHED,
@@ -426,10 +433,9 @@ impl Error {
             Error::IdempotencyKeyReused => "idempotency_key_reused",
             Error::ApiKeyGone => "key_gone",
             Error::Store(_) => "store_failed",
-            Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
-            Error::Far(_) => "object_store_damaged",
+            Error::Snapshot(ash_snapshot::Error::Far { .. }) => "object_store_failed",
+            Error::Remote(error) => error.code(),
             Error::NoBucket => "no_object_store",
-            Error::NotFar { .. } => "not_remote",
             Error::Snapshot(_) => "snapshot_failed",
             Error::Sandbox(_) => "sandbox_failed",
             Error::Io { .. } => "io_failed",
@@ -484,11 +490,6 @@ mod tests {
             used: 2,
         };
         let quota = QuotaReached { quota: QuotaKind::Keys, limit: 1, used: 1, wanted: 1 };
-        let trouble = ash_cloud::BucketError {
-            code: ash_cloud::BucketErrorCode::Unreachable,
-            message: "gone".to_owned(),
-            is_transient: true,
-        };
         let (id, slug) = (SessionId::parse("a").expect("an id"), Slug::parse("b").expect("a name"));
         let agent = AgentName::parse("c").expect("a name");
         let problem = |code: &str| Problem::new(code, "why");
@@ -574,7 +575,6 @@ mod tests {
             Error::NothingWhole { number: 1, why: String::new() },
             Error::Unrepaired(id.clone()),
             Error::PurgedHere { id, slug: slug.clone() },
-            Error::Key("a".to_owned()),
             Error::TooManyFiles(1),
             Error::NoRoom(reached),
             Error::Save("a".to_owned()),
@@ -590,10 +590,7 @@ mod tests {
             Error::Placeless,
             Error::LongLine(1),
             Error::LittleMemory(1),
-            Error::Bucket(trouble),
-            Error::Far("a".to_owned()),
             Error::NoBucket,
-            Error::NotFar { seconds: 1, why: String::new() },
             Error::Io { what: "a".to_owned(), source: full() },
             Error::Io { what: "a".to_owned(), source: other() },
             Error::Distrusted,
@@ -604,10 +601,36 @@ mod tests {
         ];
         let of_others = refused.into_iter().map(Error::from).chain(store.into_iter().map(Error::from));
         let of_others = of_others.chain(snapshot.into_iter().map(Error::from));
+        let of_others = of_others.chain(remote_errors().into_iter().map(Error::from));
         of_others.chain(sandbox.into_iter().map(Error::from)).chain(own).collect()
     }
 
-    const VARIANTS: usize = 59;
+    fn remote_errors() -> Vec<ash_remote::Error> {
+        let gone = || std::io::Error::from(std::io::ErrorKind::Other);
+        vec![
+            ash_remote::Error::Store(ash_store::Error::Sealed),
+            ash_remote::Error::Snapshot(ash_snapshot::Error::Far { pack: "a".to_owned(), source: gone() }),
+            ash_remote::Error::Snapshot(ash_snapshot::Error::NotFound { path: "a".to_owned() }),
+            ash_remote::Error::no_answer(std::time::Duration::from_secs(1)),
+            ash_remote::Error::Damaged("a".to_owned()),
+            ash_remote::Error::EncryptionKey("a".to_owned()),
+            ash_remote::Error::NoSession,
+            ash_remote::Error::NotUploaded { seconds: 1, why: String::new() },
+            ash_remote::Error::Io { what: "a".to_owned(), source: gone() },
+            ash_remote::Error::Interrupted,
+        ]
+    }
+
+    #[test]
+    fn a_failure_of_replication_is_of_the_same_kind_for_the_caller_of_a_session() {
+        for error in remote_errors() {
+            let expected = (error.kind(), error.code());
+            let converted = Error::from(error);
+            assert_eq!((converted.kind(), converted.code()), expected, "{converted}");
+        }
+    }
+
+    const VARIANTS: usize = 56;
 
     /// A new variant gets the next number here, and an example in `errors`.
     fn number(error: &Error) -> usize {
@@ -642,7 +665,7 @@ mod tests {
             Error::NothingWhole { .. } => 27,
             Error::Unrepaired(_) => 28,
             Error::PurgedHere { .. } => 29,
-            Error::Key(_) => 30,
+            Error::Remote(_) => 30,
             Error::TooManyFiles(_) => 31,
             Error::NoRoom(_) => 32,
             Error::Save(_) => 33,
@@ -660,17 +683,14 @@ mod tests {
             Error::Store(_) => 45,
             Error::Snapshot(_) => 46,
             Error::Sandbox(_) => 47,
-            Error::Bucket(_) => 48,
-            Error::Far(_) => 49,
-            Error::NoBucket => 50,
-            Error::NotFar { .. } => 51,
-            Error::Io { .. } => 52,
-            Error::Distrusted => 53,
-            Error::Moved => 54,
-            Error::Gone => 55,
-            Error::Stopped => 56,
-            Error::IdempotencyKeyReused => 57,
-            Error::ApiKeyGone => 58,
+            Error::NoBucket => 48,
+            Error::Io { .. } => 49,
+            Error::Distrusted => 50,
+            Error::Moved => 51,
+            Error::Gone => 52,
+            Error::Stopped => 53,
+            Error::IdempotencyKeyReused => 54,
+            Error::ApiKeyGone => 55,
         }
     }
 

@@ -3,8 +3,9 @@
 
 use crate::{Error, Replicator, Result, Sessions, session_ttl::earlier_by as long_ago, sessions::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
+use ash_remote::RemotePackComparison;
 use ash_snapshot::{GcReport, GcRoots, Repo, RetentionCandidate, SnapshotRetention, TreeId};
-use ash_store::{TenantCheckpoint, TenantSnapshots, WorkspaceSession};
+use ash_store::{AccessScope, TenantCheckpoint, TenantSnapshots, WorkspaceSession};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -107,7 +108,7 @@ impl Sessions {
             // Before the row goes: from then on only this says that it was purged.
             self.write_tombstone(session.no).await?;
             if let Some(far) = &rooms.replicator {
-                far.forget(rooms, &row.tombstone).await?;
+                far.forget(&row.tombstone).await?;
             }
             ash_failpoint::reach_async("trash.told").await;
             while !rooms.store.purge(session.no, rooms.clock()).await? {
@@ -136,9 +137,9 @@ impl Sessions {
         let rooms = self.rooms();
         let Some(far) = &rooms.replicator else { return Ok(EvictableLocalFiles::default()) };
         let before = self.cold_before(keep);
-        let (packs, unlike) = far.compared(rooms, tenant).await?;
+        let RemotePackComparison { same, differing } = far.compare_packs(tenant).await?;
         let mut cold =
-            EvictableLocalFiles { packs, differing_packs: unlike, ..EvictableLocalFiles::default() };
+            EvictableLocalFiles { packs: same, differing_packs: differing, ..EvictableLocalFiles::default() };
         let workspaces: HashSet<WorkspaceId> =
             held.checkpoints.iter().map(|held| held.checkpoint.workspace).collect();
         for workspace in workspaces {
@@ -191,8 +192,8 @@ impl Sessions {
         if let Some(far) = far {
             let unneeded = rooms.explained_packs(tenant, &packs.unneeded).await?;
             let gone = [&packs.removed[..], &unneeded].concat();
-            far.delete_packs(rooms, tenant, &gone).await?;
-            if let Err(error) = far.replace_smaller(rooms, tenant, listed).await {
+            far.delete_packs(tenant, &gone).await?;
+            if let Err(error) = far.replace_smaller(tenant, listed).await {
                 tracing::warn!(%tenant, %error, "what is smaller here could not be made so in the object store");
             }
         }
@@ -201,8 +202,8 @@ impl Sessions {
 
     /// The object store, if it may be cleaned up.
     async fn cleaned(&self) -> Option<&Replicator> {
-        let (rooms, far) = (self.rooms(), self.rooms().replicator.as_ref()?);
-        match far.bring_back_unknown_sessions(rooms, &self.bringing_back).await {
+        let far = self.rooms().replicator.as_deref()?;
+        match self.bring_back_unknown_sessions(far).await {
             Ok(()) => Some(far),
             Err(error) => {
                 tracing::warn!(%error, "nothing is deleted in the object store: not everybody who is there is known");
@@ -211,13 +212,26 @@ impl Sessions {
         }
     }
 
+    /// What sessions in the object store need must stay, also of those that the database does not know.
+    async fn bring_back_unknown_sessions(&self, far: &Replicator) -> Result<()> {
+        for (tenant, sessions) in far.unknown_sessions().await? {
+            for id in sessions {
+                let _alone = self.bringing_back.lock(tenant.clone()).await;
+                Box::pin(far.bring_back(&AccessScope::all(&tenant), &id)).await?;
+                tracing::info!(session = %id, %tenant, "found in the object store");
+            }
+        }
+        far.mark_all_sessions_known();
+        Ok(())
+    }
+
     async fn listed(
         &self,
         far: &Replicator,
         tenant: &TenantId,
         keep: &RetentionPolicy,
     ) -> Option<HashMap<String, u64>> {
-        match far.listed(self.rooms(), tenant, keep.remote_gc_interval).await {
+        match far.list_packs_for_gc(tenant, keep.remote_gc_interval).await {
             Ok(there) => there,
             Err(error) => {
                 tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");

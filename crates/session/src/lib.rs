@@ -13,10 +13,11 @@ mod audit;
 mod capture;
 mod claude_program;
 mod client_credentials;
+mod clocks;
 mod embedded_log;
-mod encryption_keys;
 mod error;
 mod files;
+mod fold_log;
 mod follower;
 mod fork;
 mod gc;
@@ -34,8 +35,6 @@ mod permission;
 mod pool;
 mod pricing;
 mod queued_messages;
-mod remote;
-mod repositories;
 mod resource_limits;
 mod rewind;
 mod sandbox_conn;
@@ -59,9 +58,14 @@ pub use api_keys::{
     ApiKeyDerivationKey, ApiKeyServices, CreatedApiKey, Keys, NewApiKey, constant_time_eq, hash_key,
 };
 pub use artifacts::{ProposedPlan, SessionArtifacts};
+pub use ash_remote::{
+    ClaimConflict, Claimant, RemoteRestoreReport, ReplicatedSession, ReplicationTarget, Replicator,
+    Repositories, RepositorySettings, list_remote_sessions,
+};
 pub use ash_snapshot::PathChange;
 pub use audit::{Audit, AuditSubject, ConfigChange, NewAuditEntry};
 pub use claude_program::ClaudeProgram;
+pub use clocks::Clocks;
 pub use error::{Error, Result};
 pub use files::{FileLookup as FoundFile, FileSource, TreeState, WorkspaceFiles, is_closed};
 pub use follower::{LogFollower, RestoreProgress, StreamItem};
@@ -75,8 +79,6 @@ pub use mailbox::{ExecOutput, OptionsChange};
 pub use named_workspaces::Workspaces;
 pub use operator_policy::{LimitsRequester, OperatorPolicy};
 pub use pool::PoolCounts;
-pub use remote::{ClaimConflict, ClaimRecord, Claimant, RemoteRestoreReport, ReplicatedSession, Replicator};
-pub use repositories::{Repositories, RepositorySettings};
 pub use server_status::{ObjectStoreStatus, ServerStatus};
 pub use server_troubles::{ServerTrouble, ServerTroubles};
 pub use services::{Backends, ServiceSettings, Services, SessionObserver, TouchedOptions, WallClock};

@@ -45,7 +45,7 @@ pub use log_step::LogStep;
 pub use options_change::{AgentInputDeadline, ChangeFailure, SettingOutcome};
 pub use permission::PendingPermission;
 pub(crate) use permission::cancelled;
-pub use plan::{Step, next_deadline, plan};
+pub use plan::{NextStep, next_deadline, plan};
 pub use reception::{Reception, ResumerAnswer};
 pub use runtime::{
     AgentActivity, CaptureUnderWay, Effect, IdleClock, LimitClock, PendingChange, PendingRewind, RemoteWait,
@@ -80,7 +80,7 @@ impl Machine {
         Machine { log, runtime: RuntimeState::new(profile, now) }
     }
 
-    pub fn plan(&self, now: Now) -> Step {
+    pub fn plan(&self, now: Now) -> NextStep {
         plan(&self.log, &self.runtime, now)
     }
 
@@ -121,62 +121,62 @@ impl Machine {
     }
 
     /// A step begins. The caller carries it out.
-    pub fn begin(&mut self, step: &Step, now: Instant) {
-        if !matches!(step, Step::InspectTree | Step::Wait) {
+    pub fn begin(&mut self, step: &NextStep, now: Instant) {
+        if !matches!(step, NextStep::InspectTree | NextStep::Wait) {
             self.runtime.tree.seen = None;
         }
         match step {
-            Step::KillAgent => self.runtime.agent.interrupt_deadline = None,
-            Step::RetryWrite => self.runtime.write_retry = None,
-            Step::BeginSelfStartedTurn => self.runtime.agent.last_self_start = Some(now),
-            Step::Retire => self.runtime.retired = true,
-            Step::Start => {
+            NextStep::KillAgent => self.runtime.agent.interrupt_deadline = None,
+            NextStep::RetryWrite => self.runtime.write_retry = None,
+            NextStep::BeginSelfStartedTurn => self.runtime.agent.last_self_start = Some(now),
+            NextStep::Retire => self.runtime.retired = true,
+            NextStep::Start => {
                 let options_seen = self.log.last_options_change;
                 self.runtime.effect = Some(Effect::Start { options_seen });
             }
-            Step::LeaveSandbox => self.leave_sandbox(now),
-            Step::EndSandbox => {
+            NextStep::LeaveSandbox => self.leave_sandbox(now),
+            NextStep::EndSandbox => {
                 self.runtime.sandbox = SandboxConnection::Absent;
                 self.runtime.effect = Some(Effect::EndSandbox);
             }
-            Step::LoseTree => self.tree_lost(),
-            Step::Salvage => self.runtime.effect = Some(Effect::Salvage),
-            Step::MakeTree => self.runtime.effect = Some(Effect::MakeTree),
-            Step::Capture(occasion) => {
+            NextStep::LoseTree => self.tree_lost(),
+            NextStep::Salvage => self.runtime.effect = Some(Effect::Salvage),
+            NextStep::MakeTree => self.runtime.effect = Some(Effect::MakeTree),
+            NextStep::Capture(occasion) => {
                 if *occasion == CaptureOccasion::BetweenTurns {
                     self.begin_closing_capture();
                 }
                 self.begin_capture(*occasion, now);
             }
-            Step::EndUncaptured { .. } => self.runtime.capture.dirty = None,
-            Step::AbandonRemoteWait => self.runtime.remote_wait = None,
-            Step::Tell { .. } => self.runtime.capture.last = now,
-            Step::DiscardPreparedTree => self.discard_prepared(),
-            Step::PrepareRewind | Step::PrepareWorkspaceRewind | Step::PrepareMemoryRewind => {
+            NextStep::EndUncaptured { .. } => self.runtime.capture.dirty = None,
+            NextStep::AbandonRemoteWait => self.runtime.remote_wait = None,
+            NextStep::Tell { .. } => self.runtime.capture.last = now,
+            NextStep::DiscardPreparedTree => self.discard_prepared(),
+            NextStep::PrepareRewind | NextStep::PrepareWorkspaceRewind | NextStep::PrepareMemoryRewind => {
                 self.runtime.effect = Some(Effect::PrepareRewind);
             }
-            Step::Wait
-            | Step::InspectTree
-            | Step::Commit { .. }
-            | Step::CommitAndTell { .. }
-            | Step::InterruptForClosing { .. }
-            | Step::StopWaitingForBackground
-            | Step::SayFull { .. }
-            | Step::NoteIdle { .. }
-            | Step::TellSetting { .. }
-            | Step::ReadLimits
-            | Step::CheckDisk
-            | Step::AdmitWriters
-            | Step::CaptureImpossible(_)
-            | Step::HandleDeferred
-            | Step::AnswerResumers
-            | Step::AnswerForkers
-            | Step::Pause
-            | Step::ConcludeClosing
-            | Step::ChangeOptions
-            | Step::RefuseChange(_)
-            | Step::RefuseRewind(_)
-            | Step::Rewind { .. } => {}
+            NextStep::Wait
+            | NextStep::InspectTree
+            | NextStep::Commit { .. }
+            | NextStep::CommitAndTell { .. }
+            | NextStep::InterruptForClosing { .. }
+            | NextStep::StopWaitingForBackground
+            | NextStep::SayFull { .. }
+            | NextStep::NoteIdle { .. }
+            | NextStep::TellSetting { .. }
+            | NextStep::ReadLimits
+            | NextStep::CheckDisk
+            | NextStep::AdmitWriters
+            | NextStep::CaptureImpossible(_)
+            | NextStep::HandleDeferred
+            | NextStep::AnswerResumers
+            | NextStep::AnswerForkers
+            | NextStep::Pause
+            | NextStep::ConcludeClosing
+            | NextStep::ChangeOptions
+            | NextStep::RefuseChange(_)
+            | NextStep::RefuseRewind(_)
+            | NextStep::Rewind { .. } => {}
         }
     }
 

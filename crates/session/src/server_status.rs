@@ -1,8 +1,8 @@
 //! How the server is as a whole, for `/health` and `/metrics`.
 
 use crate::{Replicator, Result, ServerTrouble, ServerTroubles, services::WallClock};
-use ash_cloud::{BucketError, BucketTraffic};
 use ash_model::{ResourceUsage, TenantId, Timestamp};
+use ash_remote::{BucketError, BucketTraffic};
 use ash_store::Store;
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 //! its own code and clears it when the trouble is over.
 
 use ash_model::Timestamp;
+use ash_remote::TroubleReporter;
 use std::{collections::BTreeMap, sync::Mutex};
 
 /// One entry of the list.
@@ -46,6 +47,16 @@ impl ServerTroubles {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, ServerTrouble>> {
         self.0.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+impl TroubleReporter for ServerTroubles {
+    fn set(&self, code: &'static str, error: String, since: Timestamp) {
+        ServerTroubles::set(self, code, error, since);
+    }
+
+    fn clear(&self, code: &'static str) {
+        ServerTroubles::clear(self, code);
     }
 }
 

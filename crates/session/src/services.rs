@@ -1,17 +1,16 @@
 //! What every session works with: the store, the walls, the repositories, and how the server is set.
 
 use crate::{
-    ClaudeProgram, Error, Replicator, Result, ServerTroubles,
+    ClaudeProgram, Error, Result, ServerTroubles,
     client_credentials::ClientCredentials,
+    clocks::Clocks,
+    fold_log::fold_log,
     follower::SessionBells,
     live_directory::{LiveDirectory, UidPool},
     machine::SessionProfile,
     operator_policy::OperatorPolicy,
     pool::SandboxPool,
     queued_messages::QueuedMessageLedger,
-    repositories::Repositories,
-    trusted_clock::TrustedClock,
-    witness::WitnessCache,
     workspace::Workspace,
 };
 use ash_driver::ClaudeVersion;
@@ -20,6 +19,7 @@ use ash_model::{
     SandboxRequirements, SavedCheckpoint, SessionOptions, TenantId, Timestamp, UsageIncrement, WorkspaceId,
     WorkspaceRewind,
 };
+use ash_remote::{RemoteServices, ReplicationTarget, Replicator, Repositories, WitnessCache};
 use ash_sandbox::{
     EgressPolicy, RequiredWalls, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec,
     UserNamespacePolicy,
@@ -58,7 +58,6 @@ pub struct ServiceSettings {
     pub node: String,
     pub boot: String,
     pub live_dir: PathBuf,
-    pub repo_dir: PathBuf,
     /// What sandboxes may take of the machine, unless their agents or sessions say otherwise, and at most.
     pub limits: ResourceLimits,
     pub max_limits: ResourceLimits,
@@ -199,21 +198,17 @@ impl TouchedOptions {
 /// The wall clock. Tests may have another one.
 pub type WallClock = fn() -> Timestamp;
 
-/// What the server is put together from. Only the place that starts the server knows which kinds they are.
+/// What the services are made of.
 pub struct Backends {
     pub store: Arc<dyn Store>,
     pub sandbox: Arc<dyn SandboxBackend>,
-    pub uids: UidPool,
     pub observer: Arc<dyn SessionObserver>,
+    pub uids: UidPool,
     pub repositories: Arc<Repositories>,
-    /// Where everything is sent, if anywhere.
-    pub replicator: Option<Arc<Replicator>>,
-    /// What is wrong with the server as a whole.
-    pub troubles: Arc<ServerTroubles>,
-    pub clock: WallClock,
-    /// For rules by age.
-    pub trusted_clock: Arc<TrustedClock>,
-    /// Set when a write of the store, a repository or a session fails for want of space.
+    /// Where checkpoints, logs and agents are replicated to, if anywhere.
+    pub replication: Option<ReplicationTarget>,
+    pub clocks: Clocks,
+    /// Set when a write of the store, a repository or a session fails because the disk is full.
     pub disk_full: Arc<AtomicBool>,
 }
 
@@ -235,15 +230,20 @@ pub struct Services {
     pub(crate) disk_usage_permits: Semaphore,
     pub(crate) pool: SandboxPool,
     pub(crate) queued: QueuedMessageLedger,
-    pub(crate) witnesses: WitnessCache,
     /// Workspaces whose sessions somebody looks after.
     commons: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
-    repositories: Arc<Repositories>,
+    pub(crate) repositories: Arc<Repositories>,
+    pub(crate) witnesses: Arc<WitnessCache>,
+    /// What it takes to rebuild a session from packs or from the object store.
+    pub(crate) remote: RemoteServices,
     pub(crate) replicator: Option<Arc<Replicator>>,
+    /// What is wrong with the server as a whole.
     pub(crate) troubles: Arc<ServerTroubles>,
-    now: WallClock,
+    pub(crate) clocks: Clocks,
+    /// The whole database was compared with its witnesses since the server started.
+    pub(crate) is_database_compared: AtomicBool,
+    /// Set when a write fails because the disk is full.
     pub(crate) full: Arc<AtomicBool>,
-    trusted: Arc<TrustedClock>,
 }
 
 /// How many sandboxes are made at the same time: more only makes all of them late.
@@ -255,20 +255,30 @@ const MAX_CONCURRENT_REPAIRS: usize = 2;
 /// How many trees are weighed at the same time: however many sessions there are, it takes no more of the machine.
 const MAX_CONCURRENT_DISK_WALKS: usize = 2;
 
-/// A wall clock that is not trusted.
-const CLOCK_JUMPED: &str = "clock_jumped";
-
 impl Services {
     pub fn new(backends: Backends, settings: ServiceSettings) -> Services {
+        let Backends { store, sandbox, observer, uids, repositories, replication, clocks, disk_full } =
+            backends;
         let pool = SandboxPool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
         let tracker = ash_snapshot::FilesystemWatch::start(&settings.live_dir)
             .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
             .ok();
+        let troubles = Arc::new(ServerTroubles::default());
+        let remote = RemoteServices {
+            store: store.clone(),
+            repositories: repositories.clone(),
+            witnesses: Arc::new(WitnessCache::new(repositories.clone())),
+            troubles: troubles.clone(),
+            node: settings.node.clone(),
+            now: clocks.now,
+            fold_log,
+        };
+        let replicator = replication.map(|target| Arc::new(Replicator::new(target, remote.clone())));
         Services {
-            store: backends.store,
-            backend: backends.sandbox,
-            uids: backends.uids,
-            watch: backends.observer,
+            store,
+            backend: sandbox,
+            uids,
+            watch: observer,
             policy: OperatorPolicy::new(&settings),
             settings,
             tracker,
@@ -280,14 +290,15 @@ impl Services {
             disk_usage_permits: Semaphore::new(MAX_CONCURRENT_DISK_WALKS),
             pool,
             queued: QueuedMessageLedger::default(),
-            witnesses: WitnessCache::default(),
             commons: Mutex::default(),
-            repositories: backends.repositories,
-            replicator: backends.replicator,
-            troubles: backends.troubles,
-            now: backends.clock,
-            full: backends.disk_full,
-            trusted: backends.trusted_clock,
+            repositories,
+            witnesses: remote.witnesses.clone(),
+            remote,
+            replicator,
+            troubles,
+            clocks,
+            is_database_compared: AtomicBool::new(false),
+            full: disk_full,
         }
     }
 
@@ -298,43 +309,56 @@ impl Services {
         }
     }
 
-    /// Something is there to be sent.
+    /// Where everything is sent, if anywhere.
+    pub fn replicator(&self) -> Option<Arc<Replicator>> {
+        self.replicator.clone()
+    }
+
+    /// What is wrong with the server as a whole.
+    pub fn troubles(&self) -> Arc<ServerTroubles> {
+        self.troubles.clone()
+    }
+
+    /// There may be something to send to the object store.
     pub(crate) fn notify_replicator(&self) {
-        if let Some(far) = &self.replicator {
-            far.notify();
+        if let Some(replicator) = &self.replicator {
+            replicator.notify();
         }
+    }
+
+    /// Before the server stops: sends what was saved last, if that works within this time.
+    pub async fn drain_replication(&self, longest: Duration) {
+        if let Some(replicator) = &self.replicator {
+            replicator.drain(longest).await;
+        }
+    }
+
+    /// Waits until a checkpoint is in the object store.
+    pub(crate) async fn wait_until_remote(
+        &self,
+        workspace: WorkspaceId,
+        number: u64,
+        longest: Duration,
+    ) -> Result<()> {
+        let replicator = self.replicator.as_ref().ok_or(Error::NoBucket)?;
+        Ok(replicator.wait_until_uploaded(workspace, number, longest).await?)
     }
 
     pub(crate) fn clock(&self) -> Timestamp {
-        (self.now)()
+        self.clocks.now()
     }
 
-    /// Writes down which time is trusted, for the next server.
-    pub(crate) fn store_trusted_time(&self) {
-        match self.trusted.jumped() {
-            Some(by) => {
-                let hours = by.as_secs() / 3600;
-                let error = format!(
-                    "The machine's clock jumped by about {hours} hours. What goes by its age stays until the clock has gone on \
-                     from there for an hour; set it right, or wait"
-                );
-                self.troubles.set(CLOCK_JUMPED, error, self.clock());
-            }
-            None => self.troubles.clear(CLOCK_JUMPED),
-        }
-        if let Err(error) = self.trusted.store() {
-            tracing::warn!(%error, "the trusted time could not be written down");
-        }
-    }
-
-    /// The time by which things are old enough to go. Never written down: what happens now has the wall clock's time.
+    /// The time by which things are old enough to be removed.
     pub(crate) fn retention_clock(&self) -> Timestamp {
-        self.trusted.now()
+        self.clocks.retention_now()
     }
 
-    /// A tenant's repository.
+    pub(crate) fn store_trusted_time(&self) {
+        self.clocks.store_trusted_time(&self.troubles);
+    }
+
     pub(crate) fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
-        self.repositories.repo(tenant)
+        Ok(self.repositories.repo(tenant)?)
     }
 
     /// What the sessions of a workspace share, as long as one of them is looked after.

@@ -158,7 +158,7 @@ impl Sessions {
         match (self.find(scope, id).await, &self.rooms.replicator) {
             (Err(Error::NotFound), Some(far)) => {
                 let _alone = self.bringing_back.lock(scope.tenant.clone()).await;
-                Box::pin(far.bring_back(&self.rooms, scope, id)).await?;
+                Box::pin(far.bring_back(scope, id)).await?;
                 self.find(scope, id).await
             }
             (found, _) => found,

@@ -4,28 +4,22 @@
 
 mod adopt;
 mod compare;
-mod pack_history;
-mod pack_proofs;
 mod repair;
 mod tombstones;
 
+pub(crate) use adopt::reconcile;
 pub use compare::SessionBehindWitness;
 pub use repair::{RepairMode, RepairedSession};
-pub(crate) use {adopt::reconcile, pack_history::PackHistory, tombstones::note as note_purge};
 
 use crate::{
-    Error, Result, Sessions, blocking, live_directory::LiveDirectory, remote::RemoteHistory,
-    services::Services, sessions::native_id,
+    Error, Result, Sessions, blocking, live_directory::LiveDirectory, services::Services, sessions::native_id,
 };
-use ash_model::{Epoch, HistorySource, SessionId, SessionRowId, Slug, TenantId, Timestamp, WorkspaceId};
-use compare::{SessionLogEndMap, TombstoneMap, behind_bucket, behind_packs, is_explained};
-use pack_proofs::{PackProof, PackProofs};
+use ash_model::{Epoch, HistorySource, SessionId, Slug, TenantId, Timestamp, WorkspaceId};
+use ash_remote::{RemoteHistory, WitnessRefresh};
+use compare::{SessionLogEndMap, behind_bucket, behind_packs, is_explained};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use uuid::Uuid;
@@ -37,120 +31,13 @@ pub(crate) const DATABASE_DAMAGED: &str = "database_damaged";
 /// So many sessions are named; of the rest it is said how many they are.
 const MAX_NAMED: usize = 5;
 
-/// What every tenant's packs and tombstones say, as far as they were read.
-#[derive(Debug, Default)]
-pub(crate) struct WitnessCache {
-    tenants: Mutex<HashMap<TenantId, Arc<Mutex<TenantWitnesses>>>>,
-    /// Sessions whose row was compared with every witness since the server started.
-    compared: Mutex<HashSet<SessionRowId>>,
-    /// Sessions that went on without the object store's word.
-    unreachable: Mutex<HashSet<SessionRowId>>,
-    /// The database was compared as a whole since the server started.
-    is_whole_compared: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct TenantWitnesses {
-    pub(crate) packs: PackProofs,
-    /// Packs that are only in the object store.
-    pub(crate) remote: PackProofs,
-    pub(crate) tombstones: TombstoneMap,
-    is_read: bool,
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-impl WitnessCache {
-    pub(crate) fn is_compared(&self, no: SessionRowId) -> bool {
-        lock(&self.compared).contains(&no)
-    }
-
-    /// No witness knows more of it: it was made here, or was compared.
-    pub(crate) fn mark_compared(&self, no: SessionRowId) {
-        lock(&self.compared).insert(no);
-        lock(&self.unreachable).remove(&no);
-    }
-
-    pub(crate) fn mark_unreachable(&self, no: SessionRowId) {
-        lock(&self.unreachable).insert(no);
-    }
-
-    pub(crate) fn was_unreachable(&self, no: SessionRowId) -> bool {
-        lock(&self.unreachable).contains(&no)
-    }
-
-    fn of(&self, rooms: &Services, tenant: &TenantId) -> Arc<Mutex<TenantWitnesses>> {
-        let cache = rooms.settings.repo_dir.join(tenant.as_str()).join("cache");
-        let open = || {
-            let packs = PackProofs::open(&cache.join("records"));
-            let remote = PackProofs::open(&cache.join("remote-records"));
-            Arc::new(Mutex::new(TenantWitnesses { packs, remote, ..TenantWitnesses::default() }))
-        };
-        lock(&self.tenants).entry(tenant.clone()).or_insert_with(open).clone()
-    }
-}
-
 impl Services {
-    /// A tenant's witnesses on this machine, read for the first time or anew.
-    pub(crate) async fn witnesses(
-        &self,
-        tenant: &TenantId,
-        how: WitnessRefresh,
-    ) -> Result<Arc<Mutex<TenantWitnesses>>> {
-        let (of, repo, tenant) = (self.witnesses.of(self, tenant), self.repo(tenant)?, tenant.clone());
-        blocking(move || {
-            {
-                let mut all = lock(&of);
-                if how == WitnessRefresh::Anew || !all.is_read {
-                    let packs = repo.pack_names()?;
-                    all.packs.refresh(&repo, &tenant, &packs)?;
-                    all.tombstones = tombstones::read(&repo)?;
-                    all.is_read = true;
-                }
-            }
-            Ok(of)
-        })
-        .await
-    }
-
     /// Packs for which no row and no tombstone accounts, or that cannot be read: none of them is garbage.
     pub(crate) async fn unclear_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
-        let (of, rows) = (self.witnesses(tenant, WitnessRefresh::Once).await?, self.rows(tenant).await?);
-        let of = lock(&of);
+        let (of, rows) = (self.witnesses.of(tenant, WitnessRefresh::Once).await?, self.rows(tenant).await?);
+        let of = of.lock();
         let unexplained = of.packs.proofs().filter(|(_, proof)| !is_explained(proof, &rows, &of.tombstones));
         Ok(unexplained.map(|(pack, _)| pack).chain(of.packs.unreadable.keys()).cloned().collect())
-    }
-
-    /// The furthest that a pack in the object store proves a session. Packs are read for as long as there is time; what was
-    /// read is remembered.
-    pub(crate) async fn proven_far(
-        &self,
-        tenant: &TenantId,
-        id: &SessionId,
-        packs: Arc<Vec<String>>,
-    ) -> Result<Option<PackProof>> {
-        let (of, repo) = (self.witnesses(tenant, WitnessRefresh::Once).await?, self.repo(tenant)?);
-        let (tenant, id) = (tenant.clone(), id.clone());
-        blocking(move || {
-            let began = Instant::now();
-            let mut of = lock(&of);
-            let unknown = |pack: &&String| !of.packs.knows(pack) && !of.remote.knows(pack);
-            let new: Vec<String> = packs.iter().filter(unknown).cloned().collect();
-            for some in new.chunks(CHUNK) {
-                if began.elapsed() > PACK_READ_TIME {
-                    tracing::warn!(session = %id, "the object store has more packs than could be looked at in time: whether one of them knows more of the session is not known");
-                    break;
-                }
-                of.remote.learn(&repo, &tenant, some)?;
-            }
-            let newest = [of.packs.newest_of(&id), of.remote.newest_of(&id)];
-            let newest = newest.into_iter().flatten().max_by_key(|proof| (proof.epoch, proof.seq));
-            let buried = of.tombstones.get(&id);
-            Ok(newest.filter(|proof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone))).cloned())
-        })
-        .await
     }
 
     /// Of packs that are only in the object store, those that may go: a row or a tombstone accounts for the record in them,
@@ -160,13 +47,13 @@ impl Services {
             return Ok(Vec::new());
         }
         let (of, repo, rows) = (
-            self.witnesses(tenant, WitnessRefresh::Once).await?,
+            self.witnesses.of(tenant, WitnessRefresh::Once).await?,
             self.repo(tenant)?,
             self.rows(tenant).await?,
         );
         let (tenant, packs) = (tenant.clone(), packs.to_vec());
         blocking(move || {
-            let mut of = lock(&of);
+            let mut of = of.lock();
             of.remote.refresh(&repo, &tenant, &packs)?;
             let goes = |pack: &String| match of.remote.proof_in(pack) {
                 None => false,
@@ -180,21 +67,8 @@ impl Services {
     /// Tenants that the database knows, and those whose repository is here although it does not.
     pub(crate) async fn all_tenants(&self) -> Result<BTreeSet<TenantId>> {
         let mut tenants: BTreeSet<TenantId> = self.store.tenants().await?.into_iter().collect();
-        let dirs = std::fs::read_dir(&self.settings.repo_dir).into_iter().flatten().flatten();
-        let names = dirs.filter_map(|entry| entry.file_name().into_string().ok());
-        tenants.extend(names.filter_map(|name| TenantId::parse(&name).ok()));
+        tenants.extend(self.repositories.tenants());
         Ok(tenants)
-    }
-
-    /// Up to which epoch what is kept under these ids is of sessions that were purged.
-    pub(crate) async fn buried_epochs<'i>(
-        &self,
-        tenant: &TenantId,
-        ids: impl Iterator<Item = &'i SessionId>,
-    ) -> Result<HashMap<SessionId, Epoch>> {
-        let of = self.witnesses(tenant, WitnessRefresh::Once).await?;
-        let of = lock(&of);
-        Ok(ids.filter_map(|id| Some((id.clone(), of.tombstones.get(id)?.epoch))).collect())
     }
 
     pub(crate) async fn rows(&self, tenant: &TenantId) -> Result<SessionLogEndMap> {
@@ -202,11 +76,6 @@ impl Services {
         Ok(all.into_iter().map(|row| (row.session.clone(), row)).collect())
     }
 }
-
-/// So long packs in the object store are read for records of a session whose manifests may not be all.
-const PACK_READ_TIME: Duration = Duration::from_secs(5);
-/// So many at a time.
-const CHUNK: usize = 64;
 
 /// So long the object store may take to say whether it knows an id.
 const REMOTE_ID_TIMEOUT: Duration = Duration::from_secs(2);
@@ -275,16 +144,14 @@ pub(crate) async fn beginning(
     (id, from): (&SessionId, IdFrom),
 ) -> Result<Beginning> {
     tombstones::write_of(rooms, tenant, id).await?;
-    let of = rooms.witnesses(tenant, WitnessRefresh::Once).await?;
+    let of = rooms.witnesses.of(tenant, WitnessRefresh::Once).await?;
     let mut first = Beginning { epoch: Epoch(1), at: rooms.clock(), is_again: false };
     {
-        let of = lock(&of);
-        let buried = of.tombstones.get(id);
-        if let Some(tombstone) = buried {
+        let of = of.lock();
+        if let Some(tombstone) = of.tombstones.get(id) {
             first = first.after(tombstone.epoch, tombstone.purged_at);
         }
-        let is_there = |proof: &PackProof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone));
-        if of.packs.newest_of(id).is_some_and(is_there) {
+        if of.packs.newest_of(id).is_some_and(|proof| !of.is_buried(proof)) {
             return Err(Error::Unrepaired(id.clone()));
         }
     }
@@ -297,7 +164,7 @@ pub(crate) async fn beginning(
         let Some((epoch, _)) = newest.filter(|(epoch, _)| *epoch >= first.epoch) else {
             return Ok(first);
         };
-        match far.known_session(rooms, tenant, id).await? {
+        match far.known_session(tenant, id).await? {
             RemoteHistory::Of(_) => {
                 Err(Error::Store(ash_store::Error::Taken(format!("Session id \"{id}\""))))
             }
@@ -307,16 +174,9 @@ pub(crate) async fn beginning(
     };
     match tokio::time::timeout(REMOTE_ID_TIMEOUT, asked).await {
         // Without its answer the session begins, and is compared before anything of it is sent.
-        Err(_) | Ok(Err(Error::Bucket(_))) => Ok(first),
+        Err(_) | Ok(Err(Error::Remote(ash_remote::Error::Bucket(_)))) => Ok(first),
         Ok(answered) => answered,
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WitnessRefresh {
-    /// What was read before will do.
-    Once,
-    Anew,
 }
 
 /// What a comparison found.
@@ -385,7 +245,7 @@ impl Sessions {
             true => rooms.troubles.set(DATABASE_BEHIND, found.sentence(), rooms.clock()),
             false => rooms.troubles.clear(DATABASE_BEHIND),
         }
-        rooms.witnesses.is_whole_compared.store(true, Ordering::Relaxed);
+        rooms.is_database_compared.store(true, Ordering::Relaxed);
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(
             sessions = found.sessions,
@@ -416,7 +276,7 @@ impl Sessions {
     /// Whether anything may be deleted: not as long as the database is known to be wrong.
     pub(crate) fn may_delete(&self) -> bool {
         let troubles = self.rooms().troubles.list();
-        self.rooms().witnesses.is_whole_compared.load(Ordering::Relaxed)
+        self.rooms().is_database_compared.load(Ordering::Relaxed)
             && !troubles.iter().any(|trouble| [DATABASE_BEHIND, DATABASE_DAMAGED].contains(&trouble.code))
     }
 
@@ -447,7 +307,7 @@ async fn compare_tenant(
     tenant: &TenantId,
 ) -> Result<(usize, Vec<SessionBehindWitness>)> {
     // First the packs: what is recorded later is in a row by then.
-    let of = rooms.witnesses(tenant, WitnessRefresh::Anew).await?;
+    let of = rooms.witnesses.of(tenant, WitnessRefresh::Anew).await?;
     tombstones::import(rooms, tenant, &of).await?;
     let newest = match &rooms.replicator {
         Some(far) if far.trouble().is_none() => far.newest_names(tenant).await.unwrap_or_else(|error| {
@@ -457,7 +317,7 @@ async fn compare_tenant(
         Some(_) | None => HashMap::new(),
     };
     let rows = rooms.rows(tenant).await?;
-    let of = lock(&of);
+    let of = of.lock();
     let mut behind =
         behind_packs(of.packs.newest().into_values(), &rows, &of.tombstones, HistorySource::Packs);
     for found in behind_bucket(&newest, &rows, &of.tombstones) {

@@ -7,7 +7,7 @@ use crate::{
     blocking,
     files::{FileSource, TreeState},
     live_directory::{LiveDirectory, LiveTree, LiveTreeShape},
-    machine::{IdleClock, LogState, Machine, SandboxLiveness, SessionBudget, Step},
+    machine::{IdleClock, LogState, Machine, NextStep, SandboxLiveness, SessionBudget},
     mailbox::{ActorMessage, FileAccessMode, GuardedFileSource, ReplySender},
     pool::{Admission, SandboxPhaseCell},
     sandbox_conn::SandboxConn,
@@ -392,7 +392,7 @@ impl SessionActor {
             let Some(guard) = self.ctx.workspace.try_writer() else {
                 self.machine.runtime.waiting.writing.push(waiter);
                 let now = Instant::now();
-                self.machine.begin(&Step::MakeTree, now);
+                self.machine.begin(&NextStep::MakeTree, now);
                 return self.start_making_tree();
             };
             self.touch();

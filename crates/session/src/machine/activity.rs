@@ -1,7 +1,7 @@
 //! Whether a session is busy, idle, may lose its sandbox to another one, or needs no actor: each answered once.
 
 use super::{
-    Effect, LogState, LogStep, Machine, Now, RuntimeState, SandboxConnection, Step,
+    Effect, LogState, LogStep, Machine, NextStep, Now, RuntimeState, SandboxConnection,
     plan::{Due, View},
     runtime::IdleClock,
 };
@@ -132,7 +132,7 @@ pub(super) fn idle_due(view: &View<'_>) -> Due {
     let over = idle >= timeout;
     let left_ms = (!over).then(|| milliseconds(timeout.saturating_sub(idle)));
     let fact = Fact::Idle { ms: milliseconds(idle), left_ms, evicted: false };
-    let step = Step::NoteIdle { fact: announces_idle(log).then_some(fact), over };
+    let step = NextStep::NoteIdle { fact: announces_idle(log).then_some(fact), over };
     Due::At(run.idle.since + after, step)
 }
 
@@ -150,7 +150,7 @@ pub(super) fn retire_due(view: &View<'_>) -> Due {
         | SessionStatus::Stopped
         | SessionStatus::Error => ACTOR_IDLE_TIMEOUT,
     };
-    Due::At(run.last_request + timeout, Step::Retire)
+    Due::At(run.last_request + timeout, NextStep::Retire)
 }
 
 /// Nothing else begins while long work is under way.

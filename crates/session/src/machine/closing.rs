@@ -2,7 +2,7 @@
 //! what it left is captured, then the log says so.
 
 use super::{
-    CaptureOccasion, CommandRefusal, LogState, Machine, RuntimeState, StateCommand, Step, TurnPhase,
+    CaptureOccasion, CommandRefusal, LogState, Machine, NextStep, RuntimeState, StateCommand, TurnPhase,
     WaiterId,
     plan::{Due, View},
 };
@@ -233,23 +233,23 @@ pub(super) fn due(view: &View<'_>) -> Due {
         return due;
     }
     if late && run.remote_wait.is_some() {
-        return Due::Now(Step::AbandonRemoteWait);
+        return Due::Now(NextStep::AbandonRemoteWait);
     }
     if run.is_connected() {
-        return Due::Now(Step::LeaveSandbox);
+        return Due::Now(NextStep::LeaveSandbox);
     }
     // The end removes the directory: what is in it is kept first.
     if closing.is_end() && !run.profile.ephemeral {
         match run.tree.seen {
-            None => return Due::Now(Step::InspectTree),
-            Some(seen) if seen.leftovers => return Due::Now(Step::Salvage),
+            None => return Due::Now(NextStep::InspectTree),
+            Some(seen) if seen.leftovers => return Due::Now(NextStep::Salvage),
             Some(_) => {}
         }
     }
     if !closing.captured && run.tree.present && run.capture.dirty.is_some() {
-        return Due::Now(Step::Capture(CaptureOccasion::BetweenTurns));
+        return Due::Now(NextStep::Capture(CaptureOccasion::BetweenTurns));
     }
-    Due::Now(Step::ConcludeClosing)
+    Due::Now(NextStep::ConcludeClosing)
 }
 
 fn wait_for_turn(closing: &SessionClosing, log: &LogState, run: &RuntimeState) -> Option<Due> {
@@ -262,10 +262,10 @@ fn wait_for_turn(closing: &SessionClosing, log: &LogState, run: &RuntimeState) -
                 true => Vec::new(),
                 false => log.decide(&StateCommand::Interrupt).unwrap_or_default(),
             };
-            if facts.is_empty() { until() } else { Some(Due::Now(Step::InterruptForClosing { facts })) }
+            if facts.is_empty() { until() } else { Some(Due::Now(NextStep::InterruptForClosing { facts })) }
         }
         TurnPhase::Saving { .. } if run.remote_wait.is_some() => until(),
-        TurnPhase::Saving { .. } => Some(Due::Now(Step::Capture(CaptureOccasion::TurnEnd(turn.id)))),
+        TurnPhase::Saving { .. } => Some(Due::Now(NextStep::Capture(CaptureOccasion::TurnEnd(turn.id)))),
         TurnPhase::Running { .. } | TurnPhase::Cut | TurnPhase::Queued | TurnPhase::Joined { .. } => None,
     }
 }

@@ -2,7 +2,7 @@
 //! said yes; everything else counts at the next start.
 
 use super::{
-    LogStep, Machine, PendingChange, SessionProfile, Step, TurnTimeLimit, WaiterId,
+    LogStep, Machine, NextStep, PendingChange, SessionProfile, TurnTimeLimit, WaiterId,
     plan::{Due, View},
 };
 use ash_model::LiveSetting;
@@ -44,17 +44,19 @@ pub(super) fn due(view: &View<'_>) -> Due {
     let live = run.is_connected();
     match (told, settings.front()) {
         (Some(_), _) if !live && run.is_shutting_down() => {
-            Due::Now(Step::RefuseChange(ChangeFailure::Stopped))
+            Due::Now(NextStep::RefuseChange(ChangeFailure::Stopped))
         }
-        (Some(_), _) if !live => Due::Now(Step::RefuseChange(ChangeFailure::AgentGone)),
-        (Some(told), _) => Due::At(told.until, Step::RefuseChange(ChangeFailure::AgentSilent)),
+        (Some(_), _) if !live => Due::Now(NextStep::RefuseChange(ChangeFailure::AgentGone)),
+        (Some(told), _) => Due::At(told.until, NextStep::RefuseChange(ChangeFailure::AgentSilent)),
         (None, Some(setting)) if live => match &log.awake {
-            Some(awake) => Due::Now(Step::TellSetting { setting: setting.clone(), input: awake.next_input }),
+            Some(awake) => {
+                Due::Now(NextStep::TellSetting { setting: setting.clone(), input: awake.next_input })
+            }
             None => Due::Pass,
         },
         // The agent is being started with what was there before: it is told when it runs.
         (None, Some(_)) if run.effect.is_some() || log.next_step() == LogStep::Wake => Due::Pass,
-        (None, _) => Due::Now(Step::ChangeOptions),
+        (None, _) => Due::Now(NextStep::ChangeOptions),
     }
 }
 

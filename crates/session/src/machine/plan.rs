@@ -17,7 +17,7 @@ const MIN_SELF_START_INTERVAL: Duration = Duration::from_secs(1);
 /// What the actor does next. Each step changes the state, or the actor waits.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
-pub enum Step {
+pub enum NextStep {
     Wait,
     /// Look at the tree on disk, and plan again.
     InspectTree,
@@ -114,50 +114,50 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl NextStep {
     /// Whether it brings a rewind forward, if one is on its way.
     pub fn is_part_of_rewind(&self) -> bool {
         match self {
-            Step::LeaveSandbox
-            | Step::Commit { .. }
-            | Step::Salvage
-            | Step::MakeTree
-            | Step::Capture(_)
-            | Step::PrepareRewind
-            | Step::PrepareWorkspaceRewind
-            | Step::PrepareMemoryRewind
-            | Step::Rewind { .. } => true,
-            Step::Wait
-            | Step::InspectTree
-            | Step::CommitAndTell { .. }
-            | Step::InterruptForClosing { .. }
-            | Step::Tell { .. }
-            | Step::BeginSelfStartedTurn
-            | Step::StopWaitingForBackground
-            | Step::KillAgent
-            | Step::RetryWrite
-            | Step::SayFull { .. }
-            | Step::ReadLimits
-            | Step::CheckDisk
-            | Step::NoteIdle { .. }
-            | Step::Retire
-            | Step::Start
-            | Step::EndSandbox
-            | Step::LoseTree
-            | Step::AdmitWriters
-            | Step::CaptureImpossible(_)
-            | Step::EndUncaptured { .. }
-            | Step::AbandonRemoteWait
-            | Step::HandleDeferred
-            | Step::AnswerResumers
-            | Step::AnswerForkers
-            | Step::Pause
-            | Step::ConcludeClosing
-            | Step::TellSetting { .. }
-            | Step::ChangeOptions
-            | Step::RefuseChange(_)
-            | Step::RefuseRewind(_)
-            | Step::DiscardPreparedTree => false,
+            NextStep::LeaveSandbox
+            | NextStep::Commit { .. }
+            | NextStep::Salvage
+            | NextStep::MakeTree
+            | NextStep::Capture(_)
+            | NextStep::PrepareRewind
+            | NextStep::PrepareWorkspaceRewind
+            | NextStep::PrepareMemoryRewind
+            | NextStep::Rewind { .. } => true,
+            NextStep::Wait
+            | NextStep::InspectTree
+            | NextStep::CommitAndTell { .. }
+            | NextStep::InterruptForClosing { .. }
+            | NextStep::Tell { .. }
+            | NextStep::BeginSelfStartedTurn
+            | NextStep::StopWaitingForBackground
+            | NextStep::KillAgent
+            | NextStep::RetryWrite
+            | NextStep::SayFull { .. }
+            | NextStep::ReadLimits
+            | NextStep::CheckDisk
+            | NextStep::NoteIdle { .. }
+            | NextStep::Retire
+            | NextStep::Start
+            | NextStep::EndSandbox
+            | NextStep::LoseTree
+            | NextStep::AdmitWriters
+            | NextStep::CaptureImpossible(_)
+            | NextStep::EndUncaptured { .. }
+            | NextStep::AbandonRemoteWait
+            | NextStep::HandleDeferred
+            | NextStep::AnswerResumers
+            | NextStep::AnswerForkers
+            | NextStep::Pause
+            | NextStep::ConcludeClosing
+            | NextStep::TellSetting { .. }
+            | NextStep::ChangeOptions
+            | NextStep::RefuseChange(_)
+            | NextStep::RefuseRewind(_)
+            | NextStep::DiscardPreparedTree => false,
         }
     }
 }
@@ -174,9 +174,9 @@ pub(super) struct View<'a> {
 pub(super) enum Due {
     /// Nothing: the next rule is asked.
     Pass,
-    Now(Step),
+    Now(NextStep),
     /// From then on; before, the next rule is asked.
-    At(Instant, Step),
+    At(Instant, NextStep),
     /// Nothing before then, and no later rule is asked.
     Block(Option<Instant>),
 }
@@ -208,7 +208,7 @@ const RULES: [fn(&View<'_>) -> Due; 23] = [
     quiet_captures_due,
 ];
 
-pub fn plan(log: &LogState, run: &RuntimeState, now: Now) -> Step {
+pub fn plan(log: &LogState, run: &RuntimeState, now: Now) -> NextStep {
     evaluate(&View { log, run, now }).0
 }
 
@@ -217,7 +217,7 @@ pub fn next_deadline(log: &LogState, run: &RuntimeState, now: Now) -> Option<Ins
     evaluate(&View { log, run, now }).1
 }
 
-fn evaluate(view: &View<'_>) -> (Step, Option<Instant>) {
+fn evaluate(view: &View<'_>) -> (NextStep, Option<Instant>) {
     let mut next: Option<Instant> = None;
     let mut earlier = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
     for rule in RULES {
@@ -232,19 +232,19 @@ fn evaluate(view: &View<'_>) -> (Step, Option<Instant>) {
             }
         }
     }
-    (Step::Wait, next)
+    (NextStep::Wait, next)
 }
 
 fn kill_due(view: &View<'_>) -> Due {
     match view.run.agent.interrupt_deadline {
-        Some(at) => Due::At(at, Step::KillAgent),
+        Some(at) => Due::At(at, NextStep::KillAgent),
         None => Due::Pass,
     }
 }
 
 fn write_retry_due(view: &View<'_>) -> Due {
     match view.run.write_retry {
-        Some(at) => Due::At(at, Step::RetryWrite),
+        Some(at) => Due::At(at, NextStep::RetryWrite),
         None => Due::Pass,
     }
 }
@@ -259,7 +259,7 @@ fn full_due(View { log, run, .. }: &View<'_>) -> Due {
         }
         SessionStatus::Stopped | SessionStatus::Error | SessionStatus::Ended => Vec::new(),
     };
-    Due::Now(Step::SayFull { facts })
+    Due::Now(NextStep::SayFull { facts })
 }
 
 fn are_limits_watched(run: &RuntimeState) -> bool {
@@ -268,7 +268,7 @@ fn are_limits_watched(run: &RuntimeState) -> bool {
 
 fn limits_due(View { run, .. }: &View<'_>) -> Due {
     match run.limits.bounds {
-        TurnTimeLimit::Unknown if are_limits_watched(run) => Due::Now(Step::ReadLimits),
+        TurnTimeLimit::Unknown if are_limits_watched(run) => Due::Now(NextStep::ReadLimits),
         TurnTimeLimit::Unknown | TurnTimeLimit::None | TurnTimeLimit::Seconds(_) => Due::Pass,
     }
 }
@@ -282,7 +282,7 @@ fn turn_time_due(View { log, run, now }: &View<'_>) -> Due {
     let facts = log.stop_turn_for_limit((LimitKind::TurnSeconds, seconds, ran));
     match began.checked_add(Duration::from_secs(seconds)) {
         Some(at) if are_limits_watched(run) && !facts.is_empty() => {
-            Due::At(at, Step::CommitAndTell { facts })
+            Due::At(at, NextStep::CommitAndTell { facts })
         }
         Some(_) | None => Due::Pass,
     }
@@ -290,14 +290,14 @@ fn turn_time_due(View { log, run, now }: &View<'_>) -> Due {
 
 fn disk_check_due(View { run, .. }: &View<'_>) -> Due {
     match are_limits_watched(run) && run.limits.full.is_none() {
-        true => Due::At(run.limits.next_disk_check, Step::CheckDisk),
+        true => Due::At(run.limits.next_disk_check, NextStep::CheckDisk),
         false => Due::Pass,
     }
 }
 
 fn background_wait_due(View { run, .. }: &View<'_>) -> Due {
     match run.agent.background_wait_since.filter(|_| run.write_retry.is_none()) {
-        Some(since) => Due::At(since + run.profile.max_background_wait, Step::StopWaitingForBackground),
+        Some(since) => Due::At(since + run.profile.max_background_wait, NextStep::StopWaitingForBackground),
         None => Due::Pass,
     }
 }
@@ -305,7 +305,7 @@ fn background_wait_due(View { run, .. }: &View<'_>) -> Due {
 /// Nobody can answer any more, or nobody has to.
 fn overdue_permissions_due(View { log, run, now }: &View<'_>) -> Due {
     let facts = if run.is_connected() { log.overdue(now.wall) } else { Vec::new() };
-    if facts.is_empty() { Due::Pass } else { Due::Now(Step::CommitAndTell { facts }) }
+    if facts.is_empty() { Due::Pass } else { Due::Now(NextStep::CommitAndTell { facts }) }
 }
 
 fn permission_expiry_due(View { log, run, now }: &View<'_>) -> Due {
@@ -313,14 +313,14 @@ fn permission_expiry_due(View { log, run, now }: &View<'_>) -> Due {
     let wait = Duration::from_millis(u64::try_from(at.0.saturating_sub(now.wall.0)).unwrap_or(0));
     match now.instant.checked_add(wait) {
         // What is overdue by now the rule before has dealt with.
-        Some(at) if at > now.instant => Due::At(at, Step::Wait),
+        Some(at) if at > now.instant => Due::At(at, NextStep::Wait),
         Some(_) | None => Due::Pass,
     }
 }
 
 fn departure_due(View { run, .. }: &View<'_>) -> Due {
     match run.sandbox {
-        SandboxConnection::Departing => Due::Now(Step::EndSandbox),
+        SandboxConnection::Departing => Due::Now(NextStep::EndSandbox),
         SandboxConnection::Absent | SandboxConnection::Connected => Due::Pass,
     }
 }
@@ -331,18 +331,18 @@ fn writers_due(View { log, run, .. }: &View<'_>) -> Due {
     if run.waiting.writing.is_empty() {
         return Due::Pass;
     }
-    let Some(seen) = run.tree.seen else { return Due::Now(Step::InspectTree) };
+    let Some(seen) = run.tree.seen else { return Due::Now(NextStep::InspectTree) };
     if seen.broken {
-        return Due::Now(Step::LoseTree);
+        return Due::Now(NextStep::LoseTree);
     }
     if has_lost_tree(log, run) {
-        return Due::Now(Step::LeaveSandbox);
+        return Due::Now(NextStep::LeaveSandbox);
     }
     match (run.waiting.rewinding.is_empty(), run.tree.present) {
         (false, _) => Due::Pass,
-        (true, _) if seen.leftovers => Due::Now(Step::Salvage),
-        (true, true) => Due::Now(Step::AdmitWriters),
-        (true, false) => Due::Now(Step::MakeTree),
+        (true, _) if seen.leftovers => Due::Now(NextStep::Salvage),
+        (true, true) => Due::Now(NextStep::AdmitWriters),
+        (true, false) => Due::Now(NextStep::MakeTree),
     }
 }
 
@@ -352,14 +352,14 @@ pub(super) fn has_lost_tree(log: &LogState, run: &RuntimeState) -> bool {
 }
 
 fn deferred_due(View { run, .. }: &View<'_>) -> Due {
-    if run.waiting.deferred.is_empty() { Due::Pass } else { Due::Now(Step::HandleDeferred) }
+    if run.waiting.deferred.is_empty() { Due::Pass } else { Due::Now(NextStep::HandleDeferred) }
 }
 
 /// A later command can end or stop a session before the start that a resume asked for: then no start answers it.
 fn resumers_due(View { log, run, .. }: &View<'_>) -> Due {
     let comes = log.status == SessionStatus::Starting
         || matches!(log.next_step(), LogStep::Wake | LogStep::Commit { .. });
-    if run.waiting.resuming.is_empty() || comes { Due::Pass } else { Due::Now(Step::AnswerResumers) }
+    if run.waiting.resuming.is_empty() || comes { Due::Pass } else { Due::Now(NextStep::AnswerResumers) }
 }
 
 /// Pauses and forks want the files safe first. A turn that runs is captured when it is over.
@@ -369,9 +369,9 @@ fn files_waiters_due(View { log, run, .. }: &View<'_>) -> Due {
         return Due::Pass;
     }
     if run.capture.wanted && !run.profile.ephemeral && log.is_at_rest() && run.tree.present {
-        return Due::Now(Step::Capture(CaptureOccasion::BetweenTurns));
+        return Due::Now(NextStep::Capture(CaptureOccasion::BetweenTurns));
     }
-    Due::Now(if waiting.forking.is_empty() { Step::Pause } else { Step::AnswerForkers })
+    Due::Now(if waiting.forking.is_empty() { NextStep::Pause } else { NextStep::AnswerForkers })
 }
 
 fn self_start_due(View { log, run, now }: &View<'_>) -> Due {
@@ -380,7 +380,7 @@ fn self_start_due(View { log, run, now }: &View<'_>) -> Due {
     }
     match run.agent.last_self_start.map(|last| last + MIN_SELF_START_INTERVAL) {
         Some(at) if at > now.instant => Due::Block(Some(at)),
-        Some(_) | None => Due::Now(Step::BeginSelfStartedTurn),
+        Some(_) | None => Due::Now(NextStep::BeginSelfStartedTurn),
     }
 }
 
@@ -389,22 +389,22 @@ fn log_due(view: &View<'_>) -> Due {
     let View { log, run, .. } = *view;
     match log.next_step() {
         LogStep::Wait => Due::Pass,
-        LogStep::Commit { facts } => Due::Now(Step::CommitAndTell { facts }),
-        LogStep::Sleep if run.is_connected() => Due::Now(Step::LeaveSandbox),
-        LogStep::Sleep => Due::Now(Step::Commit { facts: log.sleep_facts() }),
+        LogStep::Commit { facts } => Due::Now(NextStep::CommitAndTell { facts }),
+        LogStep::Sleep if run.is_connected() => Due::Now(NextStep::LeaveSandbox),
+        LogStep::Sleep => Due::Now(NextStep::Commit { facts: log.sleep_facts() }),
         LogStep::Save { turn } => save_due(view, turn),
         LogStep::Wake => match run.tree.seen {
-            None => Due::Now(Step::InspectTree),
-            Some(seen) if seen.broken => Due::Now(Step::LoseTree),
-            Some(seen) if seen.leftovers => Due::Now(Step::Salvage),
-            Some(_) => Due::Now(Step::Start),
+            None => Due::Now(NextStep::InspectTree),
+            Some(seen) if seen.broken => Due::Now(NextStep::LoseTree),
+            Some(seen) if seen.leftovers => Due::Now(NextStep::Salvage),
+            Some(_) => Due::Now(NextStep::Start),
         },
         LogStep::Tell { fact, input, say } => match run.tree.seen {
-            None => Due::Now(Step::InspectTree),
-            Some(seen) if seen.broken => Due::Now(Step::LoseTree),
+            None => Due::Now(NextStep::InspectTree),
+            Some(seen) if seen.broken => Due::Now(NextStep::LoseTree),
             // It would work where its files are not: another one starts, with those of the last checkpoint.
-            Some(_) if has_lost_tree(log, run) => Due::Now(Step::LeaveSandbox),
-            Some(_) => Due::Now(Step::Tell { fact, input, say }),
+            Some(_) if has_lost_tree(log, run) => Due::Now(NextStep::LeaveSandbox),
+            Some(_) => Due::Now(NextStep::Tell { fact, input, say }),
         },
     }
 }
@@ -414,25 +414,25 @@ fn save_due(View { run, now, log }: &View<'_>, turn: TurnId) -> Due {
     let occasion = CaptureOccasion::TurnEnd(turn);
     if run.profile.ephemeral {
         let facts = log.turn_end(turn, None).into_iter().collect();
-        return Due::Now(Step::EndUncaptured { facts });
+        return Due::Now(NextStep::EndUncaptured { facts });
     }
     if run.remote_wait.is_some() {
         return Due::Block(None);
     }
     match capture::turn_end_at(run, turn) {
         Some(at) if at > now.instant => Due::Block(Some(at)),
-        Some(_) | None if run.tree.present => Due::Now(Step::Capture(occasion)),
-        Some(_) | None => Due::Now(Step::CaptureImpossible(turn)),
+        Some(_) | None if run.tree.present => Due::Now(NextStep::Capture(occasion)),
+        Some(_) | None => Due::Now(NextStep::CaptureImpossible(turn)),
     }
 }
 
 /// Captures that come by themselves.
 fn quiet_captures_due(View { log, run, .. }: &View<'_>) -> Due {
     if let Some((turn, at)) = capture::midway_at(log, run) {
-        return Due::At(at, Step::Capture(CaptureOccasion::Midway(turn)));
+        return Due::At(at, NextStep::Capture(CaptureOccasion::Midway(turn)));
     }
     match capture::between_turns_at(log, run) {
-        Some(at) => Due::At(at, Step::Capture(CaptureOccasion::BetweenTurns)),
+        Some(at) => Due::At(at, NextStep::Capture(CaptureOccasion::BetweenTurns)),
         None => Due::Pass,
     }
 }

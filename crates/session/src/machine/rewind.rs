@@ -2,7 +2,7 @@
 //! so. Whoever dies on the way leaves the session either as it was or as it was to be: the fact is the line between the two.
 
 use super::{
-    CaptureOccasion, Machine, PendingRewind, StateCommand, Step, WaiterId,
+    CaptureOccasion, Machine, NextStep, PendingRewind, StateCommand, WaiterId,
     plan::{Due, View},
 };
 use ash_model::SessionStatus;
@@ -16,31 +16,31 @@ pub(super) fn due(view: &View<'_>) -> Due {
     // Looked at again before every step: a message may have come since.
     let facts = match log.decide(command) {
         Ok(facts) => facts,
-        Err(refusal) => return Due::Now(Step::RefuseRewind(refusal)),
+        Err(refusal) => return Due::Now(NextStep::RefuseRewind(refusal)),
     };
     // A start that was promised to somebody comes first, and may make a tree of its own.
     if log.status == SessionStatus::Starting {
-        return if *prepared { Due::Now(Step::DiscardPreparedTree) } else { Due::Pass };
+        return if *prepared { Due::Now(NextStep::DiscardPreparedTree) } else { Due::Pass };
     }
     if run.is_connected() {
-        return Due::Now(Step::LeaveSandbox);
+        return Due::Now(NextStep::LeaveSandbox);
     }
     if log.awake.is_some() {
-        return Due::Now(Step::Commit { facts: log.sleep_facts() });
+        return Due::Now(NextStep::Commit { facts: log.sleep_facts() });
     }
     let everybody = run.profile.shared && matches!(command, StateCommand::Rewind { files: true, .. });
     Due::Now(match run.tree.seen {
-        None => Step::InspectTree,
-        Some(seen) if seen.leftovers => Step::Salvage,
-        Some(_) if everybody && *prepared => Step::Rewind { facts },
-        Some(_) if everybody && run.tree.present => Step::PrepareWorkspaceRewind,
-        Some(_) if everybody => Step::MakeTree,
+        None => NextStep::InspectTree,
+        Some(seen) if seen.leftovers => NextStep::Salvage,
+        Some(_) if everybody && *prepared => NextStep::Rewind { facts },
+        Some(_) if everybody && run.tree.present => NextStep::PrepareWorkspaceRewind,
+        Some(_) if everybody => NextStep::MakeTree,
         Some(_) if run.tree.present && run.capture.dirty.is_some() => {
-            Step::Capture(CaptureOccasion::BetweenTurns)
+            NextStep::Capture(CaptureOccasion::BetweenTurns)
         }
-        Some(_) if *prepared => Step::Rewind { facts },
-        Some(_) if run.profile.shared => Step::PrepareMemoryRewind,
-        Some(_) => Step::PrepareRewind,
+        Some(_) if *prepared => NextStep::Rewind { facts },
+        Some(_) if run.profile.shared => NextStep::PrepareMemoryRewind,
+        Some(_) => NextStep::PrepareRewind,
     })
 }
 

@@ -1,10 +1,7 @@
 //! The database beside its witnesses: pure.
 
-use super::pack_proofs::PackProof;
-use ash_model::{
-    Epoch, EventSeq, HistorySource, SessionId,
-    remote::{SessionTombstone, TombstoneLine},
-};
+use ash_model::{Epoch, EventSeq, HistorySource, SessionId};
+use ash_remote::{PackProof, TombstoneMap, diverged_prefix};
 use ash_store::SessionLogEnd;
 use std::collections::HashMap;
 
@@ -20,56 +17,6 @@ pub struct SessionBehindWitness {
 
 pub(crate) type SessionLogEndMap = HashMap<SessionId, SessionLogEnd>;
 
-/// The last tombstone of each session that was purged. Their names are not kept: who knows one finds what it says.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TombstoneMap(HashMap<String, TombstoneLine>);
-
-impl TombstoneMap {
-    pub(crate) fn get(&self, id: &SessionId) -> Option<&TombstoneLine> {
-        self.0.get(&hash(id.as_str()))
-    }
-
-    /// If it says more than what is known.
-    pub(crate) fn add(&mut self, line: TombstoneLine) {
-        let known = self.0.entry(line.hash.clone()).or_insert_with(|| line.clone());
-        if (line.epoch, line.seq) > (known.epoch, known.seq) {
-            *known = line;
-        }
-    }
-
-    /// Whether one of a fork that keeps a history of this session's says so.
-    fn bury_diverged(&self, proof: &PackProof, prefix: &str) -> bool {
-        let prefix = hash(prefix);
-        let mut of = self.0.values().filter(|line| line.diverged.as_ref() == Some(&prefix));
-        of.any(|line| proof.is_buried(line))
-    }
-}
-
-/// Nobody can tell the id from it, but for those who guess it.
-fn hash(text: &str) -> String {
-    blake3::Hasher::new_derive_key("ash tombstones").update(text.as_bytes()).finalize().to_hex().to_string()
-}
-
-pub(crate) fn tombstone_line(tombstone: &SessionTombstone) -> TombstoneLine {
-    let SessionTombstone { tenant: _, session, epoch, seq, purged_at } = tombstone;
-    let id = session.as_str();
-    let diverged = id.rfind(DIVERGED).map(|at| hash(&id[..at + DIVERGED.len()]));
-    TombstoneLine { hash: hash(id), diverged, epoch: *epoch, seq: *seq, purged_at: *purged_at }
-}
-
-/// What local histories that were no beginning of the adopted one are called.
-const DIVERGED: &str = ".diverged-";
-
-pub(crate) fn diverged_id(session: &SessionId, epoch: Epoch) -> Option<SessionId> {
-    SessionId::parse(&format!("{}{}", diverged_prefix(session), epoch.0)).ok()
-}
-
-/// An id has at most 128 characters, all of them ASCII.
-fn diverged_prefix(session: &SessionId) -> String {
-    let stem: String = session.as_str().chars().take(96).collect();
-    format!("{stem}{DIVERGED}")
-}
-
 /// Whether a row or a tombstone accounts for what a pack proves.
 pub(crate) fn is_explained(proof: &PackProof, rows: &SessionLogEndMap, tombstones: &TombstoneMap) -> bool {
     let buried = |id: &SessionId| tombstones.get(id).is_some_and(|tombstone| proof.is_buried(tombstone));
@@ -83,7 +30,7 @@ pub(crate) fn is_explained(proof: &PackProof, rows: &SessionLogEndMap, tombstone
     // It may be of a history that a fork keeps since another one was adopted.
     let prefix = diverged_prefix(&proof.session);
     let mut forks = rows.values().filter(|row| row.session.as_str().starts_with(&prefix));
-    forks.any(known) || tombstones.bury_diverged(proof, &prefix)
+    forks.any(known) || tombstones.has_purged_fork(proof, &prefix)
 }
 
 /// Sessions that packs prove further than the database knows them.
@@ -132,7 +79,7 @@ pub(crate) fn behind_bucket(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{SessionRowId, TenantId, Timestamp, WorkspaceId};
+    use ash_model::{SessionRowId, TenantId, Timestamp, WorkspaceId, remote::SessionTombstone};
 
     fn id(name: &str) -> SessionId {
         SessionId::parse(name).expect("an id")
@@ -170,7 +117,7 @@ mod tests {
             purged_at: Timestamp(at),
         };
         let mut all = TombstoneMap::default();
-        all.add(tombstone_line(&tombstone));
+        all.bury(&tombstone);
         all
     }
 
@@ -229,13 +176,5 @@ mod tests {
         assert_eq!(behind_bucket(&newest, &rows(&[("s", 3, 19)]), &TombstoneMap::default()).len(), 1);
         assert_eq!(behind_bucket(&newest, &rows(&[("s", 2, 25)]), &TombstoneMap::default()).len(), 1);
         assert!(behind_bucket(&newest, &rows(&[("s", 2, 19)]), &buried("s", 3, 0)).is_empty());
-    }
-
-    #[test]
-    fn the_fork_of_a_long_id_has_an_id() {
-        let long = id(&"x".repeat(128));
-        let fork = diverged_id(&long, Epoch(12)).expect("an id");
-        assert!(fork.as_str().ends_with("x.diverged-12"), "{fork}");
-        assert_eq!(diverged_id(&id("s"), Epoch(3)), Some(id("s.diverged-3")));
     }
 }

@@ -2,14 +2,12 @@
 //! object store. Nothing is deleted; live trees of workspaces that nobody knows are put aside.
 
 use super::{
-    DatabaseComparison, WitnessRefresh,
+    DatabaseComparison,
     adopt::{WitnessPosition, note_adoption, reconcile},
-    lock,
-    pack_history::PackHistory,
-    pack_proofs::PackProof,
 };
-use crate::{Result, Sessions, remote::RemoteHistory, services::Services};
+use crate::{Result, Sessions, services::Services};
 use ash_model::{Epoch, EventSeq, HistorySource, SessionId, TenantId, WorkspaceId};
+use ash_remote::{PackHistory, PackProof, RemoteHistory, WitnessRefresh};
 use ash_store::{AccessScope, SessionRow};
 use std::collections::BTreeMap;
 
@@ -81,7 +79,7 @@ impl Sessions {
             return Ok(Some(proof.workspace));
         }
         let Some(far) = &self.rooms().replicator else { return Ok(None) };
-        let known = far.known_session(self.rooms(), &one.tenant, &one.session).await?.session();
+        let known = far.known_session(&one.tenant, &one.session).await?.session();
         Ok(known.map(|known| known.manifest.workspace))
     }
 
@@ -94,7 +92,7 @@ impl Sessions {
             let rows = rooms.rows(&tenant).await?;
             for (session, (_, proven)) in far.newest_names(&tenant).await? {
                 let unknown = !rows.contains_key(&session);
-                if unknown && far.known_session(rooms, &tenant, &session).await?.session().is_some() {
+                if unknown && far.known_session(&tenant, &session).await?.session().is_some() {
                     let (tenant, witness) = (tenant.clone(), HistorySource::Bucket);
                     found.push(RepairedSession {
                         tenant,
@@ -114,11 +112,11 @@ impl Sessions {
         let (rooms, scope) = (self.rooms(), AccessScope::all(&one.tenant));
         if rooms.store.find_session(&scope, &one.session).await?.is_none() {
             let there = match &rooms.replicator {
-                Some(far) => far.known_session(rooms, &one.tenant, &one.session).await?,
+                Some(far) => far.known_session(&one.tenant, &one.session).await?,
                 None => RemoteHistory::Nothing,
             };
             match (there, &rooms.replicator) {
-                (RemoteHistory::Of(_), Some(far)) => drop(far.bring_back(rooms, &scope, &one.session).await?),
+                (RemoteHistory::Of(_), Some(far)) => drop(far.bring_back(&scope, &one.session).await?),
                 (RemoteHistory::Of(_) | RemoteHistory::Nothing | RemoteHistory::Purged(_), _) => {
                     self.rebuild_from_packs(&one.tenant, &one.session).await?;
                 }
@@ -141,7 +139,7 @@ impl Sessions {
                 break;
             }
             let Some(proof) = self.proof(tenant, &id).await? else { break };
-            let history = PackHistory::read(rooms, &proof, tenant).await?;
+            let history = PackHistory::read(&rooms.remote, &proof, tenant).await?;
             next = history.base().and(history.record.parent.clone());
             line.push((proof, history));
         }
@@ -152,7 +150,7 @@ impl Sessions {
             };
             let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
             let upto = WitnessPosition::of(&proof, &history.record);
-            let mut rebuilt = history.rebuilt(rooms, base, proof.epoch.unwrap_or(Epoch(1))).await?;
+            let mut rebuilt = history.rebuilt(&rooms.remote, base, proof.epoch.unwrap_or(Epoch(1))).await?;
             note_adoption(&mut rebuilt, upto, None);
             rooms.store.rebuild(rebuilt).await?;
         }
@@ -160,11 +158,9 @@ impl Sessions {
     }
 
     async fn proof(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<PackProof>> {
-        let of = self.rooms().witnesses(tenant, WitnessRefresh::Once).await?;
-        let of = lock(&of);
-        let buried = of.tombstones.get(id);
-        let proof = of.packs.newest_of(id).filter(|proof| buried.is_none_or(|stone| !proof.is_buried(stone)));
-        Ok(proof.cloned())
+        let of = self.rooms().witnesses.of(tenant, WitnessRefresh::Once).await?;
+        let of = of.lock();
+        Ok(of.packs.newest_of(id).filter(|proof| !of.is_buried(proof)).cloned())
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{Disk, Luck, RestartNeed, World};
 use ash_model::{Death, Fact, SessionOptions};
 use ash_session::machine::{
-    ClosingConclusion, ClosingOutcome, SandboxConnection, SessionClosing, StateCommand, Step, TreeInspection,
-    TurnTimeLimit, WaiterId,
+    ClosingConclusion, ClosingOutcome, NextStep, SandboxConnection, SessionClosing, StateCommand,
+    TreeInspection, TurnTimeLimit, WaiterId,
 };
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl World {
             self.observe();
             let Some(machine) = &mut self.machine else { return };
             let step = machine.plan(self.now);
-            if step == Step::Wait {
+            if step == NextStep::Wait {
                 let next = machine.next_deadline(self.now);
                 assert!(next.is_none_or(|at| at > self.now.instant), "the actor would spin: {machine:?}");
                 return;
@@ -34,61 +34,61 @@ impl World {
         machine.observe(self.now.instant);
     }
 
-    fn carry_out(&mut self, step: Step) {
+    fn carry_out(&mut self, step: NextStep) {
         let now = self.now.instant;
         match step {
-            Step::Wait => {}
-            Step::InspectTree => {
+            NextStep::Wait => {}
+            NextStep::InspectTree => {
                 let Disk { broken, leftovers, .. } = self.disk;
                 self.machine_mut().runtime.tree.seen = Some(TreeInspection { broken, leftovers });
             }
-            Step::Commit { facts } | Step::EndUncaptured { facts } => self.note(facts),
-            Step::CommitAndTell { facts } => {
+            NextStep::Commit { facts } | NextStep::EndUncaptured { facts } => self.note(facts),
+            NextStep::CommitAndTell { facts } => {
                 self.note_and_tell(facts);
                 if let Some(machine) = &mut self.machine {
                     machine.set_interrupt_deadline(now);
                 }
             }
-            Step::InterruptForClosing { facts } => self.note_and_tell(facts),
-            Step::Tell { fact, input, say } => {
+            NextStep::InterruptForClosing { facts } => self.note_and_tell(facts),
+            NextStep::Tell { fact, input, say } => {
                 self.note(vec![fact]);
                 self.tell(input, say);
             }
-            Step::KillAgent => self.die(),
-            Step::SayFull { facts } => {
+            NextStep::KillAgent => self.die(),
+            NextStep::SayFull { facts } => {
                 self.note(facts);
                 self.machine_mut().said_full();
             }
-            Step::ReadLimits => self.machine_mut().runtime.limits.bounds = TurnTimeLimit::Seconds(100),
-            Step::CheckDisk => self.machine_mut().runtime.limits.next_disk_check = now + DISK_CHECK,
-            Step::NoteIdle { fact, over } => {
+            NextStep::ReadLimits => self.machine_mut().runtime.limits.bounds = TurnTimeLimit::Seconds(100),
+            NextStep::CheckDisk => self.machine_mut().runtime.limits.next_disk_check = now + DISK_CHECK,
+            NextStep::NoteIdle { fact, over } => {
                 self.note(fact.into_iter().collect());
                 self.machine_mut().runtime.idle.warned = true;
                 if over {
                     self.close(SessionClosing::idle(now));
                 }
             }
-            Step::Retire => self.retire(),
+            NextStep::Retire => self.retire(),
             // They are over when luck says so.
-            Step::Start => self.changes_at_start = self.told.changes,
-            Step::EndSandbox
-            | Step::Salvage
-            | Step::MakeTree
-            | Step::Capture(_)
-            | Step::PrepareRewind
-            | Step::PrepareWorkspaceRewind
-            | Step::PrepareMemoryRewind => {}
-            Step::LeaveSandbox | Step::AbandonRemoteWait | Step::DiscardPreparedTree => {}
-            Step::LoseTree => self.lose_tree(),
-            Step::AdmitWriters => {
+            NextStep::Start => self.changes_at_start = self.told.changes,
+            NextStep::EndSandbox
+            | NextStep::Salvage
+            | NextStep::MakeTree
+            | NextStep::Capture(_)
+            | NextStep::PrepareRewind
+            | NextStep::PrepareWorkspaceRewind
+            | NextStep::PrepareMemoryRewind => {}
+            NextStep::LeaveSandbox | NextStep::AbandonRemoteWait | NextStep::DiscardPreparedTree => {}
+            NextStep::LoseTree => self.lose_tree(),
+            NextStep::AdmitWriters => {
                 let writers = std::mem::take(&mut self.machine_mut().runtime.waiting.writing);
                 self.machine_mut().runtime.touch(now);
                 self.answer_all(writers);
             }
-            Step::CaptureImpossible(turn) => {
+            NextStep::CaptureImpossible(turn) => {
                 self.capture_failed(ash_session::machine::CaptureOccasion::TurnEnd(turn))
             }
-            Step::HandleDeferred => {
+            NextStep::HandleDeferred => {
                 for (waiter, command) in std::mem::take(&mut self.machine_mut().runtime.waiting.deferred) {
                     match self.machine {
                         Some(_) => self.handle_command(&command, waiter),
@@ -96,46 +96,46 @@ impl World {
                     }
                 }
             }
-            Step::AnswerResumers => {
+            NextStep::AnswerResumers => {
                 let waiters = std::mem::take(&mut self.machine_mut().runtime.waiting.resuming);
                 self.answer_all(waiters);
             }
-            Step::AnswerForkers => {
+            NextStep::AnswerForkers => {
                 let waiters = std::mem::take(&mut self.machine_mut().runtime.waiting.forking);
                 self.answer_all(waiters);
             }
-            Step::Pause => {
+            NextStep::Pause => {
                 let waiters = std::mem::take(&mut self.machine_mut().runtime.waiting.pausing);
                 if let Ok(facts) = self.state().decide(&StateCommand::Pause) {
                     self.note(facts);
                 }
                 self.answer_all(waiters);
             }
-            Step::ConcludeClosing => self.conclude_closing(),
-            Step::TellSetting { setting, input } => {
+            NextStep::ConcludeClosing => self.conclude_closing(),
+            NextStep::TellSetting { setting, input } => {
                 self.note_and_tell(vec![Fact::Setting { setting, input }]);
                 if let Some(machine) = &mut self.machine {
                     machine.told_setting(input, now);
                 }
             }
-            Step::ChangeOptions => {
+            NextStep::ChangeOptions => {
                 let waiter = self.machine_mut().take_change().expect("a change");
                 let restart = self.callers.get(&waiter) == Some(&Some(RestartNeed::Restart));
                 self.note(vec![Fact::Configured { options: SessionOptions::default(), restart }]);
                 self.answer(waiter);
             }
-            Step::RefuseChange(_) => {
+            NextStep::RefuseChange(_) => {
                 let waiter = self.machine_mut().take_change().expect("a change");
                 self.answer(waiter);
             }
-            Step::RefuseRewind(_) => self.refuse_rewind(),
-            Step::Rewind { facts } => {
+            NextStep::RefuseRewind(_) => self.refuse_rewind(),
+            NextStep::Rewind { facts } => {
                 self.note(facts);
                 self.disk = Disk { tree: true, ..Disk::default() };
                 self.machine_mut().runtime.capture.dirty = None;
                 self.refuse_rewind();
             }
-            Step::BeginSelfStartedTurn | Step::StopWaitingForBackground | Step::RetryWrite => {
+            NextStep::BeginSelfStartedTurn | NextStep::StopWaitingForBackground | NextStep::RetryWrite => {
                 unreachable!("nothing here asks for it")
             }
         }

@@ -1,45 +1,45 @@
-//! What objects are called. Ids and names are checked when they are made: none has a slash.
+//! The keys of objects. Ids and names have no slash: that is checked where they are parsed.
 
 use ash_model::{AgentName, Epoch, EventSeq, SessionId, TenantId};
 
-pub(super) const TENANTS: &str = "tenants";
+pub(crate) const TENANTS: &str = "tenants";
 
-pub(super) fn packs(tenant: &TenantId) -> String {
+pub(crate) fn packs(tenant: &TenantId) -> String {
     format!("{TENANTS}/{tenant}/packs")
 }
 
-pub(super) fn pack(tenant: &TenantId, pack: &str) -> String {
+pub(crate) fn pack(tenant: &TenantId, pack: &str) -> String {
     format!("{}/{pack}", packs(tenant))
 }
 
-pub(super) fn agents(tenant: &TenantId) -> String {
+pub(crate) fn agents(tenant: &TenantId) -> String {
     format!("{TENANTS}/{tenant}/agents")
 }
 
-pub(super) fn agent(tenant: &TenantId, name: &AgentName) -> String {
+pub(crate) fn agent(tenant: &TenantId, name: &AgentName) -> String {
     format!("{}/{name}", agents(tenant))
 }
 
-/// The last of a version's is the one that counts, and the last of all is the agent as it is.
-pub(super) fn version(tenant: &TenantId, name: &AgentName, version: u32, changes: u64) -> String {
+/// Of a version, the object with the most changes counts. The last version is the agent as it is now.
+pub(crate) fn version(tenant: &TenantId, name: &AgentName, version: u32, changes: u64) -> String {
     format!("{}/{version:08}-{changes:08}.json", agent(tenant, name))
 }
 
-pub(super) fn sessions(tenant: &TenantId) -> String {
+pub(crate) fn sessions(tenant: &TenantId) -> String {
     format!("{TENANTS}/{tenant}/sessions")
 }
 
-pub(super) fn session(tenant: &TenantId, id: &SessionId) -> String {
+pub(crate) fn session(tenant: &TenantId, id: &SessionId) -> String {
     format!("{}/{id}", sessions(tenant))
 }
 
-/// The last one tells most.
-pub(super) fn manifest(tenant: &TenantId, id: &SessionId, epoch: Epoch, seq: EventSeq) -> String {
+/// The key that sorts last is the newest manifest.
+pub(crate) fn manifest(tenant: &TenantId, id: &SessionId, epoch: Epoch, seq: EventSeq) -> String {
     format!("{}/{:010}-{seq:016}.json", session(tenant, id), epoch.0)
 }
 
 /// The numbers in a manifest's or a version's name.
-pub(super) fn numbers(key: &str) -> Option<(u64, u64)> {
+pub(crate) fn numbers(key: &str) -> Option<(u64, u64)> {
     let name = key.rsplit('/').next()?.strip_suffix(".json")?;
     let (first, second) = name.split_once('-')?;
     Some((first.parse().ok()?, second.parse().ok()?))

@@ -42,10 +42,10 @@ fn claimant(holder: &str) -> Claimant {
 }
 
 async fn acquire(server: &BucketClaim, claimant: &Claimant) -> Result<Vec<BucketErrorCode>, ClaimConflict> {
-    let told: Mutex<Vec<BucketErrorCode>> = Mutex::default();
-    let tell = |why: BucketError| told.lock().expect("no panic").push(why.code);
+    let shown: Mutex<Vec<BucketErrorCode>> = Mutex::default();
+    let tell = |why: BucketError| shown.lock().expect("no panic").push(why.code);
     server.acquire(claimant, &tell).await?;
-    Ok(told.into_inner().expect("no panic"))
+    Ok(shown.into_inner().expect("no panic"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,10 +83,10 @@ async fn another_server_waits_two_and_a_half_intervals_and_then_writes() {
     let stage = ClaimTestStage::set();
     acquire(&stage.server(), &claimant("dead")).await.expect("ours");
     let (other, began) = (stage.server(), Instant::now());
-    let told = acquire(&other, &claimant("b")).await.expect("its holder is dead");
+    let shown = acquire(&other, &claimant("b")).await.expect("its holder is dead");
     assert!(began.elapsed() >= INTERVAL * 5 / 2, "{:?}", began.elapsed());
     assert!(began.elapsed() < INTERVAL * 3, "{:?}", began.elapsed());
-    assert!(!told.is_empty() && told.iter().all(|code| *code == BucketErrorCode::Claimed), "{told:?}");
+    assert!(!shown.is_empty() && shown.iter().all(|code| *code == BucketErrorCode::Claimed), "{shown:?}");
     assert_eq!(stage.claims(), ["0000000002.json"]);
 }
 
@@ -144,13 +144,13 @@ async fn time_without_the_store_does_not_count() {
         std::fs::rename(&away, &claims).expect("renamed");
         std::future::pending::<()>().await;
     };
-    let told = tokio::select! {
-        told = acquire(&other, &wants) => told.expect("its holder is dead"),
+    let shown = tokio::select! {
+        shown = acquire(&other, &wants) => shown.expect("its holder is dead"),
         () = back => unreachable!(),
     };
     assert!(
-        told.iter().any(|code| *code != BucketErrorCode::Claimed),
-        "the store's own trouble is told: {told:?}"
+        shown.iter().any(|code| *code != BucketErrorCode::Claimed),
+        "the store's own trouble is shown: {shown:?}"
     );
     assert!(began.elapsed() >= INTERVAL * 9 / 2, "{:?}", began.elapsed());
 }
@@ -208,7 +208,7 @@ async fn a_clean_stop_deletes_the_claim_and_the_next_server_need_not_wait() {
     assert!(began.elapsed() < INTERVAL, "it did not wait");
 }
 
-/// Two copies of one data directory: the one that started last has the bucket.
+/// Two copies of one data directory: the one that started last has the claim.
 #[tokio::test(start_paused = true)]
 async fn a_second_server_with_a_copy_of_the_node_id_is_noticed() {
     let stage = ClaimTestStage::set();

@@ -1,4 +1,4 @@
-//! Whether what is said and what is there are told apart. Packs are those of a real repository.
+//! What the database has recorded beside what is in the bucket. Packs are those of a real repository.
 
 use super::*;
 use ash_model::{Timestamp, WorkspaceId};
@@ -33,7 +33,7 @@ fn agent() -> AgentName {
     AgentName::parse("a").expect("a name")
 }
 
-fn said(sessions: Vec<RemoteSession>) -> RemoteState {
+fn recorded(sessions: Vec<RemoteSession>) -> RemoteState {
     let agents = vec![RemoteAgent { name: agent(), version: 1, tree: "t".into(), changes: Some(2) }];
     RemoteState { agents, sessions, ..RemoteState::default() }
 }
@@ -47,10 +47,10 @@ fn listing(manifests: &[(i64, &[EventSeq])]) -> TenantObjectListing {
     }
 }
 
-fn compared(said: &RemoteState, listing: &TenantObjectListing) -> RemoteRetraction {
+fn compared(recorded: &RemoteState, listing: &TenantObjectListing) -> RemoteRetraction {
     let dir = tempfile::tempdir().expect("a directory");
     let repo = Repo::open_with(dir.path(), None, DiskWriter::default()).expect("a repository");
-    compare(&repo, said, listing).0
+    compare(&repo, recorded, listing).0
 }
 
 fn numbers(retraction: &RemoteRetraction) -> Vec<u64> {
@@ -59,14 +59,14 @@ fn numbers(retraction: &RemoteRetraction) -> Vec<u64> {
 
 #[test]
 fn nothing_is_taken_back_that_is_there() {
-    let said = said(vec![session(1, None, &[3, 6]), session(2, Some((1, 4)), &[4, 9])]);
+    let recorded = recorded(vec![session(1, None, &[3, 6]), session(2, Some((1, 4)), &[4, 9])]);
     let there = listing(&[(1, &[3, 6]), (2, &[5, 9])]);
-    assert_eq!(compared(&said, &there), RemoteRetraction::default());
+    assert_eq!(compared(&recorded, &there), RemoteRetraction::default());
 }
 
 #[test]
 fn a_checkpoint_goes_with_its_manifest_and_the_log_to_what_is_left() {
-    let one = said(vec![session(1, None, &[3, 6, 9])]);
+    let one = recorded(vec![session(1, None, &[3, 6, 9])]);
     let found = compared(&one, &listing(&[(1, &[3, 9])]));
     assert_eq!((numbers(&found), &found.logs[..]), (vec![2], &[][..]));
     let found = compared(&one, &listing(&[(1, &[3])]));
@@ -76,7 +76,7 @@ fn a_checkpoint_goes_with_its_manifest_and_the_log_to_what_is_left() {
 
 #[test]
 fn a_session_goes_with_its_agent() {
-    let one = said(vec![session(1, None, &[3])]);
+    let one = recorded(vec![session(1, None, &[3])]);
     let mut there = listing(&[(1, &[3])]);
     there.agents.insert(agent(), [(1, 1)].into());
     let found = compared(&one, &there);
@@ -90,7 +90,7 @@ fn a_session_goes_with_its_agent() {
 #[test]
 fn a_fork_goes_with_its_parents_log() {
     let all = vec![session(1, None, &[3, 6]), session(2, Some((1, 5)), &[8]), session(3, Some((2, 7)), &[9])];
-    let found = compared(&said(all), &listing(&[(1, &[3]), (2, &[8]), (3, &[9])]));
+    let found = compared(&recorded(all), &listing(&[(1, &[3]), (2, &[8]), (3, &[9])]));
     assert_eq!(found.checkpoints.iter().map(|one| one.seq).collect::<Vec<_>>(), [6, 8, 9]);
 }
 
@@ -98,11 +98,11 @@ fn a_fork_goes_with_its_parents_log() {
 #[test]
 fn packs_that_are_gone_or_cut_are_missing_and_others_are_not() {
     let sizes = [("a".to_owned(), 10), ("b".to_owned(), 10), ("c".to_owned(), 10)];
-    let mut one = said(vec![]);
+    let mut one = recorded(vec![]);
     one.packs = sizes.into();
     one.missing = ["d".to_owned(), "e".to_owned()].into();
     let mut there = listing(&[]);
-    // What is not said to be there was sent since.
+    // An object that is not recorded was sent since.
     there.packs =
         [("a", 10), ("b", 9), ("d", 1), ("later", 1)].map(|(pack, size)| (pack.to_owned(), size)).into();
     one.agents[0].tree = format!("{:096x}", 1);

@@ -1,6 +1,6 @@
-//! Packs that are far away, as a repository reads them: from a thread that may block.
+//! Packs that are only in the bucket, as a repository reads them: from a thread that may block.
 
-use super::object_keys;
+use crate::object_keys;
 use ash_cloud::{Bucket, BucketError, BucketErrorCode};
 use ash_model::TenantId;
 use ash_snapshot::{PackPrefix, PackRange};
@@ -8,13 +8,13 @@ use futures::StreamExt;
 use std::{fmt, io};
 use tokio::runtime::Handle;
 
-/// Reads under way at once.
+/// Reads that are under way at the same time.
 const AT_ONCE: usize = 8;
 
 pub(crate) struct BucketPackSource {
-    pub(super) bucket: Bucket,
-    pub(super) tenant: TenantId,
-    pub(super) runtime: Handle,
+    bucket: Bucket,
+    tenant: TenantId,
+    runtime: Handle,
 }
 
 impl BucketPackSource {
@@ -25,7 +25,7 @@ impl BucketPackSource {
 
 impl fmt::Debug for BucketPackSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Packs({} of {})", self.tenant, self.bucket)
+        write!(f, "BucketPackSource({} of {})", self.tenant, self.bucket)
     }
 }
 
@@ -62,7 +62,7 @@ impl ash_snapshot::RemotePackSource for BucketPackSource {
         while let Some((number, read)) = self.runtime.block_on(reads.next()) {
             match read {
                 Ok(bytes) => each(number, bytes.into())?,
-                // It ends before that, or is not there any more.
+                // The pack is shorter than that, or gone.
                 Err(BucketError { code: BucketErrorCode::Damaged | BucketErrorCode::Missing, .. }) => {
                     each(number, Vec::new())?
                 }

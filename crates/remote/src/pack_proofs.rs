@@ -1,7 +1,7 @@
-//! Which sessions a repository's packs prove, and up to which event. Every checkpoint's pack holds its session's record;
-//! what was read of it is kept in a file beside the packs, so that a start reads new packs only. The file is a cache.
+//! Which sessions a repository's packs prove, and up to which event. Every checkpoint's pack holds its session's record.
+//! What was read is cached in a file beside the packs, so that a start reads only packs that are new.
 
-use crate::{Result, embedded_log};
+use crate::{Result, pack_log};
 use ash_model::{Epoch, EventSeq, SessionId, TenantId, Timestamp, WorkspaceId, remote::TombstoneLine};
 use ash_snapshot::Repo;
 use serde::{Deserialize, Serialize};
@@ -12,28 +12,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// So many packs are worth another thread.
-const EACH: usize = 256;
+/// The number of new packs from which another thread is worth it.
+const PACKS_PER_THREAD: usize = 256;
 const MAX_THREADS: usize = 4;
 
 /// What one pack proves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PackProof {
-    pub(crate) session: SessionId,
-    pub(crate) workspace: WorkspaceId,
-    /// Older packs do not say it.
+pub struct PackProof {
+    pub session: SessionId,
+    pub workspace: WorkspaceId,
+    /// Missing in older packs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) epoch: Option<Epoch>,
+    pub epoch: Option<Epoch>,
     /// The last event of the log that the pack knows.
-    pub(crate) seq: EventSeq,
-    pub(crate) tree: String,
-    pub(crate) at: Timestamp,
+    pub seq: EventSeq,
+    pub tree: String,
+    pub at: Timestamp,
 }
 
 impl PackProof {
-    /// Whether the session was purged after this.
-    pub(crate) fn is_buried(&self, tombstone: &TombstoneLine) -> bool {
+    /// Whether the session was purged after the pack was written.
+    pub fn is_buried(&self, tombstone: &TombstoneLine) -> bool {
         self.epoch.map_or(self.at <= tombstone.purged_at, |epoch| epoch <= tombstone.epoch)
     }
 
@@ -51,29 +51,29 @@ struct PackProofLine {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct PackProofs {
+pub struct PackProofs {
     file: PathBuf,
     known: HashMap<String, Option<PackProof>>,
-    /// Packs that cannot be read, and why: what they prove is unknown.
-    pub(crate) unreadable: BTreeMap<String, String>,
+    /// Packs that cannot be read, and why. What they prove is unknown.
+    pub unreadable: BTreeMap<String, String>,
 }
 
 impl PackProofs {
-    pub(crate) fn open(file: &Path) -> PackProofs {
+    pub fn open(file: &Path) -> PackProofs {
         let text = fs::read_to_string(file).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<PackProofLine>(line).ok());
         let known = lines.map(|line| (line.pack, line.proof)).collect();
         PackProofs { file: file.to_owned(), known, unreadable: BTreeMap::new() }
     }
 
-    /// Reads the records of those packs that are new. Takes as long as there are new ones.
-    pub(crate) fn refresh(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
+    /// Reads the records of the packs that are new, and forgets those that are not among `packs`.
+    pub fn refresh(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let there: HashSet<&String> = packs.iter().collect();
         let (known, gone): (HashMap<_, _>, HashMap<_, _>) =
             self.known.drain().partition(|(pack, _)| there.contains(pack));
         self.known = known;
         let new: Vec<&String> = packs.iter().filter(|pack| !self.known.contains_key(*pack)).collect();
-        let threads = (new.len() / EACH + 1).min(MAX_THREADS);
+        let threads = (new.len() / PACKS_PER_THREAD + 1).min(MAX_THREADS);
         let each = new.len().div_ceil(threads).max(1);
         let read = std::thread::scope(|scope| {
             let parts = new.chunks(each).map(|part| {
@@ -99,14 +99,14 @@ impl PackProofs {
                 all.map(|(pack, proof)| PackProofLine { pack: pack.clone(), proof: proof.clone() }).collect();
             fs::remove_file(&self.file).ok();
         }
-        // In a sealed repository nothing says whose the packs are: they are read again after every start.
+        // Beside a sealed repository no file may name its sessions: the packs are read again after every start.
         if !repo.has_key() {
             self.append(&lines);
         }
         Ok(())
     }
 
-    /// Whether nothing is left of a session. It may have been purged: then the file must not name it any more.
+    /// Whether a session has no pack left. It may have been purged: then the file must not name it any more.
     fn was_last_of_one(&self, gone: &HashMap<String, Option<PackProof>>) -> bool {
         let gone: HashSet<&SessionId> = gone.values().flatten().map(|proof| &proof.session).collect();
         let left: HashSet<&SessionId> = match gone.is_empty() {
@@ -116,23 +116,23 @@ impl PackProofs {
         !gone.is_subset(&left)
     }
 
-    /// Reads the records of these, if they are new, and leaves the others as they are.
-    pub(crate) fn learn(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
+    /// Reads the records of these packs if they are new, and keeps the others.
+    pub fn learn(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let all: Vec<String> = self.known.keys().chain(packs).cloned().collect();
         self.refresh(repo, tenant, &all)
     }
 
-    pub(crate) fn knows(&self, pack: &str) -> bool {
+    pub fn knows(&self, pack: &str) -> bool {
         self.known.contains_key(pack) || self.unreadable.contains_key(pack)
     }
 
     /// Every pack that holds a session's record, and what it proves.
-    pub(crate) fn proofs(&self) -> impl Iterator<Item = (&String, &PackProof)> {
+    pub fn proofs(&self) -> impl Iterator<Item = (&String, &PackProof)> {
         self.known.iter().filter_map(|(pack, proof)| Some((pack, proof.as_ref()?)))
     }
 
     /// The furthest that each session is proven.
-    pub(crate) fn newest(&self) -> HashMap<&SessionId, &PackProof> {
+    pub fn newest(&self) -> HashMap<&SessionId, &PackProof> {
         let mut newest: HashMap<&SessionId, &PackProof> = HashMap::new();
         for proof in self.known.values().flatten() {
             let known = newest.entry(&proof.session).or_insert(proof);
@@ -143,17 +143,17 @@ impl PackProofs {
         newest
     }
 
-    pub(crate) fn newest_of(&self, session: &SessionId) -> Option<&PackProof> {
+    pub fn newest_of(&self, session: &SessionId) -> Option<&PackProof> {
         let all = self.known.values().flatten().filter(|proof| proof.session == *session);
         all.max_by_key(|proof| proof.rank())
     }
 
-    /// `None`: nobody knows what is in it.
-    pub(crate) fn proof_in(&self, pack: &str) -> Option<Option<&PackProof>> {
+    /// `None`: it is unknown what is in the pack. `Some(None)`: it holds no session's record.
+    pub fn proof_in(&self, pack: &str) -> Option<Option<&PackProof>> {
         self.known.get(pack).map(Option::as_ref)
     }
 
-    /// Without it the next start reads more packs: nothing else is lost.
+    /// If it fails, the next start reads more packs. Nothing else is lost.
     fn append(&self, lines: &[PackProofLine]) {
         if lines.is_empty() {
             return;
@@ -168,7 +168,7 @@ impl PackProofs {
             fs::File::options().create(true).append(true).open(&self.file)?.write_all(text.as_bytes())
         };
         if let Err(error) = append() {
-            tracing::warn!(%error, file = %self.file.display(), "what packs prove could not be noted");
+            tracing::warn!(%error, file = %self.file.display(), "what packs prove could not be cached");
         }
     }
 }
@@ -180,8 +180,8 @@ fn read(
 ) -> (String, std::result::Result<Option<PackProof>, String>) {
     let proof = || -> Result<Option<PackProof>> {
         let Some(tree) = repo.snapshot_in(pack)? else { return Ok(None) };
-        // A pack that lies here under another tenant's name proves nothing of this one.
-        let record = embedded_log::read(repo, &tree)?.filter(|record| record.tenant == *tenant);
+        // A pack of another tenant proves nothing, wherever it was copied to.
+        let record = pack_log::read_record(repo, &tree)?.filter(|record| record.tenant == *tenant);
         Ok(record.map(|record| PackProof {
             session: record.session,
             workspace: record.workspace,

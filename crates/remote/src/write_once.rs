@@ -1,7 +1,6 @@
-//! Objects that are written once. One that is there under a name counts as sent only if it says the same.
+//! Objects that are written once. An object that is there under the name already counts as sent only if it says the same.
 
-use super::{Replicator, trouble};
-use crate::{Error, Result, services::Services};
+use crate::{Error, Replicator, Result};
 use ash_cloud::PutOutcome;
 use ash_model::{
     TenantId,
@@ -10,59 +9,59 @@ use ash_model::{
 use serde::{Serialize, de::DeserializeOwned};
 
 impl Replicator {
-    pub(super) async fn put<T: Serialize + DeserializeOwned + EquivalentContent>(
+    pub(crate) async fn put<T: Serialize + DeserializeOwned + EquivalentContent>(
         &self,
-        rooms: &Services,
         tenant: &TenantId,
         key: &str,
         what: &T,
     ) -> Result<()> {
-        match self.put_or_compare(rooms, tenant, key, what).await? {
+        match self.put_or_compare(tenant, key, what).await? {
             WriteOnceOutcome::Same => Ok(()),
-            WriteOnceOutcome::Other => Err(Error::Far(format!(
+            WriteOnceOutcome::Other => Err(Error::Damaged(format!(
                 "{key} in the object store is not what this server would put there: another server has written it, or the database is an older copy. It is compared when the session is used next"
             ))),
         }
     }
 
-    /// An object that is there counts as sent only if it says the same.
-    pub(super) async fn put_or_compare<T: Serialize + DeserializeOwned + EquivalentContent>(
+    /// Writes the object, unless another one is there under the name.
+    pub(crate) async fn put_or_compare<T: Serialize + DeserializeOwned + EquivalentContent>(
         &self,
-        rooms: &Services,
         tenant: &TenantId,
         key: &str,
         what: &T,
     ) -> Result<WriteOnceOutcome> {
         let text = serde_json::to_vec(what).expect("plain words and numbers");
-        let repo = rooms.repo(tenant)?;
+        let repo = self.services.repo(tenant)?;
         let stored = repo.seal(text.clone(), key);
         let (bucket, size) = (self.writer().await?, stored.len() as u64);
-        if bucket.put_new(key, stored.clone().into()).await.map_err(trouble)? == PutOutcome::AlreadyExists {
-            let there = bucket.get(key).await.map_err(trouble)?;
-            // What was sealed for another server is not ours.
+        if bucket.put_new(key, stored.clone().into()).await.map_err(Error::Bucket)?
+            == PutOutcome::AlreadyExists
+        {
+            let there = bucket.get(key).await.map_err(Error::Bucket)?;
+            // It cannot be read with our key: another server wrote it.
             let Ok(there) = repo.unseal(there.into(), key) else { return Ok(WriteOnceOutcome::Other) };
             match serde_json::from_slice::<T>(&there) {
                 Ok(other) if there != text && !what.same(&other) => return Ok(WriteOnceOutcome::Other),
                 Ok(_) => {}
-                // It was cut, or is none of ours: nothing can be read from it.
-                Err(_) => bucket.replace(key, stored.into()).await.map_err(trouble)?,
+                // It was cut off or is foreign: nothing can be read from it.
+                Err(_) => bucket.replace(key, stored.into()).await.map_err(Error::Bucket)?,
             }
         }
-        rooms.store.add_remote_object(key, size).await?;
+        self.services.store.add_remote_object(key, size).await?;
         Ok(WriteOnceOutcome::Same)
     }
 }
 
 /// What became of an object that is written once.
-pub(super) enum WriteOnceOutcome {
+pub(crate) enum WriteOnceOutcome {
     Same,
     /// Something else is there under this name.
     Other,
 }
 
-/// Whether two objects under one name tell the same. A manifest that is made again may say other things than its log and its
-/// files: what the session is called by now, or how large a pack is that collection has made smaller since.
-pub(super) trait EquivalentContent {
+/// Whether two objects under one name say the same. A manifest that is written again may differ in what changes without an
+/// event: the session's title, or the size of a pack that garbage collection made smaller.
+pub(crate) trait EquivalentContent {
     fn same(&self, there: &Self) -> bool;
 }
 
@@ -74,7 +73,7 @@ impl EquivalentContent for SessionTombstone {
 
 impl EquivalentContent for AgentDefinition {
     fn same(&self, there: &AgentDefinition) -> bool {
-        // Who made it first, and when, is not what it is.
+        // Its id and its times differ between servers that deployed the same agent.
         let plain = |agent: &AgentDefinition| AgentDefinition {
             id: uuid::Uuid::nil(),
             created_at: self.created_at,
@@ -105,7 +104,7 @@ impl EquivalentContent for SessionManifest {
         let mut common = self.events.iter().filter_map(|line| {
             there.events.iter().find(|other| other.seq == line.seq).map(|other| other == line)
         });
-        // Without an event that both have, the files have to be the same, or the packs that the log is in.
+        // If they have no event in common, the files or the packs with the log have to be the same.
         let same_log = match common.next() {
             Some(first) => first && common.all(|same| same),
             None => same_tree || (self.log_snapshot.is_some() && self.log_snapshot == there.log_snapshot),

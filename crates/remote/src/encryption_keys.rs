@@ -1,5 +1,5 @@
-//! The keys that tenants' snapshots are sealed with, a file for each. Whoever deletes one has deleted everything
-//! that was written with it, wherever copies are.
+//! The keys that sealed repositories are encrypted with, a file for each tenant. Deleting the file makes everything
+//! unreadable that was written with it, in the object store and in every copy.
 
 use crate::{Error, Result};
 use ash_model::TenantId;
@@ -7,34 +7,35 @@ use ash_snapshot::{EncryptionKey, Repo};
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
 };
 
-/// The key of a tenant's repository; `None` if it is not sealed. The first snapshot decides whether it is.
+/// The key of a tenant's repository. `None`: it is not sealed. Whether it is sealed is decided by its first snapshot.
 pub(crate) fn key(keys: Option<&Path>, repo: &Path, tenant: &TenantId) -> Result<Option<EncryptionKey>> {
-    let sealed = Repo::is_sealed(repo);
+    let is_sealed = Repo::is_sealed(repo);
     let Some(keys) = keys else {
         let words = "is sealed: say where its key is with ASH_SNAPSHOT_KEYS";
-        return if sealed == Some(true) { Err(Error::Key(of(tenant, words))) } else { Ok(None) };
+        return if is_sealed == Some(true) { Err(Error::EncryptionKey(of(tenant, words))) } else { Ok(None) };
     };
     let path = keys.join(format!("{tenant}.key"));
-    if sealed == Some(false) {
+    if is_sealed == Some(false) {
         tracing::warn!(%tenant, "its snapshots were begun without a key, and are not sealed");
         return Ok(None);
     }
     match fs::read(&path) {
         Ok(text) => match EncryptionKey::parse(&text) {
             Some(key) => Ok(Some(key)),
-            None => {
-                Err(Error::Key(of(tenant, &format!("cannot be opened: {} holds no key", path.display()))))
-            }
+            None => Err(Error::EncryptionKey(of(
+                tenant,
+                &format!("cannot be opened: {} holds no key", path.display()),
+            ))),
         },
-        Err(error) if error.kind() == ErrorKind::NotFound && sealed.is_none() => make(&path).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound && is_sealed.is_none() => make(&path).map(Some),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let words =
                 format!("cannot be opened without {}: bring the key back from a copy", path.display());
-            Err(Error::Key(of(tenant, &words)))
+            Err(Error::EncryptionKey(of(tenant, &words)))
         }
         Err(error) => Err(Error::io(format!("cannot read {}", path.display()))(error)),
     }
@@ -48,7 +49,8 @@ fn of(tenant: &TenantId, what: &str) -> String {
 fn make(path: &Path) -> Result<EncryptionKey> {
     let failed = || Error::io(format!("cannot make {}", path.display()));
     let dir = path.parent().unwrap_or(path);
-    crate::live_directory::make_dir(dir)?;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(Error::io(format!("cannot make {}", dir.display())))?;
     let mut bytes = [0; 32];
     File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes)).map_err(failed())?;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,14 +1,13 @@
-//! The census: whether the object store still has what the database says it has.
+//! The census: whether the bucket still has what the database says it has.
 //!
-//! Objects can vanish there: by a lifecycle rule, a wrong command, a store that was restored from an older copy. What is
-//! not there, or is shorter than what was sent, is taken back in the database, and so is everything that needs it; then it
-//! is sent again as if it were new. Taking back is always safe: the worst that follows is a request too many.
+//! Objects can vanish: by a lifecycle rule, a wrong command, a bucket that was restored from an older copy. What is missing,
+//! or shorter than what was sent, is retracted in the database, and so is everything that needs it; then it is sent again
+//! as if it were new. A retraction is always safe: at worst it costs a request too many.
 
 mod compare;
 mod pack_graph;
 
-use super::{Replicator, object_keys, trouble};
-use crate::{Result, blocking, services::Services};
+use crate::{Error, Replicator, Result, blocking, object_keys};
 use ash_model::{AgentName, Epoch, SessionId, TenantId};
 use ash_store::{RemoteRetraction, RemoteState};
 use compare::{TenantObjectListing, compare};
@@ -19,19 +18,19 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// After an outage it is looked at once, but no oftener than this.
+/// After an outage the census is taken at once, but not more often than this.
 const MIN_CENSUS_INTERVAL: Duration = Duration::from_secs(30);
-/// As many are named when something is lost.
-const NAMED: usize = 3;
+/// How many lost packs are named to the operator.
+const MAX_NAMED: usize = 3;
 const LOST: &str = "remote_packs_lost";
 
 impl Replicator {
-    /// As long as the server lives, whenever the bucket is ours.
-    pub async fn check_for_ever(&self, rooms: &Services, every: Duration) {
+    /// Takes the census regularly as long as the server lives, whenever it has the claim on the bucket.
+    pub async fn check_for_ever(&self, every: Duration) {
         loop {
             self.claim.until_held().await;
             let began = Instant::now();
-            let pause = match self.check_all(rooms).await {
+            let pause = match self.check_all().await {
                 Ok(()) => every,
                 Err(error) => {
                     tracing::warn!(%error, "what the object store has could not be compared; it is tried again");
@@ -45,54 +44,54 @@ impl Replicator {
         }
     }
 
-    async fn check_all(&self, rooms: &Services) -> Result<()> {
-        // Its mark comes back first: without it nothing there is known to be ours.
+    async fn check_all(&self) -> Result<()> {
+        // This first restores the mark that says that the bucket is ours.
         self.check().await?;
         let mut lost = BTreeMap::new();
-        for tenant in rooms.store.tenants().await? {
-            let found = self.check_tenant(rooms, &tenant).await?;
+        for tenant in self.services.store.tenants().await? {
+            let found = self.check_tenant(&tenant).await?;
             if !found.is_empty() {
                 lost.insert(tenant, found);
             }
         }
-        self.tell_lost(rooms, &lost);
+        self.show_lost(&lost);
         Ok(())
     }
 
-    fn tell_lost(&self, rooms: &Services, lost: &BTreeMap<TenantId, BTreeSet<String>>) {
+    fn show_lost(&self, lost: &BTreeMap<TenantId, BTreeSet<String>>) {
         let keys: Vec<String> = lost
             .iter()
             .flat_map(|(tenant, lost)| lost.iter().map(|pack| object_keys::pack(tenant, pack)))
             .collect();
         if keys.is_empty() {
-            return rooms.troubles.clear(LOST);
+            return self.services.troubles.clear(LOST);
         }
-        let named = keys[..keys.len().min(NAMED)].join(", ");
+        let named = keys[..keys.len().min(MAX_NAMED)].join(", ");
         let error = format!(
             "{} packs that only {} had are gone from there, and sessions need them ({named}): bring them back from a copy of \
              the bucket. They are found again by themselves.",
             keys.len(),
             self.bucket
         );
-        rooms.troubles.set(LOST, error, rooms.clock());
+        self.services.troubles.set(LOST, error, self.services.clock());
     }
 
-    /// Answers which packs are neither here nor there, and needed.
-    async fn check_tenant(&self, rooms: &Services, tenant: &TenantId) -> Result<BTreeSet<String>> {
-        // Before the listing: what is sent later is not missing.
-        let said = rooms.store.remote_state(tenant).await?;
-        let ids = said.sessions.iter().map(|session| &session.id);
-        let buried = rooms.buried_epochs(tenant, ids).await?;
-        let listing = self.listing(tenant, &said, &buried).await?;
-        let repo = rooms.repo(tenant)?;
-        let (retraction, lost) = blocking(move || Ok(compare(&repo, &said, &listing))).await?;
+    /// Returns the packs that are needed, and neither here nor in the bucket.
+    async fn check_tenant(&self, tenant: &TenantId) -> Result<BTreeSet<String>> {
+        // Read before the listing: what is sent in between is then not taken for missing.
+        let recorded = self.services.store.remote_state(tenant).await?;
+        let ids = recorded.sessions.iter().map(|session| &session.id);
+        let buried = self.services.witnesses.buried_epochs(tenant, ids).await?;
+        let listing = self.listing(tenant, &recorded, &buried).await?;
+        let repo = self.services.repo(tenant)?;
+        let (retraction, lost) = blocking(move || Ok(compare(&repo, &recorded, &listing))).await?;
         if !retraction.is_empty() {
-            self.retract(rooms, tenant, retraction).await?;
+            self.retract(tenant, retraction).await?;
         }
         Ok(lost)
     }
 
-    async fn retract(&self, rooms: &Services, tenant: &TenantId, what: RemoteRetraction) -> Result<()> {
+    async fn retract(&self, tenant: &TenantId, what: RemoteRetraction) -> Result<()> {
         let RemoteRetraction { packs, missing, not_missing, agents, checkpoints, logs } = &what;
         tracing::warn!(
             %tenant, missing = missing.len(), packs = packs.len(), agents = agents.len(), checkpoints = checkpoints.len(),
@@ -100,9 +99,9 @@ impl Replicator {
             "the object store does not have all that was sent, or has it again; what is here is sent"
         );
         {
-            // What is being sent counted on what was known: it is not said to be there.
+            // Uploads that are under way relied on what was known: they are not confirmed.
             let mut retractions = self.retractions.write().await;
-            rooms.store.retract(tenant, what).await?;
+            self.services.store.retract(tenant, what).await?;
             *retractions += 1;
             self.known.lock().await.remove(tenant);
         }
@@ -110,23 +109,23 @@ impl Replicator {
         Ok(())
     }
 
-    /// Without what is `buried`: of sessions that were purged and had these ids.
+    /// Leaves out what is `buried`: objects of purged sessions that had the same ids.
     async fn listing(
         &self,
         tenant: &TenantId,
-        said: &RemoteState,
+        recorded: &RemoteState,
         buried: &HashMap<SessionId, Epoch>,
     ) -> Result<TenantObjectListing> {
         let mut listing = TenantObjectListing::default();
-        let whole = |key: &str, size: u64| said.objects.get(key).is_none_or(|said| size >= *said);
+        let whole = |key: &str, size: u64| recorded.objects.get(key).is_none_or(|recorded| size >= *recorded);
         let mut packs = self.bucket.list(&object_keys::packs(tenant));
-        while let Some(found) = packs.try_next().await.map_err(trouble)? {
+        while let Some(found) = packs.try_next().await.map_err(Error::Bucket)? {
             if let Some(pack) = found.key.rsplit('/').next() {
                 listing.packs.insert(pack.to_owned(), found.size);
             }
         }
         let mut manifests = self.bucket.list(&object_keys::sessions(tenant));
-        while let Some(found) = manifests.try_next().await.map_err(trouble)? {
+        while let Some(found) = manifests.try_next().await.map_err(Error::Bucket)? {
             let id = found.key.rsplit('/').nth(1).and_then(|id| SessionId::parse(id).ok());
             if let (Some(id), Some((epoch, seq)), true) =
                 (id, object_keys::numbers(&found.key), whole(&found.key, found.size))
@@ -136,7 +135,7 @@ impl Replicator {
             }
         }
         let mut versions = self.bucket.list(&object_keys::agents(tenant));
-        while let Some(found) = versions.try_next().await.map_err(trouble)? {
+        while let Some(found) = versions.try_next().await.map_err(Error::Bucket)? {
             let name = found.key.rsplit('/').nth(1).and_then(|name| AgentName::parse(name).ok());
             if let (Some(name), Some(numbers), true) =
                 (name, object_keys::numbers(&found.key), whole(&found.key, found.size))

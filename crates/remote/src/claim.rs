@@ -1,9 +1,10 @@
-//! The claim on a bucket: of all servers that are set to the same prefix, one writes there.
+//! The claim on a bucket: of all servers that are configured for the same prefix, one writes there.
 //!
 //! The claim is the object `claims/<number>.json` with the highest number. Its holder writes the next number at regular
 //! intervals. Another server writes nothing before it has watched that number for two and a half intervals, by its own
 //! monotonic clock, and it did not rise. No clock of one machine is compared with that of another.
 
+use crate::replicator::{FIRST_RETRY_DELAY, MAX_RETRY_DELAY};
 use ash_cloud::{Bucket, BucketError, BucketErrorCode, PutOutcome, RetryPolicy};
 use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,7 @@ const CLAIM_RETRY_POLICY: RetryPolicy = RetryPolicy {
     max_delay: Duration::from_millis(500),
 };
 
-/// Who wants the bucket, and how.
+/// The server that wants to write to the bucket.
 #[derive(Debug, Clone)]
 pub struct Claimant {
     /// The node id of the data directory.
@@ -39,9 +40,9 @@ pub struct Claimant {
     pub host: String,
     /// Where this server answers.
     pub url: String,
-    /// Between two claims. `None`: as the kind of store suggests.
+    /// The interval between two claims. `None`: the default for the kind of store.
     pub every: Option<Duration>,
-    /// Without waiting, whoever holds it.
+    /// Takes the bucket from its holder, without waiting.
     pub take_over: bool,
 }
 
@@ -62,7 +63,7 @@ pub struct ClaimRecord {
     pub instance: Uuid,
 }
 
-/// For a person. What another server wrote is shown without control characters, and not at any length.
+/// For people. What another server wrote is shown without control characters, and shortened.
 impl fmt::Display for ClaimRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |text: &str| -> String {
@@ -85,39 +86,39 @@ pub struct ClaimConflict {
     pub by: ClaimRecord,
 }
 
-/// What became of our wish to write.
+/// Whether this server may write to the bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ClaimState {
-    /// We do not know yet whose it is.
+    /// It is not known yet who holds the claim.
     Unclaimed,
-    /// Another server held it when we came, and may be alive.
+    /// Another server held the claim when this one started, and may be alive.
     Waiting(ClaimRecord),
-    /// Ours. After `fresh_until` another server may believe that we are gone.
+    /// Ours. After `fresh_until` another server may conclude that this one is dead.
     Held { number: u64, fresh_until: Instant },
-    /// Another server took it from us.
+    /// Another server took the bucket over.
     Taken(ClaimRecord),
-    /// We gave it back.
+    /// This server gave the claim back.
     Released,
 }
 
-/// What an attempt to get the claim came to.
+/// The result of one attempt to get the claim.
 enum ClaimAttempt {
     Held,
-    /// Worth another look at once: something has changed meanwhile.
+    /// The claims changed meanwhile: try again at once.
     Changed,
     Waiting(ClaimRecord),
     Conflict(ClaimRecord),
 }
 
-/// The highest foreign number that a server saw which waits, and since when it has seen no other.
+/// The highest number of another server that a waiting server has seen, and since when it has not changed.
 struct WatchedClaim {
     number: u64,
     since: Option<Instant>,
 }
 
-/// One server's part in it.
-pub(super) struct BucketClaim {
-    /// Without the limits of what is sent: a claim never waits behind packs.
+/// One server's view of the claim.
+pub(crate) struct BucketClaim {
+    /// Without the rate limit of uploads: a claim never waits behind packs.
     bucket: Bucket,
     standing: watch::Sender<ClaimState>,
     instance: Uuid,
@@ -125,7 +126,7 @@ pub(super) struct BucketClaim {
 }
 
 impl BucketClaim {
-    pub(super) fn new(bucket: &Bucket) -> BucketClaim {
+    pub(crate) fn new(bucket: &Bucket) -> BucketClaim {
         BucketClaim {
             bucket: bucket.clone().with_retry_policy(CLAIM_RETRY_POLICY),
             standing: watch::channel(ClaimState::Unclaimed).0,
@@ -134,21 +135,21 @@ impl BucketClaim {
         }
     }
 
-    pub(super) async fn until_held(&self) {
+    pub(crate) async fn until_held(&self) {
         self.until(|standing| matches!(standing, ClaimState::Held { .. })).await;
     }
 
-    pub(super) async fn until_lost(&self) {
+    pub(crate) async fn until_lost(&self) {
         self.until(|standing| !matches!(standing, ClaimState::Held { .. })).await;
     }
 
     async fn until(&self, wanted: impl FnMut(&ClaimState) -> bool) {
-        // The sender is ours, and lives as long.
+        // Never fails: the sender lives as long as `self`.
         self.standing.subscribe().wait_for(wanted).await.ok();
     }
 
-    /// Whether we may write now. A claim that is not fresh any more is renewed first.
-    pub(super) async fn allow(&self) -> Result<(), BucketError> {
+    /// Whether this server may write now. A claim that is not fresh any more is renewed first.
+    pub(crate) async fn allow(&self) -> Result<(), BucketError> {
         let standing = self.standing.borrow().clone();
         match standing {
             ClaimState::Held { fresh_until, .. } if Instant::now() < fresh_until => Ok(()),
@@ -172,7 +173,7 @@ impl BucketClaim {
         }
     }
 
-    /// What keeps us from writing, if anything does.
+    /// Why this server must not write, if so.
     fn refusal(&self, standing: &ClaimState) -> Option<BucketError> {
         let place = &self.bucket;
         let (code, sentence) = match standing {
@@ -200,8 +201,8 @@ impl BucketClaim {
         Some(BucketError { code, message: sentence, is_transient: false })
     }
 
-    /// What is wrong with the claim itself, for people.
-    pub(super) fn trouble(&self) -> Option<BucketError> {
+    /// The trouble to show to the operator, if another server has the claim.
+    pub(crate) fn trouble(&self) -> Option<BucketError> {
         let standing = self.standing.borrow().clone();
         match standing {
             ClaimState::Waiting(_) | ClaimState::Taken(_) => self.refusal(&standing),
@@ -209,14 +210,14 @@ impl BucketClaim {
         }
     }
 
-    /// Gets the claim, however long that takes. `tell` hears what it waits for.
-    pub(super) async fn acquire(
+    /// Gets the claim, however long that takes. `tell` is called with what it waits for.
+    pub(crate) async fn acquire(
         &self,
         claimant: &Claimant,
         tell: &(dyn Fn(BucketError) + Send + Sync),
     ) -> Result<(), ClaimConflict> {
         *self.renewing.lock().await = Some(claimant.clone());
-        let (mut watched, mut breath) = (None, super::FIRST_RETRY_DELAY);
+        let (mut watched, mut backoff) = (None, FIRST_RETRY_DELAY);
         loop {
             let slow = self.every(claimant).max(RENEWAL_TIMEOUT);
             let tried = timeout(slow, self.attempt(claimant, &mut watched)).await;
@@ -227,17 +228,17 @@ impl BucketClaim {
                     return Err(ClaimConflict { bucket: self.bucket.to_string(), by });
                 }
                 Ok(ClaimAttempt::Waiting(by)) => {
-                    breath = super::FIRST_RETRY_DELAY;
+                    backoff = FIRST_RETRY_DELAY;
                     self.standing.send_replace(ClaimState::Waiting(by));
                     self.trouble().into_iter().for_each(tell);
                     sleep(MAX_POLL_INTERVAL.min(self.every(claimant) / 2)).await;
                 }
                 Err(trouble) => {
-                    // Nor could the holder show that it is alive.
+                    // The holder could not renew its claim either, so the time does not count.
                     watched.iter_mut().for_each(|watched: &mut WatchedClaim| watched.since = None);
                     tell(trouble);
-                    sleep(breath).await;
-                    breath = (breath * 2).min(super::MAX_RETRY_DELAY);
+                    sleep(backoff).await;
+                    backoff = (backoff * 2).min(MAX_RETRY_DELAY);
                 }
             }
         }
@@ -269,7 +270,7 @@ impl BucketClaim {
         self.take(claimant, number + 1).await
     }
 
-    /// Writes this number, if no other server has.
+    /// Writes this number, unless another server has written it.
     async fn take(&self, claimant: &Claimant, number: u64) -> Result<ClaimAttempt, BucketError> {
         let began = Instant::now();
         if !self.write(claimant, number).await? {
@@ -284,8 +285,8 @@ impl BucketClaim {
         Ok(ClaimAttempt::Held)
     }
 
-    /// Writes the next number, or finds out that another server has the bucket now.
-    pub(super) async fn renew(&self) -> Result<(), BucketError> {
+    /// Writes the next number, or finds out that another server has the claim now.
+    pub(crate) async fn renew(&self) -> Result<(), BucketError> {
         let renewing = self.renewing.lock().await;
         let Some(claimant) = renewing.as_ref() else { return Ok(()) };
         let slow = self.every(claimant).max(RENEWAL_TIMEOUT);
@@ -303,7 +304,7 @@ impl BucketClaim {
             self.delete_older(&numbers, next).await;
             return Ok(());
         }
-        // Gone again between the two looks: the next renewal will tell.
+        // Deleted between the two requests: the next renewal finds out.
         let Some(by) = self.read(last.max(next)).await? else { return Ok(()) };
         if by.instance != self.instance {
             self.standing.send_replace(ClaimState::Taken(by));
@@ -311,12 +312,12 @@ impl BucketClaim {
         Ok(())
     }
 
-    /// Gives the bucket back: the next server need not wait.
-    pub(super) async fn release(&self) -> Result<(), BucketError> {
+    /// Gives the claim back: the next server need not wait.
+    pub(crate) async fn release(&self) -> Result<(), BucketError> {
         let _renewing = self.renewing.lock().await;
         let ClaimState::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
         self.standing.send_replace(ClaimState::Released);
-        // The highest last: whoever comes meanwhile sees that it was ours.
+        // The highest last: a server that looks meanwhile still sees that it was ours.
         let mut numbers = self.numbers().await?;
         numbers.retain(|other| *other <= number);
         let keys: Vec<String> = numbers.into_iter().map(key).collect();
@@ -331,7 +332,7 @@ impl BucketClaim {
         self.standing.send_replace(ClaimState::Held { number, fresh_until });
     }
 
-    /// Whether it is ours now. It may be from a try of ours of which we heard nothing.
+    /// Whether the number is ours now. It may be from an earlier request of ours whose answer was lost.
     async fn write(&self, claimant: &Claimant, number: u64) -> Result<bool, BucketError> {
         let record = ClaimRecord {
             holder: claimant.holder.clone(),
@@ -349,7 +350,7 @@ impl BucketClaim {
         }
     }
 
-    /// A claim that cannot be understood is another server's, all the same.
+    /// A claim that cannot be parsed counts as another server's.
     async fn read(&self, number: u64) -> Result<Option<ClaimRecord>, BucketError> {
         let unknown = ClaimRecord {
             holder: String::new(),
@@ -365,7 +366,7 @@ impl BucketClaim {
         }
     }
 
-    /// Of all claims that are there, in order.
+    /// The numbers of all claims in the bucket, in order.
     async fn numbers(&self) -> Result<Vec<u64>, BucketError> {
         let found: Vec<_> = self.bucket.list(CLAIMS).try_collect().await?;
         let mut numbers: Vec<u64> = found.iter().filter_map(|found| number(&found.key)).collect();
@@ -373,7 +374,7 @@ impl BucketClaim {
         Ok(numbers)
     }
 
-    /// They mean nothing any more: what cannot be deleted now is deleted with the next ones.
+    /// Older claims mean nothing: those that cannot be deleted now are deleted at the next renewal.
     async fn delete_older(&self, numbers: &[u64], than: u64) {
         let older: Vec<String> = numbers.iter().copied().filter(|other| *other < than).map(key).collect();
         if !older.is_empty()
@@ -383,7 +384,7 @@ impl BucketClaim {
         }
     }
 
-    pub(super) fn every(&self, claimant: &Claimant) -> Duration {
+    pub(crate) fn every(&self, claimant: &Claimant) -> Duration {
         claimant.every.unwrap_or(self.bucket_interval())
     }
 
@@ -407,7 +408,7 @@ fn key(number: u64) -> String {
 
 fn number(key: &str) -> Option<u64> {
     let name = key.rsplit('/').next()?.strip_suffix(".json")?;
-    // No longer than what fits into a number, whatever another program has put there.
+    // Another program may have put names there that do not fit into a number.
     let is_number = (10..=18).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| name.parse().ok())?
 }

@@ -1,12 +1,16 @@
-//! What the object store knows of a session: its newest manifest that can be read, and the log. One object that is missing or
-//! cut does not take a session away: what an older manifest or another pack has is used, and each event that none of them
-//! has is a row `missing`.
+//! What the bucket knows of a session: its newest manifest that can be read, and the log. If an object is missing or cut
+//! off, an older manifest or another pack is used instead, and each event that none of them has becomes a row `missing`.
 
-use super::{Replicator, object_keys, trouble};
-use crate::{Error, Result, blocking, embedded_log, services::Services, witness::PackHistory};
+use crate::{
+    Error, PackHistory, Replicator, Result, blocking,
+    bucket_listing::newest_manifests,
+    object_keys, pack_log,
+    replicator::PackNameListing,
+    rows::{checkpoints, damaged, filled, folded, last_options},
+};
 use ash_cloud::{BucketError, BucketErrorCode};
 use ash_model::{
-    Epoch, EventSeq, Fact, HistorySource, SessionId, TenantId, Timestamp,
+    Epoch, EventSeq, HistorySource, SessionId, TenantId, Timestamp,
     embedded_log::EventLine,
     remote::{SessionManifest, SessionTombstone},
 };
@@ -19,34 +23,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So long a list of packs is good enough.
-const LISTED: Duration = Duration::from_secs(10);
-/// Older manifests that are read for events that newer ones do not have.
+/// How long a listing of packs is used.
+const PACK_NAMES_TTL: Duration = Duration::from_secs(10);
+/// How many older manifests are read for events that newer ones do not have.
 const MAX_OLDER: usize = 50;
 
-/// The newest manifest of a session that can be read, with what the names of all of them tell.
-pub(crate) struct ManifestHistory {
-    pub(crate) manifest: SessionManifest,
-    /// The keys of those before it, the newest first.
+/// The newest manifest of a session that can be read, with what the names of all its manifests say.
+pub struct ManifestHistory {
+    pub manifest: SessionManifest,
+    /// The keys of the manifests before it, the newest first.
     older: Vec<String>,
     /// The events at which there is a manifest.
-    pub(super) kept: BTreeSet<EventSeq>,
-    /// The highest name: the newest manifest may be one that cannot be read.
+    pub(crate) kept: BTreeSet<EventSeq>,
+    /// The numbers in the highest name, which may be of a manifest that cannot be read.
     proven: (Epoch, EventSeq),
-    /// It was purged since; a fork still reads its log.
-    pub(super) buried: Option<SessionTombstone>,
+    /// The session was purged since; a fork still reads its log.
+    pub(crate) buried: Option<SessionTombstone>,
 }
 
-/// Whether a session that was purged is of interest.
+/// How a session is read that was purged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PurgedSessionPolicy {
+pub(crate) enum PurgedSessionPolicy {
     IsGone,
-    /// Its log is what a fork shares that was made then: who has its id since does not count.
+    /// For its log, which a fork shares that was made at this time. A later session with the same id does not count.
     IsRead(Timestamp),
 }
 
 impl PurgedSessionPolicy {
-    /// Whether another session had the id then, which this one has now.
+    /// Whether this manifest is of a later session with the same id.
     fn is_before(self, manifest: &SessionManifest) -> bool {
         match self {
             PurgedSessionPolicy::IsGone => false,
@@ -55,16 +59,16 @@ impl PurgedSessionPolicy {
     }
 }
 
-/// What the object store says of a session.
-pub(crate) enum RemoteHistory<T> {
+/// What the bucket says of a session.
+pub enum RemoteHistory<T> {
     Nothing,
     Purged(SessionTombstone),
     Of(Box<T>),
 }
 
 impl<T> RemoteHistory<T> {
-    /// What can come back.
-    pub(crate) fn session(self) -> Option<T> {
+    /// What can be brought back.
+    pub fn session(self) -> Option<T> {
         match self {
             RemoteHistory::Of(known) => Some(*known),
             RemoteHistory::Nothing | RemoteHistory::Purged(_) => None,
@@ -73,61 +77,49 @@ impl<T> RemoteHistory<T> {
 }
 
 impl Replicator {
-    /// The highest name of every session's manifests: how far they are known there.
-    pub(crate) async fn newest_names(
-        &self,
-        tenant: &TenantId,
-    ) -> Result<HashMap<SessionId, (Epoch, EventSeq)>> {
-        let newest = self.newest(tenant).await?;
+    /// Up to which epoch and event each session is in the bucket, by the names of its manifests.
+    pub async fn newest_names(&self, tenant: &TenantId) -> Result<HashMap<SessionId, (Epoch, EventSeq)>> {
+        let newest = newest_manifests(&self.bucket, tenant).await?;
         let numbered = newest.into_iter().filter_map(|(id, key)| Some((id, object_keys::numbers(&key)?)));
         Ok(numbered.map(|(id, (epoch, seq))| (id, (Epoch(epoch), seq))).collect())
     }
 
-    pub(crate) async fn newest_name(
-        &self,
-        tenant: &TenantId,
-        id: &SessionId,
-    ) -> Result<Option<(Epoch, EventSeq)>> {
+    /// The same for one session. `None`: the bucket does not know it.
+    pub async fn newest_name(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<(Epoch, EventSeq)>> {
         let all: Vec<_> =
-            self.bucket.list(&object_keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
+            self.bucket.list(&object_keys::session(tenant, id)).try_collect().await.map_err(Error::Bucket)?;
         let newest = all.iter().filter_map(|found| object_keys::numbers(&found.key)).max();
         Ok(newest.map(|(epoch, seq)| (Epoch(epoch), seq)))
     }
 
     /// A session as rows of the database.
-    pub(crate) async fn history(
-        &self,
-        rooms: &Services,
-        tenant: &TenantId,
-        id: &SessionId,
-    ) -> Result<RemoteHistory<RebuiltSession>> {
-        match self.known_session(rooms, tenant, id).await? {
+    pub async fn history(&self, tenant: &TenantId, id: &SessionId) -> Result<RemoteHistory<RebuiltSession>> {
+        match self.known_session(tenant, id).await? {
             RemoteHistory::Nothing => Ok(RemoteHistory::Nothing),
             RemoteHistory::Purged(tombstone) => Ok(RemoteHistory::Purged(tombstone)),
-            // What packs say beyond the manifest is compared with the row by itself.
+            // What packs say beyond the manifest is compared separately.
             RemoteHistory::Of(known) => {
-                Ok(RemoteHistory::Of(Box::new(self.rebuilt_from_manifest(rooms, *known).await?)))
+                Ok(RemoteHistory::Of(Box::new(self.rebuilt_from_manifest(*known).await?)))
             }
         }
     }
 
-    pub(crate) async fn known_session(
+    /// The newest manifest of a session, unless the session was purged.
+    pub async fn known_session(
         &self,
-        rooms: &Services,
         tenant: &TenantId,
         id: &SessionId,
     ) -> Result<RemoteHistory<ManifestHistory>> {
-        self.known_or_purged(rooms, (tenant, id), PurgedSessionPolicy::IsGone).await
+        self.known_or_purged((tenant, id), PurgedSessionPolicy::IsGone).await
     }
 
-    pub(super) async fn known_or_purged(
+    pub(crate) async fn known_or_purged(
         &self,
-        rooms: &Services,
         (tenant, id): (&TenantId, &SessionId),
         purged: PurgedSessionPolicy,
     ) -> Result<RemoteHistory<ManifestHistory>> {
         let found: Vec<_> =
-            self.bucket.list(&object_keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
+            self.bucket.list(&object_keys::session(tenant, id)).try_collect().await.map_err(Error::Bucket)?;
         let mut named: Vec<((u64, EventSeq), String)> = found
             .into_iter()
             .filter_map(|found| Some((object_keys::numbers(&found.key)?, found.key)))
@@ -137,7 +129,7 @@ impl Replicator {
         let kept = named.iter().map(|((_, seq), _)| *seq).collect();
         let (mut why, mut buried) = (String::new(), None);
         while let Some((_, key)) = named.pop() {
-            match self.read_manifest(rooms, (tenant, id), &key).await? {
+            match self.read_manifest((tenant, id), &key).await? {
                 Ok(ManifestObject::Purged(tombstone)) => match purged {
                     PurgedSessionPolicy::IsGone => return Ok(RemoteHistory::Purged(tombstone)),
                     PurgedSessionPolicy::IsRead(_) => buried = Some(tombstone),
@@ -169,14 +161,13 @@ impl Replicator {
         }
         match buried {
             Some(tombstone) => Ok(RemoteHistory::Purged(tombstone)),
-            None => Err(super::bring_back::damaged(id, &format!("none of its manifests can be read: {why}"))),
+            None => Err(damaged(id, &format!("none of its manifests can be read: {why}"))),
         }
     }
 
-    /// `Err`: it is not what was put there, or is gone. Trouble with the store itself is an error of ours.
+    /// The inner error: the object is damaged or gone. The outer one: the bucket cannot be read.
     async fn read_manifest(
         &self,
-        rooms: &Services,
         (tenant, id): (&TenantId, &SessionId),
         key: &str,
     ) -> Result<std::result::Result<ManifestObject, String>> {
@@ -187,33 +178,33 @@ impl Replicator {
                 message: sentence,
                 ..
             }) => return Ok(Err(sentence)),
-            Err(error) => return Err(trouble(error)),
+            Err(error) => return Err(Error::Bucket(error)),
         };
-        // Without the tenant's key it would be unreadable for another reason than damage.
-        let bytes = rooms.repo(tenant)?.unseal(bytes.into(), key)?;
+        // A missing key is an error of its own, and no damage.
+        let bytes = self.services.repo(tenant)?.unseal(bytes.into(), key)?;
         Ok(match ManifestObject::parse(&bytes) {
-            Ok(told) if told.is_of(tenant, id) => Ok(told),
+            Ok(object) if object.is_of(tenant, id) => Ok(object),
             Ok(_) => Err("it is another session's".to_owned()),
             Err(error) => Err(error.to_string()),
         })
     }
 
     /// For a session that the database does not know.
-    pub(super) async fn rebuilt(&self, rooms: &Services, known: ManifestHistory) -> Result<RebuiltSession> {
-        match self.beyond(rooms, &known).await? {
+    pub(crate) async fn rebuilt(&self, known: ManifestHistory) -> Result<RebuiltSession> {
+        match self.beyond(&known).await? {
             Some(rebuilt) => Ok(rebuilt),
-            None => self.rebuilt_from_manifest(rooms, known).await,
+            None => self.rebuilt_from_manifest(known).await,
         }
     }
 
-    /// A manifest may be missing although its pack is there: the pack tells what the manifest did.
-    async fn beyond(&self, rooms: &Services, known: &ManifestHistory) -> Result<Option<RebuiltSession>> {
+    /// A manifest may be missing although its pack is there. Then the session is rebuilt from the pack.
+    async fn beyond(&self, known: &ManifestHistory) -> Result<Option<RebuiltSession>> {
         let manifest = &known.manifest;
         if known.buried.is_some() {
             return Ok(None);
         }
         let names = self.pack_names(&manifest.tenant).await?;
-        let proof = rooms.proven_far(&manifest.tenant, &manifest.session, names).await?;
+        let proof = self.services.witnesses.newest_proof(&manifest.tenant, &manifest.session, names).await?;
         let Some(proof) =
             proof.filter(|proof| proof.workspace == manifest.workspace && proof.seq > manifest.seq)
         else {
@@ -221,57 +212,54 @@ impl Replicator {
         };
         tracing::warn!(session = %manifest.session, manifest = manifest.seq, pack = proof.seq, "a manifest is missing in the object store although its pack is there; the session comes back from the pack");
         let epoch = proof.epoch.unwrap_or(manifest.epoch).max(known.proven.0);
-        let history = PackHistory::read(rooms, &proof, &manifest.tenant).await?;
-        let mut rebuilt = history.rebuilt(rooms, manifest.base, epoch).await?;
+        let history = PackHistory::read(&self.services, &proof, &manifest.tenant).await?;
+        let mut rebuilt = history.rebuilt(&self.services, manifest.base, epoch).await?;
         rebuilt.witness = HistorySource::Bucket;
-        let now = rooms.clock();
+        let now = self.services.clock();
         rebuilt.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.uploaded_at = Some(now));
-        // The names of manifests that cannot be read tell of events that no pack has.
+        // The name of a manifest that cannot be read proves events that no pack has.
         let (last, upto) = (rebuilt.last_seq(), known.proven.1);
         rebuilt.events.extend(filled(BTreeMap::new(), (last, upto.max(last)), manifest.last_active_at));
         rebuilt.manifest.seq = rebuilt.last_seq();
         Ok(Some(rebuilt))
     }
 
-    /// As they were a moment ago at the most.
+    /// The packs in the bucket, as they were listed a moment ago.
     async fn pack_names(&self, tenant: &TenantId) -> Result<Arc<Vec<String>>> {
-        let kept = self.names.lock().expect("nobody panics while holding it").get(tenant).cloned();
-        if let Some((_, names)) = kept.filter(|(at, _)| at.elapsed() < LISTED) {
-            return Ok(names);
+        let known =
+            self.pack_names.lock().expect("no code panics while it holds this lock").get(tenant).cloned();
+        if let Some(known) = known.filter(|known| known.at.elapsed() < PACK_NAMES_TTL) {
+            return Ok(known.names);
         }
         let at = Instant::now();
         let packs: Vec<_> =
-            self.bucket.list(&object_keys::packs(tenant)).try_collect().await.map_err(trouble)?;
+            self.bucket.list(&object_keys::packs(tenant)).try_collect().await.map_err(Error::Bucket)?;
         let names = packs.iter().filter_map(|found| found.key.rsplit('/').next().map(str::to_owned));
         let names = Arc::new(names.collect::<Vec<_>>());
-        let mut kept = self.names.lock().expect("nobody panics while holding it");
-        kept.insert(tenant.clone(), (at, names.clone()));
+        let mut known = self.pack_names.lock().expect("no code panics while it holds this lock");
+        known.insert(tenant.clone(), PackNameListing { at, names: names.clone() });
         Ok(names)
     }
 
-    async fn rebuilt_from_manifest(
-        &self,
-        rooms: &Services,
-        known: ManifestHistory,
-    ) -> Result<RebuiltSession> {
-        let events = self.log(rooms, &known).await?;
+    async fn rebuilt_from_manifest(&self, known: ManifestHistory) -> Result<RebuiltSession> {
+        let events = self.log(&known).await?;
         let ManifestHistory { mut manifest, kept, proven: (epoch, seq), .. } = known;
-        let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
+        let agents = self.agents(&manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
         (manifest.epoch, manifest.seq) = (manifest.epoch.max(epoch), seq.max(manifest.seq));
-        // What came after a manifest that can be read may have changed them.
+        // Events after the manifest may have changed them.
         if let Some(options) = last_options(&events) {
             manifest.options = options;
         }
-        let (card, turns) = super::bring_back::folded(&manifest, &events)?;
-        let checkpoints = super::bring_back::checkpoints(&manifest, &events, &kept, rooms.clock())?;
-        let (node, at, witness) = (rooms.settings.node.clone(), rooms.clock(), HistorySource::Bucket);
+        let (summary, turns) = folded(self.services.fold_log, &manifest, &events)?;
+        let checkpoints = checkpoints(&manifest, &events, &kept, self.services.clock())?;
+        let (node, at, witness) = (self.services.node.clone(), self.services.clock(), HistorySource::Bucket);
         let purged = None;
         Ok(RebuiltSession {
             witness,
             purged,
             manifest,
             node,
-            summary: card,
+            summary,
             agents,
             events,
             turns,
@@ -280,12 +268,12 @@ impl Replicator {
         })
     }
 
-    /// All events of its own: from the packs, from the newest back, and what manifests have beyond them.
-    async fn log(&self, rooms: &Services, known: &ManifestHistory) -> Result<Vec<EventLine>> {
+    /// All events of its own: from its packs, from the newest one back, and from manifests.
+    async fn log(&self, known: &ManifestHistory) -> Result<Vec<EventLine>> {
         let ManifestHistory { manifest, older, proven, .. } = known;
         let (base, upto) = (manifest.base.unwrap_or(0), proven.1.max(manifest.seq));
-        let repo = rooms.repo(&manifest.tenant)?;
-        let mut lines = told_by(&repo, manifest).await?;
+        let repo = self.services.repo(&manifest.tenant)?;
+        let mut lines = readable_events(&repo, manifest).await?;
         let whole = |lines: &BTreeMap<EventSeq, EventLine>, upto: EventSeq| {
             lines.range(base + 1..=upto).count() as u64 == upto - base.min(upto)
         };
@@ -294,13 +282,13 @@ impl Replicator {
                 break;
             }
             let of = (&manifest.tenant, &manifest.session);
-            match self.read_manifest(rooms, of, key).await? {
+            match self.read_manifest(of, key).await? {
                 Ok(ManifestObject::Session(before)) if before.created_at == manifest.created_at => {
-                    for (seq, line) in told_by(&repo, &before).await? {
+                    for (seq, line) in readable_events(&repo, &before).await? {
                         lines.entry(seq).or_insert(line);
                     }
                 }
-                // What was before is of another session, which had this id.
+                // What was before is of another session with the same id.
                 Ok(ManifestObject::Session(_) | ManifestObject::Purged(_)) => break,
                 Err(_) => {}
             }
@@ -310,7 +298,7 @@ impl Replicator {
     }
 }
 
-/// What stands under a manifest's name.
+/// What an object with a manifest's name holds.
 enum ManifestObject {
     Session(Box<SessionManifest>),
     Purged(SessionTombstone),
@@ -334,8 +322,11 @@ impl ManifestObject {
     }
 }
 
-/// As far as packs that can be read lead back from a manifest, and its own events.
-async fn told_by(repo: &Arc<Repo>, manifest: &SessionManifest) -> Result<BTreeMap<EventSeq, EventLine>> {
+/// The events in a manifest, and in the packs that it leads back to, as far as they can be read.
+async fn readable_events(
+    repo: &Arc<Repo>,
+    manifest: &SessionManifest,
+) -> Result<BTreeMap<EventSeq, EventLine>> {
     let (repo, chain, id) = (repo.clone(), manifest.log_snapshot.clone(), manifest.session.clone());
     let created_at = manifest.created_at;
     let base = manifest.base.unwrap_or(0);
@@ -343,13 +334,13 @@ async fn told_by(repo: &Arc<Repo>, manifest: &SessionManifest) -> Result<BTreeMa
         let (mut lines, mut seen, mut next) = (BTreeMap::new(), HashSet::new(), chain);
         while let Some(text) = next.take().filter(|text| seen.insert(text.clone())) {
             let Ok(tree) = TreeId::parse(&text) else { break };
-            let Some(record) = unless_damaged(embedded_log::read(&repo, &tree), &id)?.flatten() else {
+            let Some(record) = unless_damaged(pack_log::read_record(&repo, &tree), &id)?.flatten() else {
                 break;
             };
             if record.session != id || record.created_at != created_at {
                 break;
             }
-            let part = unless_damaged(embedded_log::lines(&repo, &tree), &id)?.unwrap_or_default();
+            let part = unless_damaged(pack_log::read_events(&repo, &tree), &id)?.unwrap_or_default();
             lines.extend(part.into_iter().map(|line| (line.seq, line)));
             next = (record.after > base).then_some(record.previous);
         }
@@ -360,7 +351,7 @@ async fn told_by(repo: &Arc<Repo>, manifest: &SessionManifest) -> Result<BTreeMa
     Ok(lines)
 }
 
-/// `None`: the pack is damaged or gone, which is said once. Whether the store answers is another question.
+/// `None`: the pack is damaged or gone. That the bucket does not answer is an error.
 fn unless_damaged<T>(read: Result<T>, id: &SessionId) -> Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -369,47 +360,5 @@ fn unless_damaged<T>(read: Result<T>, id: &SessionId) -> Result<Option<T>> {
             Ok(None)
         }
         Err(error) => Err(error),
-    }
-}
-
-/// One line for each event after the first and up to the second: those that nobody has are `missing`.
-pub(crate) fn filled(
-    mut lines: BTreeMap<EventSeq, EventLine>,
-    (after, upto): (EventSeq, EventSeq),
-    at: Timestamp,
-) -> Vec<EventLine> {
-    let missing = |seq| EventLine {
-        seq,
-        turn: None,
-        at,
-        kind: Fact::Missing.kind().to_owned(),
-        json: Fact::Missing.encode(),
-    };
-    (after + 1..=upto).map(|seq| lines.remove(&seq).unwrap_or_else(|| missing(seq))).collect()
-}
-
-fn last_options(events: &[EventLine]) -> Option<ash_model::SessionOptions> {
-    let last = events.iter().rev().find(|line| line.kind == "configured")?;
-    match Fact::decode(&last.kind, last.json.clone()) {
-        Ok(Fact::Configured { options, .. }) => Some(options),
-        Ok(_) | Err(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_nobody_has_is_missing_and_the_log_stays_dense() {
-        let line =
-            |seq| EventLine { seq, turn: None, at: Timestamp(1), kind: "paused".into(), json: String::new() };
-        let lines = [2, 3, 6].map(|seq| (seq, line(seq))).into();
-        let filled = filled(lines, (1, 7), Timestamp(9));
-        let kinds: Vec<_> = filled.iter().map(|line| (line.seq, line.kind.as_str())).collect();
-        let expected =
-            [(2, "paused"), (3, "paused"), (4, "missing"), (5, "missing"), (6, "paused"), (7, "missing")];
-        assert_eq!(kinds, expected);
-        assert_eq!(filled[2].json, r#"{"kind":"missing"}"#);
     }
 }

@@ -1,36 +1,36 @@
-//! Which packs need which. Built only when something is missing: it reads packs.
+//! Which packs refer to which. Built only when something is missing, because it reads packs.
 
-use crate::embedded_log;
+use crate::pack_log;
 use ash_snapshot::{Repo, TreeId};
 use std::collections::{HashMap, HashSet};
 
-pub(super) struct PackGraph<'g> {
+pub(crate) struct PackGraph<'g> {
     repo: &'g Repo,
-    /// Packs that the object store has whole.
+    /// Packs that the bucket has with their full size.
     there: &'g HashSet<&'g str>,
     /// Packs that were missing at the last census.
     known_missing: &'g HashSet<String>,
-    /// What each pack names. `None`: it cannot be read, or was made smaller and cannot say it any more.
+    /// The packs that each pack refers to. `None`: it cannot be read, or garbage collection has removed that part.
     references: HashMap<String, Option<Vec<String>>>,
     nodes: HashMap<String, PackNode>,
-    /// What something that is wanted needs.
+    /// The packs that something in the database needs.
     needed: HashSet<String>,
-    /// Of something that is wanted it cannot be said what it needs.
+    /// It is unknown what something in the database needs.
     is_unclear: bool,
-    /// Whether the log can be told from a tree on, back to its beginning.
+    /// Whether packs lead from a snapshot back to the beginning of its log.
     logs: HashMap<String, bool>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct PackNode {
-    /// It is there, with everything that it needs.
+    /// It is in the bucket, with everything that it needs.
     is_intact: bool,
     /// Everything that it needs is known.
     is_clear: bool,
 }
 
 impl<'g> PackGraph<'g> {
-    pub(super) fn new(
+    pub(crate) fn new(
         repo: &'g Repo,
         there: &'g HashSet<&'g str>,
         known_missing: &'g HashSet<String>,
@@ -47,20 +47,20 @@ impl<'g> PackGraph<'g> {
         }
     }
 
-    /// Whether this can be brought back with its files and with the log that led to it.
-    pub(super) fn is_restorable(&mut self, tree: &str) -> bool {
+    /// Whether a snapshot can be restored from the bucket, with its files and the log that led to it.
+    pub(crate) fn is_restorable(&mut self, tree: &str) -> bool {
         let Ok(tree) = TreeId::parse(tree) else { return false };
-        // Both, so that everything is known that is needed.
+        // Both are always evaluated, to note everything that is needed.
         let (files, log) = (self.has_files(&tree), self.has_log(&tree));
         files && log
     }
 
-    /// Whether a pack may be among what something wanted needs.
-    pub(super) fn may_be_needed(&self, pack: &str) -> bool {
+    /// Whether something in the database may need a pack.
+    pub(crate) fn may_be_needed(&self, pack: &str) -> bool {
         self.is_unclear || self.needed.contains(pack)
     }
 
-    pub(super) fn is_intact(&mut self, pack: &str) -> bool {
+    pub(crate) fn is_intact(&mut self, pack: &str) -> bool {
         self.node(pack).is_intact
     }
 
@@ -74,7 +74,7 @@ impl<'g> PackGraph<'g> {
         if node.is_clear && !self.there.contains(own) {
             return false;
         }
-        // Slower, and exact: of a pack that it needs it may not need everything.
+        // Slower and exact: it may need only a part of what a pack refers to.
         match self.repo.packs_of(tree) {
             Ok(packs) => {
                 let is_whole = packs.iter().all(|pack| self.there.contains(pack.as_str()));
@@ -103,7 +103,7 @@ impl<'g> PackGraph<'g> {
         self.references.entry(pack.to_owned()).or_insert_with(read).clone()
     }
 
-    /// Those that it needs first, without recursion: a line of packs may be long.
+    /// The packs that it refers to are visited first, without recursion: the chain may be long.
     fn node(&mut self, pack: &str) -> PackNode {
         let mut waiting = vec![(pack.to_owned(), false)];
         while let Some((pack, is_ready)) = waiting.pop() {
@@ -128,34 +128,34 @@ impl<'g> PackGraph<'g> {
         self.nodes.get(pack).copied().unwrap_or(PackNode { is_intact: false, is_clear: false })
     }
 
-    /// The packs of one session tell its log, each what happened after the one before.
+    /// The log of a session is in its packs, each with the events after the one before.
     fn has_log(&mut self, tree: &TreeId) -> bool {
         let (mut walked, mut next, mut session) = (HashSet::new(), Some(tree.clone()), None);
-        let mut is_told = true;
+        let mut is_readable = true;
         while let Some(tree) = next.take() {
             if let Some(known) = self.logs.get(tree.as_str()) {
-                is_told = *known;
+                is_readable = *known;
                 break;
             }
-            let read = embedded_log::read(self.repo, &tree);
-            // The agent's own files, or what a fork has of its parent.
+            let read = pack_log::read_record(self.repo, &tree);
+            // The agent's own files, or a snapshot of the parent that a fork began with.
             if matches!(&read, Ok(record) if record.is_none() || is_anothers(record.as_ref(), session.as_ref()))
             {
                 break;
             }
             self.needed.insert(tree.pack_name().to_owned());
-            is_told = self.is_there_or_lost(tree.pack_name());
+            is_readable = self.is_there_or_lost(tree.pack_name());
             let is_new = walked.insert(tree.to_string());
-            if let (Ok(Some(record)), true, true) = (read, is_told, is_new) {
+            if let (Ok(Some(record)), true, true) = (read, is_readable, is_new) {
                 next = TreeId::parse(&record.previous).ok().filter(|_| record.after > 0);
                 session = Some(record.session);
             }
         }
-        self.logs.extend(walked.into_iter().map(|tree| (tree, is_told)));
-        is_told
+        self.logs.extend(walked.into_iter().map(|tree| (tree, is_readable)));
+        is_readable
     }
 
-    /// What was known to be lost when a manifest was sent is told by the manifest itself.
+    /// A manifest holds the events of packs that were known to be lost when it was sent.
     fn is_there_or_lost(&self, pack: &str) -> bool {
         let is_lost = self.known_missing.contains(pack) && self.repo.pack_file(pack).is_none();
         is_lost || self.there.contains(pack)

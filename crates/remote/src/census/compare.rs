@@ -1,4 +1,4 @@
-//! What the database says beside what a listing shows.
+//! Compares what the database says with a listing of the bucket. Pure, apart from reading packs.
 
 use super::pack_graph::PackGraph;
 use ash_model::{AgentName, EventSeq, SessionId, SessionRowId};
@@ -8,21 +8,22 @@ use ash_store::{
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// What a tenant has there. Objects that are shorter than what was sent are left out, but for packs.
+/// The objects of a tenant in the bucket. Objects that are shorter than what was sent are left out, apart from packs.
 #[derive(Debug, Default)]
-pub(super) struct TenantObjectListing {
-    pub(super) packs: HashMap<String, u64>,
-    /// Up to which events they go.
-    pub(super) manifests: HashMap<SessionId, BTreeSet<EventSeq>>,
+pub(crate) struct TenantObjectListing {
+    pub(crate) packs: HashMap<String, u64>,
+    /// The events at which they end.
+    pub(crate) manifests: HashMap<SessionId, BTreeSet<EventSeq>>,
     /// Versions, each with the number of its changes.
-    pub(super) agents: HashMap<AgentName, BTreeSet<(u64, u64)>>,
+    pub(crate) agents: HashMap<AgentName, BTreeSet<(u64, u64)>>,
 }
 
 impl TenantObjectListing {
-    /// Packs that are there whole.
-    fn whole_packs(&self, said: &RemoteState) -> HashSet<&str> {
-        let is_whole =
-            |(pack, size): &(&String, &u64)| said.packs.get(*pack).is_none_or(|said| **size >= *said);
+    /// Packs that are in the bucket with their full size.
+    fn whole_packs(&self, recorded: &RemoteState) -> HashSet<&str> {
+        let is_whole = |(pack, size): &(&String, &u64)| {
+            recorded.packs.get(*pack).is_none_or(|recorded| **size >= *recorded)
+        };
         self.packs.iter().filter(is_whole).map(|(pack, _)| pack.as_str()).collect()
     }
 
@@ -35,14 +36,14 @@ impl TenantObjectListing {
         }
     }
 
-    /// Up to which event a session's log is there.
+    /// The event up to which a session's log is in the bucket.
     fn log(&self, session: &RemoteSession) -> EventSeq {
         self.manifests.get(&session.id).and_then(BTreeSet::last).copied().unwrap_or(0)
     }
 
     fn has_manifest(&self, session: &RemoteSession, checkpoint: &RemoteCheckpoint) -> bool {
         let Some(there) = self.manifests.get(&session.id) else { return false };
-        // What a fork began with is in each of its manifests.
+        // The checkpoint that a fork began with is in each of its manifests.
         let is_first = session.base.is_some_and(|base| checkpoint.seq <= base.seq);
         if is_first { !there.is_empty() } else { there.contains(&checkpoint.seq) }
     }
@@ -50,10 +51,10 @@ impl TenantObjectListing {
     /// A fork shares its parent's log, and that one its own parent's.
     fn has_parents(&self, session: &RemoteSession, all: &HashMap<SessionRowId, &RemoteSession>) -> bool {
         let mut next = session.base;
-        // No line of forks is longer than there are sessions.
+        // There are at most as many generations of forks as sessions.
         for _ in 0..=all.len() {
             let Some(base) = next else { return true };
-            // One that was purged has left its log to its forks.
+            // A purged parent has left its log to its forks.
             let Some(parent) = all.get(&base.parent) else { return true };
             if self.log(parent) < base.seq {
                 return false;
@@ -64,62 +65,62 @@ impl TenantObjectListing {
     }
 }
 
-/// What is to be taken back, and the packs that are needed and neither here nor there.
-pub(super) fn compare(
+/// What is to be retracted, and the packs that are needed and neither here nor in the bucket.
+pub(crate) fn compare(
     repo: &Repo,
-    said: &RemoteState,
+    recorded: &RemoteState,
     listing: &TenantObjectListing,
 ) -> (RemoteRetraction, BTreeSet<String>) {
-    let there = listing.whole_packs(said);
-    let claimed = said.packs.keys().chain(&said.missing).map(String::as_str);
+    let there = listing.whole_packs(recorded);
+    let claimed = recorded.packs.keys().chain(&recorded.missing).map(String::as_str);
     let missing: BTreeSet<&str> = claimed.filter(|pack| !there.contains(pack)).collect();
     let mut retraction = RemoteRetraction::default();
-    // Mostly nothing is missing, and then no pack is read.
-    let mut graph = (!missing.is_empty()).then(|| PackGraph::new(repo, &there, &said.missing));
-    compare_agents(said, listing, &mut graph, &mut retraction);
-    compare_sessions(said, listing, &mut graph, &mut retraction);
+    // Usually nothing is missing, and then no pack is read.
+    let mut graph = (!missing.is_empty()).then(|| PackGraph::new(repo, &there, &recorded.missing));
+    compare_agents(recorded, listing, &mut graph, &mut retraction);
+    compare_sessions(recorded, listing, &mut graph, &mut retraction);
     let mut lost = BTreeSet::new();
     if let Some(mut graph) = graph {
-        said.waiting.iter().for_each(|tree| _ = graph.is_restorable(tree));
-        retraction.packs = said.packs.keys().filter(|pack| !graph.is_intact(pack)).cloned().collect();
+        recorded.waiting.iter().for_each(|tree| _ = graph.is_restorable(tree));
+        retraction.packs = recorded.packs.keys().filter(|pack| !graph.is_intact(pack)).cloned().collect();
         let gone = missing.iter().filter(|pack| repo.pack_file(pack).is_none());
         lost = gone.filter(|pack| graph.may_be_needed(pack)).map(|pack| (*pack).to_owned()).collect();
     }
     let is_missing =
         |pack: &str| missing.contains(pack) && (lost.contains(pack) || repo.pack_file(pack).is_some());
-    let new = missing.iter().filter(|pack| !said.missing.contains(**pack));
+    let new = missing.iter().filter(|pack| !recorded.missing.contains(**pack));
     retraction.missing = new.filter(|pack| is_missing(pack)).map(|pack| (*pack).to_owned()).collect();
-    retraction.not_missing = said.missing.iter().filter(|pack| !is_missing(pack)).cloned().collect();
+    retraction.not_missing = recorded.missing.iter().filter(|pack| !is_missing(pack)).cloned().collect();
     (retraction, lost)
 }
 
 fn compare_agents(
-    said: &RemoteState,
+    recorded: &RemoteState,
     listing: &TenantObjectListing,
     graph: &mut Option<PackGraph<'_>>,
     retraction: &mut RemoteRetraction,
 ) {
-    for agent in &said.agents {
-        let told = listing.has_agent(&agent.name, agent.version, agent.changes);
-        let whole = graph.as_mut().is_none_or(|graph| graph.is_restorable(&agent.tree));
-        if !told || !whole {
+    for agent in &recorded.agents {
+        let has_object = listing.has_agent(&agent.name, agent.version, agent.changes);
+        let is_restorable = graph.as_mut().is_none_or(|graph| graph.is_restorable(&agent.tree));
+        if !has_object || !is_restorable {
             retraction.agents.push(RetractedAgent { name: agent.name.clone(), version: agent.version });
         }
     }
 }
 
-/// A session is nothing without its agent, nor a fork without its parent's log.
+/// A session cannot be restored without its agent, nor a fork without its parent's log.
 fn compare_sessions(
-    said: &RemoteState,
+    recorded: &RemoteState,
     listing: &TenantObjectListing,
     graph: &mut Option<PackGraph<'_>>,
     retraction: &mut RemoteRetraction,
 ) {
     let all: HashMap<SessionRowId, &RemoteSession> =
-        said.sessions.iter().map(|session| (session.no, session)).collect();
+        recorded.sessions.iter().map(|session| (session.no, session)).collect();
     let agents: HashSet<(AgentName, u32)> =
         retraction.agents.iter().map(|agent| (agent.name.clone(), agent.version)).collect();
-    for session in &said.sessions {
+    for session in &recorded.sessions {
         let log = listing.log(session);
         if log < session.seq {
             retraction.logs.push(RetractedLog {
@@ -131,9 +132,9 @@ fn compare_sessions(
         let founded =
             !agents.contains(&(session.agent.clone(), session.version)) && listing.has_parents(session, &all);
         for checkpoint in &session.checkpoints {
-            // Asked in any case: what it needs is needed, wherever it is.
-            let whole = graph.as_mut().is_none_or(|graph| graph.is_restorable(&checkpoint.tree));
-            if !founded || !whole || !listing.has_manifest(session, checkpoint) {
+            // Always asked, because it also notes which packs are needed.
+            let is_restorable = graph.as_mut().is_none_or(|graph| graph.is_restorable(&checkpoint.tree));
+            if !founded || !is_restorable || !listing.has_manifest(session, checkpoint) {
                 retraction.checkpoints.push(checkpoint.clone());
             }
         }
