@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{futures::Notified, mpsc, oneshot},
+    sync::{Notify, futures::Notified, mpsc, oneshot},
     time::Instant,
 };
 use warm_pool::WarmPool;
@@ -114,6 +114,8 @@ pub(crate) type ActorHandles = tokio::sync::Mutex<HashMap<SessionRowId, ActorHan
 
 pub(crate) struct SandboxPool {
     pub(crate) keepers: ActorHandles,
+    /// Rings when an actor has gone, and its session can have another one.
+    pub(crate) actor_left: Notify,
     places: Arc<SandboxSlots>,
     pub(crate) warm: WarmPool,
     /// With less memory than this nobody new comes in.
@@ -162,6 +164,7 @@ impl SandboxPool {
         LazyLock::force(&BEGAN);
         SandboxPool {
             keepers: ActorHandles::default(),
+            actor_left: Notify::new(),
             places: SandboxSlots::new(most),
             warm: WarmPool::new(quotas),
             least_memory,

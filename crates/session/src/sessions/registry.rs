@@ -45,11 +45,15 @@ impl Sessions {
     /// Of a keeper that answers nothing any more.
     async fn ended_error(&self, no: SessionRowId, keeper: &ActorHandle) -> Error {
         // Why is noted before its place is free.
-        while keeper.inbox.is_closed()
-            && let Some(there) = self.rooms.pool.keepers.lock().await.get(&no)
-            && there.inbox.same_channel(&keeper.inbox)
-        {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        loop {
+            let left = self.rooms.pool.actor_left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            match self.rooms.pool.keepers.lock().await.get(&no) {
+                Some(there) if keeper.inbox.is_closed() && there.inbox.same_channel(&keeper.inbox) => {}
+                Some(_) | None => break,
+            }
+            left.await;
         }
         // It was purged, which a witness knew and the database did not.
         if self.rooms.store.tombstone(no).await.is_ok_and(|tombstone| tombstone.is_some()) {
@@ -64,13 +68,16 @@ impl Sessions {
     /// Whoever looks after the session, called in if nobody does.
     pub(super) async fn actor(&self, no: SessionRowId) -> Result<ActorHandle> {
         loop {
+            let left = self.rooms.pool.actor_left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
             match self.rooms.pool.keepers.lock().await.get(&no) {
                 Some(keeper) if !keeper.inbox.is_closed() => return Ok(keeper.clone()),
                 // It is on its way out, and two must never look after one session.
                 Some(_) => {}
                 None => break,
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            left.await;
         }
         let session = self.get(no).await?;
         let of = (session.workspace, session.tenant.clone());
@@ -134,6 +141,7 @@ impl Sessions {
             let kept = keeping.await.unwrap_or(Err(Error::Gone));
             full.store(kept.as_ref().err().is_some_and(Error::is_full), Ordering::Relaxed);
             sessions.rooms.pool.keepers.lock().await.remove(&no);
+            sessions.rooms.pool.actor_left.notify_waiters();
             if let Err(error) = kept {
                 tracing::error!(session = no.0, %error, "a session's keeper gave up; another one is called");
                 sessions.respawn(no).await;
