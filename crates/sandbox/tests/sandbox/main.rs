@@ -44,7 +44,7 @@ fn in_docker() -> Command {
 
 #[test]
 fn as_root_in_docker_lines_are_carried_too() {
-    again(in_docker(), &["carry::", "hold::"]);
+    again(in_docker(), &["delivery::", "hold::"]);
 }
 
 #[test]
