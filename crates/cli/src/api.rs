@@ -1,4 +1,5 @@
-//! The client's side of the API: which server, which key, and errors that say what to do next.
+//! HTTP client of the command line: it picks the server and the key, and turns refusals into errors that name the next
+//! step.
 
 use crate::{settings::ClientSettings, shell_messages};
 use ash_model::FailureKind;
@@ -8,19 +9,19 @@ use serde_json::Value;
 const ENDED: &str =
     "the session has ended; its last checkpoint stays, and `ash session fork ID` continues from it";
 const NO_SERVER: &str = "no server of yours is running here. Start one with `ash start`, or name another with --server or `ash link URL`";
-/// Seconds.
+/// In seconds.
 const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ApiClient {
     http: reqwest::Client,
-    /// Empty: there is none.
+    /// Empty if no server is configured and none runs here.
     pub(crate) url: String,
     key: Option<String>,
     settings: ClientSettings,
 }
 
-/// Why a command did not work; the exit code follows from the kind.
+/// Why a command failed. The exit code follows from the kind.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct CliError {
@@ -43,9 +44,9 @@ impl CliError {
         CliError::new(FailureKind::Gone, ENDED)
     }
 
-    /// What a server said, in the words of a shell.
+    /// Rewrites a server's error for the command line: it names commands and flags instead of routes.
     pub(crate) fn from_server(kind: FailureKind, code: &str, said: &str) -> CliError {
-        // Which status an answer has depends on what was asked; for people it is the same.
+        // The status of this refusal depends on the route. A user needs only one message for all of them.
         if code == "session_ended" || (code == "wrong_status" && said.contains("ended")) {
             return CliError::ended();
         }
@@ -64,12 +65,12 @@ impl CliError {
         }
     }
 
-    /// Something on this machine went wrong: a file, a terminal, a process.
+    /// A failure on this machine: of a file, a terminal or a process.
     pub(crate) fn from_io(what: &str) -> impl FnOnce(std::io::Error) -> CliError {
         move |error| CliError::new(FailureKind::Internal, format!("{what}: {error}"))
     }
 
-    /// As a shell sees it. 2 is also what a wrong command line gives.
+    /// 2 is also the exit code that clap uses for a wrong command line.
     pub(crate) fn exit_code(&self) -> u8 {
         match self.kind {
             FailureKind::Internal => 1,
@@ -99,7 +100,7 @@ impl ApiClient {
         }
     }
 
-    /// The same server, wherever it is by now.
+    /// The same server at its current address: a restarted local server may have another port.
     pub(crate) fn reconnected(&self) -> ApiClient {
         ApiClient::new(&self.settings)
     }
@@ -116,7 +117,7 @@ impl ApiClient {
         }
     }
 
-    /// Where every sandbox is at work we wait in line, and say so.
+    /// Waits in the queue while every sandbox is busy, and tells the user so.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         let again = request.try_clone();
         match (self.send_once(request).await?, again) {
@@ -181,7 +182,7 @@ impl ApiClient {
         self.json(self.request(Method::DELETE, path)).await
     }
 
-    /// The answer; in the place of a refusal the one sentence for ended sessions, if the session has ended.
+    /// Replaces a refusal with the message for ended sessions if the session has ended. Other answers pass unchanged.
     pub(crate) async fn unless_ended(&self, session: &str, answer: Result<Value>) -> Result<Value> {
         let Err(failure) = answer else { return answer };
         let may_be = matches!(failure.kind, FailureKind::Conflict | FailureKind::NotFound);
@@ -192,7 +193,7 @@ impl ApiClient {
         }
     }
 
-    /// The whole id of a session: as given, or the only one that begins so, as in git.
+    /// Resolves an id or a unique prefix of an id, as git does.
     pub(crate) async fn session_id(&self, given: &str) -> Result<String> {
         match self.get(&format!("/api/sessions/{}", percent_encode(given))).await {
             Ok(_) => return Ok(given.to_owned()),
@@ -224,7 +225,7 @@ impl ApiClient {
         Ok(sessions.iter().filter_map(|session| session["id"].as_str().map(str::to_owned)).collect())
     }
 
-    /// The shortest beginning of an id that names only this session, at least four characters long.
+    /// The shortest prefix that names only this session, with at least four characters.
     pub(crate) async fn short_id(&self, id: &str) -> String {
         if crate::terminal::is_custom_id(id) {
             return id.to_owned();
@@ -235,7 +236,7 @@ impl ApiClient {
         ends.map(|end| &id[..end]).find(|prefix| is_unique(prefix)).unwrap_or(id).to_owned()
     }
 
-    /// The session that was used last.
+    /// The most recently used session.
     pub(crate) async fn last_session(&self) -> Result<String> {
         let sessions = self.get("/api/sessions").await?;
         let sessions = sessions["sessions"].as_array().cloned().unwrap_or_default();
@@ -248,7 +249,7 @@ impl ApiClient {
     }
 }
 
-/// The innermost reason: the outer ones only repeat the address.
+/// Outer errors only repeat the address; the innermost one has the reason.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -257,7 +258,7 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// What a server said no with.
+/// A refusal from the server.
 struct ApiRefusal {
     code: String,
     failure: CliError,
@@ -288,7 +289,7 @@ fn kind(status: StatusCode) -> FailureKind {
     }
 }
 
-/// A name as a part of a URL's path.
+/// Escapes a name for use as a segment of a URL path.
 pub(crate) fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()

@@ -330,7 +330,7 @@ mod tests {
     use super::CliArgs;
     use clap::CommandFactory;
 
-    /// `docs/configuration.md`, made from the settings themselves.
+    /// The text of `docs/configuration.md`, generated from the clap definitions so that it matches the settings.
     fn page() -> String {
         let command = CliArgs::command();
         let serve = command.find_subcommand("serve").expect("serve");

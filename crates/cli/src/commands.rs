@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands, one module for each group.
 
 mod agents;
 mod artifacts;
@@ -27,7 +27,7 @@ use crate::{
     args::CliCommand,
 };
 
-/// Runs a client command; answers the exit code.
+/// Runs a client command and returns its exit code.
 pub(crate) async fn run(command: CliCommand) -> Result<u8> {
     match command {
         CliCommand::Chat(chat) => chat::run(chat).await,
@@ -78,12 +78,13 @@ fn done(result: Result<()>) -> Result<u8> {
     result.map(|()| 0)
 }
 
-/// `NAME=VALUE` as people write it.
+/// Parses `NAME=VALUE` arguments.
 fn parse_key_values(given: &[String]) -> Result<Vec<(String, String)>> {
     given.iter().map(|pair| split(pair).ok_or_else(|| not_a_pair(pair))).collect()
 }
 
-/// For a session's or an agent's environment: with a name alone the value is this shell's, and in no command line.
+/// Environment of a session or an agent. For a NAME alone the shell has the value, so that it appears in no command
+/// line.
 fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
     let one = |pair: &String| match (split(pair), std::env::var(pair)) {
         (Some(both), _) => Ok(both),

@@ -1,5 +1,5 @@
-//! THE HAND: the binary `ash`. `serve` is the server; the hidden commands are what it starts of itself; everything
-//! else is a client.
+//! The binary `ash`. `serve` is the server, hidden commands are helper processes that it starts, and everything else is
+//! a client.
 
 #[macro_use]
 mod terminal;
@@ -16,7 +16,7 @@ use std::{ffi::OsString, process::ExitCode};
 use terminal::{TerminalStyle, paint_err};
 
 fn main() -> ExitCode {
-    // Looked at before anything else: these run once per sandbox, must be quick, and must not have threads.
+    // Checked first: helper processes run once per sandbox, must start fast, and must not have threads.
     let mut args = std::env::args_os().skip(1);
     let inner: Option<fn(Vec<OsString>) -> i32> =
         match args.next().as_deref().and_then(|first| first.to_str()) {
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
     match command {
         args::CliCommand::Serve(serve) => commands::serve::run(*serve),
-        // Without the runtime that a client of a server needs: it must be as quick to start as git.
+        // Without the async runtime of a client: this command must start as fast as git.
         args::CliCommand::Snapshot { place, command } => {
             exit_code_of(commands::snapshot::run(&place, command))
         }
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `ash … | head` ends us quietly when it has read enough, as it does every other program.
+/// `ash … | head` ends the process by SIGPIPE when the reader closes the pipe, as for other programs.
 fn reset_sigpipe() {
     // SAFETY: SIG_DFL runs no code, and there is one thread.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -1,4 +1,4 @@
-//! Reading event streams, over dropped connections and restarts of the server: whoever follows a turn sees every
+//! Reads event streams across dropped connections and server restarts. A caller that follows a turn receives every
 //! frame of it once.
 
 use crate::api::{ApiClient, Result, percent_encode};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a server may be away before we give up on it.
+/// A longer outage ends the stream with an error.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -23,24 +23,25 @@ pub(crate) struct SessionStream {
     response: Option<Response>,
     buffer: Vec<u8>,
     last: String,
-    /// Of the stream of one message: only its turn's frames are wanted, also when it is read again from the log.
+    /// Set for the stream of one message: it delivers only frames of that turn, also when it reads them again from the
+    /// log.
     one_turn: bool,
     turn: Option<String>,
-    /// The last frame said why the stream ends.
+    /// The last frame gave the reason for the end of the stream.
     failed: bool,
     ended: bool,
 }
 
-/// What a reader gets.
+/// An item for the caller.
 pub(crate) enum SessionStreamItem {
     Frame(SessionStreamFrame),
-    /// The connection broke; we are trying to get it back.
+    /// The connection broke; the stream tries to reconnect.
     Reconnecting,
     Ended,
 }
 
 impl SessionStream {
-    /// Sends a message in the shape of the API, and follows its turn.
+    /// Sends a message in the format of the API, and follows its turn.
     pub(crate) async fn send(api: &ApiClient, session: &str, mut body: Value) -> Result<SessionStream> {
         body["includePartialMessages"] = json!(true);
         let request = api
@@ -60,7 +61,7 @@ impl SessionStream {
         SessionStream {
             api: api.clone(),
             session: session.to_owned(),
-            // Nothing will ever come.
+            // The server has nothing more to send.
             ended: response.status() == StatusCode::NO_CONTENT,
             response: Some(response),
             buffer: Vec::new(),
@@ -116,7 +117,7 @@ impl SessionStream {
         of_turn
     }
 
-    /// A turn's stream that ends without its `done` was cut off, unless it said why.
+    /// A turn's stream without its final `done` was cut off, unless its last frame gave a reason.
     fn on_disconnect(&mut self) -> SessionStreamItem {
         self.response = None;
         self.buffer.clear();

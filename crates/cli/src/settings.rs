@@ -1,4 +1,4 @@
-//! Which server the client talks to, from flags, environment, saved configuration and the local server, in this order.
+//! Selects the server, in this order: flags, environment, saved configuration, local server.
 
 use crate::api::{CliError, Result};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub(crate) struct ClientSettings {
     pub(crate) json: bool,
 }
 
-/// `~/.ash/config.json`: what `ash link` saves.
+/// `~/.ash/config.json`, which `ash link` writes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SavedClientConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,9 +57,9 @@ pub(crate) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from)
 }
 
-/// Where a local server keeps its data.
+/// The data directory of a local server.
 pub(crate) fn data_dir() -> Option<PathBuf> {
-    // Empty, as compose files leave it: the server takes that for unset too.
+    // Compose files leave variables empty; the server also treats that as unset.
     let named = std::env::var_os("ASH_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     named.or_else(|| home().map(|home| home.join(".ash")))
 }
@@ -95,19 +95,19 @@ impl SavedClientConfig {
     }
 }
 
-/// What a running local server says about itself.
+/// The note that a running local server writes about itself.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct RunningServer {
     pub(crate) pid: u32,
     pub(crate) url: String,
     pub(crate) version: String,
-    /// By flag. Empty: it is an older server, which does not say.
+    /// Values by flag. Empty: the server is older than this field.
     #[serde(default)]
     pub(crate) settings: BTreeMap<String, String>,
-    /// Where model calls go, if it has a key for them.
+    /// The model service, if the server has a key for it.
     #[serde(default)]
     pub(crate) models: Option<String>,
-    /// Claude Code's program.
+    /// Path of Claude Code's program.
     #[serde(default)]
     pub(crate) claude: Option<PathBuf>,
 }
@@ -115,23 +115,23 @@ pub(crate) struct RunningServer {
 pub(crate) fn running_server() -> Option<RunningServer> {
     let info = fs::read(data_dir()?.join("server.json")).ok()?;
     let running: RunningServer = serde_json::from_slice(&info).ok()?;
-    // A server that was killed leaves its note behind, but not its lock.
+    // A killed server leaves its note behind, but not its lock.
     is_locked(&data_dir()?).then_some(running)
 }
 
-/// Whether some server holds the data directory.
+/// Whether a server holds the data directory.
 pub(crate) fn is_locked(data: &Path) -> bool {
     let lock = fs::File::open(data.join("ash.lock")).map(|file| file.try_lock_shared());
     matches!(lock, Ok(Err(fs::TryLockError::WouldBlock)))
 }
 
 impl ClientSettings {
-    /// Of the server at this address, without a key: whatever listens there may be somebody else's.
+    /// For the server at this address, without a key: the listener may belong to another user.
     pub(crate) fn without_key(url: String) -> ClientSettings {
         ClientSettings { server: Some(url), refused_key: None, key: None, lock: None, json: false }
     }
 
-    /// None: no server is named, and none runs here. Whatever listens on the usual port may be another user's.
+    /// `None`: no server is configured, and none runs here. A listener on the default port may belong to another user.
     pub(crate) fn server_url(&self) -> Option<String> {
         let url = self
             .server
@@ -141,7 +141,7 @@ impl ClientSettings {
         url.map(|url| url.trim_end_matches('/').to_owned())
     }
 
-    /// The key file of the local server is only for the local server.
+    /// The key file of the local server is sent only to the local server.
     pub(crate) fn api_key(&self) -> Option<String> {
         let saved = SavedClientConfig::load();
         let local = || {

@@ -1,6 +1,6 @@
-//! What a server says, in the words of a shell: commands and flags in the place of routes, headers and parameters.
+//! Rewrites server messages for the command line: commands and flags instead of routes, headers and parameters.
 
-/// `*` is any word; it stands for the same one in what is said instead.
+/// `*` matches any word, which the replacement repeats.
 const PHRASES: [(&str, &str); 18] = [
     ("send its token as `X-Ash-Lock`", "give its token with --lock or ASH_LOCK"),
     (
@@ -14,7 +14,7 @@ const PHRASES: [(&str, &str); 18] = [
     ),
     ("POST …/lock {\"takeover\": true}", "`ash session lock ID --takeover`"),
     ("POST …/lock", "`ash session lock ID`"),
-    // The client has waited before it says this.
+    // The client has already waited when it prints this.
     ("wait in line with the header `Prefer: wait=60`, ", ""),
     ("PATCH …/config or POST …/resume {\"*\": …}", "`ash session config ID -o *=…`"),
     (
@@ -32,7 +32,7 @@ const PHRASES: [(&str, &str); 18] = [
     ("updatedInput, answers and updatedPermissions go", "--answer and --always go"),
 ];
 
-/// Parameters of the API that are flags here, at the beginning of what is said of them.
+/// Parameters of the API that are flags here. Matched at the beginning of a message.
 const PARAMETERS: [(&str, &str); 9] = [
     ("olderThan", "--older-than"),
     ("newerThan", "--newer-than"),
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Of the sentences that a server may answer with, as they are written in its sources.
+    /// Checks every sentence in the sources of the server that may become an answer.
     #[test]
     fn no_sentence_of_the_server_names_routes_or_headers_in_a_shell() {
         let mut seen = 0;
@@ -115,7 +115,7 @@ mod tests {
 
     const NAMES: [&str; 9] =
         ["X-Ash", "Prefer:", "Authorization", "the header", "POST ", "PATCH ", "DELETE ", "GET ", "PUT "];
-    /// Of requests that this client never makes.
+    /// Sentences about requests that this client never makes.
     const OF_OTHERS: [&str; 4] =
         ["Idempotency-Key", "Prefer: wait= takes", "DELETE FROM", "POST /api/sessions/{id}/"];
 
@@ -128,7 +128,7 @@ mod tests {
             } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
                 let text = fs::read_to_string(&path).expect("a source");
                 let code = text.split("#[cfg(test)]").next().unwrap_or_default().lines();
-                // What is logged or documented no client is told.
+                // Log lines and documentation never reach a client.
                 let code = code.filter(|line| {
                     !["//", "#[arg", "tracing"].iter().any(|word| line.trim_start().starts_with(word))
                 });
@@ -142,7 +142,7 @@ mod tests {
         text.split_whitespace().count() > 3 && !OF_OTHERS.iter().any(|other| text.contains(other))
     }
 
-    /// The strings of one line of a source.
+    /// The string literals in one line of source.
     fn literals(line: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut rest = line;
@@ -161,7 +161,7 @@ mod tests {
                     }
                 }
             }
-            // As `format!` writes them.
+            // As `format!` prints them.
             found.push(
                 text.replace("{{", "{").replace("}}", "}").replace("{id}", "ID").replace("{name}", "NAME"),
             );

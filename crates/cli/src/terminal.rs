@@ -1,4 +1,4 @@
-//! What people see: the one printer, colours where there is a terminal, tables, times as one says them.
+//! Terminal output: the only printer, colours, tables, and relative times.
 
 use serde_json::Value;
 use std::{
@@ -10,8 +10,7 @@ use std::{
 };
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-// Everything that this program prints goes through the printer below: these take the place of std's macros in the whole
-// crate, so that no command can forget it.
+// These replace std's macros in the whole crate, so that every command prints through the printer below.
 macro_rules! println {
     () => { println!("") };
     ($($words:tt)*) => { $crate::terminal::print(&mut std::io::stdout().lock(), format_args!($($words)*), "\n") };
@@ -27,16 +26,16 @@ macro_rules! eprint {
     ($($words:tt)*) => { $crate::terminal::print(&mut std::io::stderr().lock(), format_args!($($words)*), "") };
 }
 
-/// The printer. Escape sequences and bidi controls are removed here, so that nothing an agent, a model or a file is named
-/// moves the cursor or turns a line around. Our own colours carry a mark that nothing else can know.
+/// The printer. It removes escape sequences and bidi controls, so that no name from an agent, a model or a file moves
+/// the cursor or reverses a line. Our own colours carry a secret mark.
 pub(crate) fn print(to: &mut dyn Write, words: fmt::Arguments<'_>, end: &str) {
-    // A reader that is gone ends us by its signal; a full disk is nothing that a message could be printed about.
+    // SIGPIPE ends us if the reader has gone. A full disk leaves no way to print an error.
     to.write_all((strip_control_sequences(&words.to_string()) + end).as_bytes())
         .and_then(|()| to.flush())
         .ok();
 }
 
-/// Bytes of a file or a command: as they are for a program, cleaned for a person.
+/// Prints bytes of a file or a command: unchanged for a program, cleaned for a terminal.
 pub(crate) fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     if stdout.is_terminal() {
@@ -47,7 +46,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Nobody outside of this process knows it: only our own colours pass the printer.
+/// Unknown outside of this process, so that only our own colours pass the printer.
 fn own_colour_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| format!("{:016x};", RandomState::new().build_hasher().finish()))
@@ -89,13 +88,13 @@ fn own_colour(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix(']')?.strip_prefix(own_colour_mark())?.split_once('\x07')
 }
 
-/// What follows the escape sequence whose first character was just read.
+/// The rest of the text after an escape sequence whose first character was just read.
 fn after_sequence(text: &str) -> &str {
     match text.chars().next() {
         Some('[') => after_parameters(&text[1..]),
         Some(']' | 'P' | 'X' | '^' | '_') => {
             let end = text.find(['\x07', '\u{9c}', '\x1b']);
-            // One that does not end must not swallow what comes after it.
+            // An unterminated sequence must not hide the text after it.
             let Some(end) = end else { return &text[1..] };
             let rest = &text[end..];
             rest.strip_prefix("\x1b\\").unwrap_or_else(|| rest.trim_start_matches(['\x07', '\u{9c}']))
@@ -170,20 +169,20 @@ pub(crate) fn status(status: &str) -> String {
     paint(colour, status)
 }
 
-/// Data: what the printer would remove is escaped, so that a program reads what the server said.
+/// JSON output: it escapes what the printer would remove, so that a program reads the exact value.
 pub(crate) fn json(value: &Value) {
     println!("{}", escaped(&serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
-/// The same JSON, without a character that the printer removes. Outside of strings there is none of them.
+/// The same JSON, with every character escaped that the printer removes. Such characters occur only in strings.
 pub(crate) fn escaped(json: &str) -> String {
     let hidden = |c: char| is_bidi(c) || (c.is_control() && !matches!(c, '\n' | '\t'));
     json.chars().map(|c| if hidden(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
-/// Columns with free text, whose beginning is enough. Ids, names and numbers are never cut.
+/// Columns with free text, which may be truncated. Ids, names and numbers never are.
 const MAY_BE_CUT: [&str; 3] = ["TITLE", "MESSAGE", "LABEL"];
-/// A column is not made narrower than this.
+/// Minimum width of a truncated column.
 const MIN_COLUMN_WIDTH: usize = 8;
 const GAP: usize = 2;
 
@@ -198,7 +197,7 @@ impl TextTable {
     }
 
     pub(crate) fn row(&mut self, cells: Vec<(String, Option<TerminalStyle>)>) {
-        // Cleaned before it is measured; one row is one line.
+        // Cleaned before the width is measured; each row is one line.
         let cells = cells
             .into_iter()
             .map(|(text, paint)| (strip_control_sequences(&text).replace(['\n', '\t'], " "), paint));
@@ -209,7 +208,7 @@ impl TextTable {
         self.lines(terminal_width()).iter().for_each(|line| println!("{line}"));
     }
 
-    /// `room`: how wide a line may be, if that matters.
+    /// `room`: maximum width of a line; `None`: unlimited.
     fn lines(&self, room: Option<usize>) -> Vec<String> {
         let width = |column: usize| self.widest(column).max(self.head[column].len());
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
@@ -247,7 +246,7 @@ impl TextTable {
         std::iter::once(head).chain(rows).collect()
     }
 
-    /// Makes the first column narrow: what is longer gets a line of its own. False: there is no room all the same.
+    /// Narrows the first column: longer entries get a line of their own. False: the table still does not fit.
     fn hang(&self, widths: &mut [usize], room: usize) -> bool {
         let cells = self.rows.iter().filter_map(|row| row.first()).map(|(text, _)| text.width());
         let short = cells.filter(|width| *width <= room / 3);
@@ -255,7 +254,7 @@ impl TextTable {
         self.narrow(widths, room)
     }
 
-    /// Where there are too many columns: a block of lines for each row.
+    /// Layout for too many columns: a block of lines for each row.
     fn records(&self, room: usize) -> Vec<String> {
         let names = self.head.iter().map(|name| name.len()).max().unwrap_or(0);
         let block = |row: &Vec<(String, Option<TerminalStyle>)>| -> Vec<String> {
@@ -276,7 +275,7 @@ impl TextTable {
         blocks.join(&String::new())
     }
 
-    /// The widest column that may be cut gives way, until all of them fit. False: they cannot.
+    /// Narrows the widest column that may be truncated, until the row fits. False: it cannot fit.
     fn narrow(&self, widths: &mut [usize], room: usize) -> bool {
         loop {
             let all = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
@@ -296,7 +295,7 @@ impl TextTable {
     }
 }
 
-/// A text as lines that begin at this column of the terminal, broken between words. One line where there is no terminal.
+/// Wraps a text between words, as lines that begin at this column of the terminal. One line without a terminal.
 pub(crate) fn wrapped(text: &str, column: usize) -> Vec<String> {
     wrapped_to(text, terminal_width().map(|width| width.saturating_sub(column).max(20)))
 }
@@ -324,7 +323,7 @@ fn cell(text: &str, colour: Option<TerminalStyle>, width: usize) -> String {
     format!("{text}{padding}")
 }
 
-/// At most so many columns of a terminal, in which some characters take two.
+/// Truncates to this many terminal columns; some characters take two.
 fn truncate_to_width(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -339,7 +338,7 @@ fn truncate_to_width(text: &str, width: usize) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// None: what is printed is not for a terminal.
+/// `None`: the output is not a terminal.
 fn terminal_width() -> Option<usize> {
     // SAFETY: the call writes one winsize, which may be all zeros, into the one that it is given.
     let (done, size) = unsafe {
@@ -349,7 +348,7 @@ fn terminal_width() -> Option<usize> {
     (done == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// An id that somebody chose is shown whole; of one that we made the beginning is enough.
+/// A chosen id is shown in full; of a generated one the beginning is enough.
 pub(crate) fn is_custom_id(id: &str) -> bool {
     let is_ours = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
@@ -400,7 +399,7 @@ pub(crate) fn plural(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A spinner on stderr while something takes its time; nothing where there is no terminal.
+/// A spinner on stderr; nothing without a terminal.
 pub(crate) fn spinner(message: &str) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
@@ -416,14 +415,14 @@ fn spinner_style() -> indicatif::ProgressStyle {
     style.unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()).tick_strings(&TICKS)
 }
 
-/// A bar for `bytes` of work.
+/// A progress bar for `bytes` of work.
 pub(crate) fn bar(message: &str, bytes: u64) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
     }
     let bar = indicatif::ProgressBar::new(bytes).with_message(strip_control_sequences(message));
     bar.set_style(bar_style());
-    // Drawn at once and alive, also while nothing can be counted.
+    // The tick draws the bar at once, and moves it while there is nothing to count.
     bar.enable_steady_tick(TICK);
     bar
 }
@@ -435,7 +434,7 @@ fn bar_style() -> indicatif::ProgressStyle {
     style.tick_strings(&TICKS).with_key("left", time_left)
 }
 
-/// Shows how far it has come to bring files back: what is fetched as a bar, what is written as a number.
+/// Shows the progress of a restore: fetched bytes as a bar, written files as a number.
 pub(crate) fn show_restore_progress(bar: &indicatif::ProgressBar, told: &serde_json::Value) {
     let number = |name: &str| told[name].as_u64().unwrap_or(0);
     if told["phase"] == "fetching" {
@@ -455,7 +454,7 @@ pub(crate) fn show_restore_progress(bar: &indicatif::ProgressBar, told: &serde_j
     }
 }
 
-/// Nothing, as long as nothing is known.
+/// Empty while the rate is unknown.
 fn time_left(state: &indicatif::ProgressState, to: &mut dyn std::fmt::Write) {
     if state.pos() > 0 && state.len().is_some_and(|len| state.pos() < len) {
         write!(to, "{:#} left", indicatif::HumanDuration(state.eta())).ok();
@@ -540,7 +539,7 @@ mod tests {
         assert!(lines.iter().all(|line| line.width() <= 70), "{lines:#?}");
         assert!(lines[1].starts_with(long) && lines[1].ends_with('…'), "{lines:#?}");
         assert!(lines[2].ends_with('…'), "{lines:#?}");
-        // Where the reader is a program nothing is cut.
+        // Output for a program is never truncated.
         assert!(table.lines(None)[1].ends_with(&text));
     }
 

@@ -1,4 +1,5 @@
-//! A bucket: bytes under keys. Objects are written once and never changed.
+//! The bucket that the other crates use: bytes under keys. Objects are written once and never changed, so callers need
+//! only a few operations, and every error comes back as a [`BucketError`].
 
 use crate::{
     bucket_error::{self, BucketError, BucketErrorCode},
@@ -27,13 +28,13 @@ use std::{
     },
 };
 
-/// Up to here a file is one request, and the first to write it wins.
+/// A file up to this size is sent in one conditional request, so the first writer wins.
 const MAX_SINGLE_PUT: u64 = 16 << 20;
-/// Parts under way at once, each in memory.
+/// Parts that are uploaded at the same time. Each one is held in memory.
 const PARTS_AT_ONCE: usize = 4;
 const MAX_PARTS: u64 = 10_000;
 
-/// The key that [`Bucket::check`] writes, and what it holds.
+/// The key that [`Bucket::check`] writes, and its content.
 const MARKER: &str = "ash-bucket";
 const MARKER_CONTENT: &[u8] = b"ash bucket 1\n";
 
@@ -48,7 +49,7 @@ pub struct Bucket {
     shelf: CountingObjectStore,
 }
 
-/// Only its name: what is beneath knows secrets.
+/// Prints only the name: the stores underneath hold secrets.
 impl std::fmt::Debug for Bucket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Bucket({})", self.name)
@@ -61,11 +62,12 @@ impl std::fmt::Display for Bucket {
     }
 }
 
-/// Whether a write made an object.
+/// Whether a write created the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutOutcome {
     Created,
-    /// One was there before. It may be an earlier try of ours: see [`Retried`].
+    /// The object existed before. An earlier attempt of this server may have created it: see
+    /// [`RetryingObjectStore`](crate::RetryingObjectStore).
     AlreadyExists,
 }
 
@@ -77,20 +79,20 @@ pub struct BucketObject {
 }
 
 impl Bucket {
-    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///directory`. Nobody is asked
-    /// anything yet: see [`Bucket::check`].
+    /// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///directory`. Sends no
+    /// request yet: see [`Bucket::check`].
     pub fn open(url: &str, env: &BTreeMap<String, String>) -> Result<Bucket, BucketError> {
         let (shelf, prefix) = crate::open::open_backend(url, env)?;
         Ok(Bucket { name: url.trim_end_matches('/').to_owned(), prefix, ..Bucket::with_backend(shelf) })
     }
 
-    /// On a store that somebody else made.
+    /// A bucket on a store that the caller built.
     pub fn with_backend(store: Arc<dyn ObjectBackend>) -> Bucket {
         let name = store.to_string();
         Bucket::built(name, Path::default(), store, RequestLimits::default(), RetryPolicy::default())
     }
 
-    /// On the same store, which now fails as it is told.
+    /// The same bucket on a store that fails at the given rates.
     #[must_use]
     pub fn with_faults(self, faults: FaultRates) -> Bucket {
         let faulty = FaultyObjectStore::new(self.bare, faults);
@@ -120,18 +122,18 @@ impl Bucket {
         Bucket { name, prefix, limits, patience, bare, retried, shelf }
     }
 
-    /// What was asked of it so far.
+    /// The requests to this bucket so far.
     pub fn traffic(&self) -> BucketTraffic {
         BucketTraffic { retries: self.retried.retries(), ..self.shelf.tally() }
     }
 
-    /// The first to write a key wins.
+    /// Writes an object unless the key exists: the first writer wins.
     pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, BucketError> {
         let path = self.path(key)?;
         match self.shelf.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
             Ok(_) => Ok(PutOutcome::Created),
             Err(e) if bucket_error::is_there(&e) => Ok(PutOutcome::AlreadyExists),
-            // Others were writing it all the while.
+            // Every attempt met a conflict (409) with other writers, so check whether one of them succeeded.
             Err(e @ Error::AlreadyExists { .. }) => match self.head(key).await? {
                 Some(_) => Ok(PutOutcome::AlreadyExists),
                 None => Err(self.trouble(&e)),
@@ -140,9 +142,9 @@ impl Bucket {
         }
     }
 
-    /// For files that are named by their content, of any size: no more than a few parts are in memory at once, and
-    /// `progress` is told how many bytes have arrived. Of two who write the same large file both may be told that it
-    /// is new.
+    /// Writes a file of any size whose key is derived from its content. At most a few parts are in memory at once, and
+    /// `progress` gets the number of bytes that have arrived. If two callers write the same large file, both may get
+    /// `Created`.
     pub async fn put_file(
         &self,
         key: &str,
@@ -164,7 +166,7 @@ impl Bucket {
         Ok(written)
     }
 
-    /// As [`Bucket::put_new`], whatever was there.
+    /// Like [`Bucket::put_new`], but overwrites an existing object.
     pub async fn replace(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
         let path = self.path(key)?;
         let put = self.shelf.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
@@ -172,7 +174,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// As [`Bucket::put_file`], whatever was there.
+    /// Like [`Bucket::put_file`], but overwrites an existing object.
     pub async fn replace_file(&self, key: &str, file: &std::path::Path) -> Result<(), BucketError> {
         let (file, length) = open_file(file).await?;
         if length > MAX_SINGLE_PUT {
@@ -211,7 +213,8 @@ impl Bucket {
             Err(e) => Err(e),
         };
         let Err(trouble) = completed else { return Ok(()) };
-        // What was sent costs money until it is given up. If that fails too, the first reason is the better one.
+        // Uploaded parts cost money until the upload is aborted. If the abort fails too, return the first error: it
+        // explains more.
         if let Err(e) = self.shelf.abort_multipart(&path, &id).await {
             tracing::warn!(bucket = %self.name, key, error = %self.trouble(&e), "an upload was not given up");
         }
@@ -240,7 +243,7 @@ impl Bucket {
                 Ok(part)
             }
         });
-        // In order, as the end needs them.
+        // In order, because completing the upload needs the parts in order.
         futures::stream::iter(parts).buffered(PARTS_AT_ONCE).try_collect().await
     }
 
@@ -254,7 +257,7 @@ impl Bucket {
         Err(BucketError::new(BucketErrorCode::Damaged, sentence))
     }
 
-    /// All of an object, in memory: what may be large is read by ranges.
+    /// Reads a whole object into memory. Read large objects by ranges instead.
     pub async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
         let path = self.path(key)?;
         let got = async { self.shelf.get(&path).await?.bytes().await };
@@ -266,7 +269,7 @@ impl Bucket {
         Ok(found.pop().expect("one range was asked for"))
     }
 
-    /// At once, and those that are near each other as one.
+    /// Reads the ranges at the same time, and joins ranges that are close to each other into one request.
     pub async fn get_ranges(&self, key: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, BucketError> {
         let path = self.path(key)?;
         let wanted: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
@@ -288,7 +291,7 @@ impl Bucket {
         parts.collect()
     }
 
-    /// Up to `most` of the first bytes of an object, and how long it is, if it is there.
+    /// Reads up to `most` bytes from the start of an object, and its length. `None`: there is no such object.
     pub async fn read_prefix(&self, key: &str, most: u64) -> Result<Option<(u64, Bytes)>, BucketError> {
         let path = self.path(key)?;
         let options = GetOptions { range: Some((0..most).into()), ..GetOptions::default() };
@@ -299,13 +302,13 @@ impl Bucket {
         match got.await.map_err(|e| self.trouble_with(key, &e)) {
             Ok(got) => Ok(Some(got)),
             Err(BucketError { code: BucketErrorCode::Missing, .. }) => Ok(None),
-            // Of what is empty there is no first byte.
+            // An empty object has no first byte: the range is refused.
             Err(BucketError { code: BucketErrorCode::Damaged, .. }) => Ok(Some((0, Bytes::new()))),
             Err(trouble) => Err(trouble),
         }
     }
 
-    /// How long it is, if it is there.
+    /// The length of an object. `None`: there is no such object.
     pub async fn head(&self, key: &str) -> Result<Option<u64>, BucketError> {
         let path = self.path(key)?;
         match self.shelf.get_opts(&path, GetOptions { head: true, ..GetOptions::default() }).await {
@@ -317,7 +320,7 @@ impl Bucket {
         }
     }
 
-    /// All objects beneath a prefix, which is whole names between slashes, or nothing. In order of their keys.
+    /// Lists all objects under a prefix, in key order. The prefix consists of whole path segments, or is empty.
     pub fn list(&self, prefix: &str) -> BoxStream<'static, Result<BucketObject, BucketError>> {
         let bucket = self.clone();
         match self.beneath(prefix) {
@@ -332,7 +335,7 @@ impl Bucket {
         Ok(BucketObject { key: below.unwrap_or(location).into(), size })
     }
 
-    /// The names of what looks like directories right beneath a prefix.
+    /// The names of the directories directly under a prefix.
     pub async fn list_dirs(&self, prefix: &str) -> Result<Vec<String>, BucketError> {
         let path = self.beneath(prefix)?;
         let listing = self.shelf.list_with_delimiter(Some(&path)).await.map_err(|e| self.trouble(&e))?;
@@ -340,14 +343,14 @@ impl Bucket {
         Ok(names.collect())
     }
 
-    /// What is gone already is fine.
+    /// Deletes objects. A missing object is not an error.
     pub async fn delete(&self, keys: &[String]) -> Result<(), BucketError> {
         let paths: Vec<Path> = keys.iter().map(|key| self.path(key)).collect::<Result<_, _>>()?;
         let paths = futures::stream::iter(paths.into_iter().map(Ok)).boxed();
         self.shelf.delete_stream(paths).try_for_each(async |_| Ok(())).await.map_err(|e| self.trouble(&e))
     }
 
-    /// The fewest requests that show whether it can be listed, written and read.
+    /// Checks with as few requests as possible that the bucket can be listed, written and read.
     pub async fn check(&self) -> Result<(), BucketError> {
         let hasty = self.clone().with_retry_policy(RetryPolicy::SHORT);
         hasty.list("").try_next().await?;

@@ -1,16 +1,16 @@
-//! What is wrong with a bucket, in one sentence that says what to do about it.
+//! Turns the errors of all object stores into one sentence that says what is wrong and what to do about it.
 
 use object_store::client::{HttpError, HttpErrorKind};
 use std::{error::Error, io};
 
-/// Why something did not work.
+/// Why a request to a bucket failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct BucketError {
     pub code: BucketErrorCode,
-    /// For a person: what is wrong, and the remedy. Has no secrets in it.
+    /// For a person: what is wrong, and the remedy. Contains no secrets.
     pub message: String,
-    /// It may go away by itself.
+    /// The error may go away without a change.
     pub is_transient: bool,
 }
 
@@ -26,21 +26,21 @@ pub enum BucketErrorCode {
     Unreachable,
     NoCredentials,
     Throttled,
-    /// The URL, a variable or a key that nobody could use.
+    /// The URL, a variable or a key is invalid.
     Settings,
     /// There is no object under this key.
     Missing,
-    /// What is under this key is not what was put there.
+    /// The object under this key is not what was written there.
     Damaged,
-    /// Another server may be writing here, and we do not know yet whether it is alive.
+    /// Another server may be writing to this bucket, and it is not known yet whether that server is alive.
     Claimed,
-    /// Another server has taken over what was ours.
+    /// Another server has taken the bucket over from this one.
     Taken,
     Other,
 }
 
 impl BucketErrorCode {
-    /// Stable: for answers, metrics and scripts.
+    /// Stable: used in responses, metrics and scripts.
     pub fn as_str(self) -> &'static str {
         match self {
             BucketErrorCode::BucketMissing => "bucket_missing",
@@ -63,7 +63,7 @@ impl BucketErrorCode {
     }
 }
 
-/// Failures that are noticed on our side of the connection.
+/// Failures that this side of the connection notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TransportFailure {
     #[error("no answer in time")]
@@ -103,7 +103,7 @@ impl BucketError {
         )
     }
 
-    /// `place` is the bucket as a person names it.
+    /// `place` is the bucket's name as a person writes it.
     pub(crate) fn of(error: &object_store::Error, place: &str) -> BucketError {
         let ErrorDiagnosis { code, passing, detail } = diagnose(error);
         let sentence = match code {
@@ -145,7 +145,7 @@ impl BucketError {
             BucketErrorCode::Damaged => {
                 format!("An object in {place} is not what was put there ({detail}): look for a copy.")
             }
-            // No store says these two.
+            // No object store returns these two.
             BucketErrorCode::Claimed | BucketErrorCode::Taken => {
                 format!("{place} belongs to another server ({detail}): stop one of the two.")
             }
@@ -157,7 +157,7 @@ impl BucketError {
     }
 }
 
-/// True if the same request may well succeed when it is made again.
+/// Whether the same request may succeed when it is repeated.
 pub(crate) fn passing(error: &object_store::Error) -> bool {
     diagnose(error).passing
 }
@@ -166,8 +166,8 @@ pub(crate) fn code(error: &object_store::Error) -> BucketErrorCode {
     diagnose(error).code
 }
 
-/// What is under this key is there for sure. Of conflicts (409) only Azure's says so: S3's means that another
-/// write is under way, which may yet fail.
+/// Whether an object certainly exists under this key. Of the conflict answers (409) only Azure's says so: S3's means
+/// that another write is in progress, which may still fail.
 pub(crate) fn is_there(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::AlreadyExists { .. }) && !is_conflict(error)
 }
@@ -220,7 +220,7 @@ fn diagnose(error: &object_store::Error) -> ErrorDiagnosis {
     }
     let cause = chain(error).last().map(ToString::to_string).unwrap_or_default();
     match error {
-        // What a directory says where others answer 416.
+        // A directory store reports this where the others answer 416.
         _ if cause.starts_with("Wanted range starting at") => found(BucketErrorCode::Damaged, false, cause),
         object_store::Error::NotFound { path, .. } => found(BucketErrorCode::Missing, false, path.clone()),
         object_store::Error::InvalidPath { .. } => found(BucketErrorCode::Settings, false, cause),
@@ -232,15 +232,15 @@ fn chain<'e>(error: &'e object_store::Error) -> impl Iterator<Item = &'e (dyn Er
     std::iter::successors(Some(error as &(dyn Error + 'static)), |error| (*error).source())
 }
 
-/// What a store answered instead of what it was asked for. object_store keeps that in a type that nobody else can
-/// name, so it is read from its words; `tests/cloud/trouble.rs` notices when they change.
+/// The answer of a store that refused a request. object_store keeps it in a private type, so it is parsed from the
+/// error text; `tests/cloud/trouble.rs` notices when the text changes.
 #[derive(Debug, Default)]
 struct ServiceErrorResponse {
     status: u16,
     code: String,
     message: String,
     region: Option<String>,
-    /// Azure says only here which part of the credentials it did not like.
+    /// Azure names the rejected part of the credentials only in this field.
     detail: String,
 }
 
@@ -260,7 +260,7 @@ impl ServiceErrorResponse {
             if text.starts_with("Received redirect without LOCATION") {
                 return Some(ServiceErrorResponse { status: 301, ..ServiceErrorResponse::default() });
             }
-            // One of many keys that were to be deleted.
+            // The answer for one key of a delete request with many keys.
             let (_, failed) = text.split_once("DeleteObjects request failed for key ")?;
             let (_, code) = failed.rsplit_once("(code: ")?;
             Some(ServiceErrorResponse {
@@ -270,7 +270,7 @@ impl ServiceErrorResponse {
         })
     }
 
-    /// Only some elements: the whole may repeat what was sent, tokens too.
+    /// Reads only some elements: the whole body may repeat what the client sent, including tokens.
     fn read(body: &str) -> ServiceErrorResponse {
         let element = |name: &str| {
             let (_, rest) = body.split_once(&format!("<{name}>"))?;
@@ -307,7 +307,7 @@ impl ServiceErrorResponse {
             | "AuthenticationFailed"
             | "InvalidAuthenticationInfo"
             | "NoAuthenticationInformation" => (BucketErrorCode::WrongKey, false),
-            // Azurite's word for it.
+            // The code that Azurite uses.
             "AuthorizationFailure" if said("failed to authenticate") => (BucketErrorCode::WrongKey, false),
             "InsufficientStorage" | "QuotaExceeded" | "XMinioStorageFull" => {
                 (BucketErrorCode::NoSpace, false)

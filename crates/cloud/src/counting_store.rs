@@ -1,4 +1,4 @@
-//! Counts what is asked of a store, for metrics. Around everything else, so a request that was tried again is one.
+//! Counts requests to a store for metrics. This is the outermost wrapper, so a request and its retries count as one.
 
 use crate::object_backend::{ObjectBackend, ObjectResponseHead, named};
 use async_trait::async_trait;
@@ -34,18 +34,18 @@ struct TrafficCounters {
     down: AtomicU64,
 }
 
-/// What was asked so far: requests by operation, and bytes that arrived at the other side.
+/// Requests by operation, and the bytes that arrived at the other side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BucketTraffic {
     pub put: u64,
-    /// Parts of large files, and what begins and ends them.
+    /// Parts of large files, including the requests that start and complete the upload.
     pub part: u64,
     pub get: u64,
     pub head: u64,
     pub list: u64,
-    /// By key.
+    /// Counted per key.
     pub delete: u64,
-    /// Requests that were made again.
+    /// Requests that were retried.
     pub retries: u64,
     pub bytes_up: u64,
     pub bytes_down: u64,
@@ -74,7 +74,7 @@ impl CountingObjectStore {
         CountingObjectStore { inner, counts: Arc::default() }
     }
 
-    /// Without `again`, of which this wrapper knows nothing.
+    /// The counts without `retries`, which this wrapper cannot see.
     pub fn tally(&self) -> BucketTraffic {
         let counts = &self.counts;
         BucketTraffic {

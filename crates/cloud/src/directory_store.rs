@@ -1,5 +1,5 @@
-//! A directory as a bucket: object_store's, made to survive power loss, listed in order as the others are, and with
-//! numbered parts, which it does not have.
+//! A directory as a bucket. It wraps object_store's local file system to add durability, listings in key order like
+//! those of the other stores, and numbered parts.
 
 use crate::object_backend::{PART, named};
 use async_trait::async_trait;
@@ -27,15 +27,15 @@ pub(crate) struct DirectoryObjectStore {
 named!(DirectoryObjectStore);
 
 impl DirectoryObjectStore {
-    /// The directory must be there.
+    /// Fails if the directory does not exist.
     pub(crate) fn new(root: PathBuf) -> Result<DirectoryObjectStore> {
         let inner = LocalFileSystem::new_with_prefix(&root)?.with_fsync(true);
-        // As its own paths are, or none of them would be beneath it.
+        // Spelled like the paths that the inner store returns; otherwise none of them would start with the root.
         let root = inner.path_to_filesystem(&Path::from("x"))?.parent().map(PathBuf::from).unwrap_or(root);
         Ok(DirectoryObjectStore { inner: Arc::new(inner), root })
     }
 
-    /// Where the parts are put together. Listings leave such names out.
+    /// The file in which parts are assembled. Listings skip such names.
     fn staging(&self, path: &Path, id: &str) -> Result<PathBuf> {
         let mut name = self.inner.path_to_filesystem(path)?.into_os_string();
         name.push(format!("#{id}"));
@@ -72,7 +72,7 @@ impl ObjectStore for DirectoryObjectStore {
         self.inner.delete_stream(locations)
     }
 
-    /// In order, so that a listing that broke off can go on after the last key.
+    /// Sorted, so that an interrupted listing can continue after the last key.
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let listing = self.inner.list(prefix);
         let sorted = async move {
@@ -114,7 +114,7 @@ impl MultipartStore for DirectoryObjectStore {
         unreachable!("there are more numbers than files")
     }
 
-    /// All parts but the last are `PART` long: that is where the next one begins.
+    /// All parts but the last are `PART` bytes long, so the number gives the offset.
     async fn put_part(
         &self,
         path: &Path,
@@ -142,7 +142,7 @@ impl MultipartStore for DirectoryObjectStore {
         blocking(move || {
             File::open(&staging)?.sync_all()?;
             fs::rename(&staging, &place)?;
-            // The directories may be new, too.
+            // The directories may be new, so sync them too.
             for directory in place.ancestors().skip(1).take_while(|directory| directory.starts_with(&root)) {
                 File::open(directory)?.sync_all()?;
             }

@@ -1,5 +1,5 @@
-//! A store that fails, for tests and for whoever wants to see what then happens. What goes wrong depends on the seed, the
-//! operation, the key and how often that was asked, and on nothing else: not on who came first.
+//! A store that injects faults, for tests and for experiments with a running server. A fault depends only on the seed,
+//! the operation, the key and how often it was requested before, not on the order of concurrent requests.
 
 use crate::{
     bucket_error::TransportFailure,
@@ -21,21 +21,21 @@ use std::{
     time::Duration,
 };
 
-/// How many of a hundred requests go wrong, and in which way.
+/// The percentage of requests that fail, for each kind of fault.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultRates {
     pub seed: u64,
-    /// Fail, and nothing happened.
+    /// Requests that fail without an effect.
     pub before: u8,
-    /// Fail, though it happened.
+    /// Requests that fail although they took effect.
     pub after: u8,
-    /// Are never answered; half of them happened.
+    /// Requests that are never answered. Half of them take effect.
     pub silent: u8,
-    /// Bodies and listings that break off, with an error or without a word.
+    /// Response bodies and listings that end too early, with or without an error.
     pub cut: u8,
-    /// Are answered, but late.
+    /// Requests that are answered late.
     pub late: u8,
-    /// How late.
+    /// The delay of a late answer.
     pub lateness: Duration,
 }
 
@@ -45,7 +45,7 @@ enum InjectedFault {
     After,
     SilentBefore,
     SilentAfter,
-    /// After so many thousandths.
+    /// Ends the body after `at` thousandths of its length.
     Cut {
         at: u64,
         silently: bool,
@@ -103,7 +103,7 @@ impl FaultyObjectStore {
         match fate {
             InjectedFault::Before => Err(TransportFailure::Broken.error()),
             InjectedFault::After => {
-                // Nobody hears how it went.
+                // The request takes effect, but its result is dropped.
                 let _ = request.await;
                 Err(TransportFailure::Broken.error())
             }
@@ -137,7 +137,7 @@ impl FaultyObjectStore {
             }
             InjectedFault::SilentBefore | InjectedFault::SilentAfter => futures::stream::pending().boxed(),
             InjectedFault::Before => broken().boxed(),
-            // A listing has no length that would tell: it never ends too early without a word.
+            // A listing has no length, so a caller cannot notice that it ended early: always end it with an error.
             InjectedFault::Cut { at, .. } => listing.take(at as usize % 10).chain(broken()).boxed(),
             InjectedFault::After => listing.take(1).chain(broken()).boxed(),
         }

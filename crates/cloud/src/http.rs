@@ -1,6 +1,6 @@
-//! The one door to the network: every request of every store, and of whatever gets their credentials, goes through here.
-//! Takes nothing from the process's environment, follows no redirects, and asks addresses that give out credentials
-//! only if nothing else is set up.
+//! The only way to the network: every request of every store, and every request for credentials, goes through here. It
+//! reads nothing from the process's environment, follows no redirects, and requests credentials from metadata services
+//! only if no other source is configured.
 
 use crate::bucket_error::TransportFailure;
 use async_trait::async_trait;
@@ -21,10 +21,10 @@ use std::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// They are on the same machine, or not there.
+/// A metadata service is on the same machine, or does not exist.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether addresses that give out credentials may be asked.
+/// Whether metadata services, which hand out credentials, may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetadataAccess {
     Ask,
@@ -34,7 +34,7 @@ pub(crate) enum MetadataAccess {
 #[derive(Debug)]
 pub(crate) struct BucketHttpConnector {
     pub(crate) metadata: MetadataAccess,
-    /// A host that gives out credentials, beside those that everybody knows.
+    /// A host that hands out credentials, in addition to the well-known ones.
     pub(crate) metadata_host: Option<String>,
     pub(crate) proxy: Option<String>,
     pub(crate) no_proxy: Option<String>,
@@ -59,7 +59,7 @@ impl BucketHttpConnector {
     fn client(&self, plain: bool) -> reqwest::Result<Client> {
         let builder = Client::builder()
             .no_proxy()
-            // Signatures are for one host; whoever sends us elsewhere means another region.
+            // A signature is valid for one host. A redirect means that the bucket is in another region.
             .redirect(Policy::none())
             .referer(false)
             .https_only(!plain)
@@ -106,7 +106,7 @@ impl BucketHttpService {
             self.has_answered.store(true, Ordering::Relaxed);
             return Ok(response);
         }
-        // One that was there before will be there again.
+        // A service that has answered before exists, so its failure is temporary.
         let mishap = if self.has_answered.load(Ordering::Relaxed) {
             TransportFailure::Broken
         } else {
@@ -131,7 +131,7 @@ impl BucketHttpService {
     }
 }
 
-/// Without the address, which may have a token in it.
+/// Removes the address from the error: it may contain a token.
 fn failed(error: reqwest::Error) -> HttpError {
     let error = error.without_url();
     let causes = || std::iter::successors(error.source(), |e| (*e).source());
@@ -148,7 +148,7 @@ fn failed(error: reqwest::Error) -> HttpError {
     }
 }
 
-/// Link-local addresses are where clouds keep what gives out credentials.
+/// Clouds put their metadata services at link-local addresses.
 fn is_metadata(host: &str) -> bool {
     match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => address.is_link_local(),

@@ -1,7 +1,7 @@
-//! Bytes under keys, far away: S3, Google Cloud Storage, Azure, or a directory. Knows nothing about sessions.
+//! Bytes under keys in S3, Google Cloud Storage, Azure or a directory, behind one type. Knows nothing about sessions.
 //!
-//! A [`Bucket`] is what the rest of the product holds. Beneath it are wrappers, each an object store around an object
-//! store: [`Counted`] around [`Retried`] around [`Throttled`] around the store itself.
+//! The other crates use a [`Bucket`]. Each layer beneath it wraps another object store: [`CountingObjectStore`] around
+//! [`RetryingObjectStore`] around [`ThrottledObjectStore`] around the store itself.
 
 #![forbid(unsafe_code)]
 

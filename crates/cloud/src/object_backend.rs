@@ -1,4 +1,4 @@
-//! What a bucket stands on.
+//! The trait that every store and every wrapper implements.
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -8,19 +8,20 @@ use object_store::{
 };
 use std::ops::Range;
 
-/// The size of a part, and the most that is sent as one request. Stores take 10,000 parts: 78 GiB.
+/// The size of a part, and the largest body of a single request. Stores accept 10,000 parts: 78 GiB.
 pub const PART: usize = 8 << 20;
 
-/// Whole objects, and large ones in numbered parts.
+/// Writes whole objects, and large ones in numbered parts.
 ///
-/// Large files go through `MultipartStore`, where a part and the end can be sent again: what
-/// `ObjectStore::put_multipart_opts` returns forgets its parts at the first try to end it. That method and copies are
-/// passed on as they are by every wrapper, since nothing here calls them.
+/// Large files go through `MultipartStore`, where a part and the completion can be sent again. The upload that
+/// `ObjectStore::put_multipart_opts` returns forgets its parts at the first attempt to complete it. Nothing here calls
+/// that method or the copy methods, so every wrapper passes them on unchanged.
 pub trait ObjectBackend: ObjectStore + MultipartStore {}
 
 impl<S: ObjectStore + MultipartStore> ObjectBackend for S {}
 
-/// Shows a wrapper by what it is around. Never by `Debug` of that: object_store's shows tokens.
+/// Displays a wrapper by the name of the store inside. Never uses the `Debug` of that store: object_store's prints
+/// tokens.
 macro_rules! named {
     ($name:ident) => {
         impl std::fmt::Display for $name {
@@ -40,7 +41,7 @@ pub(crate) use named;
 
 pub(crate) type ObjectByteStream = BoxStream<'static, Result<Bytes>>;
 
-/// An answer without its body, which wrappers exchange.
+/// An answer without its body, so that a wrapper can replace the body.
 pub(crate) struct ObjectResponseHead {
     pub(crate) range: Range<u64>,
     meta: ObjectMeta,

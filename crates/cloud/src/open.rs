@@ -1,4 +1,4 @@
-//! From a URL and an environment to a store. The environment is the caller's: nothing is read from the process.
+//! Builds a store from a URL and an environment. The caller passes the environment: nothing is read from the process.
 
 mod aws_profile;
 mod azure;
@@ -17,19 +17,19 @@ use std::{collections::BTreeMap, sync::Arc};
 
 type EnvironmentVariables = BTreeMap<String, String>;
 
-/// The store behind a URL without any wrapper around it, and the prefix within.
+/// The store behind a URL without wrappers, and the prefix in the URL.
 pub(crate) fn open_backend(
     url: &str,
     env: &EnvironmentVariables,
 ) -> Result<(Arc<dyn ObjectBackend>, Path), BucketError> {
-    // A variable that is set to nothing is not set.
+    // An empty variable counts as not set.
     let env =
         env.iter().filter(|(_, value)| !value.is_empty()).map(|(k, v)| (k.clone(), v.clone())).collect();
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(unknown(url));
     };
     if rest.contains(['@', '?', '#']) {
-        // Not shown: what is before an @ may be a key.
+        // The error does not quote the URL: the part before an @ may be a key.
         let sentence =
             "A bucket's URL has no keys and no parameters in it: those are taken from the environment.";
         return Err(BucketError::new(BucketErrorCode::Settings, sentence));
@@ -80,7 +80,7 @@ fn unusable(scheme: &str, bucket: &str, error: &object_store::Error) -> BucketEr
     )
 }
 
-/// Variables that a builder knows.
+/// The variables that a builder knows.
 fn known<'e, K: std::str::FromStr>(begin: &str, env: &'e EnvironmentVariables) -> Vec<(K, &'e str)> {
     let ours = env.iter().filter(|(name, _)| name.starts_with(begin));
     ours.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.as_str()))).collect()
@@ -90,17 +90,17 @@ fn first<'e>(names: &[&str], env: &'e EnvironmentVariables) -> Option<&'e str> {
     names.iter().find_map(|name| env.get(*name)).map(String::as_str)
 }
 
-/// Whoever writes http:// means it; nobody else gets it.
+/// Plain HTTP is allowed only if the endpoint says http://.
 fn options(endpoint: Option<&str>) -> ClientOptions {
     ClientOptions::new().with_allow_http(is_plain(endpoint))
 }
 
-/// No cloud is like this, and what is like this is not told a cloud's credentials.
+/// Whether the endpoint uses plain HTTP. No cloud does, so such an endpoint gets no cloud credentials.
 fn is_plain(endpoint: Option<&str>) -> bool {
     endpoint.is_some_and(|url| url.starts_with("http://"))
 }
 
-/// `Retried` is the one place where something is tried again.
+/// Turns retries off: only `RetryingObjectStore` retries.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }

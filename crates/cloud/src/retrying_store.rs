@@ -1,7 +1,8 @@
-//! Tries again what may pass, and only that. The one place that does: object_store's own retries are off.
+//! Retries requests whose error may be temporary, and no others. The only place that retries: object_store's retries
+//! are off.
 //!
-//! A write whose outcome is unknown is made again, too. It then finds its own object: `AlreadyExists` may mean "it was
-//! me". That is no harm here, since keys are named by content, or by an epoch that has one writer.
+//! A write whose outcome is unknown is retried too. The retry may then find its own object and return `AlreadyExists`.
+//! That is harmless, because a key is derived from the content, or from an epoch that has one writer.
 
 use crate::{
     bucket_error::{self, BucketErrorCode, TransportFailure},
@@ -26,15 +27,15 @@ use std::{
     time::Duration,
 };
 
-/// The most that one request may delete, of all that we speak to.
+/// The largest number of keys in one delete request that all supported stores accept.
 const MAX_KEYS_PER_DELETE: usize = 256;
 
-/// How often, and how long between.
+/// How often a request is attempted, and how long to wait in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// How many times something is tried in all.
+    /// The number of attempts, including the first.
     pub max_attempts: u32,
-    /// The wait after the first try; it doubles from there.
+    /// The delay after the first attempt. It doubles after each further attempt.
     pub initial_delay: Duration,
     pub max_delay: Duration,
 }
@@ -50,14 +51,15 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// For when a person waits for the answer.
+    /// For requests whose result a person waits for.
     pub const SHORT: RetryPolicy = RetryPolicy {
         max_attempts: 2,
         initial_delay: Duration::from_millis(200),
         max_delay: Duration::from_millis(200),
     };
 
-    /// At least half of the full wait, so that those who failed together do not come back together.
+    /// Waits at least half of the full delay. The rest is random, so that requests that failed together do not repeat
+    /// together.
     fn wait(&self, tried: u32, luck: u64) -> Duration {
         let full =
             self.initial_delay.saturating_mul(1 << tried.min(20).saturating_sub(1)).min(self.max_delay);
@@ -80,12 +82,12 @@ impl RetryingObjectStore {
         RetryingObjectStore { inner, patience, again: Arc::default(), seed: RandomState::new().hash_one(0) }
     }
 
-    /// How many requests were made again.
+    /// The number of retries so far.
     pub fn retries(&self) -> u64 {
         self.again.load(Relaxed)
     }
 
-    /// Waits and answers true if it is worth another try.
+    /// If another attempt makes sense, waits for the delay and returns true.
     async fn may_try_again(&self, error: &Error, tried: u32) -> bool {
         if tried >= self.patience.max_attempts || !bucket_error::passing(error) {
             return false;
@@ -112,7 +114,7 @@ impl RetryingObjectStore {
         }
     }
 
-    /// The body is part of the try: one that breaks off is a try that failed.
+    /// Reads the body as part of the attempt: if the body ends early, the attempt has failed.
     async fn get_whole(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let is_head = options.head;
         let got = self.inner.get_opts(location, options).await?;
@@ -139,7 +141,7 @@ impl RetryingObjectStore {
         }
     }
 
-    /// What is gone already is fine, since it may have been us.
+    /// A missing object is not an error, because an earlier attempt may have deleted it.
     async fn delete_once(&self, left: &mut Vec<Path>) -> Result<()> {
         let asked: Vec<_> = left.iter().cloned().map(Ok).collect();
         let mut answers = self.inner.delete_stream(futures::stream::iter(asked).boxed());
@@ -171,11 +173,11 @@ impl RetryingObjectStore {
     }
 }
 
-/// A listing that goes on after the last key it had when it breaks off, if they come in order.
+/// A listing that continues after the last key when it is interrupted. This needs a store that lists in key order.
 struct ResumableListing {
     store: RetryingObjectStore,
     prefix: Option<Path>,
-    /// Where the page begins that is being read.
+    /// The key after which the current page begins.
     after: Option<Path>,
     last: Option<Path>,
     page: Option<BoxStream<'static, Result<ObjectMeta>>>,
@@ -191,7 +193,7 @@ impl ResumableListing {
                 None => self.store.inner.list(self.prefix.as_ref()),
             });
             match page.next().await {
-                // Not every server knows where to begin.
+                // Some servers ignore the start key, so skip the keys before it.
                 Some(Ok(meta)) if self.after.as_ref().is_some_and(|after| meta.location <= *after) => {}
                 Some(Ok(meta)) => {
                     self.is_ordered &= self.last.as_ref().is_none_or(|last| *last < meta.location);
@@ -292,7 +294,7 @@ impl MultipartStore for RetryingObjectStore {
     ) -> Result<PutResult> {
         let completed =
             self.repeat(async |tried| match self.inner.complete_multipart(path, id, parts.clone()).await {
-                // The upload is gone because an earlier try completed it, if the object is there.
+                // If the object exists, an earlier attempt completed the upload, so the upload is gone.
                 Err(e) if tried > 0 && bucket_error::code(&e) == BucketErrorCode::Missing => {
                     match self.inner.head(path).await {
                         Ok(_) => Ok(PutResult { e_tag: None, version: None, extensions: Default::default() }),

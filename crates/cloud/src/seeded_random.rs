@@ -1,4 +1,4 @@
-//! Random numbers from a seed (SplitMix64): the same seed throws the same.
+//! Random numbers from a seed (SplitMix64), so that tests are reproducible: the same seed gives the same numbers.
 
 pub(crate) fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

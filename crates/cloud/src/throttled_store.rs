@@ -1,5 +1,5 @@
-//! Limits on requests: how many at once, how many bytes in a second, and how long one may take. The time is counted from
-//! when it is let through, so that whoever waits for their turn does not fail for it.
+//! Limits requests: how many run at once, how many bytes per second, and how long one may take. The timeout starts when
+//! a request begins to run, so waiting in the queue does not make it fail.
 
 use crate::{
     bucket_error::TransportFailure,
@@ -22,17 +22,17 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-/// Stores say nothing while they put parts together, and that is so many times as long.
+/// A store sends nothing while it assembles the parts, so completing an upload gets this many times the timeout.
 const COMPLETE_TIMEOUT_FACTOR: u32 = 10;
-/// The slowest connection that is not given up, in bytes per second.
+/// A slower connection, in bytes per second, times out.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestLimits {
     pub max_concurrent: Option<usize>,
-    /// Up and down together.
+    /// Uploads and downloads together.
     pub bytes_per_second: Option<u64>,
-    /// Without a byte coming back. What is sent has the time it takes at 64 KiB/s on top.
+    /// The longest time without a byte from the store. A request body adds the time that it takes at 64 KiB/s.
     pub idle_timeout: Duration,
 }
 
@@ -73,7 +73,7 @@ impl ThrottledObjectStore {
         }
     }
 
-    /// A request that sends so many bytes.
+    /// Runs a request that sends this many bytes.
     async fn limited<T>(&self, bytes: usize, request: impl Future<Output = Result<T>>) -> Result<T> {
         let _turn = self.turn().await;
         self.keep_pace(bytes).await;
@@ -81,8 +81,8 @@ impl ThrottledObjectStore {
         timeout(limit, request).await.unwrap_or_else(|_| Err(TransportFailure::TooSlow.error()))
     }
 
-    /// Each step of a stream is a request, so that whoever reads slowly, or asks for more between two steps, keeps
-    /// nobody waiting.
+    /// Treats each step of a stream as a request, so that a caller that reads slowly, or makes other requests between
+    /// two steps, holds no slot.
     fn stepwise<T: Send + 'static>(
         &self,
         stream: BoxStream<'static, Result<T>>,
@@ -104,8 +104,8 @@ impl ThrottledObjectStore {
     }
 }
 
-/// So many bytes in a second. Whoever comes goes at once if nobody has used up the time before, and those who come
-/// after pay for it.
+/// Limits the bytes per second. A request starts at once if no earlier request has used up the time; later requests
+/// wait for the bytes that it sends.
 struct BandwidthLimiter {
     bytes_per_second: u64,
     free_at: Mutex<Instant>,
@@ -142,7 +142,7 @@ impl ObjectStore for ThrottledObjectStore {
         self.inner.put_multipart_opts(location, opts).await
     }
 
-    /// The turn is over when the body has been read.
+    /// Holds the slot until the body has been read.
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let turn = self.turn().await;
         let request = timeout(self.silence, self.inner.get_opts(location, options));

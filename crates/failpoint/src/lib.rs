@@ -51,7 +51,7 @@ mod armed {
         time::Duration,
     };
 
-    /// How often a held point looks whether it may go on.
+    /// How often a held point checks whether it may continue.
     const INTERVAL: Duration = Duration::from_millis(2);
 
     static DIRECTORY: LazyLock<Option<PathBuf>> =
@@ -72,7 +72,8 @@ mod armed {
             if !held.is_held() {
                 return Poll::Ready(());
             }
-            // A thread instead of a timer: this crate works with every runtime, and with a clock that a test stopped.
+            // A thread instead of a timer: this crate works with every runtime, and with a clock that a test has
+            // stopped.
             let waker = context.waker().clone();
             std::thread::spawn(move || {
                 std::thread::sleep(INTERVAL);
@@ -84,14 +85,14 @@ mod armed {
         held.leave();
     }
 
-    /// A point that a test holds.
+    /// A point at which a test holds the process.
     struct PausedFailPoint {
         armed: PathBuf,
         reached: PathBuf,
     }
 
     impl PausedFailPoint {
-        /// `None` if the process may pass. Does not return if it must end here.
+        /// `None` if the process may continue. Does not return if it must end here.
         fn at(name: &str) -> Option<PausedFailPoint> {
             let directory = DIRECTORY.as_ref()?;
             let armed = directory.join(name);
@@ -99,7 +100,7 @@ mod armed {
             let pass = count(name, order.is_some());
             let order = order?;
             let mut words = order.split_whitespace();
-            // An empty file is one that a test is writing at this moment.
+            // The file is empty while a test writes it.
             let action = words.next()?;
             let wanted = words.next().map(|number| {
                 number.parse::<u64>().unwrap_or_else(|_| panic!("fail point {name}: {number:?} is no number"))
@@ -127,7 +128,7 @@ mod armed {
         }
     }
 
-    /// Which pass this is since the point was armed.
+    /// The number of this pass since the point was armed.
     fn count(name: &str, is_armed: bool) -> u64 {
         let mut passes = PASSES.lock().unwrap_or_else(PoisonError::into_inner);
         let pass = passes.entry(name.to_owned()).or_default();

@@ -1,5 +1,5 @@
-//! Brings sessions and agents back from the object store that the database does not know. Their files are fetched when
-//! a session is resumed, or at once by `ash restore`.
+//! Brings back sessions and agents that the object store has and the database does not. Their files are fetched when a
+//! session is resumed, or at once by `ash restore`.
 
 use crate::{
     Error, Replicator, Result, blocking,
@@ -13,24 +13,25 @@ use ash_store::{AccessScope, RebuiltSession};
 use futures::{StreamExt, TryStreamExt};
 use std::collections::BTreeMap;
 
-/// Bytes of a pack that are read at a time.
+/// The number of bytes of a pack that are read at a time.
 const PIECE: u64 = 8 << 20;
 /// More generations of forks than any session has.
 const MAX_FORK_GENERATIONS: usize = 1000;
 
-/// What came back.
+/// The number of sessions, agents and bytes that came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteRestoreReport {
     pub sessions: u64,
     pub agents: u64,
-    /// Of packs.
+    /// Bytes of packs.
     pub bytes: u64,
     /// What did not come back, and why.
     pub failed: Vec<String>,
 }
 
 impl Replicator {
-    /// Brings back all sessions and agents that the database does not have. `lazily`: without their packs.
+    /// Brings back all sessions and agents that the database does not have. With `lazily`, their packs stay in the
+    /// bucket.
     pub async fn bring_back_all(
         &self,
         lazily: bool,
@@ -88,8 +89,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Brings a session back, with the sessions that it is a fork of. False: there is none within this scope. The caller
-    /// makes sure that it does so once at a time for each tenant.
+    /// Brings a session back, with the sessions that it was forked from. False: there is none within this scope. The
+    /// caller holds the tenant's lock, so that two requests do not do it at once.
     pub async fn bring_back(&self, scope: &AccessScope, id: &SessionId) -> Result<bool> {
         let (tenant, all_owners) = (&scope.tenant, AccessScope::all(&scope.tenant));
         ash_failpoint::reach_async(&format!("far.back.{tenant}")).await;
@@ -99,7 +100,7 @@ impl Replicator {
             if line.len() > MAX_FORK_GENERATIONS {
                 return Err(damaged(&id, "it is a fork of a fork without an end"));
             }
-            // The log of a parent is needed even if the parent was purged and another session has its id now.
+            // The parent's log is needed even if the parent was purged and another session has its id now.
             let purged = match line.last() {
                 None => PurgedSessionPolicy::IsGone,
                 Some(fork) => PurgedSessionPolicy::IsRead(fork.manifest.created_at),
@@ -145,8 +146,8 @@ impl Replicator {
         Ok(found)
     }
 
-    /// The other sessions of a shared workspace that the database does not know: its files are those of the last checkpoint
-    /// of any of them.
+    /// The other sessions of a shared workspace that the database does not know. They come back together, because the
+    /// workspace's files are those of the last checkpoint of any of them.
     async fn siblings(
         &self,
         tenant: &TenantId,
@@ -163,7 +164,7 @@ impl Replicator {
         Ok(siblings)
     }
 
-    /// The newest version of an agent, and the version `only`, or all versions.
+    /// The newest version of an agent and the version `only`, or all versions.
     pub(crate) async fn agents(
         &self,
         tenant: &TenantId,

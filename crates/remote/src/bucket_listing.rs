@@ -1,4 +1,5 @@
-//! What a bucket holds, as the names of its objects tell it. Needs neither a database nor a repository.
+//! What a bucket holds, read from its objects alone, so that a lost server can be replaced. Needs neither a database
+//! nor a repository.
 
 use crate::{Error, Result, object_keys, rows::parse_object};
 use ash_cloud::Bucket;
@@ -18,7 +19,7 @@ pub(crate) const CONCURRENT_READS: usize = 16;
 pub struct ReplicatedSession {
     pub tenant: TenantId,
     pub id: SessionId,
-    /// `None`: it is sealed.
+    /// `None`: the manifest is sealed.
     pub manifest: Option<SessionManifest>,
 }
 
@@ -31,7 +32,7 @@ pub async fn list_remote_sessions(bucket: &Bucket) -> Result<Vec<ReplicatedSessi
             let bytes = bucket.get(&key).await.map_err(Error::Bucket)?;
             let manifest = match Repo::is_sealed_blob(&bytes) {
                 true => None,
-                // Of a purged session only its tombstone is there.
+                // A purged session has only its tombstone there.
                 false if serde_json::from_slice::<SessionTombstone>(&bytes).is_ok() => return Ok(None),
                 false => Some(parse_object::<SessionManifest>(&key, &bytes)?),
             };

@@ -1,8 +1,8 @@
 //! The census: whether the bucket still has what the database says it has.
 //!
-//! Objects can vanish: by a lifecycle rule, a wrong command, a bucket that was restored from an older copy. What is missing,
-//! or shorter than what was sent, is retracted in the database, and so is everything that needs it; then it is sent again
-//! as if it were new. A retraction is always safe: at worst it costs a request too many.
+//! Objects can vanish: by a lifecycle rule, a wrong command, or a bucket that was restored from an older copy. If an
+//! object is missing, or shorter than what was sent, the database retracts it and everything that needs it, and then it
+//! is sent again like a new one. A retraction is always safe: at worst it causes unnecessary requests.
 
 mod compare;
 mod pack_graph;
@@ -18,14 +18,14 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// After an outage the census is taken at once, but not more often than this.
+/// The shortest time between two censuses, even after an outage, which triggers one.
 const MIN_CENSUS_INTERVAL: Duration = Duration::from_secs(30);
-/// How many lost packs are named to the operator.
+/// How many lost packs the message to the operator names.
 const MAX_NAMED: usize = 3;
 const LOST: &str = "remote_packs_lost";
 
 impl Replicator {
-    /// Takes the census regularly as long as the server lives, whenever it has the claim on the bucket.
+    /// Takes the census regularly while this server holds the claim on the bucket.
     pub async fn check_for_ever(&self, every: Duration) {
         loop {
             self.claim.until_held().await;
@@ -45,7 +45,7 @@ impl Replicator {
     }
 
     async fn check_all(&self) -> Result<()> {
-        // This first restores the mark that says that the bucket is ours.
+        // This first restores the mark that the bucket belongs to this program.
         self.check().await?;
         let mut lost = BTreeMap::new();
         for tenant in self.services.store.tenants().await? {
@@ -76,9 +76,9 @@ impl Replicator {
         self.services.troubles.set(LOST, error, self.services.clock());
     }
 
-    /// Returns the packs that are needed, and neither here nor in the bucket.
+    /// Returns the packs that are needed and that neither this machine nor the bucket has.
     async fn check_tenant(&self, tenant: &TenantId) -> Result<BTreeSet<String>> {
-        // Read before the listing: what is sent in between is then not taken for missing.
+        // Read before the listing, so that an object that is sent in between does not count as missing.
         let recorded = self.services.store.remote_state(tenant).await?;
         let ids = recorded.sessions.iter().map(|session| &session.id);
         let buried = self.services.witnesses.buried_epochs(tenant, ids).await?;
@@ -99,7 +99,7 @@ impl Replicator {
             "the object store does not have all that was sent, or has it again; what is here is sent"
         );
         {
-            // Uploads that are under way relied on what was known: they are not confirmed.
+            // Uploads in progress relied on the recorded objects, so the retraction prevents their confirmation.
             let mut retractions = self.retractions.write().await;
             self.services.store.retract(tenant, what).await?;
             *retractions += 1;
@@ -109,7 +109,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Leaves out what is `buried`: objects of purged sessions that had the same ids.
+    /// Lists a tenant's objects without those of purged sessions that had the same ids (`buried`).
     async fn listing(
         &self,
         tenant: &TenantId,

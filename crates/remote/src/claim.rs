@@ -1,8 +1,8 @@
-//! The claim on a bucket: of all servers that are configured for the same prefix, one writes there.
+//! The claim on a bucket: of all servers that are configured for the same prefix, only one writes there.
 //!
 //! The claim is the object `claims/<number>.json` with the highest number. Its holder writes the next number at regular
-//! intervals. Another server writes nothing before it has watched that number for two and a half intervals, by its own
-//! monotonic clock, and it did not rise. No clock of one machine is compared with that of another.
+//! intervals. Another server writes nothing until it has watched that number for two and a half intervals, by its own
+//! monotonic clock, without a change. No clock of one machine is compared with that of another.
 
 use crate::replicator::{FIRST_RETRY_DELAY, MAX_RETRY_DELAY};
 use ash_cloud::{Bucket, BucketError, BucketErrorCode, PutOutcome, RetryPolicy};
@@ -16,15 +16,15 @@ use tokio::{
 use uuid::Uuid;
 
 const CLAIMS: &str = "claims";
-/// How often the holder writes the next number, unless the operator says otherwise.
+/// The default interval at which the holder writes the next number.
 const EVERY_ON_DISK: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_secs(15);
-/// No holder can make another server wait longer than this by what it writes.
+/// The longest interval that a waiting server accepts from another server's claim.
 const MAX_EVERY: Duration = Duration::from_secs(600);
-/// The longest pause between two looks of a server that waits.
+/// The longest pause between two reads of a waiting server.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const CHANGED: Duration = Duration::from_millis(20);
-/// A renewal that takes longer than this, or than an interval, is begun anew.
+/// A renewal that takes longer than this, or than an interval, is restarted.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 const CLAIM_RETRY_POLICY: RetryPolicy = RetryPolicy {
     max_attempts: 4,
@@ -38,11 +38,11 @@ pub struct Claimant {
     /// The node id of the data directory.
     pub holder: String,
     pub host: String,
-    /// Where this server answers.
+    /// The address of this server.
     pub url: String,
     /// The interval between two claims. `None`: the default for the kind of store.
     pub every: Option<Duration>,
-    /// Takes the bucket from its holder, without waiting.
+    /// Takes the bucket from its holder without waiting.
     pub take_over: bool,
 }
 
@@ -58,12 +58,12 @@ pub struct ClaimRecord {
     /// Milliseconds between two claims of this holder.
     #[serde(default)]
     pub beat: u64,
-    /// Of the process: two servers on copies of one data directory have the same holder.
+    /// Identifies the process: two servers on copies of one data directory have the same holder.
     #[serde(default)]
     pub instance: Uuid,
 }
 
-/// For people. What another server wrote is shown without control characters, and shortened.
+/// For people. Values that another server wrote are shortened and shown without control characters.
 impl fmt::Display for ClaimRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |text: &str| -> String {
@@ -93,7 +93,7 @@ enum ClaimState {
     Unclaimed,
     /// Another server held the claim when this one started, and may be alive.
     Waiting(ClaimRecord),
-    /// Ours. After `fresh_until` another server may conclude that this one is dead.
+    /// This server holds the claim. After `fresh_until` another server may conclude that it is dead.
     Held { number: u64, fresh_until: Instant },
     /// Another server took the bucket over.
     Taken(ClaimRecord),
@@ -118,7 +118,7 @@ struct WatchedClaim {
 
 /// One server's view of the claim.
 pub(crate) struct BucketClaim {
-    /// Without the rate limit of uploads: a claim never waits behind packs.
+    /// The bucket without the rate limit of uploads, so that a claim never waits behind packs.
     bucket: Bucket,
     standing: watch::Sender<ClaimState>,
     instance: Uuid,
@@ -148,7 +148,7 @@ impl BucketClaim {
         self.standing.subscribe().wait_for(wanted).await.ok();
     }
 
-    /// Whether this server may write now. A claim that is not fresh any more is renewed first.
+    /// Whether this server may write now. If the claim is not fresh any more, it is renewed first.
     pub(crate) async fn allow(&self) -> Result<(), BucketError> {
         let standing = self.standing.borrow().clone();
         match standing {
@@ -173,7 +173,7 @@ impl BucketClaim {
         }
     }
 
-    /// Why this server must not write, if so.
+    /// Why this server must not write. `None`: it may.
     fn refusal(&self, standing: &ClaimState) -> Option<BucketError> {
         let place = &self.bucket;
         let (code, sentence) = match standing {
@@ -210,7 +210,7 @@ impl BucketClaim {
         }
     }
 
-    /// Gets the claim, however long that takes. `tell` is called with what it waits for.
+    /// Waits until this server has the claim. Calls `tell` with what it waits for.
     pub(crate) async fn acquire(
         &self,
         claimant: &Claimant,
@@ -234,7 +234,7 @@ impl BucketClaim {
                     sleep(MAX_POLL_INTERVAL.min(self.every(claimant) / 2)).await;
                 }
                 Err(trouble) => {
-                    // The holder could not renew its claim either, so the time does not count.
+                    // The holder could not renew its claim either, so this time does not count.
                     watched.iter_mut().for_each(|watched: &mut WatchedClaim| watched.since = None);
                     tell(trouble);
                     sleep(backoff).await;
@@ -304,7 +304,7 @@ impl BucketClaim {
             self.delete_older(&numbers, next).await;
             return Ok(());
         }
-        // Deleted between the two requests: the next renewal finds out.
+        // Deleted between the two requests: the next renewal finds out who has the claim.
         let Some(by) = self.read(last.max(next)).await? else { return Ok(()) };
         if by.instance != self.instance {
             self.standing.send_replace(ClaimState::Taken(by));
@@ -312,12 +312,12 @@ impl BucketClaim {
         Ok(())
     }
 
-    /// Gives the claim back: the next server need not wait.
+    /// Gives the claim back, so that the next server need not wait.
     pub(crate) async fn release(&self) -> Result<(), BucketError> {
         let _renewing = self.renewing.lock().await;
         let ClaimState::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
         self.standing.send_replace(ClaimState::Released);
-        // The highest last: a server that looks meanwhile still sees that it was ours.
+        // The highest number last: a server that reads meanwhile still sees this server's claim.
         let mut numbers = self.numbers().await?;
         numbers.retain(|other| *other <= number);
         let keys: Vec<String> = numbers.into_iter().map(key).collect();
@@ -332,7 +332,7 @@ impl BucketClaim {
         self.standing.send_replace(ClaimState::Held { number, fresh_until });
     }
 
-    /// Whether the number is ours now. It may be from an earlier request of ours whose answer was lost.
+    /// Whether the number is this server's now. An earlier request whose answer was lost may have written it.
     async fn write(&self, claimant: &Claimant, number: u64) -> Result<bool, BucketError> {
         let record = ClaimRecord {
             holder: claimant.holder.clone(),
@@ -374,7 +374,7 @@ impl BucketClaim {
         Ok(numbers)
     }
 
-    /// Older claims mean nothing: those that cannot be deleted now are deleted at the next renewal.
+    /// Deletes older claims, which mean nothing any more. If that fails, the next renewal deletes them.
     async fn delete_older(&self, numbers: &[u64], than: u64) {
         let older: Vec<String> = numbers.iter().copied().filter(|other| *other < than).map(key).collect();
         if !older.is_empty()
@@ -408,7 +408,7 @@ fn key(number: u64) -> String {
 
 fn number(key: &str) -> Option<u64> {
     let name = key.rsplit('/').next()?.strip_suffix(".json")?;
-    // Another program may have put names there that do not fit into a number.
+    // Another program may have written names whose number is too large.
     let is_number = (10..=18).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| name.parse().ok())?
 }

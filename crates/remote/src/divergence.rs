@@ -1,5 +1,5 @@
-//! Whether the object store has another history of a session than the database. Two histories must not be mixed under one
-//! name: until the session was compared, nothing of it is sent.
+//! Whether the object store has a different history of a session than the database. Two histories must not be mixed
+//! under one id, so nothing of a session is sent before it was compared.
 
 use crate::{RemoteHistory, RemoteServices, Replicator, Result, pack_log};
 use ash_model::{Epoch, EventSeq, embedded_log::EventLine};
@@ -8,7 +8,7 @@ use ash_store::{EventQuery, SessionRow, Store};
 const PAGE: u32 = 1000;
 
 impl Replicator {
-    /// Whether the object store has nothing of a session that the database does not know.
+    /// Whether the database knows everything that the object store has of a session.
     pub(crate) async fn may_be_sent(&self, session: &SessionRow) -> Result<bool> {
         let RemoteServices { store, witnesses, .. } = &self.services;
         if witnesses.is_compared(session.no) {
@@ -22,9 +22,9 @@ impl Replicator {
         }
         match self.history(&session.tenant, &session.id).await? {
             RemoteHistory::Nothing => Ok(true),
-            // Its own tombstone is about to be sent, or was.
+            // The session's own tombstone was sent, or is about to be sent.
             RemoteHistory::Purged(_) => Ok(true),
-            // Of the session that had this id. Its tombstone is still to be sent.
+            // The history of an earlier session with this id, whose tombstone is still to be sent.
             RemoteHistory::Of(there) if witnesses.is_buried(session, there.manifest.epoch).await? => Ok(true),
             RemoteHistory::Of(there) => {
                 let common = last_common_event(store.as_ref(), session, &there.events).await?;
@@ -39,7 +39,7 @@ impl Replicator {
         }
     }
 
-    /// The packs were compared already when the session went on without an answer of the object store.
+    /// Marks a session as compared that started without an answer of the object store. Its packs were compared then.
     fn note_agreement(&self, session: &SessionRow) {
         if self.services.witnesses.was_unreachable(session.no) {
             self.services.witnesses.mark_compared(session.no);
@@ -47,7 +47,7 @@ impl Replicator {
     }
 }
 
-/// Whether a manifest says more than the database remembers sending.
+/// Whether a manifest has a later event or epoch than the database has recorded.
 pub fn is_ahead((epoch, seq): (Epoch, EventSeq), (our_epoch, sent): (Epoch, EventSeq)) -> bool {
     seq > sent || epoch > our_epoch
 }
@@ -57,7 +57,7 @@ pub async fn workspace_epoch(store: &dyn Store, session: &SessionRow) -> Result<
     Ok(store.lease_holder(session.workspace).await?.ok_or(crate::Error::NoSession)?.epoch)
 }
 
-/// The last event of its own that the session has in both histories. An event that is missing there is no difference.
+/// The last of its own events that the session has in both histories. A missing event is no difference.
 pub async fn last_common_event(
     store: &dyn Store,
     session: &SessionRow,

@@ -1,5 +1,5 @@
-//! The keys that sealed repositories are encrypted with, a file for each tenant. Deleting the file makes everything
-//! unreadable that was written with it, in the object store and in every copy.
+//! The keys of sealed repositories, in a file for each tenant. Deleting a file makes everything unreadable that was
+//! sealed with its key, in the object store and in every copy.
 
 use crate::{Error, Result};
 use ash_model::TenantId;
@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-/// The key of a tenant's repository. `None`: it is not sealed. Whether it is sealed is decided by its first snapshot.
+/// The key of a tenant's repository. `None`: the repository is not sealed. Its first snapshot decides whether it is.
 pub(crate) fn key(keys: Option<&Path>, repo: &Path, tenant: &TenantId) -> Result<Option<EncryptionKey>> {
     let is_sealed = Repo::is_sealed(repo);
     let Some(keys) = keys else {
@@ -45,7 +45,7 @@ fn of(tenant: &TenantId, what: &str) -> String {
     format!("The repository of tenant \"{tenant}\" {what}. Conversations can still be read")
 }
 
-/// Durable before anything is sealed with it.
+/// Creates a key. It is durable before anything is sealed with it.
 fn make(path: &Path) -> Result<EncryptionKey> {
     let failed = || Error::io(format!("cannot make {}", path.display()));
     let dir = path.parent().unwrap_or(path);

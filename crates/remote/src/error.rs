@@ -1,4 +1,4 @@
-//! What can go wrong with replication and restore. Sentences and codes are those that clients of the API see.
+//! What can go wrong with replication and restore. Clients of the API see these sentences and codes.
 
 use ash_cloud::{BucketError, BucketErrorCode};
 use ash_model::FailureKind;
@@ -14,7 +14,7 @@ pub enum Error {
     Snapshot(#[from] ash_snapshot::Error),
     #[error("The object store: {0}")]
     Bucket(BucketError),
-    /// An object, or a pack, is not what was written.
+    /// An object or a pack differs from what was written.
     #[error("{0}")]
     Damaged(String),
     /// A tenant's repository is sealed, and its key is missing or unreadable.
@@ -28,7 +28,7 @@ pub enum Error {
     NotUploaded { seconds: u64, why: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
-    /// The thread that did the work was stopped with the server.
+    /// The server stopped, and with it the thread that did the work.
     #[error("the work was stopped before it was done; ask again")]
     Interrupted,
 }

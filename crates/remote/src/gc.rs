@@ -1,8 +1,8 @@
-//! Garbage collection in the bucket. Objects that nothing needs are deleted, and packs that garbage collection made smaller
-//! on this machine are made smaller there.
+//! Garbage collection in the bucket. It deletes objects that nothing needs, and replaces packs that garbage collection
+//! has made smaller on this machine.
 //!
-//! The bucket may have sessions that this database does not know, because the database was lost and no client has asked
-//! for them since. What they need must stay, so their rows are brought back first.
+//! The bucket may have sessions that this database does not know, because the database was lost and no client has
+//! requested them since. Their objects must stay, so their rows are brought back first.
 
 use crate::{Error, Replicator, Result, bucket_listing::newest_manifests, object_keys};
 use ash_model::{SessionId, TenantId, remote::SessionTombstone};
@@ -17,9 +17,9 @@ use std::{
 
 const PAGE: u32 = 1000;
 
-/// Which packs in the bucket are what this machine has.
+/// How the packs in the bucket compare with those on this machine.
 pub struct RemotePackComparison {
-    /// Of the same size here and there, or only there.
+    /// Packs with the same size in both places, and packs that only the bucket has.
     pub same: HashSet<String>,
     pub differing: HashSet<String>,
 }
@@ -27,7 +27,7 @@ pub struct RemotePackComparison {
 impl Replicator {
     /// Sessions in the bucket that the database does not know. Empty once all were brought back.
     pub async fn unknown_sessions(&self) -> Result<BTreeMap<TenantId, Vec<SessionId>>> {
-        // In an outage this is not waited for: garbage on this machine is collected all the same.
+        // During an outage this does not wait: garbage on this machine is collected all the same.
         if let Some((why, _)) = self.trouble() {
             return Err(Error::Bucket(why));
         }
@@ -46,13 +46,14 @@ impl Replicator {
         Ok(unknown)
     }
 
-    /// All sessions in the bucket were brought back: a session that is new there is sent by this server.
+    /// Notes that all sessions in the bucket were brought back. This server sends every later one, so it knows them
+    /// all.
     pub fn mark_all_sessions_known(&self) {
         self.all_sessions_known.store(true, Ordering::Relaxed);
     }
 
-    /// All packs in the bucket with their sizes, if it is time to search it for garbage. Call this before reading which
-    /// packs are needed: a pack that is sent afterwards is needed by a later checkpoint.
+    /// All packs in the bucket with their sizes, if a search for garbage is due. Call this before reading which packs
+    /// are needed: a pack that is sent afterwards is needed by a later checkpoint.
     pub async fn list_packs_for_gc(
         &self,
         tenant: &TenantId,
@@ -82,7 +83,8 @@ impl Replicator {
         Ok(RemotePackComparison { same: names(same), differing: names(differing) })
     }
 
-    /// Replaces packs in the bucket that garbage collection made smaller on this machine: nothing needs the rest.
+    /// Replaces packs in the bucket that garbage collection made smaller on this machine. Nothing needs the removed
+    /// parts.
     pub async fn replace_smaller(
         &self,
         tenant: &TenantId,
@@ -100,7 +102,7 @@ impl Replicator {
     }
 
     pub(crate) async fn replace(&self, tenant: &TenantId, repo: &Arc<Repo>, pack: &str) -> Result<()> {
-        // It may have gone meanwhile.
+        // The pack may have been deleted meanwhile.
         let Some((path, size)) = repo.pack_file(pack) else { return Ok(()) };
         self.writer()
             .await?
@@ -110,30 +112,30 @@ impl Replicator {
         self.remember_pack(tenant, pack, size).await
     }
 
-    /// Deletes all objects of a purged session but its tombstone, so that nobody can restore it from the bucket.
+    /// Deletes all objects of a purged session except its tombstone, so that it cannot be restored from the bucket.
     pub async fn forget(&self, tombstone: &SessionTombstone) -> Result<()> {
         let seq = self.send_tombstone(tombstone).await?;
         let last = (tombstone.epoch.0, seq);
         let prefix = object_keys::session(&tombstone.tenant, &tombstone.session);
         let found: Vec<_> = self.bucket.list(&prefix).try_collect().await.map_err(Error::Bucket)?;
-        // Later objects are of a new session with the same id.
+        // Objects with higher numbers belong to a new session with the same id.
         let before = |key: &String| object_keys::numbers(key).is_some_and(|numbers| numbers < last);
         let keys: Vec<String> = found.into_iter().map(|found| found.key).filter(before).collect();
         self.writer().await?.delete(&keys).await.map_err(Error::Bucket)?;
         Ok(self.services.store.forget_remote_objects(&keys).await?)
     }
 
-    /// Queues packs for deletion that nothing needs.
+    /// Queues unneeded packs for deletion.
     pub async fn delete_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let repo = self.services.repo(tenant)?;
-        // A pack that is here was captured anew.
+        // A pack that exists here was captured anew.
         let packs: Vec<String> =
             packs.iter().filter(|pack| repo.pack_file(pack).is_none()).cloned().collect();
         if packs.is_empty() {
             return Ok(());
         }
         let keys: Vec<String> = packs.iter().map(|pack| object_keys::pack(tenant, pack)).collect();
-        // Queued before it is forgotten: after a crash in between the packs are still deleted.
+        // Queued before the rows are removed, so that the packs are still deleted after a crash in between.
         self.services.store.enqueue_deletes(&keys, self.services.clock()).await?;
         self.services.store.forget_remote_packs(tenant, &packs).await?;
         if let Some(known) = self.known.lock().await.get_mut(tenant) {
@@ -146,8 +148,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Queues manifests for deletion that say nothing which a later one does not say: those of removed checkpoints, and
-    /// those that only continued the log.
+    /// Queues superseded manifests for deletion: those of removed checkpoints, and those that only continued the log.
+    /// Later manifests contain everything that they say.
     async fn delete_superseded_manifests(&self, tenant: &TenantId) -> Result<()> {
         let mut all: BTreeMap<SessionId, Vec<String>> = BTreeMap::new();
         let mut listed = self.bucket.list(&object_keys::sessions(tenant));
@@ -160,7 +162,8 @@ impl Replicator {
         let mut doomed = Vec::new();
         let buried = self.services.witnesses.buried_epochs(tenant, all.keys()).await?;
         for (id, mut manifests) in all {
-            // Manifests of a purged session with the same id are deleted with it: a fork may share its log.
+            // Manifests of a purged session with the same id are deleted with that session, because a fork may share
+            // its log.
             let buried = buried.get(&id).map_or(0, |epoch| epoch.0);
             manifests.retain(|key| object_keys::numbers(key).is_some_and(|(epoch, _)| epoch > buried));
             let Some(session) = self.services.store.find_session(&AccessScope::all(tenant), &id).await?
@@ -185,7 +188,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// The events that those of a session's checkpoints end with that were not removed.
+    /// The last events of a session's checkpoints that were not removed.
     async fn checkpoint_seqs(&self, session: &SessionRow) -> Result<HashSet<u64>> {
         let (mut seqs, mut before) = (HashSet::new(), None);
         loop {

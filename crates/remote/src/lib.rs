@@ -1,13 +1,15 @@
-//! Replication to an object store, and restore from it. What is lost with a machine (its database, its packs) comes back
-//! from a bucket, so every committed checkpoint, log and agent is sent there, in an order in which each object finds
-//! what it refers to.
+//! Replication to an object store, and restore from it. A server that lost its machine (database and packs) must be
+//! able to continue from a bucket, so every committed checkpoint, log and agent is sent there, in an order in which
+//! each object finds what it refers to.
 //!
 //! - Sending: `replicator.rs` (start reading here), `upload.rs` (what is sent, in which order), `manifest.rs`,
 //!   `write_once.rs`, `object_keys.rs`, `claim.rs` (which server may write).
-//! - Coming back: `bucket_listing.rs`, `bring_back.rs`, `manifest_history.rs`, `rows.rs`, `pack_source.rs` (files on demand).
-//! - Keeping both sides honest: `census.rs` (is everything still there), `divergence.rs` (another history there), `gc.rs`.
-//! - What this machine's packs prove, which is also used without a bucket: `repositories.rs` and `encryption_keys.rs`
-//!   (the packs of each tenant), `pack_log.rs`, `pack_history.rs`, `pack_proofs.rs`, `tombstones.rs`, `witness_cache.rs`.
+//! - Restore: `bucket_listing.rs`, `bring_back.rs`, `manifest_history.rs`, `rows.rs`, `pack_source.rs` (files on
+//! demand).
+//! - Consistency: `census.rs` (is everything still there), `divergence.rs` (does the bucket have another history),
+//! `gc.rs`.
+//! - What this machine's packs prove, also without a bucket: `repositories.rs` and `encryption_keys.rs` (the packs of
+//! each tenant), `pack_log.rs`, `pack_history.rs`, `pack_proofs.rs`, `tombstones.rs`, `witness_cache.rs`.
 //!
 //! This crate does not know what events mean: the caller passes the function that folds a log (`services.rs`).
 

@@ -1,4 +1,4 @@
-//! The manifest of a session: everything that is needed to restore it and is not in its packs.
+//! The manifest of a session: everything that a restore needs and that is not in the session's packs.
 
 use crate::{Error, Replicator, Result, blocking, pack_log};
 use ash_model::{
@@ -11,7 +11,7 @@ use ash_store::{AccessScope, Checkpoint, EventQuery, SessionRow};
 use std::{collections::HashSet, sync::Arc};
 
 const PAGE: u32 = 1000;
-/// How many checkpoints are searched for one whose pack has the log. Mostly it is the first.
+/// How many checkpoints are searched for one whose pack has the log. Usually it is the first.
 const MAX_SEARCHED: u32 = 200;
 
 impl Replicator {
@@ -73,7 +73,7 @@ impl Replicator {
         })
     }
 
-    /// The checkpoints that a fork began with. None of its own events names them.
+    /// The checkpoints that a fork began with. No event of the fork names them.
     pub(crate) async fn initial_checkpoints(
         &self,
         repo: &Repo,
@@ -108,7 +108,7 @@ impl Replicator {
                 let record = pack_log::read_record(&repo, &tree)?;
                 let ours = record.filter(|record| pack_log::is_record_of(record, &session));
                 if let Some(record) = ours.filter(|record| record.through <= seq) {
-                    // If a pack before it is lost, the manifest has to hold the whole log.
+                    // If an earlier pack is lost, the manifest must hold the whole log.
                     let is_whole = lost.is_empty() || leads_back(&repo, &tree, &lost);
                     return Ok(if is_whole { (Some(text), record.through) } else { (None, 0) });
                 }
@@ -131,12 +131,12 @@ impl Replicator {
     }
 }
 
-/// What distinguishes sessions that had the same id.
+/// What distinguishes sessions with the same id.
 fn identity(record: &PackSessionRecord) -> (SessionId, Timestamp) {
     (record.session.clone(), record.created_at)
 }
 
-/// Whether packs lead from here back to the beginning of the log, without any that is lost.
+/// Whether packs lead from here back to the beginning of the log without a lost one.
 fn leads_back(repo: &Repo, tree: &TreeId, lost: &HashSet<String>) -> bool {
     let (mut walked, mut next, mut session) = (HashSet::new(), Some(tree.clone()), None);
     while let Some(tree) = next.take() {

@@ -1,5 +1,5 @@
-//! What the bucket knows of a session: its newest manifest that can be read, and the log. If an object is missing or cut
-//! off, an older manifest or another pack is used instead, and each event that none of them has becomes a row `missing`.
+//! What the bucket knows of a session: its newest readable manifest, and its log. If an object is missing or truncated,
+//! an older manifest or another pack is used instead, and each event that none of them has becomes a row `missing`.
 
 use crate::{
     Error, PackHistory, Replicator, Result, blocking,
@@ -23,34 +23,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a listing of packs is used.
+/// How long a listing of packs is reused.
 const PACK_NAMES_TTL: Duration = Duration::from_secs(10);
 /// How many older manifests are read for events that newer ones do not have.
 const MAX_OLDER: usize = 50;
 
-/// The newest manifest of a session that can be read, with what the names of all its manifests say.
+/// The newest readable manifest of a session, and what the names of all its manifests say.
 pub struct ManifestHistory {
     pub manifest: SessionManifest,
     /// The keys of the manifests before it, the newest first.
     older: Vec<String>,
-    /// The events at which there is a manifest.
+    /// The last events of all manifests in the bucket.
     pub(crate) kept: BTreeSet<EventSeq>,
-    /// The numbers in the highest name, which may be of a manifest that cannot be read.
+    /// The numbers in the highest name. Its manifest may be unreadable.
     proven: (Epoch, EventSeq),
-    /// The session was purged since; a fork still reads its log.
+    /// The session was purged after this manifest; a fork still reads its log.
     pub(crate) buried: Option<SessionTombstone>,
 }
 
-/// How a session is read that was purged.
+/// How to read a session that was purged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PurgedSessionPolicy {
     IsGone,
-    /// For its log, which a fork shares that was made at this time. A later session with the same id does not count.
+    /// Its log is read for a fork that was created at this time. A later session with the same id does not count.
     IsRead(Timestamp),
 }
 
 impl PurgedSessionPolicy {
-    /// Whether this manifest is of a later session with the same id.
+    /// Whether this manifest belongs to a later session with the same id.
     fn is_before(self, manifest: &SessionManifest) -> bool {
         match self {
             PurgedSessionPolicy::IsGone => false,
@@ -59,7 +59,7 @@ impl PurgedSessionPolicy {
     }
 }
 
-/// What the bucket says of a session.
+/// What the bucket knows of a session.
 pub enum RemoteHistory<T> {
     Nothing,
     Purged(SessionTombstone),
@@ -67,7 +67,7 @@ pub enum RemoteHistory<T> {
 }
 
 impl<T> RemoteHistory<T> {
-    /// What can be brought back.
+    /// The session, if it can be brought back.
     pub fn session(self) -> Option<T> {
         match self {
             RemoteHistory::Of(known) => Some(*known),
@@ -77,7 +77,7 @@ impl<T> RemoteHistory<T> {
 }
 
 impl Replicator {
-    /// Up to which epoch and event each session is in the bucket, by the names of its manifests.
+    /// The newest epoch and event of each session in the bucket, according to the names of its manifests.
     pub async fn newest_names(&self, tenant: &TenantId) -> Result<HashMap<SessionId, (Epoch, EventSeq)>> {
         let newest = newest_manifests(&self.bucket, tenant).await?;
         let numbered = newest.into_iter().filter_map(|(id, key)| Some((id, object_keys::numbers(&key)?)));
@@ -97,7 +97,7 @@ impl Replicator {
         match self.known_session(tenant, id).await? {
             RemoteHistory::Nothing => Ok(RemoteHistory::Nothing),
             RemoteHistory::Purged(tombstone) => Ok(RemoteHistory::Purged(tombstone)),
-            // What packs say beyond the manifest is compared separately.
+            // The packs may say more than the manifest; that is compared separately.
             RemoteHistory::Of(known) => {
                 Ok(RemoteHistory::Of(Box::new(self.rebuilt_from_manifest(*known).await?)))
             }
@@ -140,7 +140,7 @@ impl Replicator {
                 }
                 Ok(ManifestObject::Session(manifest)) => {
                     let older = named.into_iter().rev().map(|(_, key)| key).collect();
-                    // A tombstone's number is no event.
+                    // The number in a tombstone's name is not an event.
                     let proven = match &buried {
                         None => (Epoch(highest.0), highest.1),
                         Some(_) => (Epoch(highest.0), manifest.seq),
@@ -165,7 +165,7 @@ impl Replicator {
         }
     }
 
-    /// The inner error: the object is damaged or gone. The outer one: the bucket cannot be read.
+    /// The inner error: the object is damaged or missing. The outer error: the bucket cannot be read.
     async fn read_manifest(
         &self,
         (tenant, id): (&TenantId, &SessionId),
@@ -180,7 +180,7 @@ impl Replicator {
             }) => return Ok(Err(sentence)),
             Err(error) => return Err(Error::Bucket(error)),
         };
-        // A missing key is an error of its own, and no damage.
+        // A missing key is an error of its own, not damage.
         let bytes = self.services.repo(tenant)?.unseal(bytes.into(), key)?;
         Ok(match ManifestObject::parse(&bytes) {
             Ok(object) if object.is_of(tenant, id) => Ok(object),
@@ -189,7 +189,7 @@ impl Replicator {
         })
     }
 
-    /// For a session that the database does not know.
+    /// Rebuilds a session that the database does not know.
     pub(crate) async fn rebuilt(&self, known: ManifestHistory) -> Result<RebuiltSession> {
         match self.beyond(&known).await? {
             Some(rebuilt) => Ok(rebuilt),
@@ -197,7 +197,7 @@ impl Replicator {
         }
     }
 
-    /// A manifest may be missing although its pack is there. Then the session is rebuilt from the pack.
+    /// Rebuilds the session from a pack if that pack is newer than the newest manifest, which may be missing.
     async fn beyond(&self, known: &ManifestHistory) -> Result<Option<RebuiltSession>> {
         let manifest = &known.manifest;
         if known.buried.is_some() {
@@ -217,14 +217,14 @@ impl Replicator {
         rebuilt.witness = HistorySource::Bucket;
         let now = self.services.clock();
         rebuilt.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.uploaded_at = Some(now));
-        // The name of a manifest that cannot be read proves events that no pack has.
+        // The name of an unreadable manifest proves events that no pack has.
         let (last, upto) = (rebuilt.last_seq(), known.proven.1);
         rebuilt.events.extend(filled(BTreeMap::new(), (last, upto.max(last)), manifest.last_active_at));
         rebuilt.manifest.seq = rebuilt.last_seq();
         Ok(Some(rebuilt))
     }
 
-    /// The packs in the bucket, as they were listed a moment ago.
+    /// The packs in the bucket, from a listing a moment ago.
     async fn pack_names(&self, tenant: &TenantId) -> Result<Arc<Vec<String>>> {
         let known =
             self.pack_names.lock().expect("no code panics while it holds this lock").get(tenant).cloned();
@@ -246,7 +246,7 @@ impl Replicator {
         let ManifestHistory { mut manifest, kept, proven: (epoch, seq), .. } = known;
         let agents = self.agents(&manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
         (manifest.epoch, manifest.seq) = (manifest.epoch.max(epoch), seq.max(manifest.seq));
-        // Events after the manifest may have changed them.
+        // Events after the manifest may have changed the options.
         if let Some(options) = last_options(&events) {
             manifest.options = options;
         }
@@ -268,7 +268,7 @@ impl Replicator {
         })
     }
 
-    /// All events of its own: from its packs, from the newest one back, and from manifests.
+    /// All of the session's own events: from its packs, from the newest one back, and from manifests.
     async fn log(&self, known: &ManifestHistory) -> Result<Vec<EventLine>> {
         let ManifestHistory { manifest, older, proven, .. } = known;
         let (base, upto) = (manifest.base.unwrap_or(0), proven.1.max(manifest.seq));
@@ -288,7 +288,7 @@ impl Replicator {
                         lines.entry(seq).or_insert(line);
                     }
                 }
-                // What was before is of another session with the same id.
+                // Earlier manifests belong to another session with the same id.
                 Ok(ManifestObject::Session(_) | ManifestObject::Purged(_)) => break,
                 Err(_) => {}
             }
@@ -298,7 +298,7 @@ impl Replicator {
     }
 }
 
-/// What an object with a manifest's name holds.
+/// What an object with a manifest's key holds.
 enum ManifestObject {
     Session(Box<SessionManifest>),
     Purged(SessionTombstone),
@@ -322,7 +322,7 @@ impl ManifestObject {
     }
 }
 
-/// The events in a manifest, and in the packs that it leads back to, as far as they can be read.
+/// The readable events in a manifest and in the packs that it leads back to.
 async fn readable_events(
     repo: &Arc<Repo>,
     manifest: &SessionManifest,
@@ -351,7 +351,7 @@ async fn readable_events(
     Ok(lines)
 }
 
-/// `None`: the pack is damaged or gone. That the bucket does not answer is an error.
+/// `None`: the pack is damaged or missing. If the bucket does not answer, that is an error.
 fn unless_damaged<T>(read: Result<T>, id: &SessionId) -> Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),

@@ -1,4 +1,5 @@
-//! The keys of objects. Ids and names have no slash: that is checked where they are parsed.
+//! The keys of objects, in one place because they are part of the stored format. Ids and names contain no slash: that
+//! is checked where they are parsed.
 
 use ash_model::{AgentName, Epoch, EventSeq, SessionId, TenantId};
 
@@ -20,7 +21,7 @@ pub(crate) fn agent(tenant: &TenantId, name: &AgentName) -> String {
     format!("{}/{name}", agents(tenant))
 }
 
-/// Of a version, the object with the most changes counts. The last version is the agent as it is now.
+/// Of the objects of one version, the one with the most changes counts. The highest version is the agent as it is now.
 pub(crate) fn version(tenant: &TenantId, name: &AgentName, version: u32, changes: u64) -> String {
     format!("{}/{version:08}-{changes:08}.json", agent(tenant, name))
 }
@@ -38,7 +39,7 @@ pub(crate) fn manifest(tenant: &TenantId, id: &SessionId, epoch: Epoch, seq: Eve
     format!("{}/{:010}-{seq:016}.json", session(tenant, id), epoch.0)
 }
 
-/// The numbers in a manifest's or a version's name.
+/// The numbers in the key of a manifest or a version.
 pub(crate) fn numbers(key: &str) -> Option<(u64, u64)> {
     let name = key.rsplit('/').next()?.strip_suffix(".json")?;
     let (first, second) = name.split_once('-')?;

@@ -1,5 +1,5 @@
-//! The history of a session as its packs tell it: from the newest one back along `previous`. The newest pack is whole, so
-//! its checkpoint was made; the log in it ends before that, and is completed here.
+//! The history of a session according to its packs: from the newest one back along `previous`. If the newest pack is
+//! whole, its checkpoint was made. The log in the pack ends before that event, so the missing events are derived here.
 
 use crate::{
     Error, FoldLog, PackProof, RemoteServices, Result, SavingTurn, blocking, pack_log,
@@ -22,7 +22,7 @@ pub struct PackHistory {
     pub record: PackSessionRecord,
     tree: TreeId,
     lines: BTreeMap<EventSeq, EventLine>,
-    /// The snapshot before its own first pack: a fork begins with it.
+    /// The snapshot before its own first pack, with which a fork begins.
     first: Option<TreeId>,
 }
 
@@ -42,7 +42,7 @@ impl PackHistory {
         (forked.seq > 1).then(|| forked.seq - 1)
     }
 
-    /// As rows of the database. `base`: the parent is there, and has the events up to this one.
+    /// The history as rows of the database. `base`: the parent exists, and has the events up to this one.
     pub async fn rebuilt(
         self,
         services: &RemoteServices,
@@ -122,7 +122,7 @@ fn read(repo: &Repo, proof: &PackProof) -> Result<PackHistory> {
     let (mut lines, mut first, mut seen) = (BTreeMap::new(), None, HashSet::new());
     let mut next = Some(tree.clone());
     while let Some(at) = next.take().filter(|at| seen.insert(at.clone())) {
-        // Events in a pack that cannot be read become `missing`.
+        // The events of an unreadable pack become `missing`.
         let of = pack_log::read_record(repo, &at).unwrap_or_else(|error| {
             tracing::warn!(session = %proof.session, %error, "a pack of its history cannot be read");
             None
@@ -145,7 +145,7 @@ fn read(repo: &Repo, proof: &PackProof) -> Result<PackHistory> {
     Ok(PackHistory { record, tree, lines, first })
 }
 
-/// The events that follow from the newest pack being whole: its checkpoint was made, and the turn that waited for it is over.
+/// The events that follow from a whole newest pack: its checkpoint was made, and the turn that waited for it is over.
 fn conclusions(
     fold_log: FoldLog,
     record: &PackSessionRecord,
@@ -167,7 +167,7 @@ fn conclusions(
         number: record.checkpoint,
         turn: record.turn,
         tree: tree.to_string(),
-        // Whether the sandbox was frozen is not known any more.
+        // It is unknown whether the sandbox was frozen, so assume that it was not.
         consistency: CaptureConsistency::Live,
         files: 0,
         bytes: 0,
@@ -190,7 +190,7 @@ fn conclusions(
     Ok(seqs.zip(facts).map(line).collect())
 }
 
-/// The checkpoint that a fork began with.
+/// The checkpoints that a fork began with.
 fn initial_checkpoints(tree: &TreeId, base: EventSeq, record: &PackSessionRecord) -> Vec<ManifestCheckpoint> {
     let first = ManifestCheckpoint {
         number: 1,
@@ -212,7 +212,7 @@ fn initial_checkpoints(tree: &TreeId, base: EventSeq, record: &PackSessionRecord
     vec![first]
 }
 
-/// The events of checkpoints whose files are here and were not discarded.
+/// The events of checkpoints whose files exist here and were not discarded.
 async fn restorable(repo: Arc<Repo>, events: &[EventLine]) -> Result<BTreeSet<EventSeq>> {
     let mut saved: Vec<(EventSeq, String)> = Vec::new();
     for line in events.iter().filter(|line| line.kind == "saved") {

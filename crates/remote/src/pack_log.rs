@@ -1,5 +1,5 @@
-//! The session's record and the events that are embedded in the pack of each checkpoint: how they are read, and when two
-//! of them say the same. With them the packs alone can tell a session's whole log.
+//! Reads the session's record and the events that are embedded in the pack of each checkpoint, and decides when two of
+//! them are the same. With them, the packs alone can restore a session's whole log.
 
 use crate::{Error, Result};
 use ash_model::{
@@ -9,7 +9,7 @@ use ash_model::{
 use ash_snapshot::{Repo, TreeId};
 use ash_store::{SessionRow, Store};
 
-/// The record in a snapshot's pack. `None`: the pack holds no session's checkpoint.
+/// The record in a snapshot's pack. `None`: the pack does not hold a session's checkpoint.
 pub fn read_record(repo: &Repo, tree: &TreeId) -> Result<Option<PackSessionRecord>> {
     let Some(text) = repo.note(tree, SESSION_NOTE)? else { return Ok(None) };
     serde_json::from_slice(&text).map(Some).map_err(|_| damaged(tree, "its session record"))
@@ -27,7 +27,7 @@ pub fn read_events(repo: &Repo, tree: &TreeId) -> Result<Vec<EventLine>> {
     Ok(lines)
 }
 
-/// The same as they are stored, a line for each event.
+/// The same events as they are stored, one line each.
 pub fn read_event_parts(repo: &Repo, tree: &TreeId) -> Result<Vec<Vec<u8>>> {
     let mut parts = Vec::new();
     while let Some(part) = repo.note(tree, &events_note_name(parts.len()))? {
@@ -46,13 +46,13 @@ pub fn event_line(event: &Event) -> EventLine {
     EventLine { seq: *seq, turn: *turn, at: *at, kind: fact.kind().to_owned(), json: fact.encode() }
 }
 
-/// Whether a record is of this session. A session that was purged may have had the same id.
+/// Whether a record is of this session. A purged session may have had the same id.
 pub fn is_record_of(record: &PackSessionRecord, session: &SessionRow) -> bool {
     record.session == session.id && record.tenant == session.tenant && record.created_at == session.created_at
 }
 
-/// The session that this one is a fork of. A purged parent whose log it shares is found by its row, because nothing else
-/// names it any more.
+/// The session that this one is a fork of. A purged parent that shares its log is found by its row, because its id
+/// names it no longer.
 pub async fn parent(store: &dyn Store, session: &SessionRow) -> Result<Option<SessionId>> {
     match (&session.parent, session.base) {
         (None, Some(base)) => Ok(store.session(base.parent).await?.map(|parent| parent.id)),
@@ -60,8 +60,8 @@ pub async fn parent(store: &dyn Store, session: &SessionRow) -> Result<Option<Se
     }
 }
 
-/// Whether two stored logs are the same, apart from the names of other sessions: the names of purged sessions are removed
-/// from the database, but not from packs.
+/// Whether two stored logs are the same, apart from the ids of other sessions: the database removes the ids of purged
+/// sessions, but packs keep them.
 pub fn is_same_log(ours: &[u8], theirs: &[u8]) -> bool {
     let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
     let parsed = |text: &[u8]| serde_json::from_slice::<EventLine>(text);
@@ -74,7 +74,7 @@ pub fn is_same_log(ours: &[u8], theirs: &[u8]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(&theirs).all(same)
 }
 
-/// The same for one event.
+/// The same comparison for one event.
 pub fn is_same_event(ours: &EventLine, theirs: &EventLine) -> bool {
     let unnamed = |line: &EventLine| Fact::decode(&line.kind, line.json.clone()).map(Fact::unnamed);
     let around = |line: &EventLine| (line.seq, line.turn, line.at, line.kind.clone());

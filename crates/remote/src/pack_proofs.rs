@@ -1,5 +1,5 @@
-//! Which sessions a repository's packs prove, and up to which event. Every checkpoint's pack holds its session's record.
-//! What was read is cached in a file beside the packs, so that a start reads only packs that are new.
+//! Which sessions a repository's packs prove, and up to which event. Every checkpoint's pack holds its session's
+//! record. The results are cached in a file beside the packs, so that a start reads only new packs.
 
 use crate::{Result, pack_log};
 use ash_model::{Epoch, EventSeq, SessionId, TenantId, Timestamp, WorkspaceId, remote::TombstoneLine};
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The number of new packs from which another thread is worth it.
+/// The number of new packs above which another thread is used.
 const PACKS_PER_THREAD: usize = 256;
 const MAX_THREADS: usize = 4;
 
@@ -25,7 +25,7 @@ pub struct PackProof {
     /// Missing in older packs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
-    /// The last event of the log that the pack knows.
+    /// The last event of the log in the pack.
     pub seq: EventSeq,
     pub tree: String,
     pub at: Timestamp,
@@ -42,7 +42,7 @@ impl PackProof {
     }
 }
 
-/// A line of the file: `proof` is missing if the pack holds no session's record.
+/// A line of the file. `proof` is missing if the pack holds no session's record.
 #[derive(Serialize, Deserialize)]
 struct PackProofLine {
     pack: String,
@@ -54,7 +54,7 @@ struct PackProofLine {
 pub struct PackProofs {
     file: PathBuf,
     known: HashMap<String, Option<PackProof>>,
-    /// Packs that cannot be read, and why. What they prove is unknown.
+    /// Unreadable packs, and why they are. What they prove is unknown.
     pub unreadable: BTreeMap<String, String>,
 }
 
@@ -66,7 +66,7 @@ impl PackProofs {
         PackProofs { file: file.to_owned(), known, unreadable: BTreeMap::new() }
     }
 
-    /// Reads the records of the packs that are new, and forgets those that are not among `packs`.
+    /// Reads the records of new packs, and forgets packs that are not among `packs`.
     pub fn refresh(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let there: HashSet<&String> = packs.iter().collect();
         let (known, gone): (HashMap<_, _>, HashMap<_, _>) =
@@ -99,14 +99,14 @@ impl PackProofs {
                 all.map(|(pack, proof)| PackProofLine { pack: pack.clone(), proof: proof.clone() }).collect();
             fs::remove_file(&self.file).ok();
         }
-        // Beside a sealed repository no file may name its sessions: the packs are read again after every start.
+        // A file beside a sealed repository must not name its sessions, so its packs are read again after every start.
         if !repo.has_key() {
             self.append(&lines);
         }
         Ok(())
     }
 
-    /// Whether a session has no pack left. It may have been purged: then the file must not name it any more.
+    /// Whether a session has no pack left. It may have been purged, and then the file must not name it any more.
     fn was_last_of_one(&self, gone: &HashMap<String, Option<PackProof>>) -> bool {
         let gone: HashSet<&SessionId> = gone.values().flatten().map(|proof| &proof.session).collect();
         let left: HashSet<&SessionId> = match gone.is_empty() {
@@ -153,7 +153,7 @@ impl PackProofs {
         self.known.get(pack).map(Option::as_ref)
     }
 
-    /// If it fails, the next start reads more packs. Nothing else is lost.
+    /// A failure only means that the next start reads more packs.
     fn append(&self, lines: &[PackProofLine]) {
         if lines.is_empty() {
             return;
@@ -180,7 +180,7 @@ fn read(
 ) -> (String, std::result::Result<Option<PackProof>, String>) {
     let proof = || -> Result<Option<PackProof>> {
         let Some(tree) = repo.snapshot_in(pack)? else { return Ok(None) };
-        // A pack of another tenant proves nothing, wherever it was copied to.
+        // A pack of another tenant proves nothing, even if it was copied here.
         let record = pack_log::read_record(repo, &tree)?.filter(|record| record.tenant == *tenant);
         Ok(record.map(|record| PackProof {
             session: record.session,

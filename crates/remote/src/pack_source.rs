@@ -1,4 +1,4 @@
-//! Packs that are only in the bucket, as a repository reads them: from a thread that may block.
+//! Gives a repository the packs that are only in the bucket. Called from a thread that may block.
 
 use crate::object_keys;
 use ash_cloud::{Bucket, BucketError, BucketErrorCode};
@@ -8,7 +8,7 @@ use futures::StreamExt;
 use std::{fmt, io};
 use tokio::runtime::Handle;
 
-/// Reads that are under way at the same time.
+/// The number of concurrent reads.
 const AT_ONCE: usize = 8;
 
 pub(crate) struct BucketPackSource {
@@ -62,7 +62,7 @@ impl ash_snapshot::RemotePackSource for BucketPackSource {
         while let Some((number, read)) = self.runtime.block_on(reads.next()) {
             match read {
                 Ok(bytes) => each(number, bytes.into())?,
-                // The pack is shorter than that, or gone.
+                // The pack is shorter than the range, or missing.
                 Err(BucketError { code: BucketErrorCode::Damaged | BucketErrorCode::Missing, .. }) => {
                     each(number, Vec::new())?
                 }

@@ -1,8 +1,8 @@
-//! The replicator: what sends to one bucket and restores from it, as long as the server lives.
+//! The replicator: sends to one bucket and restores from it, as long as the server lives.
 //!
-//! What is to be sent is what the database says was not sent yet. There is no other list, so a crash forgets nothing. A
-//! pack is sent after the packs it refers to, a manifest after its packs, a session after its agent, and a fork after
-//! its parent: a reader that finds a manifest finds everything it needs.
+//! It sends what the database has not recorded as sent. There is no other list, so a crash forgets nothing. A pack is
+//! sent after the packs that it refers to, a manifest after its packs, a session after its agent, and a fork after its
+//! parent: a reader that finds a manifest finds everything it needs.
 
 use crate::{ClaimConflict, Claimant, Error, RemoteServices, Result, bucket_listing, claim::BucketClaim};
 use ash_cloud::{Bucket, BucketError, BucketErrorCode, BucketTraffic, RequestLimits, RetryPolicy};
@@ -14,7 +14,7 @@ use std::{
 };
 use tokio::sync::{Notify, RwLock, watch};
 
-/// Uploads give up sooner than other requests: they are repeated later, and until then the trouble is shown.
+/// Uploads give up sooner than other requests, because they are repeated later and the trouble is shown until then.
 const UPLOAD_RETRY_POLICY: RetryPolicy = RetryPolicy {
     max_attempts: 4,
     initial_delay: Duration::from_millis(200),
@@ -23,13 +23,13 @@ const UPLOAD_RETRY_POLICY: RetryPolicy = RetryPolicy {
 /// The pause before a failed upload is repeated, at first and at most.
 pub(crate) const FIRST_RETRY_DELAY: Duration = Duration::from_millis(500);
 pub(crate) const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// How long a server that stops tries to give its claim back.
+/// How long a stopping server tries to give its claim back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The packs that are in the bucket, as the database knows them.
+/// The packs in the bucket, as the database knows them.
 pub(crate) struct KnownRemotePacks {
     pub(crate) sizes: HashMap<String, u64>,
-    /// Found missing, and not sent since.
+    /// Packs that were found missing, and not sent since.
     pub(crate) missing: HashSet<String>,
 }
 
@@ -40,34 +40,35 @@ pub(crate) struct PackNameListing {
     pub(crate) names: Arc<Vec<String>>,
 }
 
-/// Where to replicate to.
+/// The bucket to replicate to.
 pub struct ReplicationTarget {
     pub bucket: Bucket,
-    /// The limit of uploads. `None`: unlimited.
+    /// The rate limit of uploads. `None`: unlimited.
     pub bytes_per_second: Option<u64>,
 }
 
 pub struct Replicator {
     pub bucket: Bucket,
-    /// The same bucket for uploads. Used only through [`Replicator::writer`]: nothing is written without a claim.
+    /// The same bucket with the rate limit of uploads. Used only through [`Replicator::writer`], so that nothing is
+    /// written without a claim.
     pub(crate) upload_bucket: Bucket,
     pub(crate) services: RemoteServices,
     pub(crate) claim: BucketClaim,
-    /// There may be something to send.
+    /// Rung when there may be something to send.
     pub(crate) bell: Notify,
     /// Counts what was sent, for callers that wait for an upload.
     pub(crate) sent: watch::Sender<u64>,
     trouble: Mutex<Option<(BucketError, Timestamp)>>,
     pub(crate) known: tokio::sync::Mutex<HashMap<TenantId, KnownRemotePacks>>,
-    /// How often something was taken back because it vanished. An upload that was begun before is not confirmed.
+    /// The number of retractions of vanished objects. An upload that began before a retraction is not confirmed.
     pub(crate) retractions: RwLock<u64>,
-    /// The object store did not answer for a while: objects may have vanished.
+    /// Rung after the object store did not answer for a while: objects may have vanished.
     pub(crate) recheck: Notify,
     /// Every session in the bucket is in the database.
     pub(crate) all_sessions_known: AtomicBool,
-    /// When the bucket was last searched for what is not needed.
+    /// When the bucket was last searched for garbage.
     pub(crate) gc_listed: Mutex<HashMap<TenantId, Instant>>,
-    /// Kept for a moment, because many sessions come back at once.
+    /// Cached for a moment, because many sessions come back at once.
     pub(crate) pack_names: Mutex<HashMap<TenantId, PackNameListing>>,
 }
 
@@ -107,14 +108,15 @@ impl Replicator {
         self.trouble.lock().expect("no code panics while it holds this lock").clone()
     }
 
-    /// The bucket to write to, as long as this server has the claim on it.
+    /// The bucket to write to, if this server holds the claim on it.
     pub(crate) async fn writer(&self) -> Result<&Bucket> {
         self.claim.allow().await.map_err(Error::Bucket)?;
         Ok(&self.upload_bucket)
     }
 
-    /// Gets the claim on the bucket and keeps it, as long as the server lives. Returns if another server has the claim and
-    /// is alive. If the claim is lost later, the server goes on without writing to the bucket, and shows the trouble.
+    /// Gets the claim on the bucket and renews it as long as the server lives. Returns if another server holds the
+    /// claim and is alive. If the claim is lost later, the server continues without writing to the bucket, and shows
+    /// the trouble.
     pub async fn keep_claim(&self, claimant: Claimant) -> ClaimConflict {
         let show = |why: BucketError| self.set_trouble(Some(why));
         if let Err(conflict) = self.claim.acquire(&claimant, &show).await {
@@ -129,7 +131,7 @@ impl Replicator {
             pause = match self.claim.renew().await {
                 Ok(()) => every,
                 Err(why) => {
-                    // The next upload finds out when the trouble is over.
+                    // The next upload, or the next check of the bucket, finds out when the trouble is over.
                     self.set_trouble(Some(why));
                     self.notify();
                     every / 4
@@ -159,7 +161,7 @@ impl Replicator {
         self.sent.subscribe()
     }
 
-    /// There may be something to send.
+    /// Wakes the uploads: there may be something to send.
     pub fn notify(&self) {
         self.bell.notify_one();
     }
@@ -169,7 +171,7 @@ impl Replicator {
         bucket_listing::tenants(&self.bucket).await
     }
 
-    /// Sends what was saved last, before the server stops, if that works within this time.
+    /// Before the server stops: sends what was saved last, if that works within this time.
     pub async fn drain(&self, longest: Duration) {
         let mut sent = self.sent();
         let draining = async {
@@ -187,7 +189,7 @@ impl Replicator {
         }
     }
 
-    /// Waits until a checkpoint is in the bucket. A checkpoint that was removed meanwhile needs no waiting for.
+    /// Waits until a checkpoint is in the bucket. Returns at once if the checkpoint was removed meanwhile.
     pub async fn wait_until_uploaded(
         &self,
         workspace: WorkspaceId,
@@ -214,7 +216,7 @@ impl Replicator {
         }
     }
 
-    /// Shows the trouble to the operator too, under a code that names the object store.
+    /// Also shows the trouble to the operator, under a code that names the object store.
     pub(crate) fn set_trouble(&self, trouble: Option<BucketError>) {
         let mut kept = self.trouble.lock().expect("no code panics while it holds this lock");
         let since = kept.as_ref().map_or_else(|| self.services.clock(), |(_, since)| *since);
@@ -233,7 +235,7 @@ impl Replicator {
     }
 }
 
-/// The code in the list of the server's troubles, which has those of other parts too.
+/// The code in the list of the server's troubles, which other parts of the server share.
 fn listed_code(code: BucketErrorCode) -> &'static str {
     match code {
         BucketErrorCode::BucketMissing => "object_store_bucket_missing",

@@ -1,5 +1,5 @@
-//! The repositories of all tenants: opened once each, with the tenant's encryption key, a lock, and the bucket as the
-//! source of packs that are not on this machine.
+//! The repositories of all tenants. Each is opened once, with the tenant's encryption key, a lock, and the bucket as
+//! the source of packs that are not on this machine.
 
 use crate::{Result, encryption_keys, pack_source::BucketPackSource};
 use ash_cloud::Bucket;
@@ -12,13 +12,13 @@ use std::{
 };
 
 pub struct RepositorySettings {
-    /// Has a folder for each tenant.
+    /// The directory that holds a directory for each tenant.
     pub dir: PathBuf,
-    /// Where the keys of tenants are whose repositories are sealed. `None`: no repository is sealed.
+    /// The directory with the keys of sealed repositories. `None`: no repository is sealed.
     pub keys: Option<PathBuf>,
-    /// The bucket that packs are read from when they are not here.
+    /// The bucket from which packs are read that are not on this machine.
     pub bucket: Option<Bucket>,
-    /// How many bytes of such packs are cached for each tenant.
+    /// The cache size for such packs, for each tenant.
     pub remote_cache_bytes: u64,
     /// Set when a write fails because the disk is full.
     pub disk_full: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ pub struct Repositories {
 
 struct OpenRepository {
     repo: Arc<Repo>,
-    /// Keeps other processes from collecting garbage there.
+    /// Prevents other processes from collecting garbage there.
     _lock: RepoLock,
 }
 
@@ -40,7 +40,7 @@ impl Repositories {
         Repositories { settings, open: Mutex::default() }
     }
 
-    /// A tenant's repository. Its sessions and agents share packs; other tenants never see them.
+    /// A tenant's repository. The tenant's sessions and agents share packs; other tenants never see them.
     pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
         let mut open = self.open.lock().expect("no code panics while it holds this lock");
         if let Some(known) = open.get(tenant) {
@@ -62,14 +62,14 @@ impl Repositories {
         Ok(repo)
     }
 
-    /// Tenants that have a repository here, whether the database knows them or not.
+    /// Tenants with a repository on this machine, including those that the database does not know.
     pub fn tenants(&self) -> BTreeSet<TenantId> {
         let dirs = std::fs::read_dir(&self.settings.dir).into_iter().flatten().flatten();
         let names = dirs.filter_map(|entry| entry.file_name().into_string().ok());
         names.filter_map(|name| TenantId::parse(&name).ok()).collect()
     }
 
-    /// Files beside the packs of a tenant that can be made again from them.
+    /// The directory beside a tenant's packs for files that can be derived from them again.
     pub(crate) fn cache_dir(&self, tenant: &TenantId) -> PathBuf {
         self.dir_of(tenant).join("cache")
     }

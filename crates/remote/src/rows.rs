@@ -1,4 +1,4 @@
-//! The rows of a session that comes back, made from its manifest and its log.
+//! The rows of a restored session, made from its manifest and its log.
 
 use crate::{Error, FoldLog, Result};
 use ash_model::{
@@ -18,7 +18,7 @@ pub(crate) fn folded(
     let folded = fold_log(manifest.base.unwrap_or(0), &events(&manifest.session, lines)?);
     let mut summary = folded.summary;
     if manifest.base.is_some() {
-        // What a fork has of its parent is in none of its own events.
+        // None of a fork's own events contains what it inherited from its parent.
         summary.title = manifest.title.clone();
         summary.last_text = manifest.last_text.clone();
         summary.turns = manifest.turns;
@@ -26,7 +26,7 @@ pub(crate) fn folded(
     Ok((summary, folded.turns))
 }
 
-/// The rows of all its checkpoints. A checkpoint without a manifest was removed; only its log counts.
+/// The rows of all its checkpoints. A checkpoint without a manifest was removed, and only its log counts.
 pub(crate) fn checkpoints(
     manifest: &SessionManifest,
     lines: &[EventLine],
@@ -38,13 +38,14 @@ pub(crate) fn checkpoints(
     let newest = manifest.checkpoint.as_ref();
     for (number, line) in lines.iter().enumerate().filter(|(_, line)| line.kind == "saved") {
         let Fact::Saved(saved) = event(&manifest.session, line)?.fact else { continue };
-        // The end of its turn is recorded with it, and belongs to it.
+        // The end of its turn is recorded with it and belongs to it.
         let after = lines.get(number + 1).filter(|after| after.kind == "finished");
         let ends = after.map(|after| event(&manifest.session, after)).transpose()?;
         let ends = ends.filter(
             |after| matches!(&after.fact, Fact::Finished { checkpoint, .. } if *checkpoint == Some(saved.number)),
         );
-        // The manifest is named after the end of the turn, or after the checkpoint if the turn waited for the upload.
+        // The manifest's name contains the event of the turn's end, or of the checkpoint if the turn waited for the
+        // upload.
         let seqs = ends.map(|after| after.seq).into_iter().chain([line.seq]);
         let there = seqs.clone().find(|seq| kept.contains(seq));
         let seq = there.or_else(|| seqs.last()).unwrap_or(line.seq);
@@ -97,12 +98,12 @@ fn row(manifest: &SessionManifest, checkpoint: &ManifestCheckpoint, now: Timesta
     }
 }
 
-/// The events that have a meaning for the state: not the pieces of an answer as it was streamed.
+/// The events that affect the state: not the pieces of a streamed answer.
 pub(crate) fn events(id: &SessionId, lines: &[EventLine]) -> Result<Vec<Event>> {
     lines.iter().filter(|line| line.kind != "said").map(|line| event(id, line)).collect()
 }
 
-/// An event of a session that comes back. The words of the decoder are logged and not shown: they may quote the event.
+/// Decodes an event. The decoder's message is logged and not returned, because it may quote the event.
 fn event(id: &SessionId, line: &EventLine) -> Result<Event> {
     let fact = Fact::decode(&line.kind, line.json.clone()).map_err(|error| {
         tracing::warn!(session = %id, seq = line.seq, %error, "an event from the object store cannot be read");
@@ -111,7 +112,7 @@ fn event(id: &SessionId, line: &EventLine) -> Result<Event> {
     Ok(Event { seq: line.seq, turn: line.turn, at: line.at, fact })
 }
 
-/// One line for each event after the first and up to the second. Those that no object has become `missing`.
+/// One line for each event after the first and up to the second. Events that no object has become `missing`.
 pub(crate) fn filled(
     mut lines: BTreeMap<EventSeq, EventLine>,
     (after, upto): (EventSeq, EventSeq),

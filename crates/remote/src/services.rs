@@ -1,4 +1,4 @@
-//! What replication and restore work with on this machine.
+//! What replication and restore use of the server: the store, the repositories, the clock and callbacks.
 
 use crate::{Repositories, Result, WitnessCache};
 use ash_model::{Event, EventSeq, Problem, TenantId, Timestamp, TurnId, TurnOutcome};
@@ -12,7 +12,7 @@ pub struct RemoteServices {
     pub repositories: Arc<Repositories>,
     pub witnesses: Arc<WitnessCache>,
     pub troubles: Arc<dyn TroubleReporter>,
-    /// The name of this node. A session that comes back is held by it.
+    /// The name of this node, which becomes the holder of restored sessions.
     pub node: String,
     pub now: fn() -> Timestamp,
     pub fold_log: FoldLog,
@@ -28,17 +28,17 @@ impl RemoteServices {
     }
 }
 
-/// Shows the operator what is wrong with the server as a whole.
+/// Reports to the operator what is wrong with the server as a whole.
 pub trait TroubleReporter: Send + Sync {
     fn set(&self, code: &'static str, error: String, since: Timestamp);
-    /// The trouble is over, or there was none.
+    /// Clears the trouble, if there is one.
     fn clear(&self, code: &'static str);
 }
 
-/// Folds the events of a session that come after `base`, which are all of its own. What events mean is the caller's to say.
+/// Folds the events of a session after `base`, which are all of its own. The caller defines what events mean.
 pub type FoldLog = fn(base: EventSeq, events: &[Event]) -> FoldedLog;
 
-/// The state that a log comes to.
+/// The state that a log leads to.
 pub struct FoldedLog {
     pub summary: SessionSummary,
     pub turns: Vec<TurnRow>,

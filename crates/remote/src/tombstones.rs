@@ -1,5 +1,5 @@
-//! Tombstones: a line in a tenant's repository for every purged session, durable before its rows are deleted. Without it
-//! the packs that are left would bring the session back. The id itself is not kept, only a hash of it.
+//! Tombstones: a line in a tenant's repository for every purged session, durable before its rows are deleted. Without
+//! it the remaining packs would bring the session back. The line holds only a hash of the id.
 
 use crate::{PackProof, Result};
 use ash_model::{
@@ -9,10 +9,10 @@ use ash_model::{
 use ash_snapshot::Repo;
 use std::collections::HashMap;
 
-/// The name that lines of a sealed repository are sealed under.
+/// The name under which lines of a sealed repository are sealed.
 const SEAL_NAME: &str = "tombstones";
 
-/// In the ids of forks that keep a history which another one replaced.
+/// Part of the ids of forks that keep a history which another one replaced.
 const DIVERGED: &str = ".diverged-";
 
 /// The last tombstone of each purged session.
@@ -20,7 +20,7 @@ const DIVERGED: &str = ".diverged-";
 pub struct TombstoneMap(HashMap<String, TombstoneLine>);
 
 impl TombstoneMap {
-    /// A line that cannot be read was cut off by a crash, and is skipped.
+    /// Skips unreadable lines, which a crash truncated.
     pub(crate) fn read(repo: &Repo) -> Result<TombstoneMap> {
         let mut all = TombstoneMap::default();
         for line in repo.tombstones()?.iter().filter_map(|line| unsealed(repo, line)) {
@@ -45,7 +45,7 @@ impl TombstoneMap {
         }
     }
 
-    /// Whether a fork with this [`diverged_prefix`] that had the proven history was purged.
+    /// Whether a purged fork with this [`diverged_prefix`] had the proven history.
     pub fn has_purged_fork(&self, proof: &PackProof, prefix: &str) -> bool {
         let prefix = hash(prefix);
         let mut of = self.0.values().filter(|line| line.diverged.as_ref() == Some(&prefix));
@@ -53,13 +53,13 @@ impl TombstoneMap {
     }
 }
 
-/// Makes a tombstone durable in its tenant's repository.
+/// Writes a tombstone durably into its tenant's repository.
 pub(crate) fn append(repo: &Repo, tombstone: &SessionTombstone) -> Result<()> {
     let plain = serde_json::to_vec(&tombstone_line(tombstone)).expect("plain words and numbers");
     Ok(repo.add_tombstone(&sealed(repo, plain))?)
 }
 
-/// In a sealed repository a line says nothing without the key.
+/// Seals a line, so that it reveals nothing without the key.
 fn sealed(repo: &Repo, plain: Vec<u8>) -> String {
     let stored = repo.seal(plain, SEAL_NAME);
     match Repo::is_sealed_blob(&stored) {
@@ -78,14 +78,14 @@ fn unsealed(repo: &Repo, line: &str) -> Option<TombstoneLine> {
     parsed(&repo.unseal(bytes?, SEAL_NAME).ok()?)
 }
 
-/// Older lines have the id instead of its hash.
+/// Reads a line. Older lines have the id instead of its hash.
 fn parsed(line: &[u8]) -> Option<TombstoneLine> {
     let older =
         || serde_json::from_slice::<SessionTombstone>(line).map(|tombstone| tombstone_line(&tombstone));
     serde_json::from_slice(line).or_else(|_| older()).ok()
 }
 
-/// The id can be guessed from it, but not read.
+/// A hash of the id. The id can be guessed from it, but not read.
 fn hash(text: &str) -> String {
     blake3::Hasher::new_derive_key("ash tombstones").update(text.as_bytes()).finalize().to_hex().to_string()
 }
@@ -102,7 +102,7 @@ pub fn diverged_id(session: &SessionId, epoch: Epoch) -> Option<SessionId> {
     SessionId::parse(&format!("{}{}", diverged_prefix(session), epoch.0)).ok()
 }
 
-/// What the ids of all such forks of a session begin with. An id has at most 128 characters, all of them ASCII.
+/// The prefix of the ids of all such forks of a session. An id has at most 128 characters, all of them ASCII.
 pub fn diverged_prefix(session: &SessionId) -> String {
     let stem: String = session.as_str().chars().take(96).collect();
     format!("{stem}{DIVERGED}")

@@ -1,5 +1,5 @@
-//! Uploads: an agent before its sessions, a parent before its forks, and the checkpoints of a session one after the other.
-//! Several sessions are sent at a time; one that takes long or fails does not delay the others.
+//! Uploads: an agent before its sessions, a parent before its forks, and the checkpoints of a session one after the
+//! other. Several sessions are sent at a time, so that a slow or failing one does not delay the others.
 
 use crate::{
     Error, Replicator, Result, blocking, object_keys, pack_log,
@@ -25,13 +25,13 @@ use tokio::time::Instant;
 const PAGE: u32 = 200;
 /// Lanes that send at the same time.
 const MAX_BUSY_LANES: usize = 4;
-/// How often pending uploads are looked for when no notification comes.
+/// How often pending uploads are checked without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
-/// The pause after which data is tried again that cannot be sent because it is damaged here.
+/// The pause before data is tried again that cannot be sent because it is damaged on this machine.
 const LOCAL_FAULT_RETRY_DELAY: Duration = Duration::from_secs(600);
 const DELETED_AT_ONCE: u32 = 1000;
 
-/// What belongs to one lane is sent one after the other.
+/// Uploads of one lane are sent one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum UploadLane {
     Agent(TenantId, AgentName),
@@ -58,9 +58,9 @@ type LaneUploads = (UploadLane, Vec<PendingUpload>);
 struct UploadScheduler {
     busy: HashSet<UploadLane>,
     delays: HashMap<UploadLane, UploadDelay>,
-    /// The lane that met the trouble that is shown.
+    /// The lane that caused the trouble that is shown.
     troubled: Option<UploadLane>,
-    /// The number of retractions that was seen last.
+    /// The last known number of retractions.
     retractions: u64,
 }
 
@@ -72,7 +72,7 @@ struct UploadDelay {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UploadFault {
-    /// Data here is damaged or lost.
+    /// Data on this machine is damaged or lost.
     Local,
     ObjectStore,
 }
@@ -109,14 +109,14 @@ impl UploadScheduler {
         self.delays.retain(|lane, delay| delay.until > now || waits(lane));
     }
 
-    /// After a retraction, data that was lost here may have been found: it is tried again.
+    /// After a retraction, tries data again that was lost here: it may exist again.
     fn clear_delays_after_retraction(&mut self, retractions: u64) {
         if std::mem::replace(&mut self.retractions, retractions) != retractions {
             self.delays.retain(|_, delay| delay.fault == UploadFault::ObjectStore);
         }
     }
 
-    /// When to look again: at the end of the first delay, and at least at the poll interval.
+    /// When to check again: at the end of the first delay, and at least after the poll interval.
     fn wake(&self) -> Instant {
         let now = Instant::now();
         let delayed = self.delays.values().map(|delay| delay.until).filter(|until| *until > now);
@@ -125,8 +125,8 @@ impl UploadScheduler {
 }
 
 impl Replicator {
-    /// Sends as long as the server lives, whenever it has the claim on the bucket. If the claim is lost, uploads that are
-    /// under way are given up.
+    /// Sends as long as the server lives, while it holds the claim on the bucket. If the claim is lost, uploads in
+    /// progress are aborted.
     pub async fn send_for_ever(&self) {
         while let Err(error) = self.services.store.set_remote(&self.bucket.to_string()).await {
             tracing::error!(%error, "the address of the object store could not be written to the database");
@@ -153,7 +153,7 @@ impl Replicator {
                 }
                 Err(error) => tracing::error!(%error, "pending uploads could not be read"),
             }
-            // Never while something is sent: it may be among the objects to delete.
+            // Never during an upload: the objects to delete may include what it sends.
             if under_way.is_empty() {
                 self.delete_and_check(&mut lanes).await;
             }
@@ -165,7 +165,7 @@ impl Replicator {
         }
     }
 
-    /// The lanes that can begin now.
+    /// The lanes that can start now.
     async fn ready(&self, lanes: &mut UploadScheduler) -> Result<Vec<LaneUploads>> {
         let mut ready = Vec::new();
         lanes.clear_delays_after_retraction(*self.retractions.read().await);
@@ -197,7 +197,7 @@ impl Replicator {
         Ok(ready)
     }
 
-    /// Whether a session has to wait for its agent, or a fork for its parent's log: it cannot be restored without them.
+    /// Whether a session must wait for its agent, or a fork for its parent's log, without which it cannot be restored.
     async fn must_wait(
         &self,
         lane: &UploadLane,
@@ -220,7 +220,8 @@ impl Replicator {
         Ok(uploaded.is_none_or(|checkpoint| checkpoint.seq < base.seq))
     }
 
-    /// Notes the result of a lane. Every failure delays the lane; one of the object store is shown to the operator.
+    /// Handles the result of a lane. Every failure delays the lane; a failure of the object store is shown to the
+    /// operator.
     fn judge(&self, lanes: &mut UploadScheduler, lane: UploadLane, result: Result<()>) {
         lanes.busy.remove(&lane);
         match result {
@@ -248,7 +249,7 @@ impl Replicator {
         }
     }
 
-    /// Deletes what is queued. If no lane is left that met the shown trouble, checks whether the trouble is over.
+    /// Deletes what is queued. If the lane that caused the shown trouble is gone, checks whether the trouble is over.
     async fn delete_and_check(&self, lanes: &mut UploadScheduler) {
         if lanes.is_unavailable(&UploadLane::Deletions) {
             return;
@@ -262,7 +263,7 @@ impl Replicator {
             }
             Ok(0) => return,
             Ok(_) => {
-                // There may be more.
+                // The queue may hold more.
                 self.notify();
                 Ok(())
             }
@@ -271,7 +272,7 @@ impl Replicator {
         self.judge(lanes, UploadLane::Deletions, done);
     }
 
-    /// Whether the checkpoint was removed meanwhile: then there is nothing to send.
+    /// Whether the checkpoint was removed meanwhile, so that there is nothing to send.
     async fn is_given_up(&self, one: &PendingUpload) -> Result<bool> {
         let PendingUpload::Checkpoint { checkpoint, .. } = one else { return Ok(false) };
         let row = self.services.store.checkpoint(checkpoint.workspace, checkpoint.number).await?;
@@ -295,18 +296,18 @@ impl Replicator {
             };
             let seq = match seq {
                 Ok(seq) => seq,
-                // A checkpoint that cannot be read does not delay later ones.
+                // An unreadable checkpoint does not delay later ones.
                 Err(error) if is_own_fault(&error) => {
                     failed = Some(error);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            // Another server may have the claim by now, and delete what was just sent.
+            // Another server may hold the claim by now, and delete what was just sent.
             self.writer().await?;
             let now = self.retractions.read().await;
             if *now != retractions {
-                // A pack that this upload relied on may have vanished: it is sent again.
+                // A pack that this upload relied on may have vanished, so the upload is repeated.
                 self.notify();
                 return Ok(());
             }
@@ -317,7 +318,7 @@ impl Replicator {
         failed.map_or(Ok(()), Err)
     }
 
-    /// If another server has put something else under the name, the next number is used: the highest counts.
+    /// If another server has written something else under the name, uses the next number: the highest counts.
     async fn send_agent(&self, agent: &AgentDefinition) -> Result<()> {
         self.send_packs(&agent.tenant, &agent.tree).await?;
         let mut changes = agent.changes;
@@ -331,7 +332,7 @@ impl Replicator {
         }
     }
 
-    /// Returns the event up to which the log is in the bucket now.
+    /// Returns the last event of the log that is in the bucket now.
     async fn send_checkpoint(&self, session: SessionRowId, checkpoint: &Checkpoint) -> Result<u64> {
         let of = self.services.store.session(session).await?.ok_or(Error::NoSession)?;
         match of.base.filter(|base| checkpoint.seq <= base.seq) {
@@ -344,7 +345,7 @@ impl Replicator {
         }
     }
 
-    /// Sends the packs of removed checkpoints that were never sent: without them the log would have a gap.
+    /// Sends packs of removed checkpoints that were never sent: without them the log would have a gap.
     async fn send_log(&self, of: &SessionRow, tree: &str) -> Result<()> {
         let repo = self.services.repo(&of.tenant)?;
         let mut missing = Vec::new();
@@ -353,7 +354,7 @@ impl Replicator {
         while let Some(tree) = next {
             let here = repo.pack_file(tree.pack_name()).is_some();
             let is_there = !here || self.is_known(&of.tenant, tree.pack_name()).await?;
-            // If packs are missing in the bucket, one behind this one may be among them.
+            // If packs are missing in the bucket, one before this one may be among them.
             if is_there && !is_suspect {
                 break;
             }
@@ -362,7 +363,8 @@ impl Replicator {
         }
         for tree in missing.into_iter().rev() {
             match self.send_packs(&of.tenant, tree.as_str()).await {
-                // Its files are gone. The pack is sent for its log, and not listed: its files cannot be relied on.
+                // Its files are gone. The pack is sent for its log, and not recorded, because its files cannot be
+                // relied on.
                 Err(Error::Snapshot(ash_snapshot::Error::Damaged { .. })) => {
                     self.put_pack(&of.tenant, &repo, tree.pack_name()).await?;
                 }
@@ -372,7 +374,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Sends the checkpoints that a fork begins with, and its first event, which says where it was forked from.
+    /// Sends the checkpoints that a fork begins with, and its first event, which names the fork point.
     async fn send_fork_start(
         &self,
         fork: &SessionRow,
@@ -399,7 +401,7 @@ impl Replicator {
         Ok(seq)
     }
 
-    /// Writes the tombstone in the place of the session's next manifest, or after what another server has put there.
+    /// Writes the tombstone in place of the session's next manifest, or after what another server has written there.
     pub(crate) async fn send_tombstone(&self, tombstone: &SessionTombstone) -> Result<u64> {
         let mut seq = tombstone.seq;
         loop {
@@ -424,14 +426,16 @@ impl Replicator {
             if self.is_known(tenant, &pack).await? {
                 continue;
             }
-            // A pack that is not here came from the bucket, together with what it needs, unless packs are missing there.
+            // A pack that is not here came from the bucket with everything that it needs, unless packs are missing
+            // there.
             if !is_suspect && repo.pack_file(&pack).is_none() && self.find_pack(tenant, &pack).await? {
                 continue;
             }
             if !ready {
                 let (from, name) = (repo.clone(), pack.clone());
                 let needs = blocking(move || Ok(from.references_of(&name)?)).await;
-                // Garbage collection has made the pack smaller, and it does not name any more what it needs.
+                // Garbage collection has made the pack smaller, and with it removed the names of the packs that it
+                // needs.
                 if let Err(Error::Snapshot(ash_snapshot::Error::Damaged { .. })) = needs {
                     return self.send_all_packs(tenant, &tree).await;
                 }
@@ -448,7 +452,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Sends all packs that a tree needs, the oldest first: a pack refers to older packs only.
+    /// Sends all packs that a tree needs, the oldest first, because a pack refers only to older packs.
     async fn send_all_packs(&self, tenant: &TenantId, tree: &TreeId) -> Result<()> {
         let (repo, from, of) = (self.services.repo(tenant)?, self.services.repo(tenant)?, tree.clone());
         let mut packs = blocking(move || {
@@ -477,7 +481,7 @@ impl Replicator {
         let there = self.put_pack(tenant, repo, pack).await?;
         self.remember_pack(tenant, pack, there).await?;
         match repo.pack_file(pack) {
-            // It was sent when garbage collection had made it smaller, and was captured anew since.
+            // The pack was sent after garbage collection had made it smaller, and was captured anew since.
             Some((_, here)) if here > there => self.replace(tenant, repo, pack).await,
             Some(_) | None => Ok(()),
         }
@@ -486,7 +490,7 @@ impl Replicator {
     /// Returns the size of the pack in the bucket.
     async fn put_pack(&self, tenant: &TenantId, repo: &Arc<Repo>, pack: &str) -> Result<u64> {
         let key = object_keys::pack(tenant, pack);
-        // It may be queued for deletion, and be needed again. Nothing is deleted while something is sent.
+        // The pack may be queued for deletion and needed again. Nothing is deleted during an upload.
         self.services.store.cancel_deletes(std::slice::from_ref(&key)).await?;
         let (path, size) = repo.pack_file(pack).ok_or_else(|| {
             let what = "its pack is not there".to_owned();
@@ -494,7 +498,7 @@ impl Replicator {
         })?;
         match self.writer().await?.put_file(&key, &path, &|_| {}).await {
             Ok(PutOutcome::Created | PutOutcome::AlreadyExists) => Ok(size),
-            // Garbage collection made one of the two smaller: both are this pack.
+            // Garbage collection made one of the two smaller, but both are this pack.
             Err(BucketError { code: BucketErrorCode::Damaged, .. }) => {
                 Ok(self.upload_bucket.head(&key).await.map_err(Error::Bucket)?.unwrap_or(size))
             }
@@ -502,7 +506,7 @@ impl Replicator {
         }
     }
 
-    /// Whether the whole pack is known to be in the bucket.
+    /// Whether the bucket is known to have the whole pack.
     async fn is_known(&self, tenant: &TenantId, pack: &str) -> Result<bool> {
         let here = self.services.repo(tenant)?.pack_file(pack).map(|(_, size)| size);
         self.with_known(tenant, |known| match (known.sizes.get(pack), here) {
@@ -513,12 +517,12 @@ impl Replicator {
         .await
     }
 
-    /// Whether packs are missing in the bucket. Then a pack that is there may need one that is not.
+    /// Whether packs are missing in the bucket. Then a pack that is there may need a missing one.
     async fn is_suspect(&self, tenant: &TenantId) -> Result<bool> {
         self.with_known(tenant, |known| !known.missing.is_empty()).await
     }
 
-    /// Packs that are neither here nor in the bucket.
+    /// Packs that neither this machine nor the bucket has.
     pub(crate) async fn lost(&self, tenant: &TenantId) -> Result<HashSet<String>> {
         let repo = self.services.repo(tenant)?;
         let is_lost = |pack: &&String| repo.pack_file(pack).is_none();
@@ -555,7 +559,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Whether the bucket can be listed, written and read. Leaves the mark that it is ours.
+    /// Checks that the bucket can be listed, written and read. Writes the mark that it belongs to this program.
     pub(crate) async fn check(&self) -> Result<()> {
         self.writer().await?.check().await.map_err(Error::Bucket)
     }
@@ -567,7 +571,7 @@ impl Replicator {
         }
         let (numbers, keys): (Vec<i64>, Vec<String>) =
             doomed.into_iter().map(|doomed| (doomed.number, doomed.key)).unzip();
-        // Renewed, not only remembered: a deletion cannot be taken back.
+        // Renewed and not only remembered, because a deletion is final.
         self.claim.renew().await.map_err(Error::Bucket)?;
         self.writer().await?.delete(&keys).await.map_err(Error::Bucket)?;
         self.services.store.dequeue_deletes(&numbers).await?;
@@ -580,7 +584,7 @@ fn is_own_fault(error: &Error) -> bool {
     matches!(error, Error::Snapshot(why) if !matches!(why, ash_snapshot::Error::Far { .. }))
 }
 
-/// Versions of agents that are to be sent first. One that is damaged here delays no session.
+/// Versions of agents that must be sent first. A version that is damaged here does not delay sessions.
 fn missing_agents(groups: &[LaneUploads], lanes: &UploadScheduler) -> HashSet<(TenantId, AgentName, u32)> {
     let hopeless =
         |lane: &UploadLane| lanes.delays.get(lane).is_some_and(|delay| delay.fault == UploadFault::Local);
@@ -594,12 +598,12 @@ fn missing_agents(groups: &[LaneUploads], lanes: &UploadScheduler) -> HashSet<(T
     agents.collect()
 }
 
-/// The snapshot whose pack has the events before those in this pack, if they are the session's own.
+/// The snapshot whose pack has the events before those in this pack, if they belong to the session.
 async fn log_before(repo: &Arc<Repo>, of: &SessionRow, tree: &str) -> Option<TreeId> {
     let (repo, tree, of) = (repo.clone(), TreeId::parse(tree).ok()?, of.clone());
     let base = of.base.map_or(0, |base| base.seq);
     let read = blocking(move || pack_log::read_record(&repo, &tree)).await;
-    // The checkpoint after a pack that cannot be read has the whole log again.
+    // The checkpoint after an unreadable pack holds the whole log again.
     let record =
         read.ok().flatten().filter(|record| pack_log::is_record_of(record, &of) && record.after > base)?;
     TreeId::parse(&record.previous).ok()

@@ -1,6 +1,6 @@
-//! What the packs and tombstones of every tenant say about its sessions, as far as they were read, and which sessions were
-//! compared with it since the server started. The database alone is not believed: before something is deleted,
-//! superseded or confirmed as uploaded, this is asked.
+//! What the packs and tombstones of every tenant say about its sessions, as far as they were read, and which sessions
+//! were compared with it since the server started. The database alone is not trusted: this is checked before something
+//! is deleted, superseded or confirmed as uploaded.
 
 use crate::{PackProof, PackProofs, Repositories, Result, TombstoneMap, blocking, tombstones};
 use ash_model::{Epoch, SessionId, SessionRowId, TenantId, remote::SessionTombstone};
@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long packs in the object store are read for records of one session.
+/// How long packs in the object store are read to find records of one session.
 const PACK_READ_TIME: Duration = Duration::from_secs(5);
-/// Packs that are read before the time is looked at again.
+/// The number of packs that are read between two checks of the time.
 const CHUNK: usize = 64;
 
 pub struct WitnessCache {
@@ -21,7 +21,7 @@ pub struct WitnessCache {
     tenants: Mutex<HashMap<TenantId, SharedWitnesses>>,
     /// Sessions whose row was compared with every witness.
     compared: Mutex<HashSet<SessionRowId>>,
-    /// Sessions that went on although the object store did not answer.
+    /// Sessions that started although the object store did not answer.
     unreachable: Mutex<HashSet<SessionRowId>>,
 }
 
@@ -46,7 +46,7 @@ pub struct TenantWitnesses {
 }
 
 impl TenantWitnesses {
-    /// The furthest that any pack proves a session, unless the session was purged since.
+    /// The furthest proof of a session in any pack, unless the session was purged since.
     pub fn newest_of(&self, id: &SessionId) -> Option<&PackProof> {
         let newest = [self.packs.newest_of(id), self.remote.newest_of(id)];
         let newest = newest.into_iter().flatten().max_by_key(|proof| (proof.epoch, proof.seq));
@@ -61,7 +61,7 @@ impl TenantWitnesses {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WitnessRefresh {
-    /// What was read before is good enough.
+    /// A cached result is good enough.
     Once,
     Anew,
 }
@@ -84,7 +84,7 @@ impl WitnessCache {
         lock(&self.compared).contains(&no)
     }
 
-    /// No witness knows more of the session: it was made here, or was compared.
+    /// Notes that no witness knows more of the session: it was created here, or was compared.
     pub fn mark_compared(&self, no: SessionRowId) {
         lock(&self.compared).insert(no);
         lock(&self.unreachable).remove(&no);
@@ -98,7 +98,7 @@ impl WitnessCache {
         lock(&self.unreachable).contains(&no)
     }
 
-    /// The witnesses of a tenant on this machine, read for the first time or anew.
+    /// The witnesses of a tenant on this machine, read if needed or on request.
     pub async fn of(&self, tenant: &TenantId, refresh: WitnessRefresh) -> Result<SharedWitnesses> {
         let (of, repo, tenant) = (self.shared(tenant), self.repositories.repo(tenant)?, tenant.clone());
         blocking(move || {
@@ -127,8 +127,8 @@ impl WitnessCache {
         lock(&self.tenants).entry(tenant.clone()).or_insert_with(open).clone()
     }
 
-    /// The furthest that a pack proves a session, packs in the object store included. They are read for a limited time;
-    /// what was read is remembered.
+    /// The furthest proof of a session in any pack, including packs in the object store. Those are read for a limited
+    /// time, and the results are cached.
     pub async fn newest_proof(
         &self,
         tenant: &TenantId,
@@ -154,7 +154,7 @@ impl WitnessCache {
         .await
     }
 
-    /// For each of these ids under which sessions were purged: the last epoch that belongs to them.
+    /// For each of these ids with purged sessions: the last epoch of those sessions.
     pub async fn buried_epochs<'i>(
         &self,
         tenant: &TenantId,
@@ -165,13 +165,13 @@ impl WitnessCache {
         Ok(ids.filter_map(|id| Some((id.clone(), of.tombstones.get(id)?.epoch))).collect())
     }
 
-    /// Whether a history with this epoch is of another session, which had the id before and was purged.
+    /// Whether a history with this epoch belongs to an earlier session with this id, which was purged.
     pub async fn is_buried(&self, session: &SessionRow, epoch: Epoch) -> Result<bool> {
         let buried = self.buried_epochs(&session.tenant, std::iter::once(&session.id)).await?;
         Ok(buried.get(&session.id).is_some_and(|buried| epoch <= *buried))
     }
 
-    /// Writes a tombstone into this machine's repository, unless a later one is there. Durable when it returns.
+    /// Writes a tombstone into this machine's repository, unless it has a later one. Durable when this returns.
     pub async fn note_purge(&self, tombstone: SessionTombstone) -> Result<()> {
         let of = self.of(&tombstone.tenant, WitnessRefresh::Once).await?;
         let known = of.lock().tombstones.get(&tombstone.session).cloned();

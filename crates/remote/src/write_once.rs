@@ -1,4 +1,4 @@
-//! Objects that are written once. An object that is there under the name already counts as sent only if it says the same.
+//! Objects that are written once. An existing object with the same content counts as sent; a different one does not.
 
 use crate::{Error, Replicator, Result};
 use ash_cloud::PutOutcome;
@@ -23,7 +23,7 @@ impl Replicator {
         }
     }
 
-    /// Writes the object, unless another one is there under the name.
+    /// Writes the object, unless the name is in use by another one.
     pub(crate) async fn put_or_compare<T: Serialize + DeserializeOwned + EquivalentContent>(
         &self,
         tenant: &TenantId,
@@ -38,12 +38,12 @@ impl Replicator {
             == PutOutcome::AlreadyExists
         {
             let there = bucket.get(key).await.map_err(Error::Bucket)?;
-            // It cannot be read with our key: another server wrote it.
+            // Our key cannot read it, so another server wrote it.
             let Ok(there) = repo.unseal(there.into(), key) else { return Ok(WriteOnceOutcome::Other) };
             match serde_json::from_slice::<T>(&there) {
                 Ok(other) if there != text && !what.same(&other) => return Ok(WriteOnceOutcome::Other),
                 Ok(_) => {}
-                // It was cut off or is foreign: nothing can be read from it.
+                // It is truncated or foreign, and nothing can be read from it.
                 Err(_) => bucket.replace(key, stored.into()).await.map_err(Error::Bucket)?,
             }
         }
@@ -52,14 +52,14 @@ impl Replicator {
     }
 }
 
-/// What became of an object that is written once.
+/// The result of writing an object once.
 pub(crate) enum WriteOnceOutcome {
     Same,
-    /// Something else is there under this name.
+    /// Another object has this name.
     Other,
 }
 
-/// Whether two objects under one name say the same. A manifest that is written again may differ in what changes without an
+/// Whether two objects with one name have the same content. A repeated manifest may differ in what changes without an
 /// event: the session's title, or the size of a pack that garbage collection made smaller.
 pub(crate) trait EquivalentContent {
     fn same(&self, there: &Self) -> bool;
@@ -73,7 +73,7 @@ impl EquivalentContent for SessionTombstone {
 
 impl EquivalentContent for AgentDefinition {
     fn same(&self, there: &AgentDefinition) -> bool {
-        // Its id and its times differ between servers that deployed the same agent.
+        // Id and times differ between servers that deployed the same agent.
         let plain = |agent: &AgentDefinition| AgentDefinition {
             id: uuid::Uuid::nil(),
             created_at: self.created_at,
@@ -104,7 +104,7 @@ impl EquivalentContent for SessionManifest {
         let mut common = self.events.iter().filter_map(|line| {
             there.events.iter().find(|other| other.seq == line.seq).map(|other| other == line)
         });
-        // If they have no event in common, the files or the packs with the log have to be the same.
+        // Without a common event, the files or the packs with the log must be the same.
         let same_log = match common.next() {
             Some(first) => first && common.all(|same| same),
             None => same_tree || (self.log_snapshot.is_some() && self.log_snapshot == there.log_snapshot),

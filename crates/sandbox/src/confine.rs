@@ -1,5 +1,5 @@
-//! What the sandbox may see, as one bubblewrap command line. Pure: a policy in, arguments out, so that a
-//! change of the walls shows as a change of one snapshot.
+//! Builds the bubblewrap command line that decides what a sandbox sees. Pure: a policy in, arguments out, so a change
+//! of the restrictions shows as a change of one snapshot.
 
 use std::{
     ffi::OsString,
@@ -11,11 +11,11 @@ use crate::egress;
 pub(crate) const WORKSPACE: &str = "/workspace";
 pub(crate) const HOME: &str = "/home/agent";
 pub(crate) const EXE: &str = "/.ash/ash";
-/// Shared memory is for semaphores and small buffers; files belong on /tmp, which has its own limit.
+/// Shared memory is for semaphores and small buffers. Files belong on /tmp, which has its own limit.
 pub(crate) const SHM_BYTES: u64 = 256 << 20;
 
-/// Files of /proc that tell of the machine: names of the user's keys, how the kernel was built and started, and where
-/// its code is. A kernel need not have all of them.
+/// Files of /proc that reveal facts about the machine: the names of the user's keys, how the kernel was built and
+/// started, and where its code is. A kernel may lack some of them.
 pub(crate) const MASKED: [&str; 9] = [
     "/proc/cmdline",
     "/proc/config.gz",
@@ -28,7 +28,7 @@ pub(crate) const MASKED: [&str; 9] = [
     "/proc/timer_stats",
 ];
 
-/// A directory at the root of the host, as the sandbox gets it.
+/// A directory at the root of the host, as it appears in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HostRootEntry {
     Link { at: PathBuf, to: PathBuf },
@@ -47,19 +47,19 @@ pub(crate) struct BubblewrapPolicy {
     pub(crate) roots: Vec<HostRootEntry>,
     /// Parts of the host's /etc that hold no names and no secrets.
     pub(crate) host_etc: Vec<PathBuf>,
-    /// Files of /proc that tell of the machine and of others on it.
+    /// Files of /proc that reveal facts about the machine and about other users.
     pub(crate) masked: Vec<PathBuf>,
-    /// Our own /etc, with mount points for `host_etc`.
+    /// The /etc that the server writes, with mount points for `host_etc`.
     pub(crate) etc: PathBuf,
     pub(crate) workspace: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) exe: PathBuf,
-    /// Holds the socket that is the only way out.
+    /// Holds the socket that is the only connection out of the sandbox.
     pub(crate) egress: PathBuf,
     pub(crate) readonly: Vec<BindMount>,
     pub(crate) tmp_bytes: u64,
     pub(crate) status_fd: i32,
-    /// What `ash confine` is told.
+    /// The argument of `ash confine`: a [`crate::init_protocol::ConfineConfig`] as JSON.
     pub(crate) orders: String,
 }
 
@@ -75,7 +75,7 @@ impl BubblewrapArgs {
     }
 
     fn tmpfs(&mut self, bytes: u64, at: &str) {
-        // Without --size a tmpfs may take half of the machine's memory.
+        // Without --size a tmpfs may use half of the machine's memory.
         self.words(["--perms", "1777", "--size", &bytes.to_string(), "--tmpfs", at]);
     }
 }
@@ -93,7 +93,7 @@ pub(crate) fn argv(policy: &BubblewrapPolicy) -> Vec<OsString> {
     for bind in &policy.readonly {
         line.bind("--ro-bind", &bind.from, &bind.at);
     }
-    // Last: the root is a writable tmpfs until everything has its mount point.
+    // Last: the root is a writable tmpfs until every mount point exists.
     line.words(["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--", EXE, "confine"]);
     line.0.push(policy.orders.clone().into());
     line.0
@@ -101,7 +101,7 @@ pub(crate) fn argv(policy: &BubblewrapPolicy) -> Vec<OsString> {
 
 fn namespaces(line: &mut BubblewrapArgs, status_fd: i32) {
     line.words(["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]);
-    // Started as root, bubblewrap would leave capabilities inside that undo a read-only bind.
+    // Started as root, bubblewrap would leave capabilities inside, and with them the agent could undo a read-only bind.
     line.words(["--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "ash", "--clearenv"]);
     line.words(["--json-status-fd", &status_fd.to_string()]);
 }
@@ -119,7 +119,8 @@ fn system(line: &mut BubblewrapArgs, policy: &BubblewrapPolicy) {
     }
     line.words(["--proc", "/proc", "--dev", "/dev"]);
     for path in &policy.masked {
-        // Without the right to open devices there, as with all binds, so that it cannot even be read as empty.
+        // bubblewrap mounts every bind with nodev, so the masked file cannot be opened at all, not even as an empty
+        // file.
         line.bind("--ro-bind", "/dev/null".as_ref(), path);
     }
 }

@@ -1,5 +1,5 @@
-//! What a container may see and do, as the engine is told. Pure: a policy in, one document out, so that a change of
-//! the walls shows as a change of one snapshot.
+//! Builds the container configuration that the engine gets: what a container may see and do. Pure: a policy in, one
+//! document out, so a change of the restrictions shows as a change of one snapshot.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,11 @@ use crate::{
     limits::Cgroup,
 };
 
-/// Where our own libraries are inside, for images that have others or none.
+/// Where the libraries of our program are inside, for images that have other libraries or none.
 const LIBRARIES: &str = "/.ash/lib";
-/// Root's home, through which nobody else comes in any image, and where root may have an agent's program.
+/// Root's home. Images close it to other users, but an agent's program may be installed there.
 const CLOSED: &str = "/root";
-/// What engines hide by themselves, as long as they are told nothing: a list of our own replaces theirs.
+/// What engines mask by default. A list of our own replaces their list, so it repeats these paths.
 const MASKED_BY_ENGINES: [&str; 6] = [
     "/proc/acpi",
     "/proc/asound",
@@ -28,23 +28,23 @@ const MASKED_BY_ENGINES: [&str; 6] = [
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
-/// Whose container it is: nobody else's is ever touched.
+/// Label with the incarnation of the sandbox. Containers without it are never touched.
 pub(crate) const INCARNATION: &str = "ash.incarnation";
 pub(crate) const RUN_DIR: &str = "ash.run_dir";
 
-/// What a plan says of the container to make.
+/// The part of a plan that describes the container to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContainerRequest {
     pub(crate) engine: DockerEngine,
     pub(crate) image: String,
 }
 
-/// One that was made, or is about to be.
+/// A container that exists, or that the shim is about to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DockerContainer {
     pub(crate) engine: DockerEngine,
     pub(crate) name: String,
-    /// The engine's: they can be frozen and read, and are not ours to remove.
+    /// The engine's control groups. The shim can freeze and read them, but must not remove them.
     pub(crate) groups: Option<Cgroup>,
 }
 
@@ -54,16 +54,16 @@ impl DockerContainer {
     }
 }
 
-/// Our own program, with what it takes to start it where none of that is.
+/// Our program, with the loader and the libraries that it needs in an image that has neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExecutableBundle {
     pub(crate) exe: PathBuf,
-    /// None: it is linked statically.
+    /// None: the program is linked statically.
     pub(crate) loader: Option<PathBuf>,
     pub(crate) libraries: Vec<PathBuf>,
 }
 
-/// The first volume of an image that would lie in what checkpoints hold, and hide it from them.
+/// The first volume of an image that lies in a directory that checkpoints capture: it would hide its files from them.
 pub(crate) fn hidden_volume(volumes: &[String]) -> Option<&str> {
     let is_hidden = |at: &&String| {
         let at = cleaned(Path::new(at.as_str()));
@@ -72,7 +72,7 @@ pub(crate) fn hidden_volume(volumes: &[String]) -> Option<&str> {
     volumes.iter().find(is_hidden).map(String::as_str)
 }
 
-/// Without `.` and `..`, as an engine takes it.
+/// A path without `.` and `..`, as an engine resolves it.
 fn cleaned(path: &Path) -> PathBuf {
     use std::path::Component;
     path.components().fold(PathBuf::from("/"), |mut clean, part| {
@@ -90,7 +90,7 @@ fn in_libraries(file: &Path) -> String {
 }
 
 impl ExecutableBundle {
-    /// The words that go before the program's own inside.
+    /// The words that go before the program's own command line inside.
     pub(crate) fn prefix(&self) -> Vec<String> {
         match &self.loader {
             Some(loader) => vec![in_libraries(loader), "--library-path".to_owned(), LIBRARIES.to_owned()],
@@ -105,14 +105,14 @@ pub(crate) struct ContainerPolicy<'a> {
     pub(crate) incarnation: Incarnation,
     pub(crate) run_dir: &'a Path,
     pub(crate) user: (u32, u32),
-    /// Our own names of users and groups.
+    /// The files with the names of users and groups that the server writes.
     pub(crate) etc: &'a Path,
     pub(crate) workspace: &'a Path,
     pub(crate) home: &'a Path,
     pub(crate) program: &'a ExecutableBundle,
     pub(crate) readonly: &'a [PathBuf],
     pub(crate) limits: &'a SandboxLimits,
-    /// What `ash confine` is told.
+    /// The argument of `ash confine`: a [`crate::init_protocol::ConfineConfig`] as JSON.
     pub(crate) orders: String,
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn config(policy: &ContainerPolicy<'_>) -> Value {
         "WorkingDir": WORKSPACE,
         "Hostname": "ash",
         "NetworkDisabled": true,
-        // Of the signals that can come from outside only this one ends an init.
+        // SIGKILL is the only signal from outside that ends an init.
         "StopSignal": "SIGKILL",
         "Healthcheck": { "Test": ["NONE"] },
         "Labels": { INCARNATION: policy.incarnation, RUN_DIR: policy.run_dir },
@@ -145,26 +145,26 @@ fn host(policy: &ContainerPolicy<'_>) -> Value {
         "ReadonlyRootfs": true,
         "NetworkMode": "none",
         "IpcMode": "private",
-        // The owner of the files must be the same on both sides.
+        // Files must have the same owner inside and on the host.
         "UsernsMode": "host",
         "CapDrop": ["ALL"],
         "Privileged": false,
         "SecurityOpt": ["no-new-privileges"],
         "MaskedPaths": MASKED.iter().chain(&MASKED_BY_ENGINES).collect::<Vec<_>>(),
         "Memory": limits.memory_bytes.unwrap_or(0),
-        // Together with swap: none.
+        // Memory and swap together: the same value means no swap.
         "MemorySwap": limits.memory_bytes.unwrap_or(0),
         "PidsLimit": limits.processes.unwrap_or(0),
-        // After the server, if both want the same processor; a container has 1024 otherwise.
+        // The server goes first if both want the same processor: a container has 1024 by default.
         "CpuShares": 512,
         "NanoCpus": limits.cpu_millis.unwrap_or(0) * 1_000_000,
         "RestartPolicy": { "Name": "no" },
-        // Only the init's own words go there; those of agents go through the shim.
+        // The log holds only the init's own output; the output of agents goes through the shim.
         "LogConfig": { "Type": "json-file", "Config": { "max-size": "64k", "max-file": "1" } },
     })
 }
 
-/// Owned by the agent: engines give such a place the mode that it has in the image, if it is there.
+/// The agent owns these mounts: if the path exists in the image, engines apply the mode that it has there.
 fn scratch(policy: &ContainerPolicy<'_>) -> Value {
     let (uid, gid) = policy.user;
     let tmp = policy.limits.tmp_bytes;

@@ -1,4 +1,4 @@
-//! Sandboxes by a Docker engine on this machine: a container each, with our own init, Landlock and seccomp inside.
+//! Runs each sandbox as a container of a Docker engine on this machine, with our own init, Landlock and seccomp inside.
 
 use std::{
     fs, io,
@@ -37,14 +37,14 @@ pub struct DockerBackend {
 }
 
 impl DockerBackend {
-    /// `host` as in DOCKER_HOST; `image` is for agents that name none. `exe` as for bubblewrap.
+    /// `host` has the syntax of DOCKER_HOST. `image` is for agents that name none. `exe` is as for bubblewrap.
     pub fn new(exe: PathBuf, host: Option<&str>, image: Image) -> Result<Self, Error> {
         let engine =
             DockerEngine::at(host).map_err(|why| Error::Unavailable { why, remedy: INSTALL_REMEDY })?;
         Ok(Self { exe, engine, image, caps: ShimLimits::default(), required: RequiredWalls::default() })
     }
 
-    /// Containers that are not started at all if they lack something of this.
+    /// Refuses to start containers that lack one of the `required` walls.
     pub fn requiring(self, required: RequiredWalls) -> Self {
         Self { required, ..self }
     }
@@ -60,14 +60,14 @@ impl DockerBackend {
         reached.unwrap_or(Err(Error::Gone))
     }
 
-    /// The engine's version, if it can be reached and has what sandboxes need.
+    /// The engine's version. Fails if the engine cannot be reached or lacks what sandboxes need.
     pub async fn check(&self) -> Result<String, Error> {
         let Self { engine, image, .. } = self.clone();
         let looked = tokio::task::spawn_blocking(move || look(&engine, &image)).await;
         looked.unwrap_or(Err(Error::Gone))
     }
 
-    /// Starts a container once, as sessions will, and takes it down again.
+    /// Starts a container once, as sessions will, and removes it again.
     pub async fn try_out(&self) -> Result<(), Error> {
         probe::launch_and_end(self).await.map_err(|e| match e {
             Error::StartFailed { why } => Error::Unavailable {
@@ -78,8 +78,8 @@ impl DockerBackend {
         })
     }
 
-    /// Removes containers that were ours and whose shim is dead, with their volumes. One that cannot be removed keeps none of
-    /// the others; its error is the answer. Blocking.
+    /// Removes our containers whose shim is dead, with their volumes. A container that cannot be removed does not stop
+    /// the removal of the others; the result is then its error. Blocking.
     pub fn clear_orphans(&self) -> Result<usize, Error> {
         let failed = |source| Error::File { what: "ask", path: self.engine.socket.clone(), source };
         let orphans: Vec<_> =
@@ -90,8 +90,8 @@ impl DockerBackend {
     }
 }
 
-/// Nothing can be done with a container whose shim is dead, running or not. Where the directory is gone, what runs ends by
-/// itself. A container whose directory we cannot look into belongs to another user.
+/// A container whose shim is dead is of no use, running or not. If its directory is gone, its processes end by
+/// themselves. If its directory cannot be read, the container belongs to another user.
 fn is_orphan(listed: &ListedContainer) -> bool {
     let (Some(run_dir), Some(incarnation)) = (listed.labels.get(RUN_DIR), listed.labels.get(INCARNATION))
     else {
@@ -122,7 +122,7 @@ fn look(engine: &DockerEngine, image: &Image) -> Result<String, Error> {
     })?;
     let options = info.security_options.unwrap_or_default();
     if options.iter().any(|option| option == "name=rootless") {
-        // Only its root is us there, and that is nobody to run agents as.
+        // In a rootless engine only the container's root is our user, and agents must not run as root.
         let why = format!("the Docker engine at {} is rootless", engine.socket.display());
         return Err(Error::Unavailable { why, remedy: ROOTLESS_REMEDY });
     }

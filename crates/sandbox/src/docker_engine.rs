@@ -1,5 +1,5 @@
-//! A Docker engine, asked over its socket. One request a connection and in HTTP/1.0: then an answer ends where the
-//! connection does, and of HTTP there is nothing to understand but one line.
+//! A client of a Docker engine's socket. It uses HTTP/1.0 and one request per connection: an answer then ends where the
+//! connection does, and only the status line needs parsing.
 
 use std::{
     io::{self, Read, Write},
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 const DEFAULT: &str = "/var/run/docker.sock";
-/// An engine under load takes seconds to start a container, and a shim has 20 for all of it.
+/// An engine under load takes seconds to start a container, and a shim has 20 seconds for the whole start.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(12);
-/// An engine that is well answers this in milliseconds, under load too.
+/// A healthy engine answers a ping in milliseconds, even under load.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
 const MAX_RESPONSE_BYTES: u64 = 16 << 20;
-/// Of what a container has said, the end is what matters.
+/// The end of a container's output matters most.
 const MAX_LOG_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ impl EngineResponse {
         serde_json::from_slice(&self.body).map_err(|e| io::Error::other(format!("the engine said: {e}")))
     }
 
-    /// What the engine says about a request it did not like.
+    /// The engine's explanation of a failed request.
     fn why(&self) -> io::Error {
         let told = serde_json::from_slice::<Value>(&self.body).ok();
         let told = told.as_ref().and_then(|told| told.get("message")).and_then(Value::as_str);
@@ -73,7 +73,7 @@ impl EngineResponse {
 }
 
 impl DockerEngine {
-    /// `host` as in DOCKER_HOST. Only what is on this machine: directories are shared with it.
+    /// `host` has the syntax of DOCKER_HOST. Only engines on this machine: sandbox directories are shared with them.
     pub(crate) fn at(host: Option<&str>) -> Result<Self, String> {
         let socket = match host.filter(|host| !host.is_empty()) {
             None => DEFAULT,
@@ -120,7 +120,7 @@ impl DockerEngine {
         if (200..400).contains(&answer.status) { Ok(answer) } else { Err(answer.why()) }
     }
 
-    /// Whether it answers at all: asked before anything that may take long.
+    /// Whether the engine answers at all. Callers ask this before requests that may take long.
     pub(crate) fn ping(&self) -> io::Result<()> {
         let answer = self.ask_within(PING_TIMEOUT, ("GET", "/_ping"), None)?;
         if answer.status == 200 { Ok(()) } else { Err(answer.why()) }
@@ -139,7 +139,7 @@ impl DockerEngine {
         }
     }
 
-    /// Where an image wants volumes; none if it is not there.
+    /// The volumes that an image declares; none if the image is missing.
     pub(crate) fn volumes(&self, image: &str) -> io::Result<Vec<String>> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
@@ -195,7 +195,8 @@ impl DockerEngine {
         String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_LOG_BYTES)..]).trim().to_owned()
     }
 
-    /// Removes a container, running or not. Returns when it is gone, also when another caller removes it at the same time.
+    /// Removes a container, running or not. Returns when it is gone, even if another caller removes it at the same
+    /// time.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         self.ping()?;
         let answer = self.ask("DELETE", &format!("/containers/{name}?force=1&v=1"), None)?;
@@ -231,7 +232,7 @@ fn answer(bytes: &[u8]) -> Option<EngineResponse> {
     Some(EngineResponse { status, body: bytes[end + 4..].to_vec() })
 }
 
-/// Output of a container comes in pieces, each behind eight bytes of which the last four are its length.
+/// Container output comes in pieces. Each has a header of eight bytes, of which the last four are its length.
 fn unwrapped(mut bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<8>() {
@@ -257,7 +258,7 @@ fn escaped(text: &str) -> String {
         .collect()
 }
 
-/// What is said of a socket that cannot be used.
+/// The message for a socket that cannot be used.
 pub(crate) fn explained(socket: &Path, e: &io::Error) -> String {
     let socket = socket.display();
     match e.kind() {

@@ -1,5 +1,5 @@
-//! The only way out of a sandbox: a socket on which it makes model calls, and a proxy in the shim that adds the
-//! key to them. The key comes in a frame and is nowhere but in the memory of server and shim.
+//! The only connection out of a sandbox: a socket for model calls, and a proxy in the shim that adds the key to them.
+//! The key arrives in a frame and exists only in the memory of server and shim.
 
 mod answer_usage;
 mod endpoint;
@@ -47,15 +47,15 @@ use crate::{
     journal::{self, Journal},
 };
 
-/// Of the run directory. The directory is what appears inside, never the socket alone: one that is made anew
-/// would be out of reach for ever.
+/// Subdirectory of the run directory. The sandbox sees the directory, not the single socket: a socket that is created
+/// again would never appear inside.
 pub(crate) const DIR: &str = "egress";
 const SOCKET: &str = "model.sock";
-/// Whose socket is there from the start.
+/// The process whose socket exists from the start.
 const FIRST_PROCESS: u16 = 1;
-/// How long the end of a sandbox waits for what its last calls used.
+/// How long the end of a sandbox waits for the usage of its last calls.
 const LAST_USAGE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Where the directory is behind walls.
+/// Where the directory appears inside a sandbox.
 pub(crate) const INSIDE: &str = "/run/ash";
 
 pub(crate) fn socket_in(dir: &Path) -> PathBuf {
@@ -69,38 +69,39 @@ pub(crate) fn socket_name(process: u16) -> String {
     }
 }
 
-/// Where a sandbox's model calls go, and what is added to them.
+/// Where a sandbox's model calls go, and which headers the proxy adds.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct EgressPolicy {
     /// `https://host/path`, `http://…` on this machine only, or `unix:/path`.
     pub upstream: String,
-    /// They win over what comes from inside.
+    /// They replace headers of the same name that come from inside.
     #[serde(serialize_with = "serialize_headers", deserialize_with = "deserialize_headers")]
     pub headers: BTreeMap<String, SecretString>,
-    /// It must be somewhere on the Internet, whatever its name says: somebody else than the operator chose it.
+    /// The upstream must resolve to a public address, whatever its name says: a client chose it, not the operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
-    /// Whose endpoints an agent may call. A server that is older than this names none: then those of every dialect.
+    /// The dialect whose endpoints an agent may call. An older server names none: then the endpoints of every dialect
+    /// are open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<ModelApiDialect>,
 }
 
 impl EgressPolicy {
-    /// Whether a shim would take it.
+    /// Whether a shim would accept this policy.
     pub fn check(&self) -> Result<(), Error> {
         EgressRoute::new(self).map(drop).map_err(|why| Error::InvalidEgress { why })
     }
 }
 
-/// The server that a URL names, and whether that is a host's name, to be reached by https.
+/// The server that a URL names, and whether that is a host name to be reached by https.
 pub fn origin_of(url: &str) -> Option<(String, bool)> {
     let url = reqwest::Url::parse(url).ok().filter(|url| url.origin().is_tuple())?;
     let is_name = url.domain().is_some_and(|host| host.contains('.'));
     Some((url.origin().ascii_serialization(), url.scheme() == "https" && is_name))
 }
 
-/// Whether a URL is one that an operator names, or lies beneath it: on the same server, and by whole segments of the
-/// path. A gateway may serve others beneath its other paths.
+/// Whether a URL equals one that an operator names, or lies beneath it: on the same server, compared by whole path
+/// segments. A gateway may serve other tenants beneath its other paths.
 pub fn is_beneath(url: &str, allowed: &str) -> bool {
     let parsed = |text| reqwest::Url::parse(text).ok().filter(|url| url.origin().is_tuple());
     let (Some(url), Some(allowed)) = (parsed(url), parsed(allowed)) else { return false };
@@ -144,7 +145,7 @@ fn deserialize_headers<'de, D: Deserializer<'de>>(
     Ok(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
 }
 
-/// The shim's end: a socket for each session that is at work in the sandbox.
+/// The shim's side: one socket for each session that runs in the sandbox.
 #[derive(Debug)]
 pub(crate) struct EgressSockets {
     dir: PathBuf,
@@ -153,13 +154,13 @@ pub(crate) struct EgressSockets {
     rate: Arc<Mutex<RequestRateLimiter>>,
     places: Arc<Semaphore>,
     doors: BTreeMap<u16, EgressSocket>,
-    /// Rings when there is something for the journal.
+    /// Rings when there are usage records for the journal.
     bell: UnixStream,
     ring: Arc<UnixStream>,
 }
 
-/// Until somebody inside knocks it is one descriptor more to poll; then a thread of its own takes over, and the shim's
-/// loop hears of nothing but records.
+/// Before the first connection a socket costs the shim one more descriptor to poll. Then the proxy's own thread takes
+/// over, and the shim's loop receives only usage records.
 #[derive(Debug)]
 struct EgressSocket {
     waiting: Option<UnixListener>,
@@ -173,9 +174,9 @@ impl EgressSockets {
             Err(rustix::io::Errno::EXIST) | Ok(()) => {}
             Err(e) => return Err(e.into()),
         }
-        // Through its descriptor: a socket's address holds 108 bytes, and a data directory may lie deeper.
+        // Through its descriptor: a socket address holds 108 bytes, and a data directory may have a longer path.
         let dir = PathBuf::from(format!("/proc/self/fd/{}", run_dir.as_raw_fd())).join(DIR);
-        // The server's umask must not decide.
+        // Set explicitly: the server's umask would otherwise change the mode.
         fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
         let (bell, ring) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -184,7 +185,7 @@ impl EgressSockets {
         let places = Arc::new(Semaphore::new(proxy::MAX_AT_ONCE));
         let (doors, ring) = (BTreeMap::new(), Arc::new(ring));
         let mut doors = Self { dir, uid, route, rate, places, doors, bell, ring };
-        // Servers that are older than the others know of this one alone.
+        // Older servers know only this socket.
         doors.add(FIRST_PROCESS)?;
         Ok(doors)
     }
@@ -197,7 +198,7 @@ impl EgressSockets {
         }
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
-        // To connect one must be able to write it: its user can, and no other.
+        // A client needs write permission to connect, so only the sandbox's user can.
         fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
         self.uid.map_or(Ok(()), |uid| chown(&socket, Some(uid), Some(uid)))?;
         self.doors.insert(process, EgressSocket { waiting: Some(listener), account: Arc::default() });
@@ -208,7 +209,7 @@ impl EgressSockets {
         self.doors.iter().filter_map(|(process, door)| Some((*process, door.waiting.as_ref()?)))
     }
 
-    /// Somebody knocked.
+    /// Starts the proxy at the first connection.
     pub(crate) fn start_proxy(&mut self, process: u16) {
         let Some(door) = self.doors.get_mut(&process) else { return };
         let Some(listener) = door.waiting.take() else { return };
@@ -217,20 +218,21 @@ impl EgressSockets {
         let way = proxy::ProxyContext { routes, rate: self.rate.clone(), places, till };
         let begun = listener.try_clone().and_then(|theirs| proxy::begin(theirs, way));
         if begun.is_err() {
-            // No thread to be had: this one is turned away, the next may have more luck.
+            // No thread could be started: drop this connection and keep the socket, since a later one may succeed.
             let _ = listener.accept();
             door.waiting = Some(listener);
         }
     }
 
-    /// The next request goes by this. None also cuts what is under way.
+    /// Applies to the next request. None also cuts the calls in progress.
     pub(crate) fn set_policy(&self, policy: Option<&EgressPolicy>) {
-        // The server checks before it sends. A newer one may know of more than we do, and then there is no way.
+        // The server checks a policy before it sends it. A newer server may send one that this shim cannot parse; then
+        // there is no route.
         let route = policy.and_then(|policy| EgressRoute::new(policy).ok());
         self.route.send_replace(route.map(Arc::new));
     }
 
-    /// What the session of this process may still use. The first time it gets its socket.
+    /// What the session of this process may still use. The first allowance creates its socket.
     pub(crate) fn allow(&mut self, process: u16, allowance: Option<UsageAllowance>) -> io::Result<()> {
         if !self.doors.contains_key(&process) && allowance.is_some() {
             self.add(process)?;
@@ -241,7 +243,7 @@ impl EgressSockets {
         Ok(())
     }
 
-    /// Readable when something is to be flushed.
+    /// Readable when there are records to flush.
     pub(crate) fn bell(&self) -> &UnixStream {
         &self.bell
     }
@@ -262,9 +264,10 @@ impl EgressSockets {
         }
     }
 
-    /// Everybody inside is dead: what their calls used is known in a moment, and belongs before their end.
+    /// Every process inside is dead. The usage of their calls is known in a moment, and its records belong before the
+    /// sandbox's end.
     pub(crate) fn wait_for_last_usage(&self) {
-        // No caller hangs up on these: the sandbox ends under them, and they count as far as they came.
+        // The sandbox's end cuts these calls, not their caller, so they count only what came.
         self.doors.values().for_each(|door| door.account().end());
         self.route.send_replace(None);
         let deadline = Instant::now() + LAST_USAGE_TIMEOUT;

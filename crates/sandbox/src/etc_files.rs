@@ -1,5 +1,5 @@
-//! The /etc that sandboxes see: our own names, and mount points for the few parts of the host's that hold none.
-//! The same for all of them, so a server keeps one: a dozen files per sandbox are most of what its disk does.
+//! The /etc that sandboxes see: our own names, and mount points for the few parts of the host's /etc that hold none. It
+//! is the same for all sandboxes, so a server keeps one: a dozen files per sandbox would be most of its disk writes.
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -24,7 +24,7 @@ const OWN: [(&str, &str); 5] = [
     ("resolv.conf", ""),
 ];
 
-/// What is bound from the host, as far as it has it and `etc` has the place for it.
+/// The parts of the host's /etc to bind: those that exist on the host and have a mount point in `etc`.
 pub(crate) fn from_host(etc: &Path) -> Vec<PathBuf> {
     let fits = |path: &PathBuf| match (path.metadata(), point(etc, path).metadata()) {
         (Ok(there), Ok(point)) => there.is_dir() == point.is_dir(),
@@ -37,7 +37,7 @@ fn point(etc: &Path, path: &Path) -> PathBuf {
     etc.join(path.strip_prefix("/etc").unwrap_or(path))
 }
 
-/// Makes it, or mends what is not as it should be. What is right is not touched: sandboxes look at it.
+/// Creates the directory or repairs it. Correct files stay untouched, because running sandboxes read them.
 pub(crate) fn write(etc: &Path) -> io::Result<()> {
     make_dir(etc)?;
     for path in HOST.map(Path::new) {
@@ -51,7 +51,7 @@ pub(crate) fn write(etc: &Path) -> io::Result<()> {
     OWN.iter().try_for_each(|(name, text)| make_file(&etc.join(name), Some(text)))
 }
 
-/// Only the names, for an image that has the rest; there the agent has the numbers that it has on the host.
+/// Only the files with names, for an image that has the rest. The agent has the same numbers there as on the host.
 pub(crate) fn write_names(etc: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     make_dir(etc)?;
     let numbers = |text: &str| text.replace("x:1000:1000:", &format!("x:{uid}:{gid}:"));
@@ -64,7 +64,7 @@ fn make_dir(path: &Path) -> io::Result<()> {
     readable(path, 0o755)
 }
 
-/// Whole or not at all: a crash must not leave half of a file that later looks right.
+/// Atomic: a crash must not leave half of a file that later looks complete.
 fn make_file(path: &Path, text: Option<&str>) -> io::Result<()> {
     let is_right = match text {
         Some(text) => fs::read_to_string(path).is_ok_and(|found| found == text),
@@ -79,7 +79,7 @@ fn make_file(path: &Path, text: Option<&str>) -> io::Result<()> {
     fs::rename(&aside, path)
 }
 
-/// The sandbox's uid is not ours; the server's umask must not decide what it can read.
+/// The sandbox's uid is not ours, so the server's umask must not decide what the sandbox can read.
 fn readable(path: &Path, mode: u32) -> io::Result<()> {
     let right = fs::metadata(path)?.permissions().mode() & 0o777 == mode;
     if right { Ok(()) } else { fs::set_permissions(path, Permissions::from_mode(mode)) }

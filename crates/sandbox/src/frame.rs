@@ -1,5 +1,5 @@
-//! What server and shim say to each other. A shim outlives the server that started it, so an old shim meets
-//! a newer server: the shapes are versioned, and golden-tested below.
+//! The protocol between server and shim. A shim outlives the server that started it, so an old shim meets a newer
+//! server: the frames are versioned, and golden-tested below.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
@@ -12,28 +12,28 @@ use crate::{
 };
 
 pub(crate) const VERSION: u32 = 1;
-/// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
+/// A longer frame is a mistake or an attack. Either way the connection is closed.
 pub(crate) const MAX_FRAME_BYTES: usize = 64 << 20;
 const HEADER: usize = 5;
 
 /// A process to start inside.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
-    /// Names the process in every later frame and record; chosen by the caller, free again after its exit.
+    /// Names the process in every later frame and record. The caller chooses it, and may use it again after the exit.
     pub process: u16,
     pub argv: Vec<String>,
-    /// The whole environment: nothing is inherited.
+    /// The whole environment: the process inherits nothing.
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
-    /// Output as raw chunks instead of lines.
+    /// Record output as raw chunks instead of lines.
     pub raw: bool,
-    /// Whether it gets a stdin that can be written to; otherwise it reads end of file.
+    /// Whether its stdin accepts input; otherwise it reads end of file.
     pub stdin: bool,
 }
 
 impl fmt::Debug for ProcessSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names only: values are where callers put their secrets.
+        // Names only: callers put their secrets into the values.
         f.debug_struct("Start")
             .field("process", &self.process)
             .field("argv", &self.argv)
@@ -45,7 +45,7 @@ impl fmt::Debug for ProcessSpec {
     }
 }
 
-/// Everything a shim needs to know to build its walls. Sent once, right after it was spawned.
+/// Everything a shim needs to build its sandbox. The server sends it once, right after it started the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShimPlan {
     pub(crate) version: u32,
@@ -60,8 +60,8 @@ pub(crate) struct ShimPlan {
     pub(crate) uid: Option<u32>,
     pub(crate) limits: SandboxLimits,
     pub(crate) readonly: Vec<PathBuf>,
-    /// The /etc that all sandboxes of a server share. A server that has none, or is older than the program it
-    /// starts, names none: then one is made in `run_dir`.
+    /// The /etc that all sandboxes of a server share. A server without one, or an older server, names none: then the
+    /// shim makes one in `run_dir`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) etc: Option<PathBuf>,
     pub(crate) orphan_ttl_ms: u64,
@@ -70,42 +70,43 @@ pub(crate) struct ShimPlan {
     pub(crate) container: Option<ContainerRequest>,
     #[serde(default, skip_serializing_if = "UserNamespacePolicy::are_refused")]
     pub(crate) user_namespaces: UserNamespacePolicy,
-    /// Without these there is no sandbox.
+    /// Walls without which the shim refuses to build the sandbox.
     #[serde(default, skip_serializing_if = "RequiredWalls::is_nothing")]
     pub(crate) required: RequiredWalls,
 }
 
-/// A process as the host knows it; the start time tells it from a later one with the same number.
+/// A process by its number on the host. The start time distinguishes it from a later process with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostProcess {
     pub pid: u32,
     pub starttime: u64,
 }
 
-/// How a shim introduces itself.
+/// The shim's first answer to a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimHello {
     pub version: u32,
     pub incarnation: Incarnation,
-    /// The number of the last input it took; what has a lower or the same one must not be sent again.
+    /// The number of the last input that the shim accepted. Input with this number or a lower one must not be sent
+    /// again.
     pub last_in: u64,
-    /// The same for each process that has taken any. A shim that is older than this has one count for all.
+    /// The same per process that has accepted input. An older shim has one count for all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub last_ins: BTreeMap<u16, u64>,
-    /// Where the journal ends now.
+    /// The current end of the journal.
     pub end: u64,
     pub acked: u64,
     /// Processes that were started and have not exited.
     pub running: Vec<u16>,
     /// None once the sandbox is gone and only the journal is left.
     pub init: Option<HostProcess>,
-    /// Whether it understands `egress`. One that is older than that would take it for nonsense.
+    /// Whether the shim understands `egress`. An older shim would reject the frame as malformed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub egress: bool,
-    /// Whether it understands `allow`, and records what answers of models used. One that is older does neither.
+    /// Whether the shim understands `allow`, and records what the answers of models used. An older shim does neither.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage: bool,
-    /// Walls without which it would not have been built. One that is older than this says nothing of it.
+    /// Walls without which the shim would not have built the sandbox. An older shim leaves this out.
     #[serde(default, skip_serializing_if = "RequiredWalls::is_nothing")]
     pub required: RequiredWalls,
     #[serde(default, skip_serializing_if = "UserNamespacePolicy::are_refused")]
@@ -143,7 +144,7 @@ pub(crate) enum ClientFrame {
     End,
     Ping,
     Egress(Option<EgressPolicy>),
-    /// What the session of this process may still use. None: it has left.
+    /// What the session of this process may still use. None: the session has left.
     Allow {
         process: u16,
         allowance: Option<UsageAllowance>,
@@ -160,7 +161,7 @@ pub(crate) enum ShimFrame {
     Pong,
 }
 
-/// The peer said something this version does not know.
+/// The peer sent a frame that this version does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("frame of kind {kind} and {bytes} bytes makes no sense")]
 pub struct MalformedFrame {
@@ -205,7 +206,7 @@ struct RefusedFrameBody {
 }
 
 fn json(body: &impl Serialize) -> Vec<u8> {
-    // Only a path that is not UTF-8 can fail here; `Spec` is checked for that before anything is sent.
+    // Only a path that is not UTF-8 can fail here; callers check that before they send anything.
     serde_json::to_vec(body).unwrap_or_default()
 }
 
@@ -315,7 +316,7 @@ impl ShimFrame {
     }
 }
 
-/// Cuts a stream of bytes into frames.
+/// Splits a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub(crate) struct FrameDecoder {
     bytes: Vec<u8>,
@@ -339,7 +340,7 @@ impl FrameDecoder {
         let payload = rest[..length].to_vec();
         self.bytes.drain(..HEADER + length);
         if self.bytes.is_empty() && self.bytes.capacity() > 1 << 20 {
-            // One large prompt must not stay in every idle shim's memory.
+            // Frees the buffer: one large prompt must not stay in every idle shim's memory.
             self.bytes = Vec::new();
         }
         Ok(Some((kind, payload)))

@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all: the bodies of the fuzz targets in `fuzz/`. The test below runs each over the inputs
-//! that are kept in `fuzz/corpus`.
+//! Properties that hold for any input bytes: the bodies of the fuzz targets in `fuzz/`. The test below runs each over
+//! the inputs in `fuzz/corpus`.
 
 pub use crate::egress::fuzzing::{egress_request, json_scanner, model_answer};
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 const FRAME_HEADER: usize = 5;
 /// The header of a record: length, checksum, kind, padding, process.
 const RECORD_HEADER: usize = 12;
-/// What a reader is given after it has failed.
+/// More input for a reader that has failed.
 const MORE: &[u8] = &[0; 64];
 
-/// A stream of frames, from a server or from a shim. The first byte is the length of the pieces it comes in.
+/// A stream of frames, from a server or from a shim. The first byte is the length of the pieces that the decoder gets.
 pub fn frames(input: &[u8]) {
     let Some((step, stream)) = input.split_first() else { return };
     let whole = cut_frames(stream, stream.len());
@@ -34,7 +34,7 @@ pub fn frames(input: &[u8]) {
     }
 }
 
-/// All frames of a stream, as kind and payload, and what ended it if that was no frame.
+/// All frames of a stream, as kind and payload, and the error that ended it, if any.
 fn cut_frames(stream: &[u8], step: usize) -> (Vec<(u8, Vec<u8>)>, Option<MalformedFrame>) {
     let (mut decoder, mut frames) = (FrameDecoder::default(), Vec::new());
     for piece in stream.chunks(step.max(1)) {
@@ -50,8 +50,8 @@ fn cut_frames(stream: &[u8], step: usize) -> (Vec<(u8, Vec<u8>)>, Option<Malform
     (frames, None)
 }
 
-/// A journal. The first byte is the length of the pieces it is read in. A fuzzer does not find a checksum, so the bytes
-/// are also read with checksums that are right.
+/// A journal. The first byte is the length of the pieces that the reader gets. A fuzzer does not find valid checksums,
+/// so the bytes are also read with corrected checksums.
 pub fn journal(input: &[u8]) {
     let Some((step, bytes)) = input.split_first() else { return };
     journal_of(bytes, usize::from(*step));
@@ -75,8 +75,8 @@ fn journal_of(bytes: &[u8], step: usize) {
     }
 }
 
-/// The records at the beginning, and whether what follows is no record. A reader that has failed once goes on failing:
-/// `drain` runs out the file by that.
+/// The records at the beginning, and whether invalid bytes follow them. A reader that has failed keeps failing: `drain`
+/// relies on that to read to the end of the file.
 fn cut_records(bytes: &[u8], step: usize) -> (Vec<JournalRecord>, bool) {
     let (mut reader, mut records) = (JournalReader::at(0), Vec::new());
     for piece in bytes.chunks(step.max(1)) {
@@ -109,7 +109,7 @@ fn append(batch: &mut Vec<u8>, JournalRecord { process, payload, .. }: &JournalR
         JournalPayload::LineTooLong => journal::too_long(batch, *process),
         JournalPayload::SandboxGone { how, oom } => {
             journal::gone(batch, how, *oom);
-            // The writer names no process there; the reader does not mind one.
+            // The writer names no process in this record; the reader accepts any.
             batch[RECORD_HEADER - 2..RECORD_HEADER].copy_from_slice(&process.to_le_bytes());
             *batch = with_checksums(batch);
         }
@@ -117,7 +117,7 @@ fn append(batch: &mut Vec<u8>, JournalRecord { process, payload, .. }: &JournalR
     }
 }
 
-/// The same bytes, where every record that could be one has the checksum of its content.
+/// The same bytes with correct checksums: every possible record gets the checksum of its content.
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let (mut signed, mut at) = (bytes.to_vec(), 0);
     while let Some(header) = signed.get(at..at + RECORD_HEADER) {
@@ -154,7 +154,7 @@ mod tests {
             let inputs = std::fs::read_dir(corpus.join(name)).expect("a corpus");
             let mut count = 0;
             for input in inputs.map(|input| input.expect("an input").path()) {
-                // The last one that is printed is the one that fails.
+                // The last input printed is the one that fails.
                 println!("{}", input.display());
                 target(&std::fs::read(&input).expect("readable"));
                 count += 1;

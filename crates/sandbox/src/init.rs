@@ -1,5 +1,5 @@
-//! `ash confine`: the first process inside. It puts every restriction on itself before it starts anything, so
-//! that no process can miss one, and then starts, signals and reaps what the shim asks for.
+//! `ash confine`: the first process inside. It restricts itself before it starts anything, so no process can escape a
+//! restriction. Then it starts, signals and reaps processes for the shim.
 
 mod image_environment;
 mod landlock;
@@ -27,7 +27,7 @@ use crate::{
     process,
 };
 
-/// Processes in uninterruptible sleep do not stop; after this the capture has to do without.
+/// Processes in uninterruptible sleep do not stop. After this time the capture continues without a full stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn main(args: &[OsString]) -> i32 {
@@ -50,7 +50,7 @@ struct SandboxInit {
     control: OwnedFd,
     children: OwnedFd,
     walls: BackendKind,
-    /// By pid: reaped strangers must not be taken for ours.
+    /// By pid: init also reaps orphans that the shim did not start.
     running: BTreeMap<u32, u16>,
     image: ImageEnvironment,
 }
@@ -58,16 +58,16 @@ struct SandboxInit {
 fn begin(orders: &ConfineConfig) -> io::Result<SandboxInit> {
     process::prefer_for_oom_kill();
     if orders.walls == BackendKind::Docker {
-        // An engine starts it, not a shim of ours that has stepped back already.
+        // A Docker engine starts this init, so no shim has lowered the priority already.
         process::lower_cpu_priority();
         mounts::refuse_beneath(&orders.writable)?;
     }
-    // Before anything can run beside us: a dumpable init gives its control socket and memory to the agent.
+    // Before any other process runs: an agent could read the control socket and the memory of a dumpable init.
     process::set_undumpable()?;
     let control = connected(&orders.control)?;
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     process::set_subreaper()?;
-    // What files the agent makes must not depend on how the server was started.
+    // The modes of the agent's files must not depend on how the server was started.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let children = process::watch_children()?;
     limits::restrict(&Rlimits { processes: nproc(orders), ..orders.rlimits.clone() })?;
@@ -100,7 +100,8 @@ fn connected(control: &InitControlSocket) -> io::Result<OwnedFd> {
     }
 }
 
-/// Only in a user namespace, where the kernel counts apart; elsewhere all processes of the user count.
+/// Only in a user namespace, where the kernel counts separately. Elsewhere the limit would count all processes of the
+/// user.
 fn nproc(orders: &ConfineConfig) -> Option<u64> {
     match orders.walls {
         BackendKind::Bubblewrap => orders.rlimits.processes.filter(|_| process::kernel_at_least(5, 14)),
@@ -126,7 +127,7 @@ impl SandboxInit {
         }
     }
 
-    /// False: the shim is gone, and so must everything here be.
+    /// False: the shim is gone, so every process here must end.
     fn obey(&mut self) -> bool {
         let (order, fds) = match init_protocol::receive::<InitCommand>(&self.control) {
             Ok(Some(message)) => message,
@@ -169,7 +170,7 @@ impl SandboxInit {
 
     fn signal(&self, process: u16, signal: i32) {
         if let Some((pid, _)) = self.running.iter().find(|(_, number)| **number == process) {
-            // The whole group: a shell's children are what the caller wants to interrupt.
+            // The whole group: the caller wants to interrupt a shell's children too.
             process::kill(-(*pid as i32), signal);
         }
     }
@@ -184,8 +185,8 @@ impl SandboxInit {
         }
     }
 
-    /// -1 is everything in the pid namespace except its init, atomically against fork. Without a namespace it
-    /// would be everything the user owns.
+    /// -1 means every process in the pid namespace except its init, atomically against fork. Without a namespace it
+    /// would mean every process of the user.
     fn signal_everything(&self, signal: i32) {
         if self.walls != BackendKind::None && std::process::id() == 1 {
             process::kill(-1, signal);
@@ -204,7 +205,7 @@ impl SandboxInit {
 
     fn kill_all(&self) {
         match self.walls {
-            // The end of pid 1 is the end of its namespace.
+            // The end of pid 1 ends its namespace.
             BackendKind::Bubblewrap | BackendKind::Docker => {}
             BackendKind::None => process::kill_descendants(),
         }
@@ -224,13 +225,13 @@ fn spawn(start: &ProcessSpec, [stdin, stdout, stderr]: [OwnedFd; 3], walls: Back
             // CLOEXEC instead of close: std still needs its own pipe to report a failed exec.
             process::close_on_exec_from(3)?;
             if walls == BackendKind::None {
-                // No namespace ends with us, so each child has to.
+                // Without a pid namespace, each child must end with its parent by itself.
                 process::die_with_parent()?;
             }
             Ok(())
         })
     };
-    // The pipes' copies go with `command`: a stray one would keep end-of-file from ever coming.
+    // `command` owns these copies of the pipes and must be dropped: another open copy would prevent end of file.
     match command.spawn() {
         Ok(child) => Ok(child.id()),
         Err(e) if e.kind() == io::ErrorKind::NotFound && !start.cwd.is_dir() => {
@@ -254,7 +255,7 @@ fn is_running(process: process::ProcessStat) -> bool {
             && others().filter_map(|thread| process::stat(thread as u32)).any(|thread| !still(thread.state))
 }
 
-/// The signal is sent before it is acted on: wait until every process is seen stopped.
+/// A process acts on the signal some time after it is sent, so this waits until every process is stopped.
 fn wait_until_stopped(deadline: Instant) -> bool {
     loop {
         let moving = process::all().into_iter().filter(|p| p.pid != 1).any(is_running);

@@ -1,5 +1,5 @@
-//! The socket between the shim and the init inside: small datagrams, with descriptors where a process needs
-//! its pipes. The shim believes nothing that comes over it beyond its shape.
+//! The socket between the shim and the init inside: small datagrams, with descriptors where a process needs its pipes.
+//! The shim checks the shape of each message and trusts nothing else in it.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
@@ -20,23 +20,23 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{BackendKind, RequiredWalls, UserNamespacePolicy, frame::ProcessSpec, limits::Rlimits};
 
 const MAX_MESSAGE_BYTES: usize = 4096;
-/// The start's description and its three pipes.
+/// The file with the start request, and its three pipes.
 const MAX_FDS: usize = 4;
-/// Arguments and environment of one process; the kernel itself allows about 2 MiB.
+/// Arguments and environment of one process. The kernel itself allows about 2 MiB.
 const MAX_START_BYTES: u64 = 8 << 20;
 
-/// What `ash confine` gets as its one argument.
+/// The single argument of `ash confine`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConfineConfig {
     pub(crate) control: InitControlSocket,
     pub(crate) walls: BackendKind,
     pub(crate) rlimits: Rlimits,
-    /// Where it may write besides the scratch places.
+    /// Where it may write besides the scratch directories.
     pub(crate) writable: Vec<PathBuf>,
-    /// What goes before our own program to start it, where the image lacks its libraries.
+    /// The words that go before our program's command line where the image lacks its libraries.
     pub(crate) prefix: Vec<String>,
     pub(crate) user_namespaces: UserNamespacePolicy,
-    /// Without these nothing is started.
+    /// Walls without which init starts no process.
     pub(crate) required: RequiredWalls,
 }
 
@@ -45,14 +45,14 @@ pub(crate) struct ConfineConfig {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum InitControlSocket {
     Inherited(i32),
-    /// To be connected to: an engine hands no descriptors on.
+    /// A path to connect to: an engine passes no descriptors on.
     Listening(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum InitCommand {
-    /// Comes with four descriptors: what to start, stdin, stdout, stderr.
+    /// Comes with four descriptors: the start request, stdin, stdout, stderr.
     Start,
     Signal {
         process: u16,
@@ -79,7 +79,7 @@ pub(crate) enum InitReport {
         code: Option<i32>,
         signal: Option<i32>,
     },
-    /// `all`: whether every process was seen standing still.
+    /// `all`: whether init saw every process stopped.
     Stopped {
         all: bool,
     },
@@ -96,7 +96,7 @@ pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedF
     Ok(())
 }
 
-/// `Ok(None)`: the other side is gone. A message that is too long or unknown is an error of kind `InvalidData`.
+/// `Ok(None)`: the peer has closed the socket. A message that is too long or unknown is an error of kind `InvalidData`.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut text = [0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -119,7 +119,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Opti
     Ok(Some((message, fds)))
 }
 
-/// A start goes as a file: arguments and environment may be larger than a datagram.
+/// A start request goes as a file: arguments and environment may be larger than a datagram.
 pub(crate) fn seal(start: &ProcessSpec) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(rustix::fs::memfd_create("start", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(start).map_err(io::Error::other)?)?;

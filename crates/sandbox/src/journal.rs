@@ -1,5 +1,5 @@
-//! The journal: everything the sandbox said, in order, checksummed, at a byte offset that never changes. It is
-//! the only queue between agent and server, so neither memory nor a crash of the server can lose a line.
+//! The journal: all output and events of the sandbox in order, with checksums, at byte offsets that never change. It is
+//! the only queue between agent and server, so neither full memory nor a crash of the server loses a line.
 
 use std::{
     fs::File,
@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// length, checksum, kind, padding, process
+/// Length, checksum, kind, padding, process.
 const HEADER: usize = 12;
-/// A record holds at most one line; what claims to be longer is a torn or foreign length.
+/// A record holds at most one line. A longer length means that the record is torn or not a record.
 const MAX_RECORD_BYTES: usize = 64 << 20;
-/// Space is given back in steps: a system call per acknowledged line would cost more than it frees.
+/// Space is freed in steps: a system call per acknowledged line would cost more than it frees.
 const PUNCH_STEP: u64 = 1 << 20;
 const RETRY: Duration = Duration::from_secs(1);
 
-/// One thing that happened in the sandbox.
+/// One event in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalRecord {
-    /// Where the record ends: to go on after it, follow from here.
+    /// Where the record ends: follow from here to continue after it.
     pub offset: u64,
     pub process: u16,
     pub payload: JournalPayload,
@@ -34,15 +34,15 @@ pub struct JournalRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JournalPayload {
-    /// A line of stdout, without its newline. Bytes: nothing says that it is UTF-8.
+    /// A line of stdout, without its newline. Bytes, because it need not be UTF-8.
     StdoutLine(Vec<u8>),
     /// What stdout held after its last newline when it was closed.
     StdoutTail(Vec<u8>),
     /// A line of stderr, cut at 16 KiB.
     StderrLine(Vec<u8>),
-    /// Stdout of a raw process, as it came.
+    /// Stdout of a raw process, as read.
     StdoutChunk(Vec<u8>),
-    /// Stderr of a raw process, as it came.
+    /// Stderr of a raw process, as read.
     StderrChunk(Vec<u8>),
     /// `pid` is the number inside the sandbox.
     Started {
@@ -53,29 +53,30 @@ pub enum JournalPayload {
     },
     /// The last record of a process.
     Exit(ProcessExit),
-    /// A line grew past the cap; the process was killed, its exit follows.
+    /// A line grew past the limit. The shim kills the process; its exit follows.
     LineTooLong,
     /// The sandbox is gone, with every process in it.
     SandboxGone {
         how: String,
         oom: bool,
     },
-    /// An answer of a model, asked for through the socket of the session that this process is the agent of.
+    /// An answer of a model to a call through the socket of the session whose agent is this process.
     Usage(ModelUsage),
 }
 
-/// What an answer of a model used, as far as it came.
+/// What an answer of a model used, as far as it arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelUsage {
-    /// The service's id of the answer, or one of ours where it gave none.
+    /// The service's id of the answer, or an id of ours if the service gave none.
     pub message: String,
     pub model: String,
     pub usage: TokenUsage,
-    /// Its end has not come: a later record of the same answer has more, unless it broke off here.
+    /// The answer's end has not arrived. A later record of the same answer has higher numbers, unless the answer broke
+    /// off here.
     pub torn: bool,
 }
 
-/// How a process ended. One that was killed has a signal and no code.
+/// How a process ended. A process that a signal killed has a signal and no code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessExit {
     pub code: Option<i32>,
@@ -147,7 +148,8 @@ const TOO_LONG: u8 = 8;
 const GONE: u8 = 9;
 const USAGE: u8 = 10;
 
-/// Appends one record to a batch. Lines come as slices of the read buffer, so this takes parts, not a `What`.
+/// Appends one record to a batch. It takes parts instead of a [`JournalPayload`], because lines are slices of the read
+/// buffer.
 fn push(batch: &mut Vec<u8>, kind: u8, process: u16, payload: &[u8]) {
     let mut head = [0; 4];
     head[0] = kind;
@@ -233,7 +235,7 @@ fn decode(kind: u8, payload: &[u8]) -> Option<JournalPayload> {
     })
 }
 
-/// Cuts journal bytes into records, wherever the pieces they come in begin and end.
+/// Splits journal bytes into records, whatever pieces they arrive in.
 #[derive(Debug)]
 pub(crate) struct JournalReader {
     bytes: Vec<u8>,
@@ -241,7 +243,7 @@ pub(crate) struct JournalReader {
     offset: u64,
 }
 
-/// The bytes are not a journal from here on.
+/// The bytes from here on are not a journal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TornJournal;
 
@@ -256,7 +258,7 @@ impl JournalReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// `Ok(None)`: more bytes are needed.
+    /// `Ok(None)`: the reader needs more bytes.
     pub(crate) fn next(&mut self) -> Result<Option<JournalRecord>, TornJournal> {
         let rest = &self.bytes[self.used..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -290,7 +292,7 @@ pub(crate) struct Journal {
     end: u64,
     acked: u64,
     freed: u64,
-    /// What the disk did not take yet. While there is any, nothing more is read from the processes.
+    /// What the disk did not accept yet. While this is not empty, the shim reads no more output.
     unwritten: Vec<u8>,
     retry: Option<Instant>,
 }
@@ -301,7 +303,7 @@ pub(crate) fn name(incarnation: Incarnation) -> String {
 
 impl Journal {
     pub(crate) fn create(dir: &impl std::os::fd::AsFd, incarnation: Incarnation) -> io::Result<Self> {
-        // EXCL: an incarnation is new with every shim; an existing file would belong to somebody else.
+        // EXCL: every shim has a new incarnation, so an existing file would belong to another writer.
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, name(incarnation), flags, Mode::RUSR | Mode::WUSR)?;
         Ok(Self { file: file.into(), end: 0, acked: 0, freed: 0, unwritten: Vec::new(), retry: None })
@@ -311,7 +313,7 @@ impl Journal {
         self.end
     }
 
-    /// Where it will end when the disk has taken everything.
+    /// Where the journal ends once the disk has accepted everything.
     pub(crate) fn tail(&self) -> u64 {
         self.end + self.unwritten.len() as u64
     }
@@ -324,12 +326,12 @@ impl Journal {
         self.end - self.acked
     }
 
-    /// Whether everything that was appended is on the file and acknowledged.
+    /// Whether everything appended is in the file and acknowledged.
     pub(crate) fn settled(&self) -> bool {
         self.unwritten.is_empty() && self.acked == self.end
     }
 
-    /// Whether the disk refuses more.
+    /// Whether the disk rejects writes.
     pub(crate) fn stuck(&self) -> bool {
         !self.unwritten.is_empty()
     }
@@ -378,7 +380,7 @@ impl Journal {
         self.file.read_at(&mut buffer[..wanted], offset)
     }
 
-    /// Whether a reader may start here: below it the bytes have been given back.
+    /// Whether a reader may start here: the bytes below have been freed.
     pub(crate) fn holds(&self, offset: u64) -> bool {
         (self.freed..=self.end).contains(&offset)
     }
@@ -388,20 +390,20 @@ impl Journal {
         let whole = self.acked - self.acked % PUNCH_STEP;
         if whole > self.freed {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // A file system without holes only keeps more than it must.
+            // A file system without holes only uses more space than needed.
             let _ = rustix::fs::fallocate(&self.file, flags, self.freed, whole - self.freed);
             self.freed = whole;
         }
     }
 }
 
-/// What a dead shim left in its journal after `offset`, cut at the last valid record.
+/// What a dead shim left in its journal after `offset`, up to the last valid record.
 pub fn drain(run_dir: &Path, incarnation: Incarnation, offset: u64) -> Result<Vec<JournalRecord>, Error> {
     let path: PathBuf = run_dir.join(name(incarnation));
     let failed = |source| Error::File { what: "read journal", path: path.clone(), source };
     let file = match File::open(&path) {
         Ok(file) => file,
-        // A shim that died before its first record has said nothing.
+        // The shim died before it wrote its first record.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(failed(e)),
     };
@@ -414,7 +416,7 @@ pub fn drain(run_dir: &Path, incarnation: Incarnation, offset: u64) -> Result<Ve
         while let Ok(Some(record)) = reader.next() {
             records.push(record);
         }
-        // A torn record stops `next` for good: the loop then only runs out the file.
+        // After a torn record every `next` fails, so the loop only reads to the end of the file.
         if read == 0 {
             return Ok(records);
         }

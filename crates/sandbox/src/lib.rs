@@ -1,9 +1,9 @@
-//! THE WALLS: starts sandboxes and carries lines in and out of them, across any crash of the server.
+//! Sandboxes: starts them and carries lines in and out of them, across any crash of the server.
 //!
-//! A [`Backend`] launches a shim, a small process that builds the walls and outlives us; a [`Link`] is the
-//! connection to it. Everything the sandbox says is a [`Record`] at an offset of its journal: acknowledge what
-//! is stored, and after a crash [`knock`] and follow from there. When the shim itself is dead, [`drain`] reads
-//! what it left, and [`reap`] clears up after it.
+//! A [`SandboxBackend`] launches a shim, a small process that builds the sandbox and outlives the server. A
+//! [`SandboxLink`] is the connection to it. All output of the sandbox is a [`JournalRecord`] at an offset of its
+//! journal: the caller acknowledges what it has stored, and after a crash it uses [`knock`] and follows from there. If
+//! the shim itself is dead, [`drain`] reads the rest of its journal, and [`reap`] removes what it left.
 
 mod confine;
 mod container;
@@ -64,8 +64,8 @@ pub enum BackendKind {
     None,
 }
 
-/// Whether processes inside may make user namespaces. In one of their own they have every capability, over nothing but
-/// what is theirs; but with it they reach parts of the kernel that nobody else inside does.
+/// Whether processes inside may create user namespaces. In its own namespace a process has every capability, but only
+/// over what belongs to it. Yet it reaches parts of the kernel that no other process inside reaches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserNamespacePolicy {
@@ -80,14 +80,14 @@ impl UserNamespacePolicy {
     }
 }
 
-/// Where the patience of a shim ends. The defaults are the product's; tests make them small.
+/// Limits at which a shim acts. The defaults are for production; tests make them small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimLimits {
-    /// With more than this unacknowledged, processes are not read any more.
+    /// With more unacknowledged bytes than this, the shim stops reading output.
     pub unacked_bytes: u64,
     /// A longer line of stdout ends its process.
     pub line_bytes: usize,
-    /// A sandbox held still for longer is let go.
+    /// A sandbox frozen for longer is thawed.
     pub hold_ms: u64,
 }
 
@@ -103,37 +103,39 @@ pub struct SandboxSpec {
     /// New for every launch.
     pub incarnation: Incarnation,
     pub epoch: Epoch,
-    /// Ours alone: socket, journal and notes. Reaped before the launch, if it was used before.
+    /// Used by this sandbox alone: socket, journal and notes. A directory that was used before must be reaped before
+    /// the launch.
     pub run_dir: PathBuf,
     /// Owned by `uid`, as is `home`.
     pub workspace: PathBuf,
     pub home: PathBuf,
-    /// The user the sandbox runs as. None: our own, who must then not be root.
+    /// The user that the sandbox runs as. None: the server's user, who must not be root then.
     pub uid: Option<u32>,
     pub limits: SandboxLimits,
     /// Directories that appear inside at the same path.
     pub readonly: Vec<PathBuf>,
-    /// The image that the agent wants, where there are images.
+    /// The image that the agent wants, for backends with images.
     pub image: Option<Image>,
     pub user_namespaces: UserNamespacePolicy,
-    /// How long a shim waits for a server before it ends.
+    /// How long a shim waits for a server before it ends the sandbox.
     pub orphan_ttl: Duration,
 }
 
-/// Where things are for the agent inside.
+/// The paths that the agent sees inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxLayout {
     pub workspace: PathBuf,
     pub home: PathBuf,
     pub exe: PathBuf,
-    /// Where model calls are taken, as HTTP. What becomes of them is for [`Remote::egress`] to say.
+    /// The socket that accepts model calls as HTTP. [`SandboxHandle::set_egress`] decides where they go.
     pub model_socket: PathBuf,
-    /// Where [`write_private`] puts files. In no checkpoint.
+    /// The directory of the files that [`write_private`] writes. No checkpoint contains it.
     pub private: PathBuf,
 }
 
 impl SandboxLayout {
-    /// The socket of the session whose agent is this process: several may share a sandbox, and each pays for its own.
+    /// The socket of the session whose agent is this process: sessions may share a sandbox, and each has its own
+    /// budget.
     pub fn model_socket_of(&self, process: u16) -> PathBuf {
         self.model_socket.with_file_name(egress::socket_name(process))
     }
@@ -143,11 +145,12 @@ impl SandboxLayout {
 pub trait SandboxBackend: Send + Sync {
     fn layout(&self, spec: &SandboxSpec) -> SandboxLayout;
 
-    /// Returns when the init inside has answered. If the walls cannot be built, the error says what they said.
+    /// Returns when the init inside has answered. If the sandbox cannot be built, the error has the output of the
+    /// failed step.
     async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink, Error>;
 
-    /// Whether `launch` finds what it needs outside of this process: the engine, and the image that an agent names. Asked
-    /// before a message is accepted, so that a message which cannot run is not queued.
+    /// Whether `launch` finds what it needs outside of this process: the engine, and the image that an agent names. The
+    /// server asks before it accepts a message, so that a message which cannot run is not queued.
     async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error>;
 }
 
@@ -162,13 +165,13 @@ pub struct BubblewrapBackend {
 }
 
 impl BubblewrapBackend {
-    /// Builds walls once, as sessions will, and takes them down again. `exe` is a program that calls
-    /// [`shim_main`] and [`confine_main`] for its arguments `shim` and `confine`.
+    /// Builds a sandbox once, as sessions will, and removes it again. `exe` is a program that calls [`shim_main`] and
+    /// [`confine_main`] for its arguments `shim` and `confine`.
     pub async fn probe(exe: PathBuf) -> Result<Self, Error> {
         Self::probe_with(exe, RequiredWalls::default()).await
     }
 
-    /// The same, for walls that are not built at all if they lack something of this.
+    /// The same, but refuses to build a sandbox that lacks one of the `required` walls.
     pub async fn probe_with(exe: PathBuf, required: RequiredWalls) -> Result<Self, Error> {
         let bwrap = probe::find_bubblewrap()?;
         let walls = Self { exe, bwrap, etc: None, caps: ShimLimits::default(), required };
@@ -203,7 +206,7 @@ impl SandboxBackend for BubblewrapBackend {
 
     async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink, Error> {
         if spec.uid.is_none() && rustix::process::geteuid().is_root() {
-            // Mapped to 1000 or not, it would still be root to every file it can see.
+            // Whether or not its uid maps to 1000, the process would still be root to every file that it can see.
             return Err(Error::StartFailed { why: "started by root it needs a uid of its own".to_owned() });
         }
         let plan =
@@ -220,7 +223,7 @@ impl SandboxBackend for BubblewrapBackend {
     }
 }
 
-/// No walls at all: for machines that cannot build them, by the operator's explicit wish.
+/// No sandbox at all: for machines that cannot build one, and only if the operator asks for it explicitly.
 #[derive(Debug, Clone)]
 pub struct UnconfinedBackend {
     exe: PathBuf,
@@ -233,7 +236,7 @@ impl UnconfinedBackend {
         Self { exe, caps: ShimLimits::default(), required: RequiredWalls::default() }
     }
 
-    /// Processes that are not started at all if they lack something of this.
+    /// Refuses to start processes that lack one of the `required` walls.
     pub fn requiring(self, required: RequiredWalls) -> Self {
         Self { required, ..self }
     }
@@ -313,12 +316,12 @@ fn plan(
     })
 }
 
-/// The hidden subcommand `shim`. Call it first thing in `main`, before any thread exists.
+/// The hidden subcommand `shim`. Call it first in `main`, before any thread exists.
 pub fn shim_main() -> i32 {
     shim::main()
 }
 
-/// The hidden subcommand `confine`, with the arguments after that word. Before any thread exists, too.
+/// The hidden subcommand `confine`, with the arguments after that word. Call it before any thread exists, too.
 pub fn confine_main(args: Vec<OsString>) -> i32 {
     init::main(&args)
 }

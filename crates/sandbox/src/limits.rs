@@ -1,5 +1,5 @@
-//! How much a sandbox may take. Control groups hold for the whole sandbox and tell an out-of-memory kill from
-//! other deaths, but need root; rlimits always work, per process, and are the second line.
+//! Resource limits of a sandbox. Control groups limit the whole sandbox and distinguish an out-of-memory kill from
+//! other deaths, but need root. Rlimits always work, per process, and are the second line.
 
 use std::{
     fs, io,
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// What one sandbox may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxLimits {
-    /// All processes together. Needs control groups, so root; otherwise not enforced.
+    /// All processes together. Needs control groups, and so root; not enforced without them.
     pub memory_bytes: Option<u64>,
     pub processes: Option<u64>,
     /// Per process; capped to the hard limit of the machine.
@@ -27,10 +27,10 @@ pub struct SandboxLimits {
     /// Thousandths of a processor, for all processes together. Needs control groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u64>,
-    /// No file may grow beyond this. How much all of them take is for the server to watch.
+    /// No file may grow beyond this. The server watches the total size of all files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_bytes: Option<u64>,
-    /// What is printed faster in the long run is read later, so that whoever prints it waits. Nothing is lost.
+    /// Output that is faster in the long run is read later, so the process that prints it waits. Nothing is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_per_second: Option<u64>,
 }
@@ -49,16 +49,16 @@ impl Default for SandboxLimits {
     }
 }
 
-/// The rlimits of the calling process and all it will start.
+/// Sets the rlimits of the calling process and of all processes that it will start.
 pub(crate) fn restrict(rlimits: &Rlimits) -> io::Result<()> {
-    // A core dump would put a copy of the agent's memory, keys included, into the workspace.
+    // A core dump would put a copy of the agent's memory, with its keys, into the workspace.
     disable_core_dumps()?;
     lower(Resource::Nofile, rlimits.open_files)?;
     let others = [(Resource::Nproc, rlimits.processes), (Resource::Fsize, rlimits.file_bytes)];
     others.into_iter().try_for_each(|(which, most)| most.map_or(Ok(()), |most| lower(which, most)))
 }
 
-/// What each process is held to by the kernel itself, wherever it runs.
+/// Limits that the kernel enforces per process, on every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rlimits {
     pub(crate) open_files: u64,
@@ -74,7 +74,8 @@ impl Rlimits {
     }
 }
 
-/// What the calling process and those that it starts have in memory, keys among it, is never written to a file.
+/// The memory of the calling process and of those that it starts contains keys, so the kernel must never write it to a
+/// file.
 pub(crate) fn disable_core_dumps() -> io::Result<()> {
     lower(Resource::Core, 0)
 }
@@ -85,19 +86,19 @@ fn lower(resource: Resource, wanted: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: value, maximum: value })?)
 }
 
-/// Where a group's files live. v1 has a hierarchy per controller, v2 one for all.
+/// The directories of a control group. v1 has a hierarchy per controller, v2 one for all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cgroup {
     pub(crate) memory: Option<PathBuf>,
     pub(crate) pids: Option<PathBuf>,
     pub(crate) freezer: Option<PathBuf>,
     pub(crate) unified: Option<PathBuf>,
-    /// Also where processors are not limited: for what all sandboxes together weigh.
+    /// Present even where CPU time is not limited: it also carries the common weight of all sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<PathBuf>,
 }
 
-/// Our own place in one hierarchy: the mount point, and the group we are in.
+/// The server's own position in one hierarchy: the mount point, and the group that it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CgroupHierarchy {
     mount: PathBuf,
@@ -105,7 +106,7 @@ struct CgroupHierarchy {
 }
 
 impl CgroupHierarchy {
-    /// Beneath ourselves if that is possible, so that whoever limits us limits it too; else at the root.
+    /// Beneath our own group if possible, so that limits on the server include the sandbox; otherwise at the root.
     fn make(&self, name: &str, ready: impl Fn(&Path) -> io::Result<()>) -> Option<PathBuf> {
         let mine = self.mount.join(self.own.strip_prefix("/").unwrap_or(&self.own));
         [mine, self.mount.clone()].iter().find_map(|base| make_in(base, name, &ready).ok())
@@ -114,7 +115,7 @@ impl CgroupHierarchy {
 
 fn make_in(base: &Path, name: &str, ready: impl Fn(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
     let dir = base.join("ash").join(name);
-    // Another sandbox that ends removes an empty `ash`: between our two steps, if it likes.
+    // Another sandbox that ends removes an empty `ash`, possibly between the two steps, so this tries again.
     let mut result = fs::create_dir_all(&dir);
     for _again in 0..3 {
         if result.is_ok() {
@@ -135,7 +136,7 @@ fn remove_dir(dir: &Path) {
     }
 }
 
-/// What this process sees of control groups: long to print for the kernel, so asked for once.
+/// What this process sees of control groups. The kernel takes long to print it, so it is read once.
 struct CgroupMounts {
     mounts: String,
     groups: String,
@@ -172,7 +173,7 @@ fn find(controller: &str, mounts: &str, groups: &str) -> Option<CgroupHierarchy>
     Some(CgroupHierarchy { mount, own })
 }
 
-/// Hybrid machines mount v2 beside v1 with no controllers in it.
+/// Hybrid machines mount v2 beside v1, with no controllers in it.
 fn has_memory(unified: &CgroupHierarchy) -> bool {
     fs::read_to_string(unified.mount.join("cgroup.controllers"))
         .is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
@@ -192,7 +193,7 @@ fn number_after(dir: &Path, file: &str, word: &str) -> Option<u64> {
 }
 
 impl Cgroup {
-    /// None: not root, or nothing here can be used; the sandbox then runs without.
+    /// None: the server is not root, or no hierarchy here is usable. The sandbox then runs without control groups.
     pub(crate) fn create(incarnation: Incarnation, limits: &SandboxLimits) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -215,7 +216,7 @@ impl Cgroup {
         (!group.dirs().is_empty()).then_some(group)
     }
 
-    /// What there is under an incarnation's name, if nothing else is known of it.
+    /// The groups under an incarnation's name, for a sandbox of which nothing else is known.
     pub(crate) fn for_incarnation(incarnation: &str) -> Self {
         let seen = CgroupMounts::now();
         let at = |controller: &str| {
@@ -232,7 +233,7 @@ impl Cgroup {
         }
     }
 
-    /// The groups that a process is in, made by whomever.
+    /// The groups that a process is in, whatever program created them.
     pub(crate) fn of(pid: u32) -> Self {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let seen = CgroupMounts { groups, ..CgroupMounts::now() };
@@ -265,8 +266,8 @@ impl Cgroup {
         [&self.memory, &self.pids, &self.freezer, &self.cpu, &self.unified].into_iter().flatten().collect()
     }
 
-    /// Into the groups by oneself, before exec. On v1 a single thread that moves itself is the one case for
-    /// which the kernel takes no machine-wide lock, and so neither waits for all cores nor stops their forks.
+    /// The process moves itself into the groups before exec. On v1 a single thread that moves itself is the only case
+    /// in which the kernel takes no machine-wide lock, and so neither waits for all cores nor stops their forks.
     pub(crate) fn join(&self) -> io::Result<()> {
         let v1 = [&self.memory, &self.pids, &self.freezer, &self.cpu].into_iter().flatten();
         v1.map(|dir| (dir, "tasks"))
@@ -274,14 +275,14 @@ impl Cgroup {
             .try_for_each(|(dir, file)| put(dir, file, 0))
     }
 
-    /// How many processes of this sandbox the kernel has killed for want of memory.
+    /// How many processes of this sandbox the kernel has killed for lack of memory.
     pub(crate) fn oom_kills(&self) -> u64 {
         let v1 = self.memory.as_deref().and_then(|dir| number_after(dir, "memory.oom_control", "oom_kill "));
         let v2 = self.unified.as_deref().and_then(|dir| number_after(dir, "memory.events", "oom_kill "));
         v1.or(v2).unwrap_or(0)
     }
 
-    /// Whether the kernel holds the memory of all processes together to a limit.
+    /// Whether the kernel limits the memory of all processes together.
     pub(crate) fn counts_memory(&self) -> bool {
         self.memory.is_some() || self.unified.is_some()
     }
@@ -290,7 +291,7 @@ impl Cgroup {
         self.pids.is_some() || self.unified.is_some()
     }
 
-    /// CPU time of all that ever ran in it.
+    /// CPU time of all processes that ever ran in the group.
     pub(crate) fn cpu_time(&self) -> Option<Duration> {
         let v1 =
             self.cpu.as_deref().and_then(|dir| number_in(dir, "cpuacct.usage")).map(Duration::from_nanos);
@@ -306,7 +307,7 @@ impl Cgroup {
     pub(crate) fn can_freeze(&self) -> bool {
         let v1 = self.freezer.as_ref().map(|dir| dir.join("freezer.state"));
         let v2 = self.unified.as_ref().map(|dir| dir.join("cgroup.freeze"));
-        // Groups that an engine made may be there to be looked at only.
+        // Groups that an engine made may be readable only.
         v1.or(v2).is_some_and(|file| rustix::fs::access(&file, rustix::fs::Access::WRITE_OK).is_ok())
     }
 
@@ -333,7 +334,7 @@ impl Cgroup {
         self.freezer.as_ref().is_some_and(v1) || self.unified.as_ref().is_some_and(v2)
     }
 
-    /// Kills what is left and removes the directories. False: something is still in them.
+    /// Kills the remaining processes and removes the directories. False: a directory is still in use.
     pub(crate) fn try_remove(&self) -> bool {
         for dir in self.dirs() {
             for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
@@ -350,7 +351,7 @@ impl Cgroup {
         self.dirs().into_iter().all(|dir| !dir.exists())
     }
 
-    /// Whether something was there and is gone: what is in use cannot be removed.
+    /// Whether a group existed and was removed. A group in use cannot be removed.
     pub(crate) fn remove_empty(&self) -> bool {
         let there: Vec<&PathBuf> = self.dirs().into_iter().filter(|dir| dir.exists()).collect();
         there.iter().for_each(|dir| remove_dir(dir));
@@ -374,19 +375,20 @@ fn limit(dir: &Path, file: &str, value: Option<u64>) -> io::Result<()> {
 
 fn memory_limits(dir: &Path, limits: &SandboxLimits) -> io::Result<()> {
     limit(dir, "memory.limit_in_bytes", limits.memory_bytes)?;
-    // Kernels without swap accounting have no such file; then memory alone is limited.
+    // Kernels without swap accounting lack this file; then only memory is limited.
     let _ = limit(dir, "memory.memsw.limit_in_bytes", limits.memory_bytes);
     Ok(())
 }
 
-/// Of every so many microseconds.
+/// The period of CPU quotas, in microseconds.
 const PERIOD: u64 = 100_000;
 
-/// As much as one thread of anybody else on each processor, however many sandboxes there are: the server comes first.
-/// Priorities alone do not say so, since kernels put each terminal session, and so each agent, into a group of its own.
+/// All sandboxes together weigh as much as one other thread per processor, however many there are: the server comes
+/// first. Nice values alone do not achieve this, since kernels put each terminal session, and so each agent, into a
+/// scheduling group of its own.
 fn set_shared_cpu_weight(dir: &Path) {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    // Best effort: without it they weigh as one.
+    // Best effort: on failure the group keeps the weight of a single thread.
     let _ = dir.parent().map(|ash| put(ash, "cpu.shares", (1024 * processors).min(1 << 18)));
 }
 
@@ -398,15 +400,15 @@ fn cpu_limits(dir: &Path, millis: Option<u64>) -> io::Result<()> {
 }
 
 fn unified_limits(dir: &Path, limits: &SandboxLimits) -> io::Result<()> {
-    // From the top down: a group has a controller only if its parent hands it on.
+    // From the top down: a group has a controller only if its parent enables it.
     let ash = dir.parent().ok_or(io::ErrorKind::NotFound)?;
     for group in [ash.parent().ok_or(io::ErrorKind::NotFound)?, ash] {
         put(group, "cgroup.subtree_control", "+memory +pids")?;
-        // Without it there are only no shares of processors, unless they are limited.
+        // A failure here matters only if CPU time is limited: otherwise the sandboxes only lack their CPU weight.
         let cpu = put(group, "cgroup.subtree_control", "+cpu");
         limits.cpu_millis.map_or(Ok(()), |_| cpu)?;
     }
-    // Half of what others at its side have.
+    // Half of the weight that sibling groups have.
     let _ = put(ash, "cpu.weight", 50);
     limits
         .cpu_millis

@@ -1,4 +1,5 @@
-//! The server's end of a shim: spawn it or knock at one that outlived us, then records come and orders go.
+//! The server's end of a shim: starts a shim or connects to one that outlived the server, then receives records and
+//! sends commands.
 
 use std::{
     collections::VecDeque,
@@ -35,15 +36,16 @@ use crate::{
     journal::JournalReader,
 };
 
-/// Longer than the shim itself waits for its walls, so that its explanation arrives.
+/// Longer than the shim's own build timeout, so that its explanation arrives.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME_QUEUE_LENGTH: usize = 64;
-/// Bounded, so that a slow store slows the agent down and not the machine.
+/// Bounded, so that a slow store slows down the agent instead of filling memory.
 const RECORD_QUEUE_LENGTH: usize = 256;
 const SOCKET: &str = "sock";
 
-/// A socket's path may be longer than the 108 bytes an address holds; through its directory it never is.
+/// A socket's path may be longer than the 108 bytes that an address holds. The path through the directory's descriptor
+/// is always short enough.
 fn through(dir: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(SOCKET)
 }
@@ -58,7 +60,7 @@ pub(crate) async fn launch(plan: ShimPlan) -> Result<SandboxLink, Error> {
     let result = tokio::time::timeout(BUILD_TIMEOUT, build(plan)).await;
     let result = result.unwrap_or(Err(Error::Timeout { what: "start" }));
     if result.is_err() {
-        // Only our own traces: the caller may not have read an older journal yet.
+        // Only the files of this launch: the caller may not have read an older journal yet.
         for name in [SOCKET.to_owned(), crate::journal::name(incarnation)] {
             let _ = fs::remove_file(run_dir.join(name));
         }
@@ -80,7 +82,7 @@ async fn build(plan: ShimPlan) -> Result<SandboxLink, Error> {
     }
     let listener = UnixListener::bind(&path).map_err(failed("bind"))?;
     let shim = spawn(&plan, listener.into())?;
-    // The listener exists already, so this cannot come too early: the backlog waits for the shim.
+    // The listener exists already, so the connection waits in its backlog until the shim accepts it.
     let stream = connect(&path).map_err(failed("connect"))?;
     let mut wire = FrameConnection { stream, frames: FrameDecoder::default() };
     wire.send(&ClientFrame::Build(Box::new(plan))).await?;
@@ -100,8 +102,8 @@ async fn ended(mut shim: tokio::process::Child) -> String {
     }
 }
 
-/// No pre_exec and no uid here: with either, std forks instead of spawning, and the fork of a large server
-/// costs 60 ms. The shim arranges itself. Dropped, the child is still reaped by tokio.
+/// No pre_exec and no uid here: with either, std forks instead of spawning, and the fork of a large server costs 60 ms.
+/// The shim sets itself up. tokio reaps the child even if it is dropped.
 fn spawn(plan: &ShimPlan, listener: OwnedFd) -> Result<tokio::process::Child, Error> {
     let path = plan.run_dir.join("shim.log");
     let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
@@ -123,7 +125,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-/// Connects to a shim that may have outlived us. `Ok(None)`: nobody is there.
+/// Connects to a shim that may have outlived the server. `Ok(None)`: there is no shim.
 pub async fn knock(run_dir: &Path, epoch: Epoch) -> Result<Option<ShimHandshake>, Error> {
     let dir = match File::open(run_dir) {
         Ok(dir) => dir,
@@ -145,14 +147,14 @@ pub async fn knock(run_dir: &Path, epoch: Epoch) -> Result<Option<ShimHandshake>
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Ok(Some(ShimFrame::Hello(hello)))) => Ok(Some(ShimHandshake { hello, wire })),
         Ok(Ok(Some(ShimFrame::Refused { why }))) => Err(Error::Refused { why }),
-        // It was about to end, and has.
+        // The shim was ending and has ended.
         Ok(Ok(Some(_) | None) | Err(Error::Gone)) => Ok(None),
         Ok(Err(e)) => Err(e),
         Err(_) => Err(Error::Timeout { what: "answer" }),
     }
 }
 
-/// A shim that answered, before anything is asked of it.
+/// A shim that answered and has got no command yet.
 #[derive(Debug)]
 pub struct ShimHandshake {
     pub hello: ShimHello,
@@ -160,7 +162,7 @@ pub struct ShimHandshake {
 }
 
 impl ShimHandshake {
-    /// Records come from `offset` on, which is one that a record of this incarnation ended at, or 0.
+    /// Records come from `offset` on. It must be 0 or the end of a record of this incarnation.
     pub async fn follow(self, offset: u64) -> Result<SandboxLink, Error> {
         if offset > self.hello.end {
             let why = format!("offset {offset} is past the journal's end at {}", self.hello.end);
@@ -169,7 +171,7 @@ impl ShimHandshake {
         self.wire.follow(self.hello, offset, RecordRoutes::default()).await
     }
 
-    /// The same for several who share it: each hears its own processes, and nobody the others.
+    /// The same for several sessions that share the sandbox: each receives only the records of its own processes.
     pub async fn follow_each(
         self,
         offset: u64,
@@ -196,7 +198,7 @@ impl ShimHandshake {
     }
 }
 
-/// A connection on which one side speaks at a time.
+/// A connection on which one side sends at a time.
 #[derive(Debug)]
 struct FrameConnection {
     stream: UnixStream,
@@ -245,7 +247,7 @@ impl FrameConnection {
         tokio::spawn(async move {
             reader.run().await;
             ways.close();
-            // Nobody hears answers any more, so nothing may be asked: later sends fail with `Gone`.
+            // The reader has ended, so no command could get an answer: later sends fail with `Gone`.
             writer.abort();
             waiting.close();
         });
@@ -272,13 +274,13 @@ impl SandboxLink {
     }
 }
 
-/// What the sandbox says. Keep reading while orders are given: answers come behind the records.
+/// The records of a sandbox. The caller must keep reading while it sends commands: answers come behind the records.
 #[derive(Debug)]
 pub enum RecordStream {
-    /// Of everybody who is not listened to by somebody else.
+    /// Records of all processes without a listener of their own.
     All(mpsc::Receiver<JournalRecord>),
-    /// Of some processes. Not bounded here: who does not read holds nobody else up, and the shim stops listening when
-    /// too much is not acknowledged.
+    /// Records of some processes. The queue is unbounded, so that a listener that does not read delays no other. The
+    /// shim stops reading output when too much of it is not acknowledged.
     Selected(mpsc::UnboundedReceiver<JournalRecord>),
 }
 
@@ -291,7 +293,7 @@ impl RecordStream {
         }
     }
 
-    /// What is there already, without waiting: for taking many at once.
+    /// The next record that is already there, without waiting: for reading many at once.
     pub fn ready(&mut self) -> Option<JournalRecord> {
         match self {
             RecordStream::All(records) => records.try_recv().ok(),
@@ -300,10 +302,10 @@ impl RecordStream {
     }
 }
 
-/// Which processes, and who listens to them.
+/// A set of processes, and the listener that gets their records.
 type RecordRoute = (Vec<RangeInclusive<u16>>, mpsc::UnboundedSender<JournalRecord>);
 
-/// Several who share a sandbox. None: it is closed.
+/// The listeners of sessions that share a sandbox. None: the connection is closed.
 #[derive(Debug, Clone)]
 struct RecordRoutes(Arc<Mutex<Option<Vec<RecordRoute>>>>);
 
@@ -320,14 +322,15 @@ impl RecordRoutes {
 
     fn add(&self, processes: Vec<RangeInclusive<u16>>) -> RecordStream {
         let (sender, records) = mpsc::unbounded_channel();
-        // If it is closed already, so is what is answered.
+        // After a close this adds nothing, so the returned stream is closed too.
         self.with(|routes| {
             routes.iter_mut().for_each(|routes| routes.push((processes.clone(), sender.clone())))
         });
         RecordStream::Selected(records)
     }
 
-    /// Hands the record over, unless it is for the one who hears everything else. That the sandbox is gone concerns all.
+    /// Sends the record to its listener, or returns it if it belongs to the main stream. The end of the sandbox goes to
+    /// all.
     fn route(&self, record: JournalRecord) -> Option<JournalRecord> {
         self.with(|routes| {
             let Some(routes) = routes else { return Some(record) };
@@ -346,7 +349,7 @@ impl RecordRoutes {
         })
     }
 
-    /// Whether nobody listens to processes of their own.
+    /// Whether no listener has processes of its own.
     fn are_none(&self) -> bool {
         self.with(|routes| routes.as_ref().is_none_or(Vec::is_empty))
     }
@@ -362,7 +365,7 @@ enum ShimAnswer {
     Thawed { held: bool },
 }
 
-/// Who waits for an answer, in the order of asking. None: nobody will answer any more.
+/// The callers that wait for an answer, in the order of their requests. None: no more answers will come.
 #[derive(Debug, Clone)]
 struct PendingShimAnswers(Arc<Mutex<Option<VecDeque<oneshot::Sender<ShimAnswer>>>>>);
 
@@ -404,7 +407,7 @@ async fn write(
     waiting: PendingShimAnswers,
 ) {
     while let Some(OutgoingFrame { frame, answer }) = orders.recv().await {
-        // Before the frame goes out, or the answer could be there first.
+        // Before the frame is sent, or the answer could arrive first.
         answer.into_iter().for_each(|who| waiting.add(who));
         if socket.write_all(&frame).await.is_err() {
             return;
@@ -434,7 +437,7 @@ impl ShimFrameReader {
                 read = self.reading.read(&mut buffer) => read,
                 () = self.records.closed(), if self.routes.are_none() => match self.routes.are_none() {
                     true => return,
-                    // Somebody listens since then.
+                    // A listener was added in the meantime.
                     false => continue,
                 },
             };
@@ -489,7 +492,7 @@ impl ShimFrameReader {
     }
 }
 
-/// Gives orders to a sandbox, in order. When its shim is gone every call answers [`Error::Gone`].
+/// Sends commands to a sandbox, in order. When its shim is gone every call returns [`Error::Gone`].
 #[derive(Debug, Clone)]
 pub struct SandboxHandle {
     orders: mpsc::Sender<OutgoingFrame>,
@@ -516,23 +519,23 @@ impl SandboxHandle {
         }
     }
 
-    /// Whether nothing can be asked of it any more.
+    /// Whether the connection is closed, so that every command would fail.
     pub fn is_closed(&self) -> bool {
         self.orders.is_closed()
     }
 
-    /// From now on what these processes say goes to whoever has this, until it is dropped.
+    /// From now on the records of these processes go to the returned stream, until it is dropped.
     pub fn listen(&self, processes: Vec<RangeInclusive<u16>>) -> RecordStream {
         self.routes.add(processes)
     }
 
-    /// Answered by a record, `Started` or `StartFailed`. A number in use is ignored.
+    /// The answer is a record, `Started` or `StartFailed`. A number in use is ignored.
     pub async fn start(&self, start: ProcessSpec) -> Result<(), Error> {
         self.send(ClientFrame::Start(start), None).await
     }
 
-    /// `number` counts from 1 over the process's whole life; one that was taken already is ignored, so that after a
-    /// crash it is safe to send again.
+    /// `number` counts from 1 over the process's whole life. The shim ignores a number that it has accepted already, so
+    /// a caller may safely send again after a crash.
     pub async fn input(&self, process: u16, number: u64, bytes: Vec<u8>) -> Result<(), Error> {
         if bytes.len() > MAX_FRAME_BYTES - 16 {
             return Err(Error::TooLarge { bytes: bytes.len() });
@@ -544,12 +547,12 @@ impl SandboxHandle {
         self.send(ClientFrame::CloseIn { process }, None).await
     }
 
-    /// Everything up to `offset` is stored and may be forgotten.
+    /// Everything up to `offset` is stored, so the shim may free it.
     pub async fn ack(&self, offset: u64) -> Result<(), Error> {
         self.send(ClientFrame::Ack { offset }, None).await
     }
 
-    /// To the process and all of its group.
+    /// To the process and its whole group.
     pub async fn signal(&self, process: u16, signal: i32) -> Result<(), Error> {
         self.send(ClientFrame::Signal { process, signal }, None).await
     }
@@ -561,7 +564,7 @@ impl SandboxHandle {
         }
     }
 
-    /// False: it had been thawed before, so what was read meanwhile is `live`.
+    /// False: the sandbox had been thawed before, so the files read in the meantime are only `live`.
     pub async fn thaw(&self) -> Result<bool, Error> {
         match self.ask(ClientFrame::Thaw, "thaw").await? {
             ShimAnswer::Thawed { held } => Ok(held),
@@ -569,8 +572,8 @@ impl SandboxHandle {
         }
     }
 
-    /// Where model calls from inside go from now on. None: nowhere, and those under way are cut. The shim
-    /// keeps it in memory only, but longer than this connection: it is for the sandbox, not for the server.
+    /// Where model calls from inside go from now on. None: nowhere, and those in progress are cut. The shim keeps the
+    /// policy in memory only, but beyond this connection, because it belongs to the sandbox, not to the server.
     pub async fn set_egress(&self, policy: Option<EgressPolicy>) -> Result<(), Error> {
         policy.as_ref().map_or(Ok(()), EgressPolicy::check)?;
         match (self.has_egress, &policy) {
@@ -588,8 +591,8 @@ impl SandboxHandle {
         self.has_usage
     }
 
-    /// What the session whose agent is this process may still use; with the first its socket opens. None: it has left. A
-    /// shim of an older version is not told, and counts nothing.
+    /// What the session whose agent is this process may still use. The first allowance opens its socket. None: the
+    /// session has left. A shim of an older version does not count, so it gets no such frame.
     pub async fn set_allowance(&self, process: u16, allowance: Option<UsageAllowance>) -> Result<(), Error> {
         match self.has_usage {
             true => self.send(ClientFrame::Allow { process, allowance }, None).await,
@@ -597,7 +600,7 @@ impl SandboxHandle {
         }
     }
 
-    /// Asks the shim to end the sandbox and itself; when it has, [`Records::next`] is None.
+    /// Asks the shim to end the sandbox and itself. When it has, [`RecordStream::next`] is None.
     pub async fn end(&self) -> Result<(), Error> {
         self.send(ClientFrame::End, None).await
     }

@@ -1,5 +1,5 @@
-//! Files for one agent alone that must be in no checkpoint: secrets that its program reads from a file. They lie beside the
-//! socket for model calls, in a folder that the sandbox can only read, and go with the sandbox.
+//! Files with secrets that one agent's program reads and no checkpoint may contain. They lie beside the socket for
+//! model calls, in a directory that the sandbox can only read, and are deleted with the sandbox.
 
 use crate::{Error, egress};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Writes `name` for the user of a sandbox that runs, whole or not at all. `uid`: the sandbox's, if it is not ours. Blocking.
+/// Writes `name` atomically for the user of a running sandbox. `uid`: the sandbox's, if it is not ours. Blocking.
 pub fn write_private(run_dir: &Path, name: &str, contents: &[u8], uid: Option<u32>) -> Result<(), Error> {
     let path = run_dir.join(egress::DIR).join(name);
     write(&path, contents, uid).map_err(|source| Error::File { what: "write", path, source })

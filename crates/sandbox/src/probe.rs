@@ -1,5 +1,5 @@
-//! Can walls be built here? Asked once at start, so that the answer is a sentence with a remedy and not the
-//! failure of somebody's first session.
+//! Checks at the server's start whether sandboxes can be built here, so that a problem shows as a sentence with a
+//! remedy and not as the failure of the first session.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubunt
     `sysctl -w kernel.unprivileged_userns_clone=1` and user.max_user_namespaces above 0; \
     or set ASH_SANDBOX=none to run agents without walls";
 
-/// Only where the system keeps its programs: PATH may name a directory that others write to.
+/// Only in the directories of the system's programs: PATH may name a directory that other users write to.
 pub fn find_bubblewrap() -> Result<PathBuf, Error> {
     let found = PLACES.iter().map(PathBuf::from).find(|path| path.is_file());
     found.ok_or_else(not_installed)
@@ -36,10 +36,10 @@ pub(crate) fn not_installed() -> Error {
     Error::Unavailable { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL }
 }
 
-/// With this flag the call only answers a number.
+/// With this flag the call only returns a version number.
 const VERSION_ONLY: u32 = 1;
 
-/// Which Landlock this kernel has; `None`: it has none.
+/// The Landlock version of this kernel; `None`: it has none.
 pub fn landlock_abi() -> Option<u32> {
     let nothing = std::ptr::null::<libc::c_void>();
     // SAFETY: with this flag no memory is read.
@@ -47,21 +47,21 @@ pub fn landlock_abi() -> Option<u32> {
     u32::try_from(abi).ok().filter(|abi| *abi > 0)
 }
 
-/// The control groups that a sandbox gets here.
+/// The control groups that a sandbox gets on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupSupport {
     Unified,
-    /// v1, a hierarchy per controller: not every one need be there.
+    /// v1, a hierarchy per controller. Some controllers may be missing.
     Separate {
         memory: bool,
         processes: bool,
         cpu: bool,
     },
-    /// Not root, or nothing that can be written to.
+    /// The server is not root, or no hierarchy is writable.
     None,
 }
 
-/// Makes groups as for a sandbox, and removes them.
+/// Creates groups as for a sandbox, and removes them.
 pub fn groups() -> CgroupSupport {
     let Some(group) = Cgroup::create(Incarnation::fresh(), &SandboxLimits::default()) else {
         return CgroupSupport::None;
@@ -86,7 +86,7 @@ pub(crate) async fn test_bubblewrap(walls: &BubblewrapBackend) -> Result<(), Err
     })
 }
 
-/// One sandbox as sessions get it.
+/// Starts and ends one sandbox, built as for a session.
 pub(crate) async fn launch_and_end(walls: &dyn SandboxBackend) -> Result<(), Error> {
     let base = std::env::temp_dir().join(format!("ash-probe-{}", uuid::Uuid::new_v4()));
     let result = build_and_end(walls, &base).await;
@@ -111,7 +111,7 @@ fn spec(base: &Path) -> Result<SandboxSpec, Error> {
         let path = path.to_owned();
         move |source| Error::File { what: "prepare", path, source }
     };
-    // 0700, as a data directory is: the probe must meet what sessions meet.
+    // 0700, like a data directory: the probe must meet the same obstacles as sessions.
     fs::DirBuilder::new().mode(0o700).create(base).map_err(failed(base))?;
     let [run_dir, workspace, home] = ["run", "workspace", "home"].map(|name| base.join(name));
     for dir in [&run_dir, &workspace, &home] {

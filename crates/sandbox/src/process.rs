@@ -1,4 +1,4 @@
-//! The few things about Linux processes that neither std nor rustix has, shared by shim, init and reaper.
+//! System calls about Linux processes that neither std nor rustix has, shared by shim, init and reaper.
 
 use std::{
     fs, io,
@@ -12,20 +12,20 @@ fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Nobody of the same user can read our memory or take our descriptors.
+/// No other process of the same user can read our memory or take our descriptors.
 pub(crate) fn set_undumpable() -> io::Result<()> {
     // SAFETY: takes numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
 }
 
-/// For a process that has keys in its memory: nobody of the same user looks into it, and it leaves no core dump, neither
-/// in a file nor with whoever collects them for the machine.
+/// For a process with keys in its memory: no other process of the same user can read it, and it leaves no core dump,
+/// neither in a file nor in the machine's crash collector.
 pub fn keep_memory_private() -> io::Result<()> {
     set_undumpable()?;
     crate::limits::disable_core_dumps()
 }
 
-/// Orphans come to us instead of to pid 1 of the machine.
+/// The kernel gives orphans to this process instead of to pid 1 of the machine.
 pub(crate) fn set_subreaper() -> io::Result<()> {
     // SAFETY: takes numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
@@ -36,14 +36,14 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
 }
 
-/// Whoever is started from here on runs after the server, if both want the same processor.
+/// Processes started from here on yield to the server if both want the same processor.
 pub(crate) fn lower_cpu_priority() {
     // SAFETY: takes a number only. It cannot fail: one may always be nicer.
     unsafe { libc::nice(5) };
 }
 
-/// This process and all that it starts go before the server, if the machine has no memory left. Without it the kernel looks
-/// at sizes alone, as everywhere else. Only for somebody whose memory others may look into: else the file is root's.
+/// If the machine runs out of memory, the kernel kills this process and its children before the server. Otherwise it
+/// would compare sizes alone. It works only in a dumpable process: in others the file belongs to root.
 pub(crate) fn prefer_for_oom_kill() {
     let _ = fs::write("/proc/self/oom_score_adj", "500");
 }
@@ -53,7 +53,7 @@ pub(crate) fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Ignored signals stay ignored across exec; a child must not inherit our choice.
+/// Ignored signals stay ignored across exec, and a child must not inherit that from us.
 pub(crate) fn restore_default(signal: i32) {
     // SAFETY: SIG_DFL runs no code.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -69,7 +69,7 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     check(unsafe { libc::close_range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) }).map(drop)
 }
 
-/// A descriptor that is readable when a child changed state.
+/// A descriptor that is readable when a child has changed state.
 pub(crate) fn watch_children() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is read; the new descriptor has no other owner.
     unsafe {
@@ -82,7 +82,7 @@ pub(crate) fn watch_children() -> io::Result<OwnedFd> {
     }
 }
 
-/// Blocked signals stay blocked across exec, and a shell that never hears of a child's end waits for ever.
+/// Blocked signals stay blocked across exec, and a shell that never receives SIGCHLD waits for ever.
 pub(crate) fn unblock_signals() -> io::Result<()> {
     // SAFETY: the set is initialised by sigemptyset before it is read.
     unsafe {
@@ -105,7 +105,8 @@ pub(crate) fn reap_one() -> Option<(u32, i32)> {
     (pid > 0).then_some((pid as u32, status))
 }
 
-/// A negative number is a process group, as with kill(2). Failure means that it is gone already.
+/// A negative number is a process group, as with kill(2). An error means that the process is gone already, so it is
+/// ignored.
 pub(crate) fn kill(pid: i32, signal: i32) {
     // SAFETY: takes numbers only.
     unsafe { libc::kill(pid, signal) };
@@ -132,12 +133,12 @@ pub(crate) fn kernel_at_least(major: u32, minor: u32) -> bool {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (major, minor)
 }
 
-/// New with every start of the machine; empty where the kernel does not tell.
+/// New with every start of the machine; empty where the kernel has none.
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// A number of the machine that is never nothing.
+/// A value of sysconf(3), at least 1.
 fn sysconf(which: i32) -> u64 {
     // SAFETY: takes a number and answers one.
     u64::try_from(unsafe { libc::sysconf(which) }).unwrap_or(1).max(1)
@@ -151,7 +152,7 @@ pub(crate) fn cpu_time(pid: i32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1000 / sysconf(libc::_SC_CLK_TCK)))
 }
 
-/// A process and all that it started, directly or not.
+/// A process and all its descendants.
 pub(crate) fn with_descendants(first: i32) -> Vec<i32> {
     let mut found = vec![first];
     let mut next = 0;
@@ -171,7 +172,7 @@ pub(crate) struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// A zombie runs nothing, and waits only for a slow parent; or, if it was the first thread, for the others.
+    /// A zombie runs nothing. It waits for its parent, or, as the first thread of a process, for the other threads.
     fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
@@ -199,18 +200,18 @@ impl HostProcess {
         stat(pid).map(|seen| Self { pid, starttime: seen.starttime })
     }
 
-    /// As long as one of its threads does.
+    /// A process runs as long as one of its threads does.
     pub(crate) fn runs(self) -> bool {
         self.is_there() && live_thread(self.pid as i32).is_some()
     }
 
-    /// Its number is still its own, whether or not it runs.
+    /// Whether the number still belongs to this process, running or not.
     pub(crate) fn is_there(self) -> bool {
         stat(self.pid).is_some_and(|seen| seen.starttime == self.starttime)
     }
 }
 
-/// Those that have not ended. Each can be looked at in /proc as if it were a process.
+/// The threads that have not ended. Each has a directory in /proc like a process.
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
@@ -218,20 +219,20 @@ pub(crate) fn threads(pid: i32) -> Vec<i32> {
     living.filter_map(|seen| i32::try_from(seen.pid).ok()).collect()
 }
 
-/// A thread that has what the process has: the first has nothing more if it has ended before the others.
+/// A thread through which the process's resources are visible: a first thread that ends before the others loses them.
 pub(crate) fn live_thread(pid: i32) -> Option<i32> {
     let first = u32::try_from(pid).ok().and_then(stat)?;
     if first.is_alive() { Some(pid) } else { threads(pid).first().copied() }
 }
 
-/// What threads may have in common; the numbers are the kernel's.
+/// Resources that threads may share; the numbers are the kernel's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ThreadResource {
     Memory = 1,
     Files = 2,
 }
 
-/// Whether two threads have the same one. Who may not be asked has their own.
+/// Whether two threads share the resource. If the kernel refuses to compare them, they count as separate.
 pub(crate) fn shares_resource(part: ThreadResource, one: i32, other: i32) -> bool {
     // SAFETY: takes numbers only.
     one == other || unsafe { libc::syscall(libc::SYS_kcmp, one, other, part as i32, 0, 0) } == 0
@@ -246,7 +247,7 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Kills children, and theirs as they become ours, until there are none. Only for a subreaper.
+/// Kills all children, and their children as this process inherits them, until none is left. Only for a subreaper.
 pub(crate) fn kill_descendants() {
     let me = std::process::id();
     for _round in 0..1000 {

@@ -1,18 +1,18 @@
-//! What processes have in memory, as whoever is outside can see it: roughly, which is cheap and counts what they share once
-//! for each of them, and exactly, which is not.
+//! Memory of processes, seen from outside. The rough sum is cheap and counts shared memory once for each process. The
+//! exact sum is expensive.
 
 use std::fs;
 
 use crate::process::{self, ThreadResource};
 
-/// In bytes. Programs and files that are mapped do not count, which the kernel can read again; the pages of tables do, of
-/// which one can have many for nothing.
+/// In bytes. Mapped programs and files do not count, since the kernel can read them again. Page tables count, since a
+/// process can have many of them without any other memory.
 pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
     sum(&status(pid)?, &["RssAnon:", "RssShmem:", "VmPTE:"])
 }
 
-/// What several of them share is divided among them, so that all together have it once. Whoever lends its memory to a
-/// child until that has started has it alone.
+/// Memory that several processes share is divided among them, so that the sum counts it once. If processes share a
+/// whole address space, as after vfork, only the first of them is counted.
 pub(crate) fn proportional_bytes(pids: &[i32]) -> Vec<(i32, u64)> {
     let mut counted: Vec<(i32, i32, u64)> = Vec::new();
     for pid in pids {
@@ -35,14 +35,14 @@ fn proportionally(thread: i32) -> Option<u64> {
     Some(sum(&shares, &["Pss_Anon:", "Pss_Shmem:"])? + sum(&status(thread)?, &["VmPTE:"])?)
 }
 
-/// Of one that has memory: a first thread that has ended says nothing about what the others hold.
+/// The status of a thread that has memory: a first thread that has ended shows none, although the others may hold some.
 fn status(pid: i32) -> Option<String> {
     let of = |thread: i32| fs::read_to_string(format!("/proc/{thread}/status")).ok();
     let has_memory = |status: &String| status.contains("\nRssAnon:");
     of(pid).filter(has_memory).or_else(|| of(process::live_thread(pid)?).filter(has_memory))
 }
 
-/// None if one of them is missing.
+/// None if one of the values is missing.
 fn sum(text: &str, names: &[&str]) -> Option<u64> {
     let value = |name: &&str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;

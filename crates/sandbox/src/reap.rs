@@ -1,4 +1,4 @@
-//! After a shim's death: making sure that nothing of its sandbox still runs before another one is started.
+//! Cleans up after a shim's death: nothing of its sandbox may still run before another one starts.
 
 use std::{
     fs, io,
@@ -14,11 +14,11 @@ use crate::{Error, container::DockerContainer, egress, frame::HostProcess, limit
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 const FILES: [&str; 4] = ["sock", "init", "init.tmp", "shim.log"];
 
-/// What `run_dir/init` says a shim will leave if it dies.
+/// The content of `run_dir/init`: what a shim leaves if it dies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShimRemains {
     pub(crate) incarnation: Incarnation,
-    /// Numbers and start times of another boot may be anybody's now.
+    /// After a reboot the numbers and start times may belong to other processes.
     pub(crate) boot: String,
     pub(crate) shim: Option<HostProcess>,
     pub(crate) init: Option<HostProcess>,
@@ -28,31 +28,31 @@ pub(crate) struct ShimRemains {
 }
 
 impl ShimRemains {
-    /// Whether the shim is gone, and what it started with it, or soon.
+    /// Whether the shim is gone. What it started is gone too, or ends soon.
     pub(crate) fn is_dead(&self) -> bool {
         self.boot != process::boot_id() || !self.shim.is_some_and(HostProcess::runs)
     }
 
-    /// What the sandbox can be held still by, and counted in.
+    /// The control groups that can freeze the sandbox and count what it uses.
     pub(crate) fn groups(&self) -> Option<&Cgroup> {
         self.cgroup.as_ref().or_else(|| self.container.as_ref()?.groups.as_ref())
     }
 }
 
-/// Makes sure that nothing of a dead shim's sandbox still runs: kills by number and start time, waits at most
-/// 5 s, and removes its control groups and its files. Blocking; a shim that still lives is killed too.
+/// Makes sure that nothing of a dead shim's sandbox still runs: kills by number and start time, waits at most 5 s, and
+/// removes its control groups and its files. Blocking. Kills a living shim too.
 pub fn reap(run_dir: &Path) -> Result<(), Error> {
     if let Some(left) = read(run_dir)? {
         if left.boot == process::boot_id() {
             clear(&left)?;
         }
-        // Unlike processes it outlives a boot.
+        // Unlike processes, a container outlives a reboot.
         left.container.iter().for_each(remove_container);
     }
     for entry in list(run_dir)? {
         let name = entry.to_string_lossy();
         let journal = name.strip_prefix("journal.");
-        // Nothing to find unless the note of what was made is torn or was never written.
+        // Finds groups only if the shim's notes are torn or were never written.
         if let Some(incarnation) = journal {
             clear_groups(&Cgroup::for_incarnation(incarnation))?;
         }
@@ -65,8 +65,9 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
         .try_for_each(|dir| remove(&run_dir.join(dir), |path| fs::remove_dir_all(path)))
 }
 
-/// Removes the empty control groups that a dead sandbox left, and says whether there were any. For a server that starts:
-/// a session that nobody resumes would keep them for ever. Nothing is killed, and what is in use stays.
+/// Removes the empty control groups that a dead sandbox left, and returns whether there were any. A server calls it at
+/// its start, because a session that is never resumed would keep them for ever. It kills nothing and leaves groups in
+/// use alone.
 pub fn remove_empty_groups(run_dir: &Path) -> bool {
     let left = read(run_dir).ok().flatten();
     if left.as_ref().is_some_and(|left| !left.is_dead()) {
@@ -79,12 +80,12 @@ pub fn remove_empty_groups(run_dir: &Path) -> bool {
     noted == Some(true) || found > 0
 }
 
-/// The processes of a sandbox that runs, by their numbers on this machine. Empty if there is none.
+/// The processes of a running sandbox, by their numbers on this machine. Empty if there is none.
 pub fn processes(run_dir: &Path) -> Vec<i32> {
     running(run_dir).map(|init| process::with_descendants(init.pid as i32)).unwrap_or_default()
 }
 
-/// The first process of a sandbox that runs.
+/// The first process of a running sandbox.
 pub(crate) fn running(run_dir: &Path) -> Option<HostProcess> {
     let left = read(run_dir).ok()??;
     left.init.filter(|init| left.boot == process::boot_id() && init.runs())
@@ -92,28 +93,28 @@ pub(crate) fn running(run_dir: &Path) -> Option<HostProcess> {
 
 fn clear_groups(groups: &Cgroup) -> Result<(), Error> {
     groups.kill();
-    // What v1 holds frozen does not die.
+    // A process that v1 holds frozen does not die.
     let _ = groups.thaw();
     if groups.remove(Instant::now() + REAP_TIMEOUT) { Ok(()) } else { Err(Error::StillRuns) }
 }
 
 fn remove_container(container: &DockerContainer) {
     if let Err(error) = container.engine.remove(&container.name) {
-        // Nothing runs in it any more, so it is in nobody's way; the next server that starts finds it.
+        // The container runs nothing, so the next sandbox can start. The next server that starts removes it.
         tracing::warn!(%error, container = container.name, "a container could not be removed");
     }
 }
 
 fn clear(left: &ShimRemains) -> Result<(), Error> {
     let deadline = Instant::now() + REAP_TIMEOUT;
-    // The shim first: it is what could start more.
+    // The shim first, because it could start more processes.
     for who in [left.shim, left.init].into_iter().flatten() {
         if who.runs() {
             process::kill(who.pid as i32, libc::SIGKILL);
         }
     }
     if let Some(groups) = left.groups() {
-        // Before waiting: what v1 holds frozen does not die.
+        // Before waiting: a process that v1 holds frozen does not die.
         let _ = groups.thaw();
     }
     while [left.shim, left.init].into_iter().flatten().any(HostProcess::runs) {
@@ -131,7 +132,7 @@ fn clear(left: &ShimRemains) -> Result<(), Error> {
 pub(crate) fn read(run_dir: &Path) -> Result<Option<ShimRemains>, Error> {
     let path = run_dir.join("init");
     match fs::read(&path) {
-        // Torn by a power loss: what ran then runs no more, so there is nothing to know.
+        // Unreadable after a power loss: no process survives that, so there is nothing to kill.
         Ok(text) => Ok(serde_json::from_slice(&text).ok()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::File { what: "read", path, source }),

@@ -1,5 +1,5 @@
-//! Walls that the operator does not do without. The server asks at its start whether the machine has them, so that the
-//! answer is a sentence; and each sandbox is built with them or not at all, since a machine changes while it runs.
+//! Walls that the operator requires. The server checks at its start whether the machine has them, so that a problem
+//! shows as a sentence. Each sandbox is also built with them or not at all, since a machine changes while it runs.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +11,19 @@ use crate::{BackendKind, CgroupSupport, SandboxSpec, UserNamespacePolicy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WallKind {
-    /// Any at all.
+    /// Any sandbox at all.
     Sandbox,
     /// A filter of system calls.
     Seccomp,
-    /// The second wall around files.
+    /// The second restriction of file access.
     Landlock,
-    /// Landlock's wall around signals and abstract sockets.
+    /// Landlock's restriction of signals and abstract sockets.
     Scopes,
-    /// Memory and processes are limited, by the kernel.
+    /// The kernel limits memory and the number of processes.
     Limits,
     /// A uid for each workspace.
     Uid,
-    /// Nobody gets user namespaces.
+    /// No process gets user namespaces.
     NoUserns,
 }
 
@@ -59,7 +59,7 @@ pub struct BadWallName(String);
 #[serde(transparent)]
 pub struct RequiredWalls(BTreeSet<WallKind>);
 
-/// What is known of a machine, and of how the server is set.
+/// The features of a machine, and the relevant settings of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostWallSupport {
     pub walls: BackendKind,
@@ -69,7 +69,7 @@ pub struct HostWallSupport {
     pub user_namespaces: UserNamespacePolicy,
 }
 
-/// A wall that would be missing.
+/// A required wall that would be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingWall {
     pub wall: WallKind,
@@ -99,7 +99,7 @@ impl RequiredWalls {
         self.0.contains(&wall)
     }
 
-    /// All of the other's.
+    /// Whether this includes every wall of `other`.
     pub fn covers(&self, other: &RequiredWalls) -> bool {
         self.0.is_superset(&other.0)
     }
@@ -108,12 +108,12 @@ impl RequiredWalls {
         self.0.iter().map(|wall| wall.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// What of this sandboxes would not have.
+    /// The required walls that sandboxes on this machine would lack.
     pub fn lacking(&self, machine: &HostWallSupport) -> Vec<MissingWall> {
         self.0.iter().filter_map(|wall| wall.lack(machine)).collect()
     }
 
-    /// Whatever somebody may have asked for.
+    /// Refuses a spec that asks for user namespaces where the requirements or the backend exclude them.
     pub(crate) fn permits(&self, spec: &SandboxSpec, walls: BackendKind) -> Result<(), &'static str> {
         match (spec.user_namespaces, walls) {
             (UserNamespacePolicy::Refused, _) => Ok(()),
@@ -127,7 +127,7 @@ impl RequiredWalls {
         }
     }
 
-    /// Asked inside, before anything is started there.
+    /// Runs inside, before init starts any process.
     pub(crate) fn check_inside(&self, landlock: RulesetStatus) -> Result<(), &'static str> {
         match landlock {
             RulesetStatus::FullyEnforced => Ok(()),
@@ -142,7 +142,7 @@ impl RequiredWalls {
     }
 }
 
-/// From this one on Landlock has scopes.
+/// The first Landlock version with scopes.
 const WITH_SCOPES: u32 = 6;
 
 impl WallKind {

@@ -1,4 +1,4 @@
-//! What a sandbox took of the machine so far, as whoever knows where it runs can see from outside.
+//! CPU time and memory that a running sandbox has used, measured from outside.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ pub struct SandboxResourceUsage {
     pub incarnation: Incarnation,
     /// Of all processes, also of those that have ended.
     pub cpu: Duration,
-    /// The most memory it had, or what it has now where nobody remembers the most.
+    /// The peak, or the current value where the kernel records no peak.
     pub memory: u64,
 }
 
-/// None: no sandbox runs there. Blocking, for a moment.
+/// None: no sandbox runs there. Blocks for a moment.
 pub fn resource_usage(run_dir: &Path) -> Option<SandboxResourceUsage> {
     let left = reap::read(run_dir).ok()??;
     let all = reap::processes(run_dir);
@@ -37,7 +37,7 @@ pub fn resource_usage(run_dir: &Path) -> Option<SandboxResourceUsage> {
     })
 }
 
-/// How many files there are in its scratch places, which are memory of the kernel, whoever they are counted to.
+/// The number of files in the sandbox's scratch directories. They use kernel memory, whichever group is charged for it.
 pub fn scratch_files(run_dir: &Path) -> u64 {
     let Some(init) = reap::running(run_dir) else { return 0 };
     if !is_elsewhere(init.pid) {
@@ -48,7 +48,7 @@ pub fn scratch_files(run_dir: &Path) -> u64 {
     scratch.map(|fs| fs.f_files.saturating_sub(fs.f_ffree)).sum()
 }
 
-/// Without walls it has no scratch places of its own, and what is in ours is not its.
+/// Without a mount namespace the sandbox has no scratch directories of its own, and the host's are not its files.
 fn is_elsewhere(pid: u32) -> bool {
     let mounts = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
     mounts(&pid.to_string()).is_some_and(|theirs| mounts("self") != Some(theirs))

@@ -1,7 +1,7 @@
-//! `ash shim`: one small process per sandbox. It starts the walls, holds every pipe, journals what comes out
-//! and passes on what goes in, and understands none of it. It outlives the server, so it must need nothing
-//! from it; it has one thread and one loop, so that it can neither block nor grow. Only a sandbox that calls a
-//! model gets a second thread, which carries those calls and nothing else.
+//! `ash shim`: one small process per sandbox. It starts the sandbox, holds every pipe, journals all output and passes
+//! input on, without parsing either. It outlives the server, so it must not depend on it. It has one thread and one
+//! loop, so that it can neither block nor grow. Only a sandbox that calls a model gets a second thread, which carries
+//! those calls and nothing else.
 
 mod client;
 mod clients;
@@ -40,21 +40,22 @@ use crate::{
     process,
 };
 
-/// A server that spawned us and died before it said what to build.
+/// For a server that started the shim and died before it sent a plan.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
 const BUILD_TIMEOUT: Duration = Duration::from_secs(20);
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(2);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// As long as a server waits for us it is not kept longer than that; on our own we see to it that nothing is left.
+/// With a server connected, the shim gives up after END_TIMEOUT, so that the server does not wait longer. Without one,
+/// it tries for this long to leave nothing behind.
 const LONE_END_TIMEOUT: Duration = Duration::from_secs(60);
 const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Connections that have not said who they are.
+/// Connections that have not sent a valid first frame.
 const MAX_UNIDENTIFIED_CLIENTS: usize = 8;
-/// Input that no process reads; past this the client is wrong about what it talks to.
+/// Input that no process reads. A client that sends more is faulty.
 const MAX_QUEUED_INPUT_BYTES: usize = 256 << 20;
-/// A pipe holds at most this; an exited process can have left no more behind.
+/// The most that a pipe holds, and so that an exited process can have left.
 const MAX_PIPE_BYTES: usize = 1 << 20;
 
 pub(crate) fn main() -> i32 {
@@ -72,22 +73,22 @@ enum ShimPhase {
     Unbuilt,
     Building,
     Up,
-    /// Nothing runs any more; the journal is still served.
+    /// Nothing runs any more; the shim still serves the journal.
     Gone,
-    /// Asked to end: as soon as nothing runs, so do we.
+    /// The sandbox is ending: the shim exits as soon as nothing runs.
     Ending {
         refused: bool,
     },
 }
 
-/// How the sandbox is held still.
+/// How the sandbox is held frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FreezeState {
     None,
     Freezing {
         deadline: Instant,
     },
-    /// Init was asked to stop everything.
+    /// Init got the command to stop everything.
     Stopping {
         deadline: Instant,
     },
@@ -95,7 +96,7 @@ enum FreezeState {
         consistency: CaptureConsistency,
         until: Instant,
     },
-    /// Let go before it was asked for.
+    /// Thawed before the client asked for it.
     Lapsed,
 }
 
@@ -126,11 +127,12 @@ struct Shim {
     sandbox: Option<ShimSandbox>,
     journal: Option<Journal>,
     processes: BTreeMap<u16, ProcessPipes>,
-    /// Pipes that exited processes left to their children: read and thrown away, or those would block.
+    /// Pipes that exited processes left to their children. The shim reads and discards their output, or the children
+    /// would block.
     leftovers: Vec<OwnedFd>,
     unidentified: Vec<ShimClient>,
     client: Option<ShimClient>,
-    /// When the last client went, or we began.
+    /// When the last client disconnected, or the shim started.
     client_lost_at: Instant,
     looked: Instant,
     epoch: Epoch,
@@ -145,7 +147,7 @@ struct Shim {
 }
 
 fn begin() -> io::Result<Shim> {
-    // Fails only for a group leader, which a spawned process is not; started by hand it is harmless.
+    // Fails only for a group leader. A spawned process is none, and for a shim started by hand the failure is harmless.
     let _ = rustix::process::setsid();
     process::ignore(libc::SIGHUP);
     process::ignore(libc::SIGPIPE);
@@ -182,7 +184,7 @@ fn begin() -> io::Result<Shim> {
     })
 }
 
-// The loop.
+// The poll loop.
 impl Shim {
     fn run(&mut self) -> io::Result<i32> {
         loop {
@@ -231,7 +233,7 @@ impl Shim {
             for (stream, source) in
                 [(&process.out, PollSource::Out(*number)), (&process.err, PollSource::Err(*number))]
             {
-                // Left out altogether, not polled for nothing: a hang-up is reported whatever one asks for.
+                // Left out of the set instead of polled for no events: poll always reports a hang-up.
                 stream
                     .iter()
                     .filter(|_| listening && process.started)
@@ -240,7 +242,7 @@ impl Shim {
             let input = process.input.iter().filter(|input| input.waiting() > 0);
             input.for_each(|input| want(&input.fd, libc::POLLOUT, PollSource::In(*number)));
         }
-        // What nobody hears takes our time all the same.
+        // The shim discards this output, but reading it still takes time, so the throttle applies to it too.
         let open = self.flow.throttled_until().is_none();
         for (n, leftover) in self.leftovers.iter().enumerate().filter(|_| open) {
             want(leftover, libc::POLLIN, PollSource::Leftover(n));
@@ -248,7 +250,7 @@ impl Shim {
         (fds, sources)
     }
 
-    /// Back-pressure: what is not read stays in the pipe, and a full pipe stops its writer.
+    /// Back-pressure: output that is not read stays in the pipe, and a full pipe stops its writer.
     fn listening(&self) -> bool {
         let cap = self.plan.as_ref().map_or(u64::MAX, |plan| plan.caps.unacked_bytes);
         let keeps_up = |journal: &Journal| !journal.stuck() && journal.unacked() <= cap;
@@ -290,7 +292,7 @@ impl Shim {
     }
 }
 
-// Time.
+// Timers.
 impl Shim {
     fn until_next_timer(&self) -> Option<Duration> {
         let mut next = self.client.is_none().then(|| self.looked + ORPHAN_CHECK_INTERVAL);
@@ -302,7 +304,8 @@ impl Shim {
             ShimPhase::Gone | ShimPhase::Ending { .. }
                 if self.sandbox.as_ref().is_some_and(|s| !s.is_empty()) =>
             {
-                // Hundreds may end at the same time: who takes long looks less often.
+                // Hundreds of sandboxes may end at the same time, so a shim whose sandbox ends slowly checks less
+                // often.
                 let ending = now.saturating_duration_since(self.since);
                 by(now + (ending / 16).clamp(2 * MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
             }
@@ -343,7 +346,7 @@ impl Shim {
         }
     }
 
-    /// Without a server: is anybody still going to come for us?
+    /// Without a server: ends the sandbox if none has come for too long, or if the run directory is gone.
     fn check_orphaned(&mut self, now: Instant) {
         let Some(plan) = &self.plan else { return };
         let forgotten = now >= self.client_lost_at + Duration::from_millis(plan.orphan_ttl_ms);

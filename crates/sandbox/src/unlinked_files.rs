@@ -1,5 +1,5 @@
-//! Files that have no name any more and take space all the same, as long as somebody has them open or mapped. No walk over
-//! a tree finds them: they are looked for in the processes that hold them.
+//! Disk usage of files that have no name any more but use space as long as a process has them open or mapped. A walk
+//! over a tree does not find them, so this looks for them in the processes that hold them.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -17,17 +17,18 @@ use crate::{
     reap,
 };
 
-/// Of a thread that is not the first of its process; since Linux 6.9.
+/// For a thread that is not the first of its process; since Linux 6.9.
 const ONE_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 
-/// Whoever maps much to have us look for long gains nothing: others are looked at meanwhile, too.
+/// Bounds a scan, so that a process with very many mappings cannot make it endless. It cannot hide others either: scans
+/// start at varying processes.
 const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
 
 /// Bytes of files on device `dev` that a sandbox holds and that have no name.
 pub fn unlinked_bytes(run_dir: &Path, dev: u64) -> u64 {
     let mut found = UnlinkedFiles { dev, files: BTreeMap::new(), until: Instant::now() + MAX_SCAN_TIME };
     let mut all = reap::processes(run_dir);
-    // From another one each time: what there was no time for is seen sooner or later.
+    // Start at another process each time, so that those beyond the time limit are scanned sooner or later.
     let first = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| now.subsec_micros() as usize);
     let count = all.len().max(1);
     all.rotate_left(first % count);
@@ -35,7 +36,7 @@ pub fn unlinked_bytes(run_dir: &Path, dev: u64) -> u64 {
         if found.is_late() {
             break;
         }
-        // A first thread that has ended holds nothing, whatever the others do.
+        // This leaves out a first thread that has ended: it holds nothing, while the other threads may.
         let threads = process::threads(pid);
         for thread in with_tables_of_their_own(&threads) {
             open_files(pid, thread).iter().for_each(|file| found.add(file));
@@ -45,7 +46,7 @@ pub fn unlinked_bytes(run_dir: &Path, dev: u64) -> u64 {
     found.files.into_values().sum()
 }
 
-/// Mostly all have one; whoever does not may hide something in it.
+/// Threads mostly share one table of open files. A thread with a table of its own may hide files in it.
 fn with_tables_of_their_own(threads: &[i32]) -> Vec<i32> {
     let mut own: Vec<i32> = Vec::new();
     for thread in threads {
@@ -64,8 +65,8 @@ fn open_files(pid: i32, thread: i32) -> Vec<Metadata> {
     }
 }
 
-/// A process can say that its descriptors are nobody's business, and then they are shown to root alone. Whoever made its
-/// namespace may still take them.
+/// A process can make itself undumpable, and then only root can read its descriptors in /proc. The user that created
+/// its namespace may still duplicate them.
 fn taken_files(pid: i32, thread: i32) -> Option<Vec<Metadata>> {
     let flags = if pid == thread { PidfdFlags::empty() } else { ONE_THREAD };
     let handle = rustix::process::pidfd_open(Pid::from_raw(thread)?, flags).ok()?;
@@ -78,7 +79,7 @@ fn taken_files(pid: i32, thread: i32) -> Option<Vec<Metadata>> {
 
 struct UnlinkedFiles {
     dev: u64,
-    /// By their numbers: however many hold a file, it is there once.
+    /// By inode number, so that a file held several times counts once.
     files: BTreeMap<u64, u64>,
     until: Instant,
 }
@@ -95,7 +96,7 @@ impl UnlinkedFiles {
     }
 
     fn add_mapped(&mut self, thread: i32) {
-        // Line by line: together they may be hundreds of megabytes.
+        // Line by line: the mappings of all processes together may be hundreds of megabytes.
         let Ok(maps) = File::open(format!("/proc/{thread}/maps")) else { return };
         let lines = BufReader::new(maps).split(b'\n').map_while(io::Result::ok);
         let mut guessed = BTreeMap::new();
@@ -107,7 +108,7 @@ impl UnlinkedFiles {
             let file = format!("/proc/{thread}/map_files/{:x}-{:x}", map.from, map.to);
             match fs::metadata(file) {
                 Ok(file) => self.add(&file),
-                // Only root may look at them: for others they are as large as what is mapped of them.
+                // Only root may read map_files. For other users a file counts as large as the mapped part of it.
                 Err(_) if map.dev == (rustix::fs::major(self.dev), rustix::fs::minor(self.dev)) => {
                     let bytes: &mut u64 = guessed.entry(map.ino).or_default();
                     *bytes = (*bytes).max(map.end_in_file());
@@ -116,7 +117,7 @@ impl UnlinkedFiles {
             }
         }
         for (ino, bytes) in guessed {
-            // Who has it open as well has said better how large it is.
+            // An open descriptor has given the exact size already.
             if let Entry::Vacant(file) = self.files.entry(ino) {
                 file.insert(bytes);
             }

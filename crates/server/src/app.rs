@@ -1,4 +1,4 @@
-//! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
+//! Assembles the server: the one place that picks backends. Every start runs recovery.
 
 use crate::{
     config::{HostResources, SandboxSetting, ServerConfig},
@@ -36,7 +36,7 @@ use tokio::{
     sync::oneshot,
 };
 
-/// What every handler has at hand.
+/// State that every handler can use.
 #[derive(Clone)]
 pub(crate) struct AppState {
     pub(crate) sessions: Sessions,
@@ -54,40 +54,40 @@ pub(crate) struct AppState {
     pub(crate) internal_secret: Option<SecretString>,
     pub(crate) default_runtime: ash_model::AgentRuntime,
     pub(crate) scratch: PathBuf,
-    /// Where agents may be deployed from by path; empty: anywhere, but only by the server's own user.
+    /// Directories from which agents may be deployed by path. Empty: any directory, but only for the server's own user.
     pub(crate) agent_dirs: Vec<PathBuf>,
     pub(crate) origins: Vec<String>,
     pub(crate) hosts: AllowedHosts,
     pub(crate) auth_throttle: Arc<FailedAuthThrottle>,
     pub(crate) stream_limiter: KeyStreamLimiter,
     pub(crate) body_spooler: BodySpooler,
-    /// How long a client may stop in the middle of something.
+    /// How long a client may stop in the middle of a request or an answer.
     pub(crate) client_timeout: Duration,
-    /// Which clients may bring keys for although they are not on the Internet.
+    /// Base URLs for which clients may send their own keys although they are not on the Internet.
     pub(crate) provider_urls: Vec<String>,
     pub(crate) byok_policy: crate::config::ByokPolicy,
-    /// Held by whoever changes a session's options: they are read, changed and written as one.
+    /// Held while a request changes a session's options, because it reads, changes and writes them as one.
     pub(crate) options_locks: Arc<KeyedMutex<SessionRowId>>,
-    /// Held by each message with an Idempotency-Key until it is accepted or refused: who sends the same key meanwhile finds
-    /// out what became of the first.
+    /// Held by each message with an Idempotency-Key until it is accepted or refused. A second message with the same key
+    /// then sees the result of the first.
     pub(crate) idempotency_locks: Arc<KeyedMutex<(SessionRowId, String)>>,
     pub(crate) retention: ash_session::SessionTtlRules,
     pub(crate) limit_enforcement: LimitEnforcement,
 }
 
-/// The server as it was put together: what handlers have, and what only runs beside them.
+/// The assembled server: the state of the handlers, and the background services.
 struct BuiltServer {
     app: AppState,
     services: Arc<Services>,
     replicator: Option<Arc<Replicator>>,
-    /// Who makes containers, if anybody does.
+    /// The Docker engine that makes containers, if the server uses one.
     engine: Option<DockerBackend>,
     /// This server's name, which moves with the data directory.
     node: String,
     address: SocketAddr,
 }
 
-/// A handler that needs one facade alone takes that one.
+/// Lets a handler extract a single facade.
 macro_rules! facades {
     ($($field:ident: $facade:ty),*) => {
         $(impl FromRef<AppState> for $facade {
@@ -100,7 +100,7 @@ macro_rules! facades {
 
 facades! { sessions: Sessions, agents: Agents, workspaces: Workspaces }
 
-/// A reason not to start, or not to go on; the words are for the operator.
+/// Why the server cannot start or continue. The message is for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ServerError(String);
@@ -111,13 +111,13 @@ impl From<ash_session::Error> for ServerError {
     }
 }
 
-/// So often it is looked how much space and memory is left.
+/// Interval between checks of free disk space and memory.
 const MACHINE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// At least so often it is looked which sessions are to go by themselves.
+/// Maximum interval between two evaluations of the retention rules.
 const MAX_RETENTION_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a server that stops goes on sending to the object store.
+/// How long a stopping server continues to upload to the object store.
 const SHUTDOWN_UPLOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much a disk must take that was full before it is believed again.
+/// A disk that was full counts as usable again when it takes this many bytes.
 const PROBE_BYTES: usize = 1 << 20;
 /// How long deltas and idempotency keys are kept.
 const DELTA_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -178,7 +178,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     ended
 }
 
-/// In the background: the port is open meanwhile. The answer comes if another server has the bucket and is alive.
+/// Claims the bucket in the background, so that the port opens at once. The receiver gets a value if a live server
+/// holds the bucket.
 fn claim_bucket(replicator: Option<Arc<Replicator>>, claimant: Claimant) -> oneshot::Receiver<ClaimConflict> {
     let (lost, conflict) = oneshot::channel();
     tokio::spawn(async move {
@@ -190,8 +191,8 @@ fn claim_bucket(replicator: Option<Arc<Replicator>>, claimant: Claimant) -> ones
     conflict
 }
 
-/// Brings back everything that the object store has and this data directory has not. No server may run here.
-/// `lazily`: files stay there until somebody resumes.
+/// Restores everything that the object store has and this data directory does not. No server may run on this data
+/// directory. `lazily`: files stay in the object store until a session is resumed.
 pub async fn restore(
     config: &ServerConfig,
     lazily: bool,
@@ -203,7 +204,7 @@ pub async fn restore(
     let _lock = lock(&data)?;
     let full = Arc::default();
     let store = open_store(&data, &full).await?;
-    // Nothing runs meanwhile.
+    // A restore starts no sandbox.
     let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
     let config = ServerConfig { sandbox, walls_required, ..config.clone() };
     let built = build_server(&config, &data, (store.clone(), full)).await?;
@@ -214,7 +215,8 @@ pub async fn restore(
     Ok(returned)
 }
 
-/// Brings back what packs and the object store know better than the database. No server may run here.
+/// Restores what the packs and the object store know and the database does not. No server may run on this data
+/// directory.
 pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairReport, ServerError> {
     let data = config.data_dir().map_err(ServerError)?;
     data_dir::create_private(&data).map_err(ServerError)?;
@@ -231,14 +233,14 @@ pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairRepo
     };
     let aside = match (&damaged, how) {
         (Some(_), RepairMode::Apply) => Some(database::move_damaged_aside(&data).map_err(ServerError)?),
-        // What is in there cannot be compared: all that witnesses know would come back.
+        // A dry run cannot compare a damaged database: it would list everything that the witnesses know.
         (Some(_), RepairMode::DryRun) | (None, _) => None,
     };
     if let (Some(damaged), None) = (&damaged, &aside) {
         return Ok(RepairReport { database_error: Some(damaged.clone()), ..RepairReport::default() });
     }
     let store = open_store(&data, &full).await?;
-    // Nothing runs meanwhile.
+    // A repair starts no sandbox.
     let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
     let config = ServerConfig { sandbox, walls_required, ..config.clone() };
     let BuiltServer { app, replicator, .. } = build_server(&config, &data, (store.clone(), full)).await?;
@@ -268,22 +270,22 @@ pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairRepo
 pub struct RepairReport {
     /// Why the database cannot be read.
     pub database_error: Option<String>,
-    /// Where the damaged database is now.
+    /// New path of the damaged database.
     pub damaged_database_copy: Option<PathBuf>,
     pub sessions: Vec<ash_session::RepairedSession>,
-    /// Live trees of workspaces that no witness knows, and where they are now.
+    /// Live trees of workspaces that no witness knows, and their new paths.
     pub orphan_workspaces: Vec<ash_model::WorkspaceId>,
     pub preserved_trees: Vec<PathBuf>,
 }
 
-/// What an object store has, without restoring anything.
+/// Lists the sessions in an object store, without restoring them.
 pub async fn list_remote_sessions(config: &ServerConfig) -> Result<Vec<ReplicatedSession>, ServerError> {
     let bucket = config.bucket().map_err(|error| ServerError(error.to_string()))?;
     let bucket = bucket.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
     Ok(ash_session::list_remote_sessions(&bucket).await.map_err(ash_session::Error::from)?)
 }
 
-/// `full`: what the store sets when its disk is.
+/// `full`: the flag that the store sets when the disk is full.
 async fn build_server(
     config: &ServerConfig,
     data: &Path,
@@ -328,7 +330,7 @@ async fn build_server(
     }
     clear_scratch(&data.join("scratch"));
     hint_top_level_dirs(&settings.live_dir);
-    // As root, every workspace gets a uid of its own; anybody else has only their own.
+    // As root, every workspace gets its own uid. Another user can use only its own uid.
     let is_root = rustix::process::geteuid().is_root() && config.sandbox != SandboxSetting::None;
     let uids = UidPool::new(is_root.then(|| config.sandbox_uids.0.clone()));
     let (store, clock): (Arc<dyn Store>, WallClock) = (store, Timestamp::now);
@@ -419,7 +421,7 @@ async fn build_server(
     Ok(BuiltServer { app, services, replicator, engine, node, address })
 }
 
-/// What a server that was killed left of uploads. Nobody else is here: the data directory is locked.
+/// Removes uploads that a killed server left. The data directory is locked, so no other server uses them.
 fn clear_scratch(scratch: &Path) {
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         if let Err(error) = ash_snapshot::Folder::erase(&entry.path()) {
@@ -445,7 +447,7 @@ async fn open_store(data: &Path, full: &Arc<AtomicBool>) -> Result<Arc<SqliteSto
     Ok(store)
 }
 
-/// Everything that was committed is in the database's one file after this.
+/// After this, the one database file holds everything that was committed.
 async fn close(store: &SqliteStore, data: &Path) {
     store.close().await;
     database::mark_closed(data);
@@ -478,7 +480,7 @@ async fn select_backend(config: &ServerConfig, data: &Path) -> Result<SelectedBa
     }
 }
 
-/// What a server does before it goes.
+/// The steps of a server before it exits.
 struct LeavingServer {
     sessions: Sessions,
     services: Arc<Services>,
@@ -546,7 +548,7 @@ async fn wait_for_signal() -> Result<ShutdownMode, ServerError> {
     })
 }
 
-/// Beside all else: until it is done nothing is collected, but everybody is served.
+/// Runs beside the server. Requests are served meanwhile, but garbage collection waits for it.
 async fn compare_witnesses(sessions: Sessions) {
     if let Err(error) = sessions.compare_witnesses().await {
         tracing::error!(%error, "the database could not be compared with packs and the object store: nothing is deleted until then");
@@ -588,7 +590,7 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Retent
     }
 }
 
-/// Whether the disk takes a file, and as much as a turn that changed little writes.
+/// Whether the disk accepts a file of the size that a small turn writes.
 fn probe_disk_space(data: &Path) -> std::io::Result<()> {
     let path = data.join("probe.new");
     let written = fs::File::create(&path).and_then(|mut file| {
@@ -599,7 +601,7 @@ fn probe_disk_space(data: &Path) -> std::io::Result<()> {
     written
 }
 
-/// What sandboxes left whose shims were killed, and whose sessions nobody may ever resume.
+/// Removes cgroups of sandboxes whose shims were killed and whose sessions may never be resumed.
 async fn remove_dead_cgroups(live: &Path) {
     let live = live.to_owned();
     let cleared = tokio::task::spawn_blocking(move || {
@@ -613,7 +615,7 @@ async fn remove_dead_cgroups(live: &Path) {
 }
 
 async fn run_gc_forever(sessions: Sessions, every: Duration, keep: ash_session::RetentionPolicy) {
-    // After the start come those who wait for their sessions.
+    // The first run waits for one interval: after the start, clients wait for their sessions.
     let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -624,7 +626,7 @@ async fn run_gc_forever(sessions: Sessions, every: Duration, keep: ash_session::
     }
 }
 
-/// Oftener than packs are collected: a time to live is meant in minutes, and it costs little to look.
+/// Runs more often than garbage collection: a time to live may be a few minutes, and the check is cheap.
 async fn apply_retention_forever(
     sessions: Sessions,
     retention: ash_session::SessionTtlRules,
@@ -665,7 +667,7 @@ fn write_server_info(
     Ok(())
 }
 
-/// SQLite relies on locks that network file systems only pretend to have.
+/// SQLite relies on locks, which network file systems do not provide reliably.
 fn check_disk(data: &Path) -> Result<(), ServerError> {
     let disk = FilesystemInfo::of(data)
         .map_err(|error| ServerError(format!("cannot look at {}: {error}", data.display())))?;
@@ -678,7 +680,7 @@ fn check_disk(data: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// One server per data directory: a second one would be a second owner.
+/// Only one server may own a data directory.
 fn lock(data: &Path) -> Result<fs::File, ServerError> {
     let path = data.join("ash.lock");
     let file = fs::File::create(&path)
@@ -687,7 +689,7 @@ fn lock(data: &Path) -> Result<fs::File, ServerError> {
         if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(file);
         }
-        // One that was just killed, or somebody who only looks whether it is held.
+        // A server that was just killed may still hold the lock, and so may a process that only tests it.
         std::thread::sleep(Duration::from_millis(50));
     }
     Err(ServerError(format!(
@@ -696,9 +698,9 @@ fn lock(data: &Path) -> Result<fs::File, ServerError> {
     )))
 }
 
-/// Tells ext4 that the trees beneath have nothing to do with each other, so that each gets a part of the disk of its
-/// own. In one part all of them look for free inodes among those of trees that were just erased, which without a
-/// journal takes most of the time of a new session. Other file systems know no such hint, and need none.
+/// Tells ext4 that the trees in this directory are unrelated, so that it spreads them over the disk. In one block group
+/// all trees search for free inodes among those that were just erased. Without a journal this takes most of the time of
+/// a new session. Other file systems do not know this hint and do not need it.
 fn hint_top_level_dirs(dir: &Path) {
     if let Ok(dir) = fs::File::open(dir)
         && let Ok(flags) = ioctl_getflags(&dir)
@@ -722,7 +724,7 @@ fn node_id(data: &Path) -> Result<String, ServerError> {
     Ok(id)
 }
 
-/// Changes with every boot: what was not synced before it is gone.
+/// Changes with every boot. Writes from before a boot that were not synced are lost.
 fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
@@ -732,12 +734,12 @@ fn hostname() -> String {
 }
 
 impl AppState {
-    /// By the wall clock.
+    /// Wall-clock time.
     pub(crate) fn now(&self) -> Timestamp {
         self.sessions.now()
     }
 
-    /// Where a person on this machine finds the key, without saying where exactly to anybody else.
+    /// Where a local user finds the key, without showing the exact path to other clients.
     pub(crate) fn key_hint(&self) -> &'static str {
         match self.api_key {
             Some(_) => "the value of ASH_API_KEY that the server was started with",
@@ -747,7 +749,7 @@ impl AppState {
         }
     }
 
-    /// Those of the operator's tenant.
+    /// Whether this is the operator's tenant.
     pub(crate) fn is_operator(&self, tenant: &TenantId) -> bool {
         *tenant == TenantId::main()
     }

@@ -1,5 +1,5 @@
-//! Files that come and go many at a time. Whatever a client sends is read by `read` and entered in the `ledger`, which know all
-//! that can be wrong with it; `pack` writes what we send.
+//! Archives of files in both directions. `read` parses what a client sends and `validate` checks it, so that the checks
+//! are in one place; `bundle` packs what the server sends.
 
 mod bundle;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -20,14 +20,14 @@ use ash_session::WorkspaceUpload;
 use ash_snapshot::{DiskUsage, SnapshotErrorKind};
 use read::ArchiveEntry;
 
-/// Reads all of it and writes nothing: what is wrong with any part of an archive is known before the first byte of it is on the
-/// disk. Answers what it will take there, at least.
+/// Reads the whole archive and writes nothing, so that every error is known before the first byte is on the disk.
+/// Returns the minimum disk usage.
 pub(crate) fn check_archive(archive: &[u8], limits: &ArchiveLimits) -> Result<DiskUsage, ArchiveError> {
     read::visit_entries(archive, limits, &mut |_| Ok::<(), ArchiveError>(()))
         .map(|ledger| ledger.disk_usage())
 }
 
-/// Writes what was checked to where it waits to be put in place. Answers how many files and links that are.
+/// Writes a checked archive to the upload's staging area. Returns the number of files and links.
 pub(crate) fn unpack(archive: &[u8], limits: &ArchiveLimits, upload: &WorkspaceUpload) -> ApiResult<usize> {
     let mut written = 0;
     read::visit_entries(archive, limits, &mut |entry| {
@@ -43,7 +43,7 @@ pub(crate) fn unpack(archive: &[u8], limits: &ArchiveLimits, upload: &WorkspaceU
     Ok(written)
 }
 
-/// What stands in the way of an upload is the workspace's doing, not ours.
+/// A conflict between an upload and the workspace is the client's error, not the server's.
 pub(crate) fn upload_problem(error: ash_session::Error) -> ApiProblem {
     match &error {
         ash_session::Error::Snapshot(cause) => match cause.kind() {

@@ -1,5 +1,5 @@
-//! Who is asking. Every route but a few needs a key, and a key belongs to a tenant, or to one owner there: this is the one
-//! place where a request gets what it may see.
+//! Authentication. Nearly every route needs a key, which belongs to a tenant or to one owner in it. Only this module
+//! decides what a request may access.
 
 use crate::{
     app::AppState,
@@ -17,23 +17,23 @@ use axum::{
 use secrecy::ExposeSecret;
 use std::{net::IpAddr, time::Instant};
 
-/// The key from the server's own environment, as lists of keys call it.
+/// Id of the key from the server's environment, as lists of keys show it.
 pub(crate) const ENV_KEY_ID: &str = "env";
-/// The secret for what is internal.
+/// Id of the internal secret.
 const INTERNAL_KEY_ID: &str = "internal";
 
-/// What the request may see, and by which key; handlers take it as an extension.
+/// What the request may access, and its key; handlers take it as an extension.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller(pub(crate) AccessScope, pub(crate) ApiKeyId);
 
-/// For the audit.
+/// Recorded in the audit log.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiKeyId(String);
 
-/// Who may do what concerns everybody of the tenant: a caller whose key has no owner.
+/// A caller whose key has no owner. It may change what the whole tenant shares.
 pub(crate) struct TenantAdmin(pub(crate) Caller);
 
-/// Who runs the server: a caller of tenant `default` whose key has no owner.
+/// A caller of tenant `default` whose key has no owner. It operates the server.
 pub(crate) struct ServerOperator;
 
 impl Caller {
@@ -45,7 +45,7 @@ impl Caller {
         &self.0.tenant
     }
 
-    /// As whose order the audit knows it.
+    /// How the audit log records this caller.
     pub(crate) fn audit_actor(&self) -> AuditActor {
         AuditActor { key: Some(self.1.0.clone()), owner: self.0.owner.clone(), rule: None }
     }
@@ -114,7 +114,7 @@ async fn authorize(app: &AppState, request: &mut Request) -> ApiResult<Option<St
         true => internal_caller(app, request.headers(), peer).await?,
         false => caller_of_key(app, request.headers(), peer).await?,
     };
-    // When all connections are at work, the few beyond them are the operator's.
+    // When all connections are busy, the reserved ones are only for the operator.
     if request.extensions().get::<ReservedConnection>().is_some() && !caller.is_operator() {
         let error = "The server has as many connections at work as it may have; try again later";
         return Err(ApiProblem::new(FailureKind::Unavailable, "too_many_connections", error));
@@ -127,14 +127,15 @@ async fn authorize(app: &AppState, request: &mut Request) -> ApiResult<Option<St
     Ok(lease)
 }
 
-/// Streams, and messages whose answer is waited for, count for their key and end with it.
+/// Streams, and messages that wait for an answer, count towards the limit of their key and end when it is revoked.
 async fn lease(app: &AppState, caller: &Caller, headers: &HeaderMap) -> ApiResult<StreamPermit> {
     let lease = app.stream_limiter.open(&caller.1.0).map_err(|TooManyStreams(max)| {
         let error =
             format!("This key has {max} streams open, which is the most (ASH_MAX_STREAMS); close some first");
         ApiProblem::new(FailureKind::TooMany, "too_many_streams", error)
     })?;
-    // The key may have been revoked since it was looked up, when this stream was not there to be ended.
+    // The key may have been revoked between the lookup and the start of this stream, and a revoke ends only existing
+    // streams.
     find_caller(app, bearer(headers)?).await?.ok_or_else(invalid_key)?;
     Ok(lease)
 }
@@ -163,7 +164,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, ApiProblem> {
     }
 }
 
-/// The caller that a key names.
+/// The caller that a key identifies.
 pub(crate) async fn caller_of_key(
     app: &AppState,
     headers: &HeaderMap,
@@ -184,7 +185,7 @@ async fn find_caller(app: &AppState, key: &str) -> ApiResult<Option<Caller>> {
     Ok(key.map(|key| Caller(AccessScope { tenant: key.tenant, owner: key.owner }, ApiKeyId(key.id))))
 }
 
-/// Keys are minted here, so it is closed unless somebody opened it.
+/// Internal routes create keys, so they are closed unless the operator sets the secret.
 async fn internal_caller(
     app: &AppState,
     headers: &HeaderMap,
@@ -205,7 +206,7 @@ async fn internal_caller(
     }
 }
 
-/// A key that is wrong: from one address only so many are answered at once.
+/// Limits the answers to wrong keys from one address.
 async fn throttle_failure(app: &AppState, peer: Option<PeerAddresses>, problem: ApiProblem) -> ApiProblem {
     let address = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.remote.ip());
     let verdict = app.auth_throttle.record_failure(address, Instant::now());

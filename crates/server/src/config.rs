@@ -1,4 +1,4 @@
-//! Every setting of the server, as flags and as environment variables.
+//! Every setting of the server, as a flag and as an environment variable.
 
 mod check;
 
@@ -23,7 +23,7 @@ const ANTHROPIC: &str = "https://api.anthropic.com";
 /// A shorter key can be guessed.
 const MIN_KEY: usize = 16;
 
-/// Settings that are secrets: variables alone, because every user of the machine can read a command line.
+/// Secret settings, which are only variables: every user of the machine can read a command line.
 pub const SECRETS: [(&str, &str); 4] = [
     (
         "ASH_API_KEY",
@@ -265,7 +265,7 @@ pub struct ServerConfig {
     /// Seconds after which the server drops a client that stops in the middle of a request or an answer
     #[arg(long, env = "ASH_CLIENT_TIMEOUT", default_value = "60", value_parser = seconds)]
     pub client_timeout: Duration,
-    /// Every setting as this server has it, by its flag. `ash doctor` reads it in `server.json`: keys are not in it.
+    /// Every setting of this server, by flag. `ash doctor` reads it in `server.json`. It has no keys.
     #[arg(skip)]
     pub settings_by_flag: BTreeMap<String, String>,
 }
@@ -294,7 +294,7 @@ fn uids(text: &str) -> Result<SandboxUidRange, String> {
     let (first, last) = text.split_once('-').ok_or("write it as FIRST-LAST, for example 200000-265535")?;
     let number = |text: &str| text.trim().parse::<u32>().map_err(|error| format!("{text:?}: {error}"));
     let (first, last) = (number(first)?, number(last)?);
-    // Uids of people and services must never own an agent's files.
+    // The uid of a user or service must never own an agent's files.
     if first < 10_000 || last < first || last == u32::MAX {
         return Err("FIRST must be at least 10000 and not above LAST".to_owned());
     }
@@ -304,7 +304,7 @@ fn uids(text: &str) -> Result<SandboxUidRange, String> {
 /// In thousandths.
 fn cpu_millis(text: &str) -> Result<u64, String> {
     let number: f64 = text.parse().map_err(|_| "must be a number, as 2 or 0.5".to_owned())?;
-    // The kernel counts in no smaller parts.
+    // The kernel does not count in smaller parts.
     if (0.01..=1024.0).contains(&number) {
         Ok((number * 1000.0).round() as u64)
     } else {
@@ -324,7 +324,7 @@ fn walls(text: &str) -> Result<ash_sandbox::RequiredWalls, String> {
     ash_sandbox::RequiredWalls::parse(text).map_err(|error| error.to_string())
 }
 
-/// Also an empty one, as compose files leave variables, which names none.
+/// Also an empty path, which counts as unset: compose files leave variables empty.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
@@ -333,7 +333,7 @@ fn is_named(path: &Path) -> bool {
     !path.as_os_str().is_empty()
 }
 
-/// Nothing that opens a wall is switched on by a word that nobody knows.
+/// An unknown word is an error, so that a typo cannot weaken isolation.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "true" => Ok(true),
@@ -346,7 +346,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     text.parse().map(Duration::from_secs).map_err(|_| "must be a whole number of seconds".to_owned())
 }
 
-/// Also a part of a second.
+/// Also a fraction of a second.
 fn claim_interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "must be a number of seconds, as 15 or 0.5".to_owned())?;
     if (0.05..=600.0).contains(&seconds) {
@@ -360,7 +360,7 @@ fn runtime(text: &str) -> Result<ash_model::AgentRuntime, String> {
     ash_model::AgentRuntime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
 }
 
-/// The beginnings of models' names with what they cost, here or in a file.
+/// Prices by prefix of the model name, inline or in a file.
 fn prices(text: &str) -> Result<ash_model::ModelPrices, String> {
     let json = match text.trim_start() {
         "" => return Ok(ash_model::ModelPrices::default()),
@@ -401,7 +401,7 @@ fn is_set(secret: &SecretString) -> bool {
 }
 
 impl ServerConfig {
-    /// What sandboxes may take of the machine if nobody says otherwise.
+    /// Default resource limits of a sandbox.
     pub fn limits(&self) -> ash_model::ResourceLimits {
         self.limits.with_fallback(ash_model::ResourceLimits {
             memory_mb: Some(self.sandbox_memory_mb),
@@ -415,7 +415,7 @@ impl ServerConfig {
         })
     }
 
-    /// The operator's key. An empty variable, as compose files leave them, sets none.
+    /// The operator's key. An empty variable, as compose files leave it, counts as unset.
     pub fn api_key(&self) -> Option<SecretString> {
         self.api_key.clone().filter(is_set)
     }
@@ -424,7 +424,7 @@ impl ServerConfig {
         self.internal_secret.clone().filter(is_set)
     }
 
-    /// Keys that can be guessed are good for a server that only this machine reaches, with a warning.
+    /// A short key is accepted, with a warning, if only this machine can reach the server.
     pub(crate) fn check_key_length(&self) -> Result<(), String> {
         let is_short = |key: &Option<SecretString>| {
             key.as_ref().is_some_and(|key| key.expose_secret().chars().count() < MIN_KEY)
@@ -463,7 +463,7 @@ impl ServerConfig {
         }
     }
 
-    /// The object store, if there is one. The environment is read here and nowhere else.
+    /// The object store, if one is configured. Only this function reads its credentials from the environment.
     pub fn bucket(&self) -> Result<Option<ash_cloud::Bucket>, ash_cloud::BucketError> {
         let url = self.snapshot_url.as_deref().filter(|url| !url.is_empty());
         url.map(|url| ash_cloud::Bucket::open(url, &std::env::vars().collect())).transpose()
@@ -485,14 +485,14 @@ impl ServerConfig {
         (!way.headers.is_empty() || way.upstream != ANTHROPIC).then_some(way)
     }
 
-    /// Sandboxes that a Docker engine makes.
+    /// The backend for sandboxes in Docker containers.
     pub fn docker(&self, exe: PathBuf) -> Result<ash_sandbox::DockerBackend, ash_sandbox::Error> {
         let docker =
             ash_sandbox::DockerBackend::new(exe, self.docker_host.as_deref(), self.docker_image.clone())?;
         Ok(docker.requiring(self.walls_required.clone()))
     }
 
-    /// The real file: a link to it may lead out of what a sandbox sees.
+    /// The canonical path: a link may point to a path that the sandbox cannot see.
     pub fn claude_program(&self) -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let on_path =
@@ -505,7 +505,7 @@ impl ServerConfig {
         self.snapshot_keys.clone().filter(|dir| is_named(dir))
     }
 
-    /// Where agents may be deployed from by path.
+    /// Directories from which agents may be deployed by path.
     pub(crate) fn agent_dirs(&self) -> Vec<PathBuf> {
         let is_listed = |dir: &&PathBuf| is_named(dir) || self.agent_dirs.len() > 1;
         self.agent_dirs.iter().filter(is_listed).cloned().collect()
@@ -516,7 +516,7 @@ impl ServerConfig {
         let dir = self.data_dir.clone().filter(|dir| is_named(dir)).or_else(home).ok_or_else(|| {
             "HOME is not set: say where to keep data with --data-dir or ASH_DATA_DIR".to_owned()
         })?;
-        // Sandboxes see its folders by their whole paths.
+        // Sandboxes mount its folders by absolute path.
         std::path::absolute(&dir).map_err(|error| format!("cannot find {}: {error}", dir.display()))
     }
 }

@@ -1,4 +1,4 @@
-//! The data directory holds keys and everything that agents ever said: only the server's user may enter it.
+//! Protects the data directory: it holds keys and every conversation, so only the server's user may enter it.
 
 use std::{
     fs::{self, Permissions},
@@ -6,7 +6,8 @@ use std::{
     path::Path,
 };
 
-/// Makes it if it is not there. One that others can enter is closed to them if it is ours, and refused otherwise.
+/// Creates the directory if it does not exist. If other users can enter it, this restricts it if it is ours, and
+/// refuses it otherwise.
 pub(crate) fn create_private(path: &Path) -> Result<(), String> {
     create_private_dir(path)?;
     let cannot = |error: std::io::Error| format!("cannot look at {}: {error}", path.display());
@@ -14,7 +15,7 @@ pub(crate) fn create_private(path: &Path) -> Result<(), String> {
     check(path, (found.uid(), found.mode()), rustix::process::geteuid().as_raw())
 }
 
-/// A directory that only we can enter, if there is none.
+/// Creates a directory that only our user can enter, if it does not exist.
 pub(crate) fn create_private_dir(path: &Path) -> Result<(), String> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| format!("cannot make {}: {error}", path.display()))
@@ -25,7 +26,7 @@ fn check(path: &Path, (owner, mode): (u32, u32), us: u32) -> Result<(), String> 
     if mode & 0o077 == 0 {
         return Ok(());
     }
-    // With the sticky bit it is a place that users share on purpose, as /tmp is: closing it would break the machine.
+    // The sticky bit marks a directory that users share, such as /tmp. Restricting it would break the machine.
     if owner != us || mode & 0o1000 != 0 {
         return Err(format!(
             "the data directory {at} can be entered by others (mode {:04o}, owned by uid {owner}, and this server runs as {us}): give this server one of its own with ASH_DATA_DIR, or `chown {us} {at} && chmod 0700 {at}`",

@@ -1,6 +1,5 @@
-//! The database's own files, looked at before SQLite does. SQLite ends its write-ahead log at the first frame that is not
-//! whole and says nothing: what was committed after a damaged frame would be gone without a word. So would be a log that
-//! was deleted.
+//! Checks the database files before SQLite opens them. SQLite silently ends its write-ahead log at the first damaged
+//! frame, so every later commit would be lost without a message. The same holds for a deleted log.
 
 use ash_model::{Timestamp, WorkspaceId};
 use serde::{Deserialize, Serialize};
@@ -11,11 +10,11 @@ use std::{
 };
 
 const DATABASE: &str = "ash.db";
-/// There while the database is open: a log that is missing then was taken away.
+/// Exists while the database is open: if the log is missing then, it was deleted.
 const OPEN: &str = "ash.db.open";
-/// Says what is wrong until `ash repair` has dealt with it.
+/// Describes the damage until `ash repair` has handled it.
 const DAMAGE: &str = "ash.db.damage";
-/// Where live trees go that no witness knows.
+/// Directory for live trees that no witness knows.
 const ORPHAN_TREES_DIR: &str = "lost";
 
 /// The file `ash.db.damage`.
@@ -25,7 +24,7 @@ pub(crate) struct DatabaseDamage {
     pub(crate) error: String,
 }
 
-/// Notes what is wrong, with a copy of the log as it was found.
+/// Records damage, with a copy of the log as it was found.
 pub(crate) fn check_wal(data: &Path, boot: &str) -> Result<(), String> {
     let failed = |what: &str, error: std::io::Error| format!("cannot {what} in {}: {error}", data.display());
     let was_open = fs::read_to_string(data.join(OPEN)).ok();
@@ -55,7 +54,7 @@ pub(crate) fn check_wal(data: &Path, boot: &str) -> Result<(), String> {
         .map_err(|e| failed("note the damage", e))
 }
 
-/// What was found wrong with the database's files and not dealt with yet.
+/// Recorded damage that no repair has handled yet.
 pub(crate) fn recorded_damage(data: &Path) -> Option<DatabaseDamage> {
     serde_json::from_slice(&fs::read(data.join(DAMAGE)).ok()?).ok()
 }
@@ -68,12 +67,12 @@ pub(crate) fn mark_open(data: &Path, boot: &str) -> Result<(), String> {
     fs::write(data.join(OPEN), boot).map_err(|error| format!("cannot write to {}: {error}", data.display()))
 }
 
-/// After the database was closed, which takes its log away.
+/// Called after the database is closed, because closing removes its log.
 pub(crate) fn mark_closed(data: &Path) {
     remove(&data.join(OPEN)).ok();
 }
 
-/// A database that cannot be read makes way for a new one. Nothing of it is deleted.
+/// Moves an unreadable database aside for a new one. It deletes nothing.
 pub(crate) fn move_damaged_aside(data: &Path) -> Result<PathBuf, String> {
     let to = data.join(format!("{DATABASE}.damaged-{}", Timestamp::now().0));
     for ending in ["", "-wal", "-shm"] {
@@ -89,7 +88,7 @@ pub(crate) fn move_damaged_aside(data: &Path) -> Result<PathBuf, String> {
     Ok(to)
 }
 
-/// Live trees that no witness knows are kept where no server looks for them.
+/// Moves live trees that no witness knows to a directory that the server does not use.
 pub(crate) fn move_orphan_trees(data: &Path, workspaces: &[WorkspaceId]) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("cannot put a tree aside in {}: {error}", data.display());
     let mut kept = Vec::new();
@@ -111,8 +110,8 @@ fn remove(path: &Path) -> Result<(), String> {
     }
 }
 
-/// What is wrong with a write-ahead log, if it says more than SQLite will read of it. `same_boot`: the machine has not gone
-/// down since it was written, so that no frame can be there in part.
+/// Describes the damage if a write-ahead log has more than SQLite will read. `same_boot`: the machine has not restarted
+/// since the log was written, so a partly written frame is damage.
 fn find_wal_damage(mut file: impl Read, same_boot: bool) -> std::io::Result<Option<String>> {
     let mut header = [0; 32];
     if !read_full(&mut file, &mut header)? {
@@ -141,7 +140,7 @@ fn find_wal_damage(mut file: impl Read, same_boot: bool) -> std::io::Result<Opti
                     false => bad = Some(number),
                 }
             }
-            // What is left of an earlier round has other salts.
+            // A frame with other salts is left from an earlier round of the log.
             Some(bad) if ours => return Ok(Some(not_whole(bad))),
             Some(_) => {}
         }
@@ -155,7 +154,7 @@ fn not_whole(frame: u64) -> String {
     )
 }
 
-/// False: there is no more.
+/// False: end of file.
 fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -164,7 +163,7 @@ fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     }
 }
 
-/// SQLite's checksum, which goes on from what was summed before.
+/// SQLite's checksum, which continues from the previous one.
 fn wal_checksum(big: bool, (mut one, mut two): (u32, u32), bytes: &[u8]) -> (u32, u32) {
     let word = |bytes: &[u8]| match big {
         true => u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
@@ -182,7 +181,7 @@ mod tests {
     use super::*;
     use ash_store::{ReplicationStore, SealingKey, SqliteStore};
 
-    /// The log of a real database into which somebody wrote three times.
+    /// The log of a real database after three writes.
     async fn log() -> Vec<u8> {
         let dir = tempfile::tempdir().expect("a directory");
         let seal = SealingKey::open(&dir.path().join("seal.key")).expect("a key");

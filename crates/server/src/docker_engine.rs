@@ -1,5 +1,5 @@
-//! The Docker engine that makes the sandboxes, if one does. It may be stopped or slow: the server starts beside it, says so
-//! in `/health`, and makes use of it when it is back. Sandboxes that run need no engine to be taken over.
+//! The Docker engine that makes the sandboxes, if configured. It may be stopped or slow: the server starts without it,
+//! reports that in `/health`, and uses it when it is back. Running sandboxes can be taken over without the engine.
 
 use crate::config::ServerConfig;
 use ash_sandbox::{DockerBackend, Error};
@@ -10,7 +10,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const UNREACHABLE: &str = "engine_unreachable";
 const UNUSABLE: &str = "engine_unusable";
 
-/// An engine that answers must be one that can be used; one that does not may be so later.
+/// An engine that answers must be usable. One that does not answer may become usable later.
 pub(crate) async fn connect_engine(config: &ServerConfig, exe: PathBuf) -> Result<DockerBackend, Error> {
     let docker = config.docker(exe)?;
     match docker.ping().await {
@@ -25,7 +25,7 @@ pub(crate) async fn connect_engine(config: &ServerConfig, exe: PathBuf) -> Resul
     Ok(docker)
 }
 
-/// Before anything is started with it: that it has what sandboxes need, and nothing of dead ones.
+/// Checks that the engine has what sandboxes need, and removes remains of dead sandboxes, before anything is started.
 async fn prepare(docker: &DockerBackend) -> Result<(), Error> {
     let version = docker.check().await?;
     let orphans = docker.clone();
@@ -37,11 +37,11 @@ async fn prepare(docker: &DockerBackend) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says when the engine goes and when it is back.
+/// Reports when the engine becomes unreachable and when it is back.
 pub(crate) async fn watch_engine(status: ServerStatus, docker: DockerBackend) {
     let mut rounds = tokio::time::interval(LOOK_EVERY);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // Also where it was there at the start: it may have come between that look and this one.
+    // True also if the engine answered at the start: it may have come up between that check and this one.
     let mut away = true;
     loop {
         rounds.tick().await;

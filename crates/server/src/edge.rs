@@ -1,5 +1,5 @@
-//! The edge: everything between a socket and a handler. It bounds what clients can take of the server before they are
-//! known, and what a slow or silent one can hold.
+//! The edge: everything between a socket and a handler. It bounds what unauthenticated clients can use of the server,
+//! and what a slow or silent client can hold.
 
 mod allowed_hosts;
 mod auth_throttle;

@@ -1,19 +1,19 @@
-//! How the fields of a body, or the parameters of a query, become values: by which coercions of the reference ("5" for 5, 5 for
-//! "5", one for a list of one), and whether a name that is not known is refused or passed over. Errors name the field, and
-//! what was meant, in words of our own.
+//! Turns the fields of a body, or the parameters of a query, into values. It applies the coercions of the reference
+//! ("5" for 5, 5 for "5", one for a list of one), and rejects or ignores unknown names. Errors name the field and the
+//! expected value in our own words.
 
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
 
-/// What becomes of a field that nothing here knows.
+/// How to treat an unknown field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnknownFieldPolicy {
     Refuse,
     Ignore,
 }
 
-/// What becomes of a value that is written otherwise than it is wanted.
+/// How to treat a value of another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coercions {
     /// Those of the reference: "5" for 5, 5 for "5", 1 for true, one for a list of one.
@@ -29,9 +29,9 @@ struct Rules {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FieldError {
-    /// There is no such field; what to say of it.
+    /// An unknown field, with the message.
     Unknown(String),
-    /// The field, if it is one, and what it must be.
+    /// The path of the field, if it is one, and what its value must be.
     Invalid { path: String, must: String },
 }
 
@@ -103,7 +103,7 @@ impl de::Error for FieldError {
     }
 }
 
-/// What a whole number may be: at most how much, if that is what is wrong with the one that was given.
+/// The maximum of an integer type, if the given number exceeds it.
 fn highest(given: Unexpected<'_>, expected: &str) -> String {
     let most = match expected {
         "u8" => u8::MAX.into(),
@@ -123,7 +123,7 @@ fn highest(given: Unexpected<'_>, expected: &str) -> String {
     }
 }
 
-/// What serde calls a type, as people call it.
+/// Readable names for serde's types.
 fn type_in_words(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number",
@@ -137,7 +137,7 @@ fn type_in_words(expected: &str) -> &str {
     }
 }
 
-/// The nearest of the names that are known, if one is near.
+/// The most similar known name, if it is similar enough.
 pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     let plain = |name: &str| -> Vec<char> {
         name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
@@ -148,7 +148,7 @@ pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance(&given, &plain(near)) <= (given.len() / 3).max(1)).then_some(near)
 }
 
-/// How many letters were left out, added, replaced, or swapped with the next.
+/// Edit distance, in which swapping two neighbours counts as one step.
 fn distance(from: &[char], to: &[char]) -> usize {
     let mut rows = vec![(0..=to.len()).collect::<Vec<usize>>()];
     for (i, a) in from.iter().enumerate() {
@@ -170,7 +170,7 @@ fn shortened(name: &str) -> String {
     name.chars().take(60).collect()
 }
 
-/// What to say of a name that is not known.
+/// The message for an unknown name.
 pub(crate) fn unknown_field_message(name: &str, known: &[&str]) -> String {
     let shown = shortened(name).escape_debug().to_string();
     match nearest(name, known) {
@@ -180,7 +180,7 @@ pub(crate) fn unknown_field_message(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// An object as it was written: of two fields of the same name one would be passed over.
+/// Parses an object and rejects duplicate fields, because one of the two values would be ignored.
 pub(crate) fn parse_unique_object(text: &[u8]) -> serde_json::Result<Value> {
     struct UniqueFieldsVisitor;
     impl<'de> Visitor<'de> for UniqueFieldsVisitor {
@@ -201,7 +201,7 @@ pub(crate) fn parse_unique_object(text: &[u8]) -> serde_json::Result<Value> {
             Ok(fields)
         }
     }
-    // What is no JSON at all is said before what is no object.
+    // Reports invalid JSON before it reports a value that is no object.
     serde_json::from_slice::<de::IgnoredAny>(text)?;
     let mut reader = serde_json::Deserializer::from_slice(text);
     let fields = de::Deserializer::deserialize_map(&mut reader, UniqueFieldsVisitor)?;
@@ -220,19 +220,20 @@ pub(crate) fn deserialize_fields<T: DeserializeOwned>(
     })
 }
 
-/// The same without coercions, and with all fields known: for files of ours and for options that the reference does not have.
+/// The same without coercions and unknown fields: for our own files, and for options that the reference does not have.
 pub(crate) fn as_written<T: DeserializeOwned>(object: Value) -> Result<T, FieldError> {
     let rules = Rules { unknown: UnknownFieldPolicy::Refuse, coercions: Coercions::None };
     T::deserialize(CoercingDeserializer { value: object, rules })
 }
 
-/// One value of a query, coerced as those of the reference are.
+/// One value of a query, with the coercions of the reference.
 pub(crate) fn deserialize_parameter<T: DeserializeOwned>(value: &str) -> Option<T> {
     let rules = Rules { unknown: UnknownFieldPolicy::Refuse, coercions: Coercions::Reference };
     T::deserialize(CoercingDeserializer { value: value.into(), rules }).ok()
 }
 
-/// Two types from one object, each from the fields that it names. Not `serde(flatten)`, which knows neither.
+/// Two types from one object, each from the fields that it declares. `serde(flatten)` supports neither coercions nor
+/// unknown fields.
 pub(crate) fn deserialize_split_fields<A: DeserializeOwned, B: DeserializeOwned>(
     object: Value,
     unknown_fields: UnknownFieldPolicy,
@@ -255,10 +256,10 @@ pub(crate) fn deserialize_split_fields<A: DeserializeOwned, B: DeserializeOwned>
     ))
 }
 
-/// The names of a struct's fields, with their aliases, as its `Deserialize` tells them.
+/// The names and aliases of a struct's fields, as its `Deserialize` declares them.
 fn field_names_of<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
-    // It never comes to a value: being asked for the names is the end of it.
+    // This always fails: the probe stops when it has the names.
     let _ = T::deserialize(FieldNameProbe(&mut found));
     found
 }
@@ -288,7 +289,7 @@ impl<'de> de::Deserializer<'de> for FieldNameProbe<'_> {
     }
 }
 
-/// A value on its way into what it is wanted as.
+/// A value that coerces itself to the requested type.
 struct CoercingDeserializer {
     value: Value,
     rules: Rules,
@@ -306,7 +307,7 @@ impl CoercingDeserializer {
         }
     }
 
-    /// A scalar, also out of a list that has nothing else.
+    /// A scalar, also as the only element of a list.
     fn scalar(self) -> CoercingDeserializer {
         let CoercingDeserializer { value, rules } = self;
         let value = match value {
@@ -318,7 +319,7 @@ impl CoercingDeserializer {
         CoercingDeserializer { value, rules }
     }
 
-    /// The same number, written as a number.
+    /// A number that may be written as text.
     fn number(self) -> CoercingDeserializer {
         let CoercingDeserializer { value, rules } = self.scalar();
         if rules.coercions == Coercions::None {
@@ -340,7 +341,7 @@ impl CoercingDeserializer {
         CoercingDeserializer { value, rules }
     }
 
-    /// A number or a truth value as its text.
+    /// A number or a boolean as text.
     fn text(self) -> CoercingDeserializer {
         let CoercingDeserializer { value, rules } = self.scalar();
         let value = match (rules.coercions, value) {
@@ -365,12 +366,12 @@ impl CoercingDeserializer {
     }
 }
 
-/// A number without a fraction, however it was written.
+/// A number without a fraction, in any notation.
 fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
 }
 
-/// As JavaScript writes it, where the reference runs: 5.0 is "5".
+/// As JavaScript formats it, because the reference runs there: 5.0 is "5".
 fn number_text(number: &Number) -> String {
     match number.as_f64().filter(|_| number.is_f64()).and_then(whole) {
         Some(whole) => whole.to_string(),
@@ -456,7 +457,7 @@ impl<'de> de::Deserializer<'de> for CoercingDeserializer {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, FieldError> {
-        // A list would be taken for the fields in their order.
+        // serde would read a list as the fields in their order.
         if !self.value.is_object() {
             return Err(de::Error::invalid_type(self.unexpected(), &"a map"));
         }

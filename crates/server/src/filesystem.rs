@@ -1,22 +1,22 @@
-//! Where the data lies. SQLite needs locks and memory shared between processes, which file systems on a network
-//! do not give: there a database breaks in silence, so it is refused before it is opened.
+//! The file system of the data directory. SQLite needs locks and shared memory, which network file systems do not
+//! provide. A database there would be damaged silently, so the server refuses it.
 
 use rustix::fs::{StatFs, major, minor, stat, statfs};
 use std::{fs, io, path::Path};
 
-/// A file system as the operator must know it.
+/// Properties of a file system that the operator must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesystemInfo {
     pub free_bytes: u64,
-    /// `None` where the file system makes inodes as they are needed.
+    /// `None` where the file system creates inodes on demand.
     pub free_inodes: Option<u64>,
-    /// The network file system it is, if it is one.
+    /// The name of the network file system, if it is one.
     pub network_filesystem: Option<&'static str>,
 }
 
 const FUSE: u32 = 0x6573_5546;
 
-/// By the number that statfs(2) gives.
+/// By the number that statfs(2) returns.
 const REMOTE: [(u32, &str); 13] = [
     (0x0000_6969, "NFS"),
     (0x0000_517b, "SMB"),
@@ -33,7 +33,7 @@ const REMOTE: [(u32, &str); 13] = [
     (0x0000_564c, "NCP"),
 ];
 
-/// Beneath FUSE anything may lie; these are known to be far away.
+/// FUSE file systems may be local or remote; these are known to be remote.
 const REMOTE_FUSE: [&str; 16] = [
     "sshfs",
     "s3fs",
@@ -54,7 +54,7 @@ const REMOTE_FUSE: [&str; 16] = [
 ];
 
 impl FilesystemInfo {
-    /// The file system that holds `path`, which exists.
+    /// The file system of `path`, which must exist.
     pub fn of(path: &Path) -> io::Result<FilesystemInfo> {
         let space = statfs(path)?;
         let StatFs { f_bavail, f_frsize, f_files, f_ffree, .. } = space;
@@ -62,7 +62,7 @@ impl FilesystemInfo {
         Ok(FilesystemInfo {
             free_bytes: f_bavail.saturating_mul(u64::try_from(f_frsize).unwrap_or(0)),
             free_inodes: (f_files > 0).then_some(f_ffree),
-            // The numbers have 32 bits; the field is as wide as the machine's words, and may be signed.
+            // The numbers have 32 bits. The field has the width of a machine word, and may be signed.
             network_filesystem: remote(space.f_type as u32, &fuse),
         })
     }

@@ -1,4 +1,4 @@
-//! What a workspace's own .gitignore files leave out, read from wherever the workspace is.
+//! Applies the .gitignore files of a workspace, through the handle from which the workspace is read.
 
 use ash_session::{FoundFile, WorkspaceFiles};
 use ash_snapshot::RelPath;
@@ -14,12 +14,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How much of them all is read: the agent writes them, and we hold them in memory.
+/// Maximum bytes of all these files: the agent writes them, and the server holds them in memory.
 const MAX_GITIGNORE_BYTES: u64 = 256 << 10;
 
 pub(crate) struct GitignoreFilter<'a> {
     place: &'a WorkspaceFiles,
-    /// By folder; read when something in it is first asked about.
+    /// By folder, read on first use.
     rules: HashMap<PathBuf, Gitignore>,
     left: u64,
 }
@@ -29,7 +29,7 @@ impl GitignoreFilter<'_> {
         GitignoreFilter { place, rules: HashMap::new(), left: MAX_GITIGNORE_BYTES }
     }
 
-    /// Whether a file, or a folder it is in, is left out.
+    /// Whether a file, or a folder above it, is ignored.
     pub(crate) fn ignores(&mut self, file: &[u8]) -> bool {
         let file = Path::new(OsStr::from_bytes(file));
         let mut way: Vec<&Path> = file.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
@@ -37,7 +37,7 @@ impl GitignoreFilter<'_> {
         way.iter().any(|path| self.ignores_path(path, *path != file))
     }
 
-    /// The innermost .gitignore that has an opinion decides.
+    /// The innermost .gitignore that matches decides.
     fn ignores_path(&mut self, path: &Path, is_dir: bool) -> bool {
         for folder in path.ancestors().skip(1) {
             match self.rules_of(folder).matched(path, is_dir) {
@@ -55,7 +55,7 @@ impl GitignoreFilter<'_> {
     }
 }
 
-/// Lines that make no sense are passed over, as git does.
+/// Ignores invalid lines, as git does.
 fn read(place: &WorkspaceFiles, folder: &Path, left: &mut u64) -> Gitignore {
     let mut builder = GitignoreBuilder::new(folder);
     let path = RelPath::from_bytes(folder.join(".gitignore").as_os_str().as_bytes());

@@ -1,4 +1,4 @@
-//! The header Idempotency-Key.
+//! The header Idempotency-Key: a repeated request with the same key has the effect of one.
 
 use crate::{
     auth::Caller,
@@ -15,7 +15,7 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<&str>> {
     })
 }
 
-/// None: the request came without a key, so it is made whenever it comes.
+/// `None`: the request has no key, so every repetition takes effect.
 pub(crate) fn idempotent_request(
     caller: &Caller,
     headers: &HeaderMap,

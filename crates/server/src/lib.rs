@@ -1,5 +1,5 @@
-//! THE DOOR: the Ash REST API over HTTP. Takes requests apart, calls `ash_session`, answers.
-//! `routes.rs` is the API as a table; `app.rs` alone picks backends.
+//! The Ash REST API over HTTP: parses requests, calls `ash_session`, and writes answers. `routes.rs` is the API as a
+//! table; only `app.rs` picks backends.
 
 mod app;
 mod archive;
@@ -37,5 +37,5 @@ pub use poll_time::watch_poll_times;
 pub use render::EVENTS;
 pub use required_walls::unmet_wall_requirements;
 
-/// What clients see as the server's version.
+/// The server's version, as clients see it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,4 +1,4 @@
-//! By whom limits are enforced on this machine: asked once at start, and said with every session.
+//! Which mechanism enforces each limit on this machine: determined once at start, and shown with every session.
 
 use crate::config::SandboxSetting;
 use ash_sandbox::CgroupSupport;
@@ -10,14 +10,14 @@ pub struct LimitEnforcement {
     pub processes: &'static str,
 }
 
-/// Looked at from time to time, by us.
+/// The server measures the usage from time to time.
 const WATCHDOG: &str = "watchdog";
 const RLIMIT: &str = "rlimit";
 const UNENFORCED: &str = "nobody";
 
 impl LimitEnforcement {
     pub fn of(sandbox: SandboxSetting, groups: CgroupSupport) -> LimitEnforcement {
-        // Only a user namespace of its own has processes of its own to count.
+        // RLIMIT_NPROC counts the processes of a sandbox only if it has its own user namespace.
         let processes = match sandbox {
             SandboxSetting::Docker => {
                 return LimitEnforcement { memory: "docker", cpu: "docker", processes: "docker" };

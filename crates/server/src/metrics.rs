@@ -1,4 +1,4 @@
-//! What is counted, and under which name.
+//! The metrics of the server, with their names.
 
 use ash_model::{
     Receipt, ResourceUsage, ResumePath, ResumeSource, SavedCheckpoint, UsageIncrement, nano_to_usd,
@@ -297,7 +297,7 @@ impl ServerMetrics {
             self.pool.get_or_create(&PoolStateLabel { state }).set(count as i64);
         }
         let mut text = String::new();
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         encode(&mut text, &self.registry).ok();
         text
     }

@@ -1,5 +1,5 @@
-//! How long a thread for requests works without a rest, in CPU time. A rest comes between tasks only, so no task has
-//! ever held a thread for longer than the longest stretch.
+//! Measures the longest CPU time for which a worker thread runs without parking. A thread parks only between tasks, so
+//! no task has held a thread for longer than this.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -14,7 +14,7 @@ thread_local! {
 
 static LONGEST_POLL_NANOS: AtomicU64 = AtomicU64::new(0);
 
-/// Has the threads of this runtime watched.
+/// Measures the threads of this runtime.
 pub fn watch_poll_times(runtime: &mut tokio::runtime::Builder) -> &mut tokio::runtime::Builder {
     runtime.on_thread_unpark(record_unpark).on_thread_park(record_park)
 }
@@ -30,7 +30,7 @@ fn record_park() {
     }
 }
 
-/// By this thread since it began: what others do with the cores is not its fault.
+/// CPU time of this thread since its start: other processes on the same cores do not affect it.
 fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Saying no: one table from kinds of failure to HTTP statuses, one shape for every error body.
+//! Errors of the API: one table from kinds of failure to HTTP statuses, and one shape for every error body.
 
 use ash_model::{FailureKind, QuotaReached};
 use axum::{
@@ -24,7 +24,7 @@ impl ApiProblem {
         ApiProblem { kind, code: code.to_owned(), error: error.into(), details: Map::new() }
     }
 
-    /// With a further field in its body.
+    /// Adds a field to the body.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> ApiProblem {
         self.details.insert(name.to_owned(), value.into());
         self
@@ -88,7 +88,7 @@ impl IntoResponse for ApiProblem {
 
 impl From<ash_session::Error> for ApiProblem {
     fn from(error: ash_session::Error) -> ApiProblem {
-        // A name that is taken is the caller's to change; the words are meant for them.
+        // The texts of these errors are written for the caller.
         let problem = ApiProblem::new(error.kind(), error.code(), error.to_string());
         match error {
             ash_session::Error::Quota(QuotaReached { quota, limit, used, .. }) => {

@@ -1,5 +1,5 @@
-//! What a reader of the stream sees of each item of the log. The agent's messages go out verbatim, with the
-//! granular events that clients of the Ash API expect before them.
+//! Renders items of the log as stream events. Messages of the agent are sent verbatim, after the granular events that
+//! clients of the Ash API expect.
 
 use crate::shapes;
 use ash_model::{Fact, LockAcquisition, Problem, SessionId, TurnId, TurnOutcome};
@@ -22,9 +22,9 @@ impl SseFrame {
 /// Which items a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamScope {
-    /// One turn, in the reference's events only.
+    /// One turn, with the events of the reference only.
     Turn(TurnId),
-    /// Everything, in our names too.
+    /// Everything, including our own events.
     All,
 }
 
@@ -138,12 +138,12 @@ pub(crate) fn error_frame(error: &str, code: &str) -> SseFrame {
     SseFrame::new("error", json!({ "error": error, "code": code }))
 }
 
-/// The answer to a message was cut off: why, and whether the message is still queued.
+/// The answer to a message was cut off: the reason, and whether the message is still queued.
 pub(crate) fn cut_frame(problem: &Problem, queued: Option<bool>) -> SseFrame {
     SseFrame::new("error", json!({ "error": problem.error, "code": problem.code, "queued": queued }))
 }
 
-/// How far it has come to bring the files back.
+/// Progress of a restore of files.
 pub(crate) fn restore_progress_frame(restoring: &RestoreProgress) -> SseFrame {
     let RestoreProgress { fetched, to_fetch, files, bytes } = restoring;
     let phase = if fetched < to_fetch { "fetching" } else { "writing" };
@@ -153,7 +153,7 @@ pub(crate) fn restore_progress_frame(restoring: &RestoreProgress) -> SseFrame {
     SseFrame::new("restore_progress", data)
 }
 
-/// An agent's message: what clients want to know of it at once, then the message itself.
+/// An agent's message: first the granular events for it, then the message itself.
 fn agent_message_frames(line: &str) -> Vec<SseFrame> {
     let parsed = serde_json::from_str::<Value>(line).unwrap_or_default();
     let mut frames = match parsed["type"].as_str() {
@@ -219,7 +219,7 @@ fn tool_results(message: &Value) -> Vec<SseFrame> {
     frames.collect()
 }
 
-/// The names of our own events. No agent can take one of them.
+/// The names of our own events, which no agent can use.
 pub const EVENTS: [&str; 41] = [
     "steered",
     "session_start",
@@ -264,8 +264,8 @@ pub const EVENTS: [&str; 41] = [
     "missing",
 ];
 
-/// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
-/// names are ours.
+/// The name comes from the sandbox. A line break in it would let the agent write its own frames, and names of our own
+/// events are reserved.
 fn is_event_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')

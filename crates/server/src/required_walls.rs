@@ -1,9 +1,9 @@
-//! Whether this machine's walls are as strong as the operator requires. A server that cannot keep that does not start.
+//! Checks that this machine provides the walls that the operator requires. Otherwise the server does not start.
 
 use crate::config::{SandboxSetting, ServerConfig};
 use ash_sandbox::{BackendKind, CgroupSupport, HostWallSupport, UserNamespacePolicy, WallKind};
 
-/// What is missing, and what to do about it.
+/// What is missing, and the remedy.
 type UnmetWallRequirement = (String, String);
 
 pub fn unmet_wall_requirements(

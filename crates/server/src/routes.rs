@@ -1,4 +1,4 @@
-//! The API as a table.
+//! The API as a table of routes.
 
 mod agents;
 mod artifacts;
@@ -42,7 +42,7 @@ use axum::{
 use tower_http::catch_panic::CatchPanicLayer;
 
 const MIB: usize = 1 << 20;
-/// Of the reference, in characters.
+/// Limits of the reference, in characters.
 const MAX_MODEL_CHARS: usize = 100;
 const MAX_SYSTEM_PROMPT_CHARS: usize = 1_000_000;
 
@@ -73,17 +73,17 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/api/workspaces/{slug}", get(workspaces::get).delete(workspaces::delete))
         .route("/api/workspaces/{slug}/files", get(workspaces::files))
         .route("/api/workspaces/{slug}/checkpoints", get(workspaces::checkpoints))
-        // What its agent waits for
+        // Permission requests and questions
         .route("/api/sessions/{id}/permissions", get(permissions::list))
         .route("/api/sessions/{id}/permissions/{permission}", post(permissions::answer))
-        // The conversation
+        // Conversation
         .route(
             "/api/sessions/{id}/messages",
             get(messages::list).post(messages::send).layer(limited(50 * MIB)),
         )
         .route("/api/sessions/{id}/events", get(messages::events))
         .route("/api/sessions/{id}/stream", get(messages::stream))
-        // What waits, and who may send
+        // Queue and locks
         .route("/api/sessions/{id}/queue", get(queue::list).patch(queue::reorder))
         .route("/api/sessions/{id}/queue/{turn}", delete(queue::withdraw))
         .route("/api/sessions/{id}/lock", get(locks::show).post(locks::acquire).delete(locks::release))
@@ -94,7 +94,7 @@ pub(crate) fn router(app: AppState) -> Router {
             "/api/sessions/{id}/workspace",
             get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)),
         )
-        // What its agent made beside the project
+        // Plan and artifacts
         .route("/api/sessions/{id}/plan", get(artifacts::plan))
         .route("/api/sessions/{id}/artifacts", get(artifacts::list))
         .route("/api/sessions/{id}/artifacts/{*path}", get(artifacts::read))
@@ -102,10 +102,10 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/api/sessions/{id}/checkpoints", get(checkpoints::list).post(checkpoints::create))
         .route("/api/sessions/{id}/checkpoints/{n}", get(checkpoints::get))
         .route("/api/sessions/{id}/checkpoints/{n}/diff", get(checkpoints::diff))
-        // What was used
+        // Usage
         .route("/api/usage", get(usage::usage))
         .route("/api/usage/stats", get(usage::stats))
-        // What goes by itself, and who ordered what
+        // Retention, cleanup and audit log
         .route("/api/retention", get(retention::retention).post(retention::apply_retention))
         .route("/api/prune", post(retention::prune))
         .route("/api/audit", get(retention::audit))

@@ -63,13 +63,13 @@ pub(crate) fn session(session: &SessionRow, now: Timestamp) -> Value {
     shown
 }
 
-/// When its time to live is over, if nobody uses it before.
+/// When the session's time to live ends if it is not used before.
 fn expires_at(session: &SessionRow) -> Option<Timestamp> {
     let seconds = session.options.ttl.filter(|seconds| *seconds > 0)?;
     Some(Timestamp(session.last_active_at.0 + i64::try_from(seconds).ok()?.checked_mul(1000)?))
 }
 
-/// `current`: the one that the session stands on.
+/// `current`: the checkpoint that the session is at.
 pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value {
     let mut shown = json!({
         "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
@@ -89,7 +89,7 @@ pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value
     shown
 }
 
-/// With everything that is known of it.
+/// With all details.
 pub(crate) fn checkpoint_detail(current: Option<u64>, row: &Checkpoint) -> Value {
     let mut shown = checkpoint(current, row);
     shown["skipped"] = json!(row.skipped);
@@ -97,7 +97,8 @@ pub(crate) fn checkpoint_detail(current: Option<u64>, row: &Checkpoint) -> Value
     shown
 }
 
-/// Where a rewind went, the way back, and the turn that was under way there, which does not go on.
+/// The target of a rewind, the checkpoint that leads back, and the turn that was running at the target, which does not
+/// continue.
 pub(crate) fn rewound(rewound: &SessionRewind) -> Value {
     let SessionRewind { to, from, seq, conversation: then } = rewound;
     json!({
@@ -106,10 +107,10 @@ pub(crate) fn rewound(rewound: &SessionRewind) -> Value {
     })
 }
 
-/// What was used, as one sum.
+/// The usage as one sum.
 pub(crate) fn usage(sum: &UsageReportRow) -> Value {
     let UsageTotal { usage, nano_usd, unpriced, rounds } = sum.spent;
-    // Of a model that has no price nobody knows the cost; of the others in a sum one does.
+    // The cost of a model without a price is unknown. A sum shows the cost of the models with a price.
     let cost = (!unpriced || nano_usd > 0).then(|| nano_to_usd(nano_usd));
     let mut shown = json!(usage);
     shown["tokens"] = json!(usage.tokens());
@@ -143,12 +144,12 @@ pub(crate) fn continued(
     json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after, "calls": calls })
 }
 
-/// Without the place in the journal of a sandbox, which is nobody's business but ours.
+/// Omits the position in the sandbox's journal, which is internal.
 pub(crate) fn adopted(adopted: &AdoptedHistory) -> Value {
     serde_json::to_value(AdoptedHistory { journal_position: None, ..adopted.clone() }).unwrap_or_default()
 }
 
-/// Something that the agent waits for.
+/// A permission request or a question.
 pub(crate) fn permission(asked: &PermissionRequest) -> Value {
     json!({
         "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
@@ -157,14 +158,14 @@ pub(crate) fn permission(asked: &PermissionRequest) -> Value {
     })
 }
 
-/// Who may write from now on; who had it before knows by that that it was taken over.
+/// The new holder of a lock; `takenOver` tells the previous holder that it has lost the lock.
 pub(crate) fn locked(how: LockAcquisition, lock: &SessionLock) -> Value {
     json!({
         "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "takenOver": how == LockAcquisition::Over,
     })
 }
 
-/// What became of it.
+/// The decision on a permission request.
 pub(crate) fn permission_answered(
     id: PermissionId,
     verdict: Option<&PermissionVerdict>,
@@ -177,12 +178,12 @@ pub(crate) fn permission_answered(
     shown
 }
 
-/// Ids of rows that have none of their own: the same row always gets the same one, on another machine, too.
+/// Ids for rows that have none of their own. The same row always gets the same id, also on another machine.
 fn id(session: &SessionRow, seq: u64, part: usize) -> Uuid {
     Uuid::new_v5(&session.workspace.0, format!("{}/{seq}/{part}", session.id).as_bytes())
 }
 
-/// A message: what the user sent, and what the agent answered. `ordinal`: of all messages of the session.
+/// A message: the user's, or the agent's answer. `ordinal`: its number among all messages of the session.
 pub(crate) fn message(session: &SessionRow, event: &Event, ordinal: u64) -> Option<Value> {
     let (role, content) = match &event.fact {
         Fact::Queued { content, .. } => ("user", json!({ "type": "user", "content": content }).to_string()),
@@ -234,7 +235,7 @@ fn agent_line_entries(line: &str) -> Vec<TimelineEntry> {
     }
 }
 
-/// That what was said long ago is being summed up, or was, as an agent says it. What it does not say is left out.
+/// The start or the end of a compaction, as an agent reports it. Fields that the agent leaves out are omitted.
 pub(crate) fn compaction(line: &Value) -> Option<(&'static str, Value)> {
     let (name, fields) = match line["subtype"].as_str()? {
         "status" if line["status"] == "compacting" => ("compaction_start", vec![("tokens", &line["tokens"])]),
@@ -266,7 +267,7 @@ fn assistant_block(block: &Value) -> Option<TimelineEntry> {
     }
 }
 
-/// Of a call, as a person may read it. The agent's own message keeps the name that it gave.
+/// A readable name of the tool in a call. The agent's own message keeps the original name.
 pub(crate) fn tool_name(block: &Value) -> String {
     shown_tool_name(block["name"].as_str().unwrap_or_default())
 }

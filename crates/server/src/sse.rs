@@ -1,5 +1,5 @@
-//! Event streams: what a follower reads, as frames with ids. A reader that comes back with the last id it saw
-//! goes on right after it.
+//! Event streams: the log of a session as frames with ids. A reader that reconnects with the last id that it saw
+//! continues right after it.
 
 use crate::{
     render::{self, SseFrame, StreamScope},
@@ -22,9 +22,9 @@ pub(crate) struct SseStream {
     pub(crate) follower: LogFollower,
     pub(crate) session: SessionId,
     pub(crate) deltas: DeltaVisibility,
-    /// Whose stream it is, if it is one turn's.
+    /// The turn, if the stream is limited to one.
     pub(crate) turn: Option<TurnWatcher>,
-    /// Frames of the first item that the reader has seen already.
+    /// Frames of the first item that the reader already has.
     pub(crate) already_sent: Option<(LogCursor, u32)>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum DeltaVisibility {
     Hide,
 }
 
-/// Where to begin reading so that everything after `cursor` comes, and what of it to leave out.
+/// The position at which to start reading so that everything after `cursor` is included, and the frames to skip there.
 pub(crate) fn resume_position(cursor: LogCursor) -> (LogCursor, Option<(LogCursor, u32)>) {
     let Some(frames) = cursor.frames else { return (cursor, None) };
     let item = LogCursor::delta(cursor.seq, cursor.delta);
@@ -57,13 +57,13 @@ impl SseStream {
         (headers, Body::from_stream(stream)).into_response()
     }
 
-    /// The next piece of the stream, and whether it is the last.
+    /// The next part of the stream, and whether it is the last.
     async fn next(&mut self) -> (Bytes, bool) {
         loop {
             let items = match tokio::time::timeout(HEARTBEAT, self.follower.next()).await {
                 Err(_) => return (Bytes::from_static(b": still here\n\n"), false),
                 Ok(Ok(StreamItem::Items(items))) => items,
-                // Without an id: it is nothing to go on after.
+                // Without an id: a reader cannot continue after it.
                 Ok(Ok(StreamItem::Restoring(restoring))) => {
                     let frame = render::restore_progress_frame(&restoring);
                     let text = format!("event: {}\ndata: {}\n\n", frame.name, frame.data);
@@ -89,11 +89,11 @@ impl SseStream {
         }
     }
 
-    /// The log is closed. Who follows a session comes back by itself; who waits for a turn is told why it ends here. A server
-    /// that leaves, to be started again at once, lets the reader come back, too.
+    /// The last frame when the log closes. A reader that follows a session reconnects by itself, and a reader that
+    /// waits for a turn gets the reason. If the server restarts at once, the reader of a turn can also reconnect.
     fn farewell(&self) -> Bytes {
         match self.turn.is_some() && self.sessions.is_stopping() {
-            // Without an id: it is nothing to go on after.
+            // Without an id: a reader cannot continue after it.
             true => {
                 let frame = render::cut_frame(&turn::stopped(), None);
                 Bytes::from(format!("event: {}\ndata: {}\n\n", frame.name, frame.data))
@@ -102,7 +102,7 @@ impl SseStream {
         }
     }
 
-    /// True: nothing comes after this item.
+    /// True: the stream ends after this item.
     async fn write(&mut self, item: &LogItem, text: &mut String) -> bool {
         let meaning = self.turn.as_mut().map(|turn| turn.classify(item));
         match meaning {
@@ -123,7 +123,7 @@ impl SseStream {
             || matches!(item.content, LogItemContent::Event(Fact::Ended))
     }
 
-    /// Unknown where the store cannot be read: then nothing is claimed.
+    /// `None` if the store cannot be read: the frame then makes no claim.
     async fn is_open(&self) -> Option<bool> {
         self.follower.is_open(self.turn.as_ref()?.id()).await.ok()
     }
@@ -139,14 +139,14 @@ impl SseStream {
         let last = frames.len().saturating_sub(1);
         for (place, frame) in frames.iter().enumerate().skip(seen) {
             let id = if place == last { at } else { at.partly(place as u32 + 1) };
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, escape_line_breaks(&frame.data))
                 .ok();
         }
     }
 }
 
-/// JSON may hold these inside its strings as they are, and some readers (Python's among them) end a line at them.
+/// JSON strings may contain these characters unescaped, and some readers (Python's among them) end a line at them.
 fn escape_line_breaks(json: &str) -> Cow<'_, str> {
     const BREAKS: [(char, &str); 3] =
         [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];

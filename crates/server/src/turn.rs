@@ -1,11 +1,11 @@
-//! One turn as its reader sees it: which of the session's facts concern it, and which one is its end.
+//! One turn for its reader: which facts of the session concern it, and which one ends it.
 
 use ash_model::{EventSeq, Fact, Problem, TurnId};
 use ash_store::{LogItem, LogItemContent};
 
 pub(crate) struct TurnWatcher {
     id: TurnId,
-    /// What befell the session up to here is history: a reader who comes later waits for the turn's own end.
+    /// Events of the session up to here are history: a reader that comes later waits for the end of the turn itself.
     history_until: EventSeq,
     started: bool,
     answer_complete: bool,
@@ -19,11 +19,11 @@ pub(crate) enum TurnStreamAction {
     Skip,
     /// The turn is over.
     TurnEnded,
-    /// It is not over, but nothing more comes for now.
+    /// The turn is not over, but nothing more comes for now.
     Interrupted(Problem),
 }
 
-/// What a reader is told whose turn is not over when the server stops, whatever that does to the session first.
+/// The error for a reader whose turn is not over when the server stops, whatever the stop does to the session first.
 pub(crate) fn stopped() -> Problem {
     let error = "The server was stopped before the turn was over; it goes on, or begins, when the server is started again";
     Problem::new("server_stopped", error)
@@ -63,7 +63,7 @@ impl TurnWatcher {
         };
         match fact {
             Fact::Cut { turn, death } if *turn == self.id => Some(death.problem()),
-            // A turn that rested comes to its end whatever happens to the session.
+            // A turn with a complete answer ends normally, whatever happens to the session.
             Fact::Failed { problem } if !self.answer_complete => Some(problem.clone()),
             Fact::Paused if waiting => later("session_paused", "paused"),
             Fact::Stopped if waiting => later("session_stopped", "stopped"),

@@ -1,5 +1,5 @@
-//! The actor that looks after a session: it takes messages, listens to the sandbox, and carries out the steps that the
-//! machine plans. It decides nothing. It may die at any line; the next one reads the log and goes on.
+//! The actor of a session: it receives messages, listens to the sandbox and carries out the steps that the machine
+//! plans. It decides nothing. It may die at any line; the next actor reads the log and goes on.
 
 mod background_work;
 mod capturing;
@@ -53,7 +53,7 @@ use tokio::{
 };
 use waiters::Waiters;
 
-/// How long to wait before something that could not be written is tried again.
+/// How long to wait before a failed write is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct SessionActor {
@@ -62,48 +62,48 @@ pub(crate) struct SessionActor {
     waiters: Waiters,
     link: AgentLink,
     inbox: mpsc::Receiver<ActorMessage>,
-    /// Long work that goes on beside the loop; one at a time.
+    /// Long work that runs beside the loop; one at a time.
     effect: Option<EffectTask>,
     /// Waits until the object store has the checkpoint of a turn.
     remote_wait: Option<RemoteWaitTask>,
-    /// A tree that is written and not in place yet, for the first rewind.
+    /// The tree for the first rewind: written, but not in place yet.
     prepared_tree: Option<rewind::PreparedTree>,
     execs: ExecTable,
     limits: LimitsWatchdog,
-    /// For the sandbox that the session needs next, from the caller who wants it.
+    /// For the sandbox that the session needs next; it comes from the caller that needs it.
     admission: Admission,
 }
 
-/// What a session works with, as long as it has this actor.
+/// What a session works with as long as it has this actor.
 struct SessionContext {
     services: Arc<Services>,
     session: SessionRow,
     lease: Lease,
     live: LiveDirectory,
-    /// What it shares with the other sessions of its workspace.
+    /// What the session shares with the other sessions of its workspace.
     workspace: Arc<Workspace>,
     driver: Arc<dyn AgentDriver>,
     logs: Arc<AgentLogBuffer>,
     phase: Arc<SandboxPhaseCell>,
 }
 
-/// The way to the agent and back.
+/// The connection to the agent.
 struct AgentLink {
     conn: Option<SandboxConn>,
-    /// A sandbox that is to be ended as soon as nothing else is under way.
+    /// A sandbox that the actor ends as soon as nothing else is under way.
     departing: Option<SandboxConn>,
     tracker: TurnTracker,
     /// What an agent used before it answered its greeting.
     startup_usage: StartupUsage,
-    /// Deltas since the last event.
+    /// The number of deltas since the last event.
     deltas: u64,
-    /// Commands that run in a sandbox that is being left.
+    /// Commands that run in a sandbox that the session is leaving.
     commands: Vec<u16>,
-    /// What was heard and could not be written yet.
+    /// Records that were received and could not be written yet.
     unwritten: Option<UnwrittenRecords>,
-    /// Of a tree that was lost while a sandbox was at work in it, which still has it.
+    /// The uid of a tree that was lost while a sandbox worked in it; that sandbox still has the uid.
     lost_uid: Option<u32>,
-    /// Tells a start that is under way not to go on.
+    /// Stops a start that is under way.
     halt_start: Arc<Notify>,
 }
 
@@ -120,7 +120,7 @@ impl Drop for RemoteWaitTask {
 enum EffectOutcome {
     Started(Box<Result<start::CompletedStart>>),
     Captured(Result<Option<capture::LockedCapture>>),
-    /// The sandbox is gone; this is what it still said.
+    /// The sandbox is gone; these are its last records.
     SandboxEnded {
         incarnation: Incarnation,
         process: u16,
@@ -128,16 +128,16 @@ enum EffectOutcome {
     },
     /// The uid of a tree that was made without a sandbox.
     TreeMade(Result<Option<u32>>),
-    /// The tree of the checkpoint that the session is to go to is written, beside the one it has.
+    /// The tree of the rewind's checkpoint is written, beside the current tree.
     RewindPrepared(Result<rewind::PreparedTree>),
     /// What was found on disk instead of a tree that can be trusted.
     Salvaged(Result<Option<CapturedSnapshot>>),
-    /// The work was cut off: it panicked.
+    /// The work panicked.
     Panicked,
 }
 
 impl SessionActor {
-    /// Runs until nobody can send messages any more, or somebody else owns the session.
+    /// Runs until no caller can send messages any more, or another server owns the session.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.is_over() {
             let done = match self.drive().await {
@@ -155,7 +155,7 @@ impl SessionActor {
         self.inbox.is_closed() && self.inbox.is_empty() && self.machine.is_over()
     }
 
-    /// What could not be written leaves the state as it was, so it is simply tried again. A lost lease is the end.
+    /// A failed write leaves the state unchanged, so the actor just tries again. A lost lease ends the actor.
     async fn handle_error(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Store(ash_store::Error::Full) => {
@@ -167,10 +167,10 @@ impl SessionActor {
         }
     }
 
-    /// Waits for whatever happens first.
+    /// Waits for the first event of any kind.
     async fn wait(&mut self) -> Result<()> {
         let deadline = self.deadline();
-        // While something heard could not be written, nothing more is listened to: the journal keeps it.
+        // While received records cannot be written, the actor reads no more of them: the journal keeps them.
         let heard = self.link.unwritten.is_none();
         let records = self.link.conn.as_mut().filter(|_| heard).map(|conn| &mut conn.records);
         let effect = self.effect.as_mut();
@@ -187,7 +187,7 @@ impl SessionActor {
         }
     }
 
-    /// Nobody asks any more: only an effect or a closing can still be under way.
+    /// All senders are gone: only an effect or a closing can still be under way.
     async fn wait_out(&mut self) -> Result<()> {
         match self.effect.as_mut() {
             Some(task) => {
@@ -208,7 +208,7 @@ impl SessionActor {
         [planned, self.execs.deadline()].into_iter().flatten().min()
     }
 
-    /// Carries out what is to be done now, until something has to be waited for.
+    /// Carries out planned steps until the actor has to wait.
     async fn drive(&mut self) -> Result<()> {
         self.execs.expire(self.link.conn.as_ref().map(|conn| &conn.remote)).await;
         self.observe();
@@ -238,7 +238,7 @@ impl SessionActor {
             self.machine.begin(&step, now.instant);
             let done = self.carry_out(step).await;
             if self.effect.is_none() && self.machine.runtime.effect.is_some() {
-                // What it needs was not there: it has not begun.
+                // The effect has not begun, because something that it needs was missing.
                 self.machine.finish_effect();
             }
             done?;
@@ -246,7 +246,7 @@ impl SessionActor {
         }
     }
 
-    /// Tells the machine what it cannot see itself.
+    /// Gives the machine the facts that it cannot see itself.
     fn observe(&mut self) {
         let run = &mut self.machine.runtime;
         run.tree.present = self.ctx.workspace.tree().is_some();
@@ -256,7 +256,7 @@ impl SessionActor {
         self.machine.observe(Instant::now());
         let turns_over = self.limits.note_turns(&self.machine);
         if turns_over {
-            // Its files were captured, so their size is known.
+            // A capture of the files has just measured their size.
             self.record_resource_usage();
         }
     }
@@ -299,7 +299,7 @@ impl SessionActor {
             NextStep::CheckDisk => self.check_disk_usage().await,
             NextStep::NoteIdle { fact, over } => self.note_idle(fact, over).await,
             NextStep::Retire => {
-                // A caller from here on finds another actor; what was asked before is still answered.
+                // Later callers get another actor; this one still answers earlier requests.
                 self.inbox.close();
                 Ok(())
             }
@@ -335,7 +335,7 @@ impl SessionActor {
             NextStep::CaptureImpossible(turn) => self.capture_impossible(turn).await,
             NextStep::EndUncaptured { facts } => self.commit_facts(facts).await,
             NextStep::AbandonRemoteWait => {
-                // It is saved here, and sent whenever that works: the next actor ends the turn.
+                // The files are saved on this machine and replicated later: the next actor ends the turn.
                 self.remote_wait = None;
                 Ok(())
             }
@@ -387,7 +387,7 @@ impl SessionActor {
         }
     }
 
-    /// Work beside the loop begins. The machine knows of it already.
+    /// Starts work beside the loop. The machine has already recorded it.
     fn begin_effect(&mut self, work: impl Future<Output = EffectOutcome> + Send + 'static) {
         self.effect = Some(tokio::spawn(work));
     }
@@ -403,23 +403,23 @@ impl SessionActor {
         self.ctx.phase.set(current, self.machine.evictability(), idle_since);
     }
 
-    /// Looks at the disk, for a machine that has to know.
+    /// Inspects the disk for a step that depends on it.
     fn inspect_tree(&mut self) {
         let leftovers = self.ctx.live.has_leftovers(self.tree().is_some());
         self.machine.runtime.tree.seen = Some(TreeInspection { broken: self.is_tree_broken(), leftovers });
     }
 
-    /// The tree on disk is the newest there is, and this is its uid.
+    /// The newest tree and its uid, if that tree is on disk.
     fn tree(&self) -> Option<LiveTree> {
         self.ctx.workspace.tree()
     }
 
-    /// Its files are never captured.
+    /// Whether the files are never captured.
     fn is_ephemeral(&self) -> bool {
         self.machine.runtime.profile.ephemeral
     }
 
-    /// Others may be at work in its workspace.
+    /// Whether other sessions may work in its workspace.
     fn is_shared(&self) -> bool {
         self.machine.runtime.profile.shared
     }

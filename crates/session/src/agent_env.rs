@@ -1,10 +1,9 @@
-//! The environment that every process in a sandbox begins with.
+//! The environment that every process in a sandbox begins with, so that agents, scripts and commands see the same.
 
 use ash_sandbox::SandboxLayout;
 use ash_store::SessionRow;
 use std::{collections::BTreeMap, path::Path};
 
-/// What every process in a sandbox finds in its environment.
 pub(crate) fn base_env(session: &SessionRow, inside: &SandboxLayout) -> BTreeMap<String, String> {
     let text = |path: &Path| path.display().to_string();
     [

@@ -1,18 +1,19 @@
-//! The last lines an agent wrote on stderr, what its scripts printed, and what happened to its sandbox. In memory only.
+//! Diagnostic output for clients: the last lines that an agent wrote to stderr, the output of its scripts, and what
+//! happened to its sandbox. In memory only.
 
 use ash_model::Timestamp;
 use std::{collections::VecDeque, sync::Mutex};
 
 const MAX_LINES: usize = 10_000;
 const MAX_LINE_BYTES: usize = 4096;
-/// An agent can fill this as fast as it likes; all sessions together must fit into memory.
+/// An agent can write this as fast as it likes, and the logs of all sessions together must fit into memory.
 const MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLineSource {
     Stderr,
     System,
-    /// Of its `install.sh` or `startup.sh`, whichever stream.
+    /// Output of `install.sh` or `startup.sh`, on either stream.
     Install,
     Startup,
 }

@@ -1,4 +1,4 @@
-//! Agents: each deploy is a version. Sessions go on with the version that they were made of.
+//! Agents: each deploy creates a version. A session keeps the version that it was created with.
 
 use crate::{
     Audit, AuditSubject, ConfigChange, IdempotencyKeys, IdempotentRequest, KeyedMutex, NewAuditEntry,
@@ -13,7 +13,7 @@ use ash_store::{
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
-/// What agents are deployed with.
+/// What deploying an agent needs.
 #[derive(Clone)]
 pub struct AgentServices {
     pub store: Arc<dyn Store>,
@@ -22,7 +22,7 @@ pub struct AgentServices {
     pub idempotency: IdempotencyKeys,
     pub quotas: Quotas,
     pub policy: OperatorPolicy,
-    /// They keep sandboxes ready for agents, and know which runtimes are here.
+    /// Prewarms sandboxes for agents, and knows which runtimes this server has.
     pub sessions: Sessions,
 }
 
@@ -30,30 +30,30 @@ pub struct AgentServices {
 #[derive(Clone)]
 pub struct Agents {
     services: AgentServices,
-    /// A tenant's agents are counted and changed one after the other.
+    /// Serializes the counting and changing of one tenant's agents.
     changing: Arc<KeyedMutex<TenantId>>,
 }
 
-/// The files of an agent, captured.
+/// The captured files of an agent.
 pub struct CapturedAgentFiles {
     pub tree: String,
-    /// Keeps the tree from collections until its row is there.
+    /// Protects the tree from garbage collection until its row exists.
     pub under_way: CaptureGuard,
 }
 
-/// An agent that is being changed. Nobody else changes it meanwhile: what is changed is what was read.
+/// An agent that is being changed. It holds the tenant's lock, so nothing changes between the read and the write.
 pub struct AgentEdit<'a> {
     agents: &'a Agents,
     agent: AgentRow,
     _alone: OwnedMutexGuard<()>,
 }
 
-/// What becomes of an agent's settings; `None`: it stays.
+/// The change of an agent's settings. `None`: the setting stays.
 pub struct AgentChange {
     /// The whole configuration, as JSON.
     pub config: Option<String>,
     pub env: Option<SecretEnv>,
-    /// Of the configuration, for the audit.
+    /// The changed fields of the configuration, for the audit.
     pub fields: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl Agents {
         Ok(CapturedAgentFiles { tree: captured.tree.as_str().to_owned(), under_way: captured.under_way })
     }
 
-    /// A new version. A repeated request gets the version that it made before.
+    /// Creates a new version. A repeated request gets the version that it created before.
     pub async fn deploy(
         &self,
         new: NewAgentVersion,
@@ -86,16 +86,16 @@ impl Agents {
     ) -> Result<AgentRow> {
         let AgentServices { store, audit, idempotency, policy, sessions, .. } = &self.services;
         policy.permits(&new.needs, None, new.limits)?;
-        // One that is not installed may come later; one that is too old would only fail later.
+        // A program that is missing may be installed later; a version that is too old would only fail later.
         sessions.check_runtime(new.runtime).await?;
         let _alone = self.changing.lock(new.tenant.clone()).await;
-        // A version that its key has made is answered, and no other one made.
+        // If the idempotency key has created a version, return that version.
         let used = idempotency.used(request).await?;
         let is_again = used.is_some_and(|resource| resource.contains('@'));
         if !is_again {
             self.check_quotas(&new.tenant, &new.name, &new.needs).await?;
         }
-        // After everything that refuses: a deploy that was refused leaves no key behind.
+        // After all checks, so that a refused deploy leaves no idempotency key behind.
         idempotency.claim(request, new.name.to_string()).await?;
         if !is_again {
             let subject = AuditSubject::Agent { tenant: &new.tenant, name: &new.name };
@@ -114,7 +114,7 @@ impl Agents {
         Ok(agent)
     }
 
-    /// An agent that the server brings along, for a caller who asks for it before anything has its name.
+    /// Deploys an agent that comes with the server, when a caller asks for it and no agent has its name.
     pub async fn deploy_built_in(&self, new: NewAgentVersion, by: AuditActor) -> Result<()> {
         let _alone = self.changing.lock(new.tenant.clone()).await;
         // Another request may have deployed an agent of this name meanwhile.
@@ -130,7 +130,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Begins to change an agent; `None`: there is none of this name.
+    /// Begins to change an agent. `None`: no agent has this name.
     pub async fn edit(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<AgentEdit<'_>>> {
         let alone = self.changing.lock(tenant.clone()).await;
         let found = self.find(tenant, name).await?;
@@ -148,7 +148,7 @@ impl Agents {
         Ok(())
     }
 
-    /// For an agent that is new or gets another version. The caller holds the tenant's lock.
+    /// Checks the quotas for a new agent or a new version. The caller holds the tenant's lock.
     async fn check_quotas(
         &self,
         tenant: &TenantId,
@@ -162,7 +162,8 @@ impl Agents {
         if others.len() == all {
             quotas.admit(QuotaKind::Agents, all as u64, 1)?;
         }
-        // Sessions go on with the versions that they were made of, so those stay, and so does an agent that was deleted.
+        // Sessions keep the versions that they were created with, so those versions count, even if the agent was
+        // deleted.
         let KeptAgentCounts { names, versions } = store.kept_agents(tenant, name).await?;
         if versions == 0 {
             quotas.admit(QuotaKind::KeptAgents, names, 1)?;
@@ -170,7 +171,7 @@ impl Agents {
         quotas.admit(QuotaKind::AgentVersions, versions, 1)?;
         let wanted = |needs: &SandboxRequirements| u64::from(needs.prewarm.unwrap_or(0));
         let used = others.iter().map(|agent| wanted(&agent.needs)).sum();
-        // What takes nothing is refused nothing.
+        // An agent that prewarms nothing is never refused for this quota.
         if wanted(needs) > 0 {
             quotas.admit(QuotaKind::Prewarmed, used, wanted(needs))?;
         }
@@ -179,12 +180,12 @@ impl Agents {
 }
 
 impl AgentEdit<'_> {
-    /// As it is before the change.
+    /// The agent before the change.
     pub fn agent(&self) -> &AgentRow {
         &self.agent
     }
 
-    /// Answers the agent as it is then; `None`: it was deleted meanwhile.
+    /// Returns the agent after the change. `None`: it was deleted meanwhile.
     pub async fn save(self, change: AgentChange, by: &AuditActor) -> Result<Option<AgentRow>> {
         let AgentServices { store, audit, .. } = &self.agents.services;
         let AgentRow { tenant, name, .. } = &self.agent;

@@ -1,4 +1,4 @@
-//! API keys: random, shown once, kept as hashes.
+//! API keys: random, shown once, and stored as hashes, so that a stolen database contains no usable key.
 
 use crate::{Error, IdempotencyKeys, IdempotentRequest, KeyedMutex, Result, services::WallClock};
 use ash_model::{QuotaKind, Quotas, TenantId};
@@ -12,20 +12,20 @@ use std::{
     sync::Arc,
 };
 
-/// The rule by which a server without a key makes one.
+/// The name of the rule, for the audit, by which a server without a key creates one.
 const BOOTSTRAP: &str = "bootstrap";
 
 pub fn hash_key(key: &str) -> String {
     blake3::hash(key.as_bytes()).to_hex().to_string()
 }
 
-/// In constant time: blake3's comparison of hashes is.
+/// Compares in constant time, because blake3 compares hashes in constant time.
 pub fn constant_time_eq(one: &str, other: &str) -> bool {
     blake3::hash(one.as_bytes()) == blake3::hash(other.as_bytes())
 }
 
-/// Keys whose request may be repeated are derived from this and their id: their text is stored nowhere, so that a retry
-/// gets the same text.
+/// A key whose request may be repeated is derived from this secret and the key's id. Its text is stored nowhere, and a
+/// retry still gets the same text.
 #[derive(Clone)]
 pub struct ApiKeyDerivationKey([u8; 32]);
 
@@ -41,7 +41,7 @@ impl ApiKeyDerivationKey {
     }
 }
 
-/// A key to be made, for a tenant or for one owner there.
+/// A key to create, for a tenant or for one of its owners.
 #[derive(Debug, Clone)]
 pub struct NewApiKey {
     pub scope: AccessScope,
@@ -55,7 +55,7 @@ pub struct CreatedApiKey {
     pub text: String,
 }
 
-/// What keys are made with.
+/// What creating keys needs.
 #[derive(Clone)]
 pub struct ApiKeyServices {
     pub store: Arc<dyn Store>,
@@ -69,7 +69,7 @@ pub struct ApiKeyServices {
 #[derive(Clone)]
 pub struct Keys {
     services: ApiKeyServices,
-    /// A tenant's keys are counted and made one after the other.
+    /// Serializes the counting and creating of one tenant's keys.
     creating: Arc<KeyedMutex<TenantId>>,
 }
 
@@ -87,13 +87,13 @@ impl Keys {
         Ok(self.services.store.keys(tenant).await?)
     }
 
-    /// Another key, unless the tenant has as many as it may have. A repeated request gets the key that it made before.
+    /// Creates a key, unless the tenant has reached its limit. A repeated request gets the key that it created before.
     pub async fn create(&self, new: NewApiKey, request: Option<&IdempotentRequest>) -> Result<CreatedApiKey> {
         let tenant = &new.scope.tenant;
         let _alone = self.creating.lock(tenant.clone()).await;
         let ApiKeyServices { store, idempotency, quotas, derivation, .. } = &self.services;
-        // Before the idempotency key is claimed: a request that is refused leaves none behind. With one that was used
-        // nothing more is made.
+        // Before the idempotency key is claimed, so that a refused request leaves none behind. A repeated request
+        // creates nothing more, so it needs no check.
         if idempotency.used(request).await?.is_none() {
             let count = store.keys(tenant).await?.len();
             quotas.admit(QuotaKind::Keys, count as u64, 1)?;
@@ -115,12 +115,12 @@ impl Keys {
         }
     }
 
-    /// False: there is no such key.
+    /// Returns false if there is no such key.
     pub async fn remove(&self, tenant: &TenantId, id: &str, by: AuditActor) -> Result<bool> {
         Ok(self.services.store.remove_key(tenant, id, (self.services.clock)(), by).await?)
     }
 
-    /// Without a key of the operator's, there is one in a file that only they can read.
+    /// If the operator sets no key, creates one in a file that only the operator can read.
     pub async fn bootstrap(&self, file: &Path) -> Result<()> {
         let tenant = TenantId::main();
         let written = fs::read_to_string(file).ok();
@@ -134,7 +134,7 @@ impl Keys {
         let by = AuditActor::of_rule(BOOTSTRAP);
         let new = NewApiKey { scope: AccessScope::all(&tenant), label, by };
         let id = uuid::Uuid::new_v4().to_string();
-        // A database that was lost or rebuilt knows no key: who has the one in the file goes on with it.
+        // A lost or rebuilt database has no keys: the key in the file stays valid.
         if let Some(text) = written.filter(|text| is_first && is_key(text.trim())) {
             return self.add(id, text.trim().to_owned(), new).await.map(drop);
         }
@@ -161,7 +161,7 @@ fn random_key_text() -> Result<String> {
     Ok(format!("ash_{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-/// Whether it looks like one that this program made.
+/// Whether the text looks like a key that this program created.
 fn is_key(text: &str) -> bool {
     text.strip_prefix("ash_").is_some_and(|rest| rest.len() == 32)
 }

@@ -1,5 +1,5 @@
-//! A session's plan and its documents: what its agent keeps in the folder of its own, in its home. Everything is opened
-//! beneath a handle, and no link is followed. Blocking, but for finding the place.
+//! A session's plan and its documents, which its agent keeps in a folder of the session in the agent's home. Everything
+//! is opened beneath a directory handle, and no link is followed. Blocking, except for finding the folder.
 
 use crate::{
     Result, Sessions,
@@ -18,25 +18,25 @@ use uuid::Uuid;
 
 const PLAN: &str = "plan.md";
 const DOCUMENTS: &str = "files";
-/// What a fork gets of its parent's: an agent may have made more than a disk holds, in files that take no space.
+/// The most that a fork copies from its parent: an agent may have made sparse files that are larger than the disk.
 const MAX_COPIED_BYTES: u64 = 1 << 30;
 const MAX_COPIED_FILES: usize = 10_000;
 
-/// What a session's agent made for itself and for its user, as it is now or as a checkpoint has it.
+/// What a session's agent made for itself and for its user, as it is now or in a checkpoint.
 pub struct SessionArtifacts {
     source: FileSource,
     repo: Arc<Repo>,
-    /// The agent's home, where there is a tree.
+    /// The agent's home, if there is a live tree.
     home: PathBuf,
-    /// Beneath the home.
+    /// The session's folder, relative to the home.
     own: String,
-    /// The one that it was forked with: what is there as long as its own is not.
+    /// The folder of the session that this one was forked from. It is used as long as the session's own does not exist.
     inherited: Option<String>,
-    /// Its own, as the agent sees it.
+    /// The session's folder, as the agent sees it.
     inside: PathBuf,
 }
 
-/// A plan that the agent showed when it asked for leave to carry it out.
+/// A plan that the agent showed when it asked for permission to carry it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProposedPlan {
     pub text: String,
@@ -63,20 +63,20 @@ impl Sessions {
         })
     }
 
-    /// Whose conversation a fork takes up that has not kept its own yet.
+    /// The conversation that a fork continues, if the fork has not stored its own yet.
     async fn inherited(&self, session: &SessionRow, checkpoint: Option<u64>) -> Result<Option<Uuid>> {
         match checkpoint {
             None => self.ask(session.no, |reply| ActorMessage::Inherited { reply }).await,
             Some(_) if session.base.is_none() => Ok(None),
             Some(number) => match self.own_checkpoint(session, number).await {
                 Ok(checkpoint) => Ok(self.conversation_at(session, checkpoint.seq).await?.memory),
-                // The agent's own files, or somebody else's checkpoint.
+                // The agent's own files, or a checkpoint of another session.
                 Err(_) => Ok(None),
             },
         }
     }
 
-    /// The last plan in the log that still counts; as of a checkpoint, the last before it.
+    /// The last plan in the visible part of the log. For a checkpoint: the last one before it.
     pub async fn proposed(
         &self,
         session: &SessionRow,
@@ -108,17 +108,17 @@ impl Sessions {
 }
 
 impl SessionArtifacts {
-    /// The name clients know the source by.
+    /// The name that clients know the source by.
     pub fn name(&self) -> &'static str {
         self.source.name()
     }
 
-    /// Where the agent sees its plan.
+    /// The path of the plan, as the agent sees it.
     pub fn plan_path(&self) -> PathBuf {
         self.inside.join(PLAN)
     }
 
-    /// Where the agent sees its documents.
+    /// The path of the documents, as the agent sees it.
     pub fn path(&self) -> PathBuf {
         self.inside.join(DOCUMENTS)
     }
@@ -137,18 +137,18 @@ impl SessionArtifacts {
             FileSource::Checkpoint { tree } => self.repo.list_in(tree, "home", &folder),
         };
         match listed {
-            // Something else in its place, as a link, is no folder of this session.
+            // If something else is in its place, such as a link, it is not the folder of this session.
             Err(error) if is_absent(&error) => Ok(Vec::new()),
             other => Ok(other?),
         }
     }
 
-    /// One document.
+    /// Opens one document.
     pub fn open(&self, path: &RelPath) -> Result<FileLookup> {
         self.at(&[DOCUMENTS.as_bytes(), path.as_bytes()].join(&b'/'))
     }
 
-    /// The one that counts, beneath the home.
+    /// The folder that is in use, relative to the home.
     fn folder(&self) -> Result<&str> {
         let Some(inherited) = &self.inherited else { return Ok(&self.own) };
         let own = rel(&[self.own.as_bytes()])?;
@@ -162,7 +162,7 @@ impl SessionArtifacts {
     }
 
     fn at(&self, path: &[u8]) -> Result<FileLookup> {
-        // Longer than any path: nothing can be there.
+        // The path is longer than any path can be, so nothing can be there.
         let Ok(path) = rel(&[self.folder()?.as_bytes(), path]) else { return Ok(FileLookup::NotFound) };
         match &self.source {
             FileSource::Live { .. } => match files::open(&self.home)?.open_file(&path, LinkPolicy::Refuse) {
@@ -178,8 +178,8 @@ impl SessionArtifacts {
     }
 }
 
-/// Makes the folder where it is not there yet. A fork's begins as a copy of the one that it was forked with, which stays:
-/// going back to before the fork's first start begins with it again.
+/// Creates the folder unless it exists. A fork's folder begins as a copy of the parent's. The parent's folder stays,
+/// because a rewind to before the fork's first start copies it again.
 pub(crate) fn lay_out(
     home: &Folder,
     (own, forked_from): (Uuid, Option<Uuid>),
@@ -188,7 +188,8 @@ pub(crate) fn lay_out(
     let own = session_folder(own);
     let is_there = home.open_subfolder(&rel(&[own.as_bytes()])?).is_ok();
     if let Some(from) = forked_from.filter(|_| !is_there) {
-        // Whole or not at all: whoever finds it again does not copy it again over what came since.
+        // The copy becomes visible only when it is whole. A later start finds it and does not overwrite newer files
+        // with a second copy.
         let coming = format!("{own}.coming");
         copy(home, (&session_folder(from), &coming), owner)?;
         let name = own.rsplit('/').next().unwrap_or(&own);
@@ -203,7 +204,7 @@ fn copy(home: &Folder, (from, to): (&str, &str), owner: Option<FileOwner>) -> Re
         other => other?,
     };
     let mut files = from.walk(&|_, _| false, MAX_COPIED_FILES)?;
-    // The plan first, whatever else there is.
+    // The plan first, however many other files there are.
     files.sort_by_key(|file| file.path != PLAN.as_bytes());
     let mut left = MAX_COPIED_BYTES;
     for file in files {

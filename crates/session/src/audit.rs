@@ -1,4 +1,4 @@
-//! Orders of callers, for the audit. An entry is written before the order is carried out: a server that dies in between
+//! The commands of callers, for the audit. An entry is written before the command is carried out: a crash in between
 //! leaves an entry too many, never one too few.
 
 use crate::{Result, services::WallClock};
@@ -6,11 +6,11 @@ use ash_model::{AgentName, OwnerId, SessionId, SessionRowId, TenantId};
 use ash_store::{AuditAction, AuditActor, AuditEntry, AuditQuery, SessionRow, Store};
 use std::{net::IpAddr, sync::Arc};
 
-/// Whom an order is about.
+/// What a command is about.
 #[derive(Debug, Clone, Copy)]
 pub enum AuditSubject<'a> {
     Session(&'a SessionRow),
-    /// A session that is about to be made.
+    /// A session that is about to be created.
     NewSession {
         tenant: &'a TenantId,
         id: &'a SessionId,
@@ -22,21 +22,21 @@ pub enum AuditSubject<'a> {
     },
 }
 
-/// What a caller orders, and about whom.
+/// A command of a caller, and what it is about.
 pub struct NewAuditEntry<'a> {
     pub actor: AuditActor,
     pub action: AuditAction,
     pub subject: AuditSubject<'a>,
-    /// Names of things, never values: an entry is there for ever.
+    /// Names of things, never values: an entry stays for ever.
     pub detail: Option<String>,
 }
 
-/// Which settings an order changes.
+/// The settings that a command changes.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigChange {
-    /// The names of fields that are set anew.
+    /// The names of the fields that get a new value.
     pub fields: Vec<String>,
-    /// The names of all variables from now on, if they are set anew.
+    /// The names of all variables after the change, if the variables change.
     pub variables: Option<Vec<String>>,
 }
 
@@ -66,7 +66,7 @@ impl Audit {
         Ok(self.store.add_audit_entry(entry, subject.session()).await?)
     }
 
-    /// An entry for the fields and one for the variables, where some are set anew.
+    /// Records an entry for the fields and one for the variables, if they change.
     pub async fn record_config_change(
         &self,
         actor: &AuditActor,
@@ -85,8 +85,8 @@ impl Audit {
         Ok(())
     }
 
-    /// Wrong keys belong to no tenant: the operator gets the entry. That it cannot be written must not help a caller who
-    /// guesses keys.
+    /// Records a wrong key. It belongs to no tenant, so the operator gets the entry. A failure to write it is not
+    /// returned, because it must not help a caller who guesses keys.
     pub async fn record_refused_key(&self, address: IpAddr, times: u64) {
         let entry = AuditEntry {
             no: 0,
@@ -103,7 +103,7 @@ impl Audit {
         }
     }
 
-    /// Newest first.
+    /// The audit entries, the newest first.
     pub async fn list(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
         Ok(self.store.audit_entries(tenant, query).await?)
     }
@@ -141,7 +141,7 @@ impl AuditSubject<'_> {
     }
 }
 
-/// In characters; a caller chooses how many names there are.
+/// In characters. The limit exists because a caller chooses how many names there are.
 const MAX_DETAIL: usize = 500;
 
 fn join_names(names: &[String]) -> String {

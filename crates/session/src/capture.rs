@@ -1,4 +1,4 @@
-//! Capturing the workspace. A turn is over only when this is recorded; `done` is sent after it.
+//! Capturing the workspace. A turn is over only when its capture is recorded; `done` is sent after that.
 
 use crate::{
     Error, Result, blocking,
@@ -16,7 +16,7 @@ use ash_snapshot::{CapturedSnapshot, SkipReason, SkippedEntry, TreeId};
 use ash_store::{Checkpoint, SessionRow};
 use std::sync::Arc;
 
-/// A fail point of the capture that ends a turn: the others come by themselves, at any time.
+/// A fail point of the capture that ends a turn. Other captures happen on their own schedule, so tests cannot aim at them.
 pub(crate) async fn reach(occasion: CaptureOccasion, point: &str) {
     match occasion {
         CaptureOccasion::TurnEnd(_) => ash_failpoint::reach_async(point).await,
@@ -24,18 +24,18 @@ pub(crate) async fn reach(occasion: CaptureOccasion, point: &str) {
     }
 }
 
-/// A tree in the repository, which nobody knows of yet.
+/// A tree in the repository that is not recorded yet.
 pub(crate) struct CheckpointCapture {
     pub(crate) number: u64,
     pub(crate) snapshot: CapturedSnapshot,
     pub(crate) consistency: CaptureConsistency,
-    /// Turns of others that were under way.
+    /// Turns of other sessions that were under way.
     pub(crate) concurrent_turns: Vec<ConcurrentTurn>,
 }
 
 pub(crate) struct LockedCapture {
     pub(crate) shot: CheckpointCapture,
-    /// Until it is recorded: the next one is made on top of it.
+    /// Held until the capture is recorded, because the next capture builds on it.
     pub(crate) _floor: ExclusiveGuard,
 }
 
@@ -46,14 +46,14 @@ pub(crate) struct CaptureJob {
     pub(crate) live: LiveDirectory,
     pub(crate) common: Arc<Workspace>,
     pub(crate) session: SessionRow,
-    /// With which the workspace is held.
+    /// The epoch of the workspace's lease.
     pub(crate) epoch: Epoch,
     pub(crate) remote: Option<SandboxHandle>,
     /// Of the sandbox in which the agent runs, or ran last.
     pub(crate) incarnation: Option<Incarnation>,
-    /// If nothing was touched since the last capture, that one will do.
+    /// Skip the capture if nothing was touched since the last one.
     pub(crate) may_skip: bool,
-    /// The last one of this session, and the number that the next would have if nobody else made any.
+    /// The last checkpoint of this session, and the number of the next if no other session made any.
     pub(crate) own: (Option<u64>, u64),
 }
 
@@ -70,7 +70,7 @@ impl CaptureJob {
         self.session.slug.is_some()
     }
 
-    /// The last checkpoint, whoever made it, and the number of the next.
+    /// The last checkpoint of any session, and the number of the next.
     pub(crate) fn numbers(&self) -> (Option<u64>, u64) {
         match self.common.newest().filter(|_| self.is_shared()) {
             Some(newest) => (Some(newest), newest + 1),
@@ -78,8 +78,8 @@ impl CaptureJob {
         }
     }
 
-    /// What travels with a checkpoint: what happened since the last one that this session made. With the tree that the
-    /// files are compared with.
+    /// The events since this session's last checkpoint, which travel with the next one. And the tree that the files are
+    /// compared with.
     pub(crate) async fn embedded_log(
         &self,
         number: u64,
@@ -113,7 +113,7 @@ impl CaptureJob {
         Ok((embedded_log::collect(&self.rooms, &repo, trip).await?, base))
     }
 
-    /// Only with the floor.
+    /// Requires the exclusive guard.
     pub(crate) async fn capture_tree(&self, occasion: CaptureOccasion) -> Result<Option<CheckpointCapture>> {
         let (_, number) = self.numbers();
         if self.may_skip {
@@ -126,7 +126,7 @@ impl CaptureJob {
         let (luggage, base) = self.embedded_log(number, occasion.turn()).await?;
         let still = match &self.remote {
             Some(remote) => remote.freeze().await.unwrap_or(CaptureConsistency::Live),
-            // No process, nobody writes.
+            // Without a sandbox no process writes.
             None => CaptureConsistency::Frozen,
         };
         let beside = self.common.concurrent_turns(self.session.no);
@@ -136,7 +136,7 @@ impl CaptureJob {
             let settled = live.settled();
             let taken = live.capture(&repo, &base, &luggage, rooms.tracker.as_ref())?;
             if let Some(before) = settled {
-                // Before it is recorded: from then on it looks like the session's own.
+                // Before it is recorded: afterwards the change looks like the session's own.
                 live.note_changes(&repo, &before, &taken.tree)?;
             }
             Ok(taken)
@@ -151,13 +151,14 @@ impl CaptureJob {
     }
 }
 
-/// Taken without an index the same files lie in another pack.
+/// Whether the checkpoint holds these files. The tree ids may differ: a capture without an index writes the same files
+/// into another pack.
 pub(crate) fn holds(checkpoint: &Checkpoint, taken: &CapturedSnapshot) -> bool {
     TreeId::parse(&checkpoint.tree).is_ok_and(|tree| tree.same_files(&taken.tree))
 }
 
 impl CheckpointCapture {
-    /// As the log and clients see it.
+    /// In the form for the log and for clients.
     pub(crate) fn describe(&self) -> SavedCheckpoint {
         let CheckpointCapture { number, snapshot: taken, consistency, concurrent_turns: beside } = self;
         let (unsaved, unsaved_more) = unsaved(taken);
@@ -184,12 +185,12 @@ impl CheckpointCapture {
     }
 }
 
-/// Of these so many are named, in a log that is kept for ever.
+/// How many unsaved paths are named; the log is kept for ever.
 const MAX_UNSAVED: usize = 20;
-/// And no name is longer.
+/// The longest name.
 const MAX_NAME: usize = 300;
 
-/// What is there and no restore brings back. What was left out on purpose, or was gone by itself, is not missed.
+/// Files that no restore brings back. Files that were excluded on purpose, or disappeared by themselves, are not listed.
 fn unsaved(taken: &CapturedSnapshot) -> (Vec<UnsavedPath>, u64) {
     let missed = |skipped: &&SkippedEntry| match skipped.why {
         SkipReason::Socket

@@ -1,7 +1,7 @@
-//! Claude Code's program on this machine: where it is, and which version it says it is.
+//! Claude Code's program on this machine: where it is, and which version it reports.
 //!
-//! It is asked outside of a sandbox, so it never gets more rights than its owner has: a server that runs as root asks it as
-//! the user who could have replaced it.
+//! The program runs outside of a sandbox to report its version, so it never gets more rights than its owner has: a
+//! server that runs as root runs it as the user who could have replaced it.
 
 use crate::{Error, Result};
 use ash_driver::{ClaudeVersion, OLDEST_CLAUDE};
@@ -14,19 +14,19 @@ use std::{
 };
 use tokio::{io::AsyncReadExt, process::Command, sync::Mutex};
 
-/// For a program that only has to say its version.
+/// Long enough for a program that only prints its version.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_OUTPUT: u64 = 4096;
-/// Where `env` finds the Node of a release that is a script.
+/// Where `env` finds Node if the program is a script.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub struct ClaudeProgram {
     path: PathBuf,
-    /// What the file said that was there last; a caller that comes meanwhile waits for the answer.
+    /// The last file that was asked, and its answer. Concurrent callers wait for the same answer.
     answer: Mutex<Option<(FileIdentity, Option<ClaudeVersion>)>>,
 }
 
-/// Changes when another release is put in its place.
+/// Changes when another release replaces the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -54,12 +54,12 @@ impl ClaudeProgram {
         ClaudeProgram { path, answer: Mutex::default() }
     }
 
-    /// It may have been removed since the server started.
+    /// The path, unless the program was removed since the server started.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.exists().then_some(&self.path)
     }
 
-    /// Its version, if it tells one: a program that cannot be asked is not refused.
+    /// The program's version, if it reports one. A program that reports none is accepted.
     pub(crate) async fn supported(&self) -> Result<Option<ClaudeVersion>> {
         match self.version().await {
             Some(found) if found < OLDEST_CLAUDE => Err(Error::OldClaude { found, path: self.path.clone() }),
@@ -114,7 +114,7 @@ async fn ask(program: &Path) -> std::result::Result<ClaudeVersion, String> {
         child.wait().await
     };
     let ended = tokio::time::timeout(TIMEOUT, read).await;
-    // What it started goes with it.
+    // Its child processes end with it.
     if let Some(group) = group.filter(|_| !matches!(ended, Ok(Ok(_)))) {
         rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
     }
@@ -128,12 +128,12 @@ async fn ask(program: &Path) -> std::result::Result<ClaudeVersion, String> {
     }
 }
 
-/// Of a file, or of a folder on the way to it.
+/// The owner of a file, or of a directory on the way to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PathOwner {
     uid: u32,
     gid: u32,
-    /// Others than the owner can replace what is in it.
+    /// Users other than the owner can replace entries in it.
     open: bool,
 }
 
@@ -148,7 +148,7 @@ impl PathOwner {
     }
 }
 
-/// The one user beside root who could replace the program. It gets no more rights than that user's.
+/// The only user besides root who could replace the program. The program runs with that user's rights.
 fn runs_as(owners: &[PathOwner]) -> Option<PathOwner> {
     if owners.iter().any(|owner| owner.open) {
         return None;
@@ -165,7 +165,7 @@ mod tests {
 
     fn program(dir: &Path, text: &str) -> ClaudeProgram {
         let path = dir.join("claude");
-        // A new file each time: one that is being run cannot be written to.
+        // A new file each time, because a running program cannot be written to.
         fs::write(dir.join("new"), format!("#!/bin/sh\n{text}\n")).expect("written");
         fs::set_permissions(dir.join("new"), fs::Permissions::from_mode(0o755)).expect("made to run");
         fs::rename(dir.join("new"), &path).expect("renamed");
@@ -180,7 +180,7 @@ mod tests {
         let begins = format!("Claude Code 2.0.14 at {} is too old for ash", old.path.display());
         assert!(refused.starts_with(&begins), "{refused}");
         assert!(refused.contains(&OLDEST_CLAUDE.to_string()), "{refused}");
-        // What is put in its place counts at once.
+        // A replaced program is asked again at once.
         program(dir.path(), &format!("echo '{OLDEST_CLAUDE} (Claude Code)'"));
         assert_eq!(old.supported().await.expect("new enough"), Some(OLDEST_CLAUDE));
     }

@@ -1,5 +1,6 @@
-//! Ways to a model that clients bring with keys of their own. They are here, for as long as their session is active, and
-//! in the memory of its shim: nothing of them is written anywhere. Whoever comes back brings it again.
+//! Credentials for models that clients bring for their own sessions. They are in the server's memory as long as the
+//! session is active, and in the memory of its shim, and are never written to disk. A client that comes back sends them
+//! again.
 
 use crate::{Result, Sessions, TouchedOptions, services};
 use ash_model::{SessionOptions, SessionRowId};
@@ -25,7 +26,7 @@ impl ClientCredentials {
 }
 
 impl Sessions {
-    /// Before a session's options become these: refuses what a new session would be refused for.
+    /// Checks new options of a session: refuses what creating a session would refuse.
     pub async fn accepts_options(
         &self,
         session: &SessionRow,
@@ -41,12 +42,12 @@ impl Sessions {
                 }
                 Ok(())
             }
-            // Without its version it cannot start again anyway.
+            // Without its version the session cannot start again, so only this check remains.
             None => services::check_provider_supported(*runtime, options),
         }
     }
 
-    /// The client's own way to a model, for the next message or the next start.
+    /// Sets the client's own credentials for the next message or the next start.
     pub fn set_client_credentials(&self, no: SessionRowId, way: EgressPolicy) {
         self.rooms().client_credentials.set(no, way);
     }

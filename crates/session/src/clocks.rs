@@ -1,4 +1,4 @@
-//! The two times of a server: the wall clock for what is recorded, and a clock that does not believe jumps for rules by age.
+//! The two times of a server: the wall clock for what is recorded, and a clock that ignores jumps for rules by age.
 
 use crate::{ServerTroubles, TrustedClock};
 use ash_model::Timestamp;
@@ -18,12 +18,12 @@ impl Clocks {
         (self.now)()
     }
 
-    /// The time by which things are old enough to be removed. It is never recorded.
+    /// The time for rules by age. It is never recorded.
     pub fn retention_now(&self) -> Timestamp {
         self.trusted.now()
     }
 
-    /// Writes down which time is trusted, for the next start of the server, and shows a jump to the operator.
+    /// Stores the trusted time for the next start of the server, and reports a jump to the operator.
     pub(crate) fn store_trusted_time(&self, troubles: &ServerTroubles) {
         match self.trusted.jumped() {
             Some(by) => {

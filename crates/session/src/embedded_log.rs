@@ -1,5 +1,5 @@
-//! What is embedded in the pack of a checkpoint: the session's record, and its events since the checkpoint before. With it
-//! a session can be rebuilt from its packs alone.
+//! What is embedded in the pack of a checkpoint: the session's record, and its events since the checkpoint before. With
+//! it a session can be rebuilt from its packs alone.
 
 use crate::{Result, blocking, services::Services};
 use ash_model::{
@@ -12,7 +12,7 @@ use ash_store::{EventQuery, SessionRow};
 use std::sync::Arc;
 
 const PAGE: u32 = 1000;
-/// A pack's blocks hold less than 64 MiB.
+/// The blocks of a pack hold less than 64 MiB.
 const MAX_NOTE_BYTES: usize = 32 << 20;
 
 #[derive(Debug)]
@@ -27,16 +27,16 @@ impl Default for EmbeddedLog {
     }
 }
 
-/// What a capture is asked for besides files.
+/// What a capture stores in addition to files.
 pub(crate) struct PackMetadata<'t> {
     pub(crate) session: &'t SessionRow,
     pub(crate) checkpoint: u64,
     pub(crate) turn: Option<TurnId>,
-    /// The snapshot that has what happened before.
+    /// The snapshot before this one. Its pack holds the earlier events.
     pub(crate) before: &'t TreeId,
     pub(crate) agent_tree: String,
     pub(crate) epoch: Epoch,
-    /// Of the sandbox in which its agent runs.
+    /// The incarnation of the sandbox in which the session's agent runs.
     pub(crate) incarnation: Option<Incarnation>,
 }
 
@@ -46,11 +46,11 @@ pub(crate) async fn collect(
     trip: PackMetadata<'_>,
 ) -> Result<EmbeddedLog> {
     let PackMetadata { session, checkpoint, turn, before: last, agent_tree, epoch, incarnation } = trip;
-    // Said by the pack itself: what was recorded while it was written is not in it.
-    // It may be in the object store alone, and then it is waited for.
+    // Read from the pack itself: events that were recorded while that pack was written are not in it. If the pack is
+    // only in the object store, this waits for the download.
     let (own, tree) = (repo.clone(), last.clone());
     let before = blocking(move || Ok(pack_log::read_record(&own, &tree)?)).await.unwrap_or_else(|error| {
-        // A pack that rots must not keep the next one from being written: it holds all events again.
+        // A damaged pack must not prevent the next one, which then holds all events again.
         tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
         None
     });
@@ -58,7 +58,7 @@ pub(crate) async fn collect(
     let after = after.map_or(0, |record| record.through);
     let heard = heard_by(rooms, session.no, incarnation).await?;
     let (parts, through) = events(rooms, session, after, EventSeq::MAX).await?;
-    // If more was heard meanwhile, nobody can say where in the journal the events end.
+    // If the agent wrote more meanwhile, it is unknown at which place in the journal the events end.
     let heard = if heard == heard_by(rooms, session.no, incarnation).await? { heard } else { None };
     let sealed = rooms.store.sealed_values(session.no).await?;
     let definition = rooms.store.agent_definition(&session.tenant, &session.agent, session.version).await?;
@@ -92,7 +92,7 @@ pub(crate) async fn collect(
     let text = serde_json::to_vec(&record).expect("plain words and numbers");
     let mut notes = vec![(embedded_log::SESSION_NOTE.to_owned(), text)];
     notes.extend(parts.into_iter().enumerate().map(|(n, part)| (embedded_log::events_note_name(n), part)));
-    // A turn is remembered even if it changed no file; a look between turns is not.
+    // A turn gets a checkpoint even if it changed no file; a capture between turns does not.
     let unchanged = if turn.is_some() { UnchangedPolicy::WriteNotes } else { UnchangedPolicy::ReuseBase };
     Ok(EmbeddedLog { notes, unchanged })
 }
@@ -107,7 +107,7 @@ async fn heard_by(
     Ok(all.into_iter().find(|heard| heard.session == no).map(|heard| heard.journal))
 }
 
-/// What a checkpoint says of its session beside what we have of it now, and what of it we have not.
+/// Compares what a checkpoint says of its session with what exists now, and lists what is lost.
 pub(crate) async fn compare(
     rooms: &Services,
     repo: Arc<Repo>,
@@ -129,14 +129,14 @@ pub(crate) async fn compare(
     });
     let (record, parts) = match found.await {
         Ok(Some(found)) => found,
-        // The agent's own files, or made before sessions travelled with their checkpoints.
+        // The agent's own files, or a checkpoint from before records were embedded in packs.
         Ok(None) => return Ok((compared, lost)),
         Err(error) => {
             lost.push(format!("what the checkpoint says of its session ({error})"));
             return Ok((compared, lost));
         }
     };
-    // The checkpoint that a fork begins with tells of its parent.
+    // The checkpoint that a fork begins with holds the record of its parent.
     if !pack_log::is_record_of(&record, session) {
         return Ok((compared, lost));
     }

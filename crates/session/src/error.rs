@@ -1,4 +1,4 @@
-//! What can go wrong with a session, in the words of the one who asked.
+//! What can go wrong with a session, in sentences for the client that sent the request.
 
 use crate::machine::CommandRefusal;
 use ash_driver::ClaudeVersion;
@@ -61,18 +61,18 @@ pub enum Error {
     Unpriced(String),
     #[error("No workspace available for this session")]
     NoWorkspace,
-    /// The sandbox or its agent could not be started, or died.
+    /// The sandbox or its agent did not start, or died.
     #[error("{}", .0.error)]
     Failed(Problem),
-    /// The failure of one caller, for the others who waited for the same.
+    /// The failure of one caller, for the callers that waited for the same result.
     #[error("{}", .problem.error)]
     Shared { kind: FailureKind, problem: Problem },
-    /// A script of the agent's did not come to a good end.
+    /// A script of the agent failed.
     #[error("{}", .0.error)]
     Setup(Problem),
     #[error("The session was stopped before its agent had started; resume it to start it")]
     Halted,
-    /// A later wish came between a wish and its answer.
+    /// A later command took effect before this one was answered.
     #[error("The session was {0} in the meantime; resume it to go on")]
     Overtaken(SessionStatus),
     #[error(
@@ -111,7 +111,7 @@ pub enum Error {
     PurgedHere { id: SessionId, slug: Slug },
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
     TooManyFiles(usize),
-    /// Of the files that somebody sends.
+    /// The upload would exceed the session's limits.
     #[error(
         "Nothing was written: with these files the session would take {} of {}, and may take {}. Remove some with DELETE …/files/PATH, or raise limits.{} with PATCH …/config",
         .0.used, .0.kind.as_str(), .0.limit, .0.kind.as_str()
@@ -121,7 +121,7 @@ pub enum Error {
     Save(String),
     #[error("The server is stopping; try again in a moment")]
     Stopping,
-    /// For a caller that was waiting already.
+    /// For a caller that was already waiting when the server stopped.
     #[error("The server was stopped before this was done; ask again when it is started again")]
     Stopped,
     #[error(
@@ -144,7 +144,7 @@ pub enum Error {
     Capacity(usize),
     #[error(transparent)]
     Quota(#[from] QuotaReached),
-    /// Between us: whoever asked gets a place for it and asks again.
+    /// Internal: the caller acquires a permit for a sandbox and asks again.
     #[error("The session has no sandbox any more; try again")]
     Placeless,
     #[error("Every sandbox is at work, and {0} requests wait in line for one already; try again later")]
@@ -163,7 +163,7 @@ pub enum Error {
     Snapshot(#[from] ash_snapshot::Error),
     #[error(transparent)]
     Sandbox(#[from] ash_sandbox::Error),
-    /// Of replication or of a restore.
+    /// From replication or a restore.
     #[error(transparent)]
     Remote(ash_remote::Error),
     #[error(
@@ -172,12 +172,12 @@ pub enum Error {
     NoBucket,
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
-    /// Between us: what is in the place of the live tree is not followed or used; the last checkpoint takes its place.
+    /// Internal: something replaced the live tree. It is not followed or used; the last checkpoint takes its place.
     #[error("the live tree was replaced from outside")]
     Distrusted,
     #[error("the workspace's files were replaced in the middle of the request; ask again")]
     Moved,
-    /// The one who looked after the session is gone; asking again finds another.
+    /// The session's actor has ended. A new request starts another actor.
     #[error("the session's keeper ended in the middle of the request; ask again")]
     Gone,
 }
@@ -185,7 +185,7 @@ pub enum Error {
 impl From<ash_remote::Error> for Error {
     fn from(error: ash_remote::Error) -> Error {
         match error {
-            // One variant each, wherever they come from.
+            // These errors get the same variant wherever they come from.
             ash_remote::Error::Store(error) => Error::Store(error),
             ash_remote::Error::Snapshot(error) => Error::Snapshot(error),
             ash_remote::Error::Io { what, source } => Error::Io { what, source },
@@ -205,8 +205,8 @@ const QUOTA_REACHED: &str = "quota_reached";
 pub(crate) const SETUP_FAILED: &str = "setup_failed";
 pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
 
-/// The kind of a problem of which only the code is known, because it was read from the log. Every code that `Error::code`
-/// gives is here; what agents and models report is `Internal`.
+/// The kind of a problem that was read from the log, which stores only the code. Every code that `Error::code` returns
+/// is listed; codes of agents and models are `Internal`.
 fn kind_of(code: &str) -> FailureKind {
     match code {
         "wrong_status" => FailureKind::Invalid,
@@ -230,7 +230,7 @@ fn kind_of(code: &str) -> FailureKind {
         | "no_object_store"
         | "idempotency_key_reused"
         | "checkpoint_damaged" => FailureKind::Unprocessable,
-        // Another caller wanted something else: nothing failed.
+        // Another caller issued a conflicting command: nothing failed.
         "session_paused"
         | "session_stopped"
         | "setup_stopped"
@@ -270,20 +270,21 @@ fn kind_of(code: &str) -> FailureKind {
         | "sandbox_failed"
         | "not_remote"
         | "object_store_failed" => FailureKind::Unavailable,
-        // `checkpoint_failed`, `store_failed`, `snapshot_failed`, `io_failed`, `object_store_damaged`, and codes of agents.
+        // `checkpoint_failed`, `store_failed`, `snapshot_failed`, `io_failed`, `object_store_damaged`, and codes of
+        // agents.
         _ => FailureKind::Internal,
     }
 }
 
 impl Error {
-    /// There is no space left, whoever found out: it may work again later, and nothing else is wrong.
+    /// Whether the disk is full, whichever part noticed it: the same request may work later, and nothing else is wrong.
     pub(crate) fn is_full(&self) -> bool {
         let of_disk = |source: &std::io::Error| {
             matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
         };
         match self {
             Error::Io { source, .. } => of_disk(source),
-            // In the words of whoever was told.
+            // A failure that was reported to another caller, of which only the code is known.
             Error::Failed(problem) | Error::Shared { problem, .. } => problem.code == DISK_FULL,
             other => matches!(
                 other,
@@ -442,7 +443,7 @@ impl Error {
         }
     }
 
-    /// Unless an agent of this runtime can do something with all of these.
+    /// Refuses options that agents of this runtime do not support.
     pub(crate) fn unless_supported(runtime: AgentRuntime, options: &SessionOptions) -> Result<()> {
         let lacking = ash_driver::driver(runtime).unsupported_options(options);
         match lacking.is_empty() {
@@ -451,7 +452,7 @@ impl Error {
         }
     }
 
-    /// Somebody else has the session to itself.
+    /// Another client holds the session's lock.
     pub fn locked(lock: &SessionLock) -> Error {
         let holder = match &lock.holder {
             Some(name) => format!("\"{name}\" (lock {})", lock.number),
@@ -464,7 +465,7 @@ impl Error {
         Problem::new(self.code(), self.to_string())
     }
 
-    /// The same failure for another caller who waited for the same: kind, code and sentence.
+    /// The same failure for another caller that waited for the same result: kind, code and sentence.
     pub(crate) fn shared(&self) -> Error {
         Error::Shared { kind: self.kind(), problem: self.problem() }
     }
@@ -480,7 +481,7 @@ mod tests {
     use super::*;
     use ash_model::{AgentName, BudgetScope, LimitKind, QuotaKind};
 
-    /// At least one of every variant.
+    /// At least one example of every variant.
     fn errors() -> Vec<Error> {
         let reached = LimitReached {
             turn: None,
@@ -708,11 +709,11 @@ mod tests {
         }
     }
 
-    /// A message that waits for a start reads of its failure in the log, which has no kinds.
+    /// A message that waits for a start reads the start's failure from the log, which stores no kinds.
     #[test]
     fn a_failure_that_is_read_from_the_log_keeps_its_kind() {
         for error in errors() {
-            // One code stands for several kinds here: the table has the one that a start fails with.
+            // One code stands for several kinds here: the table has the kind that a start fails with.
             let kind = match &error {
                 Error::NoRoom(_) => FailureKind::Unprocessable,
                 Error::Store(ash_store::Error::Stale) | Error::Sandbox(_) => FailureKind::Unavailable,

@@ -1,5 +1,5 @@
-//! A session's files for those outside: from the live tree while there is one, else from its checkpoint.
-//! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
+//! A session's files for clients: from the live tree while there is one, else from its checkpoint. Everything goes
+//! through `ash_snapshot`, which opens beneath a directory handle and follows no link that leads outside. Blocking.
 
 use crate::{Error, Result, live_directory::open_root, workspace::WriterGuard};
 use ash_snapshot::{
@@ -12,10 +12,10 @@ use std::{
     sync::Arc,
 };
 
-/// More than anybody can look at; a bomb of small files must not fill our memory.
+/// The longest listing: an agent that creates many small files must not fill the server's memory.
 pub(crate) const MAX_FILES: usize = 200_000;
 
-/// Who has the live tree now.
+/// Who may write to the live tree now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeState {
     /// A sandbox runs on it.
@@ -30,11 +30,11 @@ pub enum FileSource {
     Checkpoint { tree: TreeId },
 }
 
-/// A workspace's files, as they are now or as a checkpoint has them.
+/// A workspace's files, as they are now or in a checkpoint.
 pub struct WorkspaceFiles {
     pub(crate) source: FileSource,
     pub(crate) repo: Arc<Repo>,
-    /// Whoever writes: the tree stays where it is for as long.
+    /// Held by a caller that writes: the tree is not replaced meanwhile.
     pub(crate) _pen: Option<WriterGuard>,
 }
 
@@ -45,13 +45,13 @@ pub enum FileLookup {
         bytes: Box<dyn Read + Send>,
     },
     NotAFile,
-    /// Even to us, who own it.
+    /// The agent has removed the permission to read it, even for the server, which owns the file.
     PermissionDenied,
     NotFound,
 }
 
 impl FileLookup {
-    /// Not more than there was when it was opened: somebody may write for ever.
+    /// Reads at most the size at the time of opening, because a process may append for ever.
     pub(crate) fn live(file: std::fs::File, FileStat { size, mtime_ms, .. }: FileStat) -> FileLookup {
         FileLookup::File { size, mtime_ms, bytes: Box::new(file.take(size)) }
     }
@@ -68,7 +68,7 @@ impl FileLookup {
 }
 
 impl FileSource {
-    /// The name clients know it by.
+    /// The name that clients know it by.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             FileSource::Live { state: TreeState::InSandbox, .. } => "sandbox",
@@ -78,7 +78,7 @@ impl FileSource {
 }
 
 impl WorkspaceFiles {
-    /// The name clients know it by.
+    /// The name that clients know it by.
     pub fn name(&self) -> &'static str {
         self.source.name()
     }
@@ -107,8 +107,8 @@ impl WorkspaceFiles {
         }
     }
 
-    /// What differs from an earlier tree, sorted by path. Times and permissions do not count, except whether a
-    /// file can be executed. `skip(name, is_dir)` leaves a file or a whole directory out.
+    /// What differs from an earlier tree, sorted by path. Times and permissions do not count, except whether a file can
+    /// be executed. `skip(name, is_dir)` leaves a file or a whole directory out.
     pub fn changes(&self, since: &TreeId, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<PathChange>> {
         let mut before = self.repo.entries(since, "workspace")?;
         before.retain(|leaf| !is_skipped(&leaf.path, skip));
@@ -129,7 +129,7 @@ impl WorkspaceFiles {
         }
     }
 
-    /// Only for a place that was asked for in order to write.
+    /// Only for files that the caller opened for writing.
     pub fn write(&self, path: &RelPath, bytes: &mut dyn Read) -> Result<u64> {
         let (folder, owner) = self.writable()?;
         Ok(folder.write_file(path, bytes, owner, 0o644)?)
@@ -153,7 +153,7 @@ impl WorkspaceFiles {
     }
 }
 
-/// Between being told where the tree is and coming there somebody may have put another one in its place, or deleted it.
+/// Opens the workspace. Since the caller looked up where the tree is, it may have been replaced or deleted.
 pub(crate) fn open(workspace: &Path) -> Result<Folder> {
     open_root(workspace).map_err(|error| match error {
         ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. } => Error::Moved,
@@ -171,7 +171,7 @@ fn is_skipped(path: &[u8], skip: &dyn Fn(&[u8], bool) -> bool) -> bool {
     false
 }
 
-/// Agents take away permissions, and an ordinary user's server has no others.
+/// An agent may remove permissions from its files, and a server without root rights then cannot read them.
 pub fn is_closed(error: &ash_snapshot::Error) -> bool {
     let denied = |source: &std::io::Error| source.kind() == std::io::ErrorKind::PermissionDenied;
     matches!(error, ash_snapshot::Error::Io { source, .. } if denied(source))

@@ -1,4 +1,5 @@
-//! The state that a whole log comes to, for sessions that are rebuilt from packs or from the object store.
+//! Folds a whole log into the state that it leads to, for sessions that are rebuilt from packs or from the object
+//! store.
 
 use crate::machine::{LogState, TurnPhase};
 use ash_model::{Event, EventSeq, TurnId};

@@ -1,5 +1,5 @@
-//! Following a session's log. Readers read the store; a bell only tells them when to look again, so that a
-//! client can never see what is not stored. Only how far a restore has come is told without being stored.
+//! Follows a session's log. Readers read the store, and a bell only tells them when to read again, so a client never
+//! sees what is not stored. Only the progress of a restore is sent without being stored.
 
 use crate::Result;
 use ash_model::{LogCursor, SessionRowId, TurnId};
@@ -12,24 +12,24 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// How much is read at once: bounds what one slow reader holds in memory.
+/// The number of items that are read at once. It bounds what one slow reader holds in memory.
 const PAGE: u32 = 256;
-/// A restore that takes longer than this is told of, and from then on this often.
+/// A restore that takes longer than this is reported, and from then on at the interval below.
 const FIRST_PROGRESS_AFTER: Duration = Duration::from_secs(1);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How far it has come to bring a session's files back.
+/// The progress of restoring a session's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestoreProgress {
-    /// Bytes that came from the object store.
+    /// Bytes that were fetched from the object store.
     pub fetched: u64,
-    /// How many that will be, as far as it is known yet.
+    /// The total number of bytes to fetch, as far as it is known yet.
     pub to_fetch: u64,
     pub files: u64,
     pub bytes: u64,
 }
 
-/// What a follower hears next.
+/// What a follower gets next.
 #[derive(Debug)]
 pub enum StreamItem {
     /// Never empty.
@@ -43,7 +43,7 @@ struct BellState {
     restoring: Option<RestoreProgress>,
 }
 
-/// One bell per session that somebody listens to.
+/// One bell for each session that has followers.
 #[derive(Default)]
 pub(crate) struct SessionBells(Mutex<HashMap<SessionRowId, watch::Sender<BellState>>>);
 
@@ -52,7 +52,7 @@ impl SessionBells {
         self.change(no, |rung| rung.rings += 1);
     }
 
-    /// Tells whoever follows the session how far `restoring` has come, if it takes long.
+    /// Reports the progress of `restoring` to the session's followers, if it takes long.
     pub(crate) async fn with_progress<T>(
         &self,
         no: SessionRowId,
@@ -114,7 +114,7 @@ impl LogFollower {
         LogFollower { store, bell: bells.listen(no), told: None, no, after }
     }
 
-    /// Whether a turn is not over: it runs, or will run without being sent again.
+    /// Whether a turn is open: it runs, or will run without being sent again.
     pub async fn is_open(&self, turn: TurnId) -> Result<bool> {
         let row = self.store.turn(self.no, turn).await?;
         Ok(row.is_some_and(|row| match row.state {
@@ -123,10 +123,10 @@ impl LogFollower {
         }))
     }
 
-    /// What comes next: at once if it is there, else when it happens. Cancel-safe.
+    /// Returns the next items at once if they are stored, else waits for them. Cancel-safe.
     pub async fn next(&mut self) -> Result<StreamItem> {
         loop {
-            // Marked before the read: what is stored after it rings again.
+            // Marked as seen before the read, so that items stored after the read ring the bell again.
             let restoring = self.bell.borrow_and_update().restoring;
             let items = self.store.read_log(self.no, self.after, PAGE).await?;
             if let Some(last) = items.last() {
@@ -139,7 +139,7 @@ impl LogFollower {
                     return Ok(StreamItem::Restoring(restoring));
                 }
             }
-            // The bell outlives its listeners, so it cannot be closed under us.
+            // The bell exists as long as it has followers, so it cannot be closed here.
             self.bell.changed().await.ok();
         }
     }

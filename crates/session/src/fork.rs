@@ -1,4 +1,4 @@
-//! A session made from another: in a copy of its workspace, or beside it in the same one.
+//! Creates a session from another one: in a copy of its workspace, or in the same workspace.
 
 use crate::{
     Error, Result, Sessions, blocking,
@@ -21,13 +21,13 @@ use uuid::Uuid;
 pub struct ForkSpec {
     pub id: SessionId,
     pub id_from: IdFrom,
-    /// `None`: as the session is now.
+    /// `None`: the session as it is now.
     pub checkpoint: Option<u64>,
-    /// It works where its parent does, if that is a workspace with a name; otherwise in a copy.
+    /// The fork works in its parent's workspace, if that has a name; otherwise in a copy.
     pub in_place: bool,
 }
 
-/// What a fork takes over that is sealed.
+/// The sealed values that a fork takes over.
 struct ForkSecrets {
     env: SecretEnv,
     secrets: SecretEnv,
@@ -44,7 +44,8 @@ impl Sessions {
     async fn fork_whole(&self, parent: &SessionRow, fork: ForkSpec) -> Result<SessionRow> {
         self.check_room_for_work()?;
         let rooms = self.rooms();
-        // Of a deleted agent, too: the version that its sessions were made of stays.
+        // The version also exists if the agent was deleted, because a session keeps the version that it was created
+        // with.
         if rooms.store.version(&parent.tenant, &parent.agent, parent.version).await?.is_none() {
             return Err(Error::NoAgent(parent.agent.to_string()));
         }
@@ -56,7 +57,7 @@ impl Sessions {
             Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
             None => None,
         };
-        // What came into the workspace after the place where they part is not in the fork.
+        // What entered the workspace after the fork point is not in the fork.
         let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
         let hidden = ForkSecrets {
             env: rooms.store.env(parent.no).await?,
@@ -86,7 +87,8 @@ impl Sessions {
         Ok(fork)
     }
 
-    /// What the parent remembers there, in a copy that stays as it is, whatever the parent does next.
+    /// Copies the parent's conversation at this point into a memory of its own, which stays the same whatever the
+    /// parent does next.
     async fn remember(&self, parent: &SessionRow, point: ForkPoint) -> Result<ForkPoint> {
         let Some(checkpoint) = &point.checkpoint else { return Ok(point) };
         let place = self.files_to_write(parent).await?;
@@ -127,7 +129,7 @@ fn forked(
     let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint.clone()).collect();
     first.dedup_by_key(|checkpoint| checkpoint.number);
     for (number, checkpoint) in (1..).zip(&mut first) {
-        // The parent's may be far. Of this one nothing is said there yet.
+        // The parent's checkpoint may be in the object store; the fork's is not recorded there yet.
         *checkpoint =
             Checkpoint { workspace, number, turn: None, uploaded_at: None, at, ..checkpoint.clone() };
     }
@@ -137,7 +139,7 @@ fn forked(
     ash_store::NewSessionRow { workspace, options, first_checkpoints: first, ..new }
 }
 
-/// In the workspace of its parent, where the checkpoints are.
+/// A fork in the workspace of its parent, which has the checkpoints.
 fn forked_beside(
     rooms: &Services,
     parent: &SessionRow,
@@ -150,8 +152,8 @@ fn forked_beside(
     ash_store::NewSessionRow { slug: parent.slug.clone(), ..new }
 }
 
-/// Limits above the tenants' maximum are a gift of the operator to this one session: its owner cannot multiply them.
-/// Only the operator can fork the operator's own sessions, and those keep their limits.
+/// Limits above the tenants' maximum were granted by the operator to this one session: its owner cannot multiply them
+/// by forking. Only the operator can fork the operator's own sessions, and those keep their limits.
 fn options(rooms: &Services, parent: &SessionRow) -> SessionOptions {
     let mut options = parent.options.clone();
     let scope = AccessScope { tenant: parent.tenant.clone(), owner: parent.owner.clone() };
@@ -162,7 +164,7 @@ fn options(rooms: &Services, parent: &SessionRow) -> SessionOptions {
     options
 }
 
-/// What every fork has of its parent.
+/// What every fork gets from its parent.
 fn child(
     rooms: &Services,
     parent: &SessionRow,
@@ -170,7 +172,8 @@ fn child(
     (point, newest, seq): (ForkPoint, Option<u64>, Option<EventSeq>),
     hidden: ForkSecrets,
 ) -> ash_store::NewSessionRow {
-    // Whatever the clock does: who had the parent's id when it was made is its parent.
+    // Not earlier than the parent's creation, even if the clock went back: this time identifies which session with the
+    // parent's id is the parent.
     let at = rooms.clock().max(parent.created_at);
     let fact = Fact::Forked {
         parent: Some(parent.id.clone()),

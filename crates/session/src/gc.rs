@@ -1,5 +1,5 @@
-//! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
-//! repository. Nothing that a session stands on is ever among them.
+//! Decides which checkpoints stay, and deletes the rest: the decision uses rows only, is marked in the store, and is
+//! then carried out by garbage collection in the repository. Nothing that a session needs is ever deleted.
 
 use crate::{Error, Replicator, Result, Sessions, session_ttl::earlier_by as long_ago, sessions::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
@@ -12,34 +12,34 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// A tree that was found and not trusted is kept this long, whatever the rules say.
+/// A salvage checkpoint is kept this long, whatever the rules say.
 const SALVAGE_TTL_MS: i64 = 7 * 24 * 60 * 60 * 1000;
-/// Sessions come first.
+/// Garbage collection yields the CPU to sessions.
 const GC_NICENESS: i32 = 10;
 
-/// File systems may tell a time that is so much before the clock's.
+/// File systems may report a time that is this much before the clock's.
 const COARSE_CLOCK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// For each workspace.
+    /// Applied to each workspace separately.
     pub rules: SnapshotRetention,
-    /// So long nothing is taken away that may still be on somebody's way.
+    /// Nothing younger is deleted, because a request in progress may still use it.
     pub grace: Duration,
-    /// Files of sessions that nobody has used for so long are kept in the object store alone.
+    /// Files of sessions that were not used for this long are kept only in the object store.
     pub local_ttl: Duration,
-    /// So long a session that was purged stays in the trash.
+    /// A purged session stays in the trash for this long.
     pub trash_ttl: Duration,
-    /// So often it is looked for what nobody needs in the object store.
+    /// How often the object store is searched for objects that nothing needs.
     pub remote_gc_interval: Duration,
 }
 
-/// What was given up, in one tenant's repository or in all of them.
+/// What was deleted, in one tenant's repository or in all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
     pub checkpoints: u64,
     pub packs: GcReport,
-    /// What is left.
+    /// The size of what is left.
     pub size: u64,
 }
 
@@ -58,7 +58,7 @@ impl SweepReport {
 }
 
 impl Sessions {
-    /// One tenant after the other. What fails for one is told, and does not keep the others from it.
+    /// Sweeps one tenant after the other. A failure of one tenant is logged, and does not stop the others.
     pub async fn sweep(&self, keep: &RetentionPolicy) -> Result<()> {
         let began = Instant::now();
         let mut all = SweepReport::default();
@@ -97,15 +97,16 @@ impl Sessions {
         Ok(())
     }
 
-    /// What was purged long enough ago goes for good: first where it could come back from, then the rest. Its packs go
-    /// with the next collection. What its forks share stays as long as they do.
+    /// Deletes sessions for good that were purged long enough ago: first the objects from which they could come back,
+    /// then their rows. Their packs go with the next collection. What a session shares with its forks stays as long as
+    /// they do.
     async fn empty_trash(&self, after: Duration) -> Result<()> {
         let rooms = self.rooms();
         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp(rooms.retention_clock().0.saturating_sub(after));
         for session in rooms.store.trashed_sessions(before).await? {
             let Some(row) = rooms.store.tombstone(session.no).await? else { continue };
-            // Before the row goes: from then on only this says that it was purged.
+            // Before the row is deleted: from then on only the tombstone says that the session was purged.
             self.write_tombstone(session.no).await?;
             if let Some(far) = &rooms.replicator {
                 far.forget(&row.tombstone).await?;
@@ -127,7 +128,7 @@ impl Sessions {
         Timestamp(self.rooms().retention_clock().0.saturating_sub(cold))
     }
 
-    /// The workspaces whose files need not be here, and the packs that are far.
+    /// The workspaces whose files need not be on this machine, and the packs that the object store has.
     async fn cold(
         &self,
         tenant: &TenantId,
@@ -170,7 +171,7 @@ impl Sessions {
             Some(far) => self.listed(far, tenant, keep).await,
             None => None,
         };
-        // Before it is read what is wanted: what is written from here on is not in that list.
+        // Before the rows are read: anything that is written from here on is missing in them.
         let before = system_time(long_ago(rooms.retention_clock(), keep.grace));
         let capturing = rooms.repo(tenant)?.oldest_capture().unwrap_or(before);
         let before = before.min(capturing) - COARSE_CLOCK;
@@ -182,7 +183,7 @@ impl Sessions {
         let collected = self.collect(tenant, &wanted, before).await;
         let listed = wanted.all_remote.take();
         let (packs, size) = match collected {
-            // What is here is collected all the same.
+            // The bucket could not be searched; collect on this machine all the same.
             Err(error) if listed.is_some() => {
                 tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
                 self.collect(tenant, &wanted, before).await?
@@ -200,7 +201,7 @@ impl Sessions {
         Ok(SweepReport { checkpoints, packs, size })
     }
 
-    /// The object store, if it may be cleaned up.
+    /// The object store, if garbage may be deleted there.
     async fn cleaned(&self) -> Option<&Replicator> {
         let far = self.rooms().replicator.as_deref()?;
         match self.bring_back_unknown_sessions(far).await {
@@ -212,7 +213,7 @@ impl Sessions {
         }
     }
 
-    /// What sessions in the object store need must stay, also of those that the database does not know.
+    /// Brings back sessions that only the object store has, because everything that they need must stay there.
     async fn bring_back_unknown_sessions(&self, far: &Replicator) -> Result<()> {
         for (tenant, sessions) in far.unknown_sessions().await? {
             for id in sessions {
@@ -251,7 +252,7 @@ impl Sessions {
     }
 }
 
-/// What need not be here.
+/// What need not be on this machine.
 #[derive(Debug, Default)]
 struct EvictableLocalFiles {
     workspaces: HashSet<WorkspaceId>,
@@ -263,18 +264,18 @@ fn workspace(held: &[TenantCheckpoint]) -> Option<WorkspaceId> {
     held.first().map(|held| held.checkpoint.workspace)
 }
 
-/// As file systems tell it.
+/// As the file system's time.
 fn system_time(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or(0))
 }
 
 fn collect(repo: &Arc<Repo>, wanted: &GcRoots, before: SystemTime) -> Result<(GcReport, u64)> {
-    // Said before it is done: the packs alone would still tell of what is half gone.
+    // Recorded before the collection: the packs alone would still show what is half deleted.
     repo.discard(&wanted.notes)?;
     Ok((repo.collect_garbage_before(wanted, before)?, repo.size()?))
 }
 
-/// On a thread of its own that everybody else goes before.
+/// Runs work on a thread of its own with low CPU priority.
 async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (done, waiting) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("gc".to_owned()).spawn(move || {
@@ -285,7 +286,7 @@ async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> Result<T> + S
     waiting.await.map_err(|_| Error::Gone)?
 }
 
-/// The numbers of a workspace's checkpoints, newest first, that the rules give up.
+/// The numbers of a workspace's checkpoints that the rules remove, the newest first.
 fn expired_checkpoints(held: &[TenantCheckpoint], rules: SnapshotRetention, now: Timestamp) -> Vec<u64> {
     let there: Vec<&TenantCheckpoint> =
         held.iter().filter(|held| held.checkpoint.removed_at.is_none()).collect();
@@ -299,8 +300,8 @@ fn expired_checkpoints(held: &[TenantCheckpoint], rules: SnapshotRetention, now:
     there.iter().zip(kept).filter(|(_, kept)| !kept).map(|(held, _)| held.checkpoint.number).collect()
 }
 
-/// Everything that stays, with its files or with its notes alone. A fork shares trees with its parent: what one of
-/// them keeps is kept.
+/// Everything that stays, with its files or with its notes alone. A fork shares trees with its parent, so a tree stays
+/// if one of them keeps it.
 fn retained(
     holdings: &TenantSnapshots,
     now: Timestamp,
@@ -333,7 +334,7 @@ fn retained(
     })
 }
 
-/// What we cannot name we cannot keep: then nothing is collected at all.
+/// A tree that cannot be parsed cannot be kept, so the error stops the whole collection.
 fn parse(tree: &str) -> Result<TreeId> {
     TreeId::parse(tree).map_err(|_| Error::NoWorkspace)
 }

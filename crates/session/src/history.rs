@@ -1,4 +1,4 @@
-//! A session's checkpoints as its history: what it was at each, and the ways back there.
+//! A session's checkpoints as its history: the state at each checkpoint, and going back to one.
 
 use crate::{
     Error, LogVisibility, Result, Sessions,
@@ -12,7 +12,7 @@ use ash_snapshot::TreeId;
 use ash_store::{Checkpoint, EventQuery, SessionRow, SessionSummary, WorkspaceSession};
 
 impl Sessions {
-    /// Newest first.
+    /// The newest first.
     pub async fn checkpoints(
         &self,
         session: &SessionRow,
@@ -27,7 +27,8 @@ impl Sessions {
         found.ok_or(Error::NoCheckpoint)
     }
 
-    /// One that the session made itself: others of a shared workspace tell of other conversations.
+    /// A checkpoint that the session made itself. In a shared workspace, other checkpoints belong to other
+    /// conversations.
     pub(crate) async fn own_checkpoint(&self, session: &SessionRow, number: u64) -> Result<Checkpoint> {
         let found = self.checkpoint(session, number).await?;
         if session.slug.is_some() {
@@ -41,8 +42,8 @@ impl Sessions {
         Ok(found)
     }
 
-    /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
-    /// files. Refused while a turn runs: what a moving workspace is compared with later must be all of it.
+    /// The number of a checkpoint that holds the workspace as it is now; 0 if it still equals the agent's own files.
+    /// Refused while a turn runs, because a later comparison needs a checkpoint of a workspace that does not change.
     pub async fn capture(&self, session: &SessionRow) -> Result<u64> {
         let point: ForkPoint = self.ask(session.no, |reply| ActorMessage::ForkPoint { reply }).await?;
         if point.summary.open_turns > 0 {
@@ -51,7 +52,7 @@ impl Sessions {
         Ok(point.checkpoint.map_or(0, |checkpoint| checkpoint.number))
     }
 
-    /// A checkpoint's tree; that of number 0 is the agent's own files.
+    /// A checkpoint's tree. Number 0 is the agent's own files.
     pub async fn tree_at(&self, session: &SessionRow, number: u64) -> Result<TreeId> {
         let tree = if number == 0 {
             let store = &self.rooms().store;
@@ -63,7 +64,7 @@ impl Sessions {
         TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)
     }
 
-    /// A workspace as a checkpoint has it.
+    /// A workspace's files at a checkpoint.
     pub async fn files_at(&self, session: &SessionRow, number: u64) -> Result<WorkspaceFiles> {
         let tree = self.tree_at(session, number).await?;
         Ok(WorkspaceFiles {
@@ -73,13 +74,13 @@ impl Sessions {
         })
     }
 
-    /// What of the session's log is not part of the conversation any more.
+    /// Which events of the session's log are not part of the conversation any more.
     pub async fn log_visibility(&self, session: &SessionRow) -> Result<LogVisibility> {
         past(self.rooms(), session.no).await
     }
 
-    /// Conversation, agent and files go to a checkpoint together, back or forward.
-    /// In a shared workspace the files stay as they are: others are at work in them.
+    /// Takes conversation, agent and files to a checkpoint together, back or forward. In a shared workspace the files
+    /// stay as they are unless the caller asks for them, because other sessions work on them.
     pub async fn rewind(
         &self,
         session: &SessionRow,
@@ -94,13 +95,13 @@ impl Sessions {
         let wish = StateCommand::Rewind { to: number, seq: checkpoint.seq, then, files };
         let answer = self.command(session.no, wish).await?;
         for no in others {
-            // Whoever does not hear of it now hears of it when it is next looked after.
+            // A session that misses this message learns of the rewind when its actor starts again.
             self.ask(no, |reply| ActorMessage::NoteWorkspaceRewinds { reply }).await.ok();
         }
         Ok((self.get(session.no).await?, *answer.rewound.ok_or(Error::Gone)?))
     }
 
-    /// All other sessions of a workspace, which leave its sandbox if they are at rest.
+    /// All other sessions of a workspace. Those at rest leave its sandbox; a locked or running one is an error.
     async fn release_other_sessions(&self, session: &SessionRow) -> Result<Vec<SessionRowId>> {
         let mut others = Vec::new();
         for WorkspaceSession { no, status } in
@@ -136,8 +137,8 @@ impl Sessions {
         Ok(ForkPoint { checkpoint: Some(checkpoint), memory, turns_delivered: told, waiting, summary: card })
     }
 
-    /// What the session was when event `seq` had happened: a fold over its events up to there, and over those that
-    /// it shares with the sessions it was forked from.
+    /// The session's conversation after event `seq`: a fold over its events up to there, including those that it shares
+    /// with the sessions it was forked from.
     pub(crate) async fn conversation_at(
         &self,
         session: &SessionRow,
@@ -161,7 +162,7 @@ impl Sessions {
                 state.inherit(&then);
                 state.replay(&facts).conversation_point()
             } else {
-                // From before it was made: the conversation is still under the parent's id.
+                // From before this session was created: the conversation still has the parent's id.
                 ConversationPoint { memory: then.memory.or(parent), ..then }
             };
             parent = Some(session.native_id);
@@ -174,7 +175,7 @@ pub(crate) async fn past(rooms: &Services, session: SessionRowId) -> Result<LogV
     past_upto(rooms, session, EventSeq::MAX).await
 }
 
-/// As it was when event `upto` had happened.
+/// The visibility of the log after event `upto`.
 pub(crate) async fn past_upto(
     rooms: &Services,
     session: SessionRowId,
@@ -193,7 +194,7 @@ pub(crate) async fn past_upto(
     }
 }
 
-/// One whose files are still there.
+/// Refuses a checkpoint whose files were removed.
 pub(crate) fn standing(checkpoint: Checkpoint) -> Result<Checkpoint> {
     match checkpoint.removed_at {
         Some(_) => Err(Error::Removed(checkpoint.number)),

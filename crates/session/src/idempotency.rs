@@ -1,24 +1,25 @@
-//! Idempotency keys: the resource is named before it is made, so a retry, even after a crash, finds or makes the same one.
+//! Idempotency keys: the resource gets its name before it is created, so a retry, even after a crash, finds or creates
+//! the same one.
 
 use crate::{Error, Result, services::WallClock};
 use ash_model::TenantId;
 use ash_store::{AccessScope, IdempotencyClaim, IdempotencyRequest, Store};
 use std::sync::Arc;
 
-/// A request that came with an Idempotency-Key.
+/// A request with an Idempotency-Key header.
 #[derive(Debug, Clone)]
 pub struct IdempotentRequest {
     tenant: TenantId,
     route: String,
-    /// As it is stored.
+    /// The key as it is stored.
     key: String,
-    /// Of the body: the same key with another body is another request.
+    /// The hash of the body: the same key with another body is another request.
     hash: String,
 }
 
 impl IdempotentRequest {
     pub fn new(scope: &AccessScope, route: &str, key: &str, body: &blake3::Hash) -> IdempotentRequest {
-        // Two owners may think of the same key. No header has a line break.
+        // Two owners may use the same key. The line break separates the two parts, because no header contains one.
         let key = match &scope.owner {
             Some(owner) => format!("{owner}\n{key}"),
             None => key.to_owned(),
@@ -36,7 +37,7 @@ impl IdempotentRequest {
     }
 }
 
-/// What to make, and whether an earlier request may have made it already.
+/// What to create, and whether an earlier request may have created it already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotentResource {
     pub resource: String,
@@ -54,7 +55,8 @@ impl IdempotencyKeys {
         IdempotencyKeys { store, clock }
     }
 
-    /// What the request's key stands for, if it was used before. Claims nothing: for requests that may still be refused.
+    /// The resource of the request's key, if the key was used before. Claims nothing, so a caller can still refuse the
+    /// request.
     pub(crate) async fn used(&self, request: Option<&IdempotentRequest>) -> Result<Option<String>> {
         match request {
             Some(IdempotentRequest { tenant, route, key, .. }) => {
@@ -64,7 +66,7 @@ impl IdempotencyKeys {
         }
     }
 
-    /// The resource to make or to find. Without a key it is always `proposed`.
+    /// The name of the resource to create or to find. Without a key it is always `proposed`.
     pub async fn claim(
         &self,
         request: Option<&IdempotentRequest>,
@@ -88,7 +90,7 @@ impl IdempotencyKeys {
         }
     }
 
-    /// The request was refused: the next one with its key is the first.
+    /// Releases the key of a refused request, so that the next request with this key counts as the first.
     pub async fn release(&self, request: &IdempotentRequest) -> Result<()> {
         let IdempotentRequest { tenant, route, key, .. } = request;
         Ok(self.store.release_idempotency_key(tenant, route, key).await?)

@@ -1,4 +1,4 @@
-//! One at a time for each key: whoever takes long with one delays nobody with another.
+//! A mutex for each key: slow work under one key delays no work under another.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ impl<K: Eq + Hash> KeyedMutex<K> {
     pub async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock().expect("nobody panics while holding it");
-            // Those that only this map knows are nobody's.
+            // Remove locks that no caller holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             locks.entry(key).or_default().clone()
         };

@@ -1,5 +1,5 @@
-//! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
-//! what our own log says was there; a resume that lost something says so.
+//! Resuming a conversation with fallback strategies, and the receipt that says which one was used. What came back is
+//! compared with the session's log, so that a resume that lost something says so.
 
 use crate::{live_directory::CheckpointFallback, machine::LogState, path_list::PathList};
 use ash_driver::{ConversationSource, ResumedConversation};
@@ -8,7 +8,7 @@ use ash_model::{
 };
 use uuid::Uuid;
 
-/// Which conversation the agent is asked to take up.
+/// Which conversation the agent is told to continue.
 pub(crate) fn conversation_source(state: &LogState, id: Uuid) -> ConversationSource {
     match state.inherited_memory {
         Some(from) => ConversationSource::Fork { from, id },
@@ -19,22 +19,22 @@ pub(crate) fn conversation_source(state: &LogState, id: Uuid) -> ConversationSou
     }
 }
 
-/// With which memory an agent starts.
+/// The conversation with which an agent starts.
 #[derive(Debug, Clone)]
 pub(crate) struct RecalledConversation {
     pub(crate) memory: ConversationSource,
     pub(crate) tier: Tier,
-    /// What is there of it, by our own look or by what the agent says.
+    /// What was found of the conversation, from reading the transcript or from the agent's report.
     pub(crate) found: Option<ResumedConversation>,
     pub(crate) repairs: Vec<String>,
     pub(crate) lost: Vec<String>,
-    /// What a turn that was cut off had said and done, up to here, is part of it.
+    /// The conversation includes what an interrupted turn had said and done up to this event.
     pub(crate) resumed_after: Option<EventSeq>,
-    /// How many messages the agent should know, where we looked ourselves.
+    /// How many messages the agent should know, if the server has read the transcript.
     pub(crate) messages: Option<u64>,
-    /// Which prompts are in it, where we looked ourselves.
+    /// The prompts in the transcript, if the server has read it.
     pub(crate) prompts: Vec<Uuid>,
-    /// Where what was there before was put, and where it was.
+    /// Where the earlier transcript was moved to, and where it was before.
     pub(crate) aside: Option<(String, String)>,
 }
 
@@ -43,29 +43,29 @@ pub(crate) struct RecalledConversation {
 pub(crate) enum StartTreeOrigin {
     Live,
     Checkpoint,
-    /// A checkpoint that was not here.
+    /// A checkpoint that was not on this machine.
     Remote,
     Fresh,
 }
 
-/// What is to be said about trees besides the one that came back.
+/// What the receipt reports about trees other than the restored one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReceiptDetails<'o> {
-    /// What only the tree holds that could not be trusted, and was kept.
+    /// What only the untrusted tree holds, which was kept as a salvage checkpoint.
     pub(crate) salvage: Option<&'o SalvageOnlyFiles>,
-    /// The newest could not be read.
+    /// The newest checkpoint could not be read.
     pub(crate) fallback: Option<&'o CheckpointFallback>,
-    /// What the newest checkpoint says, beside what the log says.
+    /// The comparison of the newest checkpoint with the log.
     pub(crate) compared: Option<&'o (ResumeComparison, Vec<String>)>,
-    /// What the checkpoint does not hold whose files came back.
+    /// What the restored checkpoint does not hold.
     pub(crate) unsaved: &'o [String],
 }
 
-/// What a salvaged tree holds that the tree of the checkpoint, which took its place, does not.
+/// What a salvaged tree holds that the tree of the checkpoint, which replaced it, does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SalvageOnlyFiles {
     pub(crate) files: PathList,
-    /// Why it could not be found out.
+    /// Why the trees could not be compared.
     pub(crate) unreadable: Option<String>,
 }
 
@@ -94,7 +94,8 @@ pub(crate) fn receipt(
     let tier = tier(state, recalled, &mut lost);
     let compared = compared
         .map(|(compared, _)| Box::new(ResumeComparison { messages: recalled.messages, ..compared.clone() }));
-    // A cut turn may be in the agent's transcript or not, so one more than our log is whole too.
+    // The agent's transcript may or may not contain the interrupted turn, so one message more than the log is complete
+    // too.
     let verified = lost.is_empty();
     let repaired = recalled.repairs.clone();
     let path = ResumePath::Cold;
@@ -107,7 +108,7 @@ pub(crate) fn receipt(
     Receipt { path, source, from, tier, checkpoint, verified, lost, compared, repaired, salvage, adopted }
 }
 
-/// What of the log is gone, and what stands elsewhere now.
+/// Which events of the log are missing, and which history moved to another session.
 fn lost_log(state: &LogState) -> Vec<String> {
     let missing = state.missing.iter().map(|(first, last)| match first == last {
         true => format!("event {first} of the log: no witness has it any more"),
@@ -129,7 +130,7 @@ fn lost_files(state: &LogState, origin: StartTreeOrigin, salvage: Option<&Salvag
     }
 }
 
-/// What was done since the checkpoint that came back is not in the files any more.
+/// Files that changed since the restored checkpoint are lost.
 fn since_the_checkpoint(state: &LogState, salvage: Option<&SalvageOnlyFiles>) -> Vec<String> {
     let aside = match (state.salvaged, salvage) {
         (Some(number), Some(SalvageOnlyFiles { unreadable: Some(why), .. })) => {

@@ -1,5 +1,5 @@
-//! THE LIFE: what a session goes through, from its first message to its end, over the deaths of everything
-//! below it. Knows no HTTP and no SQL. Read `state.rs` first, then `actor.rs`.
+//! The lifecycle of a session, from its first message to its end: it survives crashes of its agent, its sandbox and the
+//! server. Knows no HTTP and no SQL. Read `machine.rs` first, then `actor.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -90,7 +90,7 @@ pub use usage::Usage;
 pub use visibility::LogVisibility;
 pub use witness::{DatabaseComparison, IdFrom, RepairMode, RepairedSession, SessionBehindWitness};
 
-/// Work that waits for a disk, where it holds nobody up.
+/// Runs work that waits for a disk on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

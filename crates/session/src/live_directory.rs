@@ -1,5 +1,5 @@
-//! The live tree: the directory a sandbox works in, with a stamp outside of it that says whether it can be
-//! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
+//! The live tree: the directory a sandbox works in, with a stamp beside it that says whether it can be trusted. A tree
+//! that cannot be trusted is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
 mod outside_changes;
 mod tree_shape;
@@ -26,32 +26,32 @@ use std::{
 };
 use uuid::Uuid;
 
-/// Written beside the tree, never inside it.
+/// Written beside the tree, never inside it, where the agent could change it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LiveTreeStamp {
     pub(crate) epoch: Epoch,
-    /// After a reboot the page cache is gone, and with it what was not yet written.
+    /// Identifies the boot: a reboot loses the page cache, and with it writes that were not on the disk yet.
     pub(crate) boot: String,
     pub(crate) uid: Option<u32>,
-    /// The last rewind that the tree knows of, by its place in the log; of a shared workspace, by the number of its
-    /// checkpoint; 0: none.
+    /// The last rewind that the tree reflects: its place in the log, or, in a shared workspace, the number of its
+    /// checkpoint. 0: none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub(crate) rewound: EventSeq,
-    /// The tree is an older one than it should be.
+    /// The tree is of an older checkpoint than the newest one, which could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fallback: Option<CheckpointFallback>,
-    /// What was done to the memory of the only agent in it. Nobody writes it any more.
+    /// The repair of the memory of the only agent in the tree. Read from old stamps, never written any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mended: Option<TranscriptRepair>,
-    /// What was done to agents' memories in it, by their conversations' own ids, until a receipt has said so.
+    /// Repairs of agents' memories in the tree, by the ids of their conversations, until a receipt reports them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) mends: BTreeMap<Uuid, TranscriptRepair>,
-    /// What was changed in it from outside and is in a checkpoint by now, until a receipt has said so.
+    /// Changes from outside that a checkpoint holds by now, until a receipt reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) outside: Vec<String>,
 }
 
-/// How an agent's memory was mended.
+/// How an agent's memory was repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TranscriptRepair {
     pub(crate) tier: Tier,
@@ -60,7 +60,7 @@ pub(crate) struct TranscriptRepair {
 }
 
 impl TranscriptRepair {
-    /// One after the other.
+    /// Combines two repairs in order.
     pub(crate) fn after(mut self, before: Option<&TranscriptRepair>) -> TranscriptRepair {
         let Some(before) = before else { return self };
         let add = |to: &mut Vec<String>, from: &[String]| {
@@ -76,7 +76,7 @@ impl TranscriptRepair {
     }
 }
 
-/// A checkpoint that could not be read, and the one whose files are there instead.
+/// A checkpoint that could not be read, and the checkpoint whose files are used instead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CheckpointFallback {
@@ -89,16 +89,16 @@ fn is_none(rewound: &EventSeq) -> bool {
     *rewound == 0
 }
 
-/// The tree on disk, when it is the newest there is.
+/// The tree on disk, if it is the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LiveTree {
-    /// Who owns its files, if that is not the server's user.
+    /// The owner of its files, if that is not the server's user.
     pub(crate) uid: Option<u32>,
 }
 
-/// The uids that sandboxes of this node may have, one per workspace.
+/// The uids that sandboxes of this node may have, one for each workspace.
 pub struct UidPool {
-    /// `None`: we are an ordinary user, and so is every sandbox.
+    /// `None`: the server runs as an ordinary user, and so does every sandbox.
     range: Option<std::ops::Range<u32>>,
     used: Mutex<HashSet<u32>>,
 }
@@ -116,7 +116,7 @@ impl UidPool {
         Ok(Some(free))
     }
 
-    /// Whether every workspace has one of its own.
+    /// Whether every workspace has a uid of its own.
     pub(crate) fn are_given(&self) -> bool {
         self.range.is_some()
     }
@@ -132,13 +132,13 @@ impl UidPool {
     }
 }
 
-/// Where one workspace lives on this node.
+/// The directory of one workspace on this node.
 #[derive(Clone)]
 pub(crate) struct LiveDirectory {
     dir: PathBuf,
-    /// Who knows what was touched in the tree since it was captured, once it was.
+    /// Tracks what was touched in the tree since the last capture. Starts with the first capture.
     followed: Arc<Mutex<Option<FollowedChanges>>>,
-    /// Whoever changes the stamp holds it: sessions of one workspace come back at the same time.
+    /// Held while the stamp is changed, because sessions of one workspace may come back at the same time.
     stamping: Arc<Mutex<()>>,
 }
 
@@ -147,10 +147,10 @@ struct FollowedChanges {
     checked: Instant,
 }
 
-/// How long what is followed is believed before a capture looks at everything again.
+/// How long change tracking is trusted before a capture checks the whole tree again.
 const TRACKING_TRUST_TIME: Duration = Duration::from_secs(10 * 60);
 
-/// What a tree is made from, if the one that is there cannot be used.
+/// What a tree is made from if the existing one cannot be used.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeRecipe {
     pub(crate) epoch: Epoch,
@@ -164,9 +164,9 @@ pub(crate) struct TreeRecipe {
 }
 
 const UNCLAIMED: &str = "unclaimed";
-/// So many notes of changes from outside wait for a receipt.
+/// How many notes of changes from outside are kept until a receipt reports them.
 const MAX_OUTSIDE_NOTES: usize = 10;
-/// Beside the tree: one that is being written, and one that is being erased.
+/// Beside the tree: a tree that is being written, and one that is being erased.
 const UNFINISHED_TREES: [&str; 2] = ["tree.new", "tree.gone"];
 
 impl TreeRecipe {
@@ -206,7 +206,7 @@ impl LiveDirectory {
         self.dir.join("tree/home")
     }
 
-    /// Files that are on their way into the workspace.
+    /// Files that are being uploaded into the workspace.
     pub(crate) fn uploads(&self) -> PathBuf {
         self.dir.join("uploads")
     }
@@ -215,8 +215,8 @@ impl LiveDirectory {
         serde_json::from_slice(&fs::read(self.dir.join("stamp")).ok()?).ok()
     }
 
-    /// Whether the tree that is here is the newest there is: nobody else held the workspace since, and the
-    /// machine did not go down. One epoch ahead is ours too: the stamp is written before the claim.
+    /// Whether the tree on this node is the newest: no other server held the workspace since, and the machine did not
+    /// reboot. One epoch ahead is valid too, because the stamp is written before the claim.
     pub(crate) fn is_current(&self, hold: &LeaseHolder, node: &str, boot: &str) -> bool {
         let epochs = [hold.epoch.0, hold.epoch.0 + 1];
         hold.node == node
@@ -224,7 +224,7 @@ impl LiveDirectory {
             && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
     }
 
-    /// Nobody has it yet. Whoever finds it so, and in no database, may remove it.
+    /// Marks the tree as unclaimed. A server that finds it so, and in no database, may remove it.
     pub(crate) fn mark_unclaimed(&self) -> Result<()> {
         make_dir(&self.dir)?;
         fs::write(self.dir.join(UNCLAIMED), b"").map_err(Error::io("cannot mark the tree as nobody's"))
@@ -234,12 +234,13 @@ impl LiveDirectory {
         self.dir.join(UNCLAIMED).exists()
     }
 
-    /// It is somebody's, whom the database knows.
+    /// Removes the mark: the database knows the owner.
     pub(crate) fn claim(&self) -> Result<()> {
         remove_if_there(&self.dir.join(UNCLAIMED))
     }
 
-    /// Whether the tree that is here knows of the last rewind: if not, we died between the fact and the files.
+    /// Whether the tree reflects the last rewind. If not, the server died after it recorded the rewind and before it
+    /// replaced the files.
     pub(crate) fn knows_of(&self, rewound: EventSeq) -> bool {
         self.stamp().is_some_and(|stamp| stamp.rewound == rewound)
     }
@@ -253,8 +254,8 @@ impl LiveDirectory {
         Ok(uid)
     }
 
-    /// Gives a tree that has no uid of its own one, with all that is in it. Nothing may run in it. Cut off in the middle
-    /// the stamp still says that it has none, and it is done again.
+    /// Gives a tree without a uid of its own, and everything in it, a uid. Nothing may run in it. If this is
+    /// interrupted, the stamp still says that the tree has no uid, and it is repeated.
     pub(crate) fn hand_over(&self, uids: &UidPool) -> Result<Option<u32>> {
         let uid = uids.allocate()?;
         let Some(owner) = uid.map(|uid| FileOwner { uid, gid: uid }) else { return Ok(None) };
@@ -274,14 +275,14 @@ impl LiveDirectory {
         given.map(|()| uid)
     }
 
-    /// How an agent's memory was mended by somebody who died before it was said.
+    /// The repair of an agent's memory by a server that died before a receipt reported the repair.
     pub(crate) fn mended(&self, whose: Uuid) -> Option<TranscriptRepair> {
         let mut stamp = self.stamp()?;
         stamp.mends.remove(&whose).or(stamp.mended)
     }
 
-    /// Says beside the tree what is about to be done to an agent's memory in it: whoever dies before the receipt
-    /// would find a memory that looks whole.
+    /// Notes a repair of an agent's memory beside the tree before it is carried out. Without the note, a crash before
+    /// the receipt would leave a memory that looks whole.
     pub(crate) fn note_mended(&self, whose: Uuid, mended: Option<TranscriptRepair>) -> Result<()> {
         let _alone = self.stamping();
         let before = self.stamp().ok_or(Error::NoWorkspace)?;
@@ -291,8 +292,7 @@ impl LiveDirectory {
         if stamp == before { Ok(()) } else { self.write_stamp(&stamp) }
     }
 
-    /// Says beside the tree what was changed in it from outside, before a checkpoint has it and it looks like the session's
-    /// own.
+    /// Notes changes from outside beside the tree, before a checkpoint holds them and they look like the session's own.
     pub(crate) fn note_changes(&self, repo: &Repo, before: &TreeId, now: &TreeId) -> Result<()> {
         let changed = outside_changes::changed(repo, before, now)?;
         if changed.is_empty() {
@@ -308,7 +308,7 @@ impl LiveDirectory {
         self.write_stamp(&stamp)
     }
 
-    /// A receipt has said what was changed from outside.
+    /// Removes the notes: a receipt has reported the changes.
     pub(crate) fn forget_changes(&self) -> Result<()> {
         let _alone = self.stamping();
         match self.stamp() {
@@ -334,7 +334,7 @@ impl LiveDirectory {
         write().map_err(Error::io("cannot stamp the live tree"))
     }
 
-    /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
+    /// Makes the tree anew. Nothing is visible before it is whole. The caller has put the old tree aside.
     pub(crate) fn make(
         &self,
         recipe: &TreeRecipe,
@@ -350,8 +350,8 @@ impl LiveDirectory {
         made.map(|()| uid)
     }
 
-    /// Puts a tree that was prepared in the place of the one that is there, if any, which a checkpoint must hold.
-    /// Wherever this ends, the tree is either not current or the new one.
+    /// Puts a prepared tree in the place of the existing one, which a checkpoint must hold. After a crash at any point,
+    /// the tree is either not current or the new one.
     pub(crate) fn replace(&self, stamp: &LiveTreeStamp) -> Result<()> {
         let (tree, gone) = (self.dir.join("tree"), self.dir.join("tree.gone"));
         Folder::erase(&gone)?;
@@ -367,12 +367,12 @@ impl LiveDirectory {
         Ok(())
     }
 
-    /// Whether somebody died while a tree was written, or taken away.
+    /// Whether a server died while it wrote or erased a tree.
     pub(crate) fn has_unfinished_trees(&self) -> bool {
         UNFINISHED_TREES.iter().any(|scrap| self.dir.join(scrap).exists())
     }
 
-    /// Only while nobody prepares a tree.
+    /// The caller makes sure that no tree is being prepared.
     pub(crate) fn erase_unfinished_trees(&self) -> Result<()> {
         UNFINISHED_TREES.iter().try_for_each(|scrap| Ok(Folder::erase(&self.dir.join(scrap))?))
     }
@@ -382,19 +382,19 @@ impl LiveDirectory {
         self.unmark_settled()?;
         fs::rename(self.dir.join("tree.new"), self.dir.join("tree"))
             .map_err(Error::io("cannot put the tree in place"))?;
-        // Without it, or with that of another tree, the next capture only has more to read.
+        // Without the index, or with that of another tree, the next capture only reads more.
         fs::rename(self.dir.join("index.new"), self.index()).ok();
         ash_failpoint::reach("live.without_stamp");
         let _alone = self.stamping();
         self.write_stamp(stamp)
     }
 
-    /// Whether something is here that no checkpoint is known to hold, if the tree is not the current one.
+    /// Whether there is a tree, other than the current one, that may be in no checkpoint.
     pub(crate) fn has_leftovers(&self, current: bool) -> bool {
         self.holds("tree.old") || (!current && self.holds("tree"))
     }
 
-    /// Puts a tree that cannot be trusted aside and captures it. It is erased only when the capture is recorded.
+    /// Puts an untrusted tree aside and captures it. It is erased only when the capture is recorded.
     pub(crate) fn salvage(&self, repo: &Repo, uids: &UidPool) -> Result<Option<CapturedSnapshot>> {
         let old = self.dir.join("tree.old");
         if !self.holds("tree.old") {
@@ -409,7 +409,7 @@ impl LiveDirectory {
         if !tree_shape::complete(&old)? {
             return Ok(None);
         }
-        // Read anew: nobody knows what it was made from.
+        // Reads every file: it is unknown what the tree was made from.
         take(repo, &old, None, &EmbeddedLog::default(), ChangeTracking::None).map(Some)
     }
 
@@ -417,7 +417,7 @@ impl LiveDirectory {
         Ok(Folder::erase(&self.dir.join("tree.old"))?)
     }
 
-    /// Somebody outside is about to write: whoever finds this after a crash captures the tree.
+    /// Called before a client writes: after a crash in between, the next start captures the tree.
     pub(crate) fn mark_dirty(&self) -> Result<()> {
         self.unmark_settled()?;
         fs::write(self.dir.join("dirty"), b"").map_err(Error::io("cannot mark the tree as changed"))
@@ -431,7 +431,7 @@ impl LiveDirectory {
         fs::remove_file(self.dir.join("dirty")).ok();
     }
 
-    /// Writes the tree beside its place.
+    /// Writes a tree beside its final place.
     pub(crate) fn prepare(
         &self,
         recipe: &TreeRecipe,
@@ -467,12 +467,12 @@ impl LiveDirectory {
         Ok(())
     }
 
-    /// The agent's home in a tree that was prepared.
+    /// The agent's home in a prepared tree.
     pub(crate) fn prepared_home(&self) -> PathBuf {
         self.dir.join("tree.new/home")
     }
 
-    /// Captures a tree that was prepared from `base`.
+    /// Captures a prepared tree that was made from `base`.
     pub(crate) fn capture_prepared(
         &self,
         repo: &Repo,
@@ -483,14 +483,14 @@ impl LiveDirectory {
         take(repo, &self.dir.join("tree.new"), Some((base, &index)), luggage, ChangeTracking::None)
     }
 
-    /// The tree that is here, if nobody is at work in it: its files may become another tree's.
+    /// The existing tree, if no process works in it: another tree may take over its files.
     fn donor(&self) -> Option<Folder> {
         let quiet = ash_sandbox::processes(&self.run()).is_empty();
         quiet.then(|| self.open_tree().ok()).flatten()
     }
 
-    /// Captures the whole tree, reading what is not as it was when it was `base`. Whoever writes to it is held
-    /// still, or is nobody.
+    /// Captures the whole tree, reading what has changed since `base`. The caller has frozen or ended all processes
+    /// that write to it.
     pub(crate) fn capture(
         &self,
         repo: &Repo,
@@ -503,7 +503,7 @@ impl LiveDirectory {
         let mapped = self.write_back(&folder)?;
         let mut followed = self.followed.lock().expect("nobody panics while holding it");
         let Some(following) = followed.as_mut() else {
-            // From before the first walk on, so that it misses nothing that comes after.
+            // Tracking starts before the first walk, so that it misses no later change.
             let tracked = watch.and_then(|watch| watch.track(&folder).ok());
             let taken = take(repo, &tree, Some((base, &self.index())), luggage, ChangeTracking::None)?;
             *followed = tracked.map(|tracked| FollowedChanges { tracked, checked: Instant::now() });
@@ -530,8 +530,8 @@ impl LiveDirectory {
         taken
     }
 
-    /// Nobody has changed anything since the last capture, as far as that is followed and believed. What comes a moment
-    /// later is later.
+    /// Whether nothing has changed since the last capture, as far as tracking is active and trusted. A change directly
+    /// after the check is not seen.
     pub(crate) fn is_untouched(&self) -> bool {
         let Ok(folder) = self.open_tree() else { return false };
         let followed = self.followed.lock().expect("nobody panics while holding it");
@@ -552,8 +552,8 @@ impl LiveDirectory {
         untouched
     }
 
-    /// What processes have mapped is written back, so that its times tell of every store. The files, or `None` if
-    /// somebody did not let us look.
+    /// Writes back what processes have mapped, so that the files' times reflect every write. Returns the files, or
+    /// `None` if some mappings could not be read.
     fn write_back(&self, tree: &Folder) -> Result<Option<Vec<RelPath>>> {
         let pids = ash_sandbox::processes(&self.run());
         let mappings = ash_snapshot::mapped_writable(pids.into_iter(), tree)?;
@@ -562,17 +562,17 @@ impl LiveDirectory {
         Ok(paths.filter(|_| unreached == 0 && mappings.unread.is_empty()))
     }
 
-    /// Another tree will be here, of which nothing is known.
+    /// Stops tracking: another tree will be here.
     fn forget_tracking(&self) {
         *self.followed.lock().expect("nobody panics while holding it") = None;
     }
 
-    /// What the tree looked like when it was made or last captured.
+    /// The state of the tree's files when it was made or last captured.
     fn index(&self) -> PathBuf {
         self.dir.join("index")
     }
 
-    /// Gone for good: for ended sessions, whose last checkpoint holds everything.
+    /// Erases everything, for ended sessions, whose last checkpoint holds all files.
     pub(crate) fn erase(&self, uids: &UidPool) -> Result<()> {
         self.forget_tracking();
         let uid = self.stamp().and_then(|stamp| stamp.uid);
@@ -609,7 +609,7 @@ fn take(
     })?)
 }
 
-/// Agents' credentials are the owner's business, not the checkpoint's; shell snapshots are stale by design.
+/// An agent's credentials belong to its owner and not into a checkpoint; shell snapshots are stale by design.
 fn is_excluded(root: &[u8], path: &[u8]) -> bool {
     root == b"home"
         && (path == b".claude/.credentials.json"

@@ -1,12 +1,12 @@
 //! A session as a pure machine. Start reading here.
 //!
-//! `LogState` is a fold over the event log: `decide` answers a command with facts or a refusal, `apply` folds a fact in, and
-//! `recover` says what it means that the last owner of the session died. `RuntimeState` is what an actor knows beside the log;
-//! it dies with the server. `plan` looks at both and at the time and says what is to be done now. It is level-triggered: after
-//! a crash there is no list of effects, only a state.
+//! `LogState` is a fold over the event log: `decide` answers a command with facts or a refusal, `apply` folds a fact
+//! in, and `recover` says what follows from the death of the session's last actor. `RuntimeState` is what an actor
+//! knows beside the log; it is lost when the server dies. `plan` reads both and the time, and says what to do now. It
+//! is level-triggered: after a crash there is no list of effects, only a state.
 //!
-//! Nothing here waits, reads or writes. The actor executes the steps; the tests in `tests/machine` do the same without a
-//! sandbox, a disk or a clock.
+//! Nothing here waits, reads or writes. The actor executes the steps; the tests in `tests/machine` do the same without
+//! a sandbox, a disk or a clock.
 
 mod activity;
 mod apply;
@@ -58,17 +58,17 @@ use ash_model::{EventSeq, Fact, Incarnation, LimitReached, Timestamp};
 use log_state::asked_to_stop;
 use std::time::{Duration, Instant};
 
-/// While a turn or a command runs, the disk is looked at this often.
+/// How often the disk is checked while a turn or a command runs.
 const DISK_CHECK_INTERVAL_BUSY: Duration = Duration::from_secs(1);
 
-/// The time, by the clock that never jumps and by the one on the wall.
+/// The time by the monotonic clock and by the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
     pub instant: Instant,
     pub wall: Timestamp,
 }
 
-/// Everything that is known of a session, and what follows from it.
+/// The whole known state of a session, and what follows from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     pub log: LogState,
@@ -88,7 +88,7 @@ impl Machine {
         next_deadline(&self.log, &self.runtime, now)
     }
 
-    /// Time has passed: notes who is at work. Before every plan.
+    /// Notes the time and whether the session is in use. Called before every plan.
     pub fn observe(&mut self, now: Instant) {
         self.note_use(now);
         let attempt = self.running_attempt();
@@ -102,25 +102,25 @@ impl Machine {
         }
     }
 
-    /// The turn that runs.
+    /// The running turn and its attempt.
     pub fn running_attempt(&self) -> Option<TurnAttempt> {
         let current = self.log.current().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. }))?;
         Some(TurnAttempt { turn: current.id, attempt: current.attempt })
     }
 
-    /// A turn or a command is at work in the sandbox, whose limits are watched more closely then.
+    /// Whether a turn or a command works in the sandbox; its limits are then checked more often.
     pub fn is_watched_at_work(&self) -> bool {
         let works = !self.log.is_at_rest() || self.runtime.agent.commands_running;
         works && self.runtime.is_connected() && self.runtime.closing.is_none()
     }
 
-    /// The files take too much: the sandbox goes, and the session says why when its turn is over.
+    /// The files exceed their limit: the sandbox ends, and the session gives the reason when its turn is over.
     pub fn ended_for_limit(&mut self, reached: LimitReached) {
         self.runtime.agent.interrupt_deadline = None;
         self.runtime.limits.full = Some(reached);
     }
 
-    /// A step begins. The caller carries it out.
+    /// Notes that a step begins. The caller carries it out.
     pub fn begin(&mut self, step: &NextStep, now: Instant) {
         if !matches!(step, NextStep::InspectTree | NextStep::Wait) {
             self.runtime.tree.seen = None;
@@ -180,7 +180,7 @@ impl Machine {
         }
     }
 
-    /// Nothing that the agent or a command does counts any more.
+    /// From now on nothing that the agent or a command does counts.
     pub fn leave_sandbox(&mut self, now: Instant) {
         if self.runtime.is_connected() {
             self.runtime.sandbox = SandboxConnection::Departing;
@@ -189,7 +189,7 @@ impl Machine {
         }
     }
 
-    /// The agent was asked to stop: from now on it has so long.
+    /// Starts the time that the agent has to stop its turn.
     pub fn set_interrupt_deadline(&mut self, now: Instant) {
         let agent = &mut self.runtime.agent;
         if agent.interrupt_deadline.is_none() && self.log.was_asked_to_stop() {
@@ -203,37 +203,38 @@ impl Machine {
         self.runtime.effect.take()
     }
 
-    /// An agent answers in a new sandbox. `resumed_after`: up to where it has a turn that was cut off in its memory.
+    /// The fact that an agent answers in a new sandbox. `resumed_after`: the agent's memory holds its interrupted turn
+    /// up to here.
     pub fn awake_fact(
         &self,
         incarnation: Incarnation,
         resumed_after: Option<EventSeq>,
         options_seen: EventSeq,
     ) -> Fact {
-        // A change of options after the start began: the agent may have been started without it.
+        // Options changed after the start began, so the agent may have been started without them.
         let outdated = self.log.last_options_change > options_seen;
         Fact::Awake { incarnation, resumed_after, outdated }
     }
 
-    /// Whether the turn waits for nothing but work in the background.
+    /// Notes whether the turn waits for nothing but background work.
     pub fn note_background_wait(&mut self, waits: bool, now: Instant) {
         let since = &mut self.runtime.agent.background_wait_since;
         *since = waits.then(|| since.unwrap_or(now));
     }
 
-    /// The turn does not wait for work in the background any more.
+    /// The turn does not wait for background work any more.
     pub fn background_wait_ended(&mut self) {
         self.runtime.agent.background_wait_since = None;
         self.runtime.agent.interrupt_deadline = None;
     }
 
-    /// The tree does not count any more, and nothing in it is captured.
+    /// The tree does not count any more, and is not captured.
     pub fn tree_lost(&mut self) {
         self.runtime.tree = TreeView::default();
         (self.runtime.capture.dirty, self.runtime.capture.backoff) = (None, None);
     }
 
-    /// The log says that the files take too much.
+    /// The log says that the files exceed their limit.
     pub fn said_full(&mut self) {
         self.runtime.limits.full = None;
     }

@@ -1,4 +1,4 @@
-//! What callers send to a session's actor, and what they get back.
+//! The messages that callers send to a session's actor, and the replies.
 
 use crate::{
     Result,
@@ -24,7 +24,7 @@ pub(crate) enum ActorMessage {
         passage: Admission,
         reply: ReplySender<CommandReply>,
     },
-    /// The turns that are not over, in order.
+    /// Lists the turns that are not over, in order.
     Queue {
         reply: ReplySender<Vec<Turn>>,
     },
@@ -41,7 +41,7 @@ pub(crate) enum ActorMessage {
         number: u64,
         reply: ReplySender<()>,
     },
-    /// Lock `number` is over, and another client writes.
+    /// Lock `number` ran out, and another client writes.
     ExpireLock {
         number: u64,
         reply: ReplySender<()>,
@@ -55,28 +55,28 @@ pub(crate) enum ActorMessage {
         purpose: FileAccessMode,
         reply: ReplySender<GuardedFileSource>,
     },
-    /// Whose conversation it takes up, as long as no checkpoint holds its own.
+    /// Answers whose conversation the session continues, as long as no checkpoint holds its own.
     Inherited {
         reply: ReplySender<Option<Uuid>>,
     },
-    /// Answered when the live agent, if there is one, goes on with them.
+    /// Answered when the live agent, if there is one, has accepted them.
     Options {
         wanted: OptionsChange,
         reply: ReplySender<()>,
     },
-    /// What callers note on it is this from now on.
+    /// Replaces the metadata that callers attach to the session.
     SetMetadata {
         metadata: SessionMetadata,
         reply: ReplySender<()>,
     },
-    /// Its time is over, or a rule wants it to end: unless somebody is at work with it. The rule has seen its log up to
-    /// `seen`, and nobody is to have used it for so long.
+    /// Ends the session because its TTL is over or a rule requires it, unless it is in use. The rule has read the log
+    /// up to `seen`, and requires that the session is unused for this long.
     Expire {
         seen: EventSeq,
         unused: Duration,
         reply: ReplySender<CommandReply>,
     },
-    /// Somebody else needs its sandbox more. Refused by whoever is at work.
+    /// Another session needs the sandbox more. A session that is at work refuses.
     Evict {
         cost: EvictionCost,
         reply: ReplySender<CommandReply>,
@@ -86,11 +86,12 @@ pub(crate) enum ActorMessage {
     ForkPoint {
         reply: ReplySender<ForkPoint>,
     },
-    /// Another session of the workspace took the files back.
+    /// Another session of the workspace rewound the files.
     NoteWorkspaceRewinds {
         reply: ReplySender<()>,
     },
-    /// Nobody has used it for long: its files need not be here if the object store has them. Answers whether they went.
+    /// Drops the files of a session that is unused for long, if the object store has them. Answers whether they were
+    /// dropped.
     DropLocalFiles {
         reply: ReplySender<bool>,
     },
@@ -104,7 +105,7 @@ pub(crate) enum ActorMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvictionCost {
     Nothing,
-    /// What the session holds and nobody keeps may be lost.
+    /// What is stored nowhere else may be lost.
     MayLose,
 }
 
@@ -117,7 +118,7 @@ pub(crate) enum FileAccessMode {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CommandReply {
     pub(crate) receipt: Option<Receipt>,
-    /// The turn that a wish concerned, if any.
+    /// The turn that the command concerned, if any.
     pub(crate) turn: Option<TurnId>,
     pub(crate) rewound: Option<Box<SessionRewind>>,
 }
@@ -132,14 +133,14 @@ pub(crate) struct ForkPoint {
     pub(crate) summary: ash_store::SessionSummary,
 }
 
-/// What a caller wants of a session from now on.
+/// The new options that a caller requests.
 pub struct OptionsChange {
     pub options: SessionOptions,
-    /// None: as it is.
+    /// None: unchanged.
     pub env: Option<SecretEnv>,
-    /// What the options hold masks for, by JSON pointer. None: as they are.
+    /// The secrets that the options hold masks for, by JSON pointer. None: unchanged.
     pub secrets: Option<SecretEnv>,
-    /// What a live agent can be told.
+    /// The changes that a live agent can be told.
     pub settings: Vec<LiveSetting>,
 }
 

@@ -1,4 +1,4 @@
-//! Workspaces with a name, which sessions share.
+//! Workspaces with a name, which several sessions can share.
 
 use crate::{Error, Result, Sessions, blocking};
 use ash_model::{AgentName, SessionStatus, Slug, Timestamp, WorkspaceId};
@@ -7,11 +7,11 @@ use ash_store::{
 };
 use std::sync::Arc;
 
-/// The workspaces with a name, of all tenants.
+/// The named workspaces of all tenants.
 #[derive(Clone)]
 pub struct Workspaces {
     store: Arc<dyn Store>,
-    /// They share the workspaces, and leave one before it is deleted.
+    /// Its sessions leave a workspace before it is deleted.
     sessions: Sessions,
 }
 
@@ -25,7 +25,7 @@ impl Workspaces {
         self.sessions.now()
     }
 
-    /// It may be there already, but it is one agent's, and one owner's.
+    /// Creates the workspace, or returns the existing one. It belongs to one agent and one owner.
     pub async fn make(&self, scope: &AccessScope, slug: &Slug, agent: &AgentName) -> Result<WorkspaceRow> {
         self.sessions.make_workspace(scope, slug, agent).await
     }
@@ -39,7 +39,7 @@ impl Workspaces {
         found.ok_or_else(|| Error::NoSuchWorkspace(slug.clone()))
     }
 
-    /// The sessions that share it, those that have ended included.
+    /// The sessions that share it, including ended ones.
     pub async fn sessions_in(&self, workspace: &WorkspaceRow) -> Result<Vec<SessionRow>> {
         let mut sessions = Vec::new();
         for WorkspaceSession { no, .. } in self.store.workspace_sessions(workspace.id).await? {
@@ -48,7 +48,7 @@ impl Workspaces {
         Ok(sessions)
     }
 
-    /// Newest first.
+    /// The newest first.
     pub async fn checkpoints(
         &self,
         workspace: &WorkspaceRow,
@@ -64,7 +64,7 @@ impl Workspaces {
 }
 
 impl Sessions {
-    /// It may be there already, but it is one agent's, and one owner's.
+    /// Creates the workspace, or returns the existing one. It belongs to one agent and one owner.
     pub(crate) async fn make_workspace(
         &self,
         AccessScope { tenant, owner }: &AccessScope,
@@ -85,7 +85,7 @@ impl Sessions {
         Ok(rooms.store.make_workspace(new).await?)
     }
 
-    /// The sandbox first, then the data, then the name: whoever dies on the way goes on with the next start.
+    /// Deletes the sandbox first, then the data, then the name: after a crash the next start continues.
     pub(crate) async fn delete_workspace(&self, workspace: &WorkspaceRow, by: AuditActor) -> Result<()> {
         let rooms = self.rooms();
         ash_failpoint::reach_async("delete.asked").await;
@@ -99,7 +99,7 @@ impl Sessions {
         ash_failpoint::reach_async("delete.released").await;
         let common = rooms.workspace(workspace.id);
         let _floor = common.exclusive().await;
-        // Nobody is sent there any more.
+        // Clients get no path to the tree any more.
         common.set_tree(None);
         let (live, here) = (common.live.clone(), rooms.clone());
         blocking(move || {
@@ -114,11 +114,11 @@ impl Sessions {
         Ok(())
     }
 
-    /// Deletions that somebody began and did not live to end. One that fails is in nobody's way, and is tried again at
-    /// the next start.
+    /// Continues deletions that a crash interrupted. One that fails delays nothing else, and is repeated at the next
+    /// start.
     pub(crate) async fn go_on_deleting(&self) -> Result<()> {
         for workspace in self.rooms().store.workspaces_being_deleted().await? {
-            // Whose order it is was told when it was begun.
+            // The audit names the caller since the deletion began.
             if let Err(error) = self.delete_workspace(&workspace, AuditActor::default()).await {
                 tracing::error!(workspace = %workspace.slug, tenant = %workspace.tenant, %error, "could not be deleted");
             }

@@ -1,4 +1,4 @@
-//! What agents and sessions do not get, whatever they ask for: the operator's word is the last one.
+//! What agents and sessions may not get, whatever they ask for: the operator's settings take precedence.
 
 use crate::{
     Error, Result,
@@ -50,8 +50,8 @@ impl OperatorPolicy {
         }
     }
 
-    /// Whether `asked` is within the most that this requester may ask for. For a tenant that is the defaults, where the
-    /// operator sets no other maximum.
+    /// Whether `asked` is within the most that this requester may ask for. For a tenant that is the default limits,
+    /// unless the operator sets another maximum.
     pub fn check_max_limits(
         &self,
         requester: LimitsRequester,
@@ -87,14 +87,14 @@ impl Services {
 }
 
 impl ServiceSettings {
-    /// Whether a sandbox that outlived its server is one that this server would have made.
+    /// Whether a sandbox that outlived its server is as strong as this server requires of new ones.
     pub(crate) fn is_strong(&self, hello: &ShimHello) -> bool {
         let refused = hello.user_namespaces == UserNamespacePolicy::Refused;
         hello.required.covers(&self.required) && (self.user_namespaces || refused)
     }
 }
 
-/// Which of those that the kernel holds there is none for.
+/// The first of the limits that the kernel enforces that is missing.
 fn without_limit(limits: &ResourceLimits) -> Option<&'static str> {
     let held = [("memoryMb", limits.memory_mb), ("maxProcesses", limits.max_processes)];
     held.into_iter().find(|(_, number)| number.is_none()).map(|(name, _)| name)

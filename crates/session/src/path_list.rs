@@ -1,11 +1,11 @@
-//! Paths for a receipt: the first few by name, the rest by number. A sandbox chooses how many there are and how they are
-//! called.
+//! Paths for a receipt: the first few by name, the rest as a number. Bounded, because a sandbox chooses how many paths
+//! there are and how long their names are.
 
 use std::fmt;
 
-/// So many are named.
+/// How many paths are named.
 const MAX_NAMED: usize = 20;
-/// Of each at most so many characters.
+/// The most characters of each path.
 const MAX_PATH_CHARS: usize = 200;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct PathList {
 }
 
 impl PathList {
-    /// A path beneath `workspace` is told as it is, one beneath `home` with `~/` before it.
+    /// Adds a path. One beneath `workspace` is shown as it is, one beneath `home` with `~/` before it.
     pub(crate) fn add(&mut self, root: &str, path: &[u8]) {
         self.count += 1;
         if self.named.len() < MAX_NAMED {

@@ -1,4 +1,4 @@
-//! What an agent waits for, for whoever may give it; and what a client changes of a live session.
+//! Permissions that an agent waits for, and the options that a client changes in a live session.
 
 use crate::{
     Result, Sessions,
@@ -9,7 +9,7 @@ use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, Sessio
 use ash_store::{EventQuery, SessionRow};
 
 impl Sessions {
-    /// The requests that are open, in the order that they were made.
+    /// The open requests, in the order in which they were made.
     pub async fn pending(&self, session: &SessionRow) -> Result<Vec<PermissionRequest>> {
         let mut found = Vec::new();
         for seq in &session.summary.pending {
@@ -25,14 +25,15 @@ impl Sessions {
         Ok(found)
     }
 
-    /// To say the same twice is fine; what was answered otherwise, or withdrawn, is refused.
+    /// Answers a request. The same answer again is accepted; a different one, or an answer to a withdrawn request, is
+    /// refused.
     pub async fn answer(&self, no: SessionRowId, id: PermissionId, verdict: PermissionVerdict) -> Result<()> {
         self.open_for_work()?;
         self.command(no, StateCommand::Answer { id, verdict }).await?;
         Ok(())
     }
 
-    /// Tells a live agent what it can go on with, and waits until it has agreed.
+    /// Sends a live agent the options that it can change while it runs, and waits until it has accepted them.
     pub async fn change_options(&self, no: SessionRowId, wanted: OptionsChange) -> Result<()> {
         self.open_for_work()?;
         self.ask(no, |reply| ActorMessage::Options { wanted, reply }).await

@@ -1,6 +1,6 @@
-//! The sandboxes of this server: how many there may be, and who makes room when there are as many. Those that were made in
-//! advance go first, then those that wait for a message: of the tenant that has the most, the one that nobody used for longest;
-//! whoever is at work stays. A session whose sandbox goes is captured and paused, and comes back with its next message.
+//! Limits the sandboxes of this server and decides which one is evicted when there are as many as allowed. Warm ones
+//! are evicted first, then idle ones: of the tenant that has the most, the least recently used. Sandboxes at work stay.
+//! A session that loses its sandbox is captured and paused, and resumes with its next message.
 
 mod memory;
 mod slots;
@@ -32,19 +32,18 @@ use tokio::{
 };
 use warm_pool::WarmPool;
 
-/// How often those in front of the line look again by themselves: memory comes back without a word, and whoever was at work
-/// does not say that it rests.
+/// How often the front of the queue checks by itself: freed memory and sessions that become idle send no notification.
 const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a session may take to let go of its sandbox, for whoever waits for its place.
+/// How long an evicted session may take to let go of its sandbox.
 const EVICTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A tenant loses an idle sandbox to one that has as many places or more only when nobody used it for so long: a conversation is
-/// not put to rest between two messages.
+/// How long a sandbox must be idle before its tenant loses it to a tenant that has as many slots or more: a
+/// conversation is not evicted between two messages.
 const MIN_IDLE_BEFORE_EVICTION: Duration = Duration::from_secs(60);
-/// The same of a sandbox whose session would lose what nobody keeps: files that are never captured, or its client's key.
+/// The same for a session that would lose what is stored nowhere else: files that are never captured, or a client key.
 const MIN_IDLE_BEFORE_LOSS: Duration = Duration::from_secs(600);
 
-/// What a session's sandbox is at.
+/// What a session's sandbox is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SandboxPhase {
     Cold,
@@ -53,17 +52,17 @@ pub(crate) enum SandboxPhase {
     Running,
 }
 
-/// For whoever counts sandboxes, or looks for one that can go.
+/// The phase of a session's sandbox, for counting sandboxes and for finding one to evict.
 #[derive(Default)]
 pub(crate) struct SandboxPhaseCell {
     mood: AtomicU8,
-    /// Whether it would make way if it was asked.
+    /// Whether the session would give its sandbox up.
     evictability: AtomicU8,
-    /// When somebody last used it.
+    /// When it was last used.
     used: AtomicU64,
 }
 
-/// Instants are kept as numbers, which count from here.
+/// Instants are stored as numbers relative to this one.
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 fn millis(at: Instant) -> u64 {
@@ -92,13 +91,13 @@ impl SandboxPhaseCell {
 pub struct PoolCounts {
     pub cold: usize,
     pub warming: usize,
-    /// Made in advance, for nobody yet.
+    /// Warm sandboxes that no session uses yet.
     pub warm: usize,
     pub waiting: usize,
     pub running: usize,
 }
 
-/// Who looks after a session.
+/// The handle of a session's actor.
 #[derive(Clone)]
 pub(crate) struct ActorHandle {
     pub(crate) inbox: mpsc::Sender<ActorMessage>,
@@ -106,7 +105,7 @@ pub(crate) struct ActorHandle {
     pub(crate) mood: Arc<SandboxPhaseCell>,
     pub(crate) workspace: WorkspaceId,
     pub(crate) tenant: TenantId,
-    /// It gave up because the disk is full.
+    /// The actor ended because the disk is full.
     pub(crate) full: Arc<AtomicBool>,
 }
 
@@ -114,19 +113,19 @@ pub(crate) type ActorHandles = tokio::sync::Mutex<HashMap<SessionRowId, ActorHan
 
 pub(crate) struct SandboxPool {
     pub(crate) keepers: ActorHandles,
-    /// Rings when an actor has gone, and its session can have another one.
+    /// Notified when an actor has ended, so that its session can have another one.
     pub(crate) actor_left: Notify,
     places: Arc<SandboxSlots>,
     pub(crate) warm: WarmPool,
-    /// With less memory than this nobody new comes in.
+    /// With less available memory than this, no new sandbox starts.
     least_memory: u64,
-    /// Of sandboxes that outlived the last server, until somebody has looked after them.
+    /// Permits of sandboxes that outlived the last server, until an actor claims them.
     survivors: Mutex<HashMap<WorkspaceId, SandboxPermit>>,
-    /// Those that were asked to go and have not answered.
+    /// Workspaces whose sandbox was asked to end and has not answered.
     going: Mutex<HashSet<WorkspaceId>>,
 }
 
-/// A sandbox that is asked to go. Forgotten, it can be asked again.
+/// A sandbox that is asked to end. When the guard is dropped, it can be asked again.
 struct EvictionGuard<'p> {
     pool: &'p SandboxPool,
     workspace: WorkspaceId,
@@ -135,7 +134,7 @@ struct EvictionGuard<'p> {
 impl<'p> EvictionGuard<'p> {
     fn new(pool: &'p SandboxPool, workspace: WorkspaceId) -> EvictionGuard<'p> {
         pool.going().insert(workspace);
-        // Where one can go others may be able to as well.
+        // Where one sandbox can be evicted, others may be too.
         pool.places.ring();
         EvictionGuard { pool, workspace }
     }
@@ -144,18 +143,18 @@ impl<'p> EvictionGuard<'p> {
 impl Drop for EvictionGuard<'_> {
     fn drop(&mut self) {
         self.pool.going().remove(&self.workspace);
-        // Whoever counted on it looks whether there is room now.
+        // Requests that counted on this sandbox check again whether there is a free slot.
         self.pool.places.ring();
     }
 }
 
-/// What became of the wish that somebody makes way.
+/// The outcome of an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EvictionOutcome {
     Evicted,
-    /// It was asked, and said that it did not go. Its sandbox may be gone all the same: there may be room.
+    /// The session refused. Its sandbox may be gone even so, and its slot free.
     Refused,
-    /// Nobody can go.
+    /// There is no sandbox that can be evicted.
     NoCandidate,
 }
 
@@ -191,17 +190,17 @@ impl SandboxPool {
         counts
     }
 
-    /// How many wait for a place.
+    /// How many requests wait for a slot.
     pub(crate) fn queued(&self) -> usize {
         self.places.queued()
     }
 
-    /// Somebody came or went.
+    /// Notified when slots or the queue changed.
     fn changed(&self) -> Notified<'_> {
         self.places.changed()
     }
 
-    /// A sandbox that a dead server left: it has a place before anybody else is given one.
+    /// A sandbox that a dead server left gets a slot before any other request.
     pub(crate) fn reserve_for_survivor(&self, workspace: WorkspaceId, tenant: &TenantId) {
         let room = self.places.acquire_unconditionally(tenant);
         self.survivors.lock().expect("nobody panics while holding it").insert(workspace, room);
@@ -211,22 +210,23 @@ impl SandboxPool {
         self.survivors.lock().expect("nobody panics while holding it").contains_key(&workspace)
     }
 
-    /// Of a sandbox that is there, or is found not to be.
+    /// The permit for a sandbox that survived, or that is found not to have survived.
     pub(crate) fn claim_survivor(&self, workspace: WorkspaceId, tenant: &TenantId) -> SandboxPermit {
         let left = self.survivors.lock().expect("nobody panics while holding it").remove(&workspace);
         left.unwrap_or_else(|| self.places.acquire_unconditionally(tenant))
     }
 
-    /// Room for a sandbox that somebody may want later: nobody makes way for it.
+    /// A permit for a sandbox that a session may want later: nothing is evicted for it.
     pub(crate) fn try_acquire_idle(&self, tenant: &TenantId) -> Option<SandboxPermit> {
         self.places.try_acquire_spare(tenant).filter(|_| self.short_of_memory().is_none())
     }
 
-    /// Room for one more sandbox. If there is none somebody makes way; if nobody can, it is waited for that long, or without
-    /// end: the tenant with the fewest places is served first, and its requests in the order in which they came. Whoever makes way is waited for in any case.
+    /// A permit for one more sandbox. If there is no free slot, an idle sandbox is evicted. If none can be evicted, the
+    /// caller waits for `patience`, or without limit. The tenant with the fewest slots is served first, and its
+    /// requests in the order of arrival. The caller waits for an eviction under way in any case.
     ///
-    /// Whoever comes looks once whether somebody can go. After that only the front of the line does; the others wait until
-    /// they are there.
+    /// A new request checks once whether a sandbox can be evicted. After that only the front of the queue does; the
+    /// others wait until they are in front.
     pub(crate) async fn acquire(
         &self,
         tenant: &TenantId,
@@ -255,22 +255,22 @@ impl SandboxPool {
             if over.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(why);
             }
-            // Whoever was at work may be at rest by then.
+            // Sandboxes that were at work may be idle by then.
             stay.clear();
             came &= enough;
-            // Whoever moves up to the front hears of it.
+            // A request that moves up to the front is notified.
             let look = (front || enough).then(|| Instant::now() + QUEUE_POLL_INTERVAL);
             ticket.wait_for_turn(look.into_iter().chain(over).min()).await;
         }
     }
 
-    /// Whether there will be room for everybody up to this one, if all go that were asked to.
+    /// Whether there are enough slots up to this request once all evictions under way are done.
     fn enough_are_going(&self, ticket: &SlotTicket) -> bool {
-        // Of memory nobody knows how much each of them gives back: one after the other.
+        // It is unknown how much memory an eviction frees, so one at a time must do.
         self.going().len() >= ticket.lacking().max(1)
     }
 
-    /// Lets go of sandboxes until there is enough memory, or nobody is left who can go. Answers how many went.
+    /// Evicts sandboxes until there is enough memory, or none is left that can be evicted. Answers how many were evicted.
     pub(crate) async fn free_memory(&self) -> usize {
         let (mut stay, mut gone) = (HashSet::new(), 0);
         while self.short_of_memory().is_some() {
@@ -283,14 +283,14 @@ impl SandboxPool {
         gone
     }
 
-    /// How many bytes are left, if those are too few.
+    /// How many bytes are available, if they are too few.
     fn short_of_memory(&self) -> Option<u64> {
         memory::available().filter(|available| *available < self.least_memory)
     }
 
     fn take(&self, ticket: &SlotTicket) -> Result<SandboxPermit> {
         let full = Error::Capacity(self.places.most());
-        // First: most who look find no place, and memory is not asked for in vain.
+        // First, because most requests find no slot and then need not read the available memory.
         if ticket.lacking() > 0 {
             return Err(full);
         }
@@ -300,7 +300,8 @@ impl SandboxPool {
         }
     }
 
-    /// Asks one sandbox to go, for a tenant's request or for memory, and waits until it has. `stay` are those who were asked before.
+    /// Evicts one sandbox, for a tenant's request or for memory, and waits until it is gone. `stay`: those that were
+    /// asked before.
     async fn evict_one(
         &self,
         wanted_by: Option<&TenantId>,
@@ -308,7 +309,7 @@ impl SandboxPool {
     ) -> EvictionOutcome {
         if let Some(prepared) = self.warm.oldest() {
             let _going = EvictionGuard::new(self, prepared.workspace);
-            // To its end, whoever hangs up meanwhile.
+            // Spawned, so that it finishes even if the caller disconnects.
             tokio::spawn(prepared.discard()).await.ok();
             return EvictionOutcome::Evicted;
         }
@@ -322,8 +323,8 @@ impl SandboxPool {
         }
     }
 
-    /// Of the sandboxes whose sessions all can go, one of the tenant that has the most places: the one that nobody used for
-    /// longest. And the sessions of it.
+    /// The sandbox to evict, among those whose sessions all can give it up: of the tenant that has the most slots, the
+    /// least recently used. And its sessions.
     async fn eviction_candidate(
         &self,
         wanted_by: Option<&TenantId>,
@@ -373,7 +374,7 @@ impl SandboxPool {
             };
             sandboxes.into_iter().filter(can_go).min_by_key(order)
         };
-        // The keepers are still ours, so nobody else has found the same one.
+        // The lock on the actors is still held, so no other request has found the same sandbox.
         let (workspace, sandbox) = least?;
         let cost = if sandbox.loses { EvictionCost::MayLose } else { EvictionCost::Nothing };
         let sessions = sandbox.sessions.into_iter().map(|inbox| (inbox, cost)).collect();
@@ -381,7 +382,7 @@ impl SandboxPool {
     }
 }
 
-/// How many places the tenant of a request has, and the tenant of the sandbox that could go.
+/// How many slots the requesting tenant has, and the tenant whose sandbox could be evicted.
 #[derive(Debug, Clone, Copy)]
 struct EvictionClaim {
     same_tenant: bool,
@@ -389,8 +390,9 @@ struct EvictionClaim {
     theirs: usize,
 }
 
-/// Whether an idle sandbox makes way for a request, or for want of memory (`None`). What would be lost with it goes only to
-/// another tenant with fewer places, and after a long time without use: otherwise one tenant could hold all places for ever.
+/// Whether an idle sandbox is evicted for a request, or for want of memory (`None`). A sandbox with something that is
+/// stored nowhere else is evicted only for another tenant with fewer slots, and after a long time without use: otherwise
+/// one tenant could hold all slots for ever.
 fn may_take(claim: Option<EvictionClaim>, idle: Duration, loses: bool) -> bool {
     match claim {
         None => !loses,
@@ -403,7 +405,7 @@ fn may_take(claim: Option<EvictionClaim>, idle: Duration, loses: bool) -> bool {
     }
 }
 
-/// Of a shared sandbox all have to go. True: they did.
+/// All sessions of a shared sandbox have to give it up. True: they did.
 async fn request_eviction(sessions: Vec<(mpsc::Sender<ActorMessage>, EvictionCost)>) -> bool {
     let asked = sessions.into_iter().map(|(inbox, cost)| async move {
         let (reply, answer): (ReplySender<CommandReply>, _) = oneshot::channel();

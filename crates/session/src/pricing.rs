@@ -1,12 +1,12 @@
-//! A limit in dollars holds only where the model has a price. Without one it is refused: when a session is made or changed,
-//! and for each message before it is queued.
+//! Budgets in dollars. They work only for models with a price, so others are refused: when a session is created or
+//! changed, and for each message before it is queued.
 
 use crate::{Error, Result, services::ServiceSettings};
 use ash_model::{AgentRuntime, SessionOptions};
 use ash_store::AgentVersion;
 
 impl ServiceSettings {
-    /// Refuses limits in dollars of a session whose model has no price, unless nobody is paid.
+    /// Refuses a budget in dollars if the session's model has no price, unless its answers cost nothing.
     pub(crate) fn can_count_dollars(&self, version: &AgentVersion, options: &SessionOptions) -> Result<()> {
         let of_turns = options.turn_limits.and_then(|limits| limits.max_budget_usd);
         if options.max_budget_usd.or(of_turns).is_none() {
@@ -19,12 +19,12 @@ impl ServiceSettings {
         }
     }
 
-    /// The model, if nobody knows what it costs.
+    /// The model, if it has no price.
     pub(crate) fn unpriced<'m>(&self, model: Option<&'m str>) -> Option<&'m str> {
         model.filter(|model| self.prices.price_of(model).is_none())
     }
 
-    /// Who answers offline costs nothing, whatever the model is called.
+    /// Whether answers cost money. The offline provider costs nothing, whatever the model is called.
     fn pays_somebody(&self, version: &AgentVersion, options: &SessionOptions) -> bool {
         match version.runtime {
             AgentRuntime::Claude => true,

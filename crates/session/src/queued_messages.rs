@@ -1,6 +1,6 @@
-//! What waits in the queues of all sessions, by tenant: so that no tenant fills the server with messages nobody answers yet.
-//! A session at rest whose keeper went still counts. Sessions with open turns are looked after from the start on, so a new
-//! server knows of all of them.
+//! The queued messages of all sessions, by tenant, so that no tenant fills the server with unanswered messages. A
+//! session at rest whose actor has ended still counts. Every session with open turns has an actor from the start on, so
+//! a new server knows of all queued messages.
 
 use ash_model::{MessageOptions, QuotaKind, QuotaReached, Quotas, SessionRowId, TenantId, TurnId};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::{
 #[derive(Default)]
 pub(crate) struct QueuedMessageLedger(Mutex<HashMap<TenantId, HashMap<SessionRowId, QueuedMessageSizes>>>);
 
-/// The bytes of each message that waits.
+/// The bytes of each queued message.
 type QueuedMessageSizes = HashMap<TurnId, u64>;
 
 /// A message about to be queued.
@@ -29,7 +29,8 @@ impl QueuedMessageLedger {
         self.0.lock().expect("nobody panics while holding it")
     }
 
-    /// Counts a message in, if there is room for it. Whatever becomes of it, `settle` says.
+    /// Counts a message, if the quotas allow it. `settle` corrects the count afterwards, whatever became of the
+    /// message.
     pub(crate) fn admit(&self, quotas: &Quotas, new: &NewQueuedMessage<'_>) -> Result<(), QuotaReached> {
         let size = size(new.content, new.ask);
         let mut tenants = self.tenants();
@@ -46,7 +47,7 @@ impl QueuedMessageLedger {
         Ok(())
     }
 
-    /// These wait in a session now, and no others.
+    /// Sets the queued messages of a session to exactly these.
     pub(crate) fn settle<'a>(
         &self,
         tenant: &TenantId,
@@ -64,7 +65,7 @@ impl QueuedMessageLedger {
     }
 }
 
-/// What is long is measured once.
+/// Reuses known sizes, because measuring a long message takes time.
 fn sized<'a>(
     waiting: impl Iterator<Item = (TurnId, &'a Value, &'a MessageOptions)>,
     mut known: impl FnMut(TurnId) -> Option<u64>,
@@ -73,7 +74,7 @@ fn sized<'a>(
     waiting.map(sized).collect()
 }
 
-/// Of all that waits with a message: its options may be as long as its content.
+/// The size of a message with its options, which may be as long as its content.
 fn size(content: &Value, ask: &MessageOptions) -> u64 {
     let content = match content {
         Value::String(text) => text.len(),
@@ -101,7 +102,7 @@ mod tests {
             Queues { ledger: QueuedMessageLedger::default(), quotas: Quotas::parse(quotas).expect("quotas") }
         }
 
-        /// `None`: there was room.
+        /// `None`: the message was admitted.
         fn send(&self, tenant: &str, session: i64, content: &Value) -> Option<(&'static str, u64, u64)> {
             self.send_with(tenant, session, (content, &MessageOptions::default()))
         }
@@ -158,7 +159,7 @@ mod tests {
     fn what_waits_no_more_makes_room() {
         let queues = Queues::new("tenantMessages=1");
         let (tenant, turn, hi) = (TenantId::parse("a").expect("a name"), TurnId::fresh(), json!("hi"));
-        // As a new server finds it.
+        // The queue as a new server finds it.
         queues.ledger.settle(&tenant, SessionRowId(1), [(turn, &hi, &MessageOptions::default())].into_iter());
         assert_eq!(queues.send("a", 2, &hi), Some(("tenantMessages", 1, 1)));
         queues.ledger.settle(&tenant, SessionRowId(1), std::iter::empty());

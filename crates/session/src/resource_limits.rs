@@ -1,4 +1,5 @@
-//! How much of the machine a session may take: who says so, what a sandbox is told of it, and what its files take.
+//! How much of the machine a session may use: which limits apply, what its sandbox enforces, and how much its files
+//! take.
 
 use crate::{
     Error, Result, blocking,
@@ -16,7 +17,7 @@ use std::{
 
 const MIB: u64 = 1 << 20;
 
-/// As `OperatorPolicy::limits_in_force`.
+/// See `OperatorPolicy::limits_in_force`.
 pub(crate) fn merged(
     rooms: &Services,
     session: Option<ResourceLimits>,
@@ -26,13 +27,13 @@ pub(crate) fn merged(
 }
 
 impl Services {
-    /// What is in force for a session.
+    /// The limits in force for a session.
     pub(crate) async fn bounds(&self, session: &SessionRow) -> Result<ResourceLimits> {
         let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
         Ok(merged(self, session.options.limits, version.and_then(|version| version.limits)))
     }
 
-    /// What the files of a workspace take, and how long it took to see that, when it was its turn.
+    /// Measures the files of a workspace, and how long that took without waiting for a permit.
     pub(crate) async fn weigh(&self, live: &LiveDirectory, most: DiskUsage) -> Result<(DiskUsage, Duration)> {
         let _turn = self.disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
         let (live, began) = (live.clone(), Instant::now());
@@ -41,7 +42,7 @@ impl Services {
     }
 }
 
-/// As far as the walls hold them.
+/// The limits that the sandbox enforces.
 pub(crate) fn of_walls(bounds: &ResourceLimits) -> SandboxLimits {
     let usual = SandboxLimits::default();
     SandboxLimits {
@@ -55,14 +56,15 @@ pub(crate) fn of_walls(bounds: &ResourceLimits) -> SandboxLimits {
     }
 }
 
-/// What its files may take; `None`: as much as there is.
+/// The limits of its files. `None`: unlimited.
 pub(crate) fn of_disk(bounds: &ResourceLimits) -> Option<DiskUsage> {
     let bytes = bounds.disk_mb.map_or(u64::MAX, |number| number.saturating_mul(MIB));
     let most = DiskUsage { bytes, files: bounds.max_files.unwrap_or(u64::MAX) };
     (most != DiskUsage::UNLIMITED).then_some(most)
 }
 
-/// What the files of a workspace take, with what its sandbox holds open or has in its scratch places. Blocking.
+/// Measures the files of a workspace, including deleted files that its sandbox still holds open and files in its
+/// scratch directories. Blocking.
 pub(crate) fn weigh(live: &LiveDirectory, most: DiskUsage) -> Result<DiskUsage> {
     let workspace = live.workspace();
     let dev = std::fs::metadata(&workspace).map_err(Error::io("look at the workspace"))?.dev();
@@ -77,7 +79,7 @@ pub(crate) fn weigh(live: &LiveDirectory, most: DiskUsage) -> Result<DiskUsage> 
     Ok(weight)
 }
 
-/// Which of them is too much.
+/// Which limit is exceeded.
 pub(crate) fn reached(turn: Option<TurnId>, weight: DiskUsage, most: DiskUsage) -> Option<LimitReached> {
     let (which, limit, used) = if weight.bytes > most.bytes {
         (LimitKind::DiskMb, most.bytes / MIB, weight.bytes.div_ceil(MIB))

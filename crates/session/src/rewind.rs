@@ -1,4 +1,4 @@
-//! Trees of other checkpoints, on their way into the place of the one in use.
+//! Trees of other checkpoints that are about to replace the current tree.
 
 mod agent_memory;
 mod workspace;
@@ -9,7 +9,7 @@ pub(crate) use workspace::{ComposedTree, compose_workspace_tree};
 /// A tree that is written and not in place yet.
 pub(crate) struct PreparedTree {
     pub(crate) uid: Option<u32>,
-    /// The uid was taken for it: there was no tree whose uid it could have.
+    /// The uid was allocated for this tree, because there was no tree whose uid it could take over.
     pub(crate) fresh: bool,
     /// Of a shared workspace.
     pub(crate) composed: Option<Box<ComposedTree>>,

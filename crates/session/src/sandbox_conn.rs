@@ -15,7 +15,7 @@ pub(crate) struct SandboxConn {
     pub(crate) position: u64,
     /// The agent has ended.
     pub(crate) exited: bool,
-    /// What the shim was told is left of the budgets.
+    /// The remaining budget that the shim was told.
     pub(crate) allowed: Option<RemainingBudget>,
     pub(crate) walls: Arc<Sandbox>,
 }

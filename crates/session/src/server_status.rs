@@ -1,4 +1,4 @@
-//! How the server is as a whole, for `/health` and `/metrics`.
+//! The state of the server as a whole, for `/health` and `/metrics`.
 
 use crate::{Replicator, Result, ServerTrouble, ServerTroubles, services::WallClock};
 use ash_model::{ResourceUsage, TenantId, Timestamp};
@@ -14,14 +14,14 @@ pub struct ServerStatus {
     replicator: Option<Arc<Replicator>>,
 }
 
-/// Whether everything that is saved gets to where the loss of this machine cannot take it along.
+/// Whether everything that is saved also reaches the object store, where the loss of this machine cannot affect it.
 pub struct ObjectStoreStatus {
     pub url: String,
-    /// Checkpoints that are not there yet.
+    /// Checkpoints that are not in the object store yet.
     pub waiting_checkpoints: u64,
     /// The age of the oldest of them.
     pub lag_seconds: i64,
-    /// What keeps the server from sending, and since when.
+    /// What prevents uploads, and since when.
     pub trouble: Option<(BucketError, Timestamp)>,
     /// Requests and bytes since the start.
     pub traffic: BucketTraffic,
@@ -41,12 +41,12 @@ impl ServerStatus {
         Ok(self.store.count_active(&TenantId::main()).await?)
     }
 
-    /// What the sandboxes of all workspaces took together.
+    /// What the sandboxes of all workspaces used together.
     pub async fn resource_usage(&self) -> Result<ResourceUsage> {
         Ok(self.store.workspace_resource_usage(None).await?)
     }
 
-    /// None: everything is on this machine alone.
+    /// `None`: there is no object store, and everything is on this machine alone.
     pub async fn object_store(&self) -> Result<Option<ObjectStoreStatus>> {
         let Some(replicator) = &self.replicator else { return Ok(None) };
         let lag = self.store.replication_lag().await?;
@@ -65,7 +65,7 @@ impl ServerStatus {
         self.troubles.list()
     }
 
-    /// A trouble that is noticed by the one who asks, and is in no list.
+    /// A trouble that the caller has just noticed. It is not added to the list.
     pub fn trouble_now(&self, code: &'static str, error: String) -> ServerTrouble {
         ServerTrouble { code, error, since: (self.clock)() }
     }

@@ -1,5 +1,5 @@
-//! What is wrong with the server as a whole: a short list that `/health` shows. Each part that can be in trouble sets
-//! its own code and clears it when the trouble is over.
+//! What is wrong with the server as a whole: a short list that `/health` shows. Each part of the server sets its own
+//! code, and clears it when the trouble is over.
 
 use ash_model::Timestamp;
 use ash_remote::TroubleReporter;
@@ -19,7 +19,7 @@ pub struct ServerTrouble {
 pub struct ServerTroubles(Mutex<BTreeMap<&'static str, ServerTrouble>>);
 
 impl ServerTroubles {
-    /// Keeps `since` of a trouble that is known, and logs one that is new.
+    /// Keeps `since` of a known trouble, and logs a new one.
     pub fn set(&self, code: &'static str, error: impl Into<String>, now: Timestamp) {
         let (mut all, error) = (self.lock(), error.into());
         match all.get_mut(code) {
@@ -31,7 +31,7 @@ impl ServerTroubles {
         }
     }
 
-    /// The trouble is over, or there was none.
+    /// Clears the trouble, if there is one.
     pub fn clear(&self, code: &'static str) {
         if self.lock().remove(code).is_some() {
             tracing::info!(code, "this trouble is over");

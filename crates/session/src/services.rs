@@ -1,4 +1,5 @@
-//! What every session works with: the store, the walls, the repositories, and how the server is set.
+//! What every session works with: the store, the sandboxes, the repositories and the server's settings. One struct, so
+//! that actors and requests share them.
 
 use crate::{
     ClaudeProgram, Error, Result, ServerTroubles,
@@ -38,12 +39,12 @@ use std::{
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-/// Told what happened, so that it can be counted. The numbers' names are not our business.
+/// Receives notice of events so that they can be counted. The caller decides the names of the metrics.
 pub trait SessionObserver: Send + Sync {
     fn resumed(&self, receipt: &Receipt, took: Duration);
     /// A session took over a sandbox that was made in advance.
     fn claimed(&self);
-    /// A session gave up its sandbox for somebody else's.
+    /// A session lost its sandbox to another session.
     fn evicted(&self);
     fn saved(&self, saved: &SavedCheckpoint, took: Duration);
     fn save_failed(&self);
@@ -54,67 +55,67 @@ pub trait SessionObserver: Send + Sync {
 }
 
 pub struct ServiceSettings {
-    /// This node's name: the data directory's own, so it moves with it.
+    /// This node's name. It is stored in the data directory, so it moves with the data.
     pub node: String,
     pub boot: String,
     pub live_dir: PathBuf,
-    /// What sandboxes may take of the machine, unless their agents or sessions say otherwise, and at most.
+    /// The limits of sandboxes: the defaults for agents and sessions that set none, and the maximum.
     pub limits: ResourceLimits,
     pub max_limits: ResourceLimits,
-    /// What one tenant and one session may make the server keep.
+    /// What one tenant and one session may store on the server.
     pub quotas: Quotas,
     pub max_sandboxes: usize,
-    /// With fewer bytes of memory available nobody new comes in, and who waits makes way.
+    /// With fewer bytes of memory available no new sandbox starts, and idle sandboxes end.
     pub min_memory: u64,
     /// How many sandboxes are kept ready for each agent in use.
     pub prewarm: usize,
-    /// How long whoever does not say waits for a place when all are taken.
+    /// How long a request that sets no time waits for a sandbox when all are taken.
     pub queue_timeout: Duration,
     pub orphan_ttl: Duration,
-    /// How long an agent may take to give up a turn before it is ended.
+    /// How long an agent may take to stop a turn after an interrupt, before its process is ended.
     pub interrupt_grace: Duration,
-    /// How long a call waits for leave.
+    /// How long a tool call waits for permission.
     pub permission_timeout: Duration,
-    /// How long work in the background holds a turn whose answer is there.
+    /// How long background work keeps a turn open after its answer.
     pub max_wait: Duration,
-    /// How long a session may be idle before its sandbox is let go of; zero: for ever.
+    /// How long a session may be idle before its sandbox is ended. Zero: for ever.
     pub idle_timeout: Duration,
-    /// How long a turn runs before it is captured on its way; zero: it never is.
+    /// The interval between checkpoints during a turn. Zero: there are none.
     pub checkpoint_every: Duration,
-    /// Where Claude Code's program is, if it is here.
+    /// Claude Code's program, if it is configured.
     pub claude: Option<ClaudeProgram>,
-    /// With fewer bytes on the disk nothing new is begun.
+    /// With fewer free bytes on the disk no new work begins.
     pub min_free: u64,
-    /// When a turn is done.
+    /// When a turn counts as done.
     pub durability: Durability,
     /// How long a turn waits for the object store.
     pub remote_timeout: Duration,
-    /// Where model calls go, and the key they get on the way.
+    /// Where model calls go, and the API key that is added to them on the way.
     pub egress: Option<EgressPolicy>,
-    /// What models cost.
+    /// The prices of models.
     pub prices: ModelPrices,
-    /// Walls without which there is no sandbox.
+    /// The kinds of isolation without which no sandbox starts.
     pub required: RequiredWalls,
     /// Whether agents may have user namespaces.
     pub user_namespaces: bool,
-    /// How long an agent's scripts may take at most.
+    /// The longest time for an agent's scripts.
     pub max_setup_time: Duration,
     /// What was found wrong with the database's files, until it is repaired.
     pub database_damage: Option<String>,
 }
 
 impl ServiceSettings {
-    /// The most that anybody but the operator may ask for: the defaults, where the operator sets no other.
+    /// The most that a tenant may ask for: the default limits, unless the operator sets another maximum.
     pub(crate) fn tenant_limits(&self) -> ResourceLimits {
         self.max_limits.with_fallback(self.limits)
     }
 
-    /// The program of a runtime that is not part of ours. Its directory is visible inside.
+    /// The program of a runtime that is not built in. Its directory is visible inside the sandbox.
     pub(crate) fn program(&self, runtime: AgentRuntime, options: &SessionOptions) -> Result<Option<&Path>> {
         check_provider_supported(runtime, options)?;
         match runtime {
             AgentRuntime::Builtin => Ok(None),
-            // Without a way out it would try again for minutes, and then fail.
+            // Without access to a model the program would retry for minutes, and then fail.
             AgentRuntime::Claude if self.egress.is_none() && options.own_provider.is_none() => {
                 Err(Error::NoKey)
             }
@@ -124,7 +125,7 @@ impl ServiceSettings {
         }
     }
 
-    /// The version of a runtime's program, if there is one and it tells; an error if it is too old.
+    /// The version of a runtime's program, if there is one and it reports its version. An error if it is too old.
     pub(crate) async fn supported(&self, runtime: AgentRuntime) -> Result<Option<ClaudeVersion>> {
         match (runtime, &self.claude) {
             (AgentRuntime::Claude, Some(program)) => program.supported().await,
@@ -132,7 +133,8 @@ impl ServiceSettings {
         }
     }
 
-    /// What whoever answers the built-in agent speaks: who was asked for, else whoever there is a key for, else nobody.
+    /// The API dialect of the provider that answers the built-in agent: the requested provider, else the one with a
+    /// key, else the offline provider (`None`).
     pub(crate) fn provider(
         &self,
         options: &SessionOptions,
@@ -148,7 +150,8 @@ impl ServiceSettings {
         }
     }
 
-    /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
+    /// The access to a model for a sandbox whose agent needs one. A sandbox without this need gets none, because every
+    /// process in it could use the access.
     fn default_egress_policy(
         &self,
         runtime: AgentRuntime,
@@ -161,7 +164,7 @@ impl ServiceSettings {
     }
 }
 
-/// Whether an agent of this runtime can talk to the service that its client brings.
+/// Whether an agent of this runtime can talk to the provider that its client brings.
 pub(crate) fn check_provider_supported(runtime: AgentRuntime, options: &SessionOptions) -> Result<()> {
     match (runtime, options.own_provider.as_ref().map(|own| own.r#type)) {
         (AgentRuntime::Claude, Some(wanted @ (ModelApiDialect::Openai | ModelApiDialect::Azure))) => {
@@ -173,21 +176,21 @@ pub(crate) fn check_provider_supported(runtime: AgentRuntime, options: &SessionO
     }
 }
 
-/// What a start needs that its session cannot bring about: found before anything is queued or built.
+/// What a start needs from outside its session. Checked before anything is queued or built.
 pub(crate) struct StartRequirements {
     pub(crate) program: Option<PathBuf>,
     pub(crate) claude: Option<ClaudeVersion>,
     pub(crate) provider: Option<ModelApiDialect>,
 }
 
-/// What a caller sets of that which the server may lack by now: the rest was accepted before, and is no reason to refuse a
-/// change of something else.
+/// Which of the options that depend on the server a caller changes. The others were accepted before, and must not
+/// prevent a change of something else.
 #[derive(Debug, Clone, Copy)]
 pub struct TouchedOptions {
-    /// Who answers the agent.
+    /// The provider that answers the agent.
     pub service: bool,
     pub limits: bool,
-    /// The model, who is paid for it, or how many dollars.
+    /// The model, its provider, or the budget.
     pub dollars: bool,
 }
 
@@ -195,7 +198,7 @@ impl TouchedOptions {
     pub(crate) const ALL: TouchedOptions = TouchedOptions { service: true, limits: true, dollars: true };
 }
 
-/// The wall clock. Tests may have another one.
+/// The wall clock. Tests may replace it.
 pub type WallClock = fn() -> Timestamp;
 
 /// What the services are made of.
@@ -205,7 +208,7 @@ pub struct Backends {
     pub observer: Arc<dyn SessionObserver>,
     pub uids: UidPool,
     pub repositories: Arc<Repositories>,
-    /// Where checkpoints, logs and agents are replicated to, if anywhere.
+    /// The object store that checkpoints, logs and agents are replicated to, if there is one.
     pub replication: Option<ReplicationTarget>,
     pub clocks: Clocks,
     /// Set when a write of the store, a repository or a session fails because the disk is full.
@@ -220,7 +223,7 @@ pub struct Services {
     pub(crate) watch: Arc<dyn SessionObserver>,
     pub(crate) settings: ServiceSettings,
     pub(crate) policy: OperatorPolicy,
-    /// Tells what sandboxes touched, where the kernel lets us know.
+    /// Reports what sandboxes touched, if the kernel supports it.
     pub(crate) tracker: Option<ash_snapshot::FilesystemWatch>,
     pub(crate) client_credentials: ClientCredentials,
     pub(crate) bells: SessionBells,
@@ -230,11 +233,11 @@ pub struct Services {
     pub(crate) disk_usage_permits: Semaphore,
     pub(crate) pool: SandboxPool,
     pub(crate) queued: QueuedMessageLedger,
-    /// Workspaces whose sessions somebody looks after.
+    /// Workspaces whose sessions have actors.
     commons: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
     pub(crate) repositories: Arc<Repositories>,
     pub(crate) witnesses: Arc<WitnessCache>,
-    /// What it takes to rebuild a session from packs or from the object store.
+    /// What rebuilding a session from packs or from the object store needs.
     pub(crate) remote: RemoteServices,
     pub(crate) replicator: Option<Arc<Replicator>>,
     /// What is wrong with the server as a whole.
@@ -246,13 +249,13 @@ pub struct Services {
     pub(crate) full: Arc<AtomicBool>,
 }
 
-/// How many sandboxes are made at the same time: more only makes all of them late.
+/// How many sandboxes start at the same time: more would only delay all of them.
 const MAX_CONCURRENT_STARTS: usize = 8;
 /// How many trees are written at the same time.
 const MAX_CONCURRENT_RESTORES: usize = 4;
-/// How many agents' memories are mended at the same time: each may take a few hundred MB.
+/// How many agents' memories are repaired at the same time: each may take a few hundred MB.
 const MAX_CONCURRENT_REPAIRS: usize = 2;
-/// How many trees are weighed at the same time: however many sessions there are, it takes no more of the machine.
+/// How many trees are measured at the same time. This bounds the load, however many sessions there are.
 const MAX_CONCURRENT_DISK_WALKS: usize = 2;
 
 impl Services {
@@ -302,14 +305,14 @@ impl Services {
         }
     }
 
-    /// Remembers that the disk is full, if that is what went wrong.
+    /// Remembers that the disk is full, if this error says so.
     pub(crate) fn note_disk_full(&self, error: &Error) {
         if error.is_full() {
             self.full.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Where everything is sent, if anywhere.
+    /// The replicator, if there is an object store.
     pub fn replicator(&self) -> Option<Arc<Replicator>> {
         self.replicator.clone()
     }
@@ -319,7 +322,7 @@ impl Services {
         self.troubles.clone()
     }
 
-    /// There may be something to send to the object store.
+    /// Notifies the replicator that there may be something to send.
     pub(crate) fn notify_replicator(&self) {
         if let Some(replicator) = &self.replicator {
             replicator.notify();
@@ -348,7 +351,7 @@ impl Services {
         self.clocks.now()
     }
 
-    /// The time by which things are old enough to be removed.
+    /// The time for rules by age.
     pub(crate) fn retention_clock(&self) -> Timestamp {
         self.clocks.retention_now()
     }
@@ -361,7 +364,7 @@ impl Services {
         Ok(self.repositories.repo(tenant)?)
     }
 
-    /// What the sessions of a workspace share, as long as one of them is looked after.
+    /// What the sessions of a workspace share, as long as one of them has an actor.
     pub(crate) fn workspace(&self, workspace: WorkspaceId) -> Arc<Workspace> {
         let mut commons = self.commons.lock().expect("nobody panics while holding it");
         if let Some(common) = commons.get(&workspace).and_then(Weak::upgrade) {
@@ -373,12 +376,12 @@ impl Services {
         common
     }
 
-    /// How many sandboxes are made of an agent before they are wanted.
+    /// How many sandboxes of an agent are kept ready.
     pub(crate) fn prewarm(&self, needs: &SandboxRequirements) -> usize {
         needs.prewarm.map_or(self.settings.prewarm, |count| count as usize)
     }
 
-    /// What a session's options and the settings say about its life.
+    /// What a session's options and the settings say about its lifecycle.
     pub(crate) fn profile(&self, session: &SessionRow) -> SessionProfile {
         let (options, settings) = (&session.options, &self.settings);
         let seconds = |own: Option<u64>, usual: Duration| own.map_or(usual, Duration::from_secs);
@@ -395,7 +398,7 @@ impl Services {
         }
     }
 
-    /// The way to a model: the server's, or the one that the client brought.
+    /// The access to a model: the server's, or the client's own.
     pub(crate) fn egress_policy(
         &self,
         session: &SessionRow,
@@ -408,7 +411,7 @@ impl Services {
         }
     }
 
-    /// What a session of this version is started with, or what is missing for it.
+    /// What a session of this version needs to start, or an error that says what is missing.
     pub(crate) async fn start_needs(
         &self,
         session: &SessionRow,
@@ -424,7 +427,7 @@ impl Services {
         Ok(StartRequirements { program, claude, provider })
     }
 
-    /// What making a session and changing its options refuse alike.
+    /// The checks that creating a session and changing its options have in common.
     pub(crate) fn accepts(
         &self,
         version: &AgentVersion,
@@ -448,7 +451,7 @@ impl Services {
         }
     }
 
-    /// Who took the files of a session's workspace back since then, but for itself.
+    /// Rewinds of a workspace's files since `known`, except those of the session itself.
     pub(crate) async fn workspace_rewinds_since(
         &self,
         session: &SessionRow,

@@ -1,15 +1,15 @@
-//! What goes by itself: sessions whose time to live is over, and those that the server's rules give up. Whoever is at work
-//! is left alone; who went, when and by which rule is in the audit.
+//! Removal of sessions by age: those whose time to live is over, and those that match the server's rules. Sessions at
+//! work are left alone. The audit records which session was removed, when and by which rule.
 
 use crate::{CommandRefusal, Error, Result, Sessions, mailbox::ActorMessage};
 use ash_model::{OwnerId, SessionStatus, Timestamp};
 use ash_store::{AccessScope, AuditActor, EndDisposition, SessionFilter, SessionRow};
 use std::time::Duration;
 
-/// The rule by which a session goes that has a time to live of its own.
+/// The name of the rule, in the audit, that removes a session after its own time to live.
 const TTL: &str = "ttl";
 
-/// Sessions that have been like this for so long go this way.
+/// Sessions that have had this status for this long are ended or purged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionTtlRule {
     pub status: SessionStatus,
@@ -17,14 +17,14 @@ pub struct SessionTtlRule {
     pub fate: EndDisposition,
 }
 
-/// The rules of a server, as they are written: `ended:7d=purge,paused:90d=end`.
+/// The rules of a server, in the syntax of its settings: `ended:7d=purge,paused:90d=end`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionTtlRules(pub Vec<SessionTtlRule>);
 
-/// Which sessions a caller wants to be rid of, and how.
+/// Which sessions a caller wants to remove, and how.
 #[derive(Debug, Clone)]
 pub struct PruneRule {
-    /// For so long nobody has used them.
+    /// How long the sessions have not been used.
     pub unused: Duration,
     pub status: Option<SessionStatus>,
     pub owner: Option<OwnerId>,
@@ -66,7 +66,7 @@ impl SessionTtlRule {
     }
 }
 
-/// Whether a session may go without anybody who says so.
+/// Whether a rule may remove sessions with this status.
 pub fn is_at_rest(status: SessionStatus) -> bool {
     match status {
         SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Error | SessionStatus::Ended => true,
@@ -94,28 +94,28 @@ impl SessionTtlRules {
     }
 }
 
-/// A session that goes, and why.
+/// A session that is about to be removed, and why.
 #[derive(Debug, Clone)]
 pub struct ExpiringSession {
     pub session: SessionRow,
     pub rule: String,
     pub fate: EndDisposition,
-    /// For so long nobody has used it.
+    /// How long the session has not been used.
     after: Duration,
 }
 
 impl Sessions {
-    /// Forgets what nobody needs any more after so long: deltas, and idempotency keys.
+    /// Removes data that nothing needs after this time: deltas, and idempotency keys.
     pub async fn prune_deltas(&self, kept: Duration) -> Result<u64> {
         Ok(self.rooms().store.prune(earlier_by(self.rooms().retention_clock(), kept)).await?)
     }
 
-    /// Writes down which time is trusted, for the next server.
+    /// Stores the trusted time for the next start of the server.
     pub fn store_trusted_time(&self) {
         self.rooms().store_trusted_time();
     }
 
-    /// What would go now, of all tenants, by time to live and by rules.
+    /// The sessions of all tenants that would be removed now, by time to live and by rules.
     pub async fn expiring_sessions(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
         let (store, now) = (&self.rooms().store, self.rooms().retention_clock());
         let mut leaving = Vec::new();
@@ -139,10 +139,10 @@ impl Sessions {
         Ok(leaving)
     }
 
-    /// Lets go of what is to go. What fails for one does not keep the others from it. Answers who went.
+    /// Removes those sessions. A failure for one does not stop the others. Returns the removed ones.
     pub async fn apply_session_ttl(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
         let mut gone = Vec::new();
-        // Ages that a wrong database gives are wrong.
+        // A database that is known to be wrong gives wrong ages.
         if !self.may_delete() {
             return Ok(gone);
         }
@@ -162,7 +162,7 @@ impl Sessions {
         Ok(gone)
     }
 
-    /// Sessions within the scope that nobody has used for so long, and that nobody is at work in.
+    /// Sessions within the scope that were not used for this long and are not at work.
     pub async fn prunable_sessions(&self, scope: &AccessScope, rule: &PruneRule) -> Result<Vec<SessionRow>> {
         let older = Some(earlier_by(self.rooms().retention_clock(), rule.unused));
         let filter = SessionFilter {
@@ -183,7 +183,7 @@ impl Sessions {
         Ok(found.into_iter().filter(goes).collect())
     }
 
-    /// Lets go of them. Answers which went: somebody may have come back to one meanwhile.
+    /// Removes them. Returns the removed ones: a client may have used one meanwhile, and then it stays.
     pub async fn prune(
         &self,
         scope: &AccessScope,
@@ -199,7 +199,7 @@ impl Sessions {
         Ok(gone)
     }
 
-    /// Ends a session that nobody has used for so long. False: somebody has, and it stays.
+    /// Ends a session that was not used for this long. False: it was used meanwhile, and stays.
     async fn expire(
         &self,
         session: &SessionRow,
@@ -217,7 +217,7 @@ impl Sessions {
         }
         match fate {
             EndDisposition::End => Ok(session.summary.status != SessionStatus::Ended),
-            // With its end already, if it ended only now.
+            // If the session ended only now, its end has put it into the trash already.
             EndDisposition::Purge => {
                 let put = store.trash(no, self.rooms().clock(), by).await?;
                 self.write_tombstone(no).await?;
@@ -227,7 +227,7 @@ impl Sessions {
     }
 }
 
-/// The time so long ago.
+/// The time this long before `now`.
 pub fn earlier_by(now: Timestamp, long: Duration) -> Timestamp {
     Timestamp(now.0.saturating_sub(i64::try_from(long.as_millis()).unwrap_or(i64::MAX)))
 }

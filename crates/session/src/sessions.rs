@@ -1,4 +1,4 @@
-//! All sessions of this server: who looks after which, and what they share.
+//! All sessions of this server: finds or starts the actor of each session, and holds what they share.
 
 mod create;
 mod free_space;
@@ -31,22 +31,23 @@ pub use create::NewSession;
 pub use writes::LocklessWrite;
 pub(crate) use {create::native_id, free_space::is_cold, recovery::list_names};
 
-/// How long captures may take after the grace of a shutdown; what is not done by then is taken over at the next start.
+/// How long captures may take after the grace period of a shutdown. The next start takes over what is not done by then.
 const CAPTURES: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Sessions {
     rooms: Arc<Services>,
-    /// Those who get another keeper in a moment. One of us sees to it, however many visit meanwhile.
+    /// Sessions whose actor is about to be restarted. One task does it, however many requests come meanwhile.
     respawning: Arc<std::sync::Mutex<HashSet<SessionRowId>>>,
     stopping: Arc<watch::Sender<bool>>,
-    /// Bytes that are left on the disk.
+    /// Free bytes on the disk.
     free: Arc<AtomicU64>,
-    /// Held while a session of a tenant is brought back from the object store: two would do it twice. No other tenant waits.
+    /// Held while a session of the tenant is brought back from the object store, so that two requests do not do it
+    /// twice. Other tenants do not wait.
     pub(crate) bringing_back: Arc<KeyedMutex<TenantId>>,
     overwritten: Arc<writes::Overwritten>,
 }
 
-/// A place for a sandbox, if one is needed.
+/// A permit for a sandbox, if one is needed.
 pub struct SandboxReservation(Admission);
 
 #[derive(Debug, Clone)]
@@ -58,7 +59,7 @@ pub struct PromptSpec {
     pub on_busy: BusyPolicy,
     /// The number of the lock that its sender holds.
     pub lock: Option<u64>,
-    /// As for a new session.
+    /// See the field of the same name of a new session.
     pub queue_timeout: Option<Duration>,
 }
 
@@ -83,7 +84,7 @@ impl Sessions {
         self.rooms.clock()
     }
 
-    /// Room for a sandbox, unless the workspace has one.
+    /// Acquires a permit for a sandbox, unless the workspace has one.
     async fn acquire_permit(
         &self,
         tenant: &TenantId,
@@ -96,7 +97,7 @@ impl Sessions {
         self.place_in_line(tenant, self.patience(patience)).await.map(Some)
     }
 
-    /// A place for a sandbox. A caller that waits in line for one when the server stops gets none.
+    /// Acquires a permit for a sandbox. A caller that is still waiting when the server stops gets an error.
     async fn place_in_line(&self, tenant: &TenantId, patience: Duration) -> Result<SandboxPermit> {
         let mut stopping = self.stopping.subscribe();
         tokio::select! {
@@ -105,13 +106,13 @@ impl Sessions {
         }
     }
 
-    /// Of whoever does not say, the usual one.
+    /// The wait limit of a request: its own, else the default.
     fn patience(&self, own: Option<Duration>) -> Duration {
         own.unwrap_or(self.rooms.settings.queue_timeout)
     }
 
-    /// Room for the sandbox of a session that is to come back, if it needs one: better to say now that there is none than
-    /// to let it fail.
+    /// Acquires a permit for the sandbox of a session that is to be resumed, if it needs one. If there is no capacity,
+    /// the caller gets an error now instead of a start that fails later.
     async fn acquire_permit_to_wake(
         &self,
         session: &SessionRow,
@@ -131,8 +132,8 @@ impl Sessions {
         }
     }
 
-    /// Asks for what may take a sandbox. A session that had one when it was looked at may have none when it is asked; it says
-    /// so before anything is written, and is asked again with a place.
+    /// Sends a message that may need a sandbox. A session that had one may have lost it meanwhile; its actor then
+    /// refuses before anything is written, and the message is sent again with a permit.
     async fn ask_with_permit(
         &self,
         no: SessionRowId,
@@ -153,7 +154,7 @@ impl Sessions {
         self.rooms.store.find_session(scope, id).await?.ok_or(Error::NotFound)
     }
 
-    /// The same; a session that the database does not know may be in the object store.
+    /// Like `find`, but also finds sessions that only the object store has.
     pub async fn find_anywhere(&self, scope: &AccessScope, id: &SessionId) -> Result<SessionRow> {
         match (self.find(scope, id).await, &self.rooms.replicator) {
             (Err(Error::NotFound), Some(far)) => {
@@ -179,7 +180,7 @@ impl Sessions {
             WakePolicy::Forbidden => None,
         };
         let request = |room, reply| {
-            // Once it is accepted it is waited for however long it takes.
+            // An accepted message waits for a sandbox without a limit.
             let passage = Admission { permit: room, queue_timeout: None };
             ActorMessage::Command { wish: wish.clone(), passage, reply }
         };
@@ -187,18 +188,18 @@ impl Sessions {
         Ok(turn)
     }
 
-    /// The turns that are not over, in the order that they run in.
+    /// The open turns, in the order in which they run.
     pub async fn queue(&self, no: SessionRowId) -> Result<Vec<Turn>> {
         self.ask(no, |reply| ActorMessage::Queue { reply }).await
     }
 
-    /// Takes a message back that waits.
+    /// Takes a queued message back.
     pub async fn withdraw(&self, no: SessionRowId, turn: TurnId) -> Result<()> {
         self.rooms.store.turn(no, turn).await?.ok_or(Error::NoTurn)?;
         self.command(no, StateCommand::Withdraw { turn }).await.map(drop)
     }
 
-    /// Lets these go before the others that wait.
+    /// Moves these queued turns before the others.
     pub async fn reorder(&self, no: SessionRowId, first: Vec<TurnId>) -> Result<()> {
         for turn in &first {
             self.rooms.store.turn(no, *turn).await?.ok_or(Error::NoTurn)?;
@@ -213,12 +214,12 @@ impl Sessions {
         Ok(lock)
     }
 
-    /// Its holder used it, so it lasts.
+    /// Prolongs the lock, because its holder used it.
     pub async fn renew_lock(&self, no: SessionRowId, number: u64) -> Result<()> {
         self.ask(no, |reply| ActorMessage::Renew { number, reply }).await
     }
 
-    /// Another client writes, since lock `number` is over. Refused if it holds again.
+    /// Ends lock `number`, because another client writes after it has run out. Refused if the lock is held again.
     pub async fn expire_lock(&self, no: SessionRowId, number: u64) -> Result<()> {
         self.ask(no, |reply| ActorMessage::ExpireLock { number, reply }).await
     }
@@ -244,18 +245,18 @@ impl Sessions {
         self.get(no).await
     }
 
-    /// Its sandbox goes, as soon as what it did is safe.
+    /// Ends its sandbox as soon as its work is saved.
     pub(crate) async fn release(&self, no: SessionRowId, by_force: bool) -> Result<()> {
         self.command(no, StateCommand::Release { by_force }).await.map(drop)
     }
 
-    /// Ends it, and puts it into the trash if that is to become of it. Answers how it was at last.
+    /// Ends the session, and puts it into the trash if `fate` says so. Returns its last state.
     pub async fn end(&self, no: SessionRowId, by: AuditActor, fate: EndDisposition) -> Result<SessionRow> {
         self.rooms.store.request_end(no, by.clone(), fate).await?;
         ash_failpoint::reach_async("purge.ordered").await;
         self.command(no, StateCommand::End).await?;
         if fate == EndDisposition::Purge {
-            // One that had ended before.
+            // Needed for a session that had ended before.
             self.rooms.store.trash(no, self.rooms.clock(), by).await?;
             ash_failpoint::reach_async("purge.recorded").await;
             self.write_tombstone(no).await?;
@@ -264,13 +265,13 @@ impl Sessions {
         self.get(no).await
     }
 
-    /// Notes something on it, instead of what was noted before.
+    /// Replaces the session's metadata.
     pub async fn set_metadata(&self, no: SessionRowId, metadata: SessionMetadata) -> Result<SessionRow> {
         self.ask(no, |reply| ActorMessage::SetMetadata { metadata, reply }).await?;
         self.get(no).await
     }
 
-    /// A place for a session that is to come back: before anything about it is changed.
+    /// Acquires a permit for a session that is to be resumed, before anything about it is changed.
     pub async fn reserve(
         &self,
         session: &SessionRow,
@@ -281,7 +282,7 @@ impl Sessions {
         Ok(SandboxReservation(Admission { permit: room, queue_timeout: Some(self.patience(patience)) }))
     }
 
-    /// The receipt is missing if the session was active all along.
+    /// The receipt is missing if the session was active already.
     pub async fn resume(
         &self,
         session: &SessionRow,
@@ -307,7 +308,7 @@ impl Sessions {
         self.place(session, FileAccessMode::Read).await
     }
 
-    /// For writing. Call `touched` afterwards.
+    /// For writing. The caller calls `touched` afterwards.
     pub async fn files_to_write(&self, session: &SessionRow) -> Result<files::WorkspaceFiles> {
         self.place(session, FileAccessMode::Write).await
     }
@@ -343,7 +344,7 @@ impl Sessions {
         self.rooms.settings.max_sandboxes
     }
 
-    /// How many wait for a place.
+    /// How many requests wait for a sandbox.
     pub fn queued(&self) -> usize {
         self.rooms.pool.queued()
     }
@@ -352,7 +353,7 @@ impl Sessions {
         *self.stopping.borrow()
     }
 
-    /// No new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
+    /// Accepts no new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
     pub async fn shut_down(&self, grace: Duration) {
         self.stopping.send_replace(true);
         self.rooms.pool.warm.close().await;

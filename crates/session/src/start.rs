@@ -1,4 +1,4 @@
-//! A session comes to life: its files, its sandbox, its agent, and what that remembers.
+//! The start of a session: its files, its sandbox, its agent, and the agent's memory.
 
 mod briefing;
 mod handshake;
@@ -46,19 +46,19 @@ use tree::FilesComparison;
 const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
 
-/// A sandbox whose agent answers, and how it came to be.
+/// A sandbox whose agent answers, and how it was started.
 pub(crate) struct CompletedStart {
     pub(crate) hands: SandboxConn,
     pub(crate) tree: StartTree,
     pub(crate) recalled: RecalledConversation,
-    /// Of others who took the files back while it slept.
+    /// Rewinds of the workspace by other sessions while this one had no sandbox.
     pub(crate) backs: Vec<WorkspaceRewind>,
-    /// What did not work before it, from the top of the ladder.
+    /// The attempts that failed before, from the top of the ladder.
     pub(crate) failed: Vec<Fact>,
     pub(crate) head: Option<String>,
     pub(crate) compared: Option<(ResumeComparison, Vec<String>)>,
     pub(crate) salvage: Option<SalvageOnlyFiles>,
-    /// What the checkpoint does not hold whose files came back.
+    /// Paths that are missing in the checkpoint that the files were restored from.
     pub(crate) unsaved: Vec<String>,
     pub(crate) ear: TurnTracker,
     pub(crate) began: Instant,
@@ -72,7 +72,7 @@ struct StartedAgent {
     pub(crate) ear: TurnTracker,
 }
 
-/// What the first message and the receipt say about the way back.
+/// What the first message and the receipt say about the resume.
 struct ResumeDetails {
     pub(crate) tree: StartTree,
     pub(crate) backs: Vec<WorkspaceRewind>,
@@ -91,7 +91,7 @@ pub(crate) struct AgentProgram<'w> {
     pub(crate) provider: Option<ModelApiDialect>,
 }
 
-/// Everything a start needs; it runs beside the actor.
+/// Everything that a start needs; it runs beside the actor.
 pub(crate) struct SessionStartJob {
     pub(crate) rooms: Arc<Services>,
     pub(crate) session: SessionRow,
@@ -101,29 +101,29 @@ pub(crate) struct SessionStartJob {
     pub(crate) common: Arc<Workspace>,
     pub(crate) tree: Option<LiveTree>,
     pub(crate) logs: Arc<AgentLogBuffer>,
-    /// Somebody wants the session to stop: what would take long is not waited for.
+    /// A client wants the session to stop: the start stops waiting for slow steps.
     pub(crate) halt: Arc<Notify>,
     pub(crate) used_early: StartupUsage,
-    /// Its environment cannot be opened here: it was sealed on another machine.
+    /// The session's environment was sealed on another machine and cannot be opened here.
     pub(crate) sealed: bool,
     /// JSON pointers of secrets in the options that cannot be read.
     pub(crate) missing_secrets: Vec<String>,
-    /// Until the sandbox is there.
+    /// Held until the sandbox exists.
     pub(crate) exclusive: Option<ExclusiveGuard>,
-    /// For the sandbox, as long as it is not there.
+    /// For the sandbox, as long as it does not exist.
     pub(crate) permit: Option<SandboxPermit>,
-    /// How long it is waited for a place; `None`: as long as it takes.
+    /// How long to wait for a sandbox permit; `None`: without limit.
     pub(crate) queue_timeout: Option<Duration>,
-    /// A sandbox in which nothing runs yet: made in advance, or while the files were compared.
+    /// A sandbox in which nothing runs yet: from the warm pool, or made while the files were compared.
     pub(crate) prepared: Option<(Arc<Sandbox>, RecordStream)>,
-    /// It was made before its session was.
+    /// The sandbox was made before its session was.
     pub(crate) in_advance: bool,
 }
 
 impl SessionStartJob {
     pub(crate) async fn wake(mut self) -> Result<CompletedStart> {
         let woken = self.start_all().await;
-        // A sandbox that was made in advance, and that it did not come to use.
+        // A warm sandbox that this session did not use.
         let unused = self.prepared.take().or_else(|| self.common.take_prepared());
         if let Some((walls, _)) = unused.filter(|_| woken.is_err()) {
             walls.remote.end().await.ok();
@@ -136,18 +136,18 @@ impl SessionStartJob {
     async fn start_all(&mut self) -> Result<CompletedStart> {
         let began = Instant::now();
         if self.state.resuming {
-            // Options may have been changed since the keeper came.
+            // Options may have changed since the actor was spawned.
             self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         }
         let version = self.version().await?;
-        // Before anything is built: without its keys it would only fail later.
+        // Checked before anything is built: without its keys the start would only fail later.
         let needs = self.rooms.start_needs(&self.session, &version).await?;
         let StartRequirements { program, claude, provider } = needs;
         let driver = ash_driver::driver(version.runtime);
         self.prepared = self.common.take_prepared();
         self.in_advance = self.prepared.is_some();
         if self.prepared.is_none() && self.walls().is_none() {
-            // Before the floor: who makes way may be of this workspace.
+            // Before the exclusive guard is taken: the session that has to give up its sandbox may be of this workspace.
             self.reserve().await?;
         }
         self.exclusive = Some(self.unless_halted(self.exclusive_when_vacant()).await?);
@@ -177,17 +177,17 @@ impl SessionStartJob {
         let way = AgentProgram { driver: driver.as_ref(), version: &version, program, claude, provider };
         let files = self.compare_files(&tree, &way).await?;
         self.make_session_folder().await;
-        // Where the files are gone with their workspace, so is the agent's own memory: it is told.
+        // Files that went with their workspace took the agent's own memory along: the agent gets the conversation as text.
         let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
         let told = passing && tree.origin == StartTreeOrigin::Fresh && self.state.turns_delivered > 0;
         let rungs: &[Rung] =
             if told { &[Rung::History] } else { &[Rung::Transcript, Rung::Rebuilt, Rung::History] };
         let (started, failed) = self.descend(&way, rungs).await?;
-        // From here on nobody takes them back: it is at work.
+        // From here on no other session can rewind these files, because this session is at work in them.
         let told = match self.resume_details(way.driver, tree, files, &started.recalled).await {
             Ok(told) => told,
             Err(error) => {
-                // The agent runs, and no fact names its sandbox: without this it would run for ever.
+                // The agent runs, and no fact names its sandbox: otherwise it would run for ever.
                 self.leave_sandbox(started.part).await?;
                 return Err(error);
             }
@@ -221,7 +221,7 @@ impl SessionStartJob {
         })
     }
 
-    /// What is read of the session while its agent runs already.
+    /// What is read about the session while its agent runs already.
     async fn resume_details(
         &self,
         driver: &dyn AgentDriver,
@@ -238,7 +238,8 @@ impl SessionStartJob {
         Ok(ResumeDetails { tree, backs, head, compared, salvage, unsaved })
     }
 
-    /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
+    /// Creates the session folder that the agent is told about. If a file of the agent is in the way, there is no such
+    /// folder.
     async fn make_session_folder(&self) {
         let (home, uid) = (self.live.home(), self.tree.and_then(|tree| tree.uid));
         let whose = (self.session.native_id, self.state.inherited_memory);
@@ -249,7 +250,7 @@ impl SessionStartJob {
         }
     }
 
-    /// What the checkpoint that the session goes on from says of it.
+    /// Compares the checkpoint that the session continues from with the other witnesses.
     async fn compared(
         &self,
         tree: &StartTree,
@@ -271,8 +272,8 @@ impl SessionStartJob {
         Ok(Some((ResumeComparison { by: files.by, remote, ..compared }, lost)))
     }
 
-    /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
-    /// and stays as it was.
+    /// Descends the ladder until the agent starts. If it does not start without a memory either, its memory is not the
+    /// cause and stays as it was.
     async fn descend(&mut self, way: &AgentProgram<'_>, rungs: &[Rung]) -> Result<(StartedAgent, Vec<Fact>)> {
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
         let before = self.live.mended(self.session.native_id);
@@ -310,7 +311,8 @@ impl SessionStartJob {
     ) -> Result<StartedAgent> {
         let in_advance = self.in_advance && self.prepared.is_some();
         match self.try_start_once(way, inside.clone(), recalled.clone()).await {
-            // It died between the look at it and the start of its agent: that is nobody's fault.
+            // The sandbox died after it was checked and before its agent started; the start is repeated once with a new
+            // sandbox.
             Err(error) if in_advance && is_about_sandbox(&error) => {
                 tracing::warn!(session = %self.session.id, error = %error.problem().error, "a sandbox that was made in advance could not be used; another one is made");
                 self.try_start_once(way, inside, recalled).await
@@ -357,7 +359,7 @@ impl SessionStartJob {
         resource_limits::merged(&self.rooms, self.session.options.limits, version.limits)
     }
 
-    /// A session whose files took too much does not start before they take less, or may take more.
+    /// A session whose files exceed their limit does not start until they shrink or the limit is raised.
     async fn fits(&self, version: &AgentVersion) -> Result<()> {
         let was_full = self.state.problem.as_ref().is_some_and(|problem| problem.code == DISK_LIMIT);
         let Some(most) = resource_limits::of_disk(&self.bounds(version)).filter(|_| was_full) else {
@@ -369,7 +371,7 @@ impl SessionStartJob {
     }
 }
 
-/// The agent itself gave up, not what is around it.
+/// Whether the agent itself gave up, and not its sandbox or the server.
 fn is_about_memory(error: &Error) -> bool {
     matches!(error, Error::Failed(problem) if matches!(problem.code.as_str(), "agent_failed" | "agent_silent"))
 }

@@ -1,16 +1,16 @@
-//! The ledger of a turn's calls: which were made, which came to an end, and of which nobody knows. It is folded from the
-//! log, so that it is there after every crash.
+//! The ledger of a turn's tool calls: which were made, which completed, and which have an unknown outcome. Folded from
+//! the log, so that it survives every crash.
 
 use ash_driver::AgentDriver;
 use ash_model::{Event, Fact, ToolCallOutcome, ToolCallRecord};
 
-/// The newest so many are told.
+/// Only the newest calls are reported, up to this number.
 const MAX_CALLS: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(crate) struct ToolCallLedger {
     calls: Vec<ToolCallRecord>,
-    /// Calls that wait for leave, by the request.
+    /// Calls that wait for permission, with the id of the request.
     asked: Vec<(ash_model::PermissionId, String)>,
 }
 
@@ -110,7 +110,7 @@ mod tests {
             asked(2, "d"),
             answered(1, Some(PermissionVerdict::allow())),
             answered(2, None),
-            // What is done stays done, and what was never made is no call.
+            // A completed call stays completed, and a result without a call is ignored.
             said(json!([made("a"), result("x")]), "assistant"),
         ];
         let driver = ash_driver::driver(AgentRuntime::Claude);

@@ -1,22 +1,22 @@
-//! The time by which things are old enough to go. A wall clock that jumps forward (a dead battery, a wrong time server)
-//! would make everything old at once, and deletion is for ever: so rules by age use the smaller of the wall clock and
-//! the last trusted time plus what a clock that cannot be set has counted since. A clock that stays where it jumped to
-//! is trusted after an hour.
+//! The clock for rules by age. A wall clock that jumps forward (a dead battery, a wrong time server) would make
+//! everything old at once, and deletion is final. So these rules use the smaller of the wall clock and the last trusted
+//! time plus what a monotonic clock has counted since. A wall clock that keeps running from where it jumped to is
+//! trusted after an hour.
 
 use ash_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{fs, io, io::Write, path::PathBuf, sync::Mutex, time::Duration};
 
-/// So far a wall clock may be from what was expected and is still no jump: clocks are corrected a little all the time.
+/// A smaller difference from the expected time is no jump, because clocks are corrected a little all the time.
 const TOLERANCE_MS: i64 = 60_000;
-/// So long a wall clock must go on from where it jumped to before it is trusted.
+/// How long a wall clock must run on after a jump before it is trusted.
 const PROBATION_MS: i64 = 3_600_000;
 
-/// What the two clocks of a machine say at one moment.
+/// The readings of a machine's two clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockReading {
     pub wall: Timestamp,
-    /// Milliseconds since the machine started, asleep or not. Nobody can set it.
+    /// Milliseconds since the machine started, including time asleep. It cannot be set.
     pub since_boot: i64,
 }
 
@@ -28,11 +28,11 @@ impl ClockReading {
     }
 }
 
-/// The last time that was trusted, and since when the wall clock says something else.
+/// The last trusted time, and the jump that the wall clock has made since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ClockTrust {
-    /// The kernel's name for this boot: `sinceBoot` means nothing in another one.
+    /// The kernel's id of this boot: `sinceBoot` means nothing in another one.
     boot: String,
     trusted: Timestamp,
     since_boot: i64,
@@ -40,24 +40,24 @@ pub(crate) struct ClockTrust {
     jump: Option<ClockJump>,
 }
 
-/// A wall clock that is not where it was expected.
+/// A difference between the wall clock and the expected time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ClockJump {
-    /// How far ahead it is; behind, if negative.
+    /// How far the wall clock is ahead; behind, if negative.
     by_ms: i64,
-    /// When it was seen first, in milliseconds since the boot.
+    /// When the jump was first seen, in milliseconds since the boot.
     since_boot: i64,
 }
 
 impl ClockTrust {
-    /// With nothing to compare it with, the wall clock is right.
+    /// Without an earlier time to compare with, the wall clock is trusted.
     fn begin(boot: &str, now: ClockReading) -> ClockTrust {
         ClockTrust { boot: boot.to_owned(), trusted: now.wall, since_boot: now.since_boot, jump: None }
     }
 
-    /// After a restart of the server or of the machine. How long a machine was off is not known: its clock is then
-    /// ahead of what is expected, and waits for its hour.
+    /// After a restart of the server or of the machine. It is unknown how long a machine was off, so its clock is then
+    /// ahead of the expected time, and is trusted after an hour.
     fn go_on(self, boot: &str) -> ClockTrust {
         if self.boot == boot {
             return self;
@@ -79,7 +79,7 @@ impl ClockTrust {
             return now.wall;
         }
         let jump = match self.jump {
-            // It stands where it was when it was seen first.
+            // The clock runs on from the same jump.
             Some(jump) if (jump.by_ms - by_ms).abs() <= TOLERANCE_MS => jump,
             Some(_) | None => ClockJump { by_ms, since_boot: now.since_boot },
         };
@@ -92,7 +92,7 @@ impl ClockTrust {
     }
 }
 
-/// A clock that does not believe every jump. What it trusts outlives the server, in a file of its own.
+/// A clock that does not trust every jump. Its trusted time outlives the server in a file of its own.
 #[derive(Debug)]
 pub struct TrustedClock {
     file: PathBuf,
@@ -112,14 +112,14 @@ impl TrustedClock {
         self.trust.lock().expect("nobody panics while holding it").look((self.read)())
     }
 
-    /// How far the wall clock is from what was expected, if it is not trusted.
+    /// How far the wall clock is from the expected time, if it is not trusted.
     pub fn jumped(&self) -> Option<Duration> {
         let mut trust = self.trust.lock().expect("nobody panics while holding it");
         trust.look((self.read)());
         trust.jump.map(|jump| Duration::from_millis(jump.by_ms.unsigned_abs()))
     }
 
-    /// Writes down what is trusted. Lost with the power it is only older, and what is expected is then earlier.
+    /// Stores the trusted time. If a power loss loses it, an older time is used, and the expected time is then earlier.
     pub fn store(&self) -> io::Result<()> {
         let trust = {
             let mut trust = self.trust.lock().expect("nobody panics while holding it");
@@ -158,7 +158,7 @@ mod tests {
     fn a_clock_that_goes_on_is_the_time() {
         let mut trust = begun();
         assert_eq!(looked(&mut trust, HOUR, HOUR), HOUR);
-        // Slewed by seconds a day.
+        // A clock that is corrected by seconds a day.
         assert_eq!(looked(&mut trust, DAY + 30_000, DAY), DAY + 30_000);
         assert_eq!(trust.jump, None);
     }

@@ -1,11 +1,10 @@
-//! Many files that come at once: all of them are put into the workspace, or none is.
+//! Uploads of many files at once: all of them are put into the workspace, or none is.
 //!
-//! They are written into a folder of ours beside the tree, where no sandbox sees them. When that is whole it gets a name that
-//! says so, and only then its files are moved to their places, while nobody captures or replaces the tree. Checking first
-//! and then writing into the workspace itself would do as long as nobody dies and nothing is in the way; this does
-//! also if the server is killed between any two files: whoever takes the workspace over throws away what was not whole,
-//! and goes on with what was. Only if the agent meanwhile put something in the way of the rest does what was moved before
-//! the crash stay.
+//! An upload is first written into a directory beside the tree, where no sandbox sees it. A mark then says that it is
+//! complete, and only after that its files move to their places, while the tree can be neither captured nor replaced.
+//! Writing directly into the workspace would be atomic only without crashes and conflicts. With the mark, the server
+//! may be killed between any two files: the next server drops incomplete uploads and finishes complete ones. One
+//! exception remains: if the agent meanwhile blocks the way of the other files, those that moved before the crash stay.
 
 use crate::{
     Error, Result, Sessions, blocking,
@@ -18,20 +17,20 @@ use ash_snapshot::{DiskUsage, FileOwner, Folder, LinkPolicy, RelPath};
 use ash_store::SessionRow;
 use std::{fs, io::Read, path::PathBuf, sync::Arc};
 
-/// Says that everything of an upload is there.
+/// The mark that an upload is complete.
 const WHOLE: &str = "whole";
-/// What is to be put in place, and what gave way to it until all of it is.
+/// The uploaded files, and the replaced files until all of the upload is in place.
 const FILES: &str = "files";
 const REPLACED: &str = "aside";
-/// What file systems give out at once.
+/// The allocation unit of file systems.
 const BLOCK: u64 = 4096;
 
-/// An upload on its way. Dropped before it is put in place, nothing of it was ever there.
+/// An upload in progress. Dropped before it is put in place, it leaves nothing behind.
 pub struct WorkspaceUpload {
     dir: PathBuf,
     files: Folder,
     uid: Option<u32>,
-    /// As long as it is on its way nobody takes it for a dead server's.
+    /// While this is held, the upload is not taken for that of a dead server.
     _common: Option<Arc<Workspace>>,
 }
 
@@ -39,7 +38,7 @@ impl WorkspaceUpload {
     fn begin(common: Arc<Workspace>, uid: Option<u32>) -> Result<WorkspaceUpload> {
         let dir = common.live.uploads().join(uuid::Uuid::new_v4().to_string());
         for name in [FILES, REPLACED] {
-            // Again: the end of another upload may have taken the folder of all of them away in between.
+            // Tried twice, because another upload that ends may remove the parent directory in between.
             make_dir(&dir.join(name)).or_else(|_| make_dir(&dir.join(name)))?;
         }
         Ok(WorkspaceUpload { files: Folder::open(&dir.join(FILES))?, dir, uid, _common: Some(common) })
@@ -54,12 +53,12 @@ impl WorkspaceUpload {
         self.if_there(self.files.replace_file(path, bytes, self.owner(), mode).map(drop).map_err(Error::from))
     }
 
-    /// Of a session that ended meanwhile, or whose workspace was deleted, nothing is there any more.
+    /// If the session ended or its workspace was deleted meanwhile, the upload's directory is gone.
     fn if_there<T>(&self, done: Result<T>) -> Result<T> {
         done.map_err(|error| if self.dir.exists() { error } else { Error::Moved })
     }
 
-    /// A file that came before, under another name.
+    /// A second path with the content of a file that was uploaded before.
     pub fn copy(&self, path: &RelPath, of: &RelPath) -> Result<()> {
         let (mut file, stat) = self.files.open_file(of, LinkPolicy::Refuse)?;
         self.file(path, &mut file, stat.mode)
@@ -99,19 +98,19 @@ impl WorkspaceUpload {
 
 impl Drop for WorkspaceUpload {
     fn drop(&mut self) {
-        // What is half erased must not be taken for whole.
+        // A partly erased upload must not be taken for a complete one.
         fs::remove_file(self.dir.join(WHOLE)).ok();
         if let Err(error) = Folder::erase(&self.dir) {
             tracing::warn!(%error, "an upload that is over could not be removed");
         }
-        // The last one; others may be on their way.
+        // Succeeds only for the last upload; others may be in progress.
         if let Some(uploads) = self.dir.parent() {
             fs::remove_dir(uploads).ok();
         }
     }
 }
 
-/// Whether there is room for something new in place of something old.
+/// Whether new files fit in place of old ones.
 fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage)) -> Result<()> {
     if common.has_plenty(most, new) {
         return Ok(());
@@ -136,7 +135,8 @@ fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage))
 }
 
 impl LiveDirectory {
-    /// Of a server that died in the middle: what was whole is put into the tree, if that is the one it was meant for.
+    /// Handles uploads of a dead server: complete ones are put into the tree, if it is the one that they were meant
+    /// for.
     pub(crate) fn settle_uploads(&self, tree: Option<LiveTree>) -> Result<()> {
         let Ok(found) = fs::read_dir(self.uploads()) else { return Ok(()) };
         for dir in found.flatten().map(|entry| entry.path()) {
@@ -156,7 +156,7 @@ impl LiveDirectory {
     }
 }
 
-/// What is nowhere any more was taken away meanwhile: by an end, a rewind, or somebody inside.
+/// A file that is missing was removed meanwhile: by the session's end, a rewind, or a process in the sandbox.
 fn moved(error: Error) -> Error {
     match error {
         Error::Snapshot(ash_snapshot::Error::NotFound { .. }) => Error::Moved,
@@ -166,7 +166,7 @@ fn moved(error: Error) -> Error {
 }
 
 impl Sessions {
-    /// Begins an upload of at least so much. `put` is what makes it count.
+    /// Begins an upload of at least this size. Nothing changes in the workspace before `commit_upload`.
     pub async fn upload(&self, session: &SessionRow, least: DiskUsage) -> Result<WorkspaceUpload> {
         self.check_room_for_work()?;
         let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(DiskUsage::UNLIMITED);
@@ -174,7 +174,7 @@ impl Sessions {
             return Err(Error::NoRoom(reached));
         }
         let common = self.rooms().workspace(session.workspace);
-        // No pen is kept: whoever replaces the tree need not wait until all of it is written.
+        // Holds no writer guard, so the tree can be replaced while the files are uploaded.
         let uid = match common.tree() {
             Some(LiveTree { uid }) => uid,
             None => self.files_to_write(session).await?.owner()?,
@@ -182,14 +182,14 @@ impl Sessions {
         blocking(move || WorkspaceUpload::begin(common, uid).map_err(moved)).await
     }
 
-    /// All of it. In one go for everybody who captures the files or replaces them.
+    /// Puts all files in place, atomically for captures and replacements of the tree.
     pub async fn commit_upload(&self, session: &SessionRow, upload: WorkspaceUpload) -> Result<()> {
         let common = self.rooms().workspace(session.workspace);
         let put = match self.ready_to_put(session, &common).await {
             Ok((most, place, floor)) => {
                 blocking(move || {
                     let _floor = floor;
-                    // Another tree since it was begun, whose owner the files would not have.
+                    // The tree was replaced meanwhile, and the files have the wrong owner for it.
                     if place.owner()? != upload.uid {
                         return Err(Error::Moved);
                     }
@@ -198,7 +198,7 @@ impl Sessions {
                 .await
             }
             Err(error) => {
-                // All that was written is removed with it.
+                // Dropping the upload removes all that was written.
                 blocking(move || {
                     drop(upload);
                     Ok(())
@@ -221,14 +221,14 @@ impl Sessions {
             let place = self.files_to_write(session).await?;
             match common.try_exclusive() {
                 Some(floor) => return Ok((most, place, floor)),
-                // Waited for without the pen: whoever has the floor may want that.
+                // Wait without the writer guard: the holder of the exclusive guard may need it.
                 None => drop(place),
             }
             drop(common.exclusive().await);
         }
     }
 
-    /// Whether files of these sizes may come in place of what is there. Refused, nothing was written.
+    /// Whether files of these sizes fit in place of the existing ones. If not, nothing was written.
     pub async fn check_disk_limit(&self, session: &SessionRow, files: Vec<(RelPath, u64)>) -> Result<()> {
         self.check_room_for_work()?;
         let Some(most) = of_disk(&self.rooms().bounds(session).await?) else { return Ok(()) };
@@ -240,7 +240,7 @@ impl Sessions {
         let _turn = self.rooms().disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
         blocking(move || match open_root(&common.live.workspace()) {
             Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
-            // Not made yet, or lost: what it will hold is the agent's own files, or its last checkpoint.
+            // The tree does not exist yet, or is lost: it will hold the agent's own files, or its last checkpoint.
             Err(ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. }) => {
                 resource_limits::reached(None, new, most)
                     .map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
@@ -252,7 +252,7 @@ impl Sessions {
 }
 
 impl WorkspaceFiles {
-    /// The uid of what is written here, if it has one of its own.
+    /// The uid of new files, if the workspace has one of its own.
     fn owner(&self) -> Result<Option<u32>> {
         match &self.source {
             FileSource::Live { uid, .. } => Ok(*uid),
@@ -261,7 +261,7 @@ impl WorkspaceFiles {
     }
 }
 
-/// What files of these sizes will take.
+/// The disk usage of files of these sizes.
 pub fn weight_of(sizes: impl Iterator<Item = u64>) -> DiskUsage {
     let blocks = |size: u64| size.div_ceil(BLOCK).saturating_mul(BLOCK);
     sizes.fold(DiskUsage::default(), |sum, size| sum.plus(DiskUsage { bytes: blocks(size), files: 1 }))

@@ -1,4 +1,4 @@
-//! What was used and what it costs, and what sandboxes took of the machine.
+//! Usage of models and its cost, and what sandboxes used of the machine.
 
 use crate::Result;
 use ash_model::{ResourceUsage, SessionId};
@@ -25,23 +25,23 @@ impl Usage {
         Ok(self.store.usage(scope, Some(by), query).await?)
     }
 
-    /// All in one sum.
+    /// One sum of everything.
     pub async fn total(&self, scope: &AccessScope, query: &UsageQuery) -> Result<UsageReportRow> {
         Ok(self.store.usage(scope, None, query).await?.pop().unwrap_or_default())
     }
 
-    /// What one session used.
+    /// The usage of one session.
     pub async fn of_session(&self, scope: &AccessScope, session: &SessionRow) -> Result<UsageReportRow> {
         let query = UsageQuery { session: Some(session.no), limit: 1, ..UsageQuery::default() };
         self.total(scope, &query).await
     }
 
-    /// What the sandboxes of these sessions took together, over their whole lives.
+    /// What the sandboxes of these sessions used together, over their whole lives.
     pub async fn total_resources(&self, scope: &AccessScope, query: &UsageQuery) -> Result<ResourceUsage> {
         Ok(self.store.total_resource_usage(scope, query).await?)
     }
 
-    /// What the sandbox of each of these sessions took. A workspace that several share is each one's.
+    /// What the sandbox of each of these sessions used. A shared workspace counts fully for each of its sessions.
     pub async fn resources_by_session(
         &self,
         scope: &AccessScope,
@@ -51,7 +51,7 @@ impl Usage {
         Ok(taken.into_iter().map(|taken| (taken.session, taken.usage)).collect())
     }
 
-    /// What the sandbox of a session's workspace took.
+    /// What the sandbox of a session's workspace used.
     pub async fn resources_of(&self, session: &SessionRow) -> Result<ResourceUsage> {
         Ok(self.store.workspace_resource_usage(Some(session.workspace)).await?)
     }

@@ -1,21 +1,21 @@
-//! Which part of a log still counts. Nothing is ever taken out of it: a rewind or a second attempt only says of
-//! earlier events that they are not part of the conversation any more.
+//! Which part of a log is still visible. No event is ever removed: a rewind or a second attempt only marks earlier
+//! events as no longer part of the conversation.
 
 use ash_model::{Event, EventSeq, Fact, SessionRewind, TurnId};
 use std::collections::{HashMap, HashSet};
 
 #[derive(Debug, Default)]
 pub struct LogVisibility {
-    /// After the first, up to and including the second.
+    /// Ranges that rewinds undid: after the first event, up to and including the second.
     undone: Vec<(EventSeq, EventSeq)>,
     /// Turns that were withdrawn, or had not begun when a rewind or a fork left them behind.
     never_begun: HashSet<TurnId>,
-    /// What attempts that were cut said, after the first and before the second.
+    /// The output of interrupted attempts, after the first event and before the second.
     cut: HashMap<TurnId, (EventSeq, EventSeq)>,
 }
 
 impl LogVisibility {
-    /// From all events of the kinds that say so (`EventQuery::SUPERSEDING`), in order.
+    /// Built from all events of the superseding kinds (`EventQuery::SUPERSEDING`), in order.
     pub fn of(events: &[Event]) -> LogVisibility {
         let mut past = LogVisibility { undone: undone(events), ..LogVisibility::default() };
         for event in events {
@@ -59,7 +59,7 @@ impl LogVisibility {
     }
 }
 
-/// From the last rewind backwards: what it undid, then the last one before the place it went to, and so on.
+/// The ranges from the last rewind backwards: what it undid, then the last one before its target, and so on.
 fn undone(events: &[Event]) -> Vec<(EventSeq, EventSeq)> {
     let mut undone = Vec::new();
     let mut upto = EventSeq::MAX;
@@ -150,11 +150,11 @@ mod tests {
     }
 
     proptest! {
-        /// What counts after a rewind is what counted at the place it went to, and what came since.
+        /// After a rewind, the visible events are those visible at its target, and those that came since.
         #[test]
         fn whatever_is_rewound_the_conversation_is_that_of_the_place(steps in prop::collection::vec(prop::option::of(0u64..100), 1..60)) {
             let mut log: Vec<Event> = Vec::new();
-            // What counted after each event.
+            // The visible events after each event.
             let mut counted: Vec<Vec<EventSeq>> = vec![Vec::new()];
             for (seq, step) in (1u64..).zip(steps) {
                 let mut now = counted.last().expect("not empty").clone();

@@ -1,5 +1,5 @@
-//! Witnesses: what packs, tombstones and the object store say happened, beside what the database says. Before something is
-//! deleted, superseded or confirmed as remote, a second witness is asked. A disagreement is said and repaired; no
+//! Witnesses: what packs, tombstones and the object store say happened, compared with the database. Before something is
+//! deleted, superseded or confirmed as remote, a second witness is asked. A disagreement is reported and repaired; no
 //! deletion resolves it.
 
 mod adopt;
@@ -28,11 +28,11 @@ use uuid::Uuid;
 pub(crate) const DATABASE_BEHIND: &str = "database_behind";
 /// The code of the trouble that SQLite cannot read its own pages.
 pub(crate) const DATABASE_DAMAGED: &str = "database_damaged";
-/// So many sessions are named; of the rest it is said how many they are.
+/// How many sessions are named. Of the others only the number is given.
 const MAX_NAMED: usize = 5;
 
 impl Services {
-    /// Packs for which no row and no tombstone accounts, or that cannot be read: none of them is garbage.
+    /// Packs that no row or tombstone explains, or that cannot be read: none of them is garbage.
     pub(crate) async fn unclear_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
         let (of, rows) = (self.witnesses.of(tenant, WitnessRefresh::Once).await?, self.rows(tenant).await?);
         let of = of.lock();
@@ -40,8 +40,8 @@ impl Services {
         Ok(unexplained.map(|(pack, _)| pack).chain(of.packs.unreadable.keys()).cloned().collect())
     }
 
-    /// Of packs that are only in the object store, those that may go: a row or a tombstone accounts for the record in them,
-    /// or they hold none.
+    /// Of packs that are only in the object store, those that may be deleted: a row or a tombstone explains their
+    /// record, or they hold none.
     pub(crate) async fn explained_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<Vec<String>> {
         if packs.is_empty() {
             return Ok(Vec::new());
@@ -64,7 +64,7 @@ impl Services {
         .await
     }
 
-    /// Tenants that the database knows, and those whose repository is here although it does not.
+    /// Tenants that the database knows, and tenants that only have a repository on this machine.
     pub(crate) async fn all_tenants(&self) -> Result<BTreeSet<TenantId>> {
         let mut tenants: BTreeSet<TenantId> = self.store.tenants().await?.into_iter().collect();
         tenants.extend(self.repositories.tenants());
@@ -77,31 +77,33 @@ impl Services {
     }
 }
 
-/// So long the object store may take to say whether it knows an id.
+/// How long to wait for the object store to say whether it knows an id.
 const REMOTE_ID_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a new session begins with, so that nobody takes it for one that was purged under its id.
+/// The epoch and time with which a new session begins, so that it is not taken for a purged session with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Beginning {
     pub(crate) epoch: Epoch,
     pub(crate) at: Timestamp,
-    /// Somebody had this id.
+    /// An earlier session had this id.
     pub(crate) is_again: bool,
 }
 
 impl Beginning {
     fn after(self, epoch: Epoch, purged_at: Timestamp) -> Beginning {
         let epoch = self.epoch.max(Epoch(epoch.0 + 1));
-        // Whatever the clock does: of two of one id the later one is the younger one.
+        // Even if the clock went back: of two sessions with one id, the later one must have the later time.
         Beginning { epoch, at: self.at.max(Timestamp(purged_at.0 + 1)), is_again: true }
     }
 
-    /// The agent's own id for the conversation. In a shared HOME there may be one of the session that had this id.
+    /// The agent's own id for the conversation. A shared home may hold the conversation of the earlier session with
+    /// this id.
     pub(crate) fn native_id(self, tenant: &TenantId, id: &SessionId) -> Uuid {
         if self.is_again { Uuid::new_v4() } else { native_id(tenant, id) }
     }
 
-    /// A shared workspace has had an epoch before: who had this id there may have had it, too.
+    /// Makes sure that the epoch of a shared workspace is high enough: the earlier session may have run in it under the
+    /// same epoch.
     pub(crate) async fn in_shared(
         self,
         rooms: &Services,
@@ -116,7 +118,7 @@ impl Beginning {
         loop {
             let (lease, is_first) = common.claim(rooms, workspace).await?;
             if is_first {
-                // Whoever looks after a session there is the first to come, with the next epoch.
+                // The actor of the next session in the workspace claims it again, with the next epoch.
                 common.forget_lease();
             }
             match (lease.epoch >= self.epoch, is_first) {
@@ -128,16 +130,16 @@ impl Beginning {
     }
 }
 
-/// Who thought of a new session's id.
+/// Who chose a new session's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdFrom {
-    /// It may be one that was used before.
+    /// The client. The id may have been used before.
     Caller,
-    /// Nobody has ever had it.
+    /// The server. The id was never used before.
     Server,
 }
 
-/// An id that only a witness knows is taken.
+/// Finds out how a new session begins. An id that only a witness knows is taken.
 pub(crate) async fn beginning(
     rooms: &Services,
     tenant: &TenantId,
@@ -173,13 +175,13 @@ pub(crate) async fn beginning(
         }
     };
     match tokio::time::timeout(REMOTE_ID_TIMEOUT, asked).await {
-        // Without its answer the session begins, and is compared before anything of it is sent.
+        // Without an answer the session begins, and is compared before anything of it is sent.
         Err(_) | Ok(Err(Error::Remote(ash_remote::Error::Bucket(_)))) => Ok(first),
         Ok(answered) => answered,
     }
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Clone, Default)]
 pub struct DatabaseComparison {
     pub sessions: usize,
@@ -229,7 +231,7 @@ fn describe_behind(behind: &SessionBehindWitness) -> String {
 }
 
 impl Sessions {
-    /// Compares the database with its witnesses, says what is wrong, and clears what is not any more.
+    /// Compares the database with its witnesses, reports what is wrong, and clears reports that are over.
     pub async fn compare_witnesses(&self) -> Result<DatabaseComparison> {
         let (rooms, began) = (self.rooms(), Instant::now());
         tombstones::write_all(rooms).await?;
@@ -256,7 +258,7 @@ impl Sessions {
         Ok(found)
     }
 
-    /// Whether SQLite can read all of its own pages.
+    /// Checks whether SQLite can read all of its own pages.
     pub async fn check_database(&self) {
         let rooms = self.rooms();
         let damage = match rooms.store.check_integrity().await {
@@ -290,7 +292,7 @@ impl Sessions {
             if !live.is_unclaimed()
                 && live.has_leftovers(false)
                 && rooms.store.lease_holder(workspace).await?.is_none()
-                // It may have been made, and may have gone, since the list was.
+                // The workspace may have been created and deleted since the listing, so check again.
                 && live.has_leftovers(false)
                 && !live.is_unclaimed()
             {
@@ -301,12 +303,12 @@ impl Sessions {
     }
 }
 
-/// How many sessions there are, and which of them the database knows less of than a witness.
+/// The number of sessions, and those of which a witness knows more than the database.
 async fn compare_tenant(
     rooms: &Arc<Services>,
     tenant: &TenantId,
 ) -> Result<(usize, Vec<SessionBehindWitness>)> {
-    // First the packs: what is recorded later is in a row by then.
+    // Packs first: what is recorded after that is in a row by the time the rows are read.
     let of = rooms.witnesses.of(tenant, WitnessRefresh::Anew).await?;
     tombstones::import(rooms, tenant, &of).await?;
     let newest = match &rooms.replicator {

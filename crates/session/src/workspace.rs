@@ -1,5 +1,5 @@
-//! A workspace while somebody looks after its sessions: what they share. A private one has one session. In a named one
-//! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
+//! A workspace and what its sessions share on this server. A private workspace has one session. In a named one, several
+//! sessions work in one sandbox, each with a process and an actor of its own.
 
 use crate::{
     Error, Result,
@@ -22,31 +22,31 @@ use std::{
 };
 use tokio::sync::{Notify, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
-/// The number of the only agent in a sandbox, and the first of several.
+/// The process number of the only agent in a sandbox, and the first of several.
 pub(crate) const AGENT: u16 = 1;
-/// Numbers of agents end before this one; above it are the commands that people run.
+/// Process numbers of agents are below this one; commands of callers are above.
 pub(crate) const FIRST_COMMAND: u16 = 64;
-/// So many numbers each keeper has for commands.
+/// How many numbers each actor has for commands.
 pub(crate) const COMMANDS: u16 = 1000;
-/// The number of the script that runs before any agent; above those of all commands.
+/// The process number of the script that runs before any agent; it is above those of all commands.
 pub(crate) const SETUP: u16 = u16::MAX;
-/// How long a dead sandbox's other sessions may take to let go of it.
+/// How long other sessions may take to leave a dead sandbox.
 const LEAVING: Duration = Duration::from_secs(20);
 
-/// As long as it lives nobody else builds or ends the sandbox, makes the tree or captures it.
+/// While it is held, no other task builds or ends the sandbox, makes the tree or captures it.
 pub(crate) type ExclusiveGuard = OwnedMutexGuard<()>;
-/// Of somebody outside who writes files.
+/// Held by a caller that writes files from outside the sandbox.
 pub(crate) type WriterGuard = OwnedRwLockReadGuard<()>;
 pub(crate) type NoWriters = OwnedRwLockWriteGuard<()>;
 
-/// A sandbox as the sessions have it that are at work in it.
+/// A running sandbox, shared by the sessions that work in it.
 pub(crate) struct Sandbox {
     pub(crate) incarnation: Incarnation,
     pub(crate) remote: SandboxHandle,
-    /// What each has written down; the shim may forget what all have.
+    /// The journal position that each session has committed; the shim may forget what all have committed.
     acknowledged_by: Mutex<HashMap<SessionRowId, u64>>,
     gone: AtomicBool,
-    /// One of the sandboxes this server may have.
+    /// One of the sandboxes that this server may have.
     _room: SandboxPermit,
 }
 
@@ -56,7 +56,7 @@ impl Sandbox {
         Arc::new(Sandbox { incarnation, remote, acknowledged_by: heard, gone, _room: room })
     }
 
-    /// Up to where everybody has heard.
+    /// Lets the shim forget the records that every session has committed.
     pub(crate) async fn ack(&self, who: SessionRowId, position: u64) {
         let all = {
             let mut heard = self.acknowledged_by.lock().expect("nobody panics while holding it");
@@ -79,30 +79,30 @@ impl Sandbox {
     }
 }
 
-/// What a sandbox that was taken over said to a session whose keeper has not come yet.
+/// The records of a sandbox that was taken over, for a session that has no actor yet.
 pub(crate) struct UnclaimedConnection {
     pub(crate) heard: JournalPosition,
     pub(crate) records: RecordStream,
-    /// The last input that the process took.
+    /// The last input that the process accepted.
     pub(crate) last_in: u64,
-    /// The process was there when the sandbox was found.
+    /// The process was running when the sandbox was found.
     pub(crate) runs: bool,
 }
 
 #[derive(Default)]
 struct WorkspaceState {
     lease: Option<Lease>,
-    /// The tree on disk is the newest there is, and this is its uid.
+    /// The newest tree and its uid, if that tree is on disk.
     tree: Option<LiveTree>,
-    /// The last checkpoint that was made of it, whoever made it.
+    /// The last checkpoint of the tree, by any session.
     newest: Option<u64>,
     walls: Option<Arc<Sandbox>>,
     /// A sandbox that was built before its session was made, and in which nothing runs yet.
     prepared: Option<(Arc<Sandbox>, RecordStream)>,
-    /// Who is at work in which sandbox, and as which process.
+    /// Which session works in which sandbox, and as which process.
     members: HashMap<SessionRowId, (Incarnation, u16)>,
     waiting: HashMap<SessionRowId, UnclaimedConnection>,
-    /// The last checkpoint that took the files of all back; 0: none.
+    /// The last checkpoint that rewound the files of all sessions; 0: none.
     back: u64,
     /// The turns that are under way.
     turns: HashMap<SessionRowId, ConcurrentTurn>,
@@ -111,12 +111,12 @@ struct WorkspaceState {
 pub(crate) struct Workspace {
     pub(crate) live: LiveDirectory,
     floor: Arc<tokio::sync::Mutex<()>>,
-    /// Held by everybody outside who writes files, and alone by whoever puts another tree in their place.
+    /// Held by every caller that writes files from outside, and exclusively by the task that replaces the tree.
     pen: Arc<tokio::sync::RwLock<()>>,
     ground: Mutex<WorkspaceState>,
-    /// What the files take, as far as that is known without a look at all of them.
+    /// The disk usage of the files, as far as it is known without a walk.
     weight: Mutex<Option<DiskUsage>>,
-    /// Somebody has left.
+    /// Notified when a session has left.
     left: Notify,
 }
 
@@ -140,12 +140,12 @@ impl Workspace {
         self.weight.lock().expect("nobody panics while holding it")
     }
 
-    /// Somebody has looked at all files.
+    /// A walk has measured all files.
     pub(crate) fn set_disk_usage(&self, weight: DiskUsage) {
         *self.weight() = Some(weight);
     }
 
-    /// Whether so much more is far from too much, for all that is known. If so it counts from now on.
+    /// Whether `more` still leaves the known usage below half of the limit. If so, it is added to the known usage.
     pub(crate) fn has_plenty(&self, most: DiskUsage, more: DiskUsage) -> bool {
         let mut weight = self.weight();
         let half = DiskUsage { bytes: most.bytes / 2, files: most.files / 2 };
@@ -160,7 +160,8 @@ impl Workspace {
         self.floor.clone().lock_owned().await
     }
 
-    /// `None`: somebody has it. For whoever holds a pen, which others wait for on the floor.
+    /// `None`: another task holds it. For holders of a writer guard, for which others wait while they hold the
+    /// exclusive guard.
     pub(crate) fn try_exclusive(&self) -> Option<ExclusiveGuard> {
         self.floor.clone().try_lock_owned().ok()
     }
@@ -170,30 +171,30 @@ impl Workspace {
         self.pen.clone().try_read_owned().ok()
     }
 
-    /// Nobody outside is writing.
+    /// Whether no caller outside is writing.
     pub(crate) fn has_no_writers(&self) -> bool {
         self.pen.try_write().is_ok()
     }
 
-    /// Nobody outside writes any more, or they take too long. Only with the floor.
+    /// Waits until no caller outside writes any more, or fails if that takes too long. Requires the exclusive guard.
     pub(crate) async fn exclude_writers(&self) -> Result<NoWriters> {
         let last = tokio::time::timeout(LEAVING, self.pen.clone().write_owned()).await;
         last.map_err(|_| Error::WorkspaceBusy("Somebody writes files".to_owned()))
     }
 
-    /// For a workspace that was made a moment ago.
+    /// For a workspace that was just made.
     pub(crate) fn of_new(&self, workspace: WorkspaceId, epoch: Epoch) -> Lease {
         let lease = Lease { workspace, epoch };
         self.state().lease = Some(lease.clone());
         lease
     }
 
-    /// Another history was adopted, under a later epoch: it has to be taken over anew.
+    /// Another history was adopted, under a later epoch: the workspace has to be claimed again.
     pub(crate) fn forget_lease(&self) {
         self.state().lease = None;
     }
 
-    /// Takes the workspace over, if nobody here has it yet. Answers whether that was so. Only with the floor.
+    /// Claims the workspace, if this server has not claimed it yet. Answers whether it did. Requires the exclusive guard.
     pub(crate) async fn claim(&self, rooms: &Services, workspace: WorkspaceId) -> Result<(Lease, bool)> {
         if let Some(lease) = self.state().lease.clone() {
             return Ok((lease, false));
@@ -202,7 +203,7 @@ impl Workspace {
         self.live.remove_replacement()?;
         let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
         let claim = LeaseClaim { workspace, node: rooms.settings.node.clone(), from: hold };
-        // The stamp first: if we die before the claim, one epoch ahead still counts as ours.
+        // The stamp first: if the server dies before the claim, a stamp that is one epoch ahead still counts as its own.
         let tree = match current {
             true => Some(LiveTree { uid: self.live.adopt(claim.epoch(), &rooms.uids)? }),
             false => None,
@@ -228,7 +229,7 @@ impl Workspace {
         }
     }
 
-    /// Whoever died between the last rewind and its files has left a tree that does not count.
+    /// A crash between the commit of the last rewind and the replacement of its files left a tree that does not count.
     pub(crate) fn forget_tree_before(&self, rewound: u64) {
         if !self.live.knows_of(rewound) {
             self.set_tree(None);
@@ -259,7 +260,7 @@ impl Workspace {
         }
     }
 
-    /// The turns that are under way, but for one's own.
+    /// The turns that are under way in other sessions.
     pub(crate) fn concurrent_turns(&self, who: SessionRowId) -> Vec<ConcurrentTurn> {
         let ground = self.state();
         let mut others: Vec<_> = ground.turns.iter().filter(|(no, _)| **no != who).collect();
@@ -267,7 +268,7 @@ impl Workspace {
         others.into_iter().map(|(_, turn)| turn.clone()).collect()
     }
 
-    /// The sandbox, if one is alive.
+    /// The sandbox, if it is alive.
     pub(crate) fn sandbox(&self) -> Option<Arc<Sandbox>> {
         self.state().walls.clone().filter(|walls| walls.is_usable())
     }
@@ -284,7 +285,7 @@ impl Workspace {
         self.state().prepared.take()
     }
 
-    /// A number for an agent's process that no other has.
+    /// A process number for an agent that no other agent has.
     pub(crate) fn free_number(&self) -> Option<u16> {
         let ground = self.state();
         (AGENT..FIRST_COMMAND).find(|number| !ground.members.values().any(|(_, taken)| taken == number))
@@ -294,7 +295,7 @@ impl Workspace {
         self.state().members.insert(who, (incarnation, process));
     }
 
-    /// True: nobody is left in that sandbox.
+    /// True: no session is left in that sandbox.
     pub(crate) fn leave(&self, who: SessionRowId, incarnation: Incarnation) -> bool {
         let mut ground = self.state();
         ground.members.remove(&who);
@@ -306,20 +307,20 @@ impl Workspace {
         left == 0
     }
 
-    /// Whether there is a sandbox that stays: one that all have left is about to end.
+    /// Whether there is a sandbox that stays: one that all sessions have left is about to end.
     pub(crate) fn is_inhabited(&self) -> bool {
         let ground = self.state();
         let somebody = !ground.members.is_empty() || !ground.waiting.is_empty();
         somebody && ground.walls.as_ref().is_some_and(|walls| walls.is_usable())
     }
 
-    /// Whether nobody but this one is at work anywhere.
+    /// Whether no other session works in any sandbox.
     pub(crate) fn is_vacant(&self, but: SessionRowId) -> bool {
         self.state().members.keys().all(|who| *who == but)
     }
 
-    /// Before another sandbox is built: everybody has read what the dead one still said. Without the floor, which they
-    /// need.
+    /// Before another sandbox is built: waits until every other session has read the last records of the dead one.
+    /// Without the exclusive guard, which those sessions need.
     pub(crate) async fn until_vacant(&self, but: SessionRowId) {
         let waiting = async {
             loop {
@@ -343,7 +344,7 @@ impl Workspace {
         ground.waiting.insert(who, waiting);
     }
 
-    /// What was kept for a session that comes now.
+    /// What was kept for a session whose actor has now started.
     pub(crate) fn waiting(&self, who: SessionRowId) -> Option<UnclaimedConnection> {
         self.state().waiting.remove(&who)
     }
@@ -355,8 +356,8 @@ pub(crate) fn numbers(process: u16, epoch: Epoch) -> Vec<RangeInclusive<u16>> {
     vec![process..=process, first..=first + (COMMANDS - 1)]
 }
 
-/// Each keeper numbers commands from its own start, so that what an earlier one left running or unread, and what another
-/// session runs, is never taken for a command of this one.
+/// Each actor numbers commands from its own start. So it never mistakes the processes of an earlier actor or of another
+/// session for its own commands.
 pub(crate) fn first_command(process: u16, epoch: Epoch) -> u16 {
     let keepers = u64::from((u16::MAX - FIRST_COMMAND) / COMMANDS);
     let which = (epoch.0 + u64::from(process)) % keepers;

@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 #[derive(Args)]
 pub(crate) struct RepositoryArgs {
     /// Repository: a directory with packs
-    // Asked for by hand: a required option before the subcommand cannot be given after it.
+    // Checked in code: clap cannot accept a required global option after the subcommand.
     #[arg(long = "repo", global = true, value_name = "DIR", help_heading = "Repository")]
     pub(crate) dir: Option<PathBuf>,
     /// File with the repository's key: 32 bytes, or 64 hexadecimal digits

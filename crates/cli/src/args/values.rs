@@ -1,4 +1,4 @@
-//! What flags take: each is refused here, with the values that are good, before anything is asked of a server.
+//! Parsers for flag values. A wrong value fails here with the accepted ones, before the client contacts the server.
 
 use ash_server::SECRETS;
 use clap::{
@@ -11,21 +11,21 @@ use std::{convert::Infallible, ffi::OsStr, time::Duration};
 pub(super) const PERMISSION_MODES: [&str; 6] =
     ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
 pub(super) const ON_BUSY: [&str; 4] = ["queue", "reject", "interrupt", "steer"];
-/// What can be pruned.
+/// Statuses of sessions that `prune` accepts.
 pub(super) const RESTING: [&str; 4] = ["paused", "stopped", "error", "ended"];
 const LONGEST_COMMAND: Duration = Duration::from_secs(300);
 
-/// How many a list shows.
+/// Number of entries that a list shows.
 pub(super) fn limit() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1000)
 }
 
-/// Checked, and sent as it is.
+/// Checked here, and sent to the server unchanged.
 pub(super) fn age(text: &str) -> Result<String, &'static str> {
     ash_model::parse_duration(text).map(|_| text.to_owned())
 }
 
-/// How long ago, or a time.
+/// An age or a time.
 pub(super) fn when(text: &str) -> Result<String, String> {
     let is_time = text.parse::<jiff::Timestamp>().is_ok();
     match is_time || ash_model::parse_duration(text).is_ok() {
@@ -34,7 +34,7 @@ pub(super) fn when(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long a command may take, in parts of a second too.
+/// Time limit of a command, also in milliseconds.
 pub(super) fn patience(text: &str) -> Result<Duration, &'static str> {
     let millis = text.strip_suffix("ms").and_then(|number| number.parse().ok()).map(Duration::from_millis);
     let given = millis.map_or_else(|| ash_model::parse_duration(text), Ok);
@@ -45,11 +45,11 @@ pub(super) fn patience(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// A key, which no flag takes: every user of this machine can read a command line.
+/// Value parser of hidden key flags, which always refuses: every user of this machine can read a command line.
 #[derive(Debug, Clone)]
 pub(crate) struct NoKey;
 
-/// NAME=VALUE for `ash start`, unless it is a key.
+/// NAME=VALUE for `ash start`. It refuses keys.
 #[derive(Debug, Clone)]
 pub(super) struct Setting;
 
@@ -81,7 +81,7 @@ impl TypedValueParser for Setting {
 
 const NOT_AS_FLAG: &str = "keys are not taken as flags, which every user of this machine can read";
 
-/// In words that do not repeat what was given, as clap's own do.
+/// Clap's own errors would repeat the value, which may be a key.
 fn refused(command: &Command, words: &str) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, format!("{words}\n")).with_cmd(command)
 }

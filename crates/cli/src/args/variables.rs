@@ -1,4 +1,4 @@
-//! A value that is refused is blamed on the variable that it comes from where nobody wrote the flag.
+//! Names the environment variable in an error about a value, if the value comes from a variable and not from a flag.
 
 use super::CliArgs;
 use clap::{

@@ -1,4 +1,4 @@
-//! Agents: deploy a folder, list, info, delete.
+//! `ash agent` and `ash deploy`: deploy a folder, list, show and delete agents.
 
 use super::environment;
 use crate::{
@@ -12,7 +12,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// There without a deploy.
+/// Available without a deploy.
 const DEFAULT: &str = "default";
 const UNUSED: &str = "not used yet";
 
@@ -59,7 +59,7 @@ fn name_of(folder: &Path) -> String {
     if clean.is_empty() { "agent".to_owned() } else { clean }
 }
 
-/// `.env` and `.env.local`, which are settings and not files of the agent.
+/// `.env` and `.env.local` hold settings, and are not files of the agent.
 fn dotenv(folder: &Path) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     for name in [".env", ".env.local"] {
@@ -145,9 +145,9 @@ async fn list(api: &ApiClient, as_json: bool) -> Result<()> {
             (terminal::format_age(&text("updatedAt"), now), Some(TerminalStyle::Dim)),
         ]);
     }
-    // The built-in one is there without a deploy, and made by its first session.
+    // The built-in agent needs no deploy; its first session creates it.
     if !answer["agents"].as_array().into_iter().flatten().any(|agent| agent["name"] == DEFAULT) {
-        // Only of a server of this machine it is known which it will be.
+        // The runtime is known only for a server on this machine.
         let own = running_server().filter(|own| own.url == api.url);
         let runtime = own.and_then(|own| own.settings.get("default-runtime").cloned());
         table.row(vec![

@@ -1,4 +1,4 @@
-//! What a session's agent made beside the project: its plan, and documents for its user.
+//! `ash session plan` and `artifacts`: documents that the agent wrote for its user, outside the project.
 
 use super::{checkpoints, sessions::path};
 use crate::{
@@ -45,7 +45,7 @@ pub(crate) async fn list(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_
     for file in found {
         let text = |name: &str| file[name].as_str().unwrap_or_default();
         table.row(vec![
-            // A name with a line break would look like two.
+            // A line break in a name would make it look like two entries.
             (text("path").replace(char::is_control, "\u{fffd}"), None),
             (terminal::format_bytes(file["size"].as_u64().unwrap_or(0)), None),
             (terminal::format_age(text("modifiedAt"), now), Some(TerminalStyle::Dim)),
@@ -55,7 +55,7 @@ pub(crate) async fn list(api: &ApiClient, id: &str, checkpoint: Option<u64>, as_
     Ok(0)
 }
 
-/// As it is, to the file that is named, or to stdout.
+/// Writes the unchanged bytes to the named file or to stdout.
 pub(crate) async fn read(
     api: &ApiClient,
     (id, name): (&str, &str),

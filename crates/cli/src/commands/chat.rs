@@ -1,4 +1,4 @@
-//! Talking to an agent.
+//! `ash chat`: an interactive conversation with an agent.
 
 use super::{permission, push_pull, sessions, show};
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) async fn run(chat: ChatArgs) -> Result<u8> {
     Ok(code)
 }
 
-/// Its id, and its agent, which a session that comes back brings along.
+/// The id of the session and its agent. A resumed session already has an agent.
 async fn session(api: &ApiClient, chat: &ChatArgs) -> Result<(String, String)> {
     match (&chat.resume, &chat.session_id) {
         (Some(id), _) | (None, Some(id)) => {
@@ -66,14 +66,14 @@ async fn session(api: &ApiClient, chat: &ChatArgs) -> Result<(String, String)> {
     }
 }
 
-/// Most likely a message: the agent comes first.
+/// An unexpected second word is most likely a message, because the agent is the first argument.
 fn not_its_agent(id: &str, agent: &str, other: &str) -> CliError {
     CliError::invalid(format!(
         "session {id} is one of agent \"{agent}\", and not of \"{other}\". To say something in it: ash chat --resume {id} {agent} \"message\""
     ))
 }
 
-/// A message that comes through a pipe instead of a keyboard.
+/// A message from a pipe instead of the keyboard.
 fn read_piped_stdin() -> Result<Option<String>> {
     if std::io::stdin().is_terminal() {
         return Ok(None);
@@ -158,7 +158,7 @@ fn editor() -> Result<ChatLineEditor> {
         Editor::with_config(config).map_err(|error| CliError::invalid(format!("no terminal: {error}")))?;
     editor.set_helper(Some(ChatLineValidator));
     if let Some(path) = history() {
-        // The first time there is none.
+        // The history file does not exist on the first run.
         editor.load_history(&path).ok();
     }
     Ok(editor)

@@ -1,4 +1,4 @@
-//! A session's checkpoints: looking at them, and going there.
+//! Checkpoints of a session: list, show, rewind.
 
 use super::sessions::path;
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) async fn list(
     Ok(0)
 }
 
-/// What it was taken of.
+/// What caused the checkpoint.
 fn kind(checkpoint: &Value) -> &'static str {
     if checkpoint["removed"] == true {
         "removed by retention rules; its files are gone"
@@ -132,7 +132,7 @@ pub(crate) async fn rewind(
     Ok(0)
 }
 
-/// The refusal, with the command that helps.
+/// Adds the command that helps to a refusal.
 pub(crate) fn named(id: &str, failure: CliError) -> CliError {
     let remedy = match failure.kind {
         FailureKind::NotFound if failure.message.contains("no such checkpoint") => {

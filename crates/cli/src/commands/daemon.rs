@@ -1,4 +1,4 @@
-//! The server in the background: start, stop, restart, status, logs.
+//! Controls the server in the background: start, stop, restart, status, logs.
 
 use super::parse_key_values;
 use crate::{
@@ -19,7 +19,7 @@ use std::{
 use tokio::time::Instant;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Running turns get ten seconds, and captures take what they take.
+/// Running turns get ten seconds, and captures may take longer.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 const PREVIOUS_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -64,7 +64,7 @@ pub(crate) async fn start(daemon: DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// A server that was just killed holds its lock for a moment longer; one that answers is alive.
+/// A killed server holds its lock for a moment longer. A server that answers is alive.
 async fn wait_for_previous_exit() -> Option<RunningServer> {
     let until = Instant::now() + PREVIOUS_EXIT_TIMEOUT;
     loop {
@@ -86,7 +86,7 @@ fn spawn(daemon: &DaemonArgs, data: &Path) -> Result<u32> {
         .map_err(CliError::from_io("cannot open the log"))?;
     let mut command = Command::new(exe);
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
-    // Of its own group: Ctrl-C in this terminal is not meant for it.
+    // Its own process group: Ctrl-C in this terminal must not stop the server.
     command.process_group(0);
     command.envs(parse_key_values(&daemon.env)?);
     if let Some(port) = daemon.port {
@@ -141,7 +141,7 @@ pub(crate) async fn stop() -> Result<()> {
 
 pub(crate) async fn restart(daemon: DaemonArgs) -> Result<()> {
     if let Some(running) = running_server() {
-        // Unlike a stop this leaves the sandboxes, which the next server takes over.
+        // Unlike a stop, SIGHUP leaves the sandboxes to the next server.
         end(running.pid, libc::SIGHUP).await?;
     }
     start(daemon).await
@@ -149,7 +149,7 @@ pub(crate) async fn restart(daemon: DaemonArgs) -> Result<()> {
 
 async fn end(pid: u32, signal: i32) -> Result<()> {
     let Ok(target) = i32::try_from(pid) else { return Ok(()) };
-    // SAFETY: kill has no memory effects; the pid is of the server that wrote its note in our data directory.
+    // SAFETY: kill has no memory effects; the pid is of the server that wrote the note in our data directory.
     if unsafe { libc::kill(target, signal) } != 0 {
         return Err(CliError::from_io("cannot signal the server")(std::io::Error::last_os_error()));
     }

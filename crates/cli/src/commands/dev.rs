@@ -1,4 +1,4 @@
-//! `ash dev`: what tests and demonstrations play against.
+//! `ash dev`: tools for tests and demonstrations.
 
 use crate::{
     api::{CliError, Result},
@@ -18,7 +18,7 @@ pub(crate) async fn run(command: DevCommand) -> Result<()> {
 async fn model_server(wanted: ModelServerArgs) -> Result<()> {
     let script = wanted.script.as_deref().map(script).transpose()?.unwrap_or_default();
     let listen = wanted.unix.map_or(ListenAddress::Tcp(wanted.listen), ListenAddress::Unix);
-    // Before anybody can know that we are here.
+    // Installed before the address is printed: a caller that reads it may send a signal at once.
     let mut terminate =
         signal(SignalKind::terminate()).map_err(CliError::from_io("cannot wait for signals"))?;
     let mut interrupt =

@@ -1,5 +1,5 @@
-//! `ash doctor`: what works on this machine, what does not, and what to do about it. Nothing here may fail: what
-//! cannot be read is something to report.
+//! `ash doctor`: checks this machine and the server, with a remedy for each problem. No check may fail: what cannot be
+//! read becomes a line of the report.
 
 mod agents;
 mod data_dir;
@@ -29,7 +29,7 @@ pub(super) struct ServerConfigArgs {
 }
 
 impl ServerConfigArgs {
-    /// The settings that this shell's environment makes.
+    /// The settings from this shell's environment.
     pub(super) fn of_environment() -> Result<ServerConfig> {
         let server = ServerConfigArgs::try_parse_from(["ash"]);
         server.map(|server| server.config).map_err(|error| {
@@ -53,7 +53,7 @@ struct DoctorCheck {
     name: &'static str,
     level: CheckSeverity,
     found: String,
-    /// What to do, a line each.
+    /// Instructions, one line each.
     remedy: Vec<String>,
 }
 
@@ -94,11 +94,11 @@ async fn examine(settings: &ClientSettings) -> Vec<DoctorCheck> {
     checks.extend(own.as_ref().filter(|_| noted.is_some()).map(server_settings::judge));
     match (noted.clone(), here) {
         (Some(config), _) | (None, Ok(config)) => {
-            // What it has, and not only what it was told, is in the same note.
+            // The server's note also has what the server found (such as programs), not only its settings.
             let own = own.as_ref().map(|own| (own, noted.is_some()));
             checks.extend(of_this_machine(&config, own, told.as_ref().ok()).await);
         }
-        // What the server would be is unknown, so the rest would speak of another one.
+        // The settings of a server here are unknown, so the other checks would describe a different server.
         (None, Err(failure)) => checks.push(settings_problem(&failure)),
     }
     match &told {
@@ -108,7 +108,8 @@ async fn examine(settings: &ClientSettings) -> Vec<DoctorCheck> {
     checks
 }
 
-/// `own`: the server that runs here, and whether it noted what it has. `told`: what the server that clients talk to said.
+/// `own`: the server on this machine, and whether it recorded its settings. `told`: the health report of the server
+/// that clients use.
 async fn of_this_machine(
     config: &ServerConfig,
     own: Option<(&RunningServer, bool)>,
@@ -121,7 +122,7 @@ async fn of_this_machine(
     if config.sandbox != SandboxSetting::Docker {
         checks.extend(machine::groups(config));
     } else {
-        // An engine makes its own groups.
+        // The Docker engine makes its own cgroups.
         checks.push(machine::limits(config, ash_sandbox::CgroupSupport::None));
     }
     checks.extend([machine::landlock(), machine::seccomp()]);

@@ -1,4 +1,4 @@
-//! API keys: make one for everything of a tenant or for one owner, list them, take one away.
+//! `ash key`: create, list and delete API keys, for a whole tenant or for one owner.
 
 use crate::{
     api::{ApiClient, Result, percent_encode},

@@ -1,4 +1,4 @@
-//! `ash link`: another server from now on.
+//! `ash link`: selects another server for all later commands.
 
 use crate::{
     api::{ApiClient, CliError, Result},

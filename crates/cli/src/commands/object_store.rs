@@ -1,4 +1,4 @@
-//! Object stores: what is in one, and resuming.
+//! `ash sessions --from` and `ash restore`: list and restore what an object store has.
 
 use super::doctor::ServerConfigArgs;
 use crate::{
@@ -57,7 +57,7 @@ pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Answers 1 if something could not be brought back.
+/// Returns 1 if something could not be restored.
 pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u8> {
     let bar = match std::io::stderr().is_terminal() && !as_json {
         true => ProgressBar::new_spinner(),

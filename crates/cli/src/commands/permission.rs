@@ -1,4 +1,4 @@
-//! What agents wait for: leave to make a call, and answers to questions.
+//! Permission requests and questions of agents: show them, and send the answers.
 
 mod call_details;
 
@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// A file that a call replaces is compared with it up to this size.
+/// A file that a call replaces is compared with the new content up to this size.
 const MAX_COMPARED_BYTES: u64 = 1 << 20;
 const UNREAD: &str = "what it replaces, if anything, cannot be read";
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(crate) async fn list(api: &ApiClient, id: &str, as_json: bool) -> Result<u8>
     Ok(0)
 }
 
-/// All of what will happen, or what is asked.
+/// The whole call or question.
 fn full_description(asked: &Value, before: &Before) -> String {
     match asked["question"] == true && !questions(asked).is_empty() {
         true => choices(asked),
@@ -64,7 +64,7 @@ fn suggestions(asked: &Value) -> &[Value] {
     asked["suggestions"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// `answers`: QUESTION=CHOICE each, or only the choice where there is one question.
+/// `answers`: QUESTION=CHOICE each, or only the choice if there is one question.
 pub(crate) async fn allow(
     api: &ApiClient,
     (id, permission): (&str, &str),
@@ -86,7 +86,7 @@ pub(crate) async fn allow(
             })?;
             body["updatedPermissions"] = json!([chosen]);
         }
-        // The server says what became of a request that does not wait any more.
+        // The server reports what happened to a request that is no longer open.
         if let (false, Some(asked)) = (answers.is_empty(), asked) {
             body["answers"] = Value::Object(chosen(&questions(asked), answers)?);
         }
@@ -151,7 +151,7 @@ fn chosen(questions: &[&str], given: &[String]) -> Result<Map<String, Value>> {
     Ok(answers)
 }
 
-/// A call in one line, or what is asked.
+/// A call in one line, or the question.
 pub(crate) fn summary(asked: &Value) -> String {
     let questions = questions(asked);
     if asked["question"] == true && !questions.is_empty() {
@@ -162,7 +162,7 @@ pub(crate) fn summary(asked: &Value) -> String {
     first.map_or_else(|| input.to_string(), str::to_owned)
 }
 
-/// Waits for `answer` and says meanwhile what the agent waits for: a line of JSON each, on stderr.
+/// Waits for `answer`. Meanwhile it announces open requests on stderr, one line of JSON each.
 pub(crate) async fn announce_while_waiting<T>(
     api: &ApiClient,
     id: &str,
@@ -175,7 +175,7 @@ pub(crate) async fn announce_while_waiting<T>(
             answer = &mut answer => return answer,
             () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
-        // If it cannot be asked now it is asked again.
+        // A failed request is repeated at the next interval.
         let pending = api.get(&path(id, "/permissions")).await.unwrap_or_default();
         for asked in entries(&pending) {
             if seen.insert(asked["id"].to_string()) {
@@ -186,7 +186,7 @@ pub(crate) async fn announce_while_waiting<T>(
     }
 }
 
-/// The person at the terminal, if there is one, is asked one thing after the other.
+/// Asks the user at the terminal, if there is one, about one request at a time.
 pub(crate) struct PermissionPrompter {
     api: ApiClient,
     session: String,
@@ -194,11 +194,11 @@ pub(crate) struct PermissionPrompter {
     asking: Option<(Value, BoxFuture<'static, std::io::Result<Option<Value>>>)>,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(crate) enum PermissionPromptResult {
-    /// The body that says so.
+    /// The request body with the decision.
     Answer { id: String, body: Value },
-    /// Nobody is there, or they want to leave it open.
+    /// No user is at the terminal, or the user leaves the request open.
     Unanswered { asked: Value },
 }
 
@@ -216,13 +216,14 @@ impl PermissionPrompter {
         self.waiting.push_back(asked);
     }
 
-    /// Somebody else has answered it, or nobody waits for it any more. True: it was being asked here.
+    /// Removes a request that another client has answered or that is no longer open. True: its prompt was on the
+    /// screen.
     pub(crate) fn cancel(&mut self, id: &Value) -> bool {
         self.waiting.retain(|asked| asked["id"] != *id);
         self.asking.take_if(|(asked, _)| asked["id"] == *id).is_some()
     }
 
-    /// Never comes while there is nothing to ask. Whoever stops waiting loses nothing.
+    /// Pending while there is no request. The caller may drop the future without losing a request.
     pub(crate) async fn next_decision(&mut self) -> PermissionPromptResult {
         if self.asking.is_none() {
             let Some(asked) = self.waiting.pop_front() else { return std::future::pending().await };
@@ -249,12 +250,12 @@ impl PermissionPrompter {
     }
 }
 
-/// All of what a request is about, as it is said where nobody sits at a terminal.
+/// The whole request, for output without a terminal.
 pub(super) async fn described(api: &ApiClient, session: &str, asked: &Value) -> String {
     full_description(asked, &current_file_content(api, session, asked).await)
 }
 
-/// What is in the file that a call replaces.
+/// The current content of the file that a call replaces.
 async fn current_file_content(api: &ApiClient, session: &str, asked: &Value) -> Before {
     let Some(file) = asked["input"]["file_path"].as_str().filter(|_| asked["tool"] == "Write") else {
         return Before::Nothing;
@@ -274,8 +275,8 @@ async fn current_file_content(api: &ApiClient, session: &str, asked: &Value) -> 
     }
 }
 
-/// The names on the way to a file of the workspace; `None`: it may lie elsewhere. The agent chose the path, and whoever
-/// reads a URL takes `..` for a step up. What `..` means in a path also depends on links, so it is not resolved here.
+/// The segments of a path in the workspace; `None`: the path may lie elsewhere. The agent chose the path, and a server
+/// would resolve `..` in a URL. What `..` means in a path also depends on links, so it is not resolved here.
 fn name_in_workspace(file: &str) -> Option<Vec<&str>> {
     let mut names = file.split('/').filter(|name| !name.is_empty() && *name != ".").peekable();
     if file.starts_with('/') {
@@ -285,7 +286,7 @@ fn name_in_workspace(file: &str) -> Option<Vec<&str>> {
     (!names.is_empty() && !names.contains(&"..")).then_some(names)
 }
 
-/// The answer as the server takes it; `None`: the keyboard is closed.
+/// The answer in the form of the API; `None`: stdin is closed.
 async fn ask(asked: &Value, before: &Before) -> std::io::Result<Option<Value>> {
     if asked["question"] == true {
         return ask_questions(asked).await;
@@ -352,14 +353,14 @@ async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
     Ok(Some(json!({ "behavior": "allow", "answers": answers })))
 }
 
-/// Numbers stand for choices; anything else for itself.
+/// A number selects a choice; any other text is the answer itself.
 fn choice(choices: &[&str], said: &str) -> String {
     let number = |word: &str| word.trim().parse::<usize>().ok()?.checked_sub(1);
     let picked: Option<Vec<&str>> = said.split(',').map(|word| choices.get(number(word)?).copied()).collect();
     picked.map_or_else(|| said.to_owned(), |picked| picked.join(", "))
 }
 
-/// One line from the terminal. Not through std's buffer: whoever stops waiting must not have taken a line along.
+/// Reads one line from the terminal. It does not use std's buffer: a cancelled prompt must not consume a line.
 async fn prompt(words: &str) -> std::io::Result<Option<String>> {
     eprint!("{}", paint_err(TerminalStyle::Bold, words));
     std::io::stderr().flush()?;

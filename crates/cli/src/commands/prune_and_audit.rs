@@ -1,4 +1,4 @@
-//! Cleaning up from a shell: what nobody has used for long, and who ordered what.
+//! `ash session prune` and `ash audit`: remove unused sessions, and list who ordered which change.
 
 use super::show;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 
-/// Shows what would go, asks, and lets it go. The server leaves alone whoever has begun to work meanwhile.
+/// Lists what would be removed, asks, and removes it. The server skips sessions that are busy by then.
 pub(crate) async fn prune(api: &ApiClient, prune: PruneArgs, as_json: bool) -> Result<u8> {
     let PruneArgs { older_than, status, owner, purge, dry_run, yes } = prune;
     let body = |dry: bool| {

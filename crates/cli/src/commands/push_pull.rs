@@ -1,5 +1,4 @@
-//! A folder in, the result out: `push` copies a folder into a session's workspace, `diff` shows what became of it,
-//! `pull` brings that back.
+//! `push` copies a folder into a session's workspace, `diff` shows the changes there, and `pull` copies them back.
 
 mod apply;
 mod bundle;
@@ -24,10 +23,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The most a server takes in one bundle and gives as one file.
+/// The server's limit for one bundle and for one file.
 const LARGEST_FILE: u64 = 100 << 20;
 
-/// Something that did not come along, and why.
+/// A file that was not copied, and why.
 #[derive(Debug)]
 pub(crate) struct SkippedFile {
     path: String,
@@ -48,7 +47,7 @@ impl PushReport {
         json!({ "files": files, "bytes": bytes, "checkpoint": checkpoint, "leftOut": shown(left_out) })
     }
 
-    /// Not everything came along: a script should know.
+    /// Not zero if files were skipped, so that a script notices.
     pub(crate) fn exit_code(&self) -> u8 {
         u8::from(!self.left_out.is_empty())
     }
@@ -65,12 +64,12 @@ fn warn_of(left_out: &[SkippedFile]) {
     }
 }
 
-/// A name in one line of a terminal.
+/// Replaces control characters, so that a name stays in one line.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Copies the folder, and has the server remember this moment as what changes are counted from. Talks on stderr.
+/// Copies the folder, and makes this state the base of later comparisons. Writes messages to stderr.
 pub(crate) async fn push(api: &ApiClient, id: &str, dir: &Path, which: FileSelection) -> Result<PushReport> {
     let session = api.get(&path(id, "")).await?["session"].take();
     if session["openTurns"].as_u64().unwrap_or(0) > 0 {
@@ -101,7 +100,7 @@ pub(crate) async fn push(api: &ApiClient, id: &str, dir: &Path, which: FileSelec
     Ok(pushed)
 }
 
-/// What the agent did since the last push may be overwritten by this one: it stays in a checkpoint.
+/// A push may overwrite what the agent did since the last push, so a checkpoint saves it first.
 async fn checkpoint_changes(api: &ApiClient, id: &str) -> Result<()> {
     let count = ServerWorkspace::of(api, id).await?.changes().await?.files.len();
     if count > 0 {
@@ -113,7 +112,7 @@ async fn checkpoint_changes(api: &ApiClient, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folder's real path.
+/// The canonical path of the folder.
 pub(crate) fn canonical_folder(dir: &Path) -> Result<PathBuf> {
     let found =
         fs::canonicalize(dir).map_err(CliError::from_io(&format!("cannot read {}", dir.display())))?;
@@ -123,12 +122,12 @@ pub(crate) fn canonical_folder(dir: &Path) -> Result<PathBuf> {
     Err(CliError::invalid(format!("{} is not a folder", dir.display())))
 }
 
-/// Which checkpoints are compared.
+/// The checkpoints to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CheckpointRange {
-    /// `None`: the one that a folder was copied in with.
+    /// `None`: the checkpoint of the last push.
     pub(crate) from: Option<u64>,
-    /// `None`: the files as they are now.
+    /// `None`: the current files.
     pub(crate) to: Option<u64>,
 }
 
@@ -155,7 +154,7 @@ pub(crate) async fn diff(
         } else {
             patch::format_patch(&server, change).await?
         };
-        // A reader that has seen enough, as `head` does, is no failure.
+        // A reader that closes the pipe early, as `head` does, is no error.
         if terminal::print_bytes(text.as_bytes()).is_err() {
             return Ok(0);
         }
@@ -173,12 +172,12 @@ fn warn_of_unnamed(changes: &WorkspaceDiff) {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalChangePolicy {
-    /// What was changed here too stays as it is, and so does everything else.
+    /// Files that were also changed here stay, and then nothing else is written either.
     KeepLocal,
     Overwrite,
 }
 
-/// Brings what is new to a folder into it: all of it or, if something is in conflict, nothing.
+/// Applies new changes to a folder: all of them or, if there is a conflict, none.
 pub(crate) async fn pull(
     api: &ApiClient,
     id: &str,
@@ -190,7 +189,7 @@ pub(crate) async fn pull(
     let dir = canonical_folder(dir)?;
     let server = ServerWorkspace::of(api, id).await?;
     let spinner = terminal::spinner("comparing");
-    // Before anything is read: what changes from here on is brought by the next pull, too.
+    // Created before anything is read, so that the next pull includes later changes.
     let captured = create_checkpoint(api, id).await;
     let known = folder_checkpoints::checkpoint(server.workspace(), &dir);
     let (server, changes) = server.changes_since(known).await?;
@@ -205,7 +204,7 @@ pub(crate) async fn pull(
     }
     let done = plan.apply()?;
     warn_of(&plan.left_out);
-    // Also if something was left out: else all that did come would be in the way of the next pull.
+    // Also if files were skipped: otherwise the next pull would take the files that this one wrote for local changes.
     if let Some(captured) = captured {
         folder_checkpoints::store_checkpoint(server.workspace(), &dir, captured);
     }
@@ -232,7 +231,7 @@ fn deed(deed: &Deed) -> Value {
     shown
 }
 
-/// In the letters of `git status`.
+/// Uses the letters of `git status`.
 fn list(deed: &Deed) {
     let (letter, colour) = match deed.how {
         WorkspaceChangeKind::Added => ("A", TerminalStyle::Green),
@@ -243,7 +242,8 @@ fn list(deed: &Deed) {
     println!("{} {}{leads}", terminal::paint(colour, letter), printable(&deed.path));
 }
 
-/// A checkpoint of the workspace as it is. None: a turn runs or the session has ended; it can be read all the same.
+/// Creates a checkpoint of the current workspace. `None`: a turn runs or the session has ended, and the files can still
+/// be read.
 async fn create_checkpoint(api: &ApiClient, id: &str) -> Option<u64> {
     api.post(&path(id, "/checkpoints"), &json!({})).await.ok()?["checkpoint"].as_u64()
 }

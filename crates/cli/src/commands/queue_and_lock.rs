@@ -1,4 +1,4 @@
-//! What waits for a session, and who has it to itself.
+//! `ash session queue`, `lock` and `unlock`: queued messages, and exclusive write access.
 
 use super::sessions::path;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Shows what waits, after it was changed if that is wanted.
+/// Shows the queue, after it applied `first` and `cancel`.
 pub(crate) async fn queue(
     api: &ApiClient,
     id: &str,
@@ -52,7 +52,7 @@ pub(crate) async fn queue(
     Ok(0)
 }
 
-/// Prints the token, which is all that its holder needs.
+/// Prints the token, which is all that the holder needs.
 pub(crate) async fn lock(
     api: &ApiClient,
     id: &str,

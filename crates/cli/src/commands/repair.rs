@@ -1,4 +1,4 @@
-//! `ash repair`: a database that knows less than its witnesses learns from them.
+//! `ash repair`: restores to the database what the packs and the object store know and it does not.
 
 use super::doctor::ServerConfigArgs;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use ash_server::{RepairMode, RepairReport, RepairedSession};
 use serde_json::{Value, json};
 
-/// Answers 1 if something could not be brought back, or if there is something to bring back and nothing was done.
+/// Returns 1 if something could not be restored, or if a dry run found something to restore.
 pub(super) async fn run(yes: bool, as_json: bool) -> Result<u8> {
     let config = ServerConfigArgs::of_environment()?;
     let how = if yes { RepairMode::Apply } else { RepairMode::DryRun };

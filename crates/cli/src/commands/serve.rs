@@ -1,4 +1,4 @@
-//! `ash serve`: the server in the foreground.
+//! `ash serve`: runs the server in the foreground, with its logging and its memory protection.
 
 use crate::args::ServeArgs;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 pub(crate) fn run(mut serve: ServeArgs) -> ExitCode {
     serve.config.settings_by_flag = super::doctor::settings_by_flag();
-    // Before a key comes into it.
+    // Before the process reads a key.
     if let Err(error) = ash_sandbox::keep_memory_private() {
         eprintln!("ash: the server's memory cannot be kept private: {error}");
         return ExitCode::FAILURE;

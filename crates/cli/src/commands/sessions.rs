@@ -1,4 +1,4 @@
-//! Sessions: everything one can do to them from a shell.
+//! `ash session`: create, send, list, and all other commands on sessions.
 
 use super::{
     artifacts, checkpoints, environment, parse_key_values, permission, prune_and_audit, push_pull,
@@ -43,7 +43,7 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             let made = create(api, &agent, options).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
             name_ignored(&made["session"]);
-            // Said before the folder is copied: if that fails, the session is there all the same.
+            // Printed before the folder is copied: the session exists even if the copy fails.
             if as_json {
                 terminal::json(&made)
             } else {
@@ -117,7 +117,7 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
             let mut body = json!({ "sessionId": new, "checkpoint": checkpoint });
             if same_workspace {
                 let parent = api.get(&path(&id, "")).await?;
-                // A private one has no name, and the server says what that means.
+                // A private workspace has no name; the server explains the refusal.
                 body["workspace"] = json!(parent["session"]["workspace"].as_str().unwrap_or("private"));
             }
             let answer = api
@@ -211,7 +211,7 @@ fn map(metadata: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(parse_key_values(metadata)?.into_iter().collect())
 }
 
-/// What a file says, and after it what the command line says.
+/// Options from a file, then from the command line, which takes precedence.
 fn option_values(options: &SessionOptionArgs) -> Result<serde_json::Map<String, Value>> {
     let mut all = match &options.options {
         None => serde_json::Map::new(),
@@ -247,7 +247,7 @@ fn not_an_object(file: &std::path::Path, error: &serde_json::Error) -> CliError 
     CliError::invalid(format!("{} is no JSON object{place}", file.display()))
 }
 
-/// Starts a session; `options` that are null are left out.
+/// Starts a session; it omits `options` that are null.
 pub(crate) async fn create(api: &ApiClient, agent: &str, options: Value) -> Result<Value> {
     let mut body = json!({ "agent": agent });
     for (name, value) in options.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
@@ -265,7 +265,7 @@ pub(crate) async fn create(api: &ApiClient, agent: &str, options: Value) -> Resu
     })
 }
 
-/// What was taken and has no effect on agents of this runtime.
+/// Names the options that were accepted but have no effect with this agent's runtime.
 fn name_ignored(session: &Value) {
     let ignored: Vec<&str> =
         session["ignoredOptions"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -295,7 +295,7 @@ async fn post_action(api: &ApiClient, id: &str, action: &str, as_json: bool) -> 
 }
 
 async fn resume(api: &ApiClient, id: &str, options: &Value, (detach, as_json): (bool, bool)) -> Result<u8> {
-    // One that the server does not know may be in its object store, under its whole id.
+    // A session that the server does not know may be in its object store, under its full id.
     let (id, unknown) = match api.session_id(id).await {
         Ok(id) => (id, None),
         Err(failure) if failure.kind == FailureKind::NotFound => (id.to_owned(), Some(failure)),
@@ -326,7 +326,7 @@ async fn last_event(api: &ApiClient, id: &str) -> Result<String> {
     Ok(last.map(|event| event["sequence"].to_string()).unwrap_or_default())
 }
 
-/// Resumes it, and shows how far that has come if it takes long. Answers what the server answers.
+/// Resumes a session, and shows progress if it takes long. Returns the server's answer.
 pub(super) async fn resume_with_progress(api: &ApiClient, id: &str, options: &Value) -> Result<Value> {
     let bar = terminal::spinner("resuming");
     let answer = {
@@ -342,9 +342,9 @@ pub(super) async fn resume_with_progress(api: &ApiClient, id: &str, options: &Va
     answer
 }
 
-/// Only for the eyes: whatever goes wrong here, the answer comes.
+/// Only updates the progress bar: an error here does not affect the resume.
 async fn watch(api: &ApiClient, id: &str, bar: &indicatif::ProgressBar) {
-    // A server that knows it only from its object store has nothing to follow at first.
+    // A server that knows the session only from its object store has no stream at first.
     let mut stream = loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let Ok(last) = last_event(api, id).await else { continue };
@@ -406,12 +406,12 @@ async fn print_raw(mut stream: SessionStream, api: &ApiClient, session: &str) ->
     }
 }
 
-/// Whether the turn was interrupted or taken back.
+/// Whether the turn was interrupted or cancelled.
 fn is_cut(answer: &Value) -> bool {
     matches!(answer["status"].as_str(), Some("interrupted" | "cancelled"))
 }
 
-/// From the start, or from `since` on, until the reader leaves or nothing can come any more.
+/// Follows from the start, or from `since`, until the user stops or the stream ends.
 async fn tail(
     api: &ApiClient,
     id: &str,
@@ -433,7 +433,7 @@ async fn tail(
     follow(api, &id, &last, (kind, as_json)).await
 }
 
-/// The last event before `since`: the id of an event as tail shows it, or how long ago.
+/// The last event before `since`, which is an event id as `tail` shows it, or an age.
 async fn event_before(api: &ApiClient, id: &str, since: &str) -> Result<String> {
     if since.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ':')) && !since.is_empty() {
         return Ok(since.to_owned());
@@ -460,9 +460,9 @@ async fn event_before(api: &ApiClient, id: &str, since: &str) -> Result<String> 
     }
 }
 
-/// Prints a line for each event until the reader leaves or nothing can come any more.
+/// Prints a line for each event until the user stops or the stream ends.
 async fn follow(api: &ApiClient, id: &str, last: &str, (kind, as_json): (Option<&str>, bool)) -> Result<u8> {
-    // The first event of all has no cursor before it.
+    // The first event has no cursor before it.
     let last = if last == "0" { "" } else { last };
     let mut stream = SessionStream::follow(api, id, last).await?;
     loop {
@@ -476,7 +476,7 @@ async fn follow(api: &ApiClient, id: &str, last: &str, (kind, as_json): (Option<
                 let line = json!({ "id": frame.id, "event": frame.event, "data": frame.data });
                 println!("{}", terminal::escaped(&line.to_string()));
             }
-            // What it says is in the events beside it.
+            // The events beside it have the same content.
             SessionStreamItem::Frame(frame) if kind.is_none() && frame.event == "message" => {}
             SessionStreamItem::Frame(frame) => println!(
                 "{} {}",
@@ -491,7 +491,7 @@ async fn follow(api: &ApiClient, id: &str, last: &str, (kind, as_json): (Option<
     }
 }
 
-/// What comes on stdout and stderr of its agent, as the server keeps it.
+/// The stdout and stderr of the agent, as the server stored them.
 async fn logs(api: &ApiClient, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let answer = api.get(&path(&id, "/logs")).await?;
@@ -571,7 +571,7 @@ async fn files(
     Ok(0)
 }
 
-/// Says on stderr where files come from: a stopped session has no sandbox that could change them.
+/// Prints the source of the files to stderr: a stopped session has no sandbox that could change them.
 fn tell_source(source: &str, checkpoint: Option<u64>) {
     let words = match (checkpoint, source) {
         (Some(number), _) => format!("from checkpoint {number}"),
@@ -581,7 +581,7 @@ fn tell_source(source: &str, checkpoint: Option<u64>) {
     eprintln!("{}", terminal::paint_err(TerminalStyle::Dim, &words));
 }
 
-/// The last hundred of whosever.
+/// The latest hundred sessions of all owners.
 pub(crate) async fn all(api: &ApiClient, as_json: bool) -> Result<u8> {
     listed(api, "/api/sessions?limit=100", as_json).await
 }

@@ -1,4 +1,4 @@
-//! Showing turns, sessions and receipts to people.
+//! Prints turns, sessions and receipts for a user.
 
 use super::permission::{PermissionPromptResult, PermissionPrompter, described, summary};
 use crate::{
@@ -11,7 +11,7 @@ use ash_model::FailureKind;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// How much of a tool's call and result is shown.
+/// Number of characters of a tool's call and result to show.
 const FOLDED: usize = 100;
 
 pub(crate) fn sessions(sessions: &[Value]) {
@@ -96,7 +96,7 @@ pub(crate) fn session(session: &Value) {
     }
 }
 
-/// What a resume brought back, on stderr.
+/// Prints to stderr what a resume restored.
 pub(crate) fn receipt(receipt: &Value) {
     let Some(path) = receipt["path"].as_str() else {
         eprintln!("{} it was active already", paint_err(TerminalStyle::Green, "✓"));
@@ -125,7 +125,7 @@ pub(crate) fn receipt(receipt: &Value) {
     }
 }
 
-/// Prints a turn as it comes. Ctrl-C interrupts it, a second one leaves. Answers the exit code.
+/// Prints a turn while it runs. Ctrl-C interrupts the turn, a second one exits. Returns the exit code.
 pub(crate) async fn turn(mut stream: SessionStream, api: &ApiClient, session: &str) -> Result<u8> {
     let mut printer = TurnPrinter::new();
     let mut interrupted = false;
@@ -173,11 +173,12 @@ pub(crate) async fn turn(mut stream: SessionStream, api: &ApiClient, session: &s
     }
 }
 
-/// With which exit code a turn ends that was interrupted or taken back: that of an ended session, if that is why.
+/// The exit code of an interrupted or cancelled turn: that of an ended session, if the end of the session is the
+/// reason.
 pub(crate) async fn after_cut(api: &ApiClient, session: &str, turn: &str, code: u8) -> Result<u8> {
     let path = super::sessions::path;
-    // While it is being ended its status does not yet say so, but every wish is refused. This one changes nothing: the turn
-    // is over.
+    // A session that is ending does not have the status yet, but it refuses every command. This command has no effect:
+    // the turn is over.
     let first = api.patch(&path(session, "/queue"), &json!({ "order": [turn] })).await;
     let refused = first.is_err_and(|refused| refused.kind == FailureKind::Gone);
     let is_ended =
@@ -194,7 +195,7 @@ async fn decide(
     match decided {
         PermissionPromptResult::Answer { id, body } => {
             let answer = super::sessions::path(session, &format!("/permissions/{id}"));
-            // The server may have been restarted since, and have another port.
+            // The server may have restarted with another port.
             match api.reconnected().post(&answer, &body).await {
                 Err(failure) if failure.kind == ash_model::FailureKind::Conflict => {
                     printer.note(&failure.message)
@@ -215,11 +216,11 @@ async fn decide(
 
 struct TurnPrinter {
     spinner: indicatif::ProgressBar,
-    /// The cursor stands in the middle of a line.
+    /// The cursor is in the middle of a line.
     open: bool,
-    /// With which exit code.
+    /// The exit code of a failed turn.
     failed: Option<u8>,
-    /// The turn, if somebody ended it before its time.
+    /// The id of the turn, if it was interrupted or cancelled.
     cut: Option<String>,
 }
 

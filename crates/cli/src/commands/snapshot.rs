@@ -1,4 +1,4 @@
-//! `ash snapshot`: the repository on its own, for any folder, with no server.
+//! `ash snapshot`: the snapshot repository for any folder, without a server.
 
 mod gc;
 mod list;
@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// The one root of a folder that was saved, and those of a session's checkpoint.
+/// The root of a saved folder, and the roots of a session's checkpoint.
 const FILES: &str = "files";
 const SESSION_ROOTS: [&str; 2] = ["workspace", "home"];
 
@@ -52,7 +52,7 @@ pub(crate) fn run(repository: &RepositoryArgs, command: SnapshotCommand) -> Resu
     }
 }
 
-/// What went wrong in a repository, with what to do about it.
+/// Describes a repository error, with a remedy.
 fn repository_error(place: &OpenRepository) -> impl Fn(Error) -> CliError {
     let dir = place.dir.display().to_string();
     move |error| describe_error(&dir, &error)
@@ -86,7 +86,7 @@ fn describe_error(dir: &str, error: &Error) -> CliError {
     CliError::new(kind, format!("{said}{remedy}"))
 }
 
-/// Does long work and shows how far it is, where there is a terminal.
+/// Runs long work, and shows progress on a terminal.
 fn with_progress<T>(
     message: &str,
     bytes: Option<u64>,
@@ -119,7 +119,7 @@ fn with_progress<T>(
     })
 }
 
-/// However the work ends, nobody waits for its bar.
+/// Ends the progress bar however the work ends.
 struct ProgressStopGuard<'o> {
     flag: &'o AtomicBool,
     shower: std::thread::Thread,

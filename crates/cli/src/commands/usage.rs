@@ -1,4 +1,4 @@
-//! What models' answers used, and what that costs.
+//! `ash usage`: tokens and cost of model calls.
 
 use crate::{
     api::{ApiClient, Result, percent_encode},
@@ -39,7 +39,7 @@ fn show(by: &str, answer: &Value) {
     let numbers = ["INPUT", "OUTPUT", "CACHE WRITE", "CACHE READ", "ROUNDS", "COST"];
     let mut table = TextTable::new(&[head, numbers.to_vec()].concat());
     for sum in answer["usage"].as_array().into_iter().flatten() {
-        // A session that was forgotten has no name any more; a session without an owner has none.
+        // Empty for a deleted session, and for a session without an owner.
         let named = names.iter().map(|(_, name)| (sum[*name].as_str().unwrap_or("-").to_owned(), None));
         table.row(named.chain(cells(sum, None)).collect());
     }

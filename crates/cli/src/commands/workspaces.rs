@@ -1,4 +1,4 @@
-//! Workspaces that sessions share.
+//! `ash workspace`: workspaces that sessions share.
 
 use crate::{
     api::{ApiClient, Result},

@@ -1,4 +1,4 @@
-//! The file in which AWS's own tools keep keys, by profile. object_store does not read it.
+//! Reads keys from the profiles file of AWS's own tools, because object_store does not.
 
 use super::EnvironmentVariables;
 use crate::bucket_error::{BucketError, BucketErrorCode};
@@ -11,7 +11,7 @@ pub(super) struct AwsProfile {
     pub(super) token: Option<SecretString>,
 }
 
-/// The profile that is asked for, else the default one. Only a profile that was asked for by name must be there.
+/// The profile that the environment names, else the default profile. Only a named profile must exist.
 pub(super) fn find(env: &EnvironmentVariables) -> Result<Option<AwsProfile>, BucketError> {
     let asked = env.get("AWS_PROFILE");
     let path = match env.get("AWS_SHARED_CREDENTIALS_FILE") {

@@ -1,4 +1,4 @@
-//! Azure Blob Storage.
+//! Opens containers of Azure Blob Storage with the settings that the environment has for it.
 
 use super::{EnvironmentVariables, http_connector, is_plain, known, no_retries, options, unusable};
 use crate::{
@@ -41,10 +41,10 @@ pub(super) fn open(
     built.map(|store| Arc::new(store) as _).map_err(|e| unusable("az", container, &e))
 }
 
-/// What the environment says, but for what is ours to decide.
+/// A builder with the settings from the environment, except those that this program decides itself.
 fn told(env: &EnvironmentVariables) -> MicrosoftAzureBuilder {
     let mut builder = MicrosoftAzureBuilder::new();
-    // What Azure's own tools call them.
+    // The names that Azure's own tools use.
     for (name, key) in [
         ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
         ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
@@ -56,7 +56,7 @@ fn told(env: &EnvironmentVariables) -> MicrosoftAzureBuilder {
     }
     for (key, value) in known::<AzureConfigKey>("AZURE_", env) {
         match key {
-            // The emulator's would be on a port that nobody chose.
+            // The emulator setting implies a port that the operator did not choose.
             AzureConfigKey::UseEmulator
             | AzureConfigKey::Client(_)
             | AzureConfigKey::ContainerName

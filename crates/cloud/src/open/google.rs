@@ -1,4 +1,4 @@
-//! Google Cloud Storage.
+//! Opens buckets of Google Cloud Storage with the settings that the environment has for it.
 
 use super::{EnvironmentVariables, first, http_connector, is_plain, known, no_retries, options};
 use crate::{
@@ -19,7 +19,8 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
     if let Some(base) = base {
         builder = builder.with_base_url(base);
     }
-    // An emulator is told nobody's credentials, and without any we would be asking the metadata service.
+    // An emulator gets a fixed token: it must not see real credentials, and without any token the store would ask the
+    // metadata service.
     let anybody = (emulator.is_some() || is_plain(base)).then_some("emulator");
     let (builder, metadata) = match first(&["GOOGLE_BEARER_TOKEN"], env).or(anybody) {
         Some(token) => (builder.with_bearer_token(token), MetadataAccess::Never),
@@ -30,7 +31,7 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
         .with_retry(no_retries())
         .with_http_connector(http_connector(metadata, env))
         .build();
-    // Its reason is left out: it may repeat some of a key.
+    // The error omits the reason, which may quote part of a key.
     built.map(|store| Arc::new(store) as _).map_err(|_| {
         let sentence = "Google's credentials cannot be read: GOOGLE_APPLICATION_CREDENTIALS and \
                         GOOGLE_SERVICE_ACCOUNT are paths of JSON files, GOOGLE_SERVICE_ACCOUNT_KEY is the JSON itself.";
@@ -38,7 +39,7 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
     })
 }
 
-/// Those that are named, else those that `gcloud` left at home, else the instance's.
+/// Credentials from the environment, else those that `gcloud` stored in the home directory, else the instance's.
 fn with_credentials(
     mut builder: GoogleCloudStorageBuilder,
     env: &EnvironmentVariables,

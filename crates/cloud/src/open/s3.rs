@@ -1,4 +1,4 @@
-//! S3, and what speaks like it.
+//! Opens buckets of S3 and of services that speak its protocol.
 
 use super::{
     EnvironmentVariables, aws_profile, aws_profile::AwsProfile, first, http_connector, is_plain, known,
@@ -9,7 +9,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use secrecy::ExposeSecret;
 use std::sync::Arc;
 
-/// Where keys come from, as object_store looks for them; the profile is our addition.
+/// Where the keys come from, in object_store's order of precedence. Profiles are an addition of this crate.
 enum AwsKeySource {
     Given,
     Profile(AwsProfile),
@@ -59,7 +59,7 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
         .with_retry(no_retries())
         .with_http_connector(http_connector(keys.metadata(), env));
     if !env.contains_key("AWS_VIRTUAL_HOSTED_STYLE_REQUEST") {
-        // A certificate is for one name before the region, so not for one with a dot in it.
+        // The certificate covers one label before the region, so a bucket with a dot in its name needs the path style.
         builder = builder.with_virtual_hosted_style_request(endpoint.is_none() && !bucket.contains('.'));
     }
     if let AwsKeySource::Profile(AwsProfile { key_id, secret, token }) = keys {
@@ -71,7 +71,8 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
     builder.build().map(|store| Arc::new(store) as _).map_err(|e| unusable("s3", bucket, &e))
 }
 
-/// What the environment says, but for what is ours to decide: without conditional writes nothing here would be true.
+/// A builder with the settings from the environment, except those that this program decides itself: everything here
+/// relies on conditional writes.
 fn told(env: &EnvironmentVariables) -> AmazonS3Builder {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in known::<AmazonS3ConfigKey>("AWS_", env) {

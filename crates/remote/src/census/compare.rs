@@ -8,11 +8,11 @@ use ash_store::{
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// The objects of a tenant in the bucket. Objects that are shorter than what was sent are left out, apart from packs.
+/// A tenant's objects in the bucket. Objects other than packs are left out if they are shorter than what was sent.
 #[derive(Debug, Default)]
 pub(crate) struct TenantObjectListing {
     pub(crate) packs: HashMap<String, u64>,
-    /// The events at which they end.
+    /// The sequence numbers of the last events of each session's manifests.
     pub(crate) manifests: HashMap<SessionId, BTreeSet<EventSeq>>,
     /// Versions, each with the number of its changes.
     pub(crate) agents: HashMap<AgentName, BTreeSet<(u64, u64)>>,
@@ -43,18 +43,19 @@ impl TenantObjectListing {
 
     fn has_manifest(&self, session: &RemoteSession, checkpoint: &RemoteCheckpoint) -> bool {
         let Some(there) = self.manifests.get(&session.id) else { return false };
-        // The checkpoint that a fork began with is in each of its manifests.
+        // Each manifest of a fork holds the checkpoint that the fork began with.
         let is_first = session.base.is_some_and(|base| checkpoint.seq <= base.seq);
         if is_first { !there.is_empty() } else { there.contains(&checkpoint.seq) }
     }
 
-    /// A fork shares its parent's log, and that one its own parent's.
+    /// Whether the parents' logs are in the bucket. A fork shares its parent's log, and the parent in turn its own
+    /// parent's.
     fn has_parents(&self, session: &RemoteSession, all: &HashMap<SessionRowId, &RemoteSession>) -> bool {
         let mut next = session.base;
         // There are at most as many generations of forks as sessions.
         for _ in 0..=all.len() {
             let Some(base) = next else { return true };
-            // A purged parent has left its log to its forks.
+            // A purged parent has passed its log to its forks.
             let Some(parent) = all.get(&base.parent) else { return true };
             if self.log(parent) < base.seq {
                 return false;
@@ -65,7 +66,7 @@ impl TenantObjectListing {
     }
 }
 
-/// What is to be retracted, and the packs that are needed and neither here nor in the bucket.
+/// What must be retracted, and the packs that are needed and that neither this machine nor the bucket has.
 pub(crate) fn compare(
     repo: &Repo,
     recorded: &RemoteState,
@@ -132,7 +133,7 @@ fn compare_sessions(
         let founded =
             !agents.contains(&(session.agent.clone(), session.version)) && listing.has_parents(session, &all);
         for checkpoint in &session.checkpoints {
-            // Always asked, because it also notes which packs are needed.
+            // Always evaluated, because it also notes which packs are needed.
             let is_restorable = graph.as_mut().is_none_or(|graph| graph.is_restorable(&checkpoint.tree));
             if !founded || !is_restorable || !listing.has_manifest(session, checkpoint) {
                 retraction.checkpoints.push(checkpoint.clone());

@@ -1,4 +1,5 @@
-//! Which packs refer to which. Built only when something is missing, because it reads packs.
+//! Which packs refer to which, to find what a missing pack affects. Built only when something is missing, because it
+//! reads packs.
 
 use crate::pack_log;
 use ash_snapshot::{Repo, TreeId};
@@ -10,22 +11,23 @@ pub(crate) struct PackGraph<'g> {
     there: &'g HashSet<&'g str>,
     /// Packs that were missing at the last census.
     known_missing: &'g HashSet<String>,
-    /// The packs that each pack refers to. `None`: it cannot be read, or garbage collection has removed that part.
+    /// The packs that each pack refers to. `None`: the pack cannot be read, or garbage collection has removed that
+    /// part.
     references: HashMap<String, Option<Vec<String>>>,
     nodes: HashMap<String, PackNode>,
-    /// The packs that something in the database needs.
+    /// The packs that the database's snapshots need.
     needed: HashSet<String>,
-    /// It is unknown what something in the database needs.
+    /// At least one snapshot's needs are unknown.
     is_unclear: bool,
-    /// Whether packs lead from a snapshot back to the beginning of its log.
+    /// For each snapshot, whether its packs lead back to the beginning of its log.
     logs: HashMap<String, bool>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct PackNode {
-    /// It is in the bucket, with everything that it needs.
+    /// The pack is in the bucket, with everything that it needs.
     is_intact: bool,
-    /// Everything that it needs is known.
+    /// Everything that the pack needs is known.
     is_clear: bool,
 }
 
@@ -50,12 +52,12 @@ impl<'g> PackGraph<'g> {
     /// Whether a snapshot can be restored from the bucket, with its files and the log that led to it.
     pub(crate) fn is_restorable(&mut self, tree: &str) -> bool {
         let Ok(tree) = TreeId::parse(tree) else { return false };
-        // Both are always evaluated, to note everything that is needed.
+        // Both are always evaluated, because that notes every needed pack.
         let (files, log) = (self.has_files(&tree), self.has_log(&tree));
         files && log
     }
 
-    /// Whether something in the database may need a pack.
+    /// Whether a snapshot in the database may need a pack.
     pub(crate) fn may_be_needed(&self, pack: &str) -> bool {
         self.is_unclear || self.needed.contains(pack)
     }
@@ -74,7 +76,7 @@ impl<'g> PackGraph<'g> {
         if node.is_clear && !self.there.contains(own) {
             return false;
         }
-        // Slower and exact: it may need only a part of what a pack refers to.
+        // Slower but exact: the snapshot may need only a part of what a pack refers to.
         match self.repo.packs_of(tree) {
             Ok(packs) => {
                 let is_whole = packs.iter().all(|pack| self.there.contains(pack.as_str()));
@@ -103,7 +105,7 @@ impl<'g> PackGraph<'g> {
         self.references.entry(pack.to_owned()).or_insert_with(read).clone()
     }
 
-    /// The packs that it refers to are visited first, without recursion: the chain may be long.
+    /// Visits the packs that it refers to first, without recursion, because the chain may be long.
     fn node(&mut self, pack: &str) -> PackNode {
         let mut waiting = vec![(pack.to_owned(), false)];
         while let Some((pack, is_ready)) = waiting.pop() {
@@ -128,7 +130,7 @@ impl<'g> PackGraph<'g> {
         self.nodes.get(pack).copied().unwrap_or(PackNode { is_intact: false, is_clear: false })
     }
 
-    /// The log of a session is in its packs, each with the events after the one before.
+    /// Whether the session's whole log is in packs. Each pack holds the events since the pack before it.
     fn has_log(&mut self, tree: &TreeId) -> bool {
         let (mut walked, mut next, mut session) = (HashSet::new(), Some(tree.clone()), None);
         let mut is_readable = true;
@@ -138,7 +140,7 @@ impl<'g> PackGraph<'g> {
                 break;
             }
             let read = pack_log::read_record(self.repo, &tree);
-            // The agent's own files, or a snapshot of the parent that a fork began with.
+            // The agent's own files, or the parent's snapshot that a fork began with.
             if matches!(&read, Ok(record) if record.is_none() || is_anothers(record.as_ref(), session.as_ref()))
             {
                 break;
@@ -155,7 +157,7 @@ impl<'g> PackGraph<'g> {
         is_readable
     }
 
-    /// A manifest holds the events of packs that were known to be lost when it was sent.
+    /// A manifest holds the events of packs that were known to be lost when the manifest was sent.
     fn is_there_or_lost(&self, pack: &str) -> bool {
         let is_lost = self.known_missing.contains(pack) && self.repo.pack_file(pack).is_none();
         is_lost || self.there.contains(pack)

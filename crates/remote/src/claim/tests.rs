@@ -1,4 +1,4 @@
-//! Two servers and one bucket, by a clock that the test moves.
+//! Two servers and one bucket, with a clock that the test advances.
 
 use super::*;
 use std::{collections::BTreeMap, path::Path, sync::Mutex};
@@ -71,7 +71,7 @@ async fn the_first_server_writes_at_once_and_each_renewal_is_the_next_number() {
 async fn a_server_with_the_same_node_id_goes_on_at_once() {
     let (stage, began) = (ClaimTestStage::set(), Instant::now());
     acquire(&stage.server(), &claimant("a")).await.expect("ours");
-    // It crashed: nothing was deleted.
+    // A crash deletes nothing.
     let next = stage.server();
     assert_eq!(acquire(&next, &claimant("a")).await, Ok(vec![]));
     assert!(began.elapsed() < INTERVAL, "it did not wait");
@@ -90,7 +90,7 @@ async fn another_server_waits_two_and_a_half_intervals_and_then_writes() {
     assert_eq!(stage.claims(), ["0000000002.json"]);
 }
 
-/// The longer one of both intervals counts: a short one of ours says nothing about the holder.
+/// The longer of both intervals counts: this server's short interval says nothing about the holder's.
 #[tokio::test(start_paused = true)]
 async fn a_holder_with_long_intervals_gets_its_time() {
     let stage = ClaimTestStage::set();
@@ -108,7 +108,7 @@ async fn a_number_that_rises_is_a_holder_that_lives() {
     acquire(&holder, &claimant("a")).await.expect("ours");
     let (other, wants) = (stage.server(), claimant("b"));
     let renewing = async {
-        // Until the other one has seen the first number.
+        // Until the other server has seen the first number.
         other.until(|standing| matches!(standing, ClaimState::Waiting(_))).await;
         holder.renew().await.expect("renewed");
         std::future::pending::<()>().await;
@@ -125,7 +125,7 @@ async fn a_number_that_rises_is_a_holder_that_lives() {
     assert_eq!(other.allow().await.expect_err("not ours").code, BucketErrorCode::Claimed);
 }
 
-/// While the store does not answer, its holder cannot show that it lives: the time counts from the next answer on.
+/// While the store does not answer, the holder cannot renew its claim: the time counts from the next answer on.
 #[tokio::test(start_paused = true)]
 async fn time_without_the_store_does_not_count() {
     let stage = ClaimTestStage::set();
@@ -178,7 +178,7 @@ async fn a_holder_that_sees_a_foreign_higher_number_writes_nothing_any_more() {
     assert_eq!(stage.claims(), ["0000000005.json"]);
 }
 
-/// A holder that was held up for long looks before it writes.
+/// A holder that was suspended for long reads before it writes.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_is_not_fresh_is_renewed_before_anything_is_written() {
     let stage = ClaimTestStage::set();
@@ -208,7 +208,7 @@ async fn a_clean_stop_deletes_the_claim_and_the_next_server_need_not_wait() {
     assert!(began.elapsed() < INTERVAL, "it did not wait");
 }
 
-/// Two copies of one data directory: the one that started last has the claim.
+/// Two copies of one data directory: the server that started last has the claim.
 #[tokio::test(start_paused = true)]
 async fn a_second_server_with_a_copy_of_the_node_id_is_noticed() {
     let stage = ClaimTestStage::set();

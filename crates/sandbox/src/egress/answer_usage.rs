@@ -1,5 +1,5 @@
-//! What a model's answer used, read while it passes: from its JSON or its stream of events, in every dialect. A record is
-//! in the shim's hands before the bytes that it was read from are in the agent's.
+//! Token usage of a model's answer, read while the answer passes: from its JSON or its stream of events, in every
+//! dialect. The shim has a usage record before the agent has the bytes that it was read from.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,17 +12,17 @@ use super::{
 };
 use crate::journal::ModelUsage;
 
-/// About so many bytes are a token, where nothing better is known.
+/// An estimate of bytes per token, for answers without usage.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Of an answer that nobody limited, and of what a question names but does not hold.
+/// Assumed for an answer without a limit, and for input that a request names but does not contain.
 const ASSUMED_MAX_OUTPUT: u64 = 32_000;
 const ASSUMED_STORED_TOKENS: u64 = 200_000;
 const DATA: &[u8] = b"data:";
 const DONE: &[u8] = b"[DONE]";
-/// Of a line, to tell which it is.
+/// The bytes kept of a line: enough to recognize its kind.
 const MAX_HEAD: usize = 16;
 
-/// A session's account, and the bell that tells the shim's loop of new records.
+/// A session's account, and the bell that rings in the shim's loop when there are new records.
 #[derive(Debug, Clone)]
 pub(super) struct UsageRecorder {
     account: Arc<Mutex<UsageAccount>>,
@@ -45,12 +45,12 @@ impl UsageRecorder {
     }
 }
 
-/// What is known of a request while it goes out.
+/// What is known of a request while it is sent.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingRequestScan {
     pub(super) scanner: JsonScanner,
     pub(super) bytes: u64,
-    /// All of it is out: from now on the service works.
+    /// The whole request is sent: from now on the service works.
     pub(super) whole: bool,
 }
 
@@ -64,7 +64,7 @@ impl OutgoingRequestScan {
         tokens(self.bytes)
     }
 
-    /// The most that it may have used, by what it asks for.
+    /// The most that the request may use, by the limits that it sets.
     fn most(&self) -> TokenUsage {
         let seen = &self.scanner.seen;
         let stored = if seen.has_stored_input { ASSUMED_STORED_TOKENS } else { 0 };
@@ -81,27 +81,27 @@ fn tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// How an answer came to its end.
+/// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerEnd {
-    /// As the service meant it.
+    /// The service ended it.
     Whole,
     /// The connection to the service broke.
     BrokenOff,
-    /// We stopped reading: the service may have gone on, so that what came says little of what was used.
+    /// The proxy stopped reading. The service may have continued, so what arrived says little about the real usage.
     Abandoned,
 }
 
 pub(super) type SharedRequestScan = Arc<Mutex<OutgoingRequestScan>>;
 
-/// How an answer comes.
+/// The format of an answer.
 #[derive(Debug)]
 enum AnswerEncoding {
-    /// Nothing of it has come.
+    /// No byte has arrived.
     Unknown,
     Json(JsonScanner),
     Events(SseLineScanner),
-    /// Not to be read.
+    /// Not readable.
     Opaque,
 }
 
@@ -112,7 +112,8 @@ struct SseLineScanner {
     data: Option<JsonScanner>,
 }
 
-/// One answer. Dropped before its end it counts as the most that it may have used; if the sandbox ends, as far as it came.
+/// Reads the usage of one answer. Dropped before the answer's end it records the most that the request may have used;
+/// at the end of the sandbox only what arrived.
 #[derive(Debug)]
 pub(super) struct AnswerUsageReader {
     till: Option<UsageRecorder>,
@@ -122,15 +123,15 @@ pub(super) struct AnswerUsageReader {
     id: Option<String>,
     model: Option<String>,
     usage: TokenUsage,
-    /// What the model wrote, and what came in all, in bytes.
+    /// What the model wrote and all that arrived, in bytes.
     text: u64,
     bytes: u64,
-    /// It came compressed, although nobody asked for that.
+    /// The answer came compressed, although the request did not ask for that.
     unreadable: bool,
-    /// The service has said what all of it used.
+    /// The service has reported the usage of the whole answer.
     is_final: bool,
     recorded: TokenUsage,
-    /// What is recorded is final.
+    /// The recorded usage is final.
     settled: bool,
 }
 
@@ -154,7 +155,7 @@ impl AnswerUsageReader {
         }
     }
 
-    /// The service did not take it, so that nothing is to be paid.
+    /// The service did not accept the request, so it costs nothing.
     pub(super) fn discard(&mut self) {
         if let Some(till) = self.till.take() {
             till.account().end_reading();
@@ -194,7 +195,7 @@ impl AnswerUsageReader {
     fn end_line(&mut self, line: SseLineScanner) {
         let Some(scanner) = line.data else { return };
         if line.head.starts_with(DONE) {
-            // Some services say after every piece what was used so far: the last one counts.
+            // Some services report the usage so far after every piece: the last report counts.
             self.is_final |= !self.usage.is_zero();
             return self.record_if_final();
         }
@@ -206,7 +207,7 @@ impl AnswerUsageReader {
         };
         self.absorb(scanner.seen);
         if starts {
-            // Whatever happens now, this much was used.
+            // Record it now: this much is used even if the answer breaks off.
             self.record(self.usage, true);
         }
         self.is_final |= ends;
@@ -224,7 +225,7 @@ impl AnswerUsageReader {
         }
     }
 
-    /// The answer is over.
+    /// Ends the answer and records its usage.
     pub(super) fn finish(&mut self, end: AnswerEnd) {
         if self.till.is_none() {
             return;
@@ -235,7 +236,7 @@ impl AnswerUsageReader {
                 self.absorb(scanner.seen);
             }
             AnswerEncoding::Events(line) => self.end_line(line),
-            // Whether the service heard all of the question, nobody knows but by what was sent.
+            // Without an answer, only the sent part shows whether the service got the whole request.
             AnswerEncoding::Unknown if !self.asked().whole => return self.discard(),
             AnswerEncoding::Unknown | AnswerEncoding::Opaque => {}
         }
@@ -256,8 +257,8 @@ impl AnswerUsageReader {
         }
     }
 
-    /// Where the service did not say what was used: what was asked and what came, by their length, and at least what may
-    /// have been used if we did not hear the end.
+    /// Estimates usage that the service did not report, from the lengths of request and answer. If the proxy did not
+    /// read to the end, the estimate is at least what the request may have used.
     fn estimated(&self, end: AnswerEnd) -> TokenUsage {
         let written = if self.unreadable { self.bytes } else { self.text };
         let came = TokenUsage {
@@ -270,7 +271,7 @@ impl AnswerUsageReader {
             AnswerEnd::Abandoned => larger(came, self.asked().most()),
         };
         if !self.usage.is_zero() {
-            // The service has said what went in.
+            // The service has reported the input.
             estimate.input_tokens = 0;
         }
         larger(self.usage, estimate).clamped()
@@ -322,7 +323,7 @@ impl SseLineScanner {
     }
 }
 
-/// Of each kind of token.
+/// The maximum for each kind of token.
 fn larger(one: TokenUsage, other: TokenUsage) -> TokenUsage {
     one.saturating_add(other.saturating_sub(one))
 }
@@ -332,7 +333,7 @@ mod tests {
     use super::*;
     use crate::egress::usage_account::UsageAllowance;
 
-    /// What is recorded of an answer that comes in pieces of a length, and then ends or breaks off.
+    /// The records of an answer that arrives in pieces of length `step`, and then ends or breaks off.
     fn read(endpoint: ModelEndpoint, kind: &str, text: &str, step: usize, end: AnswerEnd) -> Vec<ModelUsage> {
         read_of(UsageAccount::default(), endpoint, kind, text, step, end)
     }
@@ -388,7 +389,7 @@ mod tests {
             let records = read(ModelEndpoint::Messages, "text/event-stream", EVENTS, step, AnswerEnd::Whole);
             assert_eq!(records, [used("msg_1", (7, 1), true), used("msg_1", (7, 9), false)], "{step}");
         }
-        // Cut off after eight letters, which are two tokens.
+        // Cut off after eight letters, which count as two tokens.
         let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
         let records =
             read(ModelEndpoint::Messages, "text/event-stream; charset=utf-8", cut, 5, AnswerEnd::BrokenOff);
@@ -404,7 +405,8 @@ mod tests {
                 read(ModelEndpoint::ChatCompletions, "text/event-stream", text, step, AnswerEnd::Whole);
             assert_eq!(records, [used("c1", (5, 3), false)], "{step}");
         }
-        // Without being asked to, a service says nothing: a hundred tokens went in, by their length.
+        // The service reports no usage unless the request asks for it: the input counts a hundred tokens, by its
+        // length.
         let silent =
             &text[..text.find("data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[]").expect("there")];
         let records = read(ModelEndpoint::ChatCompletions, "text/event-stream", silent, 9, AnswerEnd::Whole);
@@ -462,7 +464,7 @@ mod tests {
         let cut = &EVENTS[..EVENTS.find("event: message_delta").expect("there")];
         let records = read(ModelEndpoint::Messages, "text/event-stream", cut, 5, AnswerEnd::Abandoned);
         assert_eq!(records, [used_by_msg_1(1), used_by_msg_1(ASSUMED_MAX_OUTPUT)]);
-        // Nobody hung up: the sandbox ended under it.
+        // No caller hung up: the sandbox ended during the call.
         let mut ending = UsageAccount::default();
         ending.end();
         let records =

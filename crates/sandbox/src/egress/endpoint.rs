@@ -1,10 +1,10 @@
-//! What of a model service an agent may call, by dialect. Pure. Files, batches, fine-tuning and the organisation lie
-//! behind the same key, and belong to the operator and to every tenant.
+//! The endpoints of a model service that an agent may call, by dialect. Pure. The same key also opens files, batches,
+//! fine-tuning and the organisation, which belong to the operator and to every tenant.
 
 use ash_model::ModelApiDialect;
 use hyper::Method;
 
-/// What a request asks of a model service.
+/// The endpoint that a request calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ModelEndpoint {
     Messages,
@@ -15,7 +15,7 @@ pub(super) enum ModelEndpoint {
 }
 
 impl ModelEndpoint {
-    /// Whether a model works for it.
+    /// Whether a call makes a model work.
     pub(super) fn costs(self) -> bool {
         match self {
             ModelEndpoint::Messages | ModelEndpoint::ChatCompletions | ModelEndpoint::Responses => true,
@@ -23,7 +23,8 @@ impl ModelEndpoint {
         }
     }
 
-    /// Whether a service may be asked there to work on after its answer, so that nobody would count what that uses.
+    /// Whether a request may ask the service to continue after its answer, in which case the usage would not be
+    /// counted.
     pub(super) fn has_background(self) -> bool {
         match self {
             ModelEndpoint::Responses => true,
@@ -34,7 +35,7 @@ impl ModelEndpoint {
         }
     }
 
-    /// Whether a stream says what it used only if it is asked to.
+    /// Whether a stream reports its usage only on request.
     pub(super) fn counts_streams_on_request(self) -> bool {
         match self {
             ModelEndpoint::ChatCompletions => true,
@@ -45,11 +46,12 @@ impl ModelEndpoint {
         }
     }
 
-    /// `path` is the one beneath the upstream's own, which ends with `/v1` or a deployment where the dialect has these.
+    /// `path` is relative to the upstream's own path, which ends with `/v1` or a deployment where the dialect has
+    /// these.
     pub(super) fn of(dialect: Option<ModelApiDialect>, method: &Method, path: &str) -> Option<ModelEndpoint> {
         let of_dialect = |dialect| match dialect {
             ModelApiDialect::Anthropic => anthropic(method, path),
-            // A deployment is within the upstream.
+            // The upstream's path contains the deployment.
             ModelApiDialect::Openai | ModelApiDialect::Azure => openai(method, path),
         };
         match dialect {
@@ -84,7 +86,7 @@ fn is_id(id: &str) -> bool {
     !id.is_empty() && !id.contains(['/', ';'])
 }
 
-/// For a refusal.
+/// The allowed endpoints, for the message of a refusal.
 pub(super) fn listed(dialect: Option<ModelApiDialect>) -> &'static str {
     match dialect {
         Some(ModelApiDialect::Anthropic) | None => {

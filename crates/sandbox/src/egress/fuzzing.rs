@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets about what passes between a sandbox and a model service. Both sides of it are hostile.
+//! The bodies of the fuzz targets for the traffic between a sandbox and a model service. Both sides are hostile.
 
 use std::{
     os::unix::net::UnixStream,
@@ -28,7 +28,7 @@ use crate::journal::ModelUsage;
 /// The longest id or model name that is recorded.
 const MAX_RECORDED_NAME: usize = 256;
 
-/// A JSON text, read as it passes and compared with what serde reads. The first byte is the length of the pieces.
+/// A JSON text, scanned as it passes and compared with the result of serde. The first byte is the length of the pieces.
 pub fn json_scanner(input: &[u8]) {
     let Some((step, text)) = input.split_first() else { return };
     let seen = scanned(text, text.len());
@@ -37,7 +37,7 @@ pub fn json_scanner(input: &[u8]) {
     let asks = |value: &Value| !matches!(value, Value::Bool(false) | Value::Null);
     assert!(seen.is_background || !object.get("background").is_some_and(asks), "it asks for background work");
 
-    // Each field once: of two with one name readers take different ones.
+    // Each field once: parsers differ in which of two fields with the same name they use.
     let plain = Value::Object(object).to_string();
     let seen = scanned(plain.as_bytes(), usize::from(*step));
     let value: Value = serde_json::from_str(&plain).expect("written by serde");
@@ -61,8 +61,8 @@ fn scanned(text: &[u8], step: usize) -> ScannedFields {
     scanner.seen
 }
 
-/// What an answer of a model service is taken to have used. The first four bytes say which endpoint was asked, how the answer
-/// is encoded, the length of the pieces, and whether the connection breaks at its end.
+/// The usage recorded for an answer of a model service. The first four bytes select the endpoint, the encoding of the
+/// answer, the length of the pieces, and whether the connection breaks at its end.
 pub fn model_answer(input: &[u8]) {
     let Some(([endpoint, encoding, step, end], text)) = input.split_first_chunk() else { return };
     let endpoint = [
@@ -78,7 +78,7 @@ pub fn model_answer(input: &[u8]) {
     let torn = end % 2 == 1;
     let read = |step: usize| {
         let mut records = answer_records((endpoint, kind, is_plain), text.chunks(step.max(1)), torn);
-        // An answer without an id gets one of ours, a new one each time.
+        // An answer without an id gets a new id of ours each time.
         for record in records.iter_mut().filter(|record| record.message.starts_with("unnamed-")) {
             record.message.clear();
         }
@@ -97,7 +97,7 @@ pub fn model_answer(input: &[u8]) {
     }
 }
 
-/// What is recorded of an answer, and checks that the budget loses exactly that.
+/// The records of an answer. Checks that the budget decreases by exactly the recorded usage.
 fn answer_records<'a>(
     (endpoint, kind, is_plain): (ModelEndpoint, &str, bool),
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -136,8 +136,8 @@ fn answer_records<'a>(
     records
 }
 
-/// A request of a sandbox, as lines: the dialect, the upstream, method and target, and headers. The headers are also taken
-/// for those of an answer.
+/// A request of a sandbox, as lines: the dialect, the upstream, method and target, and headers. The headers are also
+/// checked as headers of an answer.
 pub fn egress_request(input: &[u8]) {
     let mut lines = input.split(|byte| *byte == b'\n');
     let mut line = || lines.next().unwrap_or_default();
@@ -167,7 +167,7 @@ pub fn egress_request(input: &[u8]) {
     assert!(!policy.public || (url.scheme() == "https" && url.domain().is_some()), "{url} is no public host");
 }
 
-/// What a service could read in two ways is not in a URL that goes out.
+/// A URL that the proxy sends must not contain anything that services parse in different ways.
 fn check_url(url: &Url, base: &str) {
     let base = Url::parse(base).expect("a route was made of it");
     assert_eq!(url.origin(), base.origin());

@@ -1,33 +1,34 @@
-//! Which headers pass. Pure. What comes from inside is hostile, and what comes back is for the model's caller only.
+//! Decides which headers the proxy passes on. Pure. Requests from inside are hostile, and answers contain data of the
+//! operator.
 
 use ash_model::{is_forwarding_header, normalized_header_name};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 
-/// Between two neighbours only (RFC 9110, 7.6.1), with what older software says in their place.
+/// For one connection only (RFC 9110, 7.6.1), including the names that older software uses.
 const HOP_BY_HOP: [&str; 7] =
     ["connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
 
-/// Who calls is ours to say.
+/// The policy decides which caller the service sees.
 const CALLER_IDENTITY: [&str; 7] =
     ["authorization", "x-api-key", "api-key", "openai-organization", "openai-project", "cookie", "cookie2"];
 
-/// Ask some servers for another method or path than the one we looked at.
+/// Some servers take another method or path from these than the proxy has checked.
 const OVERRIDES: [&str; 5] =
     ["x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url"];
 
-/// How the body is framed and when it is sent: each side's own connection decides. An answer comes as it is, since what
-/// it used is read from it.
+/// How the body is framed and when it is sent: each connection decides for itself. No compression, because the proxy
+/// reads the usage from the answer.
 const FRAMING: [&str; 3] = ["content-length", "expect", "accept-encoding"];
 
-/// What of a request may go out.
+/// The headers of a request that may go out.
 pub(super) fn request_headers(from: &HeaderMap) -> HeaderMap {
     passed(from, |name| {
         may_be_added(name) && !CALLER_IDENTITY.contains(&normalized_header_name(name).as_str())
     })
 }
 
-/// Whether a policy may add a header of this name to each call. Who calls is the policy's to say; where to, on whose
-/// behalf and how the connection is used is not.
+/// Whether a policy may add a header of this name to each call. A policy may set who calls, but not where to, on whose
+/// behalf, or how the connection is used.
 pub(super) fn may_be_added(name: &str) -> bool {
     let name = normalized_header_name(name);
     let lists = [&HOP_BY_HOP[..], &OVERRIDES, &FRAMING];
@@ -35,8 +36,8 @@ pub(super) fn may_be_added(name: &str) -> bool {
     !(is_listed || name == "host" || name.starts_with("proxy-") || is_forwarding_header(&name))
 }
 
-/// What an agent needs of an answer: how to read it, its name for a complaint, and when to ask again. Everything else
-/// (cookies, the organisation, how much of its rate other tenants have used) is the operator's.
+/// What an agent needs of an answer: how to read it, its id for a complaint, and when to retry. Other headers (cookies,
+/// the organisation, rate usage of other tenants) are for the operator only.
 const RESPONSE_ALLOWED: [&str; 9] = [
     "content-type",
     "content-length",
@@ -49,17 +50,17 @@ const RESPONSE_ALLOWED: [&str; 9] = [
     "x-should-retry",
 ];
 
-/// What of an answer may come in.
+/// The headers of an answer that may go in.
 pub(super) fn response_headers(from: &HeaderMap) -> HeaderMap {
     let mut headers = passed(from, |name| RESPONSE_ALLOWED.contains(&name));
     if from.contains_key(TRANSFER_ENCODING) {
-        // The chunks are what counts, and we make our own.
+        // The chunks decide the length, and the proxy frames the body itself.
         headers.remove(CONTENT_LENGTH);
     }
     headers
 }
 
-/// A neighbour may name further headers that are for us alone.
+/// The Connection header names further headers for this connection only.
 fn passed(from: &HeaderMap, may: impl Fn(&str) -> bool) -> HeaderMap {
     let named: Vec<String> = from
         .get_all(CONNECTION)

@@ -1,4 +1,4 @@
-//! Reads a few values out of JSON as it passes, in whatever pieces it comes, without keeping the rest. Pure.
+//! Reads a few values out of JSON as it passes, in pieces of any size, without keeping the rest. Pure.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use serde::{
 };
 use serde_json::Value;
 
-/// Of one value that is kept: an id, a model's name, or what was used.
+/// For one kept value: an id, a model's name, or the usage.
 pub(super) const MAX_VALUE: usize = 16 << 10;
-/// A name that is looked for has at most 21 characters, each of which may be written as an escape of six.
+/// A known name has at most 21 characters, each of which may be written as an escape of six.
 const MAX_KEY: usize = 160;
-/// Brackets within more than this are counted alone.
+/// Beyond this depth the scanner only counts brackets.
 const MAX_DEPTH: usize = 128;
 
-/// Objects in whose fields an answer may describe itself.
+/// Objects that may contain the fields of an answer.
 const WRAPPERS: [&str; 2] = ["message", "response"];
-/// What a model writes, in all dialects: its length is all there is to go by when an answer breaks off.
+/// Fields with text that the model wrote, in all dialects. If an answer breaks off, only their length tells its usage.
 const TEXTS: [&str; 12] = [
     "text",
     "thinking",
@@ -29,35 +29,35 @@ const TEXTS: [&str; 12] = [
     "reasoning",
     "delta",
     "refusal",
-    // Thoughts that are not shown come encrypted, and are about as long.
+    // Hidden reasoning comes encrypted, with about the same length.
     "data",
     "signature",
     "encrypted_content",
 ];
 
-/// What a JSON text says about itself.
+/// The fields of a JSON text that the proxy needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ScannedFields {
     pub(super) id: Option<String>,
     pub(super) model: Option<String>,
     pub(super) usage: Option<TokenUsage>,
-    /// Of the outermost object.
+    /// The `type` of the outermost object.
     pub(super) kind: Option<String>,
-    /// Bytes of what the model wrote.
+    /// Bytes of text that the model wrote.
     pub(super) text: u64,
-    /// The outermost object says so, in any way that a service could take for a yes.
+    /// The outermost object asks for it, with any value that a service could accept as true.
     pub(super) is_background: bool,
     pub(super) is_streamed: bool,
-    /// Of `stream_options`: whether all that it says is to count the tokens. None: it is not there.
+    /// Whether `stream_options` asks for token counts and nothing contradicts that. None: there are no such options.
     pub(super) includes_usage: Option<bool>,
-    /// The most tokens that the answer may have, in all its choices.
+    /// The most tokens that each choice of the answer may have.
     pub(super) max_output: Option<u64>,
     pub(super) choices: Option<u64>,
     pub(super) has_stored_input: bool,
 }
 
 impl ScannedFields {
-    /// A chat completion would come in pieces that do not say what it used.
+    /// Whether a chat completion would come in pieces without its usage.
     pub(super) fn streams_without_usage(&self) -> bool {
         self.is_streamed && self.includes_usage != Some(true)
     }
@@ -84,11 +84,11 @@ enum JsonStringState {
     Text { counts: bool },
 }
 
-/// One JSON text.
+/// Scans one JSON text.
 #[derive(Debug)]
 pub(super) struct JsonScanner {
     pub(super) seen: ScannedFields,
-    /// Whether each open bracket is an object's.
+    /// For each open bracket, whether it opens an object.
     open: Vec<bool>,
     deeper: usize,
     string: JsonStringState,
@@ -96,7 +96,7 @@ pub(super) struct JsonScanner {
     /// The next string is a field's name.
     expects_key: bool,
     key: Vec<u8>,
-    /// The outermost field that is being read is one of `WRAPPERS`.
+    /// The outermost field in progress is one of `WRAPPERS`.
     wrapped: bool,
     keeping: Option<(ScannedFieldName, usize)>,
     kept: Vec<u8>,
@@ -120,7 +120,7 @@ impl Default for JsonScanner {
 }
 
 impl JsonScanner {
-    /// However long the text is, so much of it is held.
+    /// The scanner's memory is bounded, however long the text is.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn check_bounds(&self) {
         assert!(
@@ -164,7 +164,7 @@ impl JsonScanner {
                 self.open.pop();
                 self.expects_key = false;
                 self.keep(byte);
-                // What is kept may have been this object.
+                // The kept value may end with this bracket.
                 self.end_value_at(self.open.len());
                 if self.open.len() == 1 {
                     self.wrapped = false;
@@ -205,7 +205,7 @@ impl JsonScanner {
         }
     }
 
-    /// A name may be written with escapes, and means the same.
+    /// A name means the same when it is written with escapes.
     fn end_key(&mut self) {
         if self.key.contains(&b'\\') {
             let quoted = [b"\"", self.key.as_slice(), b"\""].concat();
@@ -229,7 +229,7 @@ impl JsonScanner {
             b"usage" => ScannedFieldName::Usage,
             b"type" if depth == 1 => ScannedFieldName::Kind,
             key if depth == 1 => match question_field(key) {
-                // Some would read it, and others not.
+                // Some services would accept this spelling, and others not.
                 Some(ScannedFieldName::StreamOptions) if key != b"stream_options" => {
                     self.seen.includes_usage = Some(false);
                     return;
@@ -252,7 +252,7 @@ impl JsonScanner {
     fn end_value_at(&mut self, depth: usize) {
         let Some((field, _)) = self.keeping.filter(|(_, began)| *began == depth) else { return };
         self.keeping = None;
-        // Too long to be meant, or no JSON.
+        // None for a value that is too long or no JSON.
         let value = serde_json::from_slice::<Value>(&self.kept).ok();
         let is_yes = !matches!(value, Some(Value::Bool(false) | Value::Null));
         match field {
@@ -288,18 +288,18 @@ impl JsonScanner {
     }
 }
 
-/// Some services do not tell upper case from lower case in names.
+/// Some services ignore the case of names.
 fn question_field(key: &[u8]) -> Option<ScannedFieldName> {
     const FIELDS: [(&str, ScannedFieldName); 10] = [
         ("background", ScannedFieldName::Background),
         ("stream", ScannedFieldName::Stream),
         ("stream_options", ScannedFieldName::StreamOptions),
         ("n", ScannedFieldName::Choices),
-        // How many tokens an answer may have, in all dialects.
+        // The limit of output tokens, in all dialects.
         ("max_tokens", ScannedFieldName::MaxOutput),
         ("max_completion_tokens", ScannedFieldName::MaxOutput),
         ("max_output_tokens", ScannedFieldName::MaxOutput),
-        // What else goes in, which the service keeps.
+        // Input that the service stores, and that the request only names.
         ("previous_response_id", ScannedFieldName::StoredInput),
         ("conversation", ScannedFieldName::StoredInput),
         ("prompt", ScannedFieldName::StoredInput),
@@ -308,7 +308,7 @@ fn question_field(key: &[u8]) -> Option<ScannedFieldName> {
     found.map(|(_, field)| *field)
 }
 
-/// Whether they ask for the usage, however often they say so: services differ in which of two fields of one name counts.
+/// Whether every `include_usage` asks for the usage: services differ in which of two fields of the same name counts.
 struct StreamOptions(bool);
 
 impl<'de> Deserialize<'de> for StreamOptions {
@@ -333,7 +333,7 @@ impl<'de> Deserialize<'de> for StreamOptions {
     }
 }
 
-/// In the words of any dialect. What others call the input has what was read from a cache in it.
+/// Reads the usage in any dialect. Some dialects include the tokens read from a cache in the input.
 pub(super) fn usage(value: &Value) -> TokenUsage {
     let number = |name: &str| value[name].as_u64().unwrap_or(0);
     let usage = if value["prompt_tokens"].is_u64() {

@@ -1,6 +1,6 @@
-//! The thread that carries requests out and answers in. Nothing is gathered up: a chunk goes on when it comes,
-//! and whoever reads slowly slows the other side down. If the service breaks off, the caller is told. If the caller breaks
-//! off, the rest of an answer that costs something is read without it, so that what was used is counted.
+//! The thread that carries requests out and answers in. It collects nothing: each chunk goes on when it arrives, so a
+//! slow reader slows down the other side. If the service breaks off, the caller learns of it. If the caller breaks off,
+//! the proxy reads the rest of an answer that costs something, to count its usage.
 
 use std::{
     io,
@@ -42,28 +42,28 @@ use super::{
     utf8::Utf8Check,
 };
 
-/// Of one socket. More wait in its queue.
+/// Per socket. More connections wait in its queue.
 const MAX_CONNECTIONS: usize = 64;
-/// Of one sandbox, whichever of its sockets they come through. More wait for a place.
+/// Per sandbox, over all its sockets. More calls wait for a permit.
 pub(super) const MAX_AT_ONCE: usize = 64;
 const MAX_BODY_BYTES: u64 = 64 << 20;
-/// The longest head of a request, and what is read ahead of a body.
+/// The longest head of a request, and the read-ahead of a body.
 const BUFFER: usize = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a service that says nothing at all. Models think for minutes.
+/// For a service that sends nothing at all. Models think for minutes.
 const RESPONSE_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// Notices a machine that is gone, which says nothing either.
+/// Detects a machine that is gone, which sends nothing either.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How far an answer is read after its caller has gone.
+/// How far the proxy reads an answer after its caller has gone.
 const READ_ON: ReadOnLimits = ReadOnLimits { time: Duration::from_secs(120), bytes: 16 << 20 };
 const IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_CONNECTIONS: usize = 4;
-/// For looking up names.
+/// For name lookups.
 const MAX_RESOLVER_THREADS: usize = 4;
 
 type EgressRouteReceiver = watch::Receiver<Option<Arc<EgressRoute>>>;
 
-/// What a request goes by.
+/// The shared state that a request needs.
 #[derive(Clone)]
 pub(super) struct ProxyContext {
     pub(super) routes: EgressRouteReceiver,
@@ -93,12 +93,12 @@ async fn serve(listener: UnixListener, way: ProxyContext) {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => drop(connections.spawn(serve_connection(stream, way.clone()))),
-                // Out of descriptors: one of the others will give some back.
+                // Out of descriptors: wait until another connection frees some.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(_ended) = connections.join_next() => {}
             changed = routes.changed() => match changed {
-                // Whoever took the key back does not want it used a moment longer.
+                // A withdrawn key must not be used any longer.
                 Ok(()) if routes.borrow_and_update().is_none() => connections.abort_all(),
                 Ok(()) => {}
                 Err(_shim_ends) => return,
@@ -107,21 +107,21 @@ async fn serve(listener: UnixListener, way: ProxyContext) {
     }
 }
 
-/// The route is withdrawn: no answer, but a broken connection.
+/// The route is withdrawn: the caller gets no answer, but a broken connection.
 #[derive(Debug, thiserror::Error)]
 #[error("the call was cut")]
 struct CallCut;
 
 async fn serve_connection(stream: UnixStream, way: ProxyContext) {
     let service = service_fn(move |request| {
-        // Asked for each request: a connection may be older than the key.
+        // Read for each request: a connection may be older than the key.
         let (route, way) = (way.routes.borrow().clone(), way.clone());
         let (caller, answer) = oneshot::channel();
-        // Beside the connection: it may outlive its caller.
+        // A task of its own: the call may outlive its caller.
         tokio::spawn(carry(request, route, way, caller));
         async move { answer.await.map_err(|_| CallCut) }
     });
-    // An error is a broken connection, here or outside. The one inside sees it too; nobody else is concerned.
+    // An error is a broken connection, inside or outside. The caller sees it too, and nothing else depends on it.
     let _ = http1::Builder::new()
         .max_buf_size(BUFFER)
         .header_read_timeout(None)
@@ -131,7 +131,7 @@ async fn serve_connection(stream: UnixStream, way: ProxyContext) {
 
 type AnswerSender = oneshot::Sender<Response<Body>>;
 
-/// One call, until it is over or its route is withdrawn.
+/// Carries one call until it ends or its route is withdrawn.
 async fn carry(
     request: Request<Incoming>,
     route: Option<Arc<EgressRoute>>,
@@ -146,7 +146,7 @@ async fn carry(
     let is_withdrawn = async {
         match route.is_some() {
             true => drop(routes.wait_for(Option::is_none).await),
-            // It is told so.
+            // The answer already says that there is no route.
             false => std::future::pending().await,
         }
     };
@@ -169,7 +169,7 @@ async fn forward(
     }
 }
 
-/// None: the caller has gone, and nobody has to know how it ends.
+/// None: the caller has gone, so nothing needs an answer.
 async fn send(
     request: Request<Incoming>,
     route: Option<Arc<EgressRoute>>,
@@ -187,12 +187,12 @@ async fn send(
         };
     let client = route.client.get_or_init(|| connect(&route)).clone()?;
     let mut headers = header_filter::request_headers(&head.headers);
-    // Last, so that they win.
+    // Last, so that they replace headers from inside.
     route.headers.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
     let mut asked = client.request(head.method.clone(), url).headers(headers);
     let mut rest = None;
     let question = SharedRequestScan::default();
-    // From here on: whoever hangs up now has asked.
+    // From here on the call counts, even if the caller hangs up.
     let mut reading =
         endpoint.costs().then(|| AnswerUsageReader::new(way.till.clone(), endpoint, question.clone()));
     if !body.is_end_stream() {
@@ -220,7 +220,7 @@ async fn send(
     }
 }
 
-/// How far an answer is read for what it used alone.
+/// How far the proxy reads an answer only for its usage.
 #[derive(Debug, Clone, Copy)]
 struct ReadOnLimits {
     time: Duration,
@@ -238,13 +238,13 @@ async fn gone_for(gone: impl Future<Output = ()>, time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Frame by frame to the caller, and without it as far as `limits` allow.
+/// Passes the answer to the caller frame by frame, and continues without the caller as far as `limits` allow.
 async fn pass_on(answer: Response<MeteredResponseBody>, caller: AnswerSender, limits: ReadOnLimits) {
     let (head, mut body) = answer.into_parts();
-    // The next one is asked for when this one is on its way.
+    // One frame of buffer: the proxy reads the next frame when the caller has got this one.
     let (frames, passed) = mpsc::channel(1);
     let theirs = PassedResponseBody { frames: passed, size: body.size_hint(), is_over: body.is_end_stream() };
-    // If it has gone, so has the other end of the channel.
+    // If the caller has gone, this drops the channel's other end too.
     let _ = caller.send(Response::from_parts(head, Body::wrap(theirs)));
     let time = limits.time(body.reading.is_some());
     let mut gone = std::pin::pin!(gone_for(frames.closed(), time));
@@ -267,7 +267,7 @@ async fn pass_on(answer: Response<MeteredResponseBody>, caller: AnswerSender, li
             return;
         }
     }
-    // One without a body has been heard to its end, too.
+    // This also finishes an answer without a body.
     body.reading.iter_mut().for_each(|reading| reading.finish(AnswerEnd::Whole));
     let _ = frames.send(PassedFrame::End).await;
 }
@@ -277,7 +277,7 @@ enum PassedFrame {
     End,
 }
 
-/// The caller's end of an answer. If nobody says its end, it was cut.
+/// The caller's end of an answer. Without an explicit end the answer was cut.
 struct PassedResponseBody {
     frames: mpsc::Receiver<PassedFrame>,
     size: SizeHint,
@@ -317,7 +317,7 @@ impl hyper::body::Body for PassedResponseBody {
 type AdmittedRequest = (Arc<EgressRoute>, reqwest::Url, ModelEndpoint);
 
 impl ProxyContext {
-    /// Whether there is something left for it. What costs nothing stays possible.
+    /// Refuses the call if the budget or the rate is used up. A call that costs nothing needs no budget.
     fn check_allowance(&self, admitted: AdmittedRequest) -> Result<AdmittedRequest, EgressRefusal> {
         if admitted.2.costs() {
             self.till.account().check()?;
@@ -332,7 +332,7 @@ fn admit(
     body: &Incoming,
     route: Option<Arc<EgressRoute>>,
 ) -> Result<AdmittedRequest, EgressRefusal> {
-    // An older one is told the end of an answer by the end of the connection, and could not see it cut.
+    // In an older version the end of the connection ends an answer, so the client could not detect a cut.
     if head.version != Version::HTTP_11 {
         return Err(EgressRefusal::OldHttp);
     }
@@ -342,7 +342,7 @@ fn admit(
     let route = route.ok_or(EgressRefusal::NoRoute)?;
     let (url, endpoint) = route.admit(&head.method, &head.uri)?;
     let is_compressed = head.headers.get_all(CONTENT_ENCODING).iter().any(|name| name != "identity");
-    // What its body asks for could not be read.
+    // The proxy could not read whether the body asks for background work.
     if endpoint.has_background() && is_compressed {
         return Err(EgressRefusal::Background);
     }
@@ -383,7 +383,7 @@ fn admit_answer(
         return Err(EgressRefusal::UnframedBody);
     }
     head.headers = header_filter::response_headers(&head.headers);
-    // Ours is another connection than theirs.
+    // The caller's connection is a different one from the service's.
     head.version = Version::HTTP_11;
     head.extensions.clear();
     let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -392,7 +392,7 @@ fn admit_answer(
     Ok(Response::from_parts(head, MeteredResponseBody { body, reading }))
 }
 
-/// An answer on its way in, read as it passes if it costs something.
+/// An answer on its way in. If it costs something, the proxy reads its usage as it passes.
 struct MeteredResponseBody {
     body: Body,
     reading: Option<AnswerUsageReader>,
@@ -412,7 +412,7 @@ impl hyper::body::Body for MeteredResponseBody {
         match &frame {
             Some(Ok(frame)) => {
                 frame.data_ref().into_iter().for_each(|data| reading.push(data));
-                // Its length was told before, so that this is the last that is asked for.
+                // hyper knows the length, so it asks for no further frame.
                 if is_end {
                     reading.finish(AnswerEnd::Whole);
                 }
@@ -432,7 +432,7 @@ impl hyper::body::Body for MeteredResponseBody {
     }
 }
 
-/// A client that is still writing reads its answer only when it has been heard to the end.
+/// Reads the rest of a body: some clients read the answer only after they have sent everything.
 async fn drain(mut body: Incoming) {
     let mut left = MAX_BODY_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
@@ -444,7 +444,7 @@ async fn drain(mut body: Incoming) {
 
 fn connect(route: &EgressRoute) -> Result<Client, EgressRefusal> {
     let builder = Client::builder()
-        // A redirect would take the key along; it goes back to the one who asked, who has none.
+        // Following a redirect would send the key along. The answer goes back to the caller instead, which has no key.
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .referer(false)
@@ -461,7 +461,7 @@ fn connect(route: &EgressRoute) -> Result<Client, EgressRefusal> {
     builder.build().map_err(|e| EgressRefusal::because(&e))
 }
 
-/// Names that lead to this machine or its neighbours lead nowhere.
+/// Refuses names that resolve to this machine or its network.
 struct PublicAddressResolver;
 
 impl Resolve for PublicAddressResolver {
@@ -496,7 +496,7 @@ fn is_public(address: IpAddr) -> bool {
                 || a >= 240)
         }
         IpAddr::V6(v6) => {
-            // Only what is handed out to networks, without those that hold an address of the other kind.
+            // Only addresses assigned to networks, without those that embed an IPv4 address.
             let first = v6.segments()[0];
             let translated =
                 v6.segments()[..2] == [0x64, 0xff9b] || first == 0x2002 || v6.segments()[..2] == [0x2001, 0];
@@ -505,8 +505,8 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// A request's body on its way out: no more than it may be, nothing whose use could not be counted, and no trailers, which
-/// would be headers that nobody has looked at. What has not been sent when it is dropped goes `back`.
+/// A request's body on its way out: limited in length, without requests whose usage could not be counted, and without
+/// trailers, which would be unchecked headers. If it is dropped early, the rest goes `back`.
 struct LimitedRequestBody {
     incoming: Option<Incoming>,
     left: u64,
@@ -536,7 +536,7 @@ impl LimitedRequestBody {
         )
     }
 
-    /// Whether what was heard of it until now may be passed on.
+    /// Whether the body so far, including `data`, may be passed on.
     fn look_at(
         &mut self,
         data: &[u8],
@@ -571,7 +571,7 @@ impl hyper::body::Body for LimitedRequestBody {
         let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx)).transpose()?;
         let data = frame.map(Frame::into_data).and_then(Result::ok);
         let is_last = data.is_none() || self.is_end_stream();
-        // Its end is held back, so that the service does not work for what it has got of it.
+        // The refused piece is held back, so that the service never has a complete request to work on.
         if let Err(refused) = self.look_at(data.as_deref().unwrap_or_default(), is_last) {
             return Poll::Ready(Some(Err(refused)));
         }
@@ -610,7 +610,7 @@ mod tests {
         journal::ModelUsage,
     };
 
-    /// What is recorded of an answer whose caller has gone and of which no more comes than this.
+    /// The records of an answer whose caller has gone and of which no more arrives than `text`.
     async fn read_on(text: &'static str, limits: ReadOnLimits) -> Vec<ModelUsage> {
         let account = Arc::new(Mutex::new(UsageAccount::default()));
         let unlimited = UsageAllowance { position: 0, tokens: None, nano_usd: None, prices: None };

@@ -1,4 +1,4 @@
-//! How many requests a sandbox makes in a minute. Pure: the time comes in.
+//! Limits how many requests a sandbox makes per minute. Pure: the caller passes the time.
 
 use std::{
     collections::VecDeque,
@@ -7,7 +7,7 @@ use std::{
 
 use super::refusal::EgressRefusal;
 
-/// Far more than an agent with its helpers needs, and few enough that one sandbox cannot use up a service's own limit.
+/// Far more than an agent with its helpers needs, but few enough that one sandbox cannot use up a service's own limit.
 pub(super) const MAX_REQUESTS: usize = 1000;
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -46,7 +46,7 @@ mod tests {
         }
         assert_eq!(rate.take(at(1500)), Err(EgressRefusal::RateLimited { seconds: 59 }));
         assert_eq!(rate.take(at(59_999)), Err(EgressRefusal::RateLimited { seconds: 1 }));
-        // The first of them is a minute old.
+        // The first of them is a minute old now.
         assert_eq!(rate.take(at(60_000)), Ok(()));
         assert_eq!(rate.take(at(60_000)), Err(EgressRefusal::RateLimited { seconds: 1 }));
     }

@@ -1,5 +1,5 @@
-//! What the one inside hears if its call is not passed on: in the shape that clients of the model know, and
-//! with the remedy. Never with anything of a policy in it.
+//! The answers to calls that the proxy refuses: in the format that the model's clients know, with the remedy, and never
+//! with any content of a policy.
 
 use std::error::Error as _;
 
@@ -11,22 +11,22 @@ use hyper::{
 
 use super::{endpoint, rate_limit};
 
-/// A body went on past what is passed.
+/// A body is longer than the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("the body is too long")]
 pub(super) struct RequestBodyTooLong;
 
-/// A body asks the service to work on after its answer.
+/// A body asks the service to continue after its answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the body asks for work in the background")]
 pub(super) struct InBackground;
 
-/// A body asks for a stream that does not say what it used.
+/// A body asks for a stream without its usage.
 #[derive(Debug, thiserror::Error)]
 #[error("the body asks for a stream without its usage")]
 pub(super) struct UncountedStream;
 
-/// A body could be read in more than one way.
+/// A body could be decoded in more than one way.
 #[derive(Debug, thiserror::Error)]
 #[error("the body is not text in UTF-8")]
 pub(super) struct NotUtf8;
@@ -37,12 +37,12 @@ pub(super) enum EgressRefusal {
     OldHttp,
     Target(&'static str),
     Endpoint(Option<ModelApiDialect>),
-    /// The answer would come at once and not say what the work uses.
+    /// The answer would come at once, without the usage of the work.
     Background,
     UncountedStream,
-    /// What it asks for cannot be seen.
+    /// The proxy cannot read what the body asks for.
     Encoding,
-    /// How many whole seconds until there is room again.
+    /// The number of whole seconds until the next request may go out.
     RateLimited {
         seconds: u64,
     },
@@ -51,14 +51,14 @@ pub(super) enum EgressRefusal {
         why: String,
     },
     Timeout,
-    /// Its end could not be told from a connection that broke.
+    /// Its end would look like a broken connection.
     UnframedBody,
     Upgrade,
     /// No session has this socket yet.
     NoSession,
     /// The session of this socket has left the sandbox.
     SessionLeft,
-    /// By its name in the API.
+    /// The limit's name in the API.
     BudgetExhausted {
         limit: &'static str,
     },
@@ -83,7 +83,7 @@ impl EgressRefusal {
         } else if error.is_timeout() {
             Self::Unreachable { why: "it does not answer".to_owned() }
         } else if error.source().is_some() {
-            // The innermost alone: those around it name the address.
+            // The innermost error only: the outer ones contain the address.
             Self::Unreachable { why: cause.to_string() }
         } else {
             Self::Unreachable { why: "the request failed".to_owned() }

@@ -1,4 +1,4 @@
-//! A policy, understood: whom to call, what to add, and which paths lie beneath it. Pure.
+//! A parsed policy: the service to call, the headers to add, and the paths that lie beneath it. Pure.
 
 use std::{path::PathBuf, sync::OnceLock};
 
@@ -15,18 +15,18 @@ use super::{EgressPolicy, endpoint::ModelEndpoint, header_filter, refusal::Egres
 #[derive(Debug)]
 pub(super) struct EgressRoute {
     base: Url,
-    /// Instead of the network.
+    /// A Unix socket to use instead of the network.
     pub(super) socket: Option<PathBuf>,
     pub(super) public: bool,
     dialect: Option<ModelApiDialect>,
-    /// Marked as sensitive: nothing prints them.
+    /// Marked as sensitive, so that they are never printed.
     pub(super) headers: HeaderMap,
-    /// Made by the first request; a new policy has connections of its own.
+    /// Made by the first request. A new policy gets new connections.
     pub(super) client: OnceLock<Result<Client, EgressRefusal>>,
 }
 
 impl EgressRoute {
-    /// The error is for the operator, and has no value of a header in it.
+    /// The error is for the operator, and contains no value of a header.
     pub(super) fn new(policy: &EgressPolicy) -> Result<Self, String> {
         let (base, socket) = match policy.upstream.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => ("http://localhost", Some(PathBuf::from(path))),
@@ -57,8 +57,8 @@ impl EgressRoute {
         Ok(Self { base, socket, public, dialect, headers, client: OnceLock::new() })
     }
 
-    /// Where a request from inside goes, and what is asked there. The operator's key opens all of a service; an agent
-    /// gets what it needs to talk with a model.
+    /// The URL and the endpoint of a request from inside. The operator's key opens the whole service, but an agent may
+    /// only call models.
     pub(super) fn admit(&self, method: &Method, target: &Uri) -> Result<(Url, ModelEndpoint), EgressRefusal> {
         let url = self.url(target)?;
         match ModelEndpoint::of(self.dialect, method, target.path()) {
@@ -76,7 +76,7 @@ impl EgressRoute {
         let mut url = self.base.clone();
         url.set_path(&format!("{base}{}", target.path()));
         url.set_query(target.query());
-        // Checked above; here against what the URL's own rules have made of it.
+        // The path was checked above; this checks the result of the URL's own normalization.
         let stays = url.origin() == self.base.origin() && url.path().starts_with(&format!("{base}/"));
         if stays { Ok(url) } else { Err(EgressRefusal::Target("it leads elsewhere")) }
     }
@@ -103,7 +103,7 @@ fn headers(policy: &EgressPolicy) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// Refuses what servers are known to read in two ways, however harmless one of them is.
+/// Refuses paths that servers are known to parse in different ways, even if one result is harmless.
 fn check_path(path: &str) -> Result<(), EgressRefusal> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(EgressRefusal::Target("it does not begin with /"));
@@ -115,7 +115,7 @@ fn check_path(path: &str) -> Result<(), EgressRefusal> {
         return Err(EgressRefusal::Target("it hides a dot, a slash, a percent or a control character"));
     }
     let segments: Vec<_> = rest.split('/').collect();
-    // The last may be empty: a path may end with a slash.
+    // The last segment may be empty: a path may end with a slash.
     if segments.iter().rev().skip(1).any(|segment| segment.is_empty()) {
         return Err(EgressRefusal::Target("it has //"));
     }
@@ -126,7 +126,7 @@ fn check_path(path: &str) -> Result<(), EgressRefusal> {
     Ok(())
 }
 
-/// What follows a percent sign.
+/// Whether `code`, the text after a percent sign, is the escape of a character that changes the path.
 fn hides(code: &str) -> bool {
     let byte = code.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     byte.is_none_or(|byte| byte.is_ascii_control() || matches!(byte, b'.' | b'/' | b'\\' | b'%'))

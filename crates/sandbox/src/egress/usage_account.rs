@@ -1,5 +1,5 @@
-//! What a session may still use, and what went through its socket since the server counted. Kept in the shim, so that the
-//! route closes while no server lives, for every process in the sandbox. Pure but for its lock.
+//! A session's remaining budget, and the usage of its socket since the server counted. The shim keeps it, so that the
+//! budget also ends while no server runs, for every process in the sandbox. Pure except for its lock.
 
 use std::collections::VecDeque;
 
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use super::refusal::EgressRefusal;
 use crate::journal::ModelUsage;
 
-/// More than these are summed up: the server has been away for long, and counts them all or none.
+/// Beyond this the oldest entries are merged: the server has been away for long, and will count them all or none.
 const MAX_ENTRIES: usize = 1024;
 
-/// What is left of a session's budget, and of that of its turn, whichever is less.
+/// The remaining budget of a session or of its turn, whichever is less.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageAllowance {
-    /// Where the journal was when the server counted: what is recorded up to here has been taken off already.
+    /// The end of the journal when the server counted: usage recorded up to here is already subtracted.
     pub position: u64,
-    /// None: as many as it likes.
+    /// None: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// In billionths of a dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nano_usd: Option<u64>,
-    /// By which dollars are counted; left out if they are not limited.
+    /// The prices for `nano_usd`; absent if dollars are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<ModelPrices>,
 }
@@ -39,11 +39,11 @@ struct SpendingEntry {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum AllowanceState {
-    /// No server has said whose it is, so nobody would pay.
+    /// No server has named a session for the socket, so no budget could be charged.
     #[default]
     Unclaimed,
     Allowed(UsageAllowance),
-    /// Its session has left.
+    /// Its session has left the sandbox.
     Closed,
 }
 
@@ -53,14 +53,14 @@ pub(crate) struct UsageAccount {
     spendings: VecDeque<SpendingEntry>,
     /// Records that are not in the journal yet.
     queue: Vec<ModelUsage>,
-    /// Answers that are on their way.
+    /// Answers in progress.
     readings: usize,
-    /// The sandbox ends.
+    /// The sandbox is ending.
     is_ending: bool,
 }
 
 impl UsageAccount {
-    /// The sandbox ends: an answer that is cut off now was not cut off by its caller.
+    /// Marks the end of the sandbox: from now on the sandbox cuts an answer off, not the caller.
     pub(crate) fn end(&mut self) {
         self.is_ending = true;
     }
@@ -84,7 +84,7 @@ impl UsageAccount {
         }
     }
 
-    /// Whether a server counts what is recorded.
+    /// Whether a server counts the recorded usage.
     fn is_counted(&self) -> bool {
         matches!(self.standing, AllowanceState::Allowed(_))
     }
@@ -101,16 +101,16 @@ impl UsageAccount {
         self.readings > 0
     }
 
-    /// An answer used so much, `more` of it than what was recorded of it before.
+    /// Records the usage of an answer. `more` is the part that was not recorded before.
     pub(super) fn record(&mut self, usage: ModelUsage, more: &TokenUsage) {
         self.spend(&usage.model, more);
-        // An older server could not read it.
+        // An older server could not parse the record.
         if self.is_counted() {
             self.queue.push(usage);
         }
     }
 
-    /// Writes what waits to the journal, which ends where `write` says.
+    /// Writes the queued records to the journal. `write` returns where the journal then ends.
     pub(crate) fn flush(&mut self, write: impl FnOnce(Vec<ModelUsage>) -> u64) {
         if !self.queue.is_empty() {
             let offset = write(std::mem::take(&mut self.queue));
@@ -146,7 +146,7 @@ impl UsageAccount {
         );
     }
 
-    /// Whether another request may go out.
+    /// Refuses a request if the session has no budget left.
     pub(super) fn check(&self) -> Result<(), EgressRefusal> {
         let allowance = match &self.standing {
             AllowanceState::Unclaimed => return Err(EgressRefusal::NoSession),
@@ -207,7 +207,7 @@ mod tests {
         account.spend("m", &tokens(6));
         account.written(100);
         account.spend("m", &tokens(3));
-        // It has heard of the first, and took that off; the second is to come.
+        // The server has counted and subtracted the first record; the second is still open.
         account.set(allowance(100, Some(4), None));
         assert_eq!(account.check(), Ok(()));
         account.written(200);

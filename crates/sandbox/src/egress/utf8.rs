@@ -1,14 +1,14 @@
-//! Whether a body is text in UTF-8, told while it passes in pieces. Pure. Services that guess the encoding would read
-//! another text out of other bytes than the one that was looked at.
+//! Checks while a body passes in pieces whether it is text in UTF-8. Pure. A service that guesses the encoding could
+//! read another text in other bytes than the proxy has checked.
 
 #[derive(Debug, Default)]
 pub(super) struct Utf8Check {
-    /// The beginning of a character whose end has not come.
+    /// The beginning of a character that is not complete yet.
     begun: Vec<u8>,
 }
 
 impl Utf8Check {
-    /// False: it is no such text. A zero byte is a part of no JSON, but of every text in UTF-16 or UTF-32.
+    /// False: the body is not such text. JSON has no zero byte, but JSON in UTF-16 or UTF-32 does.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
         let joined;
         let text = match self.begun.is_empty() {
@@ -27,7 +27,7 @@ impl Utf8Check {
         !bytes.contains(&0)
     }
 
-    /// It does not end within a character.
+    /// Whether the text ends at the end of a character.
     pub(super) fn is_whole(&self) -> bool {
         self.begun.is_empty()
     }

@@ -1,11 +1,11 @@
-//! What an image brings along for the processes in it: its environment, beneath what each is given, and our own
-//! program, which is started by its own loader there.
+//! The image's environment for processes inside, as the default beneath their own environment, and the loader that
+//! starts our program there.
 
 use std::collections::BTreeMap;
 
 use crate::{confine, frame::ProcessSpec};
 
-/// These are of the container and of its init, not of the image.
+/// These belong to the container and to its init, not to the image.
 const NOT_OURS: [&str; 3] = ["HOME", "HOSTNAME", "TERM"];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) struct ImageEnvironment {
 }
 
 impl ImageEnvironment {
-    /// The init's own environment is that of its image.
+    /// In a container the init's own environment is that of its image.
     pub(super) fn new(prefix: Vec<String>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -39,7 +39,7 @@ impl ImageEnvironment {
     }
 }
 
-/// Where an image has its own programs is searched first, in its own order.
+/// The image's own directories come first, in their order.
 fn joined(own: &str, more: &str) -> String {
     let new = more.split(':').filter(|dir| !own.split(':').any(|known| known == *dir));
     own.split(':').chain(new).filter(|dir| !dir.is_empty()).collect::<Vec<_>>().join(":")

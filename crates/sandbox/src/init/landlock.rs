@@ -1,4 +1,4 @@
-//! The second wall around files: even if a mount were left writable by mistake, only these places are.
+//! The second restriction of file access: even if a mount is writable by mistake, only these places can be written.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use landlock::{
 
 use crate::UserNamespacePolicy;
 
-/// What the rules are written for; an older kernel enforces the part it knows.
+/// The version that the rules use; an older kernel enforces the part that it knows.
 const WRITTEN_FOR: ABI = ABI::V6;
 const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 const DEVICES: [&str; 8] = [
@@ -23,7 +23,7 @@ const DEVICES: [&str; 8] = [
     "/dev/pts",
 ];
 
-/// Answers how much of it this kernel enforces.
+/// Returns how much of the rules this kernel enforces.
 pub(super) fn apply(
     writable: &[PathBuf],
     user_namespaces: UserNamespacePolicy,
@@ -31,10 +31,10 @@ pub(super) fn apply(
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(WRITTEN_FOR))?
-        // Signals and abstract sockets stay within what init started.
+        // Signals and abstract sockets reach only processes that init started.
         .scope(Scope::AbstractUnixSocket | Scope::Signal)?;
     let mut ruleset = ruleset.create()?;
-    // Bubblewrap already decided what is visible; all of that may be read and run.
+    // Bubblewrap has already decided what is visible; all of that may be read and executed.
     ruleset = allow(ruleset, Path::new("/"), AccessFs::from_read(WRITTEN_FOR))?;
     for place in writable.iter().map(PathBuf::as_path).chain(SCRATCH.map(Path::new)) {
         ruleset = allow(ruleset, place, AccessFs::from_all(WRITTEN_FOR))?;
@@ -44,8 +44,8 @@ pub(super) fn apply(
             allow(ruleset, Path::new(device), AccessFs::WriteFile | AccessFs::ReadFile | AccessFs::IoctlDev)?;
     }
     if user_namespaces == UserNamespacePolicy::Allowed {
-        // Who is who in a namespace is written into files of /proc. There is no rule for these alone: they come with
-        // each process.
+        // A process sets up its user namespace by writing to files of /proc. No rule can name only these files, because
+        // they appear with each process.
         ruleset = allow(ruleset, Path::new("/proc"), AccessFs::WriteFile | AccessFs::Truncate)?;
     }
     Ok(ruleset.restrict_self()?.ruleset)
@@ -58,7 +58,7 @@ fn allow(
 ) -> Result<RulesetCreated, RulesetError> {
     match PathFd::new(path) {
         Ok(place) => ruleset.add_rule(PathBeneath::new(place, access)),
-        // What is not there needs no permission.
+        // A missing path needs no permission.
         Err(_) => Ok(ruleset),
     }
 }

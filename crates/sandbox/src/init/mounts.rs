@@ -1,12 +1,12 @@
-//! What else is mounted inside a container: a volume beneath the workspace or the home would hide what an agent writes
-//! there from every checkpoint and every limit.
+//! Checks the mounts inside a container: a volume beneath the workspace or the home would hide the agent's files from
+//! every checkpoint and every limit.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// An image can say where its volumes are in ways that only show once they are mounted: through links, for example.
+/// Some volumes of an image show only once they are mounted, for example if their path goes through a link.
 pub(super) fn refuse_beneath(places: &[PathBuf]) -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     match beneath(&mounts, places) {
@@ -25,7 +25,7 @@ fn beneath(mounts: &str, places: &[PathBuf]) -> Option<PathBuf> {
     points.into_iter().find(|at| is_beneath(at))
 }
 
-/// The kernel writes blanks and the like as octal numbers.
+/// The kernel writes blanks and similar characters as octal numbers.
 fn unescaped(text: &str) -> String {
     ["\\040", "\\011", "\\012", "\\134"]
         .into_iter()

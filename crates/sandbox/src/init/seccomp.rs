@@ -1,5 +1,5 @@
-//! System calls no agent needs and every escape likes. A list of denials, each with its reason, because a list
-//! of permissions breaks with every new libc, and the walls do not depend on this one alone.
+//! System calls that no agent needs and that sandbox escapes use. A list of denials, each with its reason, because a
+//! list of permissions breaks with every new libc, and the sandbox does not depend on this filter alone.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ pub(super) enum SeccompError {
     Load(#[from] seccompiler::Error),
 }
 
-/// Newer than our libc; the same number everywhere.
+/// Newer than our libc; the same number on every architecture.
 const OPEN_TREE_ATTR: i64 = 467;
 
-/// Refused whatever the arguments.
+/// Refused with any arguments.
 const NEVER: &[(i64, &str)] = &[
     (libc::SYS_mount, "changes what is visible"),
     (libc::SYS_umount2, "uncovers what a mount hides"),
@@ -85,7 +85,7 @@ const NEVER_HERE: &[(i64, &str)] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const NEVER_HERE: &[(i64, &str)] = &[];
 
-/// Shares its bit with the exit signal of clone, so only unshare can ask for it. Not in libc.
+/// Shares its bit with the exit signal of clone, so only unshare can request it. Missing in libc.
 const NEW_TIME: i32 = 0x80;
 const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNS,
@@ -97,8 +97,8 @@ const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-/// What a program takes to put its own children behind walls, as browsers do: users, processes and a network of their
-/// own, and an empty root. Mounts it does not take, and Landlock would refuse them anyway.
+/// What a program such as a browser needs to sandbox its own children: namespaces for users, processes and network, and
+/// an empty root. It needs no mounts, and Landlock would refuse them anyway.
 const NESTING: [i32; 3] = [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_NEWNET];
 
 pub(super) fn apply(user_namespaces: UserNamespacePolicy) -> Result<(), SeccompError> {
@@ -119,21 +119,21 @@ pub(super) fn apply(user_namespaces: UserNamespacePolicy) -> Result<(), SeccompE
     Ok(())
 }
 
-/// clone3 hides its flags in memory, where a filter cannot look; told that it is missing, libc uses clone.
+/// clone3 passes its flags in memory, where a filter cannot read them. With ENOSYS, libc uses clone instead.
 fn missing() -> SyscallRules {
     SyscallRules::from([(libc::SYS_clone3, Vec::new())])
 }
 
-/// Routing netlink is a large surface with a long history. The answer is that of a kernel without it: names still
-/// resolve, and node's list of interfaces fails with words that say why.
+/// Routing netlink is a large attack surface with a long history. The errno is that of a kernel without it: names still
+/// resolve, and node's list of interfaces fails with a clear message.
 fn routing() -> Result<SyscallRules, BackendError> {
     let netlink = If::new(0, Len::Dword, Op::Eq, libc::AF_NETLINK as u64)?;
     let route = If::new(2, Len::Dword, Op::Eq, libc::NETLINK_ROUTE as u64)?;
     Ok(SyscallRules::from([(libc::SYS_socket, vec![rule([netlink, route])?])]))
 }
 
-/// Of internet sockets TCP, UDP and ping: MPTCP, UDP-Lite, SCTP and the like are kernel surface without a use here. The
-/// answer is that of a kernel without them, after which programs fall back to TCP.
+/// Of internet sockets only TCP, UDP, ping and raw: MPTCP, UDP-Lite, SCTP and others are kernel surface that no agent
+/// needs. The errno is that of a kernel without them, after which programs fall back to TCP.
 fn protocols() -> Result<SyscallRules, BackendError> {
     let usual = [
         0,
@@ -178,7 +178,7 @@ fn with_any_of(flags: &[i32]) -> Result<Vec<SeccompRule>, BackendError> {
         .collect()
 }
 
-/// TIOCSTI types into the terminal of whoever looks; TIOCLINUX pastes there.
+/// TIOCSTI types into the terminal of its user; TIOCLINUX pastes there.
 fn terminal_injection() -> Result<Vec<SeccompRule>, BackendError> {
     [libc::TIOCSTI, libc::TIOCLINUX]
         .into_iter()
@@ -186,8 +186,8 @@ fn terminal_injection() -> Result<Vec<SeccompRule>, BackendError> {
         .collect()
 }
 
-/// Unix and internet sockets; every other family is kernel surface without a use here. Of the routing kind of netlink
-/// see [`routing`].
+/// Unix, internet and netlink sockets; every other family is kernel surface that no agent needs. [`routing`] refuses
+/// the routing kind of netlink.
 fn odd_sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let not = |family: i32| If::new(0, Len::Dword, Op::Ne, family as u64);
     let usual = [not(libc::AF_UNIX)?, not(libc::AF_INET)?, not(libc::AF_INET6)?, not(libc::AF_NETLINK)?];
@@ -196,7 +196,7 @@ fn odd_sockets() -> Result<Vec<SeccompRule>, BackendError> {
     Ok(vec![rule(usual)?, rule([netlink, not_route])?])
 }
 
-/// Asking is fine, and so are plain Linux and the debugger's fixed addresses; the rest weakens protections.
+/// Allowed: queries, plain Linux, and the fixed addresses that debuggers use. The other values weaken protections.
 fn odd_personality() -> Result<SeccompRule, BackendError> {
     let not = |value: u64| If::new(0, Len::Dword, Op::Ne, value);
     rule([not(0)?, not(0xffff_ffff)?, not(libc::ADDR_NO_RANDOMIZE as u64)?])
@@ -206,7 +206,7 @@ fn rule<const N: usize>(conditions: [If; N]) -> Result<SeccompRule, BackendError
     SeccompRule::new(conditions.to_vec())
 }
 
-/// The x32 numbers of x86-64 are the same calls under other names, which no list above would match.
+/// The x32 numbers of x86-64 are the same calls under other numbers, which the lists above do not match.
 fn native_numbers_only() -> BpfProgram {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -224,7 +224,7 @@ fn native_numbers_only() -> BpfProgram {
 mod tests {
     use super::*;
 
-    /// Each flag or argument by which a call is refused; none: whatever the arguments.
+    /// The number of conditions by which each call is refused; 0: with any arguments.
     fn refused(user_namespaces: UserNamespacePolicy) -> BTreeMap<i64, usize> {
         let rules = forbidden(user_namespaces).expect("valid rules");
         rules.into_iter().map(|(call, rules)| (call, rules.len())).collect()

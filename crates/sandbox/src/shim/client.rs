@@ -1,4 +1,4 @@
-//! A connection from a server: frames in, journal bytes and answers out, never waiting for it.
+//! A connection from a server: reads frames, and writes journal bytes and answers, without ever blocking on it.
 
 use std::os::fd::OwnedFd;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 const PIECE: usize = 64 << 10;
-/// One turn of the loop must leave room for the others.
+/// Bounds the work for one client, so that one pass of the loop also serves the others.
 const PIECES_PER_TURN: usize = 16;
 
 #[derive(Debug)]
@@ -19,11 +19,11 @@ pub(super) struct ShimClient {
     frames: FrameDecoder,
     out: Vec<u8>,
     sent: usize,
-    /// How far the journal has been sent; None until it asks to follow.
+    /// How far the journal has been sent; None until the client asks to follow.
     cursor: Option<u64>,
 }
 
-/// The connection is of no more use.
+/// The connection is broken or closed.
 #[derive(Debug)]
 pub(super) struct ClientDisconnected;
 
@@ -34,7 +34,7 @@ impl From<MalformedFrame> for ClientDisconnected {
 }
 
 impl ShimClient {
-    /// None: not of our own user, so nobody we talk to.
+    /// None: the client belongs to another user, and the shim talks only to its own.
     pub(super) fn accept(listener: &OwnedFd) -> Option<Self> {
         use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
         let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
@@ -48,7 +48,7 @@ impl ShimClient {
         })
     }
 
-    /// Reads once; frames that are complete by then come from `next`.
+    /// Reads once. `next` returns the frames that are complete by then.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<(), ClientDisconnected> {
         match rustix::io::read(&self.socket, &mut *buffer) {
             Ok(0) => Err(ClientDisconnected),
@@ -84,7 +84,7 @@ impl ShimClient {
         self.unsent() || self.cursor.is_some_and(|cursor| cursor < end)
     }
 
-    /// Sends what the socket takes: answers first, then journal, refilled from the file piece by piece.
+    /// Sends as much as the socket accepts: answers first, then journal, refilled from the file piece by piece.
     pub(super) fn write(
         &mut self,
         journal: Option<&Journal>,

@@ -1,4 +1,4 @@
-//! Who may talk to the shim, and what they ask for.
+//! Which clients may talk to the shim, and the commands that they send.
 
 use super::{
     ClientDisconnected, ClientFrame, Epoch, FreezeState, Instant, MAX_UNIDENTIFIED_CLIENTS, Shim, ShimClient,
@@ -15,7 +15,7 @@ impl Shim {
     }
 
     pub(super) fn hear_stranger(&mut self, n: usize) {
-        // A removal earlier in this turn moved the others up: then this reads nothing, which does no harm.
+        // A removal earlier in this pass shifts the indexes. The read then finds nothing, which does no harm.
         let Some(stranger) = self.unidentified.get_mut(n) else { return };
         let heard = stranger.read(&mut self.buffer).and_then(|()| stranger.next());
         match heard {
@@ -52,7 +52,7 @@ impl Shim {
             | ClientFrame::Allow { .. } => "say build or attach first".to_owned(),
         };
         stranger.say(&ShimFrame::Refused { why: refused });
-        // Best effort, then the connection closes: its socket is empty, so a short answer fits.
+        // Best effort, then the connection closes: its socket buffer is empty, so a short answer fits.
         let _ = stranger.write(None, &mut []);
     }
 
@@ -85,7 +85,7 @@ impl Shim {
 
     fn attach(&mut self, client: ShimClient, epoch: Epoch) {
         if let ShimPhase::Ending { .. } = self.phase {
-            // Closed without a word, as it will be in a moment for everybody.
+            // Closed without an answer, as all connections will be in a moment.
             return;
         }
         self.lose_client();
@@ -94,7 +94,7 @@ impl Shim {
         if self.phase != ShimPhase::Building {
             self.say_hello();
         }
-        // Frames may have come together with the first one.
+        // More frames may have arrived together with the first.
         self.obey_client();
     }
 
@@ -158,7 +158,7 @@ impl Shim {
         if self.client.take().is_some() {
             self.client_lost_at = Instant::now();
             self.looked = self.client_lost_at;
-            // Nobody is left who would thaw it.
+            // No other client would thaw it.
             self.release_hold(FreezeState::None);
         }
     }
@@ -181,7 +181,7 @@ impl Shim {
             }
             ClientFrame::Allow { process, allowance } => {
                 let sandbox = self.sandbox.as_mut();
-                // Without a socket its agent has no way to a model, and says so.
+                // Without its socket the agent cannot reach a model, and reports that itself.
                 if let Some(Err(error)) = sandbox.map(|sandbox| sandbox.doors_mut().allow(process, allowance))
                 {
                     eprintln!("ash shim: the socket of process {process}: {error}");

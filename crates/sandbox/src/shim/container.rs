@@ -1,5 +1,5 @@
-//! Walls by a Docker engine: a container whose first process is our own init. No child of ours, so it is met at a
-//! socket and watched by its handle.
+//! Sandboxes by a Docker engine: a container whose first process is our own init. It is no child of the shim, so the
+//! shim meets it at a socket and watches it by a pidfd.
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -29,13 +29,13 @@ use crate::{
     process,
 };
 
-/// In the directory that appears inside, until the init has come.
+/// In the directory that the container sees, until the init has connected.
 const SOCKET: &str = "init.sock";
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an engine may take to notice that a container has ended, and to say so: a session waits to hear of it.
+/// How long an engine may take to report that a container has ended: a session waits for it.
 const EXIT_NOTICE_TIME: Duration = Duration::from_secs(1);
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug)]
 pub(super) struct RunningContainer {
     pub(super) control: OwnedFd,
@@ -43,7 +43,7 @@ pub(super) struct RunningContainer {
     pub(super) groups: Cgroup,
 }
 
-/// What remains of one.
+/// The result of a container that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ContainerExit {
     pub(super) how: String,
@@ -117,7 +117,7 @@ fn orders(plan: &ShimPlan, program: &ExecutableBundle) -> String {
 
 fn listen(dir: &Path, uid: u32) -> io::Result<OwnedFd> {
     let handle = fs::File::open(dir)?;
-    // Through its descriptor: a socket's address holds 108 bytes, and a data directory may lie deeper.
+    // Through its descriptor: a socket address holds 108 bytes, and a data directory may have a longer path.
     let path = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd())).join(SOCKET);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -134,8 +134,8 @@ fn listen(dir: &Path, uid: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Waits for the init to come. Nobody else can: the directory is closed to all but us and the container, in which
-/// nothing runs before the init is told to start it. It is looked at all the same.
+/// Waits until the init connects. No other process can: only the shim and the container can open the directory, and in
+/// the container nothing runs before the shim commands the init to start it. The peer is checked anyway.
 fn accept_init(container: &DockerContainer, listener: &OwnedFd, uid: u32) -> io::Result<RunningContainer> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
@@ -161,7 +161,7 @@ fn accept_init(container: &DockerContainer, listener: &OwnedFd, uid: u32) -> io:
     }
 }
 
-/// What became of a container whose init is gone.
+/// The result of a container whose init is gone.
 pub(super) fn ended(container: &DockerContainer) -> ContainerExit {
     let DockerContainer { engine, name, .. } = container;
     let deadline = Instant::now() + EXIT_NOTICE_TIME;
@@ -178,7 +178,7 @@ pub(super) fn ended(container: &DockerContainer) -> ContainerExit {
                 let exit = exit(state.exit_code, state.oom_killed);
                 let words = engine.last_output(name);
                 let how = if words.is_empty() { exit.to_string() } else { format!("{exit}: {words}") };
-                // An engine says it too of one in which somebody was killed long before.
+                // An engine also reports this if an earlier kill hit another process of the container.
                 let oom = state.oom_killed && exit.signal == Some(libc::SIGKILL);
                 return ContainerExit { how, oom };
             }
@@ -186,13 +186,13 @@ pub(super) fn ended(container: &DockerContainer) -> ContainerExit {
     }
 }
 
-/// Engines tell a signal as a shell does.
+/// Engines report a signal as a shell does, as 128 plus its number.
 fn exit(code: i32, oom: bool) -> ProcessExit {
     let signal = (code > 128).then(|| code - 128);
     ProcessExit { code: signal.is_none().then_some(code), signal, oom }
 }
 
-/// Our own program as it runs here: what is loaded now is what it takes.
+/// Our program as it runs here: it needs the libraries that are loaded now.
 fn program(exe: &Path) -> ExecutableBundle {
     let mut loaded: Vec<(u64, PathBuf)> = Vec::new();
     // SAFETY: the callback gets the pointer to `loaded`, which outlives the call, and nobody else uses meanwhile.
@@ -215,7 +215,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, loaded: *
         // SAFETY: as above.
         let name = unsafe { CStr::from_ptr(info.dlpi_name) };
         let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
-        // The program itself has no name here, and what the kernel brings along no path.
+        // The program itself has no name here, and the kernel's vDSO has no path.
         if path.is_absolute() {
             loaded.push((info.dlpi_addr, path.to_owned()));
         }

@@ -1,4 +1,4 @@
-//! Holding everything still while files are read.
+//! Stops every process in the sandbox while its files are read.
 
 use super::{
     CaptureConsistency, Duration, FREEZE_TIMEOUT, FreezeState, InitCommand, Instant, MIN_POLL_INTERVAL, Shim,
@@ -32,7 +32,7 @@ impl Shim {
         self.say(&ShimFrame::Frozen(consistency));
     }
 
-    /// Every question gets its answer before the next one's: the client matches them by their order.
+    /// Each request gets its answer before the next one's: the client matches them by their order.
     pub(super) fn answer_hold(&mut self) {
         if matches!(self.hold, FreezeState::Freezing { .. } | FreezeState::Stopping { .. }) {
             self.set_held(CaptureConsistency::Live);

@@ -1,6 +1,6 @@
-//! Puts up the walls: as root on a private stage and as the sandbox's own uid, as a user directly, or not at
-//! all. Everything here happens in the shim's only thread, because bubblewrap dies with the thread that
-//! started it, and because only then a fork may do more than exec.
+//! Launches the sandbox: as root on a private stage and with the sandbox's own uid, as a user directly, or unconfined.
+//! Everything here happens in the shim's only thread, because bubblewrap dies with the thread that started it, and
+//! because only then a fork may do more than exec.
 
 use std::{
     fs,
@@ -34,23 +34,24 @@ use crate::{
 use super::container;
 
 const ROOTS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-/// Never /tmp: bubblewrap covers it before it looks for its sources.
+/// Never /tmp: bubblewrap mounts over it before it opens its sources.
 const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
 
 #[derive(Debug)]
 pub(super) struct LaunchedSandbox {
-    /// Bubblewrap's outer process, or without walls the init itself. Containers are the engine's.
+    /// Bubblewrap's outer process, or the init itself without a sandbox. None for containers, which are the engine's
+    /// children.
     pub(super) child: Option<u32>,
-    /// If it is known already.
+    /// The init's pid on the host, if known already.
     pub(super) init: Option<u32>,
     pub(super) control: OwnedFd,
-    /// Bubblewrap tells the host's number of the init here.
+    /// Bubblewrap writes the init's pid on the host to this pipe.
     pub(super) status: Option<OwnedFd>,
-    /// What bubblewrap and the init complain about.
+    /// The error output of bubblewrap and init.
     pub(super) complaints: Option<OwnedFd>,
 }
 
-/// In control groups that are ours, or in a container.
+/// Starts the sandbox in control groups of our own or in a container.
 pub(super) fn build(plan: &ShimPlan, left: &mut ShimRemains) -> io::Result<LaunchedSandbox> {
     if let Some(container) = &mut left.container {
         let container::RunningContainer { control, init, groups } =
@@ -71,7 +72,7 @@ pub(super) fn build(plan: &ShimPlan, left: &mut ShimRemains) -> io::Result<Launc
     })
 }
 
-/// What could be made at the server's start need not be there for ever.
+/// The server's check at its start does not ensure that control groups can be made now.
 fn limited(required: &RequiredWalls, cgroup: Option<&Cgroup>) -> io::Result<()> {
     let limited = cgroup.is_some_and(|cgroup| cgroup.counts_memory() && cgroup.counts_processes());
     match required.has(WallKind::Limits) && !limited {
@@ -80,7 +81,7 @@ fn limited(required: &RequiredWalls, cgroup: Option<&Cgroup>) -> io::Result<()> 
     }
 }
 
-/// Everything raised lives in `cgroup` from its first instruction.
+/// Every process of the sandbox is in `cgroup` from its first instruction.
 fn launch_walls(plan: &ShimPlan, cgroup: Option<&Cgroup>) -> io::Result<LaunchedSandbox> {
     let flags = SocketFlags::CLOEXEC;
     let (control, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -97,7 +98,7 @@ fn launch_walls(plan: &ShimPlan, cgroup: Option<&Cgroup>) -> io::Result<Launched
     Ok(LaunchedSandbox { child: Some(child), init, control, status, complaints: Some(complaints) })
 }
 
-/// Only an error number survives a failed exec; the child has said the rest before it ended.
+/// A failed exec returns only an error number; the child has written the explanation to `complaints` before.
 fn explained(e: io::Error, complaints: &OwnedFd) -> io::Error {
     let mut buffer = [0; 4096];
     match rustix::io::read(complaints, &mut buffer) {
@@ -204,7 +205,7 @@ fn launch(
     command.spawn().map(|child| child.id())
 }
 
-/// Merged systems link /bin into /usr; others have it as a directory of its own.
+/// On merged systems /bin links into /usr; others have it as a directory of its own.
 fn roots() -> Vec<HostRootEntry> {
     let look = |path: &&str| {
         let path = PathBuf::from(path);
@@ -223,16 +224,16 @@ fn own_etc(plan: &ShimPlan) -> io::Result<PathBuf> {
     Ok(etc)
 }
 
-/// A private tmpfs where the sandbox's uid reaches sources that lie beneath directories closed to it.
+/// A private tmpfs on which the sandbox's uid reaches sources that lie beneath directories closed to it.
 struct MountStage {
     uid: u32,
     base: PathBuf,
-    /// From the host, to a name on the stage.
+    /// From a host path to a name on the stage.
     binds: Vec<(PathBuf, PathBuf)>,
 }
 
 impl MountStage {
-    /// Rewrites the policy's sources to where they will be on the stage.
+    /// Replaces the policy's sources by their paths on the stage.
     fn for_policy(uid: u32, policy: &mut BubblewrapPolicy) -> io::Result<Self> {
         let base = STAGES.iter().map(PathBuf::from).find(|dir| dir.is_dir());
         let base = base.ok_or_else(|| io::Error::other("none of /mnt, /media, /srv exists"))?;
@@ -262,10 +263,10 @@ impl MountStage {
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
             return complain("own mount namespace", io::Error::last_os_error());
         }
-        // Or the stage would appear on the host.
+        // Otherwise the stage would appear on the host.
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private).or_else(|e| complain("private mounts", e.into()))?;
-        // Opened before the tmpfs covers the base: a source may lie beneath it.
+        // Opened before the tmpfs covers the base, because a source may lie beneath it.
         let sources = self.binds.iter().map(|(from, _)| open_path(from)).collect::<io::Result<Vec<_>>>()?;
         let options = c"mode=0755,size=64k";
         rustix::mount::mount(
@@ -298,7 +299,7 @@ fn bind(source: &OwnedFd, to: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(format!("/proc/self/fd/{}", source.as_raw_fd()), to)?)
 }
 
-/// Goes the way bubblewrap's own complaints do.
+/// Writes to stderr, which the shim reads together with bubblewrap's own errors.
 fn complain<T>(what: &str, e: io::Error) -> io::Result<T> {
     let _ = writeln!(io::stderr(), "ash shim: {what}: {e}");
     Err(e)

@@ -1,4 +1,4 @@
-//! The life of the sandbox: built, up, gone.
+//! The phases of the sandbox: building, up, gone, ending.
 
 use super::{
     CaptureConsistency, FreezeState, InitReport, Instant, MemoryWatchdog, OutputThrottle, Shim, ShimClient,
@@ -45,7 +45,7 @@ impl Shim {
         if revents & libc::POLLOUT != 0 {
             self.sandbox.iter_mut().for_each(ShimSandbox::send_orders);
         }
-        // Bounded: an init that talks without end must not keep the loop.
+        // Bounded: an init that sends reports without end must not block the loop.
         for _ in 0..64 {
             match self.sandbox.as_mut().and_then(ShimSandbox::hear) {
                 Some(report) => self.hear(report),
@@ -72,7 +72,7 @@ impl Shim {
         if self.phase != ShimPhase::Building {
             return;
         }
-        // Bubblewrap has told the number before it let init run, but on another pipe.
+        // Bubblewrap has written the number before it let init run, but to another pipe.
         self.learn_init();
         if self.sandbox.as_ref().is_some_and(|sandbox| sandbox.init().is_some()) {
             self.phase = ShimPhase::Up;
@@ -99,7 +99,7 @@ impl Shim {
         self.on_walls_down(&how);
     }
 
-    /// The walls came down, by themselves or because we asked.
+    /// Handles the end of the sandbox, requested or not.
     fn on_walls_down(&mut self, how: &str) {
         match self.phase {
             ShimPhase::Building => self.refuse_build(how),
@@ -117,7 +117,7 @@ impl Shim {
         self.processes.clear();
         self.leftovers.clear();
         self.count_ooms();
-        // A container's engine says what ended it, even if the kernel's count had moved before.
+        // An engine knows what ended its container, even if the kernel's count had changed before.
         let oom =
             self.ooms.unattributed > 0 || self.sandbox.as_ref().is_some_and(ShimSandbox::was_oom_killed);
         self.sandbox.iter().for_each(|sandbox| sandbox.doors().wait_for_last_usage());
@@ -141,7 +141,7 @@ impl Shim {
 
     pub(super) fn commit(&mut self) {
         if let Some(journal) = &mut self.journal {
-            // First: what an agent says of an answer comes after what the answer used.
+            // Usage first: its records must precede what an agent says about the answer.
             if let Some(sandbox) = &self.sandbox {
                 sandbox.doors().flush(journal);
             }

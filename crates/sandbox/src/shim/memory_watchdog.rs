@@ -1,8 +1,8 @@
-//! Where no control group counts the memory of a sandbox, we look ourselves, and do as the kernel would: the process that
-//! has most is ended. What several share is there once, and to know that takes time: it is found out only if it would be
-//! too much otherwise. Looked at from time to time, so it holds for what grows, not for what jumps. No rlimit helps there:
-//! runtimes reserve many times what they use, and do not start if they may not. What jumps so far that the machine has
-//! none left is the first that the kernel ends, see `process::go_first`.
+//! Limits the memory of a sandbox where no control group counts it. The shim measures it regularly and acts as the
+//! kernel would: it kills the largest process. Shared memory must count once, and measuring that takes time, so it
+//! happens only if the rough sum is over the limit. The checks catch memory that grows, not a sudden jump. Rlimits do
+//! not help: runtimes reserve many times what they use, and do not start under such a limit. After a jump that uses up
+//! the machine's memory, the kernel kills the sandbox first, see `process::prefer_for_oom_kill`.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::{frame::HostProcess, process, process_memory};
 const CALM_INTERVAL: Duration = Duration::from_secs(1);
 /// From a quarter of the limit on.
 const ALERT_INTERVAL: Duration = Duration::from_millis(200);
-/// Looking closely for nothing takes at most one part of so many of the time.
+/// An exact measurement that finds no excess delays the next one by this many times its own duration.
 const EXACT_LOOK_TIME_DIVISOR: u32 = 10;
 
 #[derive(Debug)]
 pub(super) struct MemoryWatchdog {
     limit_bytes: u64,
     due: Instant,
-    /// Not looked at closely again before.
+    /// No exact measurement before this time.
     next_exact_look: Instant,
     kills: u64,
 }
@@ -62,7 +62,8 @@ impl MemoryWatchdog {
     }
 }
 
-/// By a handle, looked at again: its number may be another's by now. Whether its first thread has ended says nothing.
+/// Kills through a handle, and only if the number still belongs to the process after the handle is open. The process
+/// counts even if its first thread has ended.
 fn end(who: HostProcess) -> bool {
     let pid = i32::try_from(who.pid).ok().and_then(Pid::from_raw);
     let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());

@@ -1,16 +1,16 @@
-//! Whom the kernel killed for want of memory: it only counts them, and each was one process. In a sandbox with several
-//! agents more than one goes before we look.
+//! Attributes out-of-memory kills to processes. The kernel only counts kills, and each ended one process. In a sandbox
+//! with several agents more than one may die between two checks.
 
 use std::time::{Duration, Instant};
 
-/// Kills that are nobody's by then were those of children, whose ends we do not hear of.
+/// Kills not attributed by then hit child processes, whose ends the shim does not see.
 const ATTRIBUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct OomKillCounter {
     counted: u64,
     last: Option<Instant>,
-    /// How many of them no process's end was said to be.
+    /// Kills that are not attributed to a process's end yet.
     pub(super) unattributed: u64,
 }
 

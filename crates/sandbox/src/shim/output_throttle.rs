@@ -1,16 +1,16 @@
-//! How fast a sandbox may talk in the long run. Whoever is faster is not read for a while: its pipe fills, and it waits.
-//! Nothing is lost, and nobody else waits for it.
+//! Limits the output rate of a sandbox in the long run. The shim stops reading output that is too fast for a while: the
+//! pipe fills, and the writer waits. Nothing is lost, and no other sandbox waits.
 
 use std::time::{Duration, Instant};
 
-/// So many seconds' worth may come at once.
+/// The seconds' worth of output that may come at once.
 const BURST: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct OutputThrottle {
-    /// None: as fast as it likes.
+    /// None: no limit.
     per_second: Option<u64>,
-    /// What may still come now; below zero it was more, because what was read is taken whole.
+    /// Bytes that may still come now. Negative after a read of more bytes, because a read counts as a whole.
     left: i64,
     at: Instant,
 }
@@ -37,11 +37,11 @@ impl OutputThrottle {
         }
     }
 
-    /// When it is listened to again; None: it is.
+    /// When the shim reads output again; None: it reads now.
     pub(super) fn throttled_until(&self) -> Option<Instant> {
         let per_second = self.per_second.filter(|_| self.left <= 0)?;
         let owed = self.left.unsigned_abs() + 1;
-        // At least a little later: for every byte on its own the loop would turn too often.
+        // A minimum delay: otherwise the loop would run for every single byte.
         let wait = owed.saturating_mul(1000).div_ceil(per_second.max(1)).max(20);
         Some(self.at + Duration::from_millis(wait.min(3_600_000)))
     }

@@ -1,4 +1,4 @@
-//! Processes inside: starting them, and what goes into and comes out of their pipes.
+//! Processes inside: starting them, and moving data through their pipes.
 
 use super::{
     InitCommand, MAX_PIPE_BYTES, MAX_QUEUED_INPUT_BYTES, OutputStream, PipeReadOutcome, ProcessExit,
@@ -10,7 +10,7 @@ impl Shim {
         let started = if self.phase != ShimPhase::Up {
             Err(io::Error::other("the sandbox is gone"))
         } else if self.processes.contains_key(&start.process) {
-            // Answering would look like the failure of the one that runs.
+            // An answer would look like a failure of the running process.
             return;
         } else {
             self.try_start(start)
@@ -27,13 +27,13 @@ impl Shim {
         let sandbox = self.sandbox.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let [stdin, stdout, stderr] = theirs;
         sandbox.order(InitCommand::Start, vec![what, stdin, stdout, stderr]);
-        // Whoever had this number before took other input.
+        // Input numbers of an earlier process with this number do not apply.
         self.last_ins.remove(&start.process);
         self.processes.insert(start.process, process);
         Ok(())
     }
 
-    // Init is not believed: a number we did not give out, or that has been answered, is ignored.
+    // Init is not trusted: a number that the shim did not assign, or that init has answered before, is ignored.
     pub(super) fn started(&mut self, number: u16, pid: u32) {
         if let Some(process) = self.processes.get_mut(&number).filter(|process| !process.started) {
             process.started = true;
@@ -63,7 +63,7 @@ impl Shim {
             return;
         }
         *last = number;
-        // A process that is gone reads nothing; the number still counts as taken.
+        // A process that is gone reads nothing; the number still counts as accepted.
         let Some(input) = self.processes.get_mut(&process).and_then(|p| p.input.as_mut()) else { return };
         if input.waiting() + bytes.len() > MAX_QUEUED_INPUT_BYTES {
             self.say(&ShimFrame::Refused { why: format!("process {process} does not read its input") });
@@ -123,13 +123,14 @@ impl Shim {
         self.write_client();
     }
 
-    /// Reads what an ended process left in its pipes. Whoever still holds their other end is not it.
+    /// Reads what an ended process left in its pipes. A child of it may still hold their other end.
     pub(super) fn finish_streams(&mut self, number: u16) {
         let longest = self.plan.as_ref().map_or(usize::MAX, |plan| plan.caps.line_bytes);
         let Some(process) = self.processes.get_mut(&number) else { return };
         for mut stream in [process.out.take(), process.err.take()].into_iter().flatten() {
             let mut read = PipeReadOutcome::Some;
-            // Not held back by the cap: a pipe is small, and the exit must come after its output.
+            // The limit on unacknowledged bytes does not apply: a pipe is small, and the exit must come after the
+            // output.
             for _ in 0..MAX_PIPE_BYTES / READ_SIZE {
                 let bytes;
                 (read, bytes) = stream.read(number, &mut self.buffer, &mut self.batch, longest);

@@ -1,4 +1,4 @@
-//! The running walls as the shim holds them: the outer process, the init inside, their pipes and groups.
+//! The running sandbox as the shim holds it: the outer process, the init inside, their pipes and groups.
 
 use std::{
     collections::VecDeque,
@@ -36,10 +36,10 @@ use crate::{
     reap::ShimRemains,
 };
 
-/// Of what bubblewrap prints, the end is what matters.
+/// The end of bubblewrap's output matters most.
 const MAX_COMPLAINT_BYTES: usize = 4096;
 const MAX_STATUS_BYTES: usize = 64 << 10;
-/// One page: written over in place it is found old or new, never mixed.
+/// One page: overwritten in place, a reader finds the old or the new text, never a mix.
 const NOTE_BYTES: usize = 4096;
 
 #[derive(Debug)]
@@ -54,12 +54,12 @@ pub(super) struct ShimSandbox {
     status_text: Vec<u8>,
     complaints: Option<OwnedFd>,
     complaint_tail: Vec<u8>,
-    /// Holds on to the init process itself: its number may be another's by the time we kill it.
+    /// A handle of the init process itself: its number may belong to another process by the time of a kill.
     init: Option<(HostProcess, OwnedFd)>,
     orders: VecDeque<(InitCommand, Vec<OwnedFd>)>,
     doors: EgressSockets,
     swept: bool,
-    /// Of a container: its init was seen dead, and what the engine said then.
+    /// For a container: set when its init has ended, with the engine's report.
     container_exit: Option<container::ContainerExit>,
 }
 
@@ -75,7 +75,8 @@ impl ShimSandbox {
             cgroup: None,
             container: plan.container.as_ref().map(|wanted| DockerContainer::of(wanted, plan.incarnation)),
         };
-        // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
+        // Before anything runs: whatever server finds this shim dead must know which processes to end. The groups have
+        // our name.
         let note = leave(&dir, &left)?;
         let doors = EgressSockets::make(&dir, plan.uid)?;
         let LaunchedSandbox { child, init, control, status, complaints } = launch::build(plan, &mut left)?;
@@ -160,7 +161,7 @@ impl ShimSandbox {
         if words.is_empty() { exit.to_string() } else { format!("{exit}: {words}") }
     }
 
-    /// Bubblewrap writes one JSON document a line; the first names the init's number on the host.
+    /// Bubblewrap writes one JSON document per line; the first contains the init's pid on the host.
     pub(super) fn read_status(&mut self) -> io::Result<()> {
         let Some(fd) = &self.status else { return Ok(()) };
         let mut buffer = [0; 4096];
@@ -205,34 +206,34 @@ impl ShimSandbox {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match init_protocol::send(control, order, &borrowed) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // An init that is gone will be noticed as a dead child; its orders are moot.
+                // If init is gone, the shim sees a dead child, and the commands have no effect.
                 Ok(()) | Err(_) => drop(self.orders.pop_front()),
             }
         }
     }
 
-    /// None: nothing more for now, or something that is no report.
+    /// None: no report for now, or an invalid one.
     pub(super) fn hear(&mut self) -> Option<InitReport> {
         match init_protocol::receive::<InitReport>(self.control.as_ref()?) {
-            // Descriptors from inside are dropped: nobody asked for any.
+            // Descriptors from inside are dropped: no report has any.
             Ok(Some((report, _fds))) => Some(report),
             Err(e) if is_passing(&e) => None,
             Ok(None) | Err(_) => {
                 self.control = None;
-                // Whatever still stands there can no longer be asked for anything.
+                // Without the socket no process inside can be controlled any more.
                 self.kill();
                 None
             }
         }
     }
 
-    /// Readable when the init of a container has ended, which nobody else would tell us.
+    /// Readable when the init of a container has ended: it is no child, so no signal announces it.
     pub(super) fn watched(&self) -> Option<&OwnedFd> {
         let (_, handle) = self.init.as_ref()?;
         (self.walls == BackendKind::Docker && self.container_exit.is_none()).then_some(handle)
     }
 
-    /// Asks the engine what became of its container.
+    /// Asks the engine how its container ended.
     pub(super) fn on_container_exit(&mut self) -> String {
         let ended = self.left.container.as_ref().map(container::ended);
         let how = ended.as_ref().map(|ended| ended.how.clone()).unwrap_or_default();
@@ -240,7 +241,7 @@ impl ShimSandbox {
         how
     }
 
-    /// Whether this child was the walls.
+    /// Whether this child was the outer process of the sandbox.
     pub(super) fn child_ended(&mut self, pid: u32) -> bool {
         let ours = self.child == Some(pid);
         if ours {
@@ -251,7 +252,7 @@ impl ShimSandbox {
 
     pub(super) fn oom_kills(&self) -> u64 {
         let counted = self.left.groups().map_or(0, Cgroup::oom_kills);
-        // A container's count goes with it; its engine remembers whether there was one.
+        // A container's control group disappears with it, but its engine remembers whether there was a kill.
         counted.max(self.container_exit.as_ref().map_or(0, |ended| u64::from(ended.oom)))
     }
 
@@ -260,7 +261,7 @@ impl ShimSandbox {
     }
 
     pub(super) fn counts_memory(&self) -> bool {
-        // An engine limits what it starts, whether or not we see its groups.
+        // An engine limits its containers, whether or not the shim sees their groups.
         self.left.container.is_some() || self.left.groups().is_some_and(Cgroup::counts_memory)
     }
 
@@ -288,12 +289,12 @@ impl ShimSandbox {
             (None, Some(child)) => process::kill(child as i32, libc::SIGKILL),
             (None, None) => {}
         }
-        // v1 keeps the frozen alive until then.
+        // v1 does not kill frozen processes before the thaw.
         self.thaw();
     }
 
-    /// Clears away what a killed sandbox leaves. Called until `is_empty`.
-    /// What is overdue is killed; `give_up`: what is left then is the next server's to clear up.
+    /// Removes what a killed sandbox leaves. Called until `is_empty`. `overdue`: kill the outer process and remove the
+    /// container. `give_up`: leave the rest to the next server.
     pub(super) fn sweep(&mut self, overdue: bool, give_up: bool) {
         if overdue && let Some(child) = self.child.take() {
             process::kill(child as i32, libc::SIGKILL);
@@ -302,7 +303,7 @@ impl ShimSandbox {
             return;
         }
         if let Some(container) = &self.left.container {
-            // Whoever is overdue is ended by the engine.
+            // If the container is overdue, the removal also ends it.
             let due = self.container_exit.is_some() || overdue;
             self.swept = due && (container.engine.remove(&container.name).is_ok() || overdue);
             return;
@@ -317,7 +318,7 @@ impl ShimSandbox {
         self.child.is_none() && self.swept
     }
 
-    /// Whether the directory we were given is no longer there, or another one is.
+    /// Whether the run directory no longer exists, or another one has its path.
     pub(super) fn is_run_dir_replaced(&self, run_dir: &Path) -> bool {
         match (fs::metadata(run_dir), self.dir.metadata()) {
             (Ok(there), Ok(ours)) => (there.dev(), there.ino()) != (ours.dev(), ours.ino()),
@@ -331,7 +332,7 @@ fn is_passing(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::InvalidData)
 }
 
-/// Written aside and renamed: a reader finds all of it or nothing.
+/// Written to another file and renamed: a reader finds the whole text or none.
 fn leave(dir: &File, left: &ShimRemains) -> io::Result<File> {
     let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(dir, "init.tmp", flags, Mode::RUSR | Mode::WUSR)?);

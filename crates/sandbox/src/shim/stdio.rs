@@ -1,4 +1,4 @@
-//! One process's pipes: output cut into records as it is read, input queued until the process takes it.
+//! The pipes of one process: output is split into records as it is read, input is queued until the process accepts it.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::journal;
 
-/// Longer lines of stderr are cut: it is for people, and nothing is lost that a protocol needs.
+/// Longer lines of stderr are cut: stderr is for people, and no protocol depends on it.
 const MAX_STDERR_LINE_BYTES: usize = 16 << 10;
 pub(super) const READ_SIZE: usize = 64 << 10;
 
@@ -26,7 +26,7 @@ pub(super) enum PipeReadOutcome {
     Some,
     Nothing,
     End,
-    /// A line grew past the cap. The stream takes nothing more.
+    /// A line grew past the limit. The rest of the stream is discarded.
     TooLong,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum PipeReadOutcome {
 pub(super) struct OutputStream {
     pub(super) fd: OwnedFd,
     form: OutputFraming,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line that is not complete yet.
     carry: Vec<u8>,
     is_discarding: bool,
 }
@@ -44,7 +44,8 @@ impl OutputStream {
         Self { fd, form, carry: Vec::new(), is_discarding: false }
     }
 
-    /// Reads once and appends whole records to `batch`. And how many bytes that was, whether or not a record came of them.
+    /// Reads once and appends complete records to `batch`. The number counts the bytes, even if they complete no
+    /// record.
     pub(super) fn read(
         &mut self,
         process: u16,
@@ -60,7 +61,7 @@ impl OutputStream {
             Err(_) => return (PipeReadOutcome::End, 0),
         };
         let fits = self.take(process, &buffer[..n], batch, longest);
-        // A record is more than its text, of which what was held has been counted.
+        // A record is larger than its text. The part of the text that was held back has been counted before.
         let written = (batch.len() - before).saturating_sub(held);
         (if fits { PipeReadOutcome::Some } else { PipeReadOutcome::TooLong }, n.max(written))
     }
@@ -116,7 +117,7 @@ impl OutputStream {
         }
     }
 
-    /// What is left of a line when no more will come.
+    /// Records the incomplete line at the end of the stream.
     pub(super) fn finish(&mut self, process: u16, batch: &mut Vec<u8>) {
         let rest = std::mem::take(&mut self.carry);
         match self.form {
@@ -128,7 +129,7 @@ impl OutputStream {
     }
 }
 
-/// Bytes on their way to a process's stdin.
+/// Input on its way to a process's stdin.
 #[derive(Debug)]
 pub(super) struct StdinQueue {
     pub(super) fd: OwnedFd,
@@ -156,7 +157,7 @@ impl StdinQueue {
         self.last = true;
     }
 
-    /// False: it can be dropped, because all is written after a close, or because nobody reads.
+    /// False: drop the queue, because it is closed and all written, or because nothing reads it.
     pub(super) fn write(&mut self) -> bool {
         while self.waiting() > 0 {
             match rustix::io::write(&self.fd, &self.queue[self.sent..]) {
@@ -177,13 +178,13 @@ pub(super) struct ProcessPipes {
     pub(super) input: Option<StdinQueue>,
     pub(super) out: Option<OutputStream>,
     pub(super) err: Option<OutputStream>,
-    /// Init has confirmed it. Output is not read before, so that a process is never heard before its start.
+    /// Init has confirmed the start. The shim reads no output before, so that `Started` precedes all output.
     pub(super) started: bool,
-    /// We sent SIGKILL ourselves, so its death by that signal is not for want of memory.
+    /// The shim sent SIGKILL itself, so this death is no out-of-memory kill.
     pub(super) killed: bool,
 }
 
-/// Our ends of a new process's pipes, and the ends that travel to init.
+/// The shim's ends of a new process's pipes, and the ends that go to init.
 pub(super) fn pipes(raw: bool, stdin: bool) -> io::Result<(ProcessPipes, [OwnedFd; 3])> {
     let (out, theirs_out) = pipe()?;
     let (err, theirs_err) = pipe()?;
@@ -215,7 +216,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
 }
 
-/// Each end of a pipe has its own flag, so the process inside keeps the blocking pipe it expects.
+/// Each end of a pipe has its own flag, so the process inside keeps the blocking pipe that it expects.
 pub(super) fn nonblocking(fd: impl AsFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;
     Ok(rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)?)

@@ -1,4 +1,4 @@
-//! What answers of models used: recorded by the shim, and no more of it than a budget allows.
+//! Usage of model answers: the shim records it, and a budget stops further calls.
 
 use std::{fs, time::Duration};
 
@@ -20,7 +20,7 @@ fn allowance(position: u64, tokens: Option<u64>) -> Option<UsageAllowance> {
     Some(UsageAllowance { position, tokens, nano_usd: None, prices: None })
 }
 
-/// The next record of what an answer used.
+/// The next usage record.
 async fn next_usage(live: &mut Live) -> (u16, ModelUsage) {
     loop {
         let record = timeout(DEADLINE, live.records.next()).await.expect("in time").expect("a record");
@@ -49,12 +49,12 @@ async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_insi
     assert_eq!(next_usage(&mut live).await, used("msg_1", 7, 9, false));
     call.say("0\r\n\r\n").await;
     live.finish().await;
-    // The record comes before anything that the caller can say about the answer.
+    // The usage record comes before anything that the caller prints about the answer.
     live.start(script(8, &ask)).await;
     upstream.next().await.answer(&ANSWER.replace("msg_1", "msg_2")).await;
     assert_eq!(next_usage(&mut live).await, used("msg_2", 60, 4, false));
     live.finish().await;
-    // One that is refused costs nothing, and one that breaks off as much as came.
+    // A refused call costs nothing, and an answer that breaks off costs what arrived.
     live.start(script(9, &format!("{ask}; {ask}"))).await;
     let mut refused = upstream.next().await;
     refused.say("HTTP/1.1 529 Overloaded\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
@@ -72,7 +72,7 @@ async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
     let mut live = connected(&rig, &upstream, "sesame").await;
     live.remote.set_allowance(1, allowance(0, Some(100))).await.expect("sent");
     let ask = format!("{CURL} -w ' %{{http_code}}\\n' http://localhost/v1/messages -d x");
-    // The server is gone before the first of them is answered.
+    // The server disconnects before the first call is answered.
     live.start(script(
         5,
         &format!("({ask}; {ask}; {ask}; {CURL} http://localhost/v1/models) > out; mv out done"),
@@ -82,7 +82,7 @@ async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
     drop(live);
     first.answer(ANSWER).await;
     upstream.next().await.answer(&ANSWER.replace("msg_1", "msg_2")).await;
-    // The third is not passed on; what costs nothing is.
+    // The third call is refused; a call that costs nothing still passes.
     let call = upstream.next().await;
     assert_eq!(call.line(), "GET /v1/models HTTP/1.1");
     call.answer("free").await;
@@ -96,7 +96,7 @@ async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
     .expect("in time");
     let out = fs::read_to_string(done).expect("written");
     assert!(out.contains("billing_error") && out.contains("maxTokens") && out.contains(" 402"), "{out}");
-    // Whoever comes back hears what was used, and gives more.
+    // The next server receives the usage records, and allows more.
     let knocked = rig.knock(9).await;
     assert!(knocked.hello.usage);
     let mut live = Live::of(knocked.follow(0).await.expect("followed"));
@@ -105,7 +105,7 @@ async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
     assert_eq!((one.message.as_str(), two.message.as_str()), ("msg_1", "msg_2"));
 }
 
-/// Otherwise all but the end of each answer would be for nothing.
+/// Otherwise a caller could hang up before the end of each answer and pay nothing.
 #[tokio::test]
 async fn a_caller_that_hangs_up_pays_for_what_the_service_goes_on_to_say() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
@@ -149,7 +149,7 @@ async fn an_answer_that_we_stop_reading_counts_as_the_most_that_was_asked_for() 
     assert_eq!((used.usage.input_tokens, used.usage.output_tokens, used.torn), (7, 5000, true));
 }
 
-/// A socket without a session is nobody's to pay for.
+/// No budget could be charged for a socket without a session.
 #[tokio::test]
 async fn the_first_socket_is_closed_until_a_server_speaks_for_it() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
@@ -180,7 +180,7 @@ async fn each_session_of_a_sandbox_has_its_own_socket_and_account() {
         assert_eq!(next_usage(&mut live).await.0, process);
         live.finish().await;
     }
-    // The first has used its own up, the second goes on; and one that has left has no way.
+    // The first session's budget is used up, the second continues; a session that has left has no access.
     live.start(script(6, &format!("{}; {}", ask(CURL), ask(&second)))).await;
     upstream.next().await.answer(ANSWER).await;
     assert_eq!(live.finish().await.0, ["402", "200"]);
@@ -188,7 +188,7 @@ async fn each_session_of_a_sandbox_has_its_own_socket_and_account() {
     assert_eq!(live.run(&ask(&second)).await.0, ["503"]);
 }
 
-/// Prints the statuses of `count` calls, one after the other, on each of two sockets at once.
+/// Prints the statuses of `count` calls, one after the other, on each of two sockets in parallel.
 const CALLS: &str = r#"
 import socket, sys, threading
 def call(path):

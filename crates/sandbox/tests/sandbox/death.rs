@@ -1,4 +1,4 @@
-//! Who dies takes the right things with it, and leaves the right things behind.
+//! When a process of the sandbox dies, the right processes and files disappear with it, and the right ones remain.
 
 use std::{fs, time::Duration};
 
@@ -33,7 +33,7 @@ async fn a_killed_shim_takes_everything_with_it_and_leaves_its_journal() {
     );
     let groups = rig.cgroup_dirs();
     if !in_docker() {
-        // An engine clears up its own at once.
+        // An engine removes its own control groups at once.
         assert_eq!(is_root(), groups.iter().any(|dir| dir.exists()));
     }
     reap(&rig.spec.run_dir).expect("reaped");
@@ -62,7 +62,7 @@ async fn a_killed_agent_is_an_exit_and_the_sandbox_stays() {
     live.start(script(1, "echo before; kill -9 $$")).await;
     let (lines, exit) = live.finish().await;
     assert_eq!((lines, exit.to_string()), (vec!["before".to_owned()], "signal 9".to_owned()));
-    // Nobody inside reaches the init: it ignores what comes from its own namespace.
+    // No process inside can kill the init: it ignores signals from its own namespace.
     assert_eq!(live.run("kill -9 1; kill -9 -1 2>/dev/null; echo done").await.0, ["done"]);
     assert_eq!(live.run("echo here").await.0, ["here"]);
 }

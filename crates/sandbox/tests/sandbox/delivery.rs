@@ -1,4 +1,4 @@
-//! Lines in and out: none lost, none twice, none changed, whoever dies in between.
+//! Lines in and out: none lost, none duplicated, none changed, whichever process dies in between.
 
 use ash_model::Epoch;
 use ash_sandbox::{Error, JournalPayload, ProcessExit, ShimLimits};
@@ -7,7 +7,7 @@ use crate::rig::{Live, Rig, command, eventually, script};
 
 const LINES: u64 = 20_000;
 
-/// Reads numbered lines until `stop`, checking each, and returns how far it got and where.
+/// Reads numbered lines until `stop`, checks each, and returns the next number and the journal offset.
 async fn count(live: &mut Live, mut next: u64, stop: u64) -> (u64, u64) {
     let mut offset = 0;
     while next < stop {
@@ -37,7 +37,7 @@ async fn a_client_that_dies_again_and_again_reads_an_exact_sequence() {
     for attempt in 1..=9 {
         (next, offset) = count(&mut live, next, attempt * LINES / 10).await;
         live.remote.ack(offset).await.expect("sent");
-        // Dropped in the middle of the stream, with records read by nobody on the way.
+        // Dropped in the middle of the stream, while records are unread.
         drop(live);
         live = rig.reattach(1, offset).await;
     }
@@ -55,7 +55,7 @@ async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
     assert!(matches!(first.remote.ack(0).await, Err(Error::Gone)));
     let refused = ash_sandbox::knock(&rig.spec.run_dir, Epoch(4)).await;
     assert!(matches!(&refused, Err(Error::Refused { why }) if why.contains("epoch 4")), "{refused:?}");
-    // The refused one did not disturb the other.
+    // The refused connection did not disturb the other.
     let mut second = second;
     assert_eq!(second.run("echo still here").await.0, ["still here"]);
 }
@@ -119,7 +119,7 @@ async fn an_agent_that_is_not_heard_waits_and_loses_nothing() {
     live.remote.start(command(1, &["seq", "0", &(lines - 1).to_string()])).await.expect("sent");
     eventually("the cap is reached", || length() > 64 << 10).await;
     let (next, offset) = count(&mut live, 0, 3000).await;
-    // One read past the cap at most; all of it would be 3.5 MB.
+    // At most one read beyond the limit; the whole output would be 3.5 MB.
     assert!(length() < 1 << 20);
     live.remote.ack(offset).await.expect("sent");
     let mut next = next;
@@ -184,7 +184,7 @@ async fn an_exit_does_not_wait_for_children_left_behind() {
     let (lines, exit) = live.finish().await;
     assert!(lines.contains(&"mine".to_owned()) && exit.code == Some(0));
     live.run("touch stop").await;
-    // Its output was read to the end, or it would hang in a full pipe.
+    // The shim kept reading its output, or it would hang in a full pipe.
     eventually("the child left behind ends", || rig.spec.workspace.join("ended").exists()).await;
 }
 
@@ -209,7 +209,8 @@ async fn a_signal_reaches_the_whole_group() {
     assert_eq!((lines, exit.code), (vec!["got it".to_owned()], Some(4)));
 }
 
-/// Several share a sandbox: each hears its own, a slow one holds nobody up, and all hear that it is gone.
+/// Several listeners share a sandbox: each receives its own records, a slow one delays no other, and all receive its
+/// end.
 #[tokio::test]
 async fn each_listener_hears_its_own_processes() {
     let rig = Rig::new().await;
@@ -221,7 +222,7 @@ async fn each_listener_hears_its_own_processes() {
         _ => None,
     };
     let (mut first, mut second) = (live.remote.listen(vec![1..=1]), live.remote.listen(vec![2..=2, 70..=79]));
-    // Nobody reads what the second says, and it says much.
+    // No test code reads the second listener, and its process prints a lot.
     live.remote.start(script(2, "for ((i=0;i<2000;i++)); do echo b$i; done")).await.expect("sent");
     live.remote.start(command(1, &["cat"])).await.expect("sent");
     live.remote.start(script(75, "echo c")).await.expect("sent");
@@ -242,7 +243,7 @@ async fn each_listener_hears_its_own_processes() {
     assert_eq!(heard.iter().filter(|(process, _)| *process == 75).count(), 1);
     let last = heard.iter().rfind(|(process, _)| *process == 2).expect("lines");
     assert_eq!(last.1, "b1999");
-    // A listener that goes takes nobody along.
+    // Dropping a listener does not affect the others.
     drop(second);
     live.remote.input(1, 2, b"still\n".to_vec()).await.expect("sent");
     assert_eq!(next(&mut first).await, (1, "still".to_owned()));

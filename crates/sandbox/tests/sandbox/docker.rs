@@ -1,4 +1,4 @@
-//! What is different about containers: images, whoever has an engine's socket, and what an engine keeps.
+//! What is different with containers: images, users with access to an engine's socket, and what an engine keeps.
 
 use std::{fs, path::Path};
 
@@ -67,7 +67,7 @@ async fn as_root_a_container_killed_for_want_of_memory_says_so_and_the_next_one_
     rig.spec.limits.memory_bytes = Some(48 << 20);
     let mut live = rig.launch().await;
     live.run("echo kept > /workspace/w").await;
-    // Files on /tmp are memory, which nobody's death gives back; the largest process is the init.
+    // Files on /tmp use memory that no killed process frees, and the largest process is the init.
     live.start(script(1, "exec head -c 200M /dev/zero > /tmp/big")).await;
     let gone = loop {
         let record = live.next().await;
@@ -90,7 +90,7 @@ async fn as_root_an_image_needs_nothing_of_ours() {
     assert_eq!(exit, ProcessExit { code: Some(0), signal: None, oom: false }, "{lines:?}");
     assert!(!lines.contains(&"usr".to_owned()) && !lines.contains(&"lib".to_owned()), "{lines:?}");
     assert_eq!(lines[lines.len() - 3..], ["agent", "/home/agent", "made"]);
-    // And our own program runs there.
+    // Our own program runs in that image too.
     live.start(command(2, &["/.ash/ash", "nothing"])).await;
     assert_eq!(live.finish().await.1.code, Some(64));
 }
@@ -115,7 +115,7 @@ async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
         kill_shim(rig);
         live.closed().await;
     }
-    // One has its notes still; of the other nothing is left but the container.
+    // One container still has its run directory; of the other only the container is left.
     fs::remove_dir_all(&lost.spec.run_dir).expect("removed");
     let docker = docker();
     eventually("both are removed", || {
@@ -152,7 +152,7 @@ fn docker() -> DockerBackend {
         .expect("a socket")
 }
 
-/// An image like the one for tests, with one more line in its Dockerfile; removed when dropped.
+/// An image like the test image, with one more line in its Dockerfile; removed when dropped.
 struct Built(String);
 
 impl Built {
@@ -191,7 +191,7 @@ async fn as_root_an_image_with_a_volume_where_checkpoints_look_is_refused() {
         assert!(error.contains(&format!("VOLUME at {at}")) && error.contains("without it"), "{error}");
         assert!(!is_there(&rig));
     }
-    // What is ours anyway is covered by ours.
+    // Our own mount covers this volume, so the image is allowed.
     let image = Built::with("VOLUME /workspace");
     let rig = Rig::docker(ShimLimits::default(), "data", &image.0);
     let mut live = rig.launch().await;
@@ -211,7 +211,7 @@ async fn as_root_an_images_own_path_comes_first_and_agents_run_after_the_server(
     let (lines, exit) = live.finish().await;
     assert_eq!(exit.code, Some(0), "{lines:?}");
     assert_eq!(lines[0], "/opt/own:/bin:/usr/bin");
-    // After the name of the program, which may hold anything, the 17th word is its nice value.
+    // The program's name may contain any character. After it, the 17th word is the nice value.
     let nice = lines[1].rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(16));
     assert_eq!(nice, Some("5"), "{lines:?}");
 }

@@ -1,4 +1,4 @@
-//! The only way out: what goes through it, what does not, and who learns of a break.
+//! The connection out of a sandbox: what passes, what does not, and which side learns of a break.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -32,17 +32,17 @@ impl Upstream {
         Call::read(stream).await
     }
 
-    /// What comes of a call that breaks off.
+    /// The text that arrives of a call that breaks off.
     async fn broken(&self) -> String {
         let (mut stream, _) =
             timeout(DEADLINE, self.0.accept()).await.expect("a call in time").expect("accepted");
         let mut heard = Vec::new();
-        // Reset or closed: gone is gone.
+        // Reset or closed: both are fine.
         let _ = timeout(DEADLINE, stream.read_to_end(&mut heard)).await.expect("hung up in time");
         String::from_utf8_lossy(&heard).into_owned()
     }
 
-    /// Nobody calls: everything that was sent has been answered before this is asked.
+    /// No call is waiting. The test asks only after every sent call has been answered.
     pub(crate) async fn is_quiet(&self) -> bool {
         timeout(Duration::from_millis(50), self.0.accept()).await.is_err()
     }
@@ -113,10 +113,10 @@ impl Call {
             .await;
     }
 
-    /// Waits until the proxy has hung up.
+    /// Waits until the proxy has closed the connection.
     async fn hung_up(mut self) {
         let mut rest = Vec::new();
-        // Reset or closed: gone is gone.
+        // Reset or closed: both are fine.
         let _ = timeout(DEADLINE, self.stream.read_to_end(&mut rest)).await.expect("hung up in time");
     }
 }
@@ -273,7 +273,7 @@ async fn what_is_not_for_talking_with_a_model_is_refused_by_name_and_never_reach
     assert!(upstream.is_quiet().await);
 }
 
-/// Its answer comes at once and says nothing of what the work uses, so that no budget would end it.
+/// Its answer comes at once without the usage of the work, so no budget would stop it.
 #[tokio::test]
 async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_background() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
@@ -301,13 +301,13 @@ async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_backgr
         assert!(!heard.ends_with('}'), "{heard}");
         refused(&live.finish().await.0);
     }
-    // Nobody can see what it asks for.
+    // The proxy cannot read what a compressed body asks for.
     let compressed = ask("{}", "/responses -H content-encoding:gzip");
     refused(&live.run(&compressed).await.0);
     assert!(upstream.is_quiet().await);
     for (body, path) in [
         (r#"{"background":false,"input":"background: true"}"#, "/responses"),
-        // Has no background.
+        // This endpoint has no background work.
         (r#"{"background":true}"#, "/chat/completions"),
     ] {
         live.start(script(1, &ask(body, path))).await;
@@ -318,7 +318,7 @@ async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_backgr
     }
 }
 
-/// A service counts the tokens of a streamed chat completion only if it is asked to.
+/// A service counts the tokens of a streamed chat completion only on request.
 #[tokio::test]
 async fn a_service_never_gets_all_of_a_chat_completion_that_streams_without_its_usage() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
@@ -361,7 +361,7 @@ async fn a_service_never_gets_all_of_a_chat_completion_that_streams_without_its_
     }
 }
 
-/// Services guess the encoding of a body, and could read in it what was not seen on its way.
+/// Services guess the encoding of a body, and could read something that the proxy has not seen.
 #[tokio::test]
 async fn a_question_that_is_not_in_utf_8_is_refused() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
@@ -376,11 +376,11 @@ async fn a_question_that_is_not_in_utf_8_is_refused() {
         assert!(line.ends_with(" 400"), "{line}");
     };
     for body in [
-        // UTF-16, with a mark and without.
+        // UTF-16, with and without a byte order mark.
         "\\377\\376{\\0}\\0",
         "{\\0}\\0",
         "{\"a\": \"\\377\"}",
-        // It ends within a character.
+        // The body ends within a character.
         "{\"a\": \"\\303",
     ] {
         live.start(script(1, &ask(body, ""))).await;
@@ -499,7 +499,7 @@ async fn chunks_arrive_one_at_a_time() {
     let mut call = upstream.next().await;
     call.begin_stream().await;
     for n in 0..5 {
-        // The next one is sent when this one has arrived, so none can have waited for another.
+        // The test sends the next chunk when this one has arrived, so the proxy cannot have collected them.
         call.chunk(&format!("data: {n}\n\n")).await;
         assert_eq!((live.line().await, live.line().await), (format!("data: {n}"), String::new()));
     }
@@ -527,7 +527,7 @@ async fn a_caller_that_goes_away_ends_a_call_that_costs_nothing_at_once() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     let call_and_be_killed = format!("{CURL} -N http://localhost/v1/models");
-    // Before the answer has begun, and in its middle, when nothing comes that could fail to be passed on.
+    // Before the answer has begun and in its middle, when no data comes whose delivery could fail.
     for begun in [false, true] {
         live.start(script(1, &call_and_be_killed)).await;
         let mut call = upstream.next().await;
@@ -555,7 +555,7 @@ async fn an_answer_that_breaks_off_never_looks_whole() {
         let (lines, exit) = live.finish().await;
         assert!(exit.code == Some(18) && !lines.join(" ").contains("whole"), "{lines:?} {exit}");
     }
-    // Its end is the end of the connection, so that nobody could tell.
+    // Only the end of the connection ends this answer, so a cut would be invisible.
     live.start(script(1, &call_model)).await;
     upstream.next().await.say("HTTP/1.1 200 OK\r\n\r\ndata: 1").await;
     assert!(live.finish().await.0.join("").contains("neither a length nor chunks"));
@@ -596,7 +596,7 @@ async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
     let (mut stream, _) = timeout(DEADLINE, upstream.0.accept()).await.expect("in time").expect("accepted");
     let mut heard = vec![0; 5];
     timeout(DEADLINE, stream.read_exact(&mut heard)).await.expect("in time").expect("readable");
-    // The record that opens a TLS connection.
+    // The first bytes of a TLS connection.
     assert_eq!(heard[..2], [22, 3]);
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("written");
     let _ = timeout(DEADLINE, stream.read_to_end(&mut heard)).await.expect("hung up in time");
@@ -610,12 +610,12 @@ async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
 async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "first").await;
-    // One connection for both.
+    // One connection for both calls.
     live.start(script(1, &format!("{CURL} -N http://localhost/v1/models/a http://localhost/v1/models/b")))
         .await;
     let call = upstream.next().await;
     live.remote.set_egress(policy(upstream.url(), "second")).await.expect("sent");
-    // Answered in order, so the shim has read what came before.
+    // Answers come in order, so the shim has handled the policy before this one.
     live.remote.thaw().await.expect("thawed");
     assert_eq!(call.header("x-api-key"), Some("first"));
     call.answer("one\n").await;
@@ -686,7 +686,7 @@ async fn large_bodies_pass_and_those_that_are_too_large_do_not() {
     );
     let (lines, _) = live.run(&format!("{too_large} --data-binary @-")).await;
     assert_eq!(lines.last().map(String::as_str), Some("413"));
-    // Without saying so before: part of it is on its way when it is noticed.
+    // Without a Content-Length: part of the body is sent before the proxy sees that it is too large.
     live.start(script(1, &format!("{too_large} -X POST -T -"))).await;
     upstream.next().await.hung_up().await;
     let (lines, _) = live.finish().await;

@@ -1,4 +1,4 @@
-//! Holding a sandbox still while its files are read.
+//! Freezing a sandbox while its files are read.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -23,7 +23,7 @@ async fn counting(caps: ShimLimits) -> (Rig, Live, std::path::PathBuf) {
     (rig, live, counter)
 }
 
-/// A loop that writes all the time would have written in any of these looks.
+/// A running loop would have changed the counter between these reads.
 async fn stands_still(counter: &Path) -> bool {
     let before = length(counter);
     for _ in 0..20 {

@@ -1,5 +1,5 @@
-//! Real walls, real processes. Every test runs as root, through the last ones also as an ordinary user, and in
-//! containers as both.
+//! The tests of real sandboxes with real processes. Every test runs as root. The last tests run the others again, as an
+//! ordinary user and in containers as both.
 
 mod budget;
 mod death;
@@ -20,7 +20,7 @@ use std::{
     process::Command,
 };
 
-/// The promises once more, by whomever and behind whichever walls.
+/// Runs tests again, with the user and the backend that `command` sets.
 fn again(mut command: Command, modules: &[&str]) {
     let skipped = ["as_root_all_of_this", "as_root_in_docker", "without_walls_"];
     command
@@ -57,14 +57,14 @@ fn as_root_in_docker_the_way_out_is_the_same() {
     again(in_docker(), &["egress::"]);
 }
 
-/// Somebody who is not root, with programs of their own.
+/// The test program as a user who is not root, with copies of the programs that this user owns.
 fn somebody(base: &Path) -> Command {
     assert!(rig::is_root(), "only root can become another user");
     chown(base, Some(rig::USER), Some(rig::USER)).expect("chown");
     let copy = |from: &Path, name: &str| {
         let to = base.join(name);
         fs::copy(from, &to).expect("copied");
-        // Its own, so that the tests can link it: a fresh copy is busy while another thread forks.
+        // The user must own the copies, so that tests can link them: a fresh copy is busy while another thread forks.
         chown(&to, Some(rig::USER), Some(rig::USER)).expect("chown");
         to
     };
@@ -85,7 +85,7 @@ fn as_root_all_of_this_holds_for_an_ordinary_user_too() {
 fn as_root_in_docker_much_of_this_holds_for_an_ordinary_user_too() {
     let base = tempfile::tempdir().expect("a directory");
     let mut command = somebody(base.path());
-    // Whoever is in the socket's group may use it.
+    // Members of the socket's group may use it.
     let group = fs::metadata(rig::engine()).expect("an engine").gid();
     command.gid(group).env("ASH_TEST_WALLS", "docker").env("ASH_TEST_DOCKER", rig::engine());
     again(command, &["walls::", "death::", "hold::"]);

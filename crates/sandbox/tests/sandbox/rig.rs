@@ -1,5 +1,5 @@
-//! A sandbox under test: real walls, real processes, data and program beneath a directory closed to everybody
-//! else, as on an operator's machine.
+//! A sandbox under test, with real processes. Its data and program lie in a directory closed to other users, as on an
+//! operator's machine.
 
 use std::{
     collections::BTreeMap,
@@ -27,18 +27,18 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The same promises hold for both; which one it is, whoever starts us says.
+/// The same tests run on both backends; the environment selects one.
 pub(crate) fn in_docker() -> bool {
     std::env::var_os("ASH_TEST_WALLS").is_some_and(|walls| walls == "docker")
 }
 
-/// The socket of the engine that ./test has started. Without it these tests fail: a promise that was not looked at
-/// is none.
+/// The socket of the engine that ./test has started. Without it these tests fail, because a skipped test proves
+/// nothing.
 pub(crate) fn engine() -> String {
     std::env::var("ASH_TEST_DOCKER").expect("ASH_TEST_DOCKER names no engine's socket: run ./test")
 }
 
-/// Asks the engine, and returns the status and what it said.
+/// Sends a request to the engine, and returns the status and the body.
 pub(crate) fn ask(method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(engine()).expect("an engine");
     let length = body.len();
@@ -118,7 +118,7 @@ impl Rig {
         Self { base, exe, spec, backend: Box::new(backend) }
     }
 
-    /// With this machine's programs over those of the image: the same promises, tried with the same tools.
+    /// With this machine's programs mounted over those of the image, so that the tests use the same tools.
     pub(crate) fn docker(caps: ShimLimits, below: &str, image: &str) -> Self {
         let (base, exe, mut spec) = prepare(below);
         if image == "ash-test" {
@@ -151,7 +151,7 @@ impl Rig {
         Live::of(self.knock(epoch).await.follow(offset).await.expect("followed"))
     }
 
-    /// What the shim wrote about itself.
+    /// The notes of the shim about itself.
     pub(crate) fn notes(&self) -> serde_json::Value {
         serde_json::from_slice(&fs::read(self.spec.run_dir.join("init")).expect("notes")).expect("json")
     }
@@ -160,7 +160,7 @@ impl Rig {
         self.notes()["shim"]["pid"].as_i64().expect("a number") as i32
     }
 
-    /// Who the agent is inside. A container cannot have numbers of its own.
+    /// The agent's uid inside. A container cannot map uids.
     pub(crate) fn uid_inside(&self) -> u32 {
         if in_docker() { self.owner() } else { 1000 }
     }
@@ -169,7 +169,7 @@ impl Rig {
         self.spec.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw())
     }
 
-    /// Nothing of it is left at the engine.
+    /// Whether the engine has no container of this sandbox.
     pub(crate) fn has_no_container(&self) -> bool {
         !in_docker() || ask("GET", &format!("/containers/ash-{}/json", self.spec.incarnation), "").0 == 404
     }
@@ -245,7 +245,7 @@ impl Live {
         }
     }
 
-    /// Everything until the process exits: lines of both outputs, in order.
+    /// All lines of both outputs until the process exits, in order.
     pub(crate) async fn finish(&mut self) -> (Vec<String>, ProcessExit) {
         let mut lines = Vec::new();
         loop {
@@ -289,7 +289,7 @@ pub(crate) fn running(marker: &str) -> usize {
     lines.filter(|line| String::from_utf8_lossy(line).contains(marker)).count()
 }
 
-/// A number of seconds to sleep that no other test uses, so that it can be found.
+/// A number of seconds to sleep that no other test uses, so that the process can be found.
 pub(crate) fn marker() -> String {
     format!("1000.{}", uuid::Uuid::new_v4().as_u128() % 1_000_000_000_000)
 }

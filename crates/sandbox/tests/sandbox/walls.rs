@@ -1,4 +1,4 @@
-//! What the sandbox can do, and what it cannot.
+//! What processes in the sandbox can do, and what they cannot.
 
 use std::{fs, net::TcpListener};
 
@@ -128,7 +128,7 @@ async fn the_calls_that_open_walls_are_refused() {
     assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
 }
 
-/// 1 is EPERM, 93 EPROTONOSUPPORT, 97 EAFNOSUPPORT. What is masked is refused or empty, depending on the walls.
+/// 1 is EPERM, 93 EPROTONOSUPPORT, 97 EAFNOSUPPORT. Masked files are refused or empty, depending on the backend.
 const SURFACE: &str = r#"
 import ctypes, socket
 c = ctypes.CDLL(None, use_errno=True)
@@ -170,7 +170,7 @@ async fn kernel_surface_without_a_use_is_closed_and_names_still_resolve() {
                     /proc/kallsyms closed";
     assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
     if in_docker() {
-        // The image has neither names nor node.
+        // The image has neither the names nor node.
         return;
     }
     let (lines, exit) = live
@@ -187,7 +187,7 @@ async fn kernel_surface_without_a_use_is_closed_and_names_still_resolve() {
     );
 }
 
-/// Of those that need a namespace first, and of all that need none.
+/// Tries system calls in a new user namespace: those that nested sandboxes need, and then others.
 const NESTED: &str = r#"
 import ctypes, os, socket
 c = ctypes.CDLL(None, use_errno=True)
@@ -281,7 +281,7 @@ async fn a_process_gets_the_environment_and_descriptors_it_was_given_and_no_more
     lines.sort();
     let path = lines.remove(0);
     match std::env::var_os("ASH_TEST_WALLS").is_some_and(|walls| walls == "docker") {
-        // An image's own comes first.
+        // The image's own directories come first.
         true => {
             let dirs: Vec<&str> = path.trim_start_matches("PATH=").split(':').collect();
             assert!(["/usr/local/bin", "/usr/bin", "/bin"].iter().all(|dir| dirs.contains(dir)), "{path}");
@@ -290,7 +290,7 @@ async fn a_process_gets_the_environment_and_descriptors_it_was_given_and_no_more
     }
     assert_eq!(lines, ["SECRET=a=b", "c"]);
     live.start(command(2, &["ls", "/proc/self/fd"])).await;
-    // 3 is the listed directory itself.
+    // 3 is the descriptor of the listed directory itself.
     assert_eq!(live.finish().await.0, ["0", "1", "2", "3"]);
     let (lines, _) =
         live.run("grep -E '^(NoNewPrivs|Seccomp|CapBnd|CapEff|SigBlk):' /proc/self/status").await;
@@ -299,7 +299,7 @@ async fn a_process_gets_the_environment_and_descriptors_it_was_given_and_no_more
     expected.extend([format!("CapEff:\t{zero}"), format!("CapBnd:\t{zero}")]);
     expected.extend(["NoNewPrivs:\t1".to_owned(), "Seccomp:\t2".to_owned()]);
     assert_eq!(lines, expected);
-    // The shim ignores both; a program that inherits that never notices a closed pipe.
+    // The shim ignores both signals; a program that inherits that never notices a closed pipe.
     assert_eq!(live.run("kill -PIPE $$").await.1.signal, Some(13));
     assert_eq!(live.run("kill -HUP $$").await.1.signal, Some(1));
 }

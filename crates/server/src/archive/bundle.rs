@@ -1,4 +1,4 @@
-//! A workspace as a gzipped tar.
+//! Packs a workspace as a gzipped tar.
 
 use crate::problem::{ApiProblem, ApiResult};
 use ash_model::FailureKind;
@@ -7,7 +7,7 @@ use ash_snapshot::RelPath;
 use flate2::{Compression, write::GzEncoder};
 use std::io::{Read, Seek, Write};
 
-/// What a bundle may hold before it is packed.
+/// Maximum size of a bundle before compression.
 const MAX_BUNDLE_BYTES: u64 = 100 << 20;
 
 const SKIPPED_DIRS: [&str; 11] = [
@@ -23,7 +23,8 @@ const SKIPPED_DIRS: [&str; 11] = [
     ".tmp",
     "tmp",
 ];
-/// What is no part of a bundle, nor of an agent that is deployed: what tools make again, and files of settings, which hold keys.
+/// Files that are neither in a bundle nor in a deployed agent: those that tools can make again, and settings files,
+/// which may hold keys.
 pub fn is_excluded_from_bundle(name: &[u8], is_dir: bool) -> bool {
     let has_keys = name.starts_with(b".env") || name.ends_with(b".env") || name.ends_with(b".env.local");
     let is_made = is_dir && SKIPPED_DIRS.iter().any(|skipped| skipped.as_bytes() == name);
@@ -38,7 +39,7 @@ pub(crate) fn pack(place: &WorkspaceFiles, file: &mut std::fs::File) -> ApiResul
     let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
     for info in &files {
         let path = RelPath::from_walk(&info.path).map_err(|error| ApiProblem::internal(error.to_string()))?;
-        // Gone, replaced or grown since it was listed: the workspace is alive.
+        // The agent may have removed, replaced or extended the file since it was listed.
         let FoundFile::File { size, bytes, .. } = place.open(&path)? else { continue };
         total += size;
         fits(total)?;
@@ -75,6 +76,6 @@ fn append<W: Write>(
     header.set_size(size);
     header.set_mode(0o644);
     header.set_mtime(u64::try_from(mtime_ms / 1000).unwrap_or(0));
-    // A file that shrinks while it is read is filled up with zeros: the header has promised its size.
+    // If a file shrinks during the read, zeros fill the rest: the header already states the size.
     tar.append_data(&mut header, name, bytes.chain(std::io::repeat(0)).take(size))
 }

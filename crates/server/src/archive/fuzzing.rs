@@ -1,5 +1,5 @@
-//! What must hold for any archive at all: the body of the fuzz target in `fuzz/`. The test below runs it over the inputs that
-//! are kept in `fuzz/corpus`, among them the attacks of the tests beside it.
+//! Properties that hold for every archive: the body of the fuzz target in `fuzz/`. The test below runs it over the
+//! inputs in `fuzz/corpus`, which include the attacks of the tests beside it.
 
 use super::{
     ArchiveError, ArchiveLimits, check_archive,
@@ -9,7 +9,7 @@ use std::{collections::HashMap, io::Read};
 
 const BLOCK: usize = 512;
 
-/// Small, so that archives that are too large need not be.
+/// Low limits, so that a small archive can exceed them.
 pub(super) const SMALL: ArchiveLimits = ArchiveLimits {
     entries: 60,
     bytes: 100_000,
@@ -21,7 +21,7 @@ pub(super) const SMALL: ArchiveLimits = ArchiveLimits {
     extension: 5_000,
 };
 
-/// An archive as a client sends it. A fuzzer does not find a checksum, so a tar is also read with checksums that are right.
+/// An archive as a client sends it. A fuzzer cannot guess a checksum, so the tar is also read with corrected checksums.
 pub fn archive(input: &[u8]) {
     archive_of(input);
     let mut signed = input.to_vec();
@@ -36,7 +36,7 @@ fn archive_of(input: &[u8]) {
         tree.write(entry);
         Ok::<(), ArchiveError>(())
     });
-    // What is written is exactly what was checked before.
+    // The written files must be exactly the checked ones.
     let written = written.map(|validator| validator.disk_usage());
     let checked = check_archive(input, &SMALL);
     match tree.broken {
@@ -56,12 +56,12 @@ enum WrittenKind {
     Folder,
 }
 
-/// A workspace that is only imagined: what is at each path, by the entries until now.
+/// A workspace in memory: the entry at each path.
 #[derive(Default)]
 struct WrittenTree {
     kinds: HashMap<Vec<u8>, WrittenKind>,
     bytes: u64,
-    /// A file could not be read to its end: the error comes back from the reader as well.
+    /// A file could not be read to its end; the reader also returns this error.
     broken: bool,
 }
 
@@ -70,7 +70,7 @@ impl WrittenTree {
         match entry {
             ArchiveEntry::File { path, mode, bytes } => {
                 assert!(mode & !0o777 == 0 && mode & 0o600 == 0o600, "the mode {mode:o}");
-                // At most one byte more than a file may have.
+                // Reads at most one byte beyond the limit of a file.
                 let read = std::io::copy(&mut bytes.take(SMALL.file_bytes + 1), &mut std::io::sink());
                 let size = read.as_ref().copied().unwrap_or(0);
                 self.broken |= read.is_err();
@@ -91,7 +91,7 @@ impl WrittenTree {
         }
     }
 
-    /// Whoever writes here must go through folders alone, and replaces no folder.
+    /// Every parent must be a folder, and no entry may replace a folder.
     fn put(&mut self, path: &[u8], kind: WrittenKind) {
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         assert!(names.len() <= SMALL.depth && !path.contains(&0));
@@ -112,7 +112,7 @@ impl WrittenTree {
     }
 }
 
-/// Followed step by step from its folder, a link never leaves the workspace.
+/// A link never leaves the workspace when it is followed step by step from its folder.
 fn check_link(path: &[u8], target: &[u8]) {
     assert!(!target.is_empty() && !target.starts_with(b"/") && !target.contains(&0) && target.len() < 4096);
     let mut depth = path.iter().filter(|byte| **byte == b'/').count();
@@ -125,7 +125,7 @@ fn check_link(path: &[u8], target: &[u8]) {
     }
 }
 
-/// Gives a header the checksum of its bytes.
+/// Sets the checksum of a header.
 pub(super) fn sign(header: &mut [u8]) {
     header[148..156].fill(b' ');
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
@@ -142,7 +142,7 @@ mod tests {
         let (mut count, mut taken) = (0, 0);
         for input in std::fs::read_dir(corpus).expect("a corpus").map(|input| input.expect("an input").path())
         {
-            // The last one that is printed is the one that fails.
+            // The last printed input is the one that fails.
             println!("{}", input.display());
             let bytes = std::fs::read(&input).expect("readable");
             archive(&bytes);

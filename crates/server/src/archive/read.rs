@@ -1,5 +1,5 @@
-//! The one reader of archives that clients send: tars, plain or gzipped, entry by entry, each checked before anybody sees it. It
-//! holds a block, one extension and the ledger in memory, never a file.
+//! The only reader of archives from clients: plain or gzipped tars. It checks each entry before it passes it on. It
+//! holds one block, one extension and the validator in memory, never a file.
 
 use super::{
     tar_header::{self, BLOCK, TarExtensions, TarHeader},
@@ -9,17 +9,17 @@ use ash_snapshot::RelPath;
 use flate2::bufread::GzDecoder;
 use std::io::{self, Read};
 
-/// Whatever an archive says, the agent can read and write its own files.
+/// The agent must be able to read and write its own files, whatever the archive says.
 const OWN: u32 = 0o600;
 
-/// Checked: it may be made as it is.
+/// A checked entry, safe to write.
 pub(super) enum ArchiveEntry<'e> {
     File {
         path: &'e RelPath,
         mode: u32,
         bytes: &'e mut dyn Read,
     },
-    /// Of a file that came before it.
+    /// A copy of an earlier file.
     Copy {
         path: &'e RelPath,
         of: &'e RelPath,
@@ -33,8 +33,8 @@ pub(super) enum ArchiveEntry<'e> {
     },
 }
 
-/// Shows every entry in its order. Whoever writes while it reads must be able to take that back: what is wrong with the last
-/// one is known last.
+/// Passes on every entry in order. The caller must be able to undo its writes, because an error in the last entry
+/// appears last.
 pub(super) fn visit_entries<E: From<ArchiveError>>(
     archive: &[u8],
     limits: &ArchiveLimits,
@@ -72,7 +72,7 @@ struct ArchiveReader<'a> {
 }
 
 impl ArchiveReader<'_> {
-    /// `None`: the end, as an archive says it. One that just stops was cut off.
+    /// `None`: the end marker of the archive. An archive that just stops was cut off.
     fn header(&mut self, first: bool) -> Result<Option<TarHeader>, ArchiveError> {
         let mut block = [0; BLOCK];
         self.stream.read_exact(&mut block)?;
@@ -174,7 +174,7 @@ enum TarEntryKind {
 
 fn kind(flag: u8, is_folder: bool, name: &[u8]) -> Result<TarEntryKind, ArchiveError> {
     let why = match flag {
-        // Before there was a flag for folders a slash said it.
+        // Old tars mark a folder by a final slash instead of a flag.
         b'0' | 0 if is_folder => return Ok(TarEntryKind::Folder),
         b'0' | 0 | b'7' if !is_folder => return Ok(TarEntryKind::File),
         b'1' => return Ok(TarEntryKind::Hard),
@@ -188,7 +188,7 @@ fn kind(flag: u8, is_folder: bool, name: &[u8]) -> Result<TarEntryKind, ArchiveE
     Err(ArchiveError::entry(name, why))
 }
 
-/// A name without `./` before it and slashes behind it, and whether there were any.
+/// The name without a leading `./` and final slashes, and whether it had final slashes.
 fn plain(name: &[u8]) -> (&[u8], bool) {
     let mut bare = name;
     while let Some(rest) = bare.strip_prefix(b"./") {
@@ -198,12 +198,12 @@ fn plain(name: &[u8]) -> (&[u8], bool) {
     (&bare[..end], end < bare.len() || bare.is_empty())
 }
 
-/// What is in an archive, unpacked as far as it is read.
+/// The bytes of an archive, unpacked as they are read.
 struct ArchiveByteStream<'a> {
     from: ArchiveDecoder<'a>,
     read: u64,
     max_bytes: u64,
-    /// More than this is out of all proportion to what was sent.
+    /// More bytes than this exceed the allowed compression ratio.
     max_by_ratio: u64,
     ratio: u64,
 }
@@ -278,7 +278,7 @@ impl<'a> ArchiveByteStream<'a> {
         Ok(())
     }
 
-    /// After its end an archive is filled up with zeros. What else follows is seen by some readers and not by others.
+    /// Only zeros may follow the end of an archive. Readers disagree about anything else there.
     fn end(&mut self) -> Result<(), ArchiveError> {
         let more = || ArchiveError::Damaged("something follows its end".to_owned());
         let mut buffer = [0; 16 << 10];

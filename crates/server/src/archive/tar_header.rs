@@ -1,5 +1,5 @@
-//! One header of a tar, and what may come before one. Where readers of tars disagree about what is meant, it is refused: what
-//! one of them would check must be what the next one writes.
+//! One tar header, with the extensions before it. Headers that tar readers interpret differently are refused: the
+//! checked meaning must be the one that is written.
 
 use super::validate::ArchiveError;
 use std::ops::Range;
@@ -18,7 +18,7 @@ const PREFIX: Range<usize> = 345..500;
 pub(super) const USTAR: &[u8] = b"ustar";
 const POSIX: &[u8] = b"ustar\x00";
 
-/// What a header says. Owner and times are not read: files belong to the session, and are as old as they are there.
+/// A parsed header. Owner and times are ignored: files belong to the session, and their times are those of the upload.
 pub(super) struct TarHeader {
     pub(super) flag: u8,
     pub(super) name: Vec<u8>,
@@ -34,7 +34,7 @@ impl TarHeader {
         }
         let mut name = text(&block[NAME]).to_vec();
         let prefix = text(&block[PREFIX]);
-        // Other formats have other things in its place.
+        // Other formats use the bytes of the prefix differently.
         if block[MAGIC].starts_with(POSIX) && !prefix.is_empty() {
             name = [prefix, b"/", &name].concat();
         }
@@ -62,7 +62,7 @@ fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Octal; or binary after a first byte of 0x80, as GNU writes what is too large for octal. Negative ones are none.
+/// Octal, or binary after a first byte of 0x80, which GNU uses for larger numbers. Negative numbers are refused.
 fn number(field: &[u8]) -> Option<u64> {
     match field {
         [0x80, rest @ ..] => {
@@ -81,7 +81,7 @@ fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// What was said about the next entry before it came.
+/// Extensions that apply to the next entry.
 #[derive(Default)]
 pub(super) struct TarExtensions {
     pub(super) name: Option<Vec<u8>>,
@@ -120,7 +120,8 @@ impl TarExtensions {
     }
 }
 
-/// For all that follow: notes, as of a commit. Names and sizes for all make no sense.
+/// Records for all later entries. Comments, such as a commit id, are accepted; a name or size for all entries makes no
+/// sense.
 pub(super) fn check_global_pax(content: &[u8]) -> Result<(), ArchiveError> {
     for record in PaxRecords(content) {
         let (key, _) = record?;
@@ -160,7 +161,8 @@ fn decimal(text: &[u8]) -> Result<u64, ArchiveError> {
     number.ok_or_else(|| damaged("a number in attributes is none"))
 }
 
-/// `LENGTH KEY=VALUE\n`, and the length is that of all of it.
+/// `LENGTH KEY=VALUE
+/// `, where the length counts the whole record.
 struct PaxRecords<'a>(&'a [u8]);
 
 impl<'a> Iterator for PaxRecords<'a> {

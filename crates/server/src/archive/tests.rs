@@ -1,4 +1,4 @@
-//! Archives that mean harm. Each is shown beside one that differs only in the harm and is taken.
+//! Malicious archives. Each has a counterpart that differs only in the attack and is accepted.
 
 mod attacks;
 mod mutations;
@@ -12,7 +12,7 @@ use ash_snapshot::{Folder, LinkPolicy};
 use flate2::{Compression, write::GzEncoder};
 use std::{io::Write, path::Path};
 
-/// A tar written by hand: libraries would not write these.
+/// A tar written byte by byte, because libraries refuse to write these.
 #[derive(Clone, Default)]
 struct TestTarBuilder(Vec<u8>);
 
@@ -27,7 +27,7 @@ impl TestTarBuilder {
         self.patched(flag, name.as_ref(), target.as_ref(), content.as_ref(), |_| {})
     }
 
-    /// With a header that somebody has been at; its checksum is right again.
+    /// Adds an entry with a modified header and a correct checksum.
     fn patched(
         mut self,
         flag: u8,
@@ -101,7 +101,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.finish().expect("packed")
 }
 
-/// As an upload is written: checked first, then entry by entry.
+/// Unpacks like an upload: it checks the whole archive first, then writes each entry.
 fn unpack_into(dir: &Path, archive: &[u8], limits: &ArchiveLimits) -> Result<usize, ArchiveError> {
     check_archive(archive, limits)?;
     let (folder, mut written) = (Folder::open(dir).expect("opened"), 0);

@@ -1,26 +1,26 @@
-//! What may come in together: how much, how many, under which names. Everything that a client sends as a set of files, in
-//! whatever form, is entered here before it is written.
+//! Validates a set of files from a client: number, sizes and names. Every such set, in whatever format, passes this
+//! before it is written.
 
 use ash_session::weight_of;
 use ash_snapshot::{BadPath, DiskUsage, RelPath};
 use std::collections::HashMap;
 
-/// The most of everything.
+/// Maximum values for one upload.
 #[derive(Debug, Clone)]
 pub(crate) struct ArchiveLimits {
-    /// Headers of every kind, and folders that are only named in paths.
+    /// Headers of every kind, and folders that appear only in paths.
     pub(crate) entries: usize,
-    /// Of all files together, and of one.
+    /// All files together, and one file.
     pub(crate) bytes: u64,
     pub(crate) file_bytes: u64,
-    /// Of folders one in the other.
+    /// Nested folders.
     pub(crate) depth: usize,
-    /// Of all paths together: they are held in memory.
+    /// Bytes of all paths together, because they are held in memory.
     pub(crate) names: usize,
-    /// Unpacked by packed, above what is unpacked anyway.
+    /// Unpacked size divided by packed size, beyond `ratio_free_bytes`.
     pub(crate) ratio: u64,
     pub(crate) ratio_free_bytes: u64,
-    /// Of what comes before an entry and belongs to it: a long name, attributes.
+    /// Bytes of an extension header, such as a long name or attributes.
     pub(crate) extension: u64,
 }
 
@@ -36,13 +36,13 @@ impl ArchiveLimits {
         extension: 128 << 10,
     };
 
-    /// Everything that is read: files, and at most two blocks beside each.
+    /// Maximum bytes of the whole stream: all files, and up to two blocks beside each.
     pub(super) fn stream(&self) -> u64 {
         self.bytes.saturating_add((self.entries as u64).saturating_mul(1024)).saturating_add(1 << 20)
     }
 }
 
-/// Why nothing of it is taken.
+/// Why an archive is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ArchiveError {
     #[error("the archive is {0}; send a gzipped tar or a plain tar")]
@@ -78,7 +78,7 @@ impl ArchiveError {
 
 const SHOWN: usize = 100;
 
-/// A name for a person, in one line and not without end.
+/// A name for a message: escaped, in one line, and truncated.
 fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let start: String = text.chars().take(SHOWN).collect();
@@ -86,7 +86,7 @@ fn shown(name: &[u8]) -> String {
     format!("{}{more}", start.escape_debug())
 }
 
-/// Without the name, which may be long.
+/// The reason without the name, which may be long.
 fn why(bad: &BadPath) -> &'static str {
     match bad {
         BadPath::Empty => "is no name at all",
@@ -109,7 +109,8 @@ struct UploadNode {
     what: UploadNodeKind,
 }
 
-/// The tree that has come until now. By name within a folder and not by path: deep ones cost no more than others.
+/// The tree of all entries so far. Nodes are found by name within a folder and not by full path, so that deep paths
+/// cost no more than others.
 pub(crate) struct UploadValidator {
     limits: ArchiveLimits,
     nodes: HashMap<(u32, Box<[u8]>), UploadNode>,
@@ -125,7 +126,7 @@ impl UploadValidator {
         UploadValidator { limits: limits.clone(), nodes: HashMap::new(), headers: 0, bytes: 0, names: 0 }
     }
 
-    /// A name as it was sent.
+    /// Parses a name from the client.
     pub(crate) fn path(&self, name: &[u8]) -> Result<RelPath, ArchiveError> {
         let path = RelPath::from_bytes(name).map_err(|bad| ArchiveError::entry(name, why(&bad)))?;
         if name.iter().filter(|byte| **byte == b'/').count() >= self.limits.depth {
@@ -134,7 +135,7 @@ impl UploadValidator {
                 format!("is more than {} folders deep", self.limits.depth),
             ));
         }
-        // Elsewhere a backslash is a slash, and what is here may be brought there.
+        // On other systems a backslash separates folders, and the files may be copied there.
         let climbs = name.split(|byte| matches!(byte, b'/' | b'\\')).any(|step| step == b"..");
         if climbs || name.starts_with(b"\\") {
             return Err(ArchiveError::entry(name, "would lead elsewhere where backslashes are slashes"));
@@ -142,7 +143,7 @@ impl UploadValidator {
         Ok(path)
     }
 
-    /// Something that takes time, whatever comes of it.
+    /// Counts every header, because each takes time even if it has no effect.
     pub(super) fn count_header(&mut self) -> Result<(), ArchiveError> {
         self.headers += 1;
         if self.headers > self.limits.entries {
@@ -179,7 +180,7 @@ impl UploadValidator {
         self.insert(path, UploadNodeKind::Folder)
     }
 
-    /// A hard link: what it names must have come before, and counts again.
+    /// A hard link: its target must be an earlier file, and its size counts again.
     pub(super) fn copy(&mut self, path: &RelPath, of: &RelPath) -> Result<(), ArchiveError> {
         let why = || {
             format!("is a hard link to \"{}\", which is no file that came before it", shown(of.as_bytes()))
@@ -195,7 +196,7 @@ impl UploadValidator {
         }
     }
 
-    /// What all of it will take on the disk, at least.
+    /// The minimum disk usage of the whole set.
     pub(super) fn disk_usage(&self) -> DiskUsage {
         let size = |node: &UploadNode| match node.what {
             UploadNodeKind::File(size) => size,
@@ -239,7 +240,7 @@ impl UploadValidator {
         if let Some(node) = self.nodes.get_mut(&(at, Box::from(name))) {
             return match (node.what, wanted) {
                 (UploadNodeKind::Folder, UploadNodeKind::Folder) => Ok(node.number),
-                // Written twice: the last one counts.
+                // The later entry replaces the earlier one.
                 (
                     UploadNodeKind::File(_) | UploadNodeKind::Link,
                     UploadNodeKind::File(_) | UploadNodeKind::Link,

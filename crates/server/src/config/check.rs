@@ -1,19 +1,19 @@
-//! Settings with which a server would start and be of no use. They are refused before anything is opened, all at once, each
-//! with its variable, the values that it takes, and what to do.
+//! Rejects settings with which the server would start but not work. It reports all of them together before anything is
+//! opened, each with its variable, the accepted values, and a remedy.
 
 use super::{ServerConfig, is_named, is_set};
 use ash_sandbox::EgressPolicy;
 use secrecy::{ExposeSecret, SecretString};
 use std::{fs, ops::RangeInclusive, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
-/// A hundred years. An instant so far away can be computed; one that is much farther cannot.
+/// A hundred years. Time arithmetic works up to this, and overflows far beyond it.
 const MAX_SECONDS: u64 = 3_153_600_000;
-/// In bytes it still is a number.
+/// Still fits into 64 bits when converted to bytes.
 const MAX_MIB: u64 = 1 << 40;
-/// A thousand times what the fastest line carries.
+/// A thousand times the rate of the fastest line.
 const MAX_MBIT: u64 = 1_000_000_000;
 
-/// What the machine has, for settings that must not ask for more.
+/// Resources of the machine, which settings must not exceed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostResources {
     pub(crate) memory_mb: u64,
@@ -22,7 +22,7 @@ pub(crate) struct HostResources {
 }
 
 impl HostResources {
-    /// With the data directory, which exists. What cannot be read is no reason to refuse anything.
+    /// `data` exists. A value that cannot be read causes no refusal.
     pub(crate) fn detect(data: &Path) -> HostResources {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let disk = rustix::fs::statvfs(data).map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize) >> 20);
@@ -39,7 +39,7 @@ fn total_mb(meminfo: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? >> 10)
 }
 
-/// A setting that is a number, and what it may be.
+/// A numeric setting with its valid range.
 struct NumericSetting {
     name: &'static str,
     given: u64,
@@ -84,7 +84,7 @@ impl NumericSetting {
 }
 
 impl ServerConfig {
-    /// Everything that is wrong, a line for each.
+    /// All problems, one per line.
     pub(crate) fn check(&self, machine: &HostResources) -> Result<(), String> {
         let numbers = self.numbers(machine).into_iter().chain(self.durations());
         let problems: Vec<String> = numbers
@@ -174,7 +174,7 @@ impl ServerConfig {
         })
     }
 
-    /// What nobody can send is the same as no key, but without saying so.
+    /// A key that no client can send would lock out every client, without an error message.
     fn unusable_keys(&self) -> Vec<String> {
         let word = |c: char| c.is_ascii_graphic();
         let line = |c: char| c.is_ascii_graphic() || c == ' ';
@@ -196,7 +196,7 @@ impl ServerConfig {
     }
 
     fn base_url(&self) -> Option<String> {
-        // Without a key, which has a check of its own.
+        // Without the key, which has its own check.
         let way = EgressPolicy { headers: Default::default(), ..self.egress()? };
         let wrong = way.check().err()?;
         Some(format!(
@@ -217,7 +217,7 @@ impl ServerConfig {
 
     fn path_settings(&self) -> Vec<String> {
         let dirs = self.agent_dirs();
-        // One that is missing may come, as a mount does, where there are others.
+        // A missing directory is accepted if another one exists: it may be a mount that comes later.
         let is_one_there = dirs.iter().any(|dir| dir.is_dir());
         let dirs = dirs.into_iter().filter_map(|dir| {
             let why = match () {
@@ -246,7 +246,7 @@ fn is_program(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// An empty variable, as compose files leave them, is an empty list.
+/// An empty variable, as compose files leave it, is an empty list.
 fn wrong_items(name: &str, list: &[String], judge: fn(&str) -> Result<(), String>) -> Vec<String> {
     let items = list.iter().map(|item| item.trim()).filter(|item| list.len() > 1 || !item.is_empty());
     let judged = items.filter_map(|item| match item {
@@ -256,7 +256,7 @@ fn wrong_items(name: &str, list: &[String], judge: fn(&str) -> Result<(), String
     judged.collect()
 }
 
-/// Browsers send them in one way alone, and they are compared as text.
+/// Browsers send an origin in exactly one form, and the server compares it as text.
 fn origin(item: &str) -> Result<(), String> {
     let other_scheme = || {
         let (scheme, rest) = item.split_once("://").unwrap_or_default();

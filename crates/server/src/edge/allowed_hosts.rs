@@ -1,6 +1,6 @@
-//! Under which names the server answers. A web page anywhere can point a name of its own at 127.0.0.1 and then read what
-//! a server there answers (DNS rebinding), so a server that only this machine reaches answers only under this machine's
-//! names, and those that the operator lists for a reverse proxy.
+//! The host names under which the server answers. A web page can point its own name at 127.0.0.1 and then read what a
+//! server there answers (DNS rebinding). A server that only this machine reaches therefore answers only to this
+//! machine's names, and to those that the operator lists for a reverse proxy.
 
 use crate::{
     app::AppState,
@@ -18,8 +18,8 @@ use std::net::IpAddr;
 #[derive(Debug, Clone)]
 pub(crate) enum AllowedHosts {
     Any,
-    /// Lower-case, without ports. Addresses and `localhost` are always allowed: no page can be served under them from
-    /// elsewhere.
+    /// Lower-case, without ports. Addresses and `localhost` are always allowed: no page from elsewhere can be served
+    /// under them.
     Listed(Vec<String>),
 }
 
@@ -62,7 +62,7 @@ fn host_name(host: &str) -> String {
 }
 
 pub(crate) async fn check_host(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    // Each name that the request has counts: in its first line, and in every Host header.
+    // Checks every name in the request: in its first line, and in each Host header.
     let line = request.uri().host();
     let headers = request.headers().get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?"));
     let checked = line.into_iter().chain(headers).try_for_each(|host| app.hosts.check(host));

@@ -1,5 +1,5 @@
-//! Keys that are wrong. Each address has a number of mistakes; beyond them its wrong keys are answered late and with 429.
-//! A right key is never asked about here, so that a stranger cannot lock out those who share his address.
+//! Throttles wrong keys. Each address has a budget of wrong keys; beyond it, answers to wrong keys are delayed and have
+//! status 429. A right key never passes through here, so that an attacker cannot lock out others with the same address.
 
 use std::{
     collections::HashMap,
@@ -9,15 +9,15 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// So many wrong keys at once are mistakes.
+/// This many wrong keys at once count as mistakes.
 const BURST: f64 = 100.0;
-/// So many more a second.
+/// Budget that an address regains per second.
 const REFILL: f64 = 1.0;
-/// An address is reported at most so often, with how many there were.
+/// Minimum interval between two reports about one address; a report has the number of wrong keys.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// A wrong key beyond the burst is answered so late.
+/// Delay of the answer to a wrong key beyond the burst.
 const DELAY: Duration = Duration::from_secs(1);
-/// So many answers are late at the same time: those who wait must not take all connections.
+/// Maximum number of delayed answers at the same time, so that they cannot occupy all connections.
 const MAX_DELAYED: usize = 64;
 const MAX_ADDRESSES: usize = 4096;
 
@@ -37,7 +37,7 @@ struct FailedAuthCount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ThrottleDecision {
     pub(crate) is_throttled: bool,
-    /// This time the log and the audit are told, of so many.
+    /// The number of wrong keys to report to the log and the audit log, if a report is due.
     pub(crate) report: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl FailedAuthThrottle {
         ThrottleDecision { is_throttled: mistakes.count > BURST, report }
     }
 
-    /// Guesses come no faster than so; not more wait than a few.
+    /// Slows down guesses. Only a few answers wait at the same time.
     pub(crate) async fn delay(&self) {
         if let Ok(_place) = self.delayed.try_acquire() {
             tokio::time::sleep(DELAY).await;
@@ -81,7 +81,7 @@ impl FailedAuthCount {
     }
 }
 
-/// One customer of a provider has at least a /64 of IPv6.
+/// A customer of a provider has at least a /64 of IPv6.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -92,7 +92,8 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Forgets those that made no mistake lately, else the one that has been quiet for longest.
+/// Removes addresses without recent mistakes. If the table is still full, it removes the one that has been quiet
+/// longest.
 fn evict_quiet_addresses(addresses: &mut HashMap<IpAddr, FailedAuthCount>, now: Instant) {
     addresses.retain(|_, mistakes| mistakes.decayed_count(now) > 0.0);
     let quiet = addresses.iter().min_by_key(|(_, mistakes)| mistakes.at).map(|(address, _)| *address);

@@ -1,5 +1,5 @@
-//! Bodies: what a client sends is kept on disk until all of it is there, and what it gets is read as it takes it, so that a
-//! client that stops costs a file and not memory.
+//! Bodies of requests and answers. A request body is spooled to disk until it is complete, and an answer is read as the
+//! client takes it. A client that stops therefore costs a file and not memory.
 
 use crate::{
     app::AppState,
@@ -33,50 +33,50 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A body of up to so many bytes is kept in memory while it arrives.
+/// A body up to this size is kept in memory while it arrives.
 const MAX_IN_MEMORY_BYTES: usize = 256 << 10;
-/// What all larger bodies that are worked on may take together, with their copies.
+/// Memory for all larger bodies in use, including their copies.
 const MAX_LARGE_BODY_BYTES: usize = 512 << 20;
-/// What those of one tenant may take of it: there is always some left for others. A body that would take more takes this.
+/// Memory for those of one tenant, which leaves some for others. A body that needs more takes exactly this much.
 const MAX_TENANT_BODY_BYTES: usize = 384 << 20;
-/// While a body is parsed it is there twice: as it was sent, and as the values in it.
+/// During parsing a body is in memory twice: as bytes, and as parsed values.
 const BODY_COPIES: usize = 2;
-/// How long a body waits on the disk for its memory.
+/// How long a body on disk waits for memory.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Of the disk, a body reserves at least so much at a time. After so much more, the free space is looked at again.
+/// Minimum step in which a body reserves disk space. After each further step the free space is checked again.
 const SPOOL_STEP_BYTES: u64 = 4 << 20;
-/// Of a file, so much is read at once.
+/// Bytes of a file to read at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
-/// A client that sends fewer bytes a second, after the first of its time, is taken for one that has stopped.
+/// A client that sends fewer bytes per second, after an initial timeout, counts as stopped.
 const MIN_BYTES_PER_SECOND: u64 = 1 << 10;
 
-/// Where bodies wait that are too large to do so in memory.
+/// Spools bodies that are too large for memory.
 #[derive(Clone)]
 pub(crate) struct BodySpooler {
     scratch: PathBuf,
     memory: Arc<Semaphore>,
-    /// Of tenants that have large bodies at work.
+    /// Memory of tenants that have large bodies in use.
     tenants: Arc<Mutex<HashMap<Option<TenantId>, Weak<Semaphore>>>>,
-    /// What bodies on their way have reserved of the disk and not yet written.
+    /// Disk space that arriving bodies have reserved but not yet written.
     reserved: Arc<AtomicU64>,
-    /// Set when a write fails for want of space.
+    /// Set when a write fails because the disk is full.
     disk_full: Arc<AtomicBool>,
 }
 
-/// A whole body, and its part of the memory for large ones.
+/// A complete body, and its share of the memory for large bodies.
 pub(crate) struct BufferedBody {
     pub(crate) bytes: Bytes,
     pub(crate) memory: Option<BodyMemory>,
 }
 
-/// What a large body takes of the memory that all of them share, and of its tenant's part.
+/// A large body's share of the common memory, and of its tenant's part.
 pub(crate) struct BodyMemory {
     shared: OwnedSemaphorePermit,
     tenant: OwnedSemaphorePermit,
 }
 
 impl BodyMemory {
-    /// Gives back what is more than `bytes`.
+    /// Releases everything beyond `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         for permit in [&mut self.shared, &mut self.tenant] {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
@@ -95,8 +95,8 @@ impl BodySpooler {
         }
     }
 
-    /// All of it, as far as the route allows; in memory only when it has arrived and there is room for it. `check_space` is
-    /// asked whether the disk has room for so many bytes, which all bodies on their way have still to write.
+    /// Reads a whole body, up to the limit of the route. It is loaded into memory only when it is complete and there is
+    /// room. `check_space` tests whether the disk has room for the bytes that all arriving bodies have still to write.
     pub(crate) async fn read(
         &self,
         request: Request,
@@ -144,7 +144,7 @@ impl BodySpooler {
         }
     }
 
-    /// In the order in which they ask, of each tenant and of all.
+    /// Grants memory in the order of requests, for each tenant and for all.
     async fn acquire_memory(&self, tenant: Option<TenantId>, length: usize) -> ApiResult<BodyMemory> {
         let bytes = length.saturating_mul(BODY_COPIES).min(MAX_TENANT_BODY_BYTES);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -172,16 +172,16 @@ impl BodySpooler {
     }
 }
 
-/// What one body has reserved of the disk and not yet written.
+/// Disk space that one body has reserved but not yet written.
 struct DiskReservation {
     all: Arc<AtomicU64>,
     left: u64,
-    /// Written since the free space was looked at.
+    /// Bytes written since the free space was checked.
     unchecked: u64,
 }
 
 impl DiskReservation {
-    /// Reserves more if so many bytes do not fit in what is left.
+    /// Reserves more if these bytes do not fit into the reservation.
     fn cover(&mut self, bytes: u64, check_space: &impl Fn(u64) -> ApiResult<()>) -> ApiResult<()> {
         let more = match bytes > self.left {
             true => (bytes - self.left).max(SPOOL_STEP_BYTES),
@@ -207,7 +207,7 @@ impl Drop for DiskReservation {
     }
 }
 
-/// A file that nobody else can open, gone with its handle.
+/// A file without a name, which disappears with its handle.
 struct BodySpoolFile {
     file: std::fs::File,
     reserved: DiskReservation,
@@ -272,7 +272,7 @@ fn unreadable(error: axum::Error) -> ApiProblem {
     ApiProblem::invalid("unreadable_body", format!("The body could not be read: {error}"))
 }
 
-/// A reader's bytes as they are taken, read where that delays no other request.
+/// Reads on a blocking thread, piece by piece as the client takes the bytes, so that it delays no other request.
 pub(crate) fn read_file(reader: Box<dyn Read + Send>, length: u64) -> Body {
     let pieces = futures::stream::try_unfold((reader, length), |(mut reader, left)| async move {
         if left == 0 {
@@ -294,7 +294,7 @@ pub(crate) fn read_file(reader: Box<dyn Read + Send>, length: u64) -> Body {
     Body::new(SizedBody { body: Body::from_stream(pieces), length })
 }
 
-/// A body that says how long it is.
+/// A body of known length.
 struct SizedBody {
     body: Body,
     length: u64,
@@ -329,7 +329,7 @@ struct ClientStalledError(Duration);
 struct TimeoutBody {
     body: Body,
     timeout: Duration,
-    /// What the client has at the slowest.
+    /// The start of the body and the bytes received since, from which `deadline` computes the minimum rate.
     began: Option<Instant>,
     received: u64,
     waiting: Option<Pin<Box<Sleep>>>,
@@ -340,7 +340,7 @@ impl TimeoutBody {
         TimeoutBody { body, timeout, began: None, received: 0, waiting: None }
     }
 
-    /// Until when the next piece must be here: soon, and not later than all of it would be at the slowest.
+    /// When the next bytes must arrive: within the timeout, and not later than the minimum rate allows.
     fn deadline(&mut self) -> Instant {
         let now = Instant::now();
         let began = *self.began.get_or_insert(now);

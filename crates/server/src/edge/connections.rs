@@ -1,8 +1,8 @@
-//! Accepting connections: never more than the server can hold, and never all of them by clients that say nothing.
+//! Accepts connections within the capacity of the server, so that silent clients cannot take all of it.
 //!
-//! A connection without a request under way is idle. When all places are taken, the one that has been idle for longest
-//! makes way for a new one, so that a thousand silent clients cost a speaking one nothing. If none is idle, a few more are
-//! let in, for `/health` and the operator alone.
+//! A connection without a request in progress is idle. When all places are taken, a new connection replaces the one
+//! that has been idle longest, so that a thousand silent clients cost an active one nothing. If none is idle, the
+//! server accepts a few more for `/health` and the operator.
 
 use super::timeout_socket::TimeoutSocket;
 use axum::{Router, body::Body, http::Request};
@@ -22,28 +22,28 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
-/// How many more are let in when all are at work.
+/// Extra connections when all others are busy.
 const RESERVED_CONNECTIONS: usize = 32;
-/// Of the files that the server may open, connections get at most this part.
+/// Connections get at most this fraction of the files that the server may open.
 const OPEN_FILES_DIVISOR: usize = 2;
-/// No header is longer; and of what a client does not read, no more waits in our memory.
+/// Maximum size of the headers, and of unread output that waits in memory.
 const BUFFER: usize = 64 << 10;
-/// Headers that take longer are not meant to come.
+/// A client that takes longer to send its headers is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is wrong with connections is logged at most so often.
+/// Minimum interval between log lines about connections.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// How long nothing is accepted when the machine has no place for another file.
+/// Pause after the machine has no free file descriptor.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Who is at the other end.
+/// The addresses of both ends of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerAddresses {
     pub(crate) remote: SocketAddr,
-    /// The address of this server that it talks to.
+    /// The server's own address on this connection.
     pub(crate) local: Option<SocketAddr>,
 }
 
-/// The connection has a place of the reserve.
+/// Marks a connection that uses a reserved place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReservedConnection;
 
@@ -53,7 +53,7 @@ pub(crate) struct HttpServer {
     client_timeout: Duration,
 }
 
-/// Who has a place, and who of them is idle, since when.
+/// Which connections have a place, and since when each is idle.
 #[derive(Clone)]
 struct ConnectionLimiter {
     table: Arc<Mutex<ConnectionTable>>,
@@ -64,9 +64,9 @@ struct ConnectionLimiter {
 struct ConnectionTable {
     last: u64,
     connections: HashMap<u64, ConnectionState>,
-    /// How many of them have a place of the reserve.
+    /// Number of connections in reserved places.
     reserved: usize,
-    /// Numbers of connections, the one that has been idle for longest first.
+    /// Numbers of idle connections, longest idle first.
     idle: BTreeMap<u64, u64>,
     logged: Option<Instant>,
 }
@@ -74,12 +74,12 @@ struct ConnectionTable {
 struct ConnectionState {
     kind: SeatKind,
     evicted: CancellationToken,
-    /// Its number among the idle.
+    /// Its key in the table of idle connections.
     idle: Option<u64>,
     requests: usize,
 }
 
-/// A connection keeps the kind it was let in with. Those of one kind never take the places of the other.
+/// A connection keeps the kind with which it was accepted. It never takes a place of the other kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SeatKind {
     Ordinary,
@@ -91,14 +91,14 @@ enum ConnectionAdmission {
     Refused,
 }
 
-/// A place, which is free again when this is dropped.
+/// A place, which becomes free when this is dropped.
 struct ConnectionPermit {
     places: ConnectionLimiter,
     number: u64,
     evicted: CancellationToken,
 }
 
-/// A request under way, until its answer is sent.
+/// A request in progress, until its answer is sent.
 struct InFlightRequest {
     places: ConnectionLimiter,
     number: u64,
@@ -131,7 +131,7 @@ impl HttpServer {
                 ConnectionAdmission::Seated(SeatKind::Reserved, seat) => (seat, Some(ReservedConnection)),
                 ConnectionAdmission::Refused => continue,
             };
-            // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
+            // Sends small frames at once: without this, a packet waits up to 40 ms.
             socket.set_nodelay(true).ok();
             let peer = PeerAddresses { remote, local: socket.local_addr().ok() };
             tokio::spawn(self.connection(socket, (peer, reserved), seat, router.clone()));
@@ -168,7 +168,7 @@ impl HttpServer {
             .max_buf_size(BUFFER)
             .serve_connection(socket, answer);
         async move {
-            // What goes wrong with one connection is its client's affair.
+            // An error on one connection does not concern the server.
             tokio::select! {
                 served = serving => drop(served),
                 () = evicted.cancelled() => {}
@@ -223,7 +223,7 @@ impl ConnectionLimiter {
         InFlightRequest { places: self.clone(), number }
     }
 
-    /// Most often the limit of open files: one that is idle goes, and it is tried again.
+    /// The cause is most often the limit of open files: this evicts an idle connection, and the caller tries again.
     fn on_accept_error(&self, error: &std::io::Error) {
         let mut table = self.lock();
         if !table.evict_one(SeatKind::Ordinary) {
@@ -254,7 +254,8 @@ impl ConnectionTable {
         }
     }
 
-    /// The one that has been idle for longest. At most the reserve is looked at in vain.
+    /// Evicts the connection of this kind that has been idle longest. It skips at most as many others as the reserve
+    /// has.
     fn evict_one(&mut self, kind: SeatKind) -> bool {
         let is_kind =
             |number: &u64| self.connections.get(number).is_some_and(|connection| connection.kind == kind);
@@ -297,7 +298,7 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// An answer whose connection is at work until it is sent.
+/// An answer whose connection stays busy until it is sent.
 struct ResponseBody {
     body: Body,
     _at_work: InFlightRequest,
@@ -323,7 +324,7 @@ impl hyper::body::Body for ResponseBody {
     }
 }
 
-/// Raises the soft limit of open files to the hard one; answers how many the server may open.
+/// Raises the soft limit of open files to the hard limit. Returns the number of files that the server may open.
 pub(crate) fn raise_open_files() -> usize {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
@@ -370,7 +371,7 @@ mod tests {
         let evicted: Vec<bool> = seats.iter().map(|seat| seat.evicted.is_cancelled()).collect();
         assert_eq!(evicted, [false, true, false], "the first is at work");
         drop(at_work);
-        // Since it has worked it is the last in line.
+        // It was busy just now, so it is the last to be evicted.
         let fifth = ordinary(places.admit());
         assert!(seats[2].evicted.is_cancelled() && !seats[0].evicted.is_cancelled());
         drop((seats, fourth, fifth));
@@ -385,7 +386,7 @@ mod tests {
             seats.iter().map(|seat| places.begin_request(seat.number)).collect();
         let mut reserve: Vec<ConnectionPermit> =
             (0..RESERVED_CONNECTIONS).map(|_| reserved(places.admit())).collect();
-        // The first of the reserve is idle, and makes way for one that is in the reserve again, however often.
+        // An idle reserved connection is replaced only by another reserved one, however often.
         for _ in 0..2 * RESERVED_CONNECTIONS {
             reserve.push(reserved(places.admit()));
         }

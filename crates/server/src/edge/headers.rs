@@ -1,4 +1,4 @@
-//! Headers that every answer has: who may read it, and that it is kept nowhere.
+//! Headers of every answer: cross-origin access, and no caching.
 
 use axum::{
     extract::Request,
@@ -8,8 +8,8 @@ use axum::{
 };
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
-/// Web pages call the API only from origins that the operator lists. Keys come in a header, so no answer ever depends on
-/// what a browser sends by itself.
+/// Web pages may call the API only from origins that the operator lists. Keys come in a header, so no answer depends on
+/// credentials that a browser adds by itself.
 pub(crate) fn cors(origins: &[String]) -> CorsLayer {
     let listed = origins.iter().map(|origin| origin.trim()).filter(|origin| !origin.is_empty());
     let allowed = match listed.clone().any(|origin| origin == "*") {
@@ -24,7 +24,8 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
         .expose_headers([header::CONTENT_DISPOSITION, header::HeaderName::from_static("x-ash-source")])
 }
 
-/// Answers tell of one tenant at one time: no browser and no proxy keeps them. Streams say `no-cache` themselves.
+/// An answer is for one tenant at one time, so browsers and proxies must not cache it. Streams set `no-cache`
+/// themselves.
 pub(crate) async fn no_store(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

@@ -1,20 +1,20 @@
-//! Memory that was needed once. The C library keeps what was freed, in case it is needed again; a server that lives for
-//! months gives it back.
+//! Returns unused memory to the kernel. The C library keeps freed memory for later use, which a server that runs for
+//! months does not need.
 
 use std::time::Duration;
 
-/// So often it is looked whether there is something to give back.
+/// Interval between checks for memory to return.
 const TRIM_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// A server that has grown by less since it was smallest is left alone.
+/// A server that has grown by less since its minimum is not trimmed.
 const MIN_GROWTH_BYTES: u64 = 8 << 20;
-/// If nothing came of it, the next attempt waits for twice as many rounds, up to this many.
+/// After a trim without effect the number of rounds to wait doubles, up to this many.
 const MAX_ROUNDS: u32 = 6;
-/// Larger blocks come from the kernel one by one, and go back there when they are freed.
+/// The allocator maps larger blocks one by one, and returns each to the kernel when it is freed.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: i32 = 128 << 10;
 
-/// Without a fixed threshold the library raises its own with every large block that is freed, and keeps all smaller ones
-/// from then on.
+/// Without a fixed threshold the allocator raises its own whenever a large block is freed, and then keeps all smaller
+/// blocks.
 pub(crate) fn set_mmap_threshold() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator, which takes its own lock for it.
@@ -23,7 +23,7 @@ pub(crate) fn set_mmap_threshold() {
     }
 }
 
-/// Gives free memory back after every burst, for ever.
+/// Returns free memory after every burst, for ever.
 pub(crate) async fn trim_memory_forever() {
     let mut rounds = tokio::time::interval(TRIM_CHECK_INTERVAL);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -50,7 +50,7 @@ fn trim() {
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Resident bytes of this process.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -62,7 +62,7 @@ fn resident() -> u64 {
 mod tests {
     use super::*;
 
-    /// Small blocks, so that they come from the library's heap, with one after them that stays.
+    /// Small blocks come from the allocator's heap. A block after them stays, so that the heap cannot simply shrink.
     #[test]
     fn what_was_freed_is_given_back() {
         set_mmap_threshold();

@@ -1,13 +1,13 @@
-//! Which user of this machine is at the other end of a connection: the kernel's tables of sockets say so.
+//! Finds the local user at the other end of a connection in the kernel's socket tables.
 
 use super::PeerAddresses;
 use axum::http::HeaderMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// TCP_ESTABLISHED. A socket that its owner closed is nobody's, and is listed as root's.
+/// TCP_ESTABLISHED. A socket that its owner has closed is listed as root's, so other states are ignored.
 const ESTABLISHED: &str = "01";
 
-/// Whether a request comes straight from a process of the user that runs this server.
+/// Whether a request comes directly from a process of the server's own user.
 pub(crate) fn is_own_user(peer: Option<PeerAddresses>, headers: &HeaderMap) -> bool {
     let Some(PeerAddresses { remote, local: Some(local) }) = peer else { return false };
     comes_straight(remote, headers) && uid_of(remote, local) == Some(rustix::process::geteuid().as_raw())
@@ -18,7 +18,7 @@ fn comes_straight(remote: SocketAddr, headers: &HeaderMap) -> bool {
     remote.ip().to_canonical().is_loopback() && !is_forwarded
 }
 
-/// The owner of the socket that is `own` and talks to `other`.
+/// The owner of the socket that is bound to `own` and connected to `other`.
 fn uid_of(own: SocketAddr, other: SocketAddr) -> Option<u32> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
     tables.iter().flatten().find_map(|table| uid_in(table, own, other))
@@ -35,7 +35,7 @@ fn uid_in(table: &str, own: SocketAddr, other: SocketAddr) -> Option<u32> {
     })
 }
 
-/// `0100007F:1F90`: words of the machine's order, then the port.
+/// `0100007F:1F90`: words in the byte order of the machine, then the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (words, port) = text.split_once(':')?;
     let mut bytes = Vec::new();

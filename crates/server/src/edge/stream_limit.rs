@@ -1,4 +1,4 @@
-//! Streams, by the key that opened them: so many at once, and none when the key is revoked.
+//! Limits the streams of each key, and ends them when the key is revoked.
 
 use axum::body::Body;
 use std::{
@@ -24,7 +24,7 @@ struct KeyStreamState {
 #[derive(Debug)]
 pub(crate) struct TooManyStreams(pub(crate) usize);
 
-/// One stream of a key; its place is free again when this is dropped.
+/// One stream of a key. Its place becomes free when this is dropped.
 pub(crate) struct StreamPermit {
     streams: KeyStreamLimiter,
     key: String,
@@ -46,7 +46,7 @@ impl KeyStreamLimiter {
         Ok(StreamPermit { streams: self.clone(), key: key.to_owned(), revoked: streams.revoked.clone() })
     }
 
-    /// Every stream of the key ends now.
+    /// Ends every stream of the key.
     pub(crate) fn revoke(&self, key: &str) {
         if let Some(streams) = self.lock().get(key) {
             streams.revoked.cancel();

@@ -1,4 +1,4 @@
-//! A connection whose client must go on reading: what it does not take for too long ends it.
+//! A connection that ends if its client stops reading for too long.
 
 use std::{
     io,
@@ -35,7 +35,7 @@ impl<S> TimeoutSocket<S> {
         let timeout = self.timeout;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(stalled.as_mut().poll(cx));
-        // Asked again before it is dropped, it must not wait once more.
+        // A write that is repeated after the timeout must fail at once.
         stalled.as_mut().reset(Instant::now());
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client stopped reading")))
     }

@@ -1,4 +1,4 @@
-//! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
+//! Agents: deployed from a folder on the server or from uploaded files. Each deploy is a version.
 
 use super::{
     MAX_SYSTEM_PROMPT_CHARS,
@@ -61,7 +61,7 @@ pub(super) struct AgentPatch {
     config: Option<Map<String, Value>>,
 }
 
-/// What an agent folder says about itself.
+/// The manifest of an agent folder, `ash.toml`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct AgentManifest {
@@ -73,7 +73,7 @@ struct AgentManifest {
     sandbox: Option<AgentManifestSandbox>,
 }
 
-/// How long its scripts may take.
+/// Time limits of its scripts.
 #[derive(Deserialize, Default, Clone, Copy)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct SetupTimeouts {
@@ -90,7 +90,7 @@ struct AgentManifestSandbox {
 }
 
 impl AgentManifest {
-    /// A name that no engine takes would only fail when a session starts.
+    /// An invalid image name would otherwise fail only when a session starts.
     fn image(&self) -> ApiResult<Option<Image>> {
         let image = self.image.as_deref().map(Image::parse_reference).transpose();
         image.map_err(|error| ApiProblem::invalid("invalid_manifest", format!("ash.toml: image: {error}")))
@@ -130,9 +130,9 @@ impl AgentManifest {
     }
 }
 
-/// More is a mistake; how long it is at most, the server says.
+/// A larger value is a mistake. The server's own maximum applies in addition.
 const SCRIPT_SECONDS_RANGE: std::ops::RangeInclusive<u64> = 1..=86_400;
-/// Of sandboxes for one agent that nobody has asked for.
+/// Maximum number of prewarmed sandboxes for one agent.
 const MAX_PREWARMED: u32 = 64;
 const ROUTE: &str = "POST /api/agents";
 const MAX_MANIFEST_BYTES: u64 = 64 << 10;
@@ -187,7 +187,7 @@ pub(super) async fn deploy(
         claim: None,
         at: app.now(),
     };
-    // What the operator asks for beyond it is cut when it is used.
+    // Limits from the operator may exceed the maximum; they are reduced when they are used.
     if !caller.is_operator() {
         limits::check_operator_limits(&app.policy, &caller, new.limits)?;
     }
@@ -197,12 +197,12 @@ pub(super) async fn deploy(
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
 }
 
-/// A folder of the server's machine from which its caller may deploy. It is opened once: whatever is put in its place
-/// afterwards is not read.
+/// A folder on the server's machine from which its caller may deploy. It is opened once, so that a later replacement is
+/// not read.
 struct AgentFolder(Folder);
 
 impl AgentFolder {
-    /// `by_own_user`: who asks could read it without us.
+    /// `by_own_user`: the caller is the server's own user, who can read the folder anyway.
     fn open(path: &Path, allowed: &[PathBuf], by_own_user: bool) -> ApiResult<AgentFolder> {
         let refused = |error: String| Err(ApiProblem::invalid("path_not_allowed", error));
         if allowed.is_empty() && !by_own_user {
@@ -220,7 +220,7 @@ impl AgentFolder {
         if !path.is_absolute() && allowed.is_empty() {
             return Err(ApiProblem::invalid("invalid_path", "The agent's path must be absolute"));
         }
-        // Without its links, so that a link that is put there afterwards is not followed.
+        // The canonical path has no links, so a link that is created later is not followed.
         let real = path.canonicalize();
         let folder = match real
             .as_ref()
@@ -228,7 +228,7 @@ impl AgentFolder {
             .and_then(|real| Folder::open(real).map_err(|error| error.to_string()))
         {
             Ok(folder) => folder,
-            // What is outside is not told whether it is there.
+            // The answer does not reveal whether a path outside exists.
             Err(_) if !allowed.is_empty() => return outside(),
             Err(error) => {
                 let error = format!("Agent directory {} cannot be read: {error}", path.display());
@@ -265,7 +265,7 @@ struct AgentScripts {
     startup: bool,
 }
 
-/// What is known of a folder that is deployed.
+/// What the server knows about a deployed folder.
 struct DeployedFolder {
     files: CapturedAgentFiles,
     manifest: AgentManifest,
@@ -336,7 +336,7 @@ fn bad_path(refusal: ArchiveError) -> ApiProblem {
 fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> ApiResult<()> {
     let written = folder.write_file(path, &mut content, None, 0o644);
     written.map(drop).map_err(|error| match error.kind() {
-        // The folder was empty before: two of the paths do not go together.
+        // The folder was empty before, so two of the uploaded paths conflict.
         SnapshotErrorKind::Invalid | SnapshotErrorKind::NotAFile | SnapshotErrorKind::NotFound => {
             ApiProblem::invalid("invalid_path", format!("Path \"{path}\" cannot be written: {error}"))
         }
@@ -369,7 +369,7 @@ fn manifest_of(text: &str) -> Result<AgentManifest, String> {
     field_coercion::as_written(object).map_err(|error| error.to_string())
 }
 
-/// Where, and not in which words a parser thinks of it.
+/// The position of the error, without the parser's own wording.
 fn unreadable(text: &str, error: &toml::de::Error) -> String {
     let start = error.span().map_or(0, |span| span.start).min(text.len());
     let before = text.get(..start).unwrap_or_default();
@@ -384,7 +384,7 @@ const DEFAULT: &str = "default";
 const DEFAULT_PROMPT: &str =
     "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
 
-/// An agent called `default` is there for whoever asks for it before anything was deployed under that name.
+/// Creates the agent `default` on first use, if no agent was deployed under that name.
 pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentName) -> ApiResult<()> {
     let tenant = caller.tenant();
     if name.as_str() != DEFAULT || app.agents.find(tenant, name).await?.is_some() {

@@ -1,4 +1,4 @@
-//! What a session's agent made beside the project: its plan, and documents for its user.
+//! Documents that a session's agent wrote outside the project: its plan, and artifacts for its user.
 
 use super::{
     extract::{FilePathParams, PathParam, QueryParams, StrictQueryParams, blocking, find_session},
@@ -23,10 +23,10 @@ pub(super) struct CheckpointQuery {
 #[serde(rename_all = "camelCase")]
 struct PlanResponse {
     plan: Option<String>,
-    /// Where the agent sees it, or would.
+    /// The path in the sandbox.
     path: String,
     updated_at: Option<Timestamp>,
-    /// `sandbox` or `snapshot`, as of files; `log`: it was only ever shown to somebody, for leave to carry it out.
+    /// `sandbox` or `snapshot`, as for files; `log`: the plan exists only in a permission request.
     source: &'static str,
 }
 

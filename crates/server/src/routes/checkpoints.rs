@@ -1,4 +1,4 @@
-//! A session's checkpoints: its history, what is different in the workspace between two of them, and the ways back.
+//! Checkpoints of a session: list them, compare the workspace between two of them, and rewind.
 
 use super::{
     extract::{
@@ -70,7 +70,7 @@ pub(super) async fn get(
 #[derive(Deserialize)]
 pub(super) struct RewindRequest {
     checkpoint: u64,
-    /// Whether the files go back, too. They do, unless others are at work in them.
+    /// Whether to rewind the files, too. Default: yes, unless other sessions are using them.
     files: Option<bool>,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn rewind(
 
 #[derive(Deserialize)]
 pub(super) struct CreateCheckpointRequest {
-    /// Count changes from here on.
+    /// Count changes from this checkpoint on.
     #[serde(default)]
     base: bool,
 }
@@ -104,7 +104,8 @@ pub(super) async fn create(
     let route = format!("POST /api/sessions/{id}/checkpoints");
     let request = idempotent_request(&caller, &headers, (&route, &body.summary.hash))?;
     let number = app.sessions.capture(&found).await?;
-    // Only now its number is known. Of several tries the first one's counts: later ones have later files.
+    // The number is known only now. Of several attempts the first one's number counts, because later checkpoints have
+    // later files.
     let claim = app.idempotency.claim(request.as_ref(), number.to_string()).await?;
     let number = claim.resource.parse().map_err(ApiProblem::internal)?;
     if body.value.base {
@@ -118,7 +119,7 @@ pub(super) async fn create(
 #[derive(Deserialize)]
 pub(super) struct DiffQuery {
     all: Option<bool>,
-    /// Another checkpoint; without one, the files as they are now.
+    /// Another checkpoint; without one, the current files.
     to: Option<u64>,
 }
 
@@ -142,13 +143,13 @@ fn changes(place: &WorkspaceFiles, since: &TreeId, all: bool) -> ApiResult<Vec<P
     let mut changes = place.changes(since, &skip)?;
     if !all {
         let mut ignored = GitignoreFilter::of(place);
-        // What was there before is somebody's, whatever .gitignore says by now.
+        // A file that existed before stays in the diff, whatever .gitignore says now.
         changes.retain(|change| change.before.is_some() || !ignored.ignores(&change.path));
     }
     Ok(changes)
 }
 
-/// JSON is text: a name that is not cannot be said in it, only counted.
+/// JSON is text: a name that is not UTF-8 is only counted.
 fn shown(from: u64, to: Option<u64>, changes: &[PathChange]) -> Value {
     let files: Vec<Value> = changes.iter().filter_map(shown_change).collect();
     let unnamed = changes.len() - files.len();

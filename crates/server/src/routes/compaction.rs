@@ -1,4 +1,4 @@
-//! The option `infiniteSessions`: `true`, `false`, or its fields, each of which keeps what it was if it is left out.
+//! The option `infiniteSessions`: `true`, `false`, or an object. A field that is left out keeps its value.
 
 use crate::{
     field_coercion,
@@ -11,7 +11,7 @@ const NAME: &str = "infiniteSessions";
 const FIELDS: [&str; 4] =
     ["enabled", "backgroundCompactionThreshold", "bufferExhaustionThreshold", "contextWindow"];
 
-/// What is in force with what a caller says of it, if they say anything.
+/// The current options with the caller's changes, if there are any.
 pub(super) fn merge_compaction_options(
     given: Option<Value>,
     before: Option<CompactionOptions>,
@@ -66,14 +66,15 @@ fn set_compaction_option(set: &mut CompactionOptions, name: &str, value: &Value)
     Ok(())
 }
 
-/// Claude Code compacts by its own rules: what it cannot be told is refused, not forgotten. `given`: what the caller says.
+/// Claude Code compacts by its own rules. Options that it does not support are refused, not ignored. `given`: the
+/// caller's options.
 pub(super) fn check(
     given: Option<&Value>,
     set: Option<&CompactionOptions>,
     runtime: AgentRuntime,
 ) -> ApiResult<()> {
     let (Some(set), AgentRuntime::Claude) = (set, runtime) else { return Ok(()) };
-    // Also the usual value: who sets it counts on it.
+    // Also the default value: a caller that sets it relies on it.
     if given.is_some_and(|given| given.get("bufferExhaustionThreshold").is_some()) {
         return Err(invalid(format!(
             "{NAME}.bufferExhaustionThreshold cannot be set for Claude Code, whose turns wait for every compaction: leave it out"
@@ -126,7 +127,7 @@ mod tests {
         for fine in [json!(true), json!({ "contextWindow": 100_000, "backgroundCompactionThreshold": 0.3 })] {
             assert!(checked(fine, AgentRuntime::Claude).is_ok());
         }
-        // What is stored has the usual one, which nobody set.
+        // The stored options have the default, which no caller set.
         assert!(check(None, Some(&CompactionOptions::default()), AgentRuntime::Claude).is_ok());
     }
 }

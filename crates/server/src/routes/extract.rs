@@ -1,4 +1,4 @@
-//! Taking requests apart: bodies, queries and ids, each refused with words that say what is wrong.
+//! Extractors for bodies, queries and ids. Each error names what is wrong.
 
 use crate::{
     app::AppState,
@@ -21,37 +21,37 @@ use std::{collections::BTreeMap, time::Duration};
 
 const MAX_ENV_VARIABLES: usize = 256;
 const MAX_VARIABLE_BYTES: usize = 100_000;
-/// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
+/// The variables of an agent and a session, with the command line, must fit into the kernel's limit for a new process.
 const MAX_ENV_BYTES: usize = 512 << 10;
 
-/// A JSON body. No body at all counts as `{}`: the Python client says it sends JSON even when it sends nothing. Fields that
-/// are not known are passed over.
+/// A JSON body. An empty body counts as `{}`: the Python client declares JSON even when it sends nothing. Unknown
+/// fields are ignored.
 pub(crate) struct JsonBody<T> {
     pub(crate) value: T,
     pub(crate) summary: BodySummary,
 }
 
-/// What is made of a body whose misspelt fields are refused.
+/// A type that is parsed from a body and refuses misspelt fields.
 pub(crate) trait FromFields: Sized {
     fn from_fields(object: Value) -> Result<Self, FieldError>;
 }
 
-/// The same as [`JsonBody`], with all of its fields known.
+/// The same as [`JsonBody`], but it refuses unknown fields.
 pub(crate) struct StrictJsonBody<T> {
     pub(crate) value: T,
     pub(crate) summary: BodySummary,
 }
 
-/// What is kept of a body as it was sent.
+/// What remains of a body as it was sent.
 pub(crate) struct BodySummary {
-    /// What idempotency keys are bound to.
+    /// Idempotency keys are bound to this hash.
     pub(crate) hash: blake3::Hash,
     /// The names of its fields.
     pub(crate) fields: Vec<String>,
 }
 
-/// One of the two with its part of the memory for large bodies, for routes that go on working with what is large in it. With
-/// all other routes that part is given back when the body is parsed, however long they take to answer.
+/// A body of either kind with its share of the memory for large bodies, for routes that continue to use its large
+/// values. All other routes release that share when the body is parsed, however long they take to answer.
 pub(crate) struct LargeBody<B> {
     pub(crate) body: B,
     pub(crate) memory: Option<BodyMemory>,
@@ -109,7 +109,7 @@ async fn read_body<B: ParsedBody>(request: Request, app: &AppState) -> ApiResult
     Ok(LargeBody { body: B::parse(object, summary).map_err(bad_body)?, memory })
 }
 
-/// About how many bytes a value takes.
+/// Approximate size of a value in memory, in bytes.
 fn memory_size(value: &Value) -> usize {
     let inside: usize = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -121,7 +121,7 @@ fn memory_size(value: &Value) -> usize {
 }
 
 async fn read_json_object(request: Request, app: &AppState) -> ApiResult<(Value, BufferedBody)> {
-    // A fresh look: what was seen some seconds ago knows nothing of bodies that arrived since.
+    // Checked now: the periodic measurement does not include bodies that arrived since.
     let check_space = |wanted: u64| {
         let free = FilesystemInfo::of(&app.scratch).map_err(ApiProblem::internal)?.free_bytes;
         match app.sessions.little_space().or_else(|| app.sessions.little_space_after(free, wanted)) {
@@ -138,7 +138,7 @@ async fn read_json_object(request: Request, app: &AppState) -> ApiResult<(Value,
             let words = error.split(" at line ").next().unwrap_or_default();
             ApiProblem::invalid("invalid_body", format!("The body is not as expected: {words}"))
         }
-        // Fields are named: a list would be taken for them in their order.
+        // Fields need names: serde would read a list as the fields in their order.
         serde_json::error::Category::Data => {
             ApiProblem::invalid("invalid_body", "The body must be an object")
         }
@@ -161,7 +161,7 @@ pub(crate) fn bad_body(error: FieldError) -> ApiProblem {
     ApiProblem::invalid(code, error.to_string())
 }
 
-/// The parameters of a query. Those that are not known are passed over.
+/// The parameters of a query. Unknown ones are ignored.
 pub(crate) struct QueryParams<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for QueryParams<T> {
@@ -172,7 +172,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for QueryParams<T> {
     }
 }
 
-/// The parameters of a list, all of which are known: a filter that is misspelt would show everything.
+/// The parameters of a list. Unknown ones are refused: a misspelt filter would show everything.
 pub(crate) struct StrictQueryParams<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for StrictQueryParams<T> {
@@ -183,7 +183,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for StrictQueryParams<T> {
     }
 }
 
-/// Of a list that takes none.
+/// For a list without parameters.
 #[derive(Deserialize)]
 pub(crate) struct NoQueryParams {}
 
@@ -212,7 +212,7 @@ pub(crate) fn unknown_parameter(error: &FieldError) -> ApiProblem {
     ApiProblem::invalid(code, error.to_string())
 }
 
-/// A part of the path. What is not UTF-8 is nobody's.
+/// A segment of the path. One that is not UTF-8 matches no resource.
 pub(crate) struct PathParam(pub(crate) String);
 
 impl FromRequestParts<AppState> for PathParam {
@@ -224,7 +224,7 @@ impl FromRequestParts<AppState> for PathParam {
     }
 }
 
-/// One file of one session, as a path names it.
+/// A file of a session, from the path.
 pub(crate) struct FilePathParams {
     pub(crate) id: String,
     pub(crate) path: String,
@@ -239,14 +239,14 @@ impl FromRequestParts<AppState> for FilePathParams {
     }
 }
 
-/// One checkpoint of one session, as a path names it.
+/// A checkpoint of a session, from the path.
 pub(crate) struct CheckpointPathParams {
     pub(crate) id: String,
     number: String,
 }
 
 impl CheckpointPathParams {
-    /// What is no number is no checkpoint's.
+    /// Text that is no number matches no checkpoint.
     pub(crate) fn number(&self) -> ApiResult<u64> {
         self.number.parse().map_err(|_| ash_session::Error::NoCheckpoint.into())
     }
@@ -261,14 +261,14 @@ impl FromRequestParts<AppState> for CheckpointPathParams {
     }
 }
 
-/// One thing that a session's agent waits for, as a path names it.
+/// A permission request or question of a session, from the path.
 pub(crate) struct PermissionPathParams {
     pub(crate) id: String,
     permission: String,
 }
 
 impl PermissionPathParams {
-    /// What is no id is nobody's.
+    /// Text that is no id matches no request.
     pub(crate) fn permission(&self) -> ApiResult<PermissionId> {
         let found = PermissionId::parse(&self.permission);
         found.ok_or_else(|| ash_session::Error::from(CommandRefusal::NoSuchPermission).into())
@@ -286,7 +286,7 @@ impl FromRequestParts<AppState> for PermissionPathParams {
     }
 }
 
-/// One turn of one session, as a path names it.
+/// A turn of a session, from the path.
 pub(crate) struct TurnPathParams {
     pub(crate) id: String,
     turn: String,
@@ -311,14 +311,14 @@ fn unreadable_path() -> ApiProblem {
     ApiProblem::invalid("invalid_path", "The path is not valid")
 }
 
-/// The session a path names, if it is the caller's.
+/// The session that a path names, if the caller may access it.
 pub(crate) async fn find_session(sessions: &Sessions, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
     let id =
         SessionId::parse(id).map_err(|error| ApiProblem::invalid("invalid_session_id", error.to_string()))?;
     Ok(sessions.find(&caller.0, &id).await?)
 }
 
-/// The same, even if only the object store knows it.
+/// The same, also for a session that only the object store has.
 pub(crate) async fn find_session_or_remote(
     sessions: &Sessions,
     caller: &Caller,
@@ -329,7 +329,7 @@ pub(crate) async fn find_session_or_remote(
     Ok(sessions.find_anywhere(&caller.0, &id).await?)
 }
 
-/// The same, if it can still be changed: what has ended stays as it is.
+/// The same, unless the session has ended: an ended session cannot be changed.
 pub(crate) async fn find_open_session(
     sessions: &Sessions,
     caller: &Caller,
@@ -348,7 +348,7 @@ pub(crate) async fn find_open_session(
     }
 }
 
-/// Environment variables as a process can take them.
+/// Environment variables that a process can receive.
 pub(crate) fn parse_environment(vars: BTreeMap<String, String>) -> ApiResult<SecretEnv> {
     let is_name = |name: &str| {
         let mut bytes = name.bytes();
@@ -368,16 +368,17 @@ pub(crate) fn parse_environment(vars: BTreeMap<String, String>) -> ApiResult<Sec
     }
 }
 
-/// A size that is the same for all operators. The answer is that of a quota, without its name.
+/// A size limit that is not a quota setting. The answer has the shape of a quota error, without a quota name.
 pub(crate) fn too_large(error: String, SizeLimitExceeded { limit, used }: SizeLimitExceeded) -> ApiProblem {
     let problem = ApiProblem::new(FailureKind::TooLarge, "payload_too_large", error);
     problem.with("limit", limit).with("used", used)
 }
 
-/// The longest that a request waits in line.
+/// Maximum time that a request waits in the queue.
 const MAX_QUEUE_TIMEOUT_SECONDS: u64 = 600;
 
-/// How long the caller waits for a sandbox when all are at work, as RFC 7240 lets him say; `None`: he does not.
+/// How long the caller waits for a sandbox when all are busy, from the header `Prefer` (RFC 7240). `None`: the header
+/// does not say.
 pub(crate) fn queue_timeout(headers: &HeaderMap) -> ApiResult<Option<Duration>> {
     let given = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
     let wait = given.flat_map(|value| value.split(',')).find_map(|one| {
@@ -394,12 +395,12 @@ pub(crate) fn queue_timeout(headers: &HeaderMap) -> ApiResult<Option<Duration>> 
     }
 }
 
-/// A text of ours that may be left out, but not be longer than this many characters.
+/// Limits the length of an optional text, in characters.
 pub(crate) fn check_max_chars(what: &str, text: Option<&str>, limit: usize) -> ApiResult<()> {
     check_max_size(what, (text.map_or(0, |text| text.chars().count()), "characters"), limit)
 }
 
-/// The same of anything that has a size, which is counted in `unit`.
+/// The same for anything that has a size, counted in `unit`.
 pub(crate) fn check_max_size(what: &str, (used, unit): (usize, &str), limit: usize) -> ApiResult<()> {
     match used > limit {
         true => {
@@ -410,7 +411,7 @@ pub(crate) fn check_max_size(what: &str, (used, unit): (usize, &str), limit: usi
     }
 }
 
-/// The same of a text whose length the reference's schema bounds: it answers 400 as for everything else in a schema.
+/// The same for a text whose length the reference's schema limits: the status is 400, as for all schema errors.
 pub(crate) fn check_schema_max_chars(what: &str, text: Option<&str>, most: usize) -> ApiResult<()> {
     match text {
         Some(text) if text.chars().count() > most => {
@@ -421,7 +422,7 @@ pub(crate) fn check_schema_max_chars(what: &str, text: Option<&str>, most: usize
     }
 }
 
-/// Work that may block runs where it delays nobody.
+/// Runs blocking work on a thread where it delays no other request.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T> {

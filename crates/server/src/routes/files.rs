@@ -1,4 +1,4 @@
-//! A session's files: listed, read, written, deleted, and bundled.
+//! A session's files: list, read, write, delete, and bundle them.
 
 use super::extract::{
     FilePathParams, JsonBody, LargeBody, PathParam, QueryParams, StrictQueryParams, blocking,
@@ -31,7 +31,7 @@ use std::{
 
 const MAX_RAW_BYTES: u64 = 104_857_600;
 pub(super) const MAX_JSON_BYTES: u64 = 1_048_576;
-/// A file of up to so many bytes is in memory before its answer begins.
+/// A file up to this size is in memory before its answer begins.
 const READ_FIRST: u64 = 64 << 10;
 const MAX_WRITTEN_FILE_BYTES: usize = 52_428_800;
 const MAX_WRITTEN_BATCH_BYTES: usize = 104_857_600;
@@ -56,7 +56,7 @@ pub(super) async fn list(
     listed(&sessions, &session, asked).await
 }
 
-/// What is in a session's workspace.
+/// Lists the files in a session's workspace.
 pub(super) async fn listed(
     sessions: &Sessions,
     session: &SessionRow,
@@ -70,7 +70,7 @@ pub(super) async fn listed(
     Ok(Json(json!({ "files": files.iter().map(shown).collect::<Vec<_>>(), "source": source })))
 }
 
-/// The files as a checkpoint has them, else as they are now.
+/// The files of a checkpoint, or the current ones.
 pub(super) async fn workspace_files(
     sessions: &Sessions,
     session: &SessionRow,
@@ -99,7 +99,7 @@ fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
 #[derive(Deserialize)]
 pub(super) struct FileReadQuery {
     format: Option<String>,
-    /// As this checkpoint has it; 0: as the agent's own files.
+    /// The checkpoint to read from; 0: the agent's own files.
     pub(super) checkpoint: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ pub(super) async fn read(
 }
 
 impl FileReadQuery {
-    /// So many bytes of a file are sent in this format.
+    /// Maximum size of a file in this format.
     pub(super) fn max_bytes(&self) -> ApiResult<u64> {
         match self.format.as_deref() {
             None | Some("raw") => Ok(MAX_RAW_BYTES),
@@ -132,7 +132,7 @@ impl FileReadQuery {
     }
 }
 
-/// A file that is sent, and how long it is.
+/// A file to send, and its length.
 pub(super) struct FileDownload {
     size: u64,
     bytes: Box<dyn Read + Send>,
@@ -146,7 +146,7 @@ impl FileDownload {
     }
 }
 
-/// A file's content, in the format that was asked for.
+/// A file's content, in the requested format.
 pub(super) async fn file_response(
     asked: &FileReadQuery,
     (path, source): (&str, &'static str),
@@ -180,7 +180,7 @@ fn closed() -> ApiProblem {
     )
 }
 
-/// A large file is read while it is sent. Its beginning is read first: what cannot be read at all is no answer.
+/// A large file is read while it is sent. Its beginning is read first, so that an unreadable file gets an error status.
 async fn raw(path: &str, file: FileDownload, source: &'static str) -> ApiResult<Response> {
     let FileDownload { size, mut bytes } = file;
     let (beginning, bytes) = blocking(move || {
@@ -189,21 +189,21 @@ async fn raw(path: &str, file: FileDownload, source: &'static str) -> ApiResult<
         Ok((beginning, bytes))
     })
     .await?;
-    // One that is shorter by now is sent as it is.
+    // A file that has become shorter is sent with its new length.
     let length = if size <= READ_FIRST { beginning.len() as u64 } else { size };
     let name = path.rsplit('/').next().unwrap_or(path);
     let headers = [
         (CONTENT_TYPE, mime(name)),
         (CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{}", encoded(name))),
         (CONTENT_LENGTH, length.to_string()),
-        // The content is the agent's: no browser should guess that it is a page.
+        // The content comes from the agent: a browser must not guess that it is a page.
         (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
     ];
     let body = read_file(Box::new(Cursor::new(beginning).chain(bytes)), length);
     Ok((headers, [("x-ash-source", source)], body).into_response())
 }
 
-/// Source files by the names that clients of the Ash API know; the rest as everybody does.
+/// Media types of source files that clients of the Ash API expect; the usual ones for other files.
 fn mime(name: &str) -> String {
     let known = match name.rsplit('.').next().unwrap_or_default() {
         "ts" | "tsx" => "text/typescript",
@@ -226,7 +226,7 @@ fn encoded(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             write!(text, "%{byte:02X}").ok();
         }
     }
@@ -264,7 +264,7 @@ pub(super) async fn write(
     let files = within(target.as_deref(), files);
     sessions.check_disk_limit(&session, decoded_sizes(&files)).await?;
     let written = change(&sessions, &session, move |place| {
-        // Until it is done, also if the caller hangs up.
+        // Held until the write is done, also if the caller disconnects.
         let _memory = memory;
         Ok(write_all(place, files))
     });
@@ -272,7 +272,7 @@ pub(super) async fn write(
     Ok(Json(json!({ "files": written })))
 }
 
-/// Changes files and tells the session's keeper, even if the caller hangs up in between.
+/// Changes files and notifies the session's actor, even if the caller disconnects in between.
 async fn change<T: Send + 'static>(
     sessions: &Sessions,
     session: &SessionRow,
@@ -282,21 +282,21 @@ async fn change<T: Send + 'static>(
     let changing = tokio::spawn(async move {
         let place = sessions.files_to_write(&session).await?;
         let done = blocking(move || work(&place)).await;
-        // Part of it may be there even if the rest was refused.
+        // Some files may be written even if others were refused.
         sessions.touched(session.no).await?;
         done
     });
     changing.await.map_err(|_| ApiProblem::internal("the work was cut off"))?
 }
 
-/// Files by their paths in the workspace.
+/// Moves the paths of the files beneath `target` in the workspace.
 fn within(target: Option<&str>, files: Vec<UploadedFile>) -> Vec<UploadedFile> {
     let Some(target) = target.map(|target| target.trim_end_matches('/')) else { return files };
     let inside = |file: UploadedFile| UploadedFile { path: format!("{target}/{}", file.path), ..file };
     files.into_iter().map(inside).collect()
 }
 
-/// Those that may be written, and how large they are at most.
+/// The files that may be written, with their maximum sizes.
 fn decoded_sizes(files: &[UploadedFile]) -> Vec<(RelPath, u64)> {
     let sized = |file: &UploadedFile| {
         let size = base64::decoded_len_estimate(file.content.len());
@@ -306,7 +306,7 @@ fn decoded_sizes(files: &[UploadedFile]) -> Vec<(RelPath, u64)> {
     files.iter().filter_map(sized).collect()
 }
 
-/// File by file, as the answer tells: each is there as a whole or not at all.
+/// Writes file by file, as the answer reports: each is written completely or not at all.
 fn write_all(place: &WorkspaceFiles, files: Vec<UploadedFile>) -> Vec<Value> {
     let (mut total, mut ledger) = (0, UploadValidator::new(&ArchiveLimits::UPLOAD));
     let write =
@@ -394,7 +394,7 @@ pub(super) async fn unbundle(
         return Err(ApiProblem::invalid("archive_unsupported", "Empty bundle"));
     }
     let live = session.summary.status == SessionStatus::Active;
-    // To its end even if the caller hangs up: the session's keeper is told of what is there.
+    // Runs to its end even if the caller disconnects, so that the session's actor learns of the new files.
     let putting = tokio::spawn(async move {
         let _memory = memory;
         unpack_into_workspace(&sessions, &session, bytes).await
@@ -404,7 +404,7 @@ pub(super) async fn unbundle(
     Ok(Json(json!({ "message": message, "written": written })))
 }
 
-/// All that is in an archive, or nothing.
+/// Writes everything in an archive, or nothing.
 async fn unpack_into_workspace(
     sessions: &Sessions,
     session: &SessionRow,

@@ -1,4 +1,4 @@
-//! How the server is.
+//! The health, metrics and start page of the server.
 
 use crate::{
     app::AppState,
@@ -18,10 +18,10 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-/// The page has a style and nothing else: no script runs in it, and no other page shows it as a part of itself.
+/// The page has only a style: no script runs in it, and no other page may embed it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A program gets JSON; a person with a browser a page that says what this is.
+/// JSON for a program; for a browser, a page that explains what this server is.
 pub(super) async fn hello(State(app): State<AppState>, headers: HeaderMap) -> Response {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/html") {
@@ -40,13 +40,13 @@ pub(super) async fn hello(State(app): State<AppState>, headers: HeaderMap) -> Re
     ([(CONTENT_SECURITY_POLICY, POLICY)], Html(page)).into_response()
 }
 
-/// What a client says of our address goes into a page: only what an address can be made of.
+/// The page shows the address from the client's Host header, so only characters of addresses are allowed.
 fn is_host(host: &str) -> bool {
     host.len() <= 255 && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".:-[]".contains(&b))
 }
 
-/// Everybody sees how much is going on and whether something is wrong; callers that have a key see what. The answer is 200
-/// as long as there is one: what the database does not say is left at 0, and is a trouble.
+/// Every caller sees the load and whether there is a problem; callers with a key also see which problem. The status is
+/// 200 whenever the server can answer. Values that the database cannot give are 0, and are reported as a trouble.
 pub(super) async fn health(
     State(app): State<AppState>,
     peer: Option<Extension<PeerAddresses>>,
@@ -91,7 +91,7 @@ pub(super) async fn health(
     Json(health)
 }
 
-/// What only callers with a key see.
+/// Details for callers with a key.
 async fn add_authenticated_details(app: &AppState, health: &mut Value, mut troubles: Vec<ServerTrouble>) {
     health["coordinatorId"] = json!(app.metrics.coordinator());
     health["pool"]["queued"] = json!(app.sessions.queued());
@@ -123,7 +123,7 @@ fn object_store(status: &ObjectStoreStatus) -> Value {
     shown
 }
 
-/// Of all tenants together.
+/// Metrics of all tenants together.
 pub(super) async fn metrics(State(app): State<AppState>, _: ServerOperator) -> ApiResult<Response> {
     let active = app.status.active_sessions().await?;
     if let Some(status) = app.status.object_store().await? {

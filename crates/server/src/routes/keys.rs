@@ -24,7 +24,7 @@ const ROUTE: &str = "POST /api/api-keys";
 #[derive(Deserialize)]
 pub(super) struct CreateKeyRequest {
     label: Option<String>,
-    /// Whose sessions alone it opens; none: those of all.
+    /// Restricts the key to the sessions of this owner; `None`: all sessions of the tenant.
     owner: Option<OwnerId>,
 }
 

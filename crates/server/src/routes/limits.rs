@@ -1,5 +1,5 @@
-//! The option `limits`: how much of the machine a session may take. What is left out stays as it was, and `null` is what
-//! its agent says, or the server.
+//! The option `limits`: the resources that a session may use. A field that is left out keeps its value, and `null`
+//! selects the value of the agent or the server.
 
 use crate::{
     app::AppState,
@@ -44,8 +44,8 @@ fn invalid(error: impl Into<String>) -> ApiProblem {
     ApiProblem::invalid("invalid_body", error)
 }
 
-/// Asked for more than the operator allows, one is refused. Of what a session has since they allowed more, only so much is
-/// in force: it can be changed in other ways all the same.
+/// Refuses limits above the operator's maximum. A session whose stored limits exceed a maximum that was lowered later
+/// runs with the maximum, and its other options can still be changed.
 pub(super) fn check_resource_limits(
     policy: &OperatorPolicy,
     caller: &Caller,
@@ -55,7 +55,7 @@ pub(super) fn check_resource_limits(
     Ok(policy.permits(&SandboxRequirements::default(), given, None)?)
 }
 
-/// The defaults are the most for all but the operator, unless ASH_LIMITS_MAX says otherwise.
+/// For all but the operator, the defaults are the maximum, unless ASH_LIMITS_MAX says otherwise.
 pub(super) fn check_operator_limits(
     policy: &OperatorPolicy,
     caller: &Caller,
@@ -69,7 +69,7 @@ pub(super) fn check_operator_limits(
     })
 }
 
-/// What is in force, and by whom it is enforced.
+/// The effective limits, and which mechanism enforces each.
 pub(super) async fn effective_limits_json(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
     let mut shown = json!(app.sessions.limits_in_force(session).await?);
     let by: Map<String, Value> = shown

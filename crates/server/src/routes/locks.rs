@@ -1,5 +1,5 @@
-//! A client may have a session to itself: as long as its lock lasts, nobody else writes to it. `guard` stands before
-//! every route, so that a new one cannot forget to ask.
+//! Locks: a client can reserve a session, and no other client can write to it until the lock ends. `guard` runs before
+//! every route, so that a new route cannot omit the check.
 
 use super::extract::{JsonBody, PathParam, find_open_session, find_session};
 use crate::{
@@ -23,19 +23,19 @@ use std::{collections::HashMap, time::Duration};
 
 const HEADER: &str = "x-ash-lock";
 const DEFAULT_TTL_SECONDS: u64 = 60;
-/// A day: whoever forgets it must not be in everybody's way for ever.
+/// A day: a forgotten lock must not block other clients for ever.
 const MAX_TTL_SECONDS: u64 = 86_400;
 const MAX_HOLDER_CHARS: usize = 100;
-/// What a lock is not in the way of: itself; a fork, which only reads; and leave that an agent waits for, which whoever
-/// is present may give.
+/// Routes that a lock does not block: the lock itself; a fork, which only reads; and answers to permission requests,
+/// which every client may give.
 const LOCK_EXEMPT_ROUTES: [&str; 3] =
     ["/api/sessions/{id}/lock", "/api/sessions/{id}/fork", "/api/sessions/{id}/permissions/{permission}"];
 
-/// The number of the lock that a request came with.
+/// The number of the lock with which a request came.
 #[derive(Clone, Copy)]
 pub(super) struct HeldLockNumber(pub(super) Option<u64>);
 
-/// `NUMBER.SECRET`. The number says which lock it is, the secret whose.
+/// `NUMBER.SECRET`. The number identifies the lock, and the secret proves who holds it.
 struct LockToken {
     number: u64,
     secret: SecretString,
@@ -67,7 +67,7 @@ pub(crate) async fn require_session_lock(
             request.extensions_mut().insert(HeldLockNumber(held));
             let answer = next.run(request).await;
             if let Some((no, write)) = write
-                // What was written cannot be taken back, so it is no reason to say that it failed.
+                // The write has happened and cannot be undone, so the answer must not report a failure.
                 && let Err(error) = sessions.end_lockless_write(no, write).await
             {
                 tracing::warn!(%error, "an expired lock may become valid again although another client wrote");
@@ -80,7 +80,8 @@ pub(crate) async fn require_session_lock(
 
 type Lockless = (SessionRowId, LocklessWrite);
 
-/// The lock that the request may write with, if it holds one; otherwise the write, which another client's lock may overtake.
+/// The lock that the request holds; otherwise a record of its write, because another client may lock the session
+/// meanwhile.
 async fn lock_number_of_request(
     sessions: &Sessions,
     request: &mut Request,
@@ -94,7 +95,7 @@ async fn lock_number_of_request(
     let named = axum::RequestExt::extract_parts::<Path<HashMap<String, String>>>(request).await;
     let id = named.ok().and_then(|Path(mut parts)| SessionId::parse(&parts.remove("id")?).ok());
     let token = LockToken::of(request.headers())?;
-    // Who asks for what is not there, or not theirs, is told so by the route.
+    // The route itself answers for a session that does not exist or belongs to another owner.
     let Some(id) = id else { return Ok((None, None)) };
     let write = sessions.begin_lockless_write();
     let Ok(session) = sessions.find(&caller.0, &id).await else { return Ok((None, None)) };
@@ -114,7 +115,7 @@ async fn admit(
                 sessions.expire_lock(session.no, lock.number).await?;
                 return Err(ash_session::Error::LockLost.into());
             }
-            // Not at every step of many: a renewal is an event.
+            // Not for every one of many requests, because each renewal is an event.
             let left = (lock.until.0 - now.0).max(0) as u64;
             if left < lock.ttl_ms - lock.ttl_ms / 10 {
                 sessions.renew_lock(session.no, lock.number).await?;
@@ -123,7 +124,8 @@ async fn admit(
         }
         (Some(lock), _) if lock.is_held(now) => Err(ash_session::Error::locked(lock).into()),
         (Some(_) | None, Some(_)) => Err(ash_session::Error::LockLost.into()),
-        // It is over. What this caller writes, its holder does not know: the token must not bring it back.
+        // The lock has expired. Its holder does not know what this caller writes, so the old token must not become
+        // valid again.
         (Some(lock), None) => {
             sessions.expire_lock(session.no, lock.number).await?;
             Ok(None)
@@ -132,7 +134,7 @@ async fn admit(
     }
 }
 
-/// Whoever is rid of a workspace stops everybody in it.
+/// Deleting a workspace ends all of its sessions, so it needs the locks of all.
 pub(super) async fn check_workspace_locks(
     workspaces: &Workspaces,
     workspace: &WorkspaceRow,
@@ -153,7 +155,7 @@ pub(super) async fn check_workspace_locks(
 pub(super) struct AcquireLockRequest {
     /// Seconds.
     ttl: Option<u64>,
-    /// How others are told who has it.
+    /// The name of the holder that other clients see.
     holder: Option<String>,
     #[serde(default)]
     takeover: bool,
@@ -223,7 +225,7 @@ pub(super) async fn release(
     Ok(Json(json!({ "lock": null })))
 }
 
-/// The lock that is held.
+/// The lock that a client holds on the session.
 pub(super) fn of(sessions: &Sessions, session: &SessionRow) -> Option<Value> {
     let now = sessions.now();
     session.summary.lock.as_ref().filter(|lock| lock.is_held(now)).map(shown)

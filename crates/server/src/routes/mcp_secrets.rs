@@ -1,4 +1,4 @@
-//! Secrets in `mcpServers`: taken out of what a client sends before anything stores or shows it.
+//! Secrets in `mcpServers`: removed from what a client sends before anything is stored or shown.
 
 use super::session_options::SessionOptionsPatch;
 use crate::problem::{ApiProblem, ApiResult};
@@ -10,16 +10,16 @@ use ash_store::SecretEnv;
 use secrecy::ExposeSecret;
 use std::collections::BTreeMap;
 
-/// What a session has before a change, by JSON pointer.
+/// Secrets of the session before a change, by JSON pointer.
 #[derive(Default)]
 pub(super) struct StoredMcpSecrets {
     values: BTreeMap<String, String>,
-    /// Stored by an older version of ash, in the options themselves. Any change puts them where they belong.
+    /// An older version of ash stored them in the options. Any change moves them to the secrets.
     were_in_options: bool,
 }
 
 impl StoredMcpSecrets {
-    /// Takes those that `before` still has in the clear out of it.
+    /// Removes the secrets that `before` still has in clear text.
     pub(super) fn take_from_options(
         before: &mut SessionOptions,
         stored: SecretEnv,
@@ -28,7 +28,7 @@ impl StoredMcpSecrets {
         let servers = before.mcp_servers.as_mut().and_then(|servers| servers.as_object_mut());
         let mut values = servers.map(extract_secrets).transpose().map_err(refused)?.unwrap_or_default();
         let were_in_options = values.values().any(|value| value != MASK);
-        // Only what the options still hold a mask for: everything else is of servers that are gone.
+        // Keeps only secrets for which the options still have a mask. The others belong to removed servers.
         values.retain(|at, value| value != MASK || stored.contains_key(at));
         for (at, value) in &mut values {
             if let Some(secret) = stored.get(at).filter(|_| value == MASK) {
@@ -43,13 +43,13 @@ impl StoredMcpSecrets {
     }
 }
 
-/// The bytes that these secrets take, as a quota counts them.
+/// The size of these secrets in bytes, as quotas count them.
 pub(super) fn size(secrets: &SecretEnv) -> usize {
     secrets.0.iter().map(|(at, value)| at.len() + value.expose_secret().len()).sum()
 }
 
 impl SessionOptionsPatch {
-    /// The secrets of the session from now on; `None`: as they are.
+    /// The new secrets of the session; `None`: unchanged.
     pub(super) fn secrets(&mut self, known: StoredMcpSecrets) -> ApiResult<Option<SecretEnv>> {
         let Some(servers) = &mut self.mcp_servers else {
             return Ok(known.were_in_options.then(|| SecretEnv::from_plain(known.values)));
@@ -59,7 +59,7 @@ impl SessionOptionsPatch {
             let kept = known.values.get(at).ok_or_else(|| unknown(at))?;
             value.clone_from(kept);
         }
-        // The same words again change nothing, and need no agent that starts again.
+        // Identical secrets change nothing, so the agent need not restart.
         let same = given == known.values && !known.were_in_options;
         Ok((!same).then(|| SecretEnv::from_plain(given)))
     }

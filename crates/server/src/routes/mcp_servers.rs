@@ -1,11 +1,11 @@
-//! The option `mcpServers`: what is known of a server that an agent reaches, so that a misspelt field is refused. In one that
-//! nobody knows a secret would be stored and shown as it is.
+//! The option `mcpServers`: the known fields of a server. A misspelt field is refused, because a secret in it would be
+//! stored and shown in clear text.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The reference's fields, and those of Claude Code and of the SDKs that we follow.
+/// The fields of the reference, of Claude Code, and of the SDKs that we follow.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct McpServer {
@@ -44,7 +44,7 @@ enum McpTransport {
     Ws,
 }
 
-/// With the coercions of the reference, and without fields that are null.
+/// With the coercions of the reference, and without null fields.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     field: D,
 ) -> Result<Option<Map<String, Value>>, D::Error> {

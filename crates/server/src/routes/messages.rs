@@ -1,4 +1,4 @@
-//! The conversation: sending a message, following the stream, reading what was said.
+//! The conversation: send a message, follow the stream, read the history.
 
 use super::{
     extract::{
@@ -36,7 +36,7 @@ use serde_json::{Map, Value, json};
 const MAX_CONTENT_CHARS: usize = 500_000;
 const MAX_CONTENT_BLOCKS: usize = 20;
 const PAGE: u32 = 500;
-/// What one answer may hold, unless its first entry alone is larger: how long they are is the agent's doing.
+/// Maximum size of one answer, unless its first entry alone is larger: the agent decides how long entries are.
 const MAX_RESPONSE_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
@@ -108,11 +108,11 @@ pub(super) async fn send(
         }
         return Err(refused.into());
     }
-    // From here on it is a message that waits, for which there are quotas.
+    // From here on the message is in the queue, which has its own quotas.
     drop((alone, memory));
     let row = app.sessions.turn(session.no, turn).await?;
     let queued = row.ok_or_else(|| ApiProblem::internal("the message is not there"))?.seq;
-    // Whoever sends again is not interested in deaths that the turn has survived since.
+    // A repeated request need not see interruptions that the turn has already survived.
     let since = if claim.is_replay { app.sessions.get(session.no).await?.last_seq } else { queued };
     let turn = TurnWatcher::new(turn, since);
     if wants_json(&headers) {
@@ -192,7 +192,7 @@ fn check_content(content: &Value) -> ApiResult<()> {
     }
 }
 
-/// Waits for the end of the turn and answers it whole.
+/// Waits for the end of the turn and answers with the whole result.
 async fn respond_when_turn_ends(
     sessions: &Sessions,
     session: &SessionRow,
@@ -205,7 +205,7 @@ async fn respond_when_turn_ends(
         let items = match follower.next().await {
             Ok(StreamItem::Items(items)) => items,
             Ok(StreamItem::Restoring(_)) => continue,
-            // The message was accepted, and nobody can say any more how far it came.
+            // The message was accepted, but its progress is unknown.
             Err(error) if error.code() == "server_stopped" => {
                 return Err(failed(stopped())
                     .with("turn", turn.id().to_string())
@@ -232,7 +232,7 @@ async fn respond_when_turn_ends(
                 LogItemContent::Event(Fact::Finished { turn: over, outcome: how, checkpoint, problem })
                     if over == turn.id() =>
                 {
-                    // An answer that stands, and files that are not safe: whoever waits is told both.
+                    // The answer is complete, but its files may not be saved: the caller learns both.
                     let problem = problem.or(unsaved);
                     let body = json!({ "turn": over, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
                     return Ok(Json(body).into_response());
@@ -275,7 +275,7 @@ pub(super) async fn stream(
         && cursor.seq >= session.last_seq
         && cursor.frames.is_none()
     {
-        // Nothing will ever come; an EventSource that gets this does not ask again.
+        // Nothing more will come. An EventSource that gets this status does not reconnect.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let (after, skip) = sse::resume_position(cursor);
@@ -324,7 +324,7 @@ pub(super) async fn list(
     };
     let (mut shown, mut bytes, mut after) = (Vec::new(), 0, asked.after.unwrap_or(0));
     loop {
-        // A few more than are asked for: some may be hidden.
+        // A few more than requested, because some may be hidden.
         let page = PAGE.min(u32::try_from(limit).unwrap_or(PAGE) + 8);
         let found = sessions.messages(session.no, after, page).await?;
         let Some(last) = found.last() else { break };
@@ -356,12 +356,13 @@ pub(super) async fn events(
     Ok(Json(json!({ "events": events })))
 }
 
-/// How long an entry is, but for a few fields that are short.
+/// Approximate length of an entry, without its short fields.
 fn size(entry: &Value) -> usize {
     ["content", "data"].iter().filter_map(|name| entry[*name].as_str()).map(str::len).sum()
 }
 
-/// Reads on until there are enough to show, or too much for one answer. What one event shows stays together: a reader goes on by its number.
+/// Reads until there are enough entries, or too much data for one answer. The entries of one event stay together,
+/// because a reader continues by its number.
 async fn read(
     sessions: &Sessions,
     session: &SessionRow,

@@ -1,4 +1,4 @@
-//! What agents wait for: leave to make a call, and answers to questions.
+//! Permission requests and questions of agents, and the answers to them.
 
 use super::extract::{
     JsonBody, NoQueryParams, PathParam, PermissionPathParams, StrictQueryParams, find_session,
@@ -47,7 +47,7 @@ pub(super) async fn answer(
         PermissionVerdict::Deny { .. } => "deny",
     };
     if let PermissionVerdict::Allow { updated_permissions, .. } = &verdict {
-        // Whether it is still open is for the session to say.
+        // The session decides whether the request is still open.
         let pending = app.sessions.pending(&found).await?;
         let asked = pending.iter().find(|asked| asked.id == id);
         if asked.is_some_and(|asked| updated_permissions.iter().any(|rule| !asked.suggestions.contains(rule)))
@@ -89,7 +89,7 @@ enum PermissionBehavior {
     Deny,
 }
 
-/// One of the choices, or several where that is possible.
+/// One choice, or several where the question allows it.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "each is a text, or a list of texts")]
 enum AnswerChoice {

@@ -1,4 +1,4 @@
-//! Who answers an agent: the server's own way to a model, or one that the client brings with a key of its own.
+//! The model service of a session: the server's own, or one that the client names with its own key.
 
 use super::extract::bad_body;
 use crate::{
@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 
 const ANTHROPIC: &str = "https://api.anthropic.com";
 const OPENAI: &str = "https://api.openai.com/v1";
-/// The oldest that is not a preview and tells what an answer cost.
+/// The oldest version that is not a preview and reports the usage of an answer.
 const API_VERSION: &str = "2024-10-21";
-/// Of what becomes a part of a URL.
+/// Maximum bytes of a text that becomes part of a URL.
 const MAX_URL_SEGMENT_BYTES: usize = 64;
 const MAX_PROVIDER_HEADERS: usize = 32;
 
-/// What a caller says of it.
+/// The model service that a caller selects.
 pub(super) enum ProviderSelection {
-    /// By name; the server has the way.
+    /// By name; the server has the endpoint and the key.
     Known(ModelProvider),
     Own(ByokEndpoint, EgressPolicy),
 }
@@ -42,7 +42,7 @@ struct ProviderRequest {
     api_version: Option<String>,
 }
 
-/// A name, an object with nothing but its `type`, or one with a key.
+/// A name, an object with only a `type`, or an endpoint with a key.
 pub(super) fn parse_provider(app: &AppState, given: Value) -> ApiResult<ProviderSelection> {
     if let Some(name) = given.as_str() {
         return known(name).map(ProviderSelection::Known);
@@ -52,7 +52,7 @@ pub(super) fn parse_provider(app: &AppState, given: Value) -> ApiResult<Provider
             "provider must be a name, or {type, baseUrl, apiKey, headers, deploymentId, apiVersion}",
         ));
     }
-    // The words of a `FieldError` have names and no values: there is a key among these.
+    // A `FieldError` has names but no values, so it cannot reveal the key.
     let given: ProviderRequest =
         field_coercion::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
     let bare = given.api_key.is_none() && given.headers.is_empty() && given.base_url.is_none();
@@ -104,7 +104,7 @@ fn unsupported(r#type: &str) -> ApiProblem {
     ApiProblem::new(FailureKind::Unprocessable, "provider_unsupported", error)
 }
 
-/// All that is kept of it.
+/// The stored part of the caller's endpoint.
 fn build_endpoint(
     dialect: ModelApiDialect,
     base_url: Option<String>,
@@ -140,7 +140,7 @@ fn build_endpoint(
     Ok(ByokEndpoint { r#type: dialect, base_url, deployment_id, api_version })
 }
 
-/// It becomes a part of a URL, and must not be able to become another.
+/// Checks a text that becomes part of a URL, so that it cannot change the rest of the URL.
 fn parse_url_segment(name: &str, text: String) -> ApiResult<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let fine = (1..=MAX_URL_SEGMENT_BYTES).contains(&text.len())
@@ -154,7 +154,7 @@ fn parse_url_segment(name: &str, text: String) -> ApiResult<String> {
     }
 }
 
-/// What the agent's calls go beneath: at Azure nothing but the deployment is within its reach.
+/// The base URL of the agent's calls. At Azure the agent can reach only the deployment.
 fn upstream(own: &ByokEndpoint) -> String {
     match &own.deployment_id {
         Some(deployment) => {
@@ -164,7 +164,7 @@ fn upstream(own: &ByokEndpoint) -> String {
     }
 }
 
-/// Services of this kind have models of their own, and none that all of them have. A deployment is of one.
+/// Services of this kind have no common model, so the caller must name one. A deployment already has its model.
 pub(super) fn has_model(dialect: ModelApiDialect, model: Option<&str>) -> ApiResult<()> {
     match (dialect, model) {
         (ModelApiDialect::Openai, None) => Err(invalid(
@@ -176,8 +176,8 @@ pub(super) fn has_model(dialect: ModelApiDialect, model: Option<&str>) -> ApiRes
     }
 }
 
-/// Whether it must be somewhere on the Internet: a client must not reach what is only this machine's to reach, unless
-/// the operator has named it.
+/// Whether the URL must resolve to a public address: a client must not reach services that only this machine can reach,
+/// unless the operator lists them.
 fn check_base_url(own: ByokPolicy, named: &[String], text: &str) -> ApiResult<bool> {
     if own == ByokPolicy::Off {
         let error = "This server takes no model service from clients (ASH_OWN_PROVIDERS=off). Leave provider out, and the server's own is used";
@@ -241,7 +241,7 @@ mod tests {
     fn public_takes_these_and_every_public_host() {
         let public = |url| checked(ByokPolicy::Public, url);
         assert_eq!(public("http://127.0.0.1:9/v1"), Ok(false));
-        // Beside a named path a gateway is a host as any other, whose address must be a public one.
+        // Outside of a listed path, the gateway is like any other host and needs a public address.
         assert_eq!(public("https://gate.example/other"), Ok(true));
         assert_eq!(public("https://models.example"), Ok(true));
         assert_eq!(public("http://127.0.0.1:8/v1"), Err("invalid_body".to_owned()));

@@ -1,4 +1,4 @@
-//! What waits for a session: to be seen, put into another order, and taken back.
+//! The queue of a session: list, reorder and cancel waiting messages.
 
 use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams, TurnPathParams, find_session};
 use crate::{
@@ -55,7 +55,7 @@ async fn shown(sessions: &Sessions, session: &SessionRow) -> ApiResult<Json<Valu
 
 #[derive(Deserialize)]
 pub(super) struct ReorderQueueRequest {
-    /// Those that are not named keep their order, after these.
+    /// Messages that are not named keep their order, after these.
     order: Vec<String>,
 }
 

@@ -1,10 +1,9 @@
-//! How large something may be that a tenant makes the server keep: refused with 413. What is counted is refused with 429 by
-//! the part of `ash_session` that keeps it.
+//! Size quotas of a tenant, refused with 413. `ash_session` checks quotas of counts, refused with 429.
 
 use crate::problem::{ApiProblem, ApiResult};
 use ash_model::{FailureKind, QuotaKind, Quotas};
 
-/// Whether something that a caller sends is small enough. `quota` counts bytes, or KiB.
+/// Whether a value from a caller is within its quota, in bytes or KiB.
 fn fits(quotas: &Quotas, quota: QuotaKind, (what, bytes): (&str, usize)) -> ApiResult<()> {
     let bytes = bytes as u64;
     let admitted = match quota {

@@ -1,4 +1,4 @@
-//! Cleaning up: what the rules would let go of and did, what somebody wants to be rid of, and who ordered what.
+//! Retention and deletion: the rules and their effects, pruning by a caller, and the audit log.
 
 use super::{
     extract::{JsonBody, NoQueryParams, StrictQueryParams},
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const PAGE: u32 = 100;
 const MAX_AUDIT_LIMIT: u32 = 1000;
 
-/// The rules, and what they would do now; nothing is done.
+/// The rules, and what they would do now, without doing it.
 pub(super) async fn retention(
     State(app): State<AppState>,
     TenantAdmin(caller): TenantAdmin,
@@ -30,7 +30,7 @@ pub(super) async fn retention(
     Ok(Json(retention_json(&app, &caller, &leaving, true)))
 }
 
-/// What runs by itself from time to time, now.
+/// Applies the rules now instead of at the next interval.
 pub(super) async fn apply_retention(
     State(app): State<AppState>,
     TenantAdmin(caller): TenantAdmin,
@@ -63,7 +63,7 @@ pub(super) struct PruneRequest {
     dry_run: bool,
 }
 
-/// Ends or purges what nobody has used for long, of what the caller may see. Those at work are left alone.
+/// Ends or purges unused sessions that the caller may access. Busy sessions are skipped.
 pub(super) async fn prune(
     State(sessions): State<Sessions>,
     caller: Caller,
@@ -94,7 +94,7 @@ pub(super) async fn prune(
 #[derive(Deserialize)]
 pub(super) struct AuditListQuery {
     session: Option<SessionId>,
-    /// A time, or how long ago.
+    /// A time or an age.
     since: Option<String>,
     limit: Option<u32>,
     cursor: Option<i64>,
@@ -119,7 +119,7 @@ pub(super) async fn audit(
     Ok(Json(json!({ "audit": lines, "nextCursor": next })))
 }
 
-/// A time, or how long ago.
+/// A time or an age.
 pub(super) fn parse_time_or_age(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp> {
     let time = serde_json::from_value::<Timestamp>(json!(text));
     time.or_else(|_| ago(now, name, text))

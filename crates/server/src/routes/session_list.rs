@@ -1,4 +1,4 @@
-//! Lists of sessions: which ones, and a page at a time.
+//! Lists of sessions: filters and pages.
 
 use super::{extract::unknown_parameter, sessions::shown, workspaces};
 use crate::{
@@ -13,7 +13,7 @@ use axum::{Json, extract::Query, extract::State, http::Uri};
 use serde_json::{Value, json};
 
 const MAX_SESSIONS_LISTED: u32 = 1000;
-/// What is asked of metadata is named after this.
+/// Prefix of filters by metadata.
 const METADATA: &str = "metadata.";
 const PARAMETERS: [&str; 12] = [
     "agent",
@@ -43,7 +43,7 @@ pub(super) async fn sessions(
     Ok(Json(json!({ "sessions": listed, "total": page.total, "nextCursor": next })))
 }
 
-/// Names of metadata are anybody's, so the query is read by hand.
+/// Metadata names are arbitrary, so the query is parsed by hand.
 fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
     let Query(asked) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| ApiProblem::invalid("invalid_query", error.body_text()))?;
@@ -55,7 +55,7 @@ fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
         }
         let number = || deserialize_parameter::<u32>(value);
         match name.as_str() {
-            // As forms leave them.
+            // Forms send empty fields.
             "status" | "agent" | "includeTotal" if value.is_empty() => {}
             "status" => filter.status = Some(SessionStatus::parse(value).ok_or_else(|| bad(&statuses()))?),
             "agent" => filter.agent = Some(AgentName::parse(value).map_err(|error| bad(error.rule))?),
@@ -73,7 +73,7 @@ fn filter(uri: &Uri, now: Timestamp) -> ApiResult<SessionFilter> {
                 let must = || bad(&format!("must be a whole number, 0 to {}", u32::MAX));
                 filter.offset = number().ok_or_else(must)?;
             }
-            // The number of all is always there.
+            // The answer always has the total.
             "includeTotal" => {
                 let flag =
                     deserialize_parameter::<bool>(value).or(number().filter(|n| *n < 2).map(|n| n == 1));
@@ -103,14 +103,14 @@ fn statuses() -> String {
     format!("must be one of {}", SessionStatus::ALL.map(SessionStatus::as_str).join(", "))
 }
 
-/// Ids are plain; what is not is the beginning of none.
+/// Ids have only plain characters, so no id begins with others.
 fn id_prefix(text: &str) -> ApiResult<String> {
     let plain = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     let error = "idPrefix must be the beginning of a session id: letters, digits, '-', '_' or '.'";
     if plain { Ok(text.to_owned()) } else { Err(ApiProblem::invalid("invalid_query", error)) }
 }
 
-/// The time so long ago.
+/// The time that long ago.
 pub(super) fn ago(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp> {
     let long = ash_model::parse_duration(text)
         .map_err(|error| ApiProblem::invalid("invalid_query", format!("{name} is not valid: {error}")))?;

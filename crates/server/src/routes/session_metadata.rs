@@ -1,4 +1,4 @@
-//! Whose sessions and workspaces are, and what is noted on them.
+//! The owner and the metadata of sessions and workspaces.
 
 use super::extract::{JsonBody, PathParam, find_open_session, too_large};
 use super::quotas;
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Whom something new belongs to: the owner of the key, or whomever a key without one names.
+/// The owner of a new resource: that of the key, or the one that a caller without an owner names.
 pub(super) fn resolve_owner(caller: &Caller, named: Option<OwnerId>) -> ApiResult<AccessScope> {
     let Caller(scope, _) = caller;
     match (&scope.owner, named) {
@@ -43,7 +43,7 @@ pub(super) struct SetMetadataRequest {
     metadata: BTreeMap<String, String>,
 }
 
-/// What is noted on a session is replaced as a whole.
+/// Replaces the whole metadata of a session.
 pub(super) async fn change(
     State(app): State<AppState>,
     caller: Caller,

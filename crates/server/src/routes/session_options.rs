@@ -1,5 +1,5 @@
-//! What a caller may set of a session, in a body that makes, resumes or changes one: how it is read, what is refused, and
-//! what follows over what was set before.
+//! The options of a session, in a body that creates, resumes or changes one: how they are parsed, what is refused, and
+//! how they change the current options.
 
 use super::{
     MAX_MODEL_CHARS, MAX_SYSTEM_PROMPT_CHARS, compaction,
@@ -22,10 +22,10 @@ use ash_session::TouchedOptions;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The reference's, and those of Claude Code that make sense in a sandbox.
+/// Those of the reference, and those of Claude Code that make sense in a sandbox.
 const PERMISSION_MODES: [&str; 6] =
     ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
-/// It is an argument of a program.
+/// It is passed as an argument of a program.
 const MAX_APPENDED_PROMPT_CHARS: usize = 30_000;
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 const MAX_SKILL_DIRECTORIES: usize = 20;
@@ -81,18 +81,18 @@ pub(super) struct SessionOptionsPatch {
 }
 
 impl SessionOptionsPatch {
-    /// What a live agent can go on with.
+    /// Settings that a running agent can change.
     pub(super) fn live_settings(&self) -> Vec<LiveSetting> {
         let model = self.model.clone().map(LiveSetting::Model);
         model.into_iter().chain(self.permission_mode.clone().map(LiveSetting::PermissionMode)).collect()
     }
 
-    /// Those that are asked for, without what was there before.
+    /// The requested limits, without the current ones.
     pub(super) fn limits(&self) -> ApiResult<Option<ResourceLimits>> {
         limits::merge_resource_limits(self.limits.clone(), None)
     }
 
-    /// Before who is to answer is taken out.
+    /// Called before `take_provider`, which removes the provider.
     pub(super) fn changed_parts(&self) -> TouchedOptions {
         let budget = self.max_budget_usd.or(self.turn_limits.and_then(|limits| limits.max_budget_usd));
         let service = self.provider.is_some();
@@ -100,7 +100,7 @@ impl SessionOptionsPatch {
         TouchedOptions { service, limits: self.limits.is_some(), dollars }
     }
 
-    /// Who is to answer, taken out: there may be a key in it.
+    /// Removes the model service from the options, because it may contain a key.
     pub(super) fn take_provider(&mut self, app: &AppState) -> ApiResult<Option<ProviderSelection>> {
         self.provider.take().map(|given| provider::parse_provider(app, given)).transpose()
     }
@@ -211,7 +211,7 @@ impl SessionOptionsPatch {
     }
 }
 
-/// A model is named, or left out; nothing in between.
+/// A model is either named or left out; an empty name is refused.
 pub(super) fn check_model_name(model: Option<&str>) -> ApiResult<()> {
     check_schema_max_chars("model", model, MAX_MODEL_CHARS)?;
     match model.is_some_and(|model| model.trim().is_empty()) {
@@ -223,7 +223,7 @@ pub(super) fn check_model_name(model: Option<&str>) -> ApiResult<()> {
     }
 }
 
-/// As the guides of other SDKs have them: in a list, each with its name.
+/// The form in the guides of other SDKs: a list of objects with names.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CustomAgent {
@@ -272,7 +272,8 @@ fn at_most_names(name: &str, given: &[String]) -> ApiResult<()> {
     Err(ApiProblem::invalid("invalid_body", error))
 }
 
-/// As the guide of other SDKs has it: words, or words and whether they replace the agent's own.
+/// The form in the guide of other SDKs: a text, or a text with a mode that says whether it replaces the agent's own
+/// instructions.
 #[derive(Deserialize)]
 struct SystemMessage {
     mode: Option<String>,
@@ -280,7 +281,7 @@ struct SystemMessage {
 }
 
 impl SystemMessage {
-    /// Not an untagged enum: that passes over fields that it does not know, and a misspelt `mode` would append.
+    /// Not an untagged enum: that ignores unknown fields, and a misspelt `mode` would append.
     fn read(given: Value) -> ApiResult<SystemMessage> {
         match given {
             Value::String(content) => Ok(SystemMessage { mode: None, content }),
@@ -293,7 +294,7 @@ impl SystemMessage {
         }
     }
 
-    /// What replaces the agent's own instructions, and what is added to them.
+    /// The text that replaces the agent's own instructions, and the text that is appended.
     fn split(self) -> ApiResult<(Option<String>, Option<String>)> {
         let SystemMessage { mode, content } = self;
         match mode.as_deref() {
@@ -313,7 +314,7 @@ impl SystemMessage {
     }
 }
 
-/// What is stored, and what is not.
+/// Separates the stored part of the provider from the part that is never stored.
 pub(super) fn with_provider(
     options: SessionOptions,
     wanted: Option<ProviderSelection>,

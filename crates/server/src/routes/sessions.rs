@@ -1,4 +1,4 @@
-//! Sessions: making, finding, and moving them through their states.
+//! Sessions: create, find, change, and move them between states.
 
 use super::{
     agents, compaction,
@@ -37,21 +37,21 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-/// It is an argument of a program.
+/// It is passed as an argument of a program.
 const MAX_COMMAND_BYTES: usize = 100_000;
 
-/// What a new session is, beside its options.
+/// The fields of a new session besides its options.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct CreateSessionFields {
     agent: String,
-    /// The reference's; nothing here keeps credentials.
+    /// Part of the reference; this server stores no credentials.
     credential_id: Option<String>,
     session_id: Option<SessionId>,
-    /// The name of a workspace that it shares with others.
+    /// The name of a shared workspace.
     #[serde(alias = "workspaceId")]
     workspace: Option<String>,
-    /// Whose it is; only somebody without an owner of their own may say so.
+    /// The owner; only a caller whose key has no owner may set it.
     owner: Option<OwnerId>,
     metadata: Option<BTreeMap<String, String>>,
     extra_env: Option<BTreeMap<String, String>>,
@@ -70,7 +70,7 @@ impl FromFields for CreateSessionRequest {
     }
 }
 
-/// The variables that a session goes on with from now on.
+/// New environment variables of a session.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct EnvPatch {
@@ -78,7 +78,7 @@ struct EnvPatch {
     env: Option<BTreeMap<String, String>>,
 }
 
-/// What a session goes on with from now on.
+/// Changed configuration of a session.
 pub(super) struct SessionConfigPatch {
     variables: EnvPatch,
     options: SessionOptionsPatch,
@@ -165,14 +165,14 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(json!({ "session": shown_with_env(&app.sessions, &made).await? }))))
 }
 
-/// All of its options together: each is bounded for itself, but there are many.
-/// `secrets` takes the bytes of what the options hold only masks for.
+/// Limits the size of all options together: each has its own limit, but there are many. `secrets` is the size of the
+/// values that the options contain only as masks.
 fn check_options_size(quotas: &Quotas, options: &SessionOptions, secrets: usize) -> ApiResult<()> {
     let json = serde_json::to_string(options).map_err(ApiProblem::internal)?;
     quotas::config_of(quotas, json.len() + secrets)
 }
 
-/// With the names of what is in its environment.
+/// Includes the names of the environment variables.
 async fn shown_with_env(sessions: &Sessions, session: &SessionRow) -> ApiResult<Value> {
     let mut shown = shown(sessions, session);
     if let Some(names) = sessions.env_names(session.no).await? {
@@ -181,7 +181,7 @@ async fn shown_with_env(sessions: &Sessions, session: &SessionRow) -> ApiResult<
     Ok(shown)
 }
 
-/// None: nothing is said of them.
+/// `None`: the request does not mention them.
 fn variables(
     env: Option<BTreeMap<String, String>>,
     extra: Option<BTreeMap<String, String>>,
@@ -193,7 +193,7 @@ fn variables(
     parse_environment(all).map(Some)
 }
 
-/// What an earlier try with the same key made, if it came that far.
+/// The session that an earlier request with the same key created, if it got that far.
 async fn created_earlier(
     sessions: &Sessions,
     caller: &Caller,
@@ -230,19 +230,19 @@ pub(super) async fn change_config(
 ) -> ApiResult<Json<Value>> {
     let found = find_open_session(&app.sessions, &caller, &id).await?;
     let changed = field_names(&body.summary.fields);
-    // To its end even if the caller hangs up: what the agent goes on with is what is stored.
+    // Runs to its end even if the caller disconnects, so that the agent and the stored options agree.
     let changing =
         tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
     changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
     get(State(app), caller, PathParam(id)).await
 }
 
-/// Which settings a body sets, without those that hold variables.
+/// The settings that a body sets, without those that hold variables.
 fn field_names(fields: &[String]) -> Vec<String> {
     fields.iter().filter(|name| !["env", "extraEnv"].contains(&name.as_str())).cloned().collect()
 }
 
-/// A live agent first: what it does not agree to is not stored.
+/// Changes the running agent first: a setting that the agent refuses is not stored.
 async fn change_live_config(
     app: AppState,
     caller: Caller,
@@ -279,7 +279,7 @@ async fn change_live_config(
     Ok(())
 }
 
-/// One after the other, so that two changes at the same time both count.
+/// One change at a time, so that two simultaneous changes both take effect.
 pub(super) async fn change_options(
     app: &AppState,
     no: SessionRowId,
@@ -311,7 +311,7 @@ pub(super) async fn stop(
 
 #[derive(Deserialize)]
 pub(super) struct EndSessionQuery {
-    /// And forget it.
+    /// Also purges the session.
     #[serde(default)]
     purge: bool,
 }
@@ -330,7 +330,7 @@ pub(super) async fn end(
     Ok(answer(&sessions, &sessions.end(found.no, caller.audit_actor(), EndDisposition::End).await?))
 }
 
-/// With options, which count from then on.
+/// The body may have options, which apply from then on.
 pub(super) async fn resume(
     State(app): State<AppState>,
     caller: Caller,
@@ -341,9 +341,9 @@ pub(super) async fn resume(
     let patience = queue_timeout(&headers)?;
     let found = find_session_or_remote(&app.sessions, &caller, &id).await?;
     let place = app.sessions.reserve(&found, patience).await?;
-    // Without a single field there is nothing to change.
+    // A body without fields changes nothing.
     if found.summary.status != SessionStatus::Ended && !body.summary.fields.is_empty() {
-        // To its end even if the caller hangs up.
+        // Runs to its end even if the caller disconnects.
         let changed = field_names(&body.summary.fields);
         let changing =
             tokio::spawn(change_live_config(app.clone(), caller.clone(), found.no, (body.value, changed)));
@@ -358,7 +358,7 @@ pub(super) async fn resume(
 pub(super) struct ForkRequest {
     session_id: Option<SessionId>,
     checkpoint: Option<u64>,
-    /// The one that its parent works in; without it the fork works in a copy.
+    /// The workspace of the parent; without it the fork works in a copy.
     #[serde(alias = "workspaceId")]
     workspace: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What was used and what it costs: by turn, session, agent, owner, model or day, of what the caller may see.
+//! Usage and cost by turn, session, agent, owner, model or day, of everything that the caller may access.
 
 use super::{
     extract::{StrictQueryParams, find_session},
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 const MAX_USAGE_ROWS: u32 = 1000;
-/// Of the reference's list.
+/// Page size of the reference's list.
 const PAGE: u32 = 100;
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ pub(super) struct UsageReportQuery {
     #[serde(alias = "agentName")]
     agent: Option<AgentName>,
     owner: Option<OwnerId>,
-    /// A time, or how long ago.
+    /// A time or an age.
     #[serde(alias = "after")]
     since: Option<String>,
     #[serde(alias = "before")]
@@ -66,7 +66,7 @@ impl UsageReportQuery {
     }
 }
 
-/// Without `by` as the reference has it: a list of single numbers.
+/// Without `by`, the form of the reference: a list of single numbers.
 pub(super) async fn usage(
     State(app): State<AppState>,
     caller: Caller,
@@ -133,7 +133,7 @@ fn events(caller: &Caller, sum: &UsageReportRow) -> Vec<Value> {
     numbers.into_iter().filter(|(_, value)| *value > 0).map(event).collect()
 }
 
-/// The reference's sums.
+/// The totals in the form of the reference.
 pub(super) async fn stats(
     State(app): State<AppState>,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Workspaces with a name.
+//! Named workspaces, which several sessions can share.
 
 use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams};
 use super::files::FileListQuery;
@@ -47,7 +47,7 @@ pub(super) struct CreateWorkspaceRequest {
     slug: String,
     #[serde(default = "usual")]
     agent: String,
-    /// Only somebody without an owner of their own may say whose it is.
+    /// Only a caller whose key has no owner may set the owner.
     owner: Option<OwnerId>,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn get(
     let workspace = find(&app.workspaces, &caller, &text).await?;
     let mut sessions = Vec::new();
     for session in app.workspaces.sessions_in(&workspace).await? {
-        // One that was purged is nobody's any more.
+        // A purged session belongs to no owner any more.
         if app.sessions.find(&caller.0, &session.id).await.is_ok() {
             sessions.push(
                 json!({ "id": session.id, "status": session.summary.status, "title": session.summary.title }),
@@ -99,7 +99,7 @@ pub(super) async fn delete(
     Ok(Json(json!({ "deleted": workspace.slug })))
 }
 
-/// As its sessions see them.
+/// The files as the sessions of the workspace see them.
 pub(super) async fn files(
     State(app): State<AppState>,
     caller: Caller,

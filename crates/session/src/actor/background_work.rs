@@ -1,5 +1,5 @@
-//! A turn whose answer is there although helpers of the agent still work, one that goes on after it was cut off, and what
-//! an agent begins by itself.
+//! Background work: a turn that has its answer while helpers of the agent still work, a turn that continues after a
+//! cut, and turns that the agent begins by itself.
 
 use super::{SessionActor, records::counted};
 use crate::{Result, tool_calls::ToolCallLedger};
@@ -9,17 +9,17 @@ use ash_store::EventQuery;
 use std::time::Instant;
 
 impl SessionActor {
-    /// Looks whether the turn waits for nothing but work in the background.
+    /// Checks whether the turn waits for nothing but background work.
     pub(super) fn note_background_work(&mut self) {
         if self.link.tracker.has_self_started() {
-            // It may be over before it gets a turn.
+            // The self-started work may be over before it gets a turn.
             self.touch();
         }
         let waits = self.link.tracker.is_waiting_for_background();
         self.machine.note_background_wait(waits, Instant::now());
     }
 
-    /// The turn has waited long enough. What comes of the work later is a turn of its own.
+    /// Ends the wait. Results that the work produces later become a turn of their own.
     pub(super) async fn stop_waiting_for_background(&mut self) -> Result<()> {
         let mut tracker = self.link.tracker.clone();
         if let Some(AgentEvent::TurnEnded { turn, how, text, usage, problem }) =
@@ -34,7 +34,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// A turn that goes on says which calls it had made, and what became of them.
+    /// A turn that continues after a cut lists the tool calls it had made, and their outcomes.
     pub(super) async fn with_calls(&self, mut fact: Fact) -> Result<Fact> {
         let Fact::Continued { turn, calls, .. } = &mut fact else { return Ok(fact) };
         let Some(begun) = self.machine.log.turns.front().filter(|front| front.id == *turn) else {

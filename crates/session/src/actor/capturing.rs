@@ -1,4 +1,4 @@
-//! Captures of the workspace: one is begun, and its outcome becomes facts and answers.
+//! Captures of the workspace: starting one, and turning its outcome into facts and answers.
 
 use super::{EffectOutcome, RemoteWaitTask, SessionActor};
 use crate::{
@@ -89,7 +89,7 @@ impl SessionActor {
         }
     }
 
-    /// Waits until the object store has the checkpoint of a turn, if the machine says so.
+    /// Waits until the object store has the checkpoint of a turn, if the machine requires it.
     fn wait_for_remote(&mut self) {
         let Some(RemoteWait { checkpoint, .. }) = self.machine.runtime.remote_wait else { return };
         let (services, workspace) = (self.ctx.services.clone(), self.ctx.lease.workspace);
@@ -99,7 +99,7 @@ impl SessionActor {
         })));
     }
 
-    /// The object store has it, or it is not waited for any more: the turn is over either way.
+    /// The object store has the checkpoint, or the wait was given up: the turn is over either way.
     pub(super) async fn on_remote_wait_done(&mut self, sent: Result<()>) -> Result<()> {
         self.remote_wait = None;
         let Some(wait) = self.machine.runtime.remote_wait.take() else { return Ok(()) };
@@ -110,14 +110,14 @@ impl SessionActor {
         let end = self.machine.remote_wait_ended(wait, trouble);
         let noted = self.commit_facts(end.into_iter().collect()).await;
         if noted.is_err() {
-            // For want of space: it is in the object store already, so the next try does not wait.
+            // The disk is full. The checkpoint is in the object store already, so the next try does not wait.
             self.machine.runtime.remote_wait = Some(wait);
             self.wait_for_remote();
         }
         noted
     }
 
-    /// Nothing changed since the newest checkpoint: there is nothing to record.
+    /// Whether nothing changed since the newest checkpoint, so that there is nothing to record.
     pub(super) async fn is_unchanged(&self, taken: &CapturedSnapshot) -> Result<bool> {
         let last = match self.is_shared() {
             true => self.ctx.workspace.newest(),
@@ -133,13 +133,13 @@ impl SessionActor {
         }
     }
 
-    /// The number of the next checkpoint, if nothing is being captured.
+    /// The number of the next checkpoint, if no capture is under way.
     pub(super) fn next_number(&self) -> u64 {
         let last = self.ctx.workspace.newest().filter(|_| self.is_shared());
         last.unwrap_or(0).max(self.machine.log.last_checkpoint) + 1
     }
 
-    /// A tree that was found holds nothing that a checkpoint does not: a rewind was cut off in the middle.
+    /// Whether a checkpoint already holds everything in a tree that was found: a rewind was interrupted halfway.
     pub(super) async fn is_known(&self, taken: &CapturedSnapshot) -> Result<bool> {
         let all = self.ctx.services.store.checkpoints(self.ctx.lease.workspace, None, u32::MAX).await?;
         Ok(all.iter().any(|checkpoint| checkpoint.removed_at.is_none() && holds(checkpoint, taken)))
@@ -168,7 +168,7 @@ impl SessionActor {
         }
         let noted = self.commit_facts(facts).await;
         if self.is_tree_broken() {
-            // Callers who wait for the files to be safe are not kept waiting for what is gone.
+            // Callers that wait for safe files must not wait for files that are gone.
             self.tolerate(noted)?;
             return self.lose_tree().await;
         }
@@ -179,7 +179,7 @@ impl SessionActor {
         self.tolerate(noted)
     }
 
-    /// `facts`: how many are recorded with it; the checkpoint covers them.
+    /// `facts`: how many facts are committed together with the checkpoint; the checkpoint covers them.
     pub(super) fn checkpoint_row(
         &self,
         saved: &SavedCheckpoint,

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the sandbox may take to go away before we do without its goodbye.
+/// How long the sandbox may take to end before the actor stops waiting for its last records.
 const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl SessionActor {
@@ -26,7 +26,7 @@ impl SessionActor {
         self.closing_begins(overtaken);
     }
 
-    /// A start that is under way halts, and callers of an earlier closing hear of this one.
+    /// A start that is under way halts, and the callers of an overtaken closing are answered.
     pub(super) fn closing_begins(&mut self, overtaken: Option<OvertakenClosing>) {
         self.link.halt_start.notify_one();
         let Some(OvertakenClosing { commands, shutdown, by }) = overtaken else { return };
@@ -41,7 +41,7 @@ impl SessionActor {
         self.close(SessionClosing::shutdown(Instant::now() + grace, waiter));
     }
 
-    /// Gives up its sandbox for another session, unless it is at work.
+    /// Gives up its sandbox for another session, unless this session is at work.
     pub(super) async fn evict(&mut self, cost: EvictionCost, reply: ReplySender<CommandReply>) -> Result<()> {
         let goes = match self.machine.evictability() {
             Evictability::Never => false,
@@ -62,7 +62,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// An idle session says so; after its time it closes.
+    /// An idle session announces it; when its idle timeout is over, it closes.
     pub(super) async fn note_idle(&mut self, fact: Option<Fact>, over: bool) -> Result<()> {
         self.commit_facts(fact.into_iter().collect()).await?;
         self.machine.runtime.idle.warned = true;
@@ -72,13 +72,13 @@ impl SessionActor {
         Ok(())
     }
 
-    /// What is here could not be kept, so it is not thrown away either.
+    /// The files could not be captured, so the actor does not delete them either.
     pub(super) fn give_up_end(&mut self, error: &Error) {
         let waiters = self.machine.give_up_end();
         self.waiters.answer_all(waiters, Err(Error::Save(error.to_string())));
     }
 
-    /// Everything is safe, or it is known that it is not.
+    /// Ends the closing: all files are safe, or the log says that they are not.
     pub(super) async fn conclude_closing(&mut self) -> Result<()> {
         let Some(ClosingConclusion { facts, outcome }) = self.machine.conclude_closing() else {
             return Ok(());
@@ -107,14 +107,14 @@ impl SessionActor {
         Ok(())
     }
 
-    /// Answers the callers that still wait when everything is safe: nothing that they want is begun any more.
+    /// Answers the callers that still wait when the server stops: nothing that they asked for begins any more.
     async fn answer_stopped(&mut self) -> Result<()> {
         let waiters = self.machine.stop_waiting_for_shutdown();
         self.waiters.refuse_all(waiters, &Error::Stopped);
         self.give_up_rewinding(&Error::Stopped).await
     }
 
-    /// What was wanted while the session let go of its sandbox.
+    /// Handles the commands that arrived while the session let go of its sandbox.
     pub(super) async fn handle_deferred(&mut self) -> Result<()> {
         for (waiter, command) in std::mem::take(&mut self.machine.runtime.waiting.deferred) {
             let admission = self.waiters.take_admission(waiter);
@@ -124,7 +124,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// The last checkpoint holds everything, so the tree can go.
+    /// Removes the tree: the last checkpoint holds all of it.
     async fn forget_tree(&mut self) {
         self.ctx.workspace.set_tree(None);
         self.machine.runtime.capture.dirty = None;
@@ -134,12 +134,14 @@ impl SessionActor {
         }
     }
 
-    /// Only what is nowhere but in the object store, too, and was captured as it is: never the only copy.
+    /// Drops the files from this machine only if they were captured unchanged and the object store has them: never the
+    /// only copy.
     pub(super) async fn drop_local_files(&mut self) -> Result<bool> {
         ash_failpoint::reach_async("cold.asked").await;
-        // Waiting for it would be for ever: the result of a capture of our own has it until we have read the result.
+        // Waiting here would deadlock: the result of the actor's own capture holds the guard until the actor reads that
+        // result.
         let Some(_floor) = self.ctx.workspace.try_exclusive() else { return Ok(false) };
-        // Nobody else looks after a session of the workspace, so nobody is in it or has something to capture.
+        // With no other session's actor on the workspace, no other session works in it or has something to capture.
         let alone = !self.is_shared() || Arc::strong_count(&self.ctx.workspace) == 1;
         let calm = self.machine.needs_no_local_files()
             && alone
@@ -157,7 +159,7 @@ impl SessionActor {
         Ok(true)
     }
 
-    /// Lets go of the sandbox: nothing that the agent or a command does counts any more.
+    /// Lets go of the sandbox: what the agent or a command does from now on does not count.
     pub(super) fn leave_sandbox(&mut self) {
         self.machine.leave_sandbox(Instant::now());
         let Some(conn) = self.link.conn.take() else { return };
@@ -166,7 +168,8 @@ impl SessionActor {
         self.link.departing = Some(conn);
     }
 
-    /// Ends the sandbox and waits until nothing of it runs; or, if others are at work in it, ends our part of it.
+    /// Ends the sandbox and waits until none of its processes runs. If other sessions work in it, ends only this
+    /// session's part.
     pub(super) fn end_sandbox(&mut self) {
         let Some(mut conn) = self.link.departing.take() else { return };
         let (run, id, no) = (self.ctx.live.run(), self.ctx.session.id.clone(), self.ctx.session.no);
@@ -187,7 +190,8 @@ impl SessionActor {
             let floor = Some(floor).filter(|_| last);
             let said = drain_last_records(&mut conn, last).await;
             if !last {
-                // What was under way is counted. Nobody pays for what others ask through its socket from now on.
+                // Usage so far is counted. From now on, requests of others through this session's socket are charged to
+                // no session.
                 conn.remote.set_allowance(process, None).await.ok();
             }
             drop(conn);
@@ -209,7 +213,7 @@ impl SessionActor {
         said: Vec<JournalRecord>,
     ) -> Result<()> {
         if self.machine.log.awake.as_ref().is_some_and(|awake| awake.incarnation == incarnation) {
-            // Its last words count; how it died does not, we ended it.
+            // The last records count. The cause of the death does not, because the actor ended the sandbox itself.
             self.commit_records(incarnation, process, said).await?;
         } else {
             self.commit_usage_records(said).await?;
@@ -218,21 +222,21 @@ impl SessionActor {
         if self.is_ephemeral() && !self.is_shared() {
             self.forget_tree().await;
         }
-        // A shutdown says this together with the rest, in one step.
+        // A shutdown commits this together with its other facts, in one step.
         match self.machine.runtime.is_shutting_down() {
             true => Ok(()),
             false => self.commit_facts(self.machine.log.sleep_facts()).await,
         }
     }
 
-    /// A sandbox that nobody knows of yet: it is ended before anything else begins.
+    /// Ends a sandbox that the log does not know, before anything else begins.
     pub(super) fn end_unknown_sandbox(&mut self, conn: SandboxConn) {
         self.machine.runtime.sandbox = SandboxConnection::Departing;
         self.link.departing = Some(conn);
     }
 }
 
-/// What callers hear whose wishes a closing overtakes.
+/// The error for callers whose commands a closing overtakes.
 pub(super) fn overtaken_by(reason: ClosingReason) -> Error {
     match reason {
         ClosingReason::Shutdown => Error::Stopped,
@@ -242,7 +246,7 @@ pub(super) fn overtaken_by(reason: ClosingReason) -> Error {
     }
 }
 
-/// What it still says: to the end of the sandbox, or of the agent.
+/// The last records: up to the end of the sandbox, or of the agent.
 async fn drain_last_records(conn: &mut SandboxConn, all: bool) -> Vec<JournalRecord> {
     let (mut said, mut over) = (Vec::new(), conn.exited && !all);
     let listening = async {

@@ -1,4 +1,4 @@
-//! Commands of callers: looked at, decided, checked against what only the outside knows, and taken up.
+//! Commands of callers: admitted, decided, checked against what the log does not say, and carried out.
 
 use super::SessionActor;
 use crate::{
@@ -91,7 +91,7 @@ impl SessionActor {
         }
     }
 
-    /// A command is looked at, decided, checked against what only the outside knows, and taken up.
+    /// Admits a command, decides it, checks it against what the log does not say, and carries it out.
     pub(super) async fn handle_command(&mut self, command: StateCommand, waiter: WaiterId) -> Result<()> {
         match self.machine.admit(&command, waiter) {
             Admittance::Open => {}
@@ -116,7 +116,7 @@ impl SessionActor {
         }
         let facts = match self.machine.log.decide(&command) {
             Ok(facts) => self.machine.without_tree(&command, facts),
-            // Sent again with one key: it may be in its own way.
+            // A retry with the same idempotency key may be refused because of its own first attempt.
             Err(CommandRefusal::SessionBusy | CommandRefusal::Budget(_)) if again => Vec::new(),
             Err(refused) => {
                 let answer = self.refuse(&command, refused).await;
@@ -134,11 +134,11 @@ impl SessionActor {
         }
     }
 
-    /// What the log does not say and a command may still lack: a key, a price, a program, a place.
+    /// Checks what the log does not say and a command may still need: a key, a price, a program, a sandbox permit.
     async fn check_outside(&self, command: &StateCommand, facts: &[Fact], again: bool) -> Result<()> {
         let open = |turn: &TurnId| self.machine.log.turns.iter().any(|known| known.id == *turn);
         let wakes = match command {
-            // Its answer is there.
+            // A repeated prompt whose turn is over has its answer already.
             StateCommand::Prompt { turn, .. } => !again || open(turn),
             command => matches!(command, StateCommand::Resume),
         };
@@ -161,8 +161,8 @@ impl SessionActor {
         }
     }
 
-    /// Whether the session comes back by this, and there is neither a sandbox nor a place for one: the caller took it for one
-    /// that had a sandbox, which is gone since. Asked before anything is written.
+    /// Whether the command resumes the session while there is neither a sandbox nor a permit for one: the caller saw a
+    /// sandbox that is gone since. Checked before anything is written.
     fn lacks_permit(&self, facts: &[Fact]) -> bool {
         let joins = self.is_shared() && self.ctx.workspace.is_inhabited();
         self.admission.permit.is_none() && !joins && self.machine.starts_by(facts)
@@ -173,7 +173,7 @@ impl SessionActor {
             Reception::Queue { facts } => match self.admit_to_queue(command) {
                 Ok(()) => {
                     let accepted = self.queue_message(command, facts, waiter).await;
-                    // Also if it could not be written.
+                    // Settled also if the write failed.
                     self.settle_queue();
                     accepted
                 }
@@ -203,7 +203,8 @@ impl SessionActor {
         }
     }
 
-    /// A message that was sent twice with one key: the first one counts. If its turn was cut, this is the wish to go on.
+    /// A message that was sent twice with one idempotency key: the first one counts. If its turn was cut, the
+    /// repetition resumes it.
     async fn prompt_again(&mut self, turn: TurnId, waiter: WaiterId) -> Result<()> {
         let open = self.machine.log.turns.iter().any(|known| known.id == turn);
         let back = self.machine.log.decide(&StateCommand::Resume).unwrap_or_default();
@@ -218,7 +219,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// Whether everything is there that a start needs: key, program, engine, image.
+    /// Whether everything that a start needs is there: key, program, engine, image.
     async fn can_start(&self) -> Result<()> {
         let SessionRow { tenant, agent, version, .. } = &self.ctx.session;
         let found = self.ctx.services.store.version(tenant, agent, *version).await?;
@@ -230,7 +231,7 @@ impl SessionActor {
         }
     }
 
-    /// A message: noted, told at once if nothing is in its way, and answered in between.
+    /// Commits a message and, if nothing is in its way, tells the agent at once.
     async fn queue_message(
         &mut self,
         command: &StateCommand,
@@ -264,7 +265,7 @@ impl SessionActor {
         self.tolerate(committed)
     }
 
-    /// A message that was accepted before.
+    /// Whether this message was accepted before.
     async fn was_accepted(&self, wish: &StateCommand) -> Result<bool> {
         match wish {
             StateCommand::Prompt { turn, .. } => {
@@ -274,18 +275,19 @@ impl SessionActor {
         }
     }
 
-    /// A message whose turn has a limit in dollars, and a model that has no price.
+    /// The model, if the message's turn has a limit in dollars and the model has no price.
     fn unpriced(&self, wish: &StateCommand) -> Option<String> {
         let StateCommand::Prompt { ask, .. } = wish else { return None };
         let SessionBudget { session, turn } = self.machine.log.budget;
         let limited = session.max_budget_usd.or(BudgetLimits::of_turn(ask, turn).max_budget_usd).is_some();
-        // What an agent calls a model by another name than its service does is known when it has answered.
+        // The agent's name for a model may differ from the service's name; the service's name is known after the first
+        // answer.
         let model = self.ctx.driver.model(&self.ctx.session.options).or(self.machine.log.meter.model());
         let unpriced = self.ctx.services.settings.unpriced(model);
         unpriced.filter(|_| limited).map(str::to_owned)
     }
 
-    /// Whether there is a way to a model at all. Who answers offline costs nothing, whatever the model is called.
+    /// Whether there is any way to reach a model. An agent that answers offline costs nothing, whatever its model is called.
     async fn has_model_route(&self) -> bool {
         !matches!(self.egress_policy().await, Ok(None))
     }
@@ -349,7 +351,7 @@ impl SessionActor {
         let log = &self.machine.log;
         let memory = log.inherited_memory.unwrap_or(self.ctx.session.native_id);
         let mut summary = log.summary();
-        // Turns that are not over are not shared.
+        // A fork does not get turns that are not over.
         summary.turns -= summary.open_turns;
         let shared = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.seq);
         let waiting = log.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
@@ -359,7 +361,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// An agent that does not stop its turn when asked is ended; the turn is over either way.
+    /// Ends an agent that does not stop its turn when asked; the turn is over either way.
     pub(super) async fn kill_agent(&mut self) {
         if let Some(conn) = &self.link.conn {
             conn.remote.signal(conn.process, 9).await.ok();
@@ -367,7 +369,7 @@ impl SessionActor {
     }
 }
 
-/// What the agent is told by it.
+/// The interrupt that this fact sends to the agent.
 fn interrupting(fact: &Fact) -> Option<(u64, AgentInput)> {
     match fact {
         Fact::Interrupting { turn, input } => Some((*input, AgentInput::Interrupt { turn: *turn })),
@@ -375,7 +377,7 @@ fn interrupting(fact: &Fact) -> Option<(u64, AgentInput)> {
     }
 }
 
-/// What the agent is told of it in the middle of a turn.
+/// The message that this fact sends to the agent in the middle of a turn.
 fn steering(fact: &Fact, wish: &StateCommand) -> Option<(u64, AgentInput)> {
     match (fact, wish) {
         (Fact::Steering { turn, into, input }, StateCommand::Prompt { content, .. }) => {

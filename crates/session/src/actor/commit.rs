@@ -1,4 +1,4 @@
-//! The log first, then the agent: facts are stored before anybody hears of them.
+//! The log first, then the agent: facts are stored before anyone else learns of them.
 
 use super::SessionActor;
 use crate::{
@@ -11,17 +11,17 @@ use ash_model::{Fact, JournalPosition, MessageDelta, SessionStatus, UsageIncreme
 use ash_store::{Checkpoint, LogAppend};
 
 impl SessionActor {
-    /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
+    /// Sends an input to the agent. Its fact is stored already: if the input is lost, the next actor sends it again.
     pub(super) async fn tell(&mut self, input: u64, say: &AgentInput) {
         if let AgentInput::Prompt { turn, .. } = say {
             self.link.tracker.expect(*turn);
         }
         let Some(hands) = &self.link.conn else { return };
-        // A dead shim shows in its records; nothing more to do here.
+        // A dead shim shows in its records, so the error needs no handling here.
         hands.remote.input(hands.process, input, self.ctx.driver.tell(say)).await.ok();
     }
 
-    /// Puts facts into the log, all or none, and tells everybody who listens.
+    /// Puts facts into the log, all or none, and notifies every listener.
     pub(super) async fn commit_facts(&mut self, facts: Vec<Fact>) -> Result<()> {
         match facts.is_empty() {
             true => Ok(()),
@@ -72,7 +72,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// What waits here now is what counts towards the tenant's quotas.
+    /// Makes the messages that wait in this session count towards the tenant's quotas.
     pub(super) fn settle_queue(&self) {
         let waiting = self.machine.log.turns.iter().filter(|turn| turn.phase == TurnPhase::Queued);
         let waiting = waiting.map(|turn| (turn.id, &turn.content, &turn.options));
@@ -87,7 +87,7 @@ impl SessionActor {
         Ok(self.ctx.services.queued.admit(&self.ctx.services.settings.quotas, &new)?)
     }
 
-    /// A key that a client brought is kept as long as the session is active, or may go on by itself.
+    /// A client key is kept as long as the session is active, or may go on by itself.
     async fn forget_key(&mut self, before: SessionStatus) {
         let rests = matches!(
             self.machine.log.status,
@@ -102,24 +102,25 @@ impl SessionActor {
         }
     }
 
-    /// Whether a wish that wakes the session needs a key that nobody has. With one, a sandbox that is there gets it.
+    /// Whether a command that wakes the session needs a client key that the server does not have. If the server has it,
+    /// an existing sandbox gets it.
     pub(super) async fn lacks_client_key(&self) -> bool {
         if self.ctx.session.options.own_provider.is_none() {
             return false;
         }
         match (self.ctx.services.client_credentials.get(self.ctx.session.no), &self.link.conn) {
-            // The agent that runs talks to somebody else; the next one is given it when it starts.
+            // The running agent uses another provider; the next agent gets the key when it starts.
             (Some(_), Some(_)) if self.machine.log.agent_options_outdated => false,
             (Some(way), Some(hands)) => hands.remote.set_egress(Some(way)).await.is_err(),
             (Some(_), None) => false,
-            // Its shim has it, from a server that died.
+            // The shim still has the key from a server that died.
             (None, Some(_)) => self.machine.log.status != SessionStatus::Active,
             (None, None) => true,
         }
     }
 
-    /// Tells the shim what is left of the budgets, if that has changed: it holds to them while no server lives.
-    /// `heard`: so much of the journal is counted, if it is more than before.
+    /// Tells the shim what is left of the budgets, if that has changed: the shim enforces them while no server runs.
+    /// `heard`: the journal is counted up to here, if that is more than before.
     pub(super) async fn allow(&mut self, heard: Option<JournalPosition>) {
         let Some(hands) = &mut self.link.conn else { return };
         let left = self.machine.log.remaining_budget();
@@ -134,7 +135,7 @@ impl SessionActor {
         }
     }
 
-    /// A full disk is the caller's to know, not the end of us; a lost lease is.
+    /// A full disk is an error for the caller and does not end the actor; a lost lease does.
     pub(super) fn tolerate(&self, result: Result<()>) -> Result<()> {
         match result {
             Err(Error::Store(ash_store::Error::Full | ash_store::Error::Removed(_))) => Ok(()),

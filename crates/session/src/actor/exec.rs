@@ -1,4 +1,4 @@
-//! Commands that somebody runs in the sandbox beside the agent.
+//! Commands that callers run in the sandbox beside the agent.
 
 use super::SessionActor;
 use crate::{
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What one command may print before the rest is dropped (and said to be).
+/// The most output of one command; the rest is dropped, and the answer says so.
 const OUTPUT: usize = 10 << 20;
 
 pub(super) struct ExecTable {
@@ -26,7 +26,7 @@ pub(super) struct ExecTable {
 }
 
 struct RunningExec {
-    /// Its own start was heard: what comes under the number before that is somebody else's.
+    /// The command's own start record was received. Earlier records under its number belong to another command.
     started: bool,
     reply: ReplySender<ExecOutput>,
     stdout: Vec<u8>,
@@ -72,7 +72,7 @@ impl SessionActor {
         self.touch();
     }
 
-    /// What a command finds in its environment: the same as the agent, but for what is the agent program's own.
+    /// The environment of a command: that of the agent, without what only the agent program uses.
     async fn environment(&self, inside: &SandboxLayout) -> Result<BTreeMap<String, String>> {
         let SessionRow { no, tenant, agent, version, .. } = &self.ctx.session;
         let mut env = self.ctx.services.base_env(&self.ctx.session, inside);
@@ -80,7 +80,7 @@ impl SessionActor {
         env.extend(version.map(|version| version.env.expose()).unwrap_or_default());
         match self.ctx.services.store.env(*no).await {
             Ok(own) => env.extend(own.expose()),
-            // The receipt of the resume has said so.
+            // The receipt of the resume has reported this already.
             Err(ash_store::Error::Sealed) => {}
             Err(error) => return Err(error.into()),
         }
@@ -94,12 +94,12 @@ impl ExecTable {
         ExecTable { running, finished, first: FIRST_COMMAND, next: FIRST_COMMAND }
     }
 
-    /// In a sandbox: commands are numbered from here on.
+    /// A sandbox begins: commands are numbered from `first`.
     pub(super) fn begin(&mut self, first: u16) {
         (self.first, self.next) = (first, first);
     }
 
-    /// What runs now.
+    /// The numbers of the running commands.
     pub(super) fn numbers(&self) -> Vec<u16> {
         self.running.keys().copied().collect()
     }
@@ -135,7 +135,7 @@ impl ExecTable {
         self.running.values().filter(|running| !running.timed_out).map(|running| running.deadline).min()
     }
 
-    /// Ends what ran out of time, and what nobody waits for any more.
+    /// Ends commands that ran out of time or whose callers are gone.
     pub(super) async fn expire(&mut self, remote: Option<&SandboxHandle>) {
         let now = Instant::now();
         for (process, running) in &mut self.running {
@@ -180,10 +180,10 @@ impl ExecTable {
         }
     }
 
-    /// Answers those whose end is committed.
+    /// Answers callers whose command has ended, once the end is committed.
     pub(super) fn answer(&mut self) {
         for (running, exit) in self.finished.drain(..) {
-            // As a shell puts it: 128 and the signal; 124 as `timeout` does.
+            // As a shell reports it: 128 plus the signal; 124 as `timeout` does.
             let by_signal = 128 + exit.signal.unwrap_or(0);
             let exit_code = if running.timed_out { 124 } else { exit.code.unwrap_or(by_signal) };
             let RunningExec { stdout, stderr, timed_out, truncated, .. } = running;

@@ -1,8 +1,9 @@
-//! Keeping a session to its bounds as far as the walls do not: how long a turn runs, and what its files take. And what
-//! its sandbox took is written down.
+//! Enforces the limits that the sandbox does not enforce: how long a turn runs, and how much disk its files take. It
+//! also records what the sandbox used.
 //!
-//! No file system of ours has quotas for folders, so the tree is looked at; but only when it may have grown: a look at the
-//! whole disk costs one system call, and what all have written together since then is at least what this one has.
+//! No supported file system has quotas for folders, so the watchdog measures the tree itself; but only when the tree
+//! may have grown. Asking for the usage of the whole disk is one system call, and this tree cannot have grown by more
+//! than the whole disk.
 
 use super::SessionActor;
 use crate::{
@@ -23,24 +24,24 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// How often it is looked at the disk while a turn or a command runs, and while nothing does.
+/// How often disk usage is checked while a turn or a command runs, and while nothing runs.
 const CHECK_INTERVAL_BUSY: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL_QUIET: Duration = Duration::from_secs(5);
-/// While the tree is being looked at.
+/// How often to check whether a walk through the tree is done.
 const WALK_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Somebody else may have freed what this one wrote: so often the tree is looked at anyway, the oftener the faster that is,
-/// and more seldom where nothing has happened.
+/// The tree can grow unnoticed while other writers free as much, so a walk is due after at most this time. The waiting
+/// time follows the duration of the last walk, and is longer where nothing has happened.
 const ANYWAY: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
 const QUIET: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(600);
-/// A look takes at most one part of so many of the time; if it may be for nothing, or if nothing has happened, of so many.
+/// A walk takes at most 1/10 of the time. A speculative walk, or one where nothing has happened, takes a smaller part.
 const WALK_TIME_DIVISOR: u32 = 10;
 const SPECULATIVE_WALK_TIME_DIVISOR: u32 = 100;
 const QUIET_WALK_TIME_DIVISOR: u32 = 2000;
-/// How often it is written down what a sandbox took, if that is at least so much of a processor.
+/// How often the usage of a sandbox is recorded, if it is at least this share of a processor.
 const RECORD_INTERVAL: Duration = Duration::from_secs(15);
 const MIN_RECORDED_CPU_MS: u64 = 100;
 
-/// Of a sandbox that goes everything is written down, else what is worth it.
+/// When a sandbox ends, all its usage is recorded; before that, only significant usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResourceRecordMode {
     News,
@@ -49,21 +50,21 @@ pub(super) enum ResourceRecordMode {
 
 pub(super) struct LimitsWatchdog {
     bounds: Option<ResourceLimits>,
-    /// What the tree took at least when it was last looked at or captured, and the disk as a whole.
+    /// The least that the tree took when it was last walked or captured, and the usage of the whole disk then.
     known: Option<(DiskUsage, DiskUsage)>,
-    /// What it took when it was last looked at.
+    /// The result of the last walk.
     measured: Option<DiskUsage>,
-    /// It may have changed since.
+    /// The tree may have changed since.
     stale: bool,
     walk: Option<JoinHandle<Result<(DiskUsage, Duration)>>>,
-    /// When it was last looked, and how long that took.
+    /// When the last walk ended, and how long it took.
     walked: (Instant, Duration),
-    /// A turn was under way when it was last looked.
+    /// A turn was under way at the last check.
     busy: bool,
     /// A turn or a command ran in this sandbox.
     used: bool,
     tallied: Instant,
-    /// What was written down last.
+    /// The usage that was recorded last.
     last_recorded: Arc<Mutex<Option<ResourceUsage>>>,
 }
 
@@ -84,31 +85,31 @@ impl LimitsWatchdog {
         }
     }
 
-    /// Another sandbox. Nobody has done anything in it yet.
+    /// A new sandbox begins; it is unused.
     pub(super) fn begin(&mut self) {
         let LimitsWatchdog { bounds, busy, known, measured, .. } =
             std::mem::replace(self, LimitsWatchdog::new());
         *self = LimitsWatchdog { bounds, busy, known, measured, ..LimitsWatchdog::new() };
     }
 
-    /// A turn or a command runs in the sandbox.
+    /// Notes whether a turn or a command runs in the sandbox.
     pub(super) fn note_work(&mut self, machine: &Machine) {
         self.used |= machine.is_watched_at_work();
     }
 
-    /// Whether a turn is over since this was last asked.
+    /// Whether a turn has ended since the last call.
     pub(super) fn note_turns(&mut self, machine: &Machine) -> bool {
         let busy = machine.log.current().is_some();
         std::mem::replace(&mut self.busy, busy) && !busy
     }
 
-    /// A capture has seen the whole tree.
+    /// A capture has measured the whole tree.
     pub(super) fn captured(&mut self, weight: DiskUsage, live: &LiveDirectory) {
         self.known = disk(&live.workspace()).map(|disk| (weight, disk));
         self.stale = true;
     }
 
-    /// Whether the tree may take more than it may.
+    /// Whether the tree may exceed its limit, so that a walk is due.
     fn is_due(&self, most: DiskUsage, disk: DiskUsage, now: Instant) -> bool {
         let (walked, took) = self.walked;
         if now < walked + took * WALK_TIME_DIVISOR {
@@ -126,7 +127,7 @@ impl LimitsWatchdog {
     }
 }
 
-/// What the whole disk has.
+/// The usage of the whole disk.
 fn disk(path: &Path) -> Option<DiskUsage> {
     let disk = rustix::fs::statvfs(path).ok()?;
     Some(DiskUsage {
@@ -136,7 +137,7 @@ fn disk(path: &Path) -> Option<DiskUsage> {
 }
 
 impl SessionActor {
-    /// Since when a turn runs that somebody else began.
+    /// Reads from the log when the running turn began; an earlier actor may have begun it.
     pub(super) async fn note_when_begun(&mut self) -> Result<()> {
         let attempt = self.machine.running_attempt();
         let Some((attempt, after)) = attempt.zip(self.machine.log.current().map(|turn| turn.seq)) else {
@@ -153,7 +154,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// What is in force. And what the last checkpoint held is a good guess at what the tree takes.
+    /// Reads the limits in force. The size of the last checkpoint is a good estimate of the size of the tree.
     pub(super) async fn read_limits(&mut self) -> Result<()> {
         let bounds = self.ctx.services.bounds(&self.ctx.session).await?;
         self.limits.bounds = Some(bounds);
@@ -192,10 +193,10 @@ impl SessionActor {
         Ok(())
     }
 
-    /// Looks at the tree if it may take more than it may. True: it is being looked at.
+    /// Starts a walk through the tree if the tree may exceed its limit. True: a walk is under way.
     async fn begin_walk(&mut self, most: DiskUsage, busy: bool, now: Instant) -> Result<bool> {
         let Some(disk) = disk(&self.ctx.live.workspace()) else { return Ok(false) };
-        // They are on no disk.
+        // Scratch files are on no disk.
         let run = self.ctx.live.run();
         let scratch = blocking(move || Ok(ash_sandbox::scratch_files(&run))).await?;
         let most_there = DiskUsage { files: most.files.saturating_sub(scratch), ..most };
@@ -222,13 +223,13 @@ impl SessionActor {
                 self.limits.walked.1 = took;
                 weight
             }
-            // Another tree may have been put in its place meanwhile: the next look sees that one.
+            // The tree may have been replaced meanwhile: the next walk measures the new one.
             Ok(Err(error)) => return self.not_weighed(&error),
             Err(_) => return Ok(()),
         };
         let before = self.limits.known.map(|(_, disk)| disk);
         self.limits.known = before.or_else(|| disk(&self.ctx.live.workspace())).map(|disk| (weight, disk));
-        // Of one in which nothing was done nobody wants to know at once.
+        // A client has no urgent interest in the size of an unused sandbox.
         if self.limits.measured.replace(weight) != Some(weight) && self.limits.used {
             self.record_resource_usage();
         }
@@ -244,7 +245,8 @@ impl SessionActor {
         Ok(())
     }
 
-    /// At once: what is asked to stop goes on writing meanwhile. The turn is captured as it is, and over.
+    /// Ends the sandbox at once, because a process that is asked to stop goes on writing meanwhile. The turn is
+    /// captured as it is, and is over.
     async fn end_sandbox_for_limit(&mut self, reached: LimitReached) -> Result<()> {
         tracing::warn!(session = %self.ctx.session.id, which = reached.kind.as_str(), used = reached.used, "the files of a session take too much: its sandbox is ended");
         self.commit_facts(self.machine.log.stop_turn_for_limit((reached.kind, reached.limit, reached.used)))
@@ -255,14 +257,14 @@ impl SessionActor {
         Ok(())
     }
 
-    /// Beside the session's own work: nobody waits for it.
+    /// Records usage beside the session's own work: no caller waits for it.
     pub(super) fn record_resource_usage(&mut self) {
         self.limits.tallied = Instant::now();
         let Some(hands) = &self.link.conn else { return };
         tokio::spawn(self.recording_resource_usage(hands.incarnation, ResourceRecordMode::News));
     }
 
-    /// Writes down what a sandbox took until now.
+    /// Records what the sandbox used until now.
     pub(super) fn recording_resource_usage(
         &self,
         of: Incarnation,
@@ -277,7 +279,7 @@ impl SessionActor {
             let Some(spent) = spent.filter(|spent| spent.incarnation == of) else { return };
             let DiskUsage { bytes, files } = match weighed {
                 Some(weight) => weight,
-                // It is over before anybody has looked.
+                // The sandbox ended before the first measurement.
                 None => weigh_soon(&rooms, &live).await.unwrap_or_default(),
             };
             let taken = ResourceUsage {
@@ -303,7 +305,7 @@ impl SessionActor {
     }
 }
 
-/// If it is its turn in a moment: somebody may wait for the end of the sandbox.
+/// Measures the tree if that can begin soon: a caller may wait for the end of the sandbox.
 async fn weigh_soon(rooms: &Services, live: &LiveDirectory) -> Option<DiskUsage> {
     let weighed = tokio::time::timeout(CHECK_INTERVAL_BUSY, rooms.weigh(live, DiskUsage::UNLIMITED)).await;
     weighed.ok()?.ok().map(|(weight, _)| weight)

@@ -1,4 +1,4 @@
-//! Locks of clients: what they ask for becomes facts.
+//! Locks of clients: requests of clients become facts.
 
 use super::SessionActor;
 use crate::{

@@ -1,5 +1,6 @@
-//! A tree that was removed, or replaced, under the session: by somebody outside, or by an agent without walls. It does not
-//! count any more; the last checkpoint comes back with the next sandbox, and what is left of the tree is salvaged before.
+//! A tree that was removed or replaced while the session used it: from outside, or by an agent that runs without a
+//! sandbox. It does not count any more. The next sandbox starts from the last checkpoint, after the remains of the tree
+//! are salvaged.
 
 use super::SessionActor;
 use crate::{
@@ -10,7 +11,8 @@ use crate::{
 use ash_snapshot::CapturedSnapshot;
 
 impl SessionActor {
-    /// The tree that counts is not there, or is not a tree. Whoever is about to put another one in place has the floor.
+    /// Whether the current tree is missing or is not a tree. A task that is replacing the tree holds the exclusive
+    /// guard, so the tree does not count as broken then.
     pub(super) fn is_tree_broken(&self) -> bool {
         let nobody_moves_it = || self.ctx.workspace.try_exclusive().is_some();
         self.tree().is_some()
@@ -27,20 +29,20 @@ impl SessionActor {
         self.ctx.workspace.set_tree(None);
         self.machine.tree_lost();
         match self.link.conn {
-            // Nobody else gets it as long as it has processes.
+            // No other tree gets this uid as long as it has processes.
             Some(_) => self.link.lost_uid = uid,
             None => self.ctx.services.uids.release(uid),
         }
         if self.is_shared()
             && let Some(walls) = self.ctx.workspace.sandbox()
         {
-            // All who are at work in it have lost their files.
+            // Every session in this sandbox has lost its files.
             walls.remote.end().await.ok();
         }
         Ok(())
     }
 
-    /// Nobody can write to the tree any more that was captured: what changes from here on was changed from outside.
+    /// No session can write to the captured tree any more: later changes come from outside.
     pub(super) fn mark_settled(&self, taken: &CapturedSnapshot) {
         let run = &self.machine.runtime;
         let gone = run.sandbox == SandboxConnection::Absent && self.ctx.workspace.sandbox().is_none();

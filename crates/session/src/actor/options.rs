@@ -12,7 +12,7 @@ use ash_model::{ByokEndpoint, Fact, LiveSetting, ModelApiDialect, SessionOptions
 use ash_store::SecretEnv;
 use std::{collections::VecDeque, time::Instant};
 
-/// What is stored when the agent has agreed.
+/// What is stored once the agent has agreed.
 pub(super) struct RequestedOptions {
     options: SessionOptions,
     env: Option<SecretEnv>,
@@ -42,7 +42,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// The agent goes on with what it was told under this number, or does not want to.
+    /// The agent accepts or refuses the setting that it was told under this number.
     pub(super) fn on_setting_answer(&mut self, input: u64, refused: Option<String>) {
         match self.machine.setting_answered(input, refused.is_some()) {
             SettingOutcome::Ignored => {}
@@ -69,8 +69,8 @@ impl SessionActor {
         reply.send(Err(error)).ok();
     }
 
-    /// The agent has agreed to what it can be told: now it is so. What it is told only when it starts makes it start
-    /// again before its next turn.
+    /// Puts the options into force, after the agent has agreed to every setting that it can be told. Other changes
+    /// restart the agent before its next turn.
     pub(super) async fn make_change(&mut self) -> Result<()> {
         let change = self.machine.take_change().and_then(|waiter| self.waiters.take_change(waiter));
         let Some((RequestedOptions { options, env, secrets }, reply)) = change else { return Ok(()) };
@@ -96,7 +96,8 @@ impl SessionActor {
         self.tolerate(changed)
     }
 
-    /// Before the options count: every secret that the old or the new ones hold a mask for is there, whenever we die.
+    /// Runs before the options count: every secret that the old or the new options hold a mask for is stored, whenever
+    /// the server dies.
     async fn prepare_change(&self, env: Option<&SecretEnv>, secrets: Option<&SecretEnv>) -> Result<()> {
         if let Some(env) = env {
             self.ctx.services.store.set_env(self.ctx.session.no, env).await?;
@@ -113,9 +114,9 @@ impl SessionActor {
         Ok(self.ctx.services.store.set_secrets(self.ctx.session.no, secrets).await?)
     }
 
-    /// Whether an agent would be started in another way with these.
+    /// Whether these options change how an agent is started.
     fn needs_agent_restart(&self, options: &SessionOptions) -> bool {
-        // Where they are is nothing that the agent is told.
+        // The agent is not told the address of the provider.
         let provider = |options: &SessionOptions| {
             let own = options.own_provider.clone().map(|own| ByokEndpoint { base_url: String::new(), ..own });
             (options.provider, own)
@@ -131,7 +132,7 @@ impl SessionActor {
             || self.command(now) != self.command(options)
     }
 
-    /// As far as options decide it.
+    /// The part of the command line that options decide.
     fn command(&self, options: &SessionOptions) -> LaunchCommand {
         let inside = self.ctx.services.inside(&self.ctx.live);
         self.ctx.driver.launch(&AgentLaunch {
@@ -150,8 +151,8 @@ impl SessionActor {
     }
 }
 
-/// A model that is named twice is noted once in the conversation. A mode is always told: the agent may have left it since, as
-/// it leaves plan mode when the plan was agreed to.
+/// Whether the agent must be told. A repeated model would be noted twice in the conversation. A mode is always told,
+/// because the agent may have left it: it leaves plan mode when a plan is accepted.
 fn is_news(now: &SessionOptions, setting: &LiveSetting) -> bool {
     match setting {
         LiveSetting::Model(model) => now.model.as_ref() != Some(model),

@@ -1,5 +1,5 @@
-//! Leave that the agent asks for, on its way to whoever gives it and back. The answer is a fact before the agent
-//! hears it, under a number that it hears once.
+//! Permission requests of the agent, on their way to clients and back. The answer is a fact before it is sent to the
+//! agent, under a number that the agent accepts once.
 
 use super::{SessionActor, records::InterpretedRecords};
 use crate::{
@@ -12,13 +12,13 @@ use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, Timest
 use ash_store::EventQuery;
 use std::time::Duration;
 
-/// More than anybody answers: what comes on top of them is denied at once.
+/// More than clients can answer: further requests are denied at once.
 const MAX_OPEN_REQUESTS: usize = 32;
-/// The longest request that is put to somebody.
+/// The longest request that is sent to clients.
 const MAX_REQUEST_BYTES: usize = 4 << 20;
 
 impl SessionActor {
-    /// What the agent asks of us, and that it does not any more. `length`: of its line.
+    /// Handles a permission request of the agent, or its withdrawal. `length`: of its line.
     pub(super) fn understand_request(
         &self,
         heard: AgentEvent,
@@ -65,7 +65,7 @@ impl SessionActor {
 
     pub(super) async fn answer(&mut self, facts: Vec<Fact>, waiter: WaiterId) -> Result<()> {
         if self.link.conn.is_none() {
-            // The agent is on its way out, and takes the request along.
+            // The agent is being ended, and its request with it.
             self.waiters.answer(waiter, Err(CommandRefusal::AlreadyAnswered.into()));
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl SessionActor {
         self.tolerate(told)
     }
 
-    /// The same answer again is the same answer; any other comes too late.
+    /// A repeated identical answer succeeds; any other answer is too late.
     pub(super) async fn refuse(&self, wish: &StateCommand, refused: CommandRefusal) -> Result<CommandReply> {
         let StateCommand::Answer { id, verdict } = wish else { return Err(refused.into()) };
         if refused != CommandRefusal::NoSuchPermission {
@@ -107,7 +107,7 @@ impl SessionActor {
         }
     }
 
-    /// Everything that the facts say under numbers of their own.
+    /// Commits the facts and sends the agent every input that they contain.
     pub(super) async fn commit_and_tell(&mut self, facts: Vec<Fact>) -> Result<()> {
         let last = self.machine.log.awake.as_ref().map_or(0, |awake| awake.next_input.saturating_sub(1));
         self.commit_facts(facts).await?;
@@ -118,7 +118,7 @@ impl SessionActor {
     }
 }
 
-/// Nobody is asked: it is denied as if nobody had answered.
+/// Denied without asking a client, as if no client had answered.
 fn denied_at_once(asked: PermissionRequest, now: Timestamp) -> PermissionRequest {
     PermissionRequest {
         input: serde_json::json!({}),
@@ -129,7 +129,7 @@ fn denied_at_once(asked: PermissionRequest, now: Timestamp) -> PermissionRequest
     }
 }
 
-/// It was asked and withdrawn in one breath.
+/// The agent asked and withdrew within one batch.
 fn withdrawn(facts: &[Fact], wanted: &str) -> Option<Fact> {
     facts.iter().find_map(|fact| match fact {
         Fact::PermissionRequested(asked) if asked.request == wanted => Some(cancelled(asked)),

@@ -1,5 +1,5 @@
-//! Listening to the sandbox. What a batch of records means and how far the journal is read become durable
-//! together; only then may the shim forget it.
+//! Receiving the records of the sandbox. The meaning of a batch and the journal position become durable together; only
+//! then may the shim forget the records.
 
 use super::{RETRY_DELAY, SessionActor};
 use crate::{
@@ -14,13 +14,13 @@ use std::{sync::PoisonError, time::Instant};
 
 /// How many records share one commit.
 const BATCH: usize = 256;
-/// And how many bytes: lines may be long, and are in memory more than once on their way.
+/// How many bytes share one commit: lines may be long, and are in memory more than once on their way.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// How much of the journal is kept for lines that mean nothing.
+/// How much of the journal may stay unacknowledged for lines that mean nothing.
 const MAX_UNCOMMITTED_BYTES: u64 = 1 << 20;
 
-/// Something heard that waits for space.
+/// Records that wait for disk space.
 pub(super) struct UnwrittenRecords {
     meaning: InterpretedRecords,
     place: JournalPosition,
@@ -33,9 +33,9 @@ pub(super) struct InterpretedRecords {
     death: Option<Death>,
     /// The turn whose end is among the facts.
     pub(super) rested: Option<TurnId>,
-    /// Which settings the agent goes on with, by number, or why not.
+    /// Which settings the agent accepts, by number, or why it refuses them.
     pub(super) set: Vec<(u64, Option<String>)>,
-    /// What was used with all that is among the facts, if anything is.
+    /// The meter including the usage among the facts, if there is any.
     meter: Option<UsageMeter>,
 }
 
@@ -61,7 +61,7 @@ impl SessionActor {
         self.process_records(batch).await
     }
 
-    /// The connection is closed: what the shim still wrote down is read from its journal.
+    /// The connection is closed: the last records of the shim are read from its journal.
     async fn on_shim_closed(&mut self) -> Result<()> {
         let Some(hands) = &self.link.conn else { return Ok(()) };
         let (run, incarnation, position) = (self.ctx.live.run(), hands.incarnation, hands.position);
@@ -78,7 +78,7 @@ impl SessionActor {
     async fn process_records(&mut self, batch: Vec<JournalRecord>) -> Result<()> {
         let Some(hands) = &self.link.conn else { return Ok(()) };
         let (incarnation, process, heard) = (hands.incarnation, hands.process, hands.position);
-        // In a sandbox that was taken over the others may have heard less.
+        // In a sandbox that was taken over, other sessions may have read less of the journal than this one.
         let batch = batch.into_iter().filter(|record| record.offset > heard).collect();
         match self.commit_records(incarnation, process, batch).await? {
             Some(death) => self.on_sandbox_death(death).await,
@@ -86,7 +86,7 @@ impl SessionActor {
         }
     }
 
-    /// Commits what the records mean; answers whether somebody died in them.
+    /// Commits what the records mean; answers whether the agent or the sandbox died in them.
     pub(super) async fn commit_records(
         &mut self,
         incarnation: Incarnation,
@@ -101,7 +101,7 @@ impl SessionActor {
         self.write(meaning, JournalPosition { incarnation, process, position }).await
     }
 
-    /// The session has let go of a sandbox whose death is noted: what its last answers used is left to say.
+    /// The session has let go of a sandbox whose death is in the log: only the usage of its last answers is still missing.
     pub(super) async fn commit_usage_records(&mut self, said: Vec<JournalRecord>) -> Result<()> {
         let usage = said.into_iter().filter_map(|record| match record.payload {
             JournalPayload::Usage(usage) => Some(usage),
@@ -122,7 +122,7 @@ impl SessionActor {
         meaning.facts
     }
 
-    /// What could not be written for want of space is kept, and tried again; the agent waits meanwhile.
+    /// Records that could not be written for want of space are kept, and tried again; the agent waits meanwhile.
     pub(super) async fn retry_write(&mut self) -> Result<()> {
         let Some(UnwrittenRecords { meaning, place }) = self.link.unwritten.take() else { return Ok(()) };
         match self.write(meaning, place).await? {
@@ -131,7 +131,7 @@ impl SessionActor {
         }
     }
 
-    /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
+    /// Commits the facts and the journal position, then lets the shim forget the records.
     async fn write(&mut self, meaning: InterpretedRecords, place: JournalPosition) -> Result<Option<Death>> {
         if self.can_defer_commit(&meaning, place) {
             self.note_background_work();
@@ -170,8 +170,8 @@ impl SessionActor {
         Ok(meaning.death)
     }
 
-    /// What means nothing is used up with what comes next: to hear it again would mean nothing again. But not for
-    /// ever, since the shim keeps it meanwhile.
+    /// Records that mean nothing are acknowledged with the next commit: reading them again has no effect. But they
+    /// cannot wait for ever, because the shim keeps them meanwhile.
     fn can_defer_commit(&self, meaning: &InterpretedRecords, place: JournalPosition) -> bool {
         let hands = self.link.conn.as_ref().filter(|hands| hands.incarnation == place.incarnation);
         meaning.is_nothing()
@@ -235,7 +235,7 @@ impl SessionActor {
                     meaning.deltas.push(delta);
                 }
                 AgentEvent::Message { line } => {
-                    // Its memory is another one, and perhaps no turn comes whose capture would hold that.
+                    // Compaction changed the agent's memory, and there may be no later turn whose capture would hold it.
                     if line.contains("\"compact_boundary\"") {
                         self.touch();
                     }
@@ -278,7 +278,7 @@ impl SessionActor {
         MessageDelta { seq, index: n, turn: self.machine.log.current().map(|turn| turn.id), line }
     }
 
-    /// The agent or its sandbox is dead: say so at once, then clear up behind it.
+    /// The agent or its sandbox is dead: the log says so first, then the actor clears up.
     pub(super) async fn on_sandbox_death(&mut self, death: Death) -> Result<()> {
         let facts = self.machine.log.died(&death);
         tracing::warn!(session = %self.ctx.session.id, ?death, "the sandbox is gone");
@@ -291,12 +291,12 @@ impl SessionActor {
     }
 }
 
-/// The shim believes the service; we do not believe the one whom a client names.
+/// The shim trusts the service's figures; the server clamps them, because a client may have named the service.
 fn routed(ModelUsage { message, model, usage, torn: _ }: ModelUsage) -> UsageReport {
     UsageReport::Routed { id: message, model, usage: usage.clamped() }
 }
 
-/// What a turn used is what was counted: a result knows of one attempt, and of no helpers.
+/// The usage of a turn is what the meter counted: a result covers one attempt, and no helpers.
 pub(super) fn counted(meter: &UsageMeter, said: TokenUsage) -> TokenUsage {
     if meter.turn.usage.is_zero() { said } else { meter.turn.usage }
 }

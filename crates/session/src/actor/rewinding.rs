@@ -1,6 +1,6 @@
-//! Going to another checkpoint: end the sandbox, capture what is here, write the other tree beside it, say so, and
-//! put it in place. Whoever dies on the way leaves the session either as it was or as it was to be: the fact is the
-//! line between the two, and a tree that does not know of it is not used any more.
+//! Going to another checkpoint: end the sandbox, capture the current files, write the other tree beside them, commit
+//! the fact, and put the tree in place. A crash leaves the session either as it was or rewound: the fact decides, and a
+//! tree that is older than the fact is not used any more.
 
 use super::{EffectOutcome, SessionActor};
 use crate::{
@@ -16,7 +16,7 @@ use ash_snapshot::{FileOwner, SnapshotProgress, TreeId};
 use std::{collections::BTreeMap, sync::Arc};
 
 impl SessionActor {
-    /// Nothing was changed yet: the caller may try again.
+    /// Nothing has changed yet: the caller may try again.
     pub(super) async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
         self.discard_prepared_tree();
         let Some(waiter) = self.machine.take_rewind() else { return Ok(()) };
@@ -41,7 +41,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// A checkpoint that cannot be read is found out here, while everything is still as it was.
+    /// An unreadable checkpoint is found here, before anything has changed.
     pub(super) async fn start_prepare(&mut self) -> Result<()> {
         let checkpoint = match self.machine.rewind_target() {
             Some(to) => self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?,
@@ -83,8 +83,8 @@ impl SessionActor {
         Ok(())
     }
 
-    /// In a shared workspace only the agent's own memory goes back. Before it is said: who dies in between has a memory
-    /// that is older than the log, which the next start makes up for.
+    /// In a shared workspace only the agent's own memory goes back, before the fact is committed. A crash in between
+    /// leaves a memory that is older than the log, which the next start repairs.
     pub(super) async fn start_memory_rewind(&mut self) -> Result<()> {
         let checkpoint = match self.machine.rewind_target() {
             Some(to) => self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?,
@@ -103,7 +103,7 @@ impl SessionActor {
         self.begin_effect(async move {
             let _floor = common.exclusive().await;
             let uid = common.tree().and_then(|tree| tree.uid);
-            // Without a tree there is nothing to go back in: the next one is made with what the log says.
+            // Without a tree there is nothing to replace: the next tree is made by what the log says.
             let prepared = PreparedTree { uid, fresh: false, composed: None };
             if common.tree().is_none() {
                 return EffectOutcome::RewindPrepared(Ok(prepared));
@@ -133,7 +133,7 @@ impl SessionActor {
         }
     }
 
-    /// Says that it is so; from then on it is, whatever becomes of us.
+    /// Commits the rewind; from then on it holds, even if this actor dies.
     pub(super) async fn rewind(&mut self, facts: Vec<Fact>) -> Result<()> {
         let Some(PreparedTree { uid, fresh, composed }) = self.prepared_tree.take() else {
             return self.refuse_rewind(Error::Gone).await;
@@ -169,7 +169,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// A failure costs nothing but time: the next start makes the tree anew.
+    /// A failure costs only time: the next start makes the tree again.
     async fn put_in_place(&mut self, uid: Option<u32>) {
         let stamp = LiveTreeStamp {
             epoch: self.ctx.lease.epoch,
@@ -224,7 +224,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// What was there becomes a checkpoint like any other; then, in one step, the rewind and what is there now.
+    /// The current files become a checkpoint like any other; then one commit holds the rewind and the restored files.
     pub(super) async fn commit_composed(
         &mut self,
         facts: Vec<Fact>,
@@ -252,7 +252,7 @@ impl SessionActor {
         Ok(facts)
     }
 
-    /// Of others who took the files back while this one rested.
+    /// Records rewinds by other sessions that happened while this one had no sandbox.
     pub(super) async fn note_workspace_rewinds(&mut self) -> Result<()> {
         if self.machine.log.awake.is_some()
             || self.ctx.workspace.last_rewind() <= self.machine.log.last_workspace_rewind

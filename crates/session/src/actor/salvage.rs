@@ -1,4 +1,4 @@
-//! A tree that was found and is not trusted is kept before anything takes its place.
+//! A tree that was found and is not trusted is captured before another tree takes its place.
 
 use super::{EffectOutcome, SessionActor};
 use crate::{Result, blocking, capture::CheckpointCapture};
@@ -6,14 +6,14 @@ use ash_model::{CaptureConsistency, Fact, SavedCheckpoint};
 use ash_snapshot::CapturedSnapshot;
 
 impl SessionActor {
-    /// Keeps what is on disk and cannot be trusted, before anything takes its place.
+    /// Captures what is on disk and cannot be trusted, before another tree takes its place.
     pub(super) fn start_salvage(&mut self) {
         let (rooms, live, tenant) =
             (self.ctx.services.clone(), self.ctx.live.clone(), self.ctx.session.tenant.clone());
         let common = self.ctx.workspace.clone();
         self.begin_effect(async move {
             let _floor = common.exclusive().await;
-            // Somebody else was faster, who may have made another tree, or deleted the workspace.
+            // Another session was faster; it may have made another tree, or deleted the workspace.
             if common.sandbox().is_some() || !live.has_leftovers(common.tree().is_some()) {
                 return EffectOutcome::Salvaged(Ok(None));
             }

@@ -1,4 +1,4 @@
-//! Starts of the session: one is begun, and its outcome becomes facts and answers.
+//! Starts of the session: beginning one, and turning its outcome into facts and answers.
 
 use super::{EffectOutcome, SessionActor, closing::overtaken_by};
 use crate::{
@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Instant};
 
 impl SessionActor {
     pub(super) fn begin_start(&mut self) {
-        // Another one than that of the last start, which may have been told.
+        // A new notifier: that of the last start may have been notified.
         self.link.halt_start = Arc::default();
         let Admission { permit: room, queue_timeout: patience } = std::mem::take(&mut self.admission);
         let waking = SessionStartJob {
@@ -48,7 +48,7 @@ impl SessionActor {
     ) -> Result<()> {
         match woken {
             Ok(woken) => self.adopt_started_sandbox(woken, options_seen).await,
-            // It is still to be started: first what is there is salvaged.
+            // The session still has to start: the files that are there are salvaged first.
             Err(Error::Distrusted) => self.lose_tree().await,
             Err(error) => self.on_start_failed(error).await,
         }
@@ -76,7 +76,7 @@ impl SessionActor {
             compared: compared.as_ref(),
             unsaved: &unsaved,
         };
-        // Whoever had a conversation gets a receipt for it, however this start came about.
+        // Every session that had a conversation gets a receipt, whatever caused this start.
         let receipt =
             (self.machine.log.resuming || fallback.is_some() || self.machine.log.turns_delivered > 0)
                 .then(|| ladder::receipt(&self.machine.log, origin, &recalled, others));
@@ -94,7 +94,7 @@ impl SessionActor {
             position: hands.position,
         };
         if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
-            // Nobody knows of this sandbox: the next try makes another.
+            // The log does not know this sandbox: the next try makes another.
             self.end_unknown_sandbox(hands);
             return Err(error);
         }
@@ -107,7 +107,7 @@ impl SessionActor {
             tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says what was changed from outside");
         }
         if let Err(error) = self.ctx.live.note_mended(self.ctx.session.native_id, None) {
-            // Then the next receipt says it again.
+            // The next receipt repeats it.
             tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says that the memory was mended");
         }
         if let Some(receipt) = &receipt {
@@ -125,13 +125,13 @@ impl SessionActor {
     pub(super) async fn on_start_failed(&mut self, error: Error) -> Result<()> {
         let problem = error.problem();
         if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
-            // What its scripts have done until then.
+            // Captures what its scripts have done until then.
             self.touch();
         }
         let closing = self.machine.halted_by();
-        // A closing that told it to stop says what became of it.
+        // If a closing stopped this start, the closing answers the callers.
         if !(matches!(error, Error::Halted) && closing.is_some()) {
-            // What a script printed is the tenant's own, not the operator's.
+            // The output of a script belongs to the tenant and not into the operator's log.
             let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
             tracing::warn!(session = %self.ctx.session.id, error = %told, "the session could not be started");
             let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
@@ -147,7 +147,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// Callers who wait for a start that does not come.
+    /// Answers callers that wait for a start that will not happen.
     pub(super) fn answer_resumers(&mut self) {
         let answer = match self.machine.resumer_answer() {
             ResumerAnswer::Running => Ok(CommandReply::default()),

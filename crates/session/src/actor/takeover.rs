@@ -1,4 +1,4 @@
-//! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
+//! Taking over a session: claim it, read its log, find out what is left of its sandbox, and commit what follows from that.
 
 use super::{AgentLink, EffectOutcome, ExecTable, LimitsWatchdog, SessionActor, SessionContext, Waiters};
 use crate::{
@@ -24,7 +24,7 @@ use ash_store::{EventQuery, Lease, SessionJournalPosition, SessionRow};
 use std::{sync::Arc, time::Instant};
 use tokio::sync::mpsc;
 
-/// What an actor shares with those who talk to it.
+/// What an actor shares with its callers.
 pub(crate) struct ActorChannels {
     pub(crate) logs: Arc<AgentLogBuffer>,
     pub(crate) mood: Arc<SandboxPhaseCell>,
@@ -32,8 +32,7 @@ pub(crate) struct ActorChannels {
 }
 
 impl SessionActor {
-    /// For a session that was made a moment ago: nobody had it before. Its workspace may have been somebody's, if it has
-    /// a name.
+    /// For a session that was just made: no actor had it before. Its workspace may be older, if it has a name.
     pub(crate) async fn for_new_session(
         rooms: Arc<Services>,
         session: SessionRow,
@@ -56,7 +55,7 @@ impl SessionActor {
         Ok(actor)
     }
 
-    /// For a session that somebody had before, who may have died at any line.
+    /// For a session that had an actor before, which may have died at any line.
     pub(crate) async fn load(
         rooms: Arc<Services>,
         session: SessionRow,
@@ -144,7 +143,7 @@ impl SessionActor {
         }
     }
 
-    /// What the running turn has said so far, for a driver that has to remember it.
+    /// Replays the messages of the running turn, for a driver that has to remember them.
     async fn replay_running_turn(&mut self) -> Result<()> {
         let Some(turn) = self.machine.log.current() else { return Ok(()) };
         let mut after = turn.seq;
@@ -177,7 +176,8 @@ impl SessionActor {
         Ok(())
     }
 
-    /// What is left of the sandbox, with all that it still said. `first`: nobody here has looked after the workspace before.
+    /// Finds out what is left of the sandbox, and reads its last records. `first`: no actor of this server had the
+    /// workspace before.
     async fn inspect_sandbox(&mut self, first: bool) -> Result<SandboxLiveness> {
         if first && self.ctx.live.has_unfinished_trees() {
             let live = self.ctx.live.clone();
@@ -201,21 +201,21 @@ impl SessionActor {
             let run = self.ctx.live.run();
             blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
         }
-        // Whatever happened meanwhile, no checkpoint of ours has it.
+        // Changes made meanwhile are in no checkpoint of this server.
         if first && self.tree().is_some() && !self.is_ephemeral() {
             self.machine.runtime.capture.dirty = Some(Instant::now());
         }
         Ok(found)
     }
 
-    /// A shim that outlived the last server is taken over; any other is ended.
+    /// A shim that outlived the last server is taken over; any other shim is ended.
     async fn find_sandbox(&mut self) -> Result<SandboxLiveness> {
         let room =
             self.ctx.services.pool.claim_survivor(self.ctx.session.workspace, &self.ctx.session.tenant);
         let knocked = match ash_sandbox::knock(&self.ctx.live.run(), self.ctx.lease.epoch).await {
             Ok(Some(knocked)) => knocked,
             Ok(None) => return Ok(SandboxLiveness::Dead),
-            // It does not answer as it should: nothing can be done with it.
+            // It does not answer correctly, so it cannot be used.
             Err(error) => {
                 tracing::warn!(session = %self.ctx.session.id, %error, "a sandbox that outlived its server is ended");
                 return Ok(SandboxLiveness::Unresponsive);
@@ -238,13 +238,13 @@ impl SessionActor {
             |heard: &SessionJournalPosition| workspace::numbers(heard.journal.process, self.ctx.lease.epoch);
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
         for process in &hello.running {
-            // Whoever started it has lost the connection with the last server.
+            // The connection of the caller that started it was lost with the last server.
             if !heard.iter().any(|heard| heard.journal.process == *process) {
                 remote.signal(*process, 9).await.ok();
             }
         }
-        // The server's key may be another one now. A shim of an older server has no way out, and needs none; a key that a
-        // client brought is in the shim alone.
+        // The server's key may have changed. A shim of an older server has no egress, and needs none; a client key is
+        // in the shim alone.
         if self.ctx.session.options.own_provider.is_none() {
             remote.set_egress(self.egress_policy().await?).await.ok();
         }
@@ -264,7 +264,7 @@ impl SessionActor {
         self.attach_to_sandbox(walls).await
     }
 
-    /// Into a sandbox that was taken over, if the session was at work in it.
+    /// Attaches to a sandbox that was taken over, if the session worked in it.
     async fn attach_to_sandbox(&mut self, walls: Arc<Sandbox>) -> Result<SandboxLiveness> {
         let no = self.ctx.session.no;
         let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.ctx.workspace.waiting(no)
@@ -272,7 +272,7 @@ impl SessionActor {
             return Ok(SandboxLiveness::Dead);
         };
         let incarnation = walls.incarnation;
-        // Somebody may have heard of its end and died before saying so.
+        // An earlier actor may have received its end and died before it committed that.
         if !runs || self.machine.log.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
             walls.remote.signal(heard.process, 9).await.ok();
             if self.ctx.workspace.leave(no, incarnation) {
@@ -306,27 +306,27 @@ impl SessionActor {
         self.limits.begin();
         self.machine.runtime.connect(Instant::now());
         self.link.conn = Some(conn);
-        // Before anybody is answered: a caller who hears that it is there counts it.
+        // Before any caller is answered: a caller that learns of the session expects it to be counted.
         self.show_phase();
     }
 
     pub(super) async fn egress_policy(&self) -> Result<Option<EgressPolicy>> {
         let SessionRow { tenant, agent, version, runtime, options, .. } = &self.ctx.session;
-        // Of an agent that was deleted meanwhile the turn goes on, as it began.
+        // A turn of an agent that was deleted meanwhile continues as it began.
         let version = self.ctx.services.store.version(tenant, agent, *version).await?;
         let usual = version.and_then(|version| version.provider);
-        // Without a key there is no way, whoever was asked for.
+        // Without a key there is no route, whichever provider was chosen.
         let provider =
             self.ctx.services.settings.provider(options, usual).unwrap_or(Some(ModelApiDialect::Anthropic));
         self.ctx.services.egress_policy(&self.ctx.session, *runtime, provider)
     }
 
-    /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
+    /// Reads what a dead shim wrote after the last actor stopped listening: a turn may have ended in it.
     async fn drain_dead_journal(&mut self, incarnation: Incarnation) -> Result<()> {
         let heard = self.ctx.services.store.journal_positions(incarnation).await?;
         let own =
             heard.into_iter().find(|heard| heard.session == self.ctx.session.no).map(|heard| heard.journal);
-        // The log of a session that came back from a witness says itself how much of the journal it has.
+        // A session that was adopted from another witness has its journal position in its log.
         let adopted = self.machine.log.adopted.as_ref().and_then(|adopted| adopted.journal_position);
         let adopted = adopted.filter(|heard| heard.incarnation == incarnation);
         let Some(JournalPosition { process, position, .. }) = own.or(adopted) else {
@@ -336,7 +336,7 @@ impl SessionActor {
         let run = self.ctx.live.run();
         let left = blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
         match left {
-            // Who died is plain; only what was said counts.
+            // The death is known; only the records before it count.
             Ok(records) => self.commit_records(incarnation, process, records).await.map(|_| ()),
             Err(error) => {
                 tracing::warn!(session = %self.ctx.session.id, %error, "the journal of a dead sandbox could not be read");
@@ -345,7 +345,7 @@ impl SessionActor {
         }
     }
 
-    /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
+    /// Answers where the files are now. For a writer, a tree is made if there is none.
     pub(super) fn files(&mut self, purpose: FileAccessMode, reply: ReplySender<GuardedFileSource>) {
         match (purpose, self.tree()) {
             (FileAccessMode::Read, Some(LiveTree { uid }))
@@ -384,11 +384,11 @@ impl SessionActor {
         });
     }
 
-    /// Callers who write get the tree. If somebody is about to put another one in its place, they wait for that one.
+    /// Lets writers use the tree. If a task is about to replace the tree, they wait for the new one.
     pub(super) fn admit_writers(&mut self) {
         let Some(LiveTree { uid }) = self.tree() else { return };
         while let Some(waiter) = self.machine.runtime.waiting.writing.pop() {
-            // Whoever replaces the tree holds the workspace, which the making of a tree waits for.
+            // The task that replaces the tree holds the workspace, which making a tree waits for.
             let Some(guard) = self.ctx.workspace.try_writer() else {
                 self.machine.runtime.waiting.writing.push(waiter);
                 let now = Instant::now();
@@ -417,7 +417,7 @@ impl SessionActor {
         self.begin_effect(async move {
             let _floor = common.exclusive().await;
             match common.tree() {
-                // Somebody else was faster.
+                // Another session was faster.
                 Some(LiveTree { uid }) => EffectOutcome::TreeMade(Ok(uid)),
                 None => EffectOutcome::TreeMade(furnish(&rooms, &session, &state, &lease, &live).await),
             }

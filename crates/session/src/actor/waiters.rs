@@ -1,4 +1,4 @@
-//! Callers who wait for an answer. The machine knows them by number alone.
+//! Callers that wait for an answer. The machine knows them by number alone.
 
 use super::options::RequestedOptions;
 use crate::{
@@ -21,7 +21,7 @@ pub(super) struct Waiters {
 
 struct CommandWaiter {
     reply: ReplySender<CommandReply>,
-    /// Of a command that has to wait before it is looked at.
+    /// Of a command that is handled later.
     admission: Option<Admission>,
 }
 
@@ -61,7 +61,7 @@ impl Waiters {
         id
     }
 
-    /// The place that came with a command which is looked at later.
+    /// Keeps the permit that came with a command that is handled later.
     pub(super) fn keep_admission(&mut self, id: WaiterId, admission: Admission) {
         if let Some(waiter) = self.commands.get_mut(&id) {
             waiter.admission = Some(admission);
@@ -86,7 +86,8 @@ impl Waiters {
         }
     }
 
-    /// All who wait for the same. The first gets an error itself, with its details; the others its kind, code and sentence.
+    /// Answers all callers that wait for the same thing. The first gets the error with its details; the others get its
+    /// kind, code and message.
     pub(super) fn answer_all(&mut self, ids: Vec<WaiterId>, answer: Result<CommandReply>) {
         let Some((first, others)) = ids.split_first() else { return };
         for id in others {
@@ -96,7 +97,7 @@ impl Waiters {
         self.answer(*first, answer);
     }
 
-    /// The same for callers of whatever kind.
+    /// The same for callers of every kind.
     pub(super) fn refuse_all(&mut self, ids: Vec<WaiterId>, error: &Error) {
         for id in ids {
             self.answer(id, Err(error.shared()));

@@ -1,5 +1,5 @@
-//! Whether something may have changed in the tree since it was captured. Nobody is at work in a tree that is settled: if it
-//! is not as it was captured, it was changed from outside.
+//! Detects changes from outside. No process works in a settled tree: if it differs from its last capture, it was
+//! changed from outside.
 
 use super::{LiveDirectory, is_excluded, remove_if_there, tree_shape};
 use crate::{Error, Result, path_list::PathList};
@@ -10,21 +10,21 @@ use ash_snapshot::{
 use std::fs;
 use uuid::Uuid;
 
-/// Beside the tree: what it was captured as when the last one who could write to it was gone.
+/// The file beside the tree with the id of its capture, written when nothing could write to the tree any more.
 const SETTLED: &str = "settled";
 
-/// What came of comparing the tree with a checkpoint.
+/// The result of comparing the tree with a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LiveTreeComparison {
     pub(crate) by: ComparisonMethod,
-    /// What is different although nobody was at work in it.
+    /// Differences in a settled tree.
     pub(crate) outside: PathList,
-    /// A link is where the checkpoint has a file or a directory, although nobody was at work in it.
+    /// A settled tree has a link where the checkpoint has a file or a directory.
     pub(crate) linked: bool,
 }
 
 impl LiveDirectory {
-    /// Nobody can write to it any more, and this is what it holds.
+    /// Notes that nothing can write to the tree any more, and what it holds.
     pub(crate) fn mark_settled(&self, tree: &TreeId) {
         // Without the mark a change from outside is taken for the session's own.
         if let Err(error) = fs::write(self.dir.join(SETTLED), tree.as_str()) {
@@ -32,7 +32,7 @@ impl LiveDirectory {
         }
     }
 
-    /// Somebody is about to write to it.
+    /// Called before something writes to the tree.
     pub(crate) fn unmark_settled(&self) -> Result<()> {
         remove_if_there(&self.dir.join(SETTLED))
     }
@@ -42,7 +42,7 @@ impl LiveDirectory {
         TreeId::parse(&text).ok().filter(|_| !self.is_marked_dirty())
     }
 
-    /// Compares the tree with a checkpoint, but for `apart` of the home.
+    /// Compares the tree with a checkpoint, except the paths `apart` in the home.
     pub(crate) fn compare(
         &self,
         repo: &Repo,
@@ -56,7 +56,7 @@ impl LiveDirectory {
             CaptureRoot { name: "workspace", folder: &workspace },
             CaptureRoot { name: "home", folder: &home },
         ];
-        // What somebody worked on since is different, and rightly so: it need not be read.
+        // In a tree that is not settled, differences are expected, so their content need not be read.
         let doubt = if settled { MismatchPolicy::Read } else { MismatchPolicy::Believe };
         let index = self.index();
         let audit = FolderCheck { tree, roots: &roots, index: &index, exclude: &is_excluded, doubt };
@@ -76,17 +76,17 @@ impl LiveDirectory {
     }
 }
 
-/// Of the home, what other looks are taken at: agents' own memories.
+/// Paths in the home that are checked separately: agents' own memories.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentMemoryPaths {
-    /// Is compared with the log, message by message.
+    /// Compared with the log, message by message.
     pub(crate) transcript: Option<String>,
-    /// In a shared workspace: what is named by the id of another conversation is that one's affair.
+    /// In a shared workspace: paths named by the id of another conversation belong to that conversation.
     pub(crate) all_but: Option<Uuid>,
 }
 
 impl AgentMemoryPaths {
-    /// Whether this is one of them, or a folder without which there is none.
+    /// Whether the path is one of them, or a directory that leads to the transcript.
     fn contains(&self, path: &[u8]) -> bool {
         let path = String::from_utf8_lossy(path);
         let leads_to = |transcript: &str| {

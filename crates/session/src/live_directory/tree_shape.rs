@@ -1,5 +1,6 @@
-//! What is in the place of the live tree. Somebody outside, or an agent without walls, may have removed it, or put a link in
-//! its place or in that of its workspace or home: no link is followed, and what is not a whole tree is not used.
+//! What is in the place of the live tree. A user of the machine, or an agent without a sandbox, may have removed it, or
+//! put a link in its place or in that of its workspace or home: no link is followed, and an incomplete tree is not
+//! used.
 
 use super::{LiveDirectory, make_dir, remove_if_there};
 use crate::{Error, Result};
@@ -15,11 +16,11 @@ pub(crate) enum LiveTreeShape {
     /// A directory with a workspace and a home.
     Whole,
     Missing,
-    /// Something else: one of the three is gone, or is not a directory.
+    /// One of the three directories is missing, or something else is in its place.
     Broken,
 }
 
-/// What there is at a path, without following a link.
+/// What is at a path, without following a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PathEntryKind {
     Directory,
@@ -34,13 +35,13 @@ fn found(path: &Path) -> PathEntryKind {
         Ok(is) if is.is_symlink() => PathEntryKind::Link,
         Ok(_) => PathEntryKind::Other,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => PathEntryKind::Nothing,
-        // It cannot be looked at now: the next step says why, if it needs it.
+        // It cannot be examined now: the next step reports the reason, if it needs the path.
         Err(_) => PathEntryKind::Directory,
     }
 }
 
-/// Opens the workspace or the home of a live tree, `<live>/<workspace>/tree/<root>`. A link in the place of any of the three
-/// is not followed.
+/// Opens the workspace or the home of a live tree, `<live>/<workspace>/tree/<root>`. A link in the place of any of the
+/// three is not followed.
 pub(crate) fn open_root(path: &Path) -> std::result::Result<Folder, ash_snapshot::Error> {
     open_last(path, 3)
 }
@@ -70,13 +71,13 @@ impl LiveDirectory {
         }
     }
 
-    /// The tree itself.
+    /// Opens the tree itself.
     pub(super) fn open_tree(&self) -> std::result::Result<Folder, ash_snapshot::Error> {
         open_last(&self.dir.join("tree"), 2)
     }
 
-    /// It does not count from here on: what is left of it is salvaged, and another one is made. A link in its place goes;
-    /// what it leads to stays as it is.
+    /// Marks the tree as untrusted: what is left of it is salvaged, and a new one is made. A link in its place is
+    /// removed; its target stays unchanged.
     pub(crate) fn distrust(&self) -> Result<()> {
         self.forget_tracking();
         unlink(&self.dir)?;
@@ -84,18 +85,18 @@ impl LiveDirectory {
         unlink(&self.dir.join("tree"))
     }
 
-    /// A link in the place of the whole directory goes before anything is read or written in it.
+    /// Removes a link in the place of the whole directory before anything is read or written in it.
     pub(crate) fn remove_replacement(&self) -> Result<()> {
         unlink(&self.dir)
     }
 
-    /// Whether there is something at a path of ours, be it a dangling link.
+    /// Whether anything is at this path, even a dangling link.
     pub(super) fn holds(&self, name: &str) -> bool {
         found(&self.dir.join(name)) != PathEntryKind::Nothing
     }
 }
 
-/// Removes what is in the place of a directory of ours and is none. What a link leads to is said, and not touched.
+/// Removes anything but a directory from the place of a directory. The target of a link is logged and stays unchanged.
 fn unlink(path: &Path) -> Result<()> {
     match found(path) {
         PathEntryKind::Directory | PathEntryKind::Nothing => Ok(()),
@@ -107,8 +108,8 @@ fn unlink(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a tree whole that is to be captured before it goes: a root that is gone is an empty one, a link is removed, and a
-/// file in its place is kept in it. False: there is nothing to capture.
+/// Completes a tree before it is captured: a missing root becomes an empty directory, a link is removed, and a file in
+/// the place of a root is kept inside it. False: there is nothing to capture.
 pub(super) fn complete(tree: &Path) -> Result<bool> {
     let roots: Vec<PathBuf> = ROOTS.iter().map(|root| tree.join(root)).collect();
     if !roots.iter().any(|root| matches!(found(root), PathEntryKind::Directory | PathEntryKind::Other)) {

@@ -1,4 +1,4 @@
-//! Whether a session is busy, idle, may lose its sandbox to another one, or needs no actor: each answered once.
+//! Decides in one place whether a session is busy, idle or evictable, and whether it needs its actor.
 
 use super::{
     Effect, LogState, LogStep, Machine, NextStep, Now, RuntimeState, SandboxConnection,
@@ -8,14 +8,14 @@ use super::{
 use ash_model::{EventSeq, Fact, SessionStatus};
 use std::time::{Duration, Instant};
 
-/// How long before it loses its sandbox an idle session says so; halfway, if that is later.
+/// How long before the end of its sandbox an idle session announces it; halfway through the idle timeout, if that is later.
 const IDLE_WARNING: Duration = Duration::from_secs(5 * 60);
-/// After this long with nothing to do the actor goes; the session is in the database.
+/// An actor with nothing to do ends after this time; the session stays in the database.
 const ACTOR_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same of a session that has ended: hardly anybody asks for it again, and after a burst there are many.
+/// The same for a session that has ended: it is rarely requested again, and a burst leaves many of them.
 const ENDED_ACTOR_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Somebody wants something of the session, or it does something.
+/// Whether a request is open or work is under way.
 pub(super) fn is_busy(log: &LogState, run: &RuntimeState) -> bool {
     !log.turns.is_empty()
         || run.agent.commands_running
@@ -24,14 +24,14 @@ pub(super) fn is_busy(log: &LogState, run: &RuntimeState) -> bool {
         || run.closing.is_some()
 }
 
-/// Somebody uses its sandbox, or it has none.
+/// Whether the sandbox is in use, or there is none.
 fn is_used(log: &LogState, run: &RuntimeState) -> bool {
     is_busy(log, run)
         || !run.is_connected()
         || !matches!(log.status, SessionStatus::Active | SessionStatus::Paused)
 }
 
-/// The log knows everything that the actor knows: another one could take over at any time.
+/// Whether the log holds everything that the actor knows, so that another actor could take over at any time.
 fn needs_no_actor(log: &LogState, run: &RuntimeState) -> bool {
     run.sandbox == SandboxConnection::Absent
         && run.effect.is_none()
@@ -41,19 +41,19 @@ fn needs_no_actor(log: &LogState, run: &RuntimeState) -> bool {
         && log.next_step() == LogStep::Wait
 }
 
-/// A session that was paused on purpose only keeps a sandbox at hand: nobody is told when it goes.
+/// A session that was paused on purpose keeps its sandbox only as a cache, so the end of that sandbox is not announced.
 fn announces_idle(log: &LogState) -> bool {
     log.status == SessionStatus::Active
 }
 
-/// Whether a session would make way for another one.
+/// Whether a session would give up its sandbox for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evictability {
     /// It is at work, or its files cannot be captured now.
     Never,
-    /// It is idle, and has what would not come back: files that are never captured, or a key that is kept nowhere.
+    /// It is idle, and would lose something: files that are never captured, or a client key that is stored nowhere.
     Loses,
-    /// It is idle, and comes back whole.
+    /// It is idle, and resumes without loss.
     Freely,
 }
 
@@ -63,7 +63,7 @@ impl Machine {
         self.log.status == SessionStatus::Active && self.runtime.closing.is_none()
     }
 
-    /// Whether it would make way for another session.
+    /// Whether the session would give up its sandbox for another session.
     pub fn evictability(&self) -> Evictability {
         let run = &self.runtime;
         let fleeting = run.profile.ephemeral && !run.profile.shared;
@@ -74,8 +74,8 @@ impl Machine {
         }
     }
 
-    /// Whether a rule that has seen the log up to `seen`, and wants the session unused for so long, must leave it alone. What
-    /// is done in a sandbox without an event counts as well.
+    /// Whether an expiry rule must spare the session. The rule has read the log up to `seen`, and requires that the
+    /// session is unused for `unused`. Activity in a sandbox that writes no event counts as well.
     pub fn is_at_work(&self, seen: EventSeq, unused: Duration, now: Now) -> bool {
         let run = &self.runtime;
         let at_hand = run.is_connected() && now.instant.saturating_duration_since(run.idle.since) < unused;
@@ -83,13 +83,14 @@ impl Machine {
         is_busy(&self.log, run) || at_hand || locked || run.effect.is_some() || self.log.last_seq != seen
     }
 
-    /// Whether the actor may go: nothing is under way, and nobody can ask for anything any more.
+    /// Whether the actor may end: nothing is under way, and no request can arrive any more.
     pub fn is_over(&self) -> bool {
         let run = &self.runtime;
         run.effect.is_none() && run.closing.is_none() && run.sandbox != SandboxConnection::Departing
     }
 
-    /// Whether the files could go from here, if the object store has them: nobody works with them or waits for them.
+    /// Whether the files could leave this machine if the object store has them: they are not in use, and no caller
+    /// waits for them.
     pub fn needs_no_local_files(&self) -> bool {
         let (log, run) = (&self.log, &self.runtime);
         let rests = match log.status {
@@ -108,7 +109,7 @@ impl Machine {
             && run.waiting.writing.is_empty()
     }
 
-    /// What an eviction says, if the session announces that it goes.
+    /// The fact that announces an eviction, if the session announces it.
     pub fn eviction_fact(&self, now: Instant) -> Option<Fact> {
         let ms = milliseconds(now.saturating_duration_since(self.runtime.idle.since));
         announces_idle(&self.log).then_some(Fact::Idle { ms, left_ms: None, evicted: true })
@@ -121,7 +122,7 @@ impl Machine {
     }
 }
 
-/// An idle session says so, and lets go of its sandbox a while later.
+/// An idle session announces the end of its sandbox, and lets go of it later.
 pub(super) fn idle_due(view: &View<'_>) -> Due {
     let View { log, run, now } = *view;
     let timeout = run.profile.idle_timeout.filter(|_| !is_used(log, run) && run.effect.is_none());
@@ -136,7 +137,7 @@ pub(super) fn idle_due(view: &View<'_>) -> Due {
     Due::At(run.idle.since + after, step)
 }
 
-/// An actor with nothing to do goes. A caller from then on finds another one.
+/// An actor with nothing to do ends. Later callers get another actor.
 pub(super) fn retire_due(view: &View<'_>) -> Due {
     let View { log, run, .. } = *view;
     if run.retired || !needs_no_actor(log, run) {

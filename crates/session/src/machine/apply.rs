@@ -1,4 +1,4 @@
-//! Folding a fact in: the one place where a state changes.
+//! Folding a fact in: the one place where a log state changes.
 
 use super::{AwakeAgent, LogState, Turn, TurnPhase, death::counts_as_crash, plain_text};
 use ash_driver::AgentInput;
@@ -34,7 +34,7 @@ impl LogState {
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Used(used) => self.meter.apply(used),
             Fact::BudgetReached(reached) => self.reached = Some(*reached),
-            // Its files may be safe all the same: it only waited for the object store.
+            // Its files may be safe even so: only the wait for the object store may have failed.
             Fact::SaveFailed { turn, .. } => {
                 self.unsaved += u64::from(turn.is_some() && *turn != self.saved_turn);
             }
@@ -106,17 +106,17 @@ impl LogState {
                     self.unsaved = 0;
                 }
                 if receipt.source == ResumeSource::Fresh {
-                    // It stands on nothing: its files went with their workspace.
+                    // The session has no checkpoint: its files went with their workspace.
                     (self.checkpoint, self.last_full_checkpoint) = (None, None);
                 }
-                // The newest could not be read, and an older one came back.
+                // The newest checkpoint could not be read, and an older one was restored.
                 if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
                     (self.checkpoint, self.last_full_checkpoint) = (receipt.checkpoint, receipt.checkpoint);
                 }
             }
             Fact::Paused => {
                 self.status = SessionStatus::Paused;
-                // A server that stops has ended the sandbox before it says so.
+                // A server that stops has ended the sandbox before it commits this.
                 self.pause_requested = self.awake.is_some();
             }
             Fact::Stopped => self.status = SessionStatus::Stopped,
@@ -140,7 +140,7 @@ impl LogState {
         }
     }
 
-    /// Its sandbox was ended before; whoever wants to go on wakes it.
+    /// The sandbox was ended before; the next command that needs one wakes the session.
     fn rewound(&mut self, seq: EventSeq, SessionRewind { to, conversation: then, .. }: &SessionRewind) {
         self.status = match self.status {
             SessionStatus::Starting
@@ -195,11 +195,11 @@ impl LogState {
     }
 
     fn requeue(&mut self, order: &[TurnId], withdrawn: &[TurnId]) {
-        // Their ends follow; they count as never asked for.
+        // The facts that end them follow; withdrawn messages do not count as turns.
         self.turns_total -= withdrawn.len() as u64;
         let waiting = self.turns.iter().filter(|turn| order.contains(&turn.id));
         if !withdrawn.is_empty() && self.turns_total == order.len() as u64 {
-            // The first of a conversation gave it its title.
+            // The first message of a conversation gives it its title.
             self.title = waiting.min_by_key(|turn| turn.seq).map(|turn| title(&turn.content));
         }
         let place = |turn: &Turn| order.iter().position(|id| *id == turn.id).unwrap_or(order.len());
@@ -207,7 +207,7 @@ impl LogState {
         self.turns.make_contiguous()[begun..].sort_by_key(place);
     }
 
-    /// Before whatever waits: the agent is at it already.
+    /// Goes before all waiting turns, because the agent has started it already.
     fn begin_self_started_turn(&mut self, seq: EventSeq, id: TurnId) {
         let turn = Turn {
             id,
@@ -267,7 +267,7 @@ impl LogState {
         }
     }
 
-    /// Without a sandbox nothing runs: a turn that was asked to stop rests, any other is cut.
+    /// Without a sandbox nothing runs: a turn that was asked to stop has stopped, any other is cut.
     fn stop_running(&mut self) {
         let Some(turn) = self.running() else { return };
         if self.was_asked_to_stop() {
@@ -308,7 +308,7 @@ impl LogState {
         {
             self.last_text = Some(shortened(text, LAST_TEXT));
         }
-        // It came to its end in a pause, so somebody wanted that: a budget pauses nothing that runs.
+        // The turn ended during a pause, so a client asked for the pause: a budget pauses no session whose turn runs.
         if self.status == SessionStatus::Paused && matches!(turn.phase, TurnPhase::Saving { .. }) {
             self.reached = None;
         }

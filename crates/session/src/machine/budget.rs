@@ -1,6 +1,6 @@
-//! How much a session and its turns may use, and what follows when that is used up: a turn that goes on is asked to
-//! stop, as by an interrupt; a session pauses, lets go of its sandbox, in which something might go on, and goes on
-//! with whatever waits when the limit is raised.
+//! How much a session and its turns may use, and what happens when that is used up. A running turn is asked to stop, as
+//! by an interrupt. The session pauses and lets go of its sandbox, in which work might continue. It continues with the
+//! waiting messages when the limit is raised.
 
 use super::{AwakeAgent, LogState, Turn, TurnPhase, asked_to_stop};
 use ash_model::{
@@ -9,11 +9,11 @@ use ash_model::{
 };
 use ash_sandbox::UsageAllowance;
 
-/// What the session's options allow. They are not in the log, so whoever looks after a session says so.
+/// The limits from the session's options. They are not in the log, so the actor sets them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SessionBudget {
     pub session: BudgetLimits,
-    /// Of each turn whose message says nothing else.
+    /// For each turn whose message sets no limits of its own.
     pub turn: BudgetLimits,
 }
 
@@ -26,7 +26,7 @@ impl SessionBudget {
     }
 }
 
-/// What may still be used. None: any amount.
+/// What may still be used. None: unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemainingBudget {
     pub tokens: Option<u64>,
@@ -34,7 +34,7 @@ pub struct RemainingBudget {
 }
 
 impl RemainingBudget {
-    /// For a shim whose journal is counted up to a position.
+    /// For a shim whose journal is counted up to `position`.
     pub fn allowance(self, prices: &ModelPrices, position: u64) -> UsageAllowance {
         let RemainingBudget { tokens, nano_usd } = self;
         UsageAllowance { position, tokens, nano_usd, prices: nano_usd.map(|_| prices.clone()) }
@@ -42,13 +42,13 @@ impl RemainingBudget {
 }
 
 impl LogState {
-    /// Why the session may not use any more.
+    /// The limit that forbids the session any further use.
     pub fn exhausted_limit(&self) -> Option<LimitReached> {
         let used_up = self.budget.session.first_reached(&self.meter.session);
         used_up.map(|what| reached(None, BudgetScope::Session, what))
     }
 
-    /// What is left for whatever asks a model next: of the session's budget, or of that of the turn that runs.
+    /// What the next model request may use: the rest of the session's budget or of the running turn's, whichever is less.
     pub fn remaining_budget(&self) -> RemainingBudget {
         let turn = self
             .turns
@@ -64,23 +64,23 @@ impl LogState {
         }
     }
 
-    /// It rests because its budget was used up, and nobody wanted anything else since.
+    /// Whether the session is paused because its budget was used up, and no client has sent a command since.
     pub(super) fn is_paused_for_budget(&self) -> bool {
         self.status == SessionStatus::Paused
             && self.reached.is_some_and(|reached| reached.scope == BudgetScope::Session)
     }
 
-    /// A session that rested for want of a budget has one again, and something waits.
+    /// Whether a session that is paused for its budget has one again, and a turn waits.
     pub(super) fn can_resume_after_budget(&self) -> bool {
         self.is_paused_for_budget() && self.exhausted_limit().is_none() && !self.turns.is_empty()
     }
 
-    /// Why a turn was asked to stop, if that was not somebody's wish.
+    /// The budget problem for which a turn was asked to stop, if no client asked for it.
     pub(super) fn budget_stop_problem(&self, turn: TurnId) -> Option<Problem> {
         self.reached.filter(|reached| reached.turn == Some(turn)).map(|reached| reached.problem())
     }
 
-    /// What is to be done about it now.
+    /// What follows from a used-up budget now.
     pub(super) fn out_of_budget(&self) -> Option<Vec<Fact>> {
         match self.turns.front() {
             Some(Turn { phase: TurnPhase::Saving { .. }, .. }) => None,
@@ -90,7 +90,7 @@ impl LogState {
         }
     }
 
-    /// A turn goes on to its end while its session is paused, too, but not beyond its budget.
+    /// A turn runs to its end even while its session is paused, but not beyond its budget.
     pub(super) fn stop_running_turn(&self) -> Option<Vec<Fact>> {
         match (self.turns.front(), &self.awake) {
             (Some(turn @ Turn { phase: TurnPhase::Running { inputs }, .. }), Some(awake)) => {
@@ -100,7 +100,7 @@ impl LogState {
         }
     }
 
-    /// The turn that runs is to stop, for something that no answer of a model says: it took too long, or too much space.
+    /// Stops the running turn for a limit that no model answer shows: its time, or the size of its files.
     pub fn stop_turn_for_limit(&self, what: (LimitKind, u64, u64)) -> Vec<Fact> {
         match (self.turns.front(), &self.awake) {
             (Some(Turn { id, phase: TurnPhase::Running { inputs }, .. }), Some(awake))
@@ -113,7 +113,7 @@ impl LogState {
         }
     }
 
-    /// After a death nothing goes on that has no budget.
+    /// After a death, nothing continues without a budget.
     pub(super) fn pause_without_budget(&self) -> Option<Vec<Fact>> {
         match self.status {
             SessionStatus::Starting | SessionStatus::Active => self.pause(),
@@ -143,7 +143,7 @@ impl LogState {
         Some(vec![Fact::BudgetReached(reached(Some(turn.id), of, what)), interrupting])
     }
 
-    /// There is a limit in dollars, and nobody knows how many are used.
+    /// Whether there is a limit in dollars and the cost so far is unknown.
     fn without_price(&self, turn: &Turn) -> Option<(LimitKind, u64, u64)> {
         let limits = [self.budget.session, self.limits(turn)];
         let limited = limits.iter().any(|limits| limits.max_budget_usd.is_some());
@@ -151,7 +151,7 @@ impl LogState {
         (limited && unpriced).then_some((LimitKind::Price, 0, nano_usd))
     }
 
-    /// One that was cut off does not go on.
+    /// A turn that was cut does not continue.
     fn give_up(&self, turn: &Turn) -> Option<Vec<Fact>> {
         let reached =
             reached(Some(turn.id), BudgetScope::Turn, self.limits(turn).first_reached(&self.meter.turn)?);

@@ -1,30 +1,30 @@
-//! When the workspace is captured, what a capture means when it is recorded, and what follows when it fails.
+//! When the workspace is captured, what a recorded capture means, and what follows when a capture fails.
 
 use super::{CaptureUnderWay, Effect, LogState, Machine, RemoteWait, RuntimeState, TurnPhase, WaiterId};
 use ash_model::{Durability, Fact, Problem, SavedCheckpoint, TurnId};
 use std::time::{Duration, Instant};
 
-/// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
+/// How long changes between turns wait for further changes. The documented promise is a capture within five seconds.
 pub const CHANGE_SETTLE_TIME: Duration = Duration::from_secs(3);
 const SETTLE_TIME_AFTER_START: Duration = Duration::from_secs(30);
-/// How long to wait before a failed capture is tried again; twice as long after each failure.
+/// How long to wait before a failed capture is tried again; doubled after each failure.
 const CAPTURE_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// A disk that stays full for hours is not asked every ten seconds.
+/// A disk that stays full for hours must not be tried every ten seconds.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
-/// What the log got since the last capture travels with the next one, and is held in memory for it. A turn that says more
-/// than this is captured on its way.
+/// Log bytes since the last capture travel with the next capture, and are held in memory for it. A turn that logs more
+/// than this is captured while it runs.
 const MAX_UNPACKED_LOG_BYTES: u64 = 32 << 20;
-/// What an event takes beside its words.
+/// The size of an event without its text.
 const EVENT_OVERHEAD_BYTES: u64 = 256;
 
-/// What a capture is made for.
+/// Why a capture is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaptureOccasion {
     /// The turn is over when the capture is recorded.
     TurnEnd(TurnId),
-    /// The turn takes long: if its sandbox dies, not all of it is lost.
+    /// The turn takes long: if its sandbox dies, only a part of its work is lost.
     Midway(TurnId),
-    /// Somebody else changed files, or wants them safe.
+    /// Files were changed from outside, or a caller wants them safe.
     BetweenTurns,
 }
 
@@ -37,12 +37,12 @@ impl CaptureOccasion {
     }
 }
 
-/// When a capture that failed is tried again. What is to be saved for another turn does not wait for that.
+/// When a failed capture is tried again. A capture for another turn does not wait for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaptureBackoff {
     pub until: Instant,
     turn: Option<TurnId>,
-    /// One after the other.
+    /// Consecutive failures.
     failures: u32,
 }
 
@@ -53,7 +53,7 @@ impl CaptureBackoff {
         CaptureBackoff { until: now + backoff.delay(), ..backoff }
     }
 
-    /// Twice as long with every failure, up to a bound.
+    /// Doubled with every failure, up to a maximum.
     pub fn delay(self) -> Duration {
         MAX_RETRY_DELAY.min(CAPTURE_RETRY_DELAY.saturating_mul(1 << (self.failures - 1).min(16)))
     }
@@ -66,15 +66,15 @@ impl CaptureBackoff {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaptureSchedule {
-    /// Since when something may have changed that no checkpoint holds.
+    /// Since when there may be changes that no checkpoint holds.
     pub dirty: Option<Instant>,
-    /// When the turn that runs began, or was last captured.
+    /// When the running turn began, or was last captured.
     pub last: Instant,
-    /// What the log has got since then, which travels with the next checkpoint.
+    /// Log bytes since the last capture; they travel with the next checkpoint.
     pub unpacked_log_bytes: u64,
-    /// A caller waits for a capture that begins after the call.
+    /// A caller waits for a capture that begins after its call.
     pub wanted: bool,
-    /// The last capture failed.
+    /// Set if the last capture failed.
     pub backoff: Option<CaptureBackoff>,
 }
 
@@ -91,7 +91,7 @@ impl CaptureSchedule {
         self.dirty.get_or_insert(now + SETTLE_TIME_AFTER_START);
     }
 
-    /// The log has these bytes more, in so many events.
+    /// Adds bytes of `events` new events in the log.
     pub fn add_log_bytes(&mut self, bytes: u64, events: usize) {
         self.unpacked_log_bytes = self
             .unpacked_log_bytes
@@ -107,7 +107,7 @@ pub(super) fn between_turns_at(log: &LogState, run: &RuntimeState) -> Option<Ins
     Some((since + CHANGE_SETTLE_TIME).max(again))
 }
 
-/// When the turn that runs is captured next.
+/// When the running turn is captured next.
 pub(super) fn midway_at(log: &LogState, run: &RuntimeState) -> Option<(TurnId, Instant)> {
     let turn = log.running()?;
     let can = !run.profile.ephemeral && run.is_connected() && run.tree.present && run.closing.is_none();
@@ -118,12 +118,12 @@ pub(super) fn midway_at(log: &LogState, run: &RuntimeState) -> Option<(TurnId, I
     at.filter(|_| can).map(|at| (turn, at))
 }
 
-/// Until when the end of this turn is not saved, because that failed a moment ago.
+/// Until when the end of this turn is not saved, because a save failed recently.
 pub(super) fn turn_end_at(run: &RuntimeState, turn: TurnId) -> Option<Instant> {
     run.capture.backoff.and_then(|backoff| backoff.of(turn))
 }
 
-/// What a recorded capture says.
+/// The facts of a recorded capture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CaptureRecord {
     pub saved: SavedCheckpoint,
@@ -133,7 +133,7 @@ pub struct CaptureRecord {
 }
 
 impl Machine {
-    /// A capture begins. What changes from here on may or may not be in it.
+    /// A capture begins. It may or may not contain changes that are made from here on.
     pub(super) fn begin_capture(&mut self, occasion: CaptureOccasion, now: Instant) {
         let may_skip = self.may_skip_capture(occasion);
         let run = &mut self.runtime;
@@ -161,7 +161,7 @@ impl Machine {
         let waits_for_remote = self.waits_for_remote(occasion);
         let end = self.turn_end(occasion, Some(saved.number)).filter(|_| waits_for_remote.is_none());
         let mut facts = vec![Fact::Saved(saved.clone())];
-        // With the ends of the messages that were heard in the turn: the checkpoint covers them all.
+        // Includes the ends of the messages that joined the turn: the checkpoint covers them all.
         facts.extend(end.into_iter().flat_map(|end| self.log.with_joined(end)));
         CaptureRecord { saved, facts, waits_for_remote }
     }
@@ -174,7 +174,7 @@ impl Machine {
         }
     }
 
-    /// The pack is there, but its row could not be written: the capture is repeated when there is space again.
+    /// The pack exists, but its row could not be written: the capture is repeated when there is space again.
     pub fn capture_unrecorded(&mut self, occasion: CaptureOccasion, now: Instant) {
         if !matches!(occasion, CaptureOccasion::Midway(_)) {
             let backoff = CaptureBackoff::after(occasion, self.runtime.capture.backoff, now);
@@ -183,14 +183,14 @@ impl Machine {
         self.runtime.touch(now);
     }
 
-    /// The answer of the turn stands; that its files are not safe is said, and tried again. Nothing was promised of a
-    /// capture on the way of a turn: its end says whether its files are safe.
+    /// The answer of the turn stands; the log says that its files are not safe, and the capture is tried again. A
+    /// failed midway capture breaks no promise: the end of the turn says whether its files are safe.
     pub fn capture_failed(&mut self, occasion: CaptureOccasion, error: &str, now: Instant) -> Vec<Fact> {
         if matches!(occasion, CaptureOccasion::Midway(_)) {
             return Vec::new();
         }
         let run = &mut self.runtime;
-        // Without a tree there is nothing to try again with.
+        // Without a tree there is nothing to capture.
         if run.tree.present {
             run.capture.backoff = Some(CaptureBackoff::after(occasion, run.capture.backoff, now));
             run.touch(now);
@@ -202,13 +202,13 @@ impl Machine {
         [failed].into_iter().chain(self.turn_end(occasion, None)).collect()
     }
 
-    /// Callers who wait for files that cannot be made safe now.
+    /// Returns the callers that wait for files which cannot be made safe now.
     pub fn stop_waiting_for_files(&mut self) -> Vec<WaiterId> {
         let waiting = &mut self.runtime.waiting;
         waiting.pausing.drain(..).chain(waiting.forking.drain(..)).collect()
     }
 
-    /// The object store has the checkpoint, or the wait for it is over: the turn is over either way.
+    /// The object store has the checkpoint, or the wait was given up: the turn is over either way.
     pub fn remote_wait_ended(&self, wait: RemoteWait, trouble: Option<Problem>) -> Option<Fact> {
         let end = self.turn_end(CaptureOccasion::TurnEnd(wait.turn), Some(wait.checkpoint))?;
         Some(match (end, trouble) {
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// The turn that was under way: also one that is about to be cut because the session closes.
+    /// The turn that was under way, including one that is about to be cut because the session closes.
     fn midway_turn(&self, occasion: CaptureOccasion) -> Option<TurnId> {
         match occasion {
             CaptureOccasion::TurnEnd(_) => None,
@@ -239,7 +239,7 @@ impl Machine {
         }
     }
 
-    /// The turn, if it is not done before the object store has it.
+    /// The turn, if it ends only when the object store has the checkpoint.
     fn waits_for_remote(&self, occasion: CaptureOccasion) -> Option<TurnId> {
         let CaptureOccasion::TurnEnd(turn) = occasion else { return None };
         let current = self.log.current().filter(|current| current.id == turn)?;

@@ -1,5 +1,5 @@
-//! Closing on purpose: stop, end, release, and the server's own shutdown. First the turn rests, then the sandbox ends, then
-//! what it left is captured, then the log says so.
+//! Closing on purpose: stop, end, release, and the server's own shutdown. First the turn stops, then the sandbox ends,
+//! then the files are captured, then the log says so.
 
 use super::{
     CaptureOccasion, CommandRefusal, LogState, Machine, NextStep, RuntimeState, StateCommand, TurnPhase,
@@ -9,15 +9,15 @@ use super::{
 use ash_model::{Fact, SessionStatus};
 use std::time::{Duration, Instant};
 
-/// How long a turn may take to give up before the session closes without its end.
+/// How long a turn may take to stop before the session closes without waiting for it.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionClosing {
     cause: ClosingCause,
-    /// When a turn that still runs is not waited for any longer.
+    /// When the closing stops waiting for a running turn.
     deadline: Instant,
-    /// The capture of what the sandbox left has begun.
+    /// The capture of the files that the sandbox left has begun.
     captured: bool,
 }
 
@@ -28,7 +28,7 @@ enum ClosingCause {
     Shutdown(WaiterId),
 }
 
-/// Why a session closes, for callers whose wishes it overtakes.
+/// Why a session closes, for callers whose commands the closing overtakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosingReason {
     Shutdown,
@@ -37,7 +37,7 @@ pub enum ClosingReason {
     Release,
 }
 
-/// A later closing took the place of an earlier one, whose callers are told so.
+/// An earlier closing that a later one replaced; its callers must be answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OvertakenClosing {
     pub commands: Vec<WaiterId>,
@@ -45,7 +45,7 @@ pub struct OvertakenClosing {
     pub by: ClosingReason,
 }
 
-/// The end of a closing: what the log says, and who hears it.
+/// The end of a closing: the facts for the log, and the callers to answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClosingConclusion {
     pub facts: Vec<Fact>,
@@ -54,13 +54,13 @@ pub struct ClosingConclusion {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClosingOutcome {
-    /// As was wanted. At the end of a session its tree goes, too.
+    /// Closed as requested. At the end of a session its tree is removed, too.
     Done { waiters: Vec<WaiterId>, removes_tree: bool },
     /// The command is not possible any more.
     Refused { waiters: Vec<WaiterId>, refusal: CommandRefusal },
-    /// The last capture failed and the tree is the only copy: it stays, and the callers hear that.
+    /// The last capture failed and the tree is the only copy: it stays, and the callers get an error.
     Unsafe { waiters: Vec<WaiterId> },
-    /// Everybody else who waits is told that the server has stopped.
+    /// All other waiting callers are told that the server has stopped.
     ShutDown { waiter: WaiterId },
 }
 
@@ -73,7 +73,7 @@ impl SessionClosing {
         }
     }
 
-    /// Nobody uses the session.
+    /// Closes a session that is idle.
     pub fn idle(now: Instant) -> SessionClosing {
         SessionClosing::by_command(StateCommand::Release { by_force: false }, Vec::new(), now)
     }
@@ -99,7 +99,7 @@ impl SessionClosing {
         self.reason() == ClosingReason::End
     }
 
-    /// Whether a caller wants what is on its way already, or less. Then the caller waits for it.
+    /// Whether the command asks for this closing, or for less. Then its caller waits for this closing.
     fn join(&mut self, command: &StateCommand, waiter: WaiterId) -> bool {
         match &mut self.cause {
             ClosingCause::Command(earlier, waiters)
@@ -113,14 +113,14 @@ impl SessionClosing {
     }
 }
 
-/// What a command meets in a session that may be closing.
+/// How a session that may be closing treats a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admittance {
-    /// Nothing is in its way.
+    /// The session is not closing.
     Open,
-    /// It is answered with what is on its way.
+    /// The command is answered with the closing that is under way.
     Joined,
-    /// It is looked at again when the session has let go of its sandbox.
+    /// The command is handled after the session has let go of its sandbox.
     Deferred,
     Refused(ClosingRefusal),
 }
@@ -132,7 +132,7 @@ pub enum ClosingRefusal {
 }
 
 impl Machine {
-    /// Whether a command may be looked at now.
+    /// Whether a command may be decided now.
     pub fn admit(&mut self, command: &StateCommand, waiter: WaiterId) -> Admittance {
         let Some(closing) = &mut self.runtime.closing else { return Admittance::Open };
         if closing.join(command, waiter) {
@@ -141,7 +141,7 @@ impl Machine {
         let final_command = matches!(command, StateCommand::Stop | StateCommand::End);
         match closing.reason() {
             ClosingReason::Shutdown => Admittance::Refused(ClosingRefusal::ServerStops),
-            // Only its sandbox goes: what is wanted meanwhile is done afterwards.
+            // Only the sandbox ends, so commands that arrive meanwhile are handled afterwards.
             ClosingReason::Release if !final_command => {
                 self.runtime.waiting.deferred.push((waiter, command.clone()));
                 Admittance::Deferred
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// A later, stronger closing takes the place of an earlier one.
+    /// A later, stronger closing replaces an earlier one.
     pub fn close(&mut self, closing: SessionClosing) -> Option<OvertakenClosing> {
         let by = closing.reason();
         let earlier = self.runtime.closing.replace(closing)?;
@@ -166,7 +166,7 @@ impl Machine {
         Some(OvertakenClosing { commands, shutdown, by })
     }
 
-    /// What is here could not be kept, so it is not thrown away either. Answers who wanted the end.
+    /// The files could not be captured, so they are not deleted either. Returns the callers that asked for the end.
     pub fn give_up_end(&mut self) -> Vec<WaiterId> {
         match self.runtime.closing.take_if(|closing| closing.is_end()) {
             Some(SessionClosing { cause: ClosingCause::Command(_, waiters), .. }) => waiters,
@@ -174,7 +174,7 @@ impl Machine {
         }
     }
 
-    /// Everything is safe, or it is known that it is not.
+    /// Ends the closing: all files are safe, or the log says that they are not.
     pub fn conclude_closing(&mut self) -> Option<ClosingConclusion> {
         let SessionClosing { cause, .. } = self.runtime.closing.take()?;
         let (command, waiters) = match cause {
@@ -187,14 +187,14 @@ impl Machine {
         let capture = &self.runtime.capture;
         let decided = self.log.decide(&command);
         if capture.dirty.is_some() && self.runtime.tree.present && capture.backoff.is_some() {
-            // A released sandbox is gone all the same. Active, the session would start again at once.
+            // The released sandbox is gone either way. If the session stayed active, it would start again at once.
             let releases = matches!(command, StateCommand::Release { .. });
             let facts = if releases { decided.unwrap_or_default() } else { Vec::new() };
             return Some(ClosingConclusion { facts, outcome: ClosingOutcome::Unsafe { waiters } });
         }
         Some(match decided {
             Ok(facts) => {
-                // A shared tree is there for the others, and for those who come.
+                // A shared tree stays for the other sessions, present and future.
                 let removes_tree = command == StateCommand::End && !self.runtime.profile.shared;
                 ClosingConclusion { facts, outcome: ClosingOutcome::Done { waiters, removes_tree } }
             }
@@ -205,7 +205,7 @@ impl Machine {
         })
     }
 
-    /// The server has stopped: nothing that callers wait for is begun any more.
+    /// The server has stopped: nothing that callers wait for begins any more.
     pub fn stop_waiting_for_shutdown(&mut self) -> Vec<WaiterId> {
         let waiting = &mut self.runtime.waiting;
         let deferred = waiting.deferred.drain(..).map(|(waiter, _)| waiter);
@@ -226,7 +226,7 @@ impl Machine {
 pub(super) fn due(view: &View<'_>) -> Due {
     let View { log, run, now } = *view;
     let Some(closing) = &run.closing else { return Due::Pass };
-    // Nobody can answer any more what the turn waits for.
+    // Clients cannot answer the turn's open request any more.
     let in_vain = closing.is_shutdown() && !log.pending.is_empty();
     let late = closing.deadline <= now.instant || in_vain;
     if !late && let Some(due) = wait_for_turn(closing, log, run) {
@@ -238,7 +238,7 @@ pub(super) fn due(view: &View<'_>) -> Due {
     if run.is_connected() {
         return Due::Now(NextStep::LeaveSandbox);
     }
-    // The end removes the directory: what is in it is kept first.
+    // The end removes the directory, so its contents are captured first.
     if closing.is_end() && !run.profile.ephemeral {
         match run.tree.seen {
             None => return Due::Now(NextStep::InspectTree),
@@ -257,7 +257,7 @@ fn wait_for_turn(closing: &SessionClosing, log: &LogState, run: &RuntimeState) -
     let until = || Some(Due::Block(Some(closing.deadline)));
     match turn.phase {
         TurnPhase::Running { .. } if run.is_connected() => {
-            // A shutdown lets the turn go on for a while, and cuts it then.
+            // A shutdown lets the turn run for a while, and then cuts it.
             let facts = match closing.is_shutdown() {
                 true => Vec::new(),
                 false => log.decide(&StateCommand::Interrupt).unwrap_or_default(),

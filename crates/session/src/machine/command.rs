@@ -1,4 +1,4 @@
-//! What callers may want of a session, and why they may not get it.
+//! The commands of callers, and the reasons to refuse them.
 
 use ash_model::{
     BusyPolicy, ConversationPoint, EventSeq, LimitReached, MessageOptions, PermissionId, PermissionVerdict,
@@ -16,40 +16,40 @@ pub enum StateCommand {
         /// The number of the lock that its sender holds.
         lock: Option<u64>,
     },
-    /// A message that waits is taken back.
+    /// Withdraws a waiting message.
     Withdraw {
         turn: TurnId,
     },
-    /// These go before the others that wait, in this order.
+    /// Moves these waiting turns to the front, in this order.
     Reorder {
         first: Vec<TurnId>,
     },
     Interrupt,
-    /// To something that the agent waits for.
+    /// Answers an open permission request or question of the agent.
     Answer {
         id: PermissionId,
         verdict: PermissionVerdict,
     },
     Pause,
     Stop,
-    /// The sandbox is to go; the session may come back.
+    /// Ends the sandbox; the session may resume.
     Release {
-        /// Whatever it is at.
+        /// Also if a turn or a command runs.
         by_force: bool,
     },
     Resume,
-    /// To checkpoint `to`, which covers the log up to `seq`.
+    /// Rewinds to checkpoint `to`, which covers the log up to `seq`.
     Rewind {
         to: u64,
         seq: EventSeq,
         then: ConversationPoint,
-        /// In a shared workspace: the files of everybody, too.
+        /// In a shared workspace: also takes back the files of all sessions.
         files: bool,
     },
     End,
 }
 
-/// Whether a message may wake a session that rests.
+/// Whether a message may wake a paused or stopped session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WakePolicy {
     Allowed,

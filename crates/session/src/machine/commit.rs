@@ -1,20 +1,20 @@
-//! What a batch of facts makes of the log: the events as they are stored, and the state that follows.
+//! What a batch of facts means for the log: the events as they are stored, and the state that follows.
 
 use super::{LogState, Turn, lock};
 use ash_model::{Fact, NewEvent, SessionStatus, Timestamp, TurnId};
 
-/// Facts on their way into the log. The state counts when they are stored.
+/// Facts on their way into the log. The new state counts when they are stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreparedCommit {
     pub events: Vec<NewEvent>,
     pub state: LogState,
-    /// How many turns are over with this.
+    /// How many turns these facts end.
     pub finished_turns: usize,
 }
 
 impl LogState {
-    /// Facts that always come together are added: the ends of messages that were heard in a turn, that the session is idle,
-    /// and that the time of a lock begins anew.
+    /// Adds the facts that follow from others: the ends of joined messages, that the session is idle, and the renewal
+    /// of a lock.
     pub fn prepare(&self, facts: Vec<Fact>, at: Timestamp) -> PreparedCommit {
         let first = self.last_seq + 1;
         let mut state = self.clone();
@@ -39,7 +39,7 @@ impl LogState {
         PreparedCommit { events, state, finished_turns }
     }
 
-    /// The time of a lock begins when the turn that its holder sent is over.
+    /// The TTL of a lock starts again when a turn that its holder sent is over.
     fn lock_renewal(&self, after: &LogState, events: &[NewEvent], at: Timestamp) -> Option<Fact> {
         let lock = after.lock().filter(|_| after.status != SessionStatus::Ended)?;
         let ends = |turn: &Turn| {

@@ -1,29 +1,29 @@
-//! What a death means: of the agent, of its sandbox, of the server, of the machine.
+//! What follows from a death: of the agent, of its sandbox, of the server, of the machine.
 
 use super::{LogState, TurnPhase};
 use ash_model::{Death, Fact, Incarnation, InterruptedTurnPolicy, Problem, SessionStatus, TurnOutcome};
 
-/// How many processes may die under one turn before it is given up.
+/// How many processes may die during one turn before the turn is given up.
 const MAX_DEATHS_PER_TURN: u32 = 2;
 
-/// What the next one to look after the session found of its sandbox.
+/// What the next actor of the session found of its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxLiveness {
     Alive(Incarnation),
     Dead,
-    /// Somebody is there who does not answer as a shim does.
+    /// A process answers, but not as a shim does.
     Unresponsive,
 }
 
 impl LogState {
-    /// The sandbox or its agent is gone while we looked after it.
+    /// The sandbox or its agent died while this actor was running.
     pub fn died(&self, death: &Death) -> Vec<Fact> {
         let Some(awake) = &self.awake else { return Vec::new() };
         let asleep = Fact::Asleep { incarnation: Some(awake.incarnation) };
         let failed = match self.status {
             // It was to end anyway.
             SessionStatus::Stopped | SessionStatus::Ended => None,
-            // If we ended it ourselves because its turn would not stop, another agent is started.
+            // The server ends an agent whose turn does not stop; then another agent is started.
             SessionStatus::Starting
             | SessionStatus::Active
             | SessionStatus::Paused
@@ -34,10 +34,10 @@ impl LogState {
         self.withdraw_all().chain(self.cut_running_turn(death)).chain([asleep]).chain(failed).collect()
     }
 
-    /// The running turn's process is gone. One that was asked to stop has stopped; any other goes on later.
+    /// The running turn's process is gone. A turn that was asked to stop has stopped; any other continues later.
     fn cut_running_turn(&self, death: &Death) -> Vec<Fact> {
         let Some(turn) = self.running() else { return Vec::new() };
-        // Nobody asked for what the agent began by itself; it hears itself what became of it.
+        // No client asked for a self-started turn; the agent itself learns what became of it.
         if self.was_asked_to_stop() || self.turns.front().is_some_and(|turn| turn.self_started) {
             return self.give_up_current().collect();
         }
@@ -58,7 +58,7 @@ impl LogState {
         facts
     }
 
-    /// We stop on purpose: what still runs is cut and goes on at the next start.
+    /// The server stops on purpose: running turns are cut and continue at the next start.
     pub fn shut_down(&self) -> Vec<Fact> {
         let cut = self.withdraw_all().chain(self.cut_running_turn(&Death::Shutdown));
         let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
@@ -67,7 +67,7 @@ impl LogState {
         cut.chain(asleep).chain(paused).collect()
     }
 
-    /// Whoever looked after the session died. Everything its sandbox still said has been applied.
+    /// The session's last actor died. All records that its sandbox left have been applied.
     pub fn recover(&self, found: SandboxLiveness, on_interrupted: InterruptedTurnPolicy) -> Vec<Fact> {
         if self.awake.as_ref().is_some_and(|awake| found == SandboxLiveness::Alive(awake.incarnation)) {
             return Vec::new();
@@ -109,7 +109,7 @@ impl LogState {
     }
 }
 
-/// A turn that we cut ourselves has not crashed.
+/// A turn that the server cut itself has not crashed.
 pub(super) fn counts_as_crash(death: &Death) -> bool {
     match death {
         Death::Agent { .. }

@@ -1,4 +1,4 @@
-//! What a wish means as things stand: the facts that follow from it, or why not.
+//! Decides a command in the current state: the facts that follow from it, or the reason to refuse it.
 
 use super::{CommandRefusal, LogState, StateCommand, TurnPhase, WakePolicy, asked_to_stop};
 use ash_model::{
@@ -80,7 +80,7 @@ impl LogState {
         }
     }
 
-    /// What a message does to those before it.
+    /// What a message does to the messages before it.
     fn apply_busy_policy(&self, turn: TurnId, on_busy: BusyPolicy) -> Result<Vec<Fact>, CommandRefusal> {
         if self.turns.is_empty() {
             return Ok(Vec::new());
@@ -98,7 +98,7 @@ impl LogState {
         }
     }
 
-    /// A new message goes after these, and before all others that wait.
+    /// Places a new message behind the turns in `before`, and before all other waiting turns.
     fn order_fact(&self, before: &[TurnId], turn: TurnId) -> Option<Fact> {
         let rest: Vec<TurnId> = self.waiting().filter(|waiting| !before.contains(waiting)).collect();
         let order = || before.iter().copied().chain([turn]).chain(rest.iter().copied()).collect();
@@ -133,7 +133,7 @@ impl LogState {
             .collect())
     }
 
-    /// The way back to active: at once if the sandbox is still there.
+    /// Makes the session active again: at once if the sandbox is still there.
     pub(super) fn resume_fact(&self) -> Fact {
         let as_it_is = self.awake.is_some() && !self.agent_options_outdated;
         if as_it_is { Fact::Resumed { receipt: self.warm_receipt(), head: None } } else { Fact::Resuming }
@@ -155,7 +155,7 @@ impl LogState {
         }
     }
 
-    /// What is not over would come to its end in files that it does not know.
+    /// Refused while turns are open: they would end in files that do not belong to them.
     fn rewind(&self, to: u64, seq: EventSeq, then: &ConversationPoint) -> Result<Vec<Fact>, CommandRefusal> {
         if !self.turns.is_empty() {
             return Err(CommandRefusal::Busy);
@@ -186,7 +186,7 @@ impl LogState {
         }
     }
 
-    /// The running turn ends here; the caller has captured what it left.
+    /// The running turn ends here; the caller has captured its files.
     pub(super) fn give_up_current(&self) -> impl Iterator<Item = Fact> {
         let checkpoint = self.checkpoint;
         let current =

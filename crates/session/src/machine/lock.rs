@@ -1,22 +1,22 @@
-//! One client may have a session to itself. The lock is in the log, so it outlives the server; every token but the newest is
-//! worth nothing.
+//! A lock gives one client exclusive use of a session. It is in the log, so it outlives the server; only the newest
+//! token is valid.
 
 use super::{CommandRefusal, LogState, StateCommand};
 use ash_model::{Fact, LockAcquisition, SessionLock, SessionStatus, Timestamp};
 use std::time::Duration;
 
-/// What a client wants that asks for the lock.
+/// A client's request for the lock.
 #[derive(Debug, Clone)]
 pub struct LockRequest {
     /// How long the lock lasts without being used.
     pub ttl: Duration,
-    /// Who that is, for others to read.
+    /// The name of the holder, for other clients.
     pub holder: Option<String>,
-    /// Of the token that the client would get.
+    /// The hash of the token that the client would get.
     pub hash: String,
-    /// The number of the lock that the client holds, to go on with it.
+    /// The number of the lock that the client holds and wants to renew.
     pub held: Option<u64>,
-    /// Whoever has it loses it.
+    /// Take the lock from its current holder.
     pub takeover: bool,
 }
 
@@ -24,20 +24,20 @@ pub struct LockRequest {
 pub enum LockRefusal {
     /// Another client holds the lock.
     Held(SessionLock),
-    /// The token is worth nothing any more.
+    /// The token is not valid any more.
     Lost,
     Command(CommandRefusal),
 }
 
 impl LogState {
-    /// The lock, if one is held that is not this one.
+    /// The current lock, if it is not the lock number `held`.
     pub fn locked_by_another(&self, held: Option<u64>, now: Timestamp) -> Option<SessionLock> {
         let lock = self.lock().filter(|lock| lock.is_held(now))?;
         (held != Some(lock.number)).then_some(lock)
     }
 
-    /// Why the sender of a message is kept out, if a lock does that. The guard of the routes has asked before, but the lock
-    /// may have changed hands since.
+    /// The reason to refuse a message because of a lock. The route's guard has checked before, but the lock may have
+    /// changed hands since.
     pub fn locked_out(&self, command: &StateCommand, now: Timestamp) -> Option<LockRefusal> {
         let StateCommand::Prompt { lock: held, .. } = command else { return None };
         match (self.locked_by_another(*held, now), held) {
@@ -90,8 +90,8 @@ impl LogState {
         Ok(Fact::Unlocked { number: lock.number })
     }
 
-    /// Another client writes, since lock `number` is over. From then on its token is worth nothing: its holder does not know
-    /// what this other client writes.
+    /// Another client writes after lock `number` ran out. From then on its token is invalid, because its holder does
+    /// not know what the other client writes.
     pub fn expire_lock(&self, number: u64, now: Timestamp) -> Result<Option<Fact>, LockRefusal> {
         match self.lock().filter(|lock| lock.number == number) {
             Some(lock) if lock.is_held(now) => Err(LockRefusal::Held(lock)),
@@ -104,7 +104,7 @@ impl LogState {
     }
 }
 
-/// The lock lasts its whole time again. Not said at every step of many.
+/// The lock lasts its whole TTL again. Frequent renewals are not all recorded.
 pub(super) fn renewal(lock: SessionLock, now: Timestamp) -> Option<Fact> {
     let left = u64::try_from(lock.until.0 - now.0).unwrap_or(0);
     (left < lock.ttl_ms - lock.ttl_ms / 10).then(|| renewed(lock, now))

@@ -1,4 +1,4 @@
-//! What the log says of a session: a fold over its events, and questions that it answers by itself.
+//! What the log says of a session: a fold over its events, and the questions that it alone can answer.
 
 use super::{PendingPermission, SessionBudget, UsageMeter};
 use ash_driver::AgentInput;
@@ -16,46 +16,46 @@ pub struct LogState {
     /// Turns that are not over, in order. Only the first can be anything but queued.
     pub turns: VecDeque<Turn>,
     pub awake: Option<AwakeAgent>,
-    /// The agent that runs was started with options that are not those of the session any more.
+    /// The running agent was started with options that have changed since.
     pub agent_options_outdated: bool,
-    /// Where the last change of options stands in the log that an agent has to be started for.
+    /// The log position of the last change of options that needs a new agent.
     pub last_options_change: EventSeq,
-    /// What the agent waits for, in the order that it asked.
+    /// The agent's open permission requests, in the order of asking.
     pub pending: Vec<PendingPermission>,
-    /// Who has the session to itself. It may be over: a state knows no time.
+    /// The lock. It may have run out: a log state knows no time.
     pub(super) lock: Option<SessionLock>,
     /// The highest number ever given to a lock.
     pub locks: u64,
-    /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
+    /// The newest checkpoint after a turn or a change, or the target of the last rewind.
     pub checkpoint: Option<u64>,
-    /// The newest that is not from the middle of a turn: what a fork begins with.
+    /// The newest checkpoint that is not from the middle of a turn: forks begin with it.
     pub last_full_checkpoint: Option<u64>,
-    /// Turns that are over and whose files no checkpoint holds: saving them failed, or the machine went down before.
+    /// Turns that are over and whose files no checkpoint holds: saving them failed, or the machine died before.
     pub unsaved: u64,
     /// The last turn whose files are in a checkpoint of its end.
     pub(super) saved_turn: Option<TurnId>,
     /// The salvage checkpoint of a tree that could not be trusted, until a receipt has named it.
     pub salvaged: Option<u64>,
-    /// Where the last rewind stands in the log. A tree from before it is not the session's any more.
+    /// The log position of the last rewind. A tree from before it is not the session's any more.
     pub rewound: EventSeq,
     /// The highest number ever given to a checkpoint of this workspace.
     pub last_checkpoint: u64,
-    /// The last time that the files of the workspace went back, of which the session knows, by the checkpoint's number.
+    /// The checkpoint number of the last rewind of the whole workspace that the session knows of.
     pub last_workspace_rewind: u64,
-    /// Turns that were told to the agent and are over: what it should remember.
+    /// Turns that were delivered to the agent and are over: what it should remember.
     pub turns_delivered: u64,
-    /// A fork takes up the conversation that its parent kept under this id, until a checkpoint holds its own.
+    /// A fork continues the conversation that its parent stored under this id, until a checkpoint holds its own.
     pub inherited_memory: Option<Uuid>,
-    /// An agent has run since, so that its own transcript is among the files.
+    /// An agent has run since, so its own transcript is among the files.
     pub(super) has_own_memory: bool,
-    /// What the agent is told at the head of the next message.
+    /// What the agent is told at the start of the next message.
     pub briefing: Option<String>,
     pub(super) replay_history_once: bool,
-    /// What a turn that was cut off had said and done, up to here, the agent has in its memory.
+    /// The agent's memory holds its interrupted turn up to this event.
     pub resumed_after: Option<EventSeq>,
-    /// The next start is somebody coming back, who gets a receipt.
+    /// A client resumes the session, so the next start writes a receipt.
     pub resuming: bool,
-    /// Somebody wants the session paused; if it was only the server that stopped, waiting turns go on.
+    /// A client asked for the pause. If the server only stopped, waiting turns continue.
     pub pause_requested: bool,
     pub turns_total: u64,
     pub title: Option<String>,
@@ -63,13 +63,13 @@ pub struct LogState {
     pub problem: Option<Problem>,
     pub last_seq: EventSeq,
     pub meter: UsageMeter,
-    /// Another witness knew more than the database; the next receipt says so.
+    /// Another witness had more events than the database; the next receipt says so.
     pub adopted: Option<AdoptedHistory>,
     /// Events that no witness has any more, from the first to the last; the next receipt names them.
     pub missing: Vec<(EventSeq, EventSeq)>,
-    /// What its options allow it to use.
+    /// What the options allow the session to use.
     pub budget: SessionBudget,
-    /// Which limit was used up last, until it goes on.
+    /// The limit that was used up last, until the session continues.
     pub(super) reached: Option<LimitReached>,
     pub(super) changed: Vec<TurnRow>,
 }
@@ -84,11 +84,11 @@ pub struct Turn {
     pub lock: Option<u64>,
     pub attempt: u32,
     pub deaths: u32,
-    /// The agent's own, without a prompt.
+    /// The agent started it itself, without a prompt.
     pub self_started: bool,
-    /// The agent that runs was told of it in the middle of another turn.
+    /// It was delivered to the running agent in the middle of another turn.
     pub delivered: bool,
-    /// The agent said that it has heard it in the middle of another turn.
+    /// The agent has acknowledged it in the middle of another turn.
     pub acknowledged: bool,
     pub phase: TurnPhase,
 }
@@ -105,7 +105,7 @@ pub enum TurnPhase {
         problem: Option<Problem>,
     },
     Cut,
-    /// The agent has heard it in the middle of another one, and it ends with that.
+    /// The agent acknowledged it in the middle of turn `into`; it ends with that turn.
     Joined {
         into: TurnId,
     },
@@ -114,9 +114,9 @@ pub enum TurnPhase {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AwakeAgent {
     pub incarnation: Incarnation,
-    /// The number the next line to the agent gets.
+    /// The number of the next line to the agent.
     pub next_input: u64,
-    /// What it was told last that belongs to no turn.
+    /// The last inputs to the agent that belong to no turn.
     pub(super) out_of_turn_inputs: VecDeque<(u64, Arc<AgentInput>)>,
 }
 
@@ -162,14 +162,14 @@ impl LogState {
         }
     }
 
-    /// What a fork has of its parent and no event of its own says.
+    /// What a fork takes from its parent and no event of its own says.
     pub fn adopt(&mut self, card: &SessionSummary) {
         self.title = card.title.clone();
         self.last_text = card.last_text.clone();
         self.turns_total = card.turns;
     }
 
-    /// What a fork has of its parent, as it was where they part.
+    /// What a fork takes from its parent's conversation at the point of the fork.
     pub fn inherit(&mut self, then: &ConversationPoint) {
         self.title = then.title.clone();
         self.last_text = then.last_text.clone();
@@ -196,7 +196,7 @@ impl LogState {
         self.turns.front().filter(|turn| matches!(turn.phase, TurnPhase::Running { .. })).map(|turn| turn.id)
     }
 
-    /// Nothing runs, nothing waits to be saved.
+    /// Whether no turn runs or waits to be saved.
     pub fn is_at_rest(&self) -> bool {
         self.current().is_none()
     }
@@ -205,15 +205,15 @@ impl LogState {
         matches!(self.turns.front(), Some(Turn { phase: TurnPhase::Running { inputs }, .. }) if asked_to_stop(inputs))
     }
 
-    /// The conversation as it stands, for somebody who comes back to it later.
+    /// The conversation at this point, for a later rewind or fork.
     pub fn conversation_point(&self) -> ConversationPoint {
-        // What was heard in the middle of a turn is part of the conversation, although it never began by itself.
+        // A message that joined a turn is part of the conversation, although it never began by itself.
         let waits = |turn: &&Turn| turn.attempt == 0 && !matches!(turn.phase, TurnPhase::Joined { .. });
         let waiting: Vec<TurnId> = self.turns.iter().filter(waits).map(|turn| turn.id).collect();
         let under_way = self.turns.iter().find(|turn| turn.attempt > 0).map(|turn| turn.id);
         let turns = self.turns_total - waiting.len() as u64;
         ConversationPoint {
-            // What was under way does not go on, but the agent remembers it.
+            // The turn under way does not continue, but the agent remembers it.
             turns_delivered: self.turns_delivered + u64::from(under_way.is_some()),
             turns,
             title: self.title.clone().filter(|_| turns > 0),
@@ -238,7 +238,7 @@ impl LogState {
         }
     }
 
-    /// The last lock that was not given up. Turns of a session that rests do not run, so they do not keep it.
+    /// The last lock that was not released. A turn of a session that is not running does not keep the lock alive.
     pub fn lock(&self) -> Option<SessionLock> {
         let lock = self.lock.clone()?;
         let runs = matches!(self.status, SessionStatus::Starting | SessionStatus::Active);
@@ -257,25 +257,25 @@ impl LogState {
         }
     }
 
-    /// As it would be with these facts.
+    /// The state as it would be with these facts.
     pub fn after(&self, facts: &[Fact]) -> LogState {
         let mut state = self.clone();
         (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
         state
     }
 
-    /// The turn rows that changed since this was last asked.
+    /// The turn rows that changed since the last call.
     pub fn take_changed_turns(&mut self) -> Vec<TurnRow> {
         std::mem::take(&mut self.changed)
     }
 }
 
-/// Whether the agent was told to give the turn up.
+/// Whether the agent was told to stop the turn.
 pub(super) fn asked_to_stop(inputs: &[(u64, AgentInput)]) -> bool {
     inputs.iter().any(|(_, say)| matches!(say, AgentInput::Interrupt { .. }))
 }
 
-/// The words of a message: a string, or the text blocks of a list.
+/// The text of a message: a string, or the text blocks of a list.
 pub fn plain_text(content: &serde_json::Value) -> String {
     match content {
         serde_json::Value::String(text) => text.clone(),

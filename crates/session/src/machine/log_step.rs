@@ -1,23 +1,23 @@
-//! What the log alone demands next.
+//! The next step that the log alone requires.
 
 use super::{AwakeAgent, LogState, Turn, TurnPhase};
 use ash_driver::AgentInput;
 use ash_model::{Fact, SessionStatus, TurnId};
 
-/// What is to be done next, as far as the log says.
+/// The next step, as far as the log says.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
 pub enum LogStep {
     Wait,
     /// Make a sandbox and start the agent.
     Wake,
-    /// Tell the agent: the fact first, then the words.
+    /// Tell the agent: the fact first, then the input.
     Tell {
         fact: Fact,
         input: u64,
         say: AgentInput,
     },
-    /// This is so, and what it says to the agent is to be said.
+    /// Commit the facts, and send the agent what they contain.
     Commit {
         facts: Vec<Fact>,
     },
@@ -55,7 +55,7 @@ impl LogState {
                 SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error | SessionStatus::Paused,
                 _,
             ) => LogStep::Wait,
-            // It comes back with other options than the agent that is there was started with.
+            // The session resumes with options that differ from those of the running agent.
             (SessionStatus::Starting, Some(_)) => LogStep::Sleep,
             (SessionStatus::Starting | SessionStatus::Active, None) => LogStep::Wake,
             (SessionStatus::Active, Some(_)) if self.agent_options_outdated && self.waits_to_begin() => {
@@ -94,7 +94,7 @@ impl LogState {
         }
     }
 
-    /// What the agent was told in this shim's life beyond what the shim got: to be sent again.
+    /// Inputs of this sandbox that are in the log but did not reach the shim: they must be sent again.
     pub fn undelivered_inputs(&self, last_input: u64) -> Vec<(u64, AgentInput)> {
         let of_turn = match self.turns.front() {
             Some(Turn { phase: TurnPhase::Running { inputs }, .. }) => inputs.as_slice(),
@@ -112,7 +112,7 @@ impl LogState {
         untold
     }
 
-    /// Whether the agent may have a turn of its own now.
+    /// Whether the agent may have a self-started turn now.
     pub fn may_self_start(&self) -> bool {
         self.awake.is_some() && self.status == SessionStatus::Active && self.current().is_none()
     }

@@ -1,5 +1,5 @@
-//! Options that change while the agent runs. What a live agent can go on with it is told, and the change counts when it has
-//! said yes; everything else counts at the next start.
+//! Options that change while the agent runs. A live agent is told the settings that it can change, and they count when
+//! it has agreed; everything else counts at the next start.
 
 use super::{
     LogStep, Machine, NextStep, PendingChange, SessionProfile, TurnTimeLimit, WaiterId,
@@ -8,10 +8,10 @@ use super::{
 use ash_model::LiveSetting;
 use std::time::{Duration, Instant};
 
-/// How long the agent may take to say whether it goes on with a setting.
+/// How long the agent may take to accept or refuse a setting.
 const SETTING_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the agent was told, and until when it has to answer.
+/// The input with the setting, and until when the agent has to answer it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentInputDeadline {
     pub input: u64,
@@ -22,22 +22,22 @@ pub struct AgentInputDeadline {
 pub enum ChangeFailure {
     /// The server stops.
     Stopped,
-    /// The agent is gone that was told.
+    /// The agent that was told is gone.
     AgentGone,
-    /// It does not answer.
+    /// The agent does not answer.
     AgentSilent,
 }
 
 /// What the agent's answer to a setting means.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SettingOutcome {
-    /// Nobody waits for this answer any more.
+    /// No caller waits for this answer any more.
     Ignored,
     Agreed(LiveSetting),
     Refused(WaiterId),
 }
 
-/// One step after the other, until somebody has to be waited for.
+/// One step after the other, until the agent has to answer.
 pub(super) fn due(view: &View<'_>) -> Due {
     let View { log, run, .. } = *view;
     let Some(PendingChange { settings, told, .. }) = run.waiting.changes.front() else { return Due::Pass };
@@ -54,7 +54,7 @@ pub(super) fn due(view: &View<'_>) -> Due {
             }
             None => Due::Pass,
         },
-        // The agent is being started with what was there before: it is told when it runs.
+        // The agent is being started with the previous options: it is told when it runs.
         (None, Some(_)) if run.effect.is_some() || log.next_step() == LogStep::Wake => Due::Pass,
         (None, _) => Due::Now(NextStep::ChangeOptions),
     }
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    /// The agent goes on with what it was told under this number, or does not want to.
+    /// The agent accepts or refuses the setting that it was told under this number.
     pub fn setting_answered(&mut self, input: u64, refused: bool) -> SettingOutcome {
         let changes = &mut self.runtime.waiting.changes;
         let told = |change: &&mut PendingChange| change.told.is_some_and(|told| told.input == input);
@@ -91,7 +91,7 @@ impl Machine {
         self.runtime.limits.bounds = TurnTimeLimit::Unknown;
     }
 
-    /// The first change is made, or refused.
+    /// Removes the first change: it is made, or refused.
     pub fn take_change(&mut self) -> Option<WaiterId> {
         self.runtime.waiting.changes.pop_front().map(|change| change.waiter)
     }

@@ -1,5 +1,5 @@
-//! Leave that the agent waits for: what an answer means, and what becomes of it when nobody gives one. A request
-//! lives no longer than the sandbox that asked, and a turn's no longer than the turn.
+//! Permission requests: what an answer means, and what happens when no client answers. A request lives no longer than
+//! the sandbox that asked, and a turn's request no longer than the turn.
 
 use super::{CommandRefusal, LogState, TurnPhase};
 use ash_driver::AgentInput;
@@ -9,11 +9,11 @@ use ash_model::{
 };
 use std::sync::Arc;
 
-/// What is told beside turns is remembered for whoever takes over: those that may still be on their way, and more.
+/// Inputs outside turns are remembered for the next actor: those that may still be undelivered, and more.
 const MAX_REMEMBERED_INPUTS: usize = 64;
 const TOO_LATE: &str = "Nobody answered this request in time, so it was denied. Go on without it if you can.";
 
-/// Something that the agent waits for. It may be large, and states are copied often.
+/// An open request of the agent. It may be large, and states are copied often, so it is shared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PendingPermission {
     pub seq: EventSeq,
@@ -40,7 +40,7 @@ impl LogState {
         Ok(vec![told(&pending.asked, verdict.clone(), VerdictSource::Client, awake.next_input)])
     }
 
-    /// What follows from the time it is, and from turns that are over.
+    /// What follows from the current time, and from turns that are over.
     pub fn overdue(&self, now: Timestamp) -> Vec<Fact> {
         let mut facts = Vec::new();
         let Some(awake) = &self.awake else { return facts };
@@ -51,7 +51,7 @@ impl LogState {
             if over {
                 facts.push(cancelled(asked));
             } else if asked.expires_at > now || (running.is_some() && stopping) {
-                // Somebody may still answer, or the agent withdraws it.
+                // A client may still answer, or the agent may withdraw the request.
             } else if let (PermissionTimeoutPolicy::Interrupt, Some(turn)) = (asked.on_timeout, running) {
                 facts.push(Fact::Interrupting { turn, input });
                 (input, stopping) = (input + 1, true);
@@ -63,20 +63,20 @@ impl LogState {
         facts
     }
 
-    /// The turn that the agent works on. After a cut it may have taken it up before we tell it to.
+    /// The turn that the agent works on. After a cut, the agent may resume it before it is told to.
     pub fn under_way(&self) -> Option<TurnId> {
         let turn = self.turns.front()?;
         matches!(turn.phase, TurnPhase::Running { .. } | TurnPhase::Cut).then_some(turn.id)
     }
 
-    /// When to look at `overdue` again.
+    /// When to call `overdue` again.
     pub fn next_overdue(&self) -> Option<Timestamp> {
         let stopping = self.was_asked_to_stop();
         let open = self.pending.iter().filter(|pending| !(stopping && pending.asked.turn.is_some()));
         open.map(|pending| pending.asked.expires_at).min()
     }
 
-    /// The sandbox is gone, and with it whoever waited for an answer.
+    /// The sandbox is gone, and its open requests with it.
     pub fn sleep_facts(&self) -> Vec<Fact> {
         let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
         self.withdraw_all().chain(asleep).collect()
@@ -86,7 +86,7 @@ impl LogState {
         self.pending.iter().map(|pending| cancelled(&pending.asked))
     }
 
-    /// The agent itself does not wait any more.
+    /// The agent itself withdrew the request.
     pub fn withdrawn(&self, request: &str) -> Option<Fact> {
         let pending = self.pending.iter().find(|pending| pending.asked.request == request);
         pending.map(|pending| cancelled(&pending.asked))
@@ -110,7 +110,7 @@ impl LogState {
         }
     }
 
-    /// Something was told beside the turn.
+    /// Remembers an input that was sent outside a turn.
     pub(super) fn remember_input(&mut self, input: u64, say: AgentInput) {
         if let Some(awake) = &mut self.awake {
             awake.out_of_turn_inputs.push_back((input, Arc::new(say)));
@@ -122,7 +122,7 @@ impl LogState {
     }
 }
 
-/// A question cannot be answered by a rule.
+/// A rule cannot answer a question, so a question is denied.
 fn policy(asked: &PermissionRequest) -> PermissionVerdict {
     match asked.on_timeout {
         PermissionTimeoutPolicy::Allow if !asked.question => PermissionVerdict::allow(),

@@ -1,7 +1,7 @@
-//! What is to be done now. Pure: the log state, the runtime state and the time go in, one step comes out.
+//! What to do now. Pure: the log state, the runtime state and the time go in, one step comes out.
 //!
-//! `RULES` is the whole order of precedence. Every rule says what is due by it, now or later; `plan` and `next_deadline` read
-//! the same table, so an actor that sleeps until the next deadline never misses a step and never spins.
+//! `RULES` is the whole order of precedence. Every rule says what is due by it, now or later; `plan` and
+//! `next_deadline` read the same table, so an actor that sleeps until the next deadline never misses a step and never spins.
 
 use super::{
     CaptureOccasion, ChangeFailure, CommandRefusal, LogState, LogStep, Now, RuntimeState, SandboxConnection,
@@ -11,7 +11,7 @@ use ash_driver::AgentInput;
 use ash_model::{Fact, LimitKind, LiveSetting, SessionStatus, TurnId};
 use std::time::{Duration, Instant};
 
-/// An agent's own turns begin at most this often: each is captured, and no caller asked for it.
+/// The shortest time between self-started turns: each is captured, and no caller asked for it.
 const MIN_SELF_START_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the actor does next. Each step changes the state, or the actor waits.
@@ -19,37 +19,37 @@ const MIN_SELF_START_INTERVAL: Duration = Duration::from_secs(1);
 #[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
 pub enum NextStep {
     Wait,
-    /// Look at the tree on disk, and plan again.
+    /// Inspect the tree on disk, and plan again.
     InspectTree,
 
     // The log and the agent.
-    /// This is so.
+    /// Commit the facts.
     Commit {
         facts: Vec<Fact>,
     },
-    /// This is so, and what it says to the agent is to be said.
+    /// Commit the facts, and send the agent what they contain.
     CommitAndTell {
         facts: Vec<Fact>,
     },
-    /// The same, for a turn that has to make way for a closing.
+    /// The same, for a turn that a closing interrupts.
     InterruptForClosing {
         facts: Vec<Fact>,
     },
-    /// Begin a turn: the fact first, then the words.
+    /// Begin a turn: the fact first, then the input.
     Tell {
         fact: Fact,
         input: u64,
         say: AgentInput,
     },
-    /// The agent gets a turn for what it began by itself.
+    /// Give the agent's self-started work a turn.
     BeginSelfStartedTurn,
-    /// The turn has waited long enough for work in the background.
+    /// The turn has waited long enough for background work.
     StopWaitingForBackground,
-    /// The agent does not stop its turn: its process is ended.
+    /// The agent does not stop its turn: kill its process.
     KillAgent,
     /// Write again what could not be written.
     RetryWrite,
-    /// The session's files took too much, and its sandbox is gone.
+    /// The session's files exceeded their limit, and its sandbox is gone.
     SayFull {
         facts: Vec<Fact>,
     },
@@ -59,10 +59,10 @@ pub enum NextStep {
     CheckDisk,
     NoteIdle {
         fact: Option<Fact>,
-        /// The sandbox goes.
+        /// The sandbox ends.
         over: bool,
     },
-    /// Nothing is left to do: the actor goes.
+    /// Nothing is left to do: the actor ends.
     Retire,
 
     // The sandbox and the tree.
@@ -70,20 +70,20 @@ pub enum NextStep {
     Start,
     /// Let go of the sandbox.
     LeaveSandbox,
-    /// End it, or our part of it.
+    /// End it, or this session's part of it.
     EndSandbox,
     /// The tree was removed or replaced from outside: it does not count any more.
     LoseTree,
-    /// Keep what is on disk and cannot be trusted, before anything takes its place.
+    /// Capture what is on disk and cannot be trusted, before another tree takes its place.
     Salvage,
     MakeTree,
     AdmitWriters,
 
     // Captures.
     Capture(CaptureOccasion),
-    /// The turn's files are not there any more.
+    /// The turn's files are gone.
     CaptureImpossible(TurnId),
-    /// Its files are never captured: it ends without.
+    /// Its files are never captured: the turn ends without a checkpoint.
     EndUncaptured {
         facts: Vec<Fact>,
     },
@@ -105,9 +105,9 @@ pub enum NextStep {
     /// A start comes first, which may make a tree of its own.
     DiscardPreparedTree,
     PrepareRewind,
-    /// In a shared workspace: the files of everybody go back.
+    /// In a shared workspace: rewind the files of all sessions.
     PrepareWorkspaceRewind,
-    /// In a shared workspace: only the agent's own memory goes back.
+    /// In a shared workspace: rewind only the agent's own memory.
     PrepareMemoryRewind,
     Rewind {
         facts: Vec<Fact>,
@@ -115,7 +115,7 @@ pub enum NextStep {
 }
 
 impl NextStep {
-    /// Whether it brings a rewind forward, if one is on its way.
+    /// Whether the step is part of a rewind, if one is under way.
     pub fn is_part_of_rewind(&self) -> bool {
         match self {
             NextStep::LeaveSandbox
@@ -162,7 +162,7 @@ impl NextStep {
     }
 }
 
-/// What a rule looks at.
+/// What a rule reads.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) log: &'a LogState,
@@ -172,12 +172,12 @@ pub(super) struct View<'a> {
 
 /// What is due by a rule.
 pub(super) enum Due {
-    /// Nothing: the next rule is asked.
+    /// Nothing: the next rule decides.
     Pass,
     Now(NextStep),
-    /// From then on; before, the next rule is asked.
+    /// Due from then on; before that, the next rule decides.
     At(Instant, NextStep),
-    /// Nothing before then, and no later rule is asked.
+    /// Nothing before then, and later rules do not apply.
     Block(Option<Instant>),
 }
 
@@ -249,7 +249,7 @@ fn write_retry_due(view: &View<'_>) -> Due {
     }
 }
 
-/// When its turn is over the session says why it does not go on.
+/// After its turn is over, the session says why it does not continue.
 fn full_due(View { log, run, .. }: &View<'_>) -> Due {
     let calm = run.sandbox == SandboxConnection::Absent && run.effect.is_none() && log.is_at_rest();
     let Some(reached) = run.limits.full.filter(|_| calm) else { return Due::Pass };
@@ -273,7 +273,7 @@ fn limits_due(View { run, .. }: &View<'_>) -> Due {
     }
 }
 
-/// A turn that takes too long is stopped as by an interrupt; an agent that does not stop then is ended.
+/// A turn that takes too long is stopped as by an interrupt; an agent that does not stop then is killed.
 fn turn_time_due(View { log, run, now }: &View<'_>) -> Due {
     let (TurnTimeLimit::Seconds(seconds), Some((_, began))) = (run.limits.bounds, run.limits.running) else {
         return Due::Pass;
@@ -302,7 +302,7 @@ fn background_wait_due(View { run, .. }: &View<'_>) -> Due {
     }
 }
 
-/// Nobody can answer any more, or nobody has to.
+/// Requests that no client can answer any more, or that need no answer.
 fn overdue_permissions_due(View { log, run, now }: &View<'_>) -> Due {
     let facts = if run.is_connected() { log.overdue(now.wall) } else { Vec::new() };
     if facts.is_empty() { Due::Pass } else { Due::Now(NextStep::CommitAndTell { facts }) }
@@ -312,7 +312,7 @@ fn permission_expiry_due(View { log, run, now }: &View<'_>) -> Due {
     let Some(at) = log.next_overdue().filter(|_| run.is_connected()) else { return Due::Pass };
     let wait = Duration::from_millis(u64::try_from(at.0.saturating_sub(now.wall.0)).unwrap_or(0));
     match now.instant.checked_add(wait) {
-        // What is overdue by now the rule before has dealt with.
+        // The rule before has handled what is overdue by now.
         Some(at) if at > now.instant => Due::At(at, NextStep::Wait),
         Some(_) | None => Due::Pass,
     }
@@ -325,8 +325,8 @@ fn departure_due(View { run, .. }: &View<'_>) -> Due {
     }
 }
 
-/// Callers who write files get a tree when nothing long is under way. During a rewind they wait for the tree that comes:
-/// what they wrote into the one that goes would be lost.
+/// Callers that write files get a tree when no long work is under way. During a rewind they wait for the new tree:
+/// their writes into the old one would be lost.
 fn writers_due(View { log, run, .. }: &View<'_>) -> Due {
     if run.waiting.writing.is_empty() {
         return Due::Pass;
@@ -346,7 +346,7 @@ fn writers_due(View { log, run, .. }: &View<'_>) -> Due {
     }
 }
 
-/// The agent that runs has lost its files.
+/// Whether the running agent has lost its files.
 pub(super) fn has_lost_tree(log: &LogState, run: &RuntimeState) -> bool {
     run.is_connected() && !run.tree.present && log.is_at_rest()
 }
@@ -355,14 +355,14 @@ fn deferred_due(View { run, .. }: &View<'_>) -> Due {
     if run.waiting.deferred.is_empty() { Due::Pass } else { Due::Now(NextStep::HandleDeferred) }
 }
 
-/// A later command can end or stop a session before the start that a resume asked for: then no start answers it.
+/// A later command can end or stop a session before the start that a resume asked for: then no start answers the resume.
 fn resumers_due(View { log, run, .. }: &View<'_>) -> Due {
     let comes = log.status == SessionStatus::Starting
         || matches!(log.next_step(), LogStep::Wake | LogStep::Commit { .. });
     if run.waiting.resuming.is_empty() || comes { Due::Pass } else { Due::Now(NextStep::AnswerResumers) }
 }
 
-/// Pauses and forks want the files safe first. A turn that runs is captured when it is over.
+/// Pauses and forks need safe files first. A running turn is captured when it is over.
 fn files_waiters_due(View { log, run, .. }: &View<'_>) -> Due {
     let waiting = &run.waiting;
     if waiting.pausing.is_empty() && waiting.forking.is_empty() {
@@ -384,7 +384,7 @@ fn self_start_due(View { log, run, now }: &View<'_>) -> Due {
     }
 }
 
-/// What the log demands.
+/// What the log requires.
 fn log_due(view: &View<'_>) -> Due {
     let View { log, run, .. } = *view;
     match log.next_step() {
@@ -402,7 +402,7 @@ fn log_due(view: &View<'_>) -> Due {
         LogStep::Tell { fact, input, say } => match run.tree.seen {
             None => Due::Now(NextStep::InspectTree),
             Some(seen) if seen.broken => Due::Now(NextStep::LoseTree),
-            // It would work where its files are not: another one starts, with those of the last checkpoint.
+            // The agent would work on removed files: another one starts, with the files of the last checkpoint.
             Some(_) if has_lost_tree(log, run) => Due::Now(NextStep::LeaveSandbox),
             Some(_) => Due::Now(NextStep::Tell { fact, input, say }),
         },
@@ -426,7 +426,7 @@ fn save_due(View { run, now, log }: &View<'_>, turn: TurnId) -> Due {
     }
 }
 
-/// Captures that come by themselves.
+/// Captures that no turn's end or caller waits for.
 fn quiet_captures_due(View { log, run, .. }: &View<'_>) -> Due {
     if let Some((turn, at)) = capture::midway_at(log, run) {
         return Due::At(at, NextStep::Capture(CaptureOccasion::Midway(turn)));

@@ -1,5 +1,5 @@
-//! What becomes of a command when it was decided: some are facts at once, some wait for the files to be safe, and some close
-//! the session.
+//! What happens to a command after it was decided: some commands become facts at once, some wait for the files to be
+//! safe, and some close the session.
 
 use super::{
     ClosingReason, Machine, OvertakenClosing, PendingRewind, SessionClosing, StateCommand, WaiterId,
@@ -10,20 +10,20 @@ use ash_driver::AgentInput;
 use ash_model::{Fact, Problem, SessionStatus};
 use std::time::Instant;
 
-/// How a decided command goes on.
+/// How a decided command continues.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reception {
-    /// A message: stored, told at once if nothing is in its way, and answered in between.
+    /// A message: committed and, if nothing is in its way, sent to the agent at once.
     Queue { facts: Vec<Fact> },
     /// The facts are stored, then the caller is answered.
     Commit { facts: Vec<Fact> },
     /// Stored, and the agent is told to stop.
     Interrupt { facts: Vec<Fact> },
-    /// Stored, and the agent is told the answer to its request.
+    /// Stored, and the agent gets the answer to its request.
     Answer { facts: Vec<Fact> },
-    /// Stored; a caller whose session starts waits for that.
+    /// Stored; if the session starts, the caller waits for that.
     Resume { facts: Vec<Fact> },
-    /// Nothing is to be done, and the caller hears that.
+    /// There is nothing to do, and the caller is told so.
     Done,
     /// A step answers the caller.
     Waits,
@@ -31,7 +31,7 @@ pub enum Reception {
     Closes(Option<OvertakenClosing>),
 }
 
-/// What callers hear who wait for a session to come back, when no start will answer them.
+/// The answer to callers that wait for a resume when no start will answer them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResumerAnswer {
     Running,
@@ -41,7 +41,7 @@ pub enum ResumerAnswer {
 }
 
 impl Machine {
-    /// What follows from a command if the agent that is there has lost its files: it comes back cold.
+    /// What follows from a command if the live agent has lost its files: it resumes in a new sandbox.
     pub fn without_tree(&self, command: &StateCommand, facts: Vec<Fact>) -> Vec<Fact> {
         if !has_lost_tree(&self.log, &self.runtime) {
             return facts;
@@ -57,12 +57,12 @@ impl Machine {
         facts.into_iter().map(cold).collect()
     }
 
-    /// The agent that runs has lost its files.
+    /// Whether the running agent has lost its files.
     pub fn has_lost_tree(&self) -> bool {
         has_lost_tree(&self.log, &self.runtime)
     }
 
-    /// Takes up a command that was decided.
+    /// Carries on with a command that was decided.
     pub fn receive(
         &mut self,
         command: &StateCommand,
@@ -110,8 +110,8 @@ impl Machine {
         waits
     }
 
-    /// What the agent is told at once by a message, if nothing is in its way: that the message was accepted and that it was
-    /// told then share one commit.
+    /// What a message sends to the agent at once, if nothing is in its way: the acceptance and the delivery then share
+    /// one commit.
     pub fn immediate_delivery(&self, facts: &[Fact]) -> Option<(Fact, u64, AgentInput)> {
         let run = &self.runtime;
         let waiting = &run.waiting;
@@ -137,14 +137,14 @@ impl Machine {
         }
     }
 
-    /// Whether these facts make a session start that has no sandbox.
+    /// Whether these facts start a session that has no sandbox.
     pub fn starts_by(&self, facts: &[Fact]) -> bool {
         !self.runtime.is_connected()
             && self.log.status != SessionStatus::Starting
             && self.log.after(facts).status == SessionStatus::Starting
     }
 
-    /// What callers hear who wait for the session to come back.
+    /// The answer to callers that wait for a resume.
     pub fn resumer_answer(&self) -> ResumerAnswer {
         match self.log.status {
             SessionStatus::Starting | SessionStatus::Active => ResumerAnswer::Running,
@@ -154,12 +154,13 @@ impl Machine {
         }
     }
 
-    /// Why a start that was told to halt did not come to its end.
+    /// Why a start was told to halt.
     pub fn halted_by(&self) -> Option<ClosingReason> {
         self.runtime.closing.as_ref().map(SessionClosing::reason)
     }
 
-    /// What a start means that failed. Without a place the session rests as it did before, unless a turn waits for it.
+    /// What follows from a failed start. If no sandbox was available, the session returns to its previous status,
+    /// unless a turn waits for it.
     pub fn facts_of_failed_start(&self, problem: Problem, for_want_of_room: bool) -> Vec<Fact> {
         let rests = self.log.decide(&StateCommand::Release { by_force: false });
         match rests {

@@ -1,5 +1,5 @@
-//! Going back to a checkpoint, one step at a time: end the sandbox, capture what is here, write the other tree beside it, say
-//! so. Whoever dies on the way leaves the session either as it was or as it was to be: the fact is the line between the two.
+//! Going back to a checkpoint, one step at a time: end the sandbox, capture the current files, write the other tree
+//! beside them, commit the fact. A crash leaves the session either as it was or rewound: the fact decides.
 
 use super::{
     CaptureOccasion, Machine, NextStep, PendingRewind, StateCommand, WaiterId,
@@ -13,12 +13,12 @@ pub(super) fn due(view: &View<'_>) -> Due {
     let Some(PendingRewind { command, prepared, .. }) = run.waiting.rewinding.front() else {
         return Due::Pass;
     };
-    // Looked at again before every step: a message may have come since.
+    // Decided again before every step, because a message may have arrived since.
     let facts = match log.decide(command) {
         Ok(facts) => facts,
         Err(refusal) => return Due::Now(NextStep::RefuseRewind(refusal)),
     };
-    // A start that was promised to somebody comes first, and may make a tree of its own.
+    // A start that a caller waits for comes first, and may make a tree of its own.
     if log.status == SessionStatus::Starting {
         return if *prepared { Due::Now(NextStep::DiscardPreparedTree) } else { Due::Pass };
     }
@@ -62,12 +62,12 @@ impl Machine {
         }
     }
 
-    /// Whether a rewind is on its way. A start that comes before it is not part of it.
+    /// Whether a rewind is under way. A start that comes before it is not part of it.
     pub fn is_rewinding(&self) -> bool {
         !self.runtime.waiting.rewinding.is_empty() && self.log.status != SessionStatus::Starting
     }
 
-    /// The other tree is written. False: nobody waits for it any more.
+    /// The other tree is written. False: no caller waits for it any more.
     pub fn rewind_prepared(&mut self) -> bool {
         match self.runtime.waiting.rewinding.front_mut() {
             Some(rewinding) => {
@@ -84,7 +84,7 @@ impl Machine {
         }
     }
 
-    /// The first rewind is done, or refused.
+    /// Removes the first rewind: it is done, or refused.
     pub fn take_rewind(&mut self) -> Option<WaiterId> {
         self.runtime.waiting.rewinding.pop_front().map(|rewinding| rewinding.waiter)
     }

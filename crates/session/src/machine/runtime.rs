@@ -1,4 +1,4 @@
-//! What an actor knows of its session and the log does not say. It dies with the server; recovery never needs it.
+//! What an actor knows of its session beside the log. It is lost when the server dies; recovery never needs it.
 
 use super::{AgentInputDeadline, CaptureOccasion, CaptureSchedule, SessionClosing, StateCommand};
 use ash_model::{Durability, EventSeq, LimitReached, LiveSetting, TurnId};
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A caller who waits for an answer. Who that is, the actor knows.
+/// A caller that waits for an answer. Only the actor knows which caller that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaiterId(pub u64);
 
@@ -24,34 +24,34 @@ pub struct RuntimeState {
     pub agent: AgentActivity,
     pub limits: LimitClock,
     pub idle: IdleClock,
-    /// A turn that is saved here and waits until the object store has it too.
+    /// A turn that is saved on this machine and waits for the object store.
     pub remote_wait: Option<RemoteWait>,
-    /// What the sandbox said could not be written for want of space; it is tried again at this time.
+    /// When records are written again that could not be written for want of space.
     pub write_retry: Option<Instant>,
-    /// When a caller last asked for something. After a while without one the actor goes.
+    /// The time of the last request. After a while without one the actor ends.
     pub last_request: Instant,
-    /// The actor takes no more requests and goes.
+    /// The actor takes no more requests and ends.
     pub retired: bool,
 }
 
-/// What the session's options and the server's settings say about its life.
+/// What the session's options and the server's settings say about its lifecycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionProfile {
     /// Its files are never captured.
     pub ephemeral: bool,
     /// Other sessions may work in its workspace.
     pub shared: bool,
-    /// Its client brought the key for the model service, which is kept in memory alone.
+    /// The key for the model service is a client key, which is kept in memory alone.
     pub client_key: bool,
-    /// How long it may be idle before its sandbox goes. None: for ever.
+    /// How long it may be idle before its sandbox ends. None: no limit.
     pub idle_timeout: Option<Duration>,
-    /// How long work in the background holds a turn whose answer is there.
+    /// How long background work may hold a turn that has its answer.
     pub max_background_wait: Duration,
-    /// How long a turn runs before it is captured on its way. None: it never is.
+    /// How long a turn runs before a midway capture. None: there are no midway captures.
     pub checkpoint_every: Option<Duration>,
-    /// How long an agent may take to give up a turn before its process is ended.
+    /// How long an agent may take to stop a turn before its process is killed.
     pub interrupt_grace: Duration,
-    /// When a turn is done whose message says nothing else.
+    /// The durability of turns whose message sets none.
     pub durability: Durability,
 }
 
@@ -59,7 +59,7 @@ pub struct SessionProfile {
 pub enum SandboxConnection {
     Absent,
     Connected,
-    /// It is to be ended as soon as nothing else is under way.
+    /// It is ended as soon as nothing else is under way.
     Departing,
 }
 
@@ -83,11 +83,11 @@ pub enum Effect {
 pub struct CaptureUnderWay {
     pub occasion: CaptureOccasion,
     pub began: Instant,
-    /// It is left out if the disk says that nothing was touched since the last one.
+    /// The capture is skipped if the disk shows no change since the last one.
     pub may_skip: bool,
 }
 
-/// Callers who wait, by what they wait for.
+/// Waiting callers, by what they wait for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Waiting {
     /// For the files to be safe, then for the pause.
@@ -100,7 +100,7 @@ pub struct Waiting {
     pub writing: Vec<WaiterId>,
     pub rewinding: VecDeque<PendingRewind>,
     pub changes: VecDeque<PendingChange>,
-    /// Commands that came while the session let go of its sandbox.
+    /// Commands that arrived while the session let go of its sandbox.
     pub deferred: Vec<(WaiterId, StateCommand)>,
 }
 
@@ -116,7 +116,7 @@ pub struct PendingRewind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PendingChange {
     pub waiter: WaiterId,
-    /// What the agent has not agreed to yet.
+    /// The settings that the agent has not agreed to yet.
     pub settings: VecDeque<LiveSetting>,
     /// When and under which number the agent was told the first of them.
     pub told: Option<AgentInputDeadline>,
@@ -125,9 +125,9 @@ pub struct PendingChange {
 /// What is known of the tree on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeView {
-    /// The tree is the newest there is.
+    /// The tree on disk is the newest one.
     pub present: bool,
-    /// What a look at the disk has shown since the last step. None: nobody has looked.
+    /// What the disk showed since the last step. None: not inspected.
     pub seen: Option<TreeInspection>,
 }
 
@@ -135,19 +135,19 @@ pub struct TreeView {
 pub struct TreeInspection {
     /// It was removed or replaced from outside.
     pub broken: bool,
-    /// Something is there that no checkpoint holds and that is not the tree in use.
+    /// There are files that no checkpoint holds and that are not the tree in use.
     pub leftovers: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AgentActivity {
-    /// The agent began something by itself that has no turn yet.
+    /// The agent started work by itself that has no turn yet.
     pub self_started: bool,
-    /// When the last turn of that kind began.
+    /// When the last self-started turn began.
     pub last_self_start: Option<Instant>,
-    /// Since when the turn waits for work in the background alone.
+    /// Since when the turn waits for background work alone.
     pub background_wait_since: Option<Instant>,
-    /// When an agent that was asked to stop its turn is ended instead.
+    /// When an agent that was asked to stop its turn is killed instead.
     pub interrupt_deadline: Option<Instant>,
     /// Commands of callers run in the sandbox.
     pub commands_running: bool,
@@ -160,14 +160,14 @@ pub struct TurnAttempt {
     pub attempt: u32,
 }
 
-/// When limits are looked at that no wall of the sandbox enforces.
+/// When those limits are checked that the sandbox does not enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitClock {
-    /// The turn that runs, and since when.
+    /// The running turn, and since when it runs.
     pub running: Option<(TurnAttempt, Instant)>,
     pub bounds: TurnTimeLimit,
     pub next_disk_check: Instant,
-    /// The files take too much, for which the sandbox is ended.
+    /// The files exceed their limit, for which the sandbox is ended.
     pub full: Option<LimitReached>,
 }
 
@@ -179,7 +179,7 @@ pub enum TurnTimeLimit {
     Seconds(u64),
 }
 
-/// Since when nobody has used the session.
+/// Since when the session is unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleClock {
     pub since: Instant,
@@ -238,15 +238,15 @@ impl RuntimeState {
         self.limits.full = None;
     }
 
-    /// Something may have changed that no checkpoint holds.
+    /// There may be changes that no checkpoint holds.
     pub fn touch(&mut self, now: Instant) {
         if !self.profile.ephemeral {
             self.capture.touch(now);
         }
     }
 
-    /// The agent may have written something when it started, which can wait: mostly a turn comes first, which is captured
-    /// anyway, and many sessions that were made at once would each pay for a capture of their own.
+    /// The agent may have written files when it started. Their capture can wait: usually a turn follows, which is
+    /// captured anyway, and otherwise many new sessions would each pay for a capture of their own.
     pub fn touch_later(&mut self, now: Instant) {
         if !self.profile.ephemeral {
             self.capture.touch_later(now);
@@ -255,7 +255,7 @@ impl RuntimeState {
 }
 
 impl Waiting {
-    /// Whether anybody waits for anything that the session has to do first.
+    /// Whether no caller waits for the session.
     pub fn is_empty(&self) -> bool {
         self.pausing.is_empty()
             && self.resuming.is_empty()

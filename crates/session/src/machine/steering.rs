@@ -1,6 +1,6 @@
-//! A message in the middle of a turn. It is told to the agent beside the turn's own, and waits like any other until the
-//! agent says that it has heard it: then it ends with that turn. What the agent did not hear before its turn was over runs
-//! next, as a turn of its own.
+//! A message in the middle of a turn. It is sent to the agent during the turn, and waits like any other message until
+//! the agent acknowledges it; then it ends with that turn. A message that the agent did not acknowledge before its turn
+//! was over runs next, as a turn of its own.
 
 use super::{LogState, Turn, TurnPhase, asked_to_stop};
 use ash_driver::AgentInput;
@@ -9,7 +9,7 @@ use ash_store::TurnState;
 use uuid::Uuid;
 
 impl LogState {
-    /// What is told to the agent, if a turn runs that could hear it.
+    /// The fact that sends the message to the agent, if a running turn can take it.
     pub(super) fn steer(&self, turn: TurnId) -> Option<Fact> {
         let front = self.turns.front()?;
         match (&front.phase, &self.awake) {
@@ -20,7 +20,7 @@ impl LogState {
         }
     }
 
-    /// Those that were told to the turn that runs and not heard yet, in order.
+    /// The messages that were sent into the running turn and are not acknowledged yet, in order.
     pub(super) fn undelivered_steering(&self) -> Vec<TurnId> {
         let inputs = match self.turns.front() {
             Some(Turn { phase: TurnPhase::Running { inputs }, .. }) => inputs.as_slice(),
@@ -33,27 +33,28 @@ impl LogState {
         told.filter(|turn| self.waiting().any(|waiting| waiting == *turn)).collect()
     }
 
-    /// An agent may act on it although it still waits: it was told of it, or heard it in a turn that goes on.
+    /// Whether the agent may act on the message although it still waits: it was delivered, or acknowledged in a turn
+    /// that continues.
     pub(super) fn is_known_to_agent(&self, turn: TurnId) -> bool {
         let goes_on = self.under_way().is_some();
         let known = |other: &Turn| other.delivered || (goes_on && other.acknowledged);
         self.turns.iter().any(|other| other.id == turn && known(other))
     }
 
-    /// The agent says that it has heard this message in the turn that runs.
+    /// The agent acknowledges this message in the running turn.
     pub fn steering_acknowledged(&self, turn: TurnId) -> Option<Fact> {
         let into = self.under_way()?;
         self.waiting().any(|waiting| waiting == turn).then_some(Fact::Steered { turn, into })
     }
 
-    /// The agent is back, and has these prompts in its memory: what it had heard in the turn that was cut off is among
-    /// them, or runs as a turn of its own. Others say themselves what they have heard.
+    /// The agent is back, and has these prompts in its memory. A message that it had acknowledged in the interrupted
+    /// turn is among them, or runs as a turn of its own. Other agents acknowledge again themselves.
     pub fn steering_found_in_memory(&self, prompts: &[Uuid]) -> Vec<Fact> {
         let heard = self.turns.iter().filter(|turn| turn.acknowledged && prompts.contains(&turn.id.0));
         heard.filter_map(|turn| self.steering_acknowledged(turn.id)).collect()
     }
 
-    /// The end of a turn is that of the messages that were heard in it.
+    /// The end of a turn is also the end of the messages that joined it.
     #[must_use]
     pub fn with_joined(&self, fact: Fact) -> Vec<Fact> {
         let Fact::Finished { turn, outcome: how, checkpoint, problem } = &fact else { return vec![fact] };
@@ -85,7 +86,7 @@ impl LogState {
     pub(super) fn join(&mut self, turn: TurnId, into: TurnId) {
         let Some(place) = self.turns.iter().position(|other| other.id == turn) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
-        // Right behind those that were heard before it: if they have to wait again, then in this order.
+        // Behind the turns that joined before it, so that they keep this order if they have to wait again.
         let joined = |other: &Turn| other.id == into || matches!(other.phase, TurnPhase::Joined { .. });
         let after = self.turns.iter().rposition(joined).map_or(0, |place| place + 1);
         let turn = Turn { acknowledged: true, phase: TurnPhase::Joined { into }, ..turn };
@@ -93,7 +94,7 @@ impl LogState {
         self.turns.insert(after, turn);
     }
 
-    /// The turn that they were heard in is cut off: they wait until it is known whether the agent still knows of them.
+    /// The turn that they joined was cut: they wait until it is known whether the agent remembers them.
     pub(super) fn detach_joined_turns(&mut self) {
         let joined = |turn: &Turn| matches!(turn.phase, TurnPhase::Joined { .. });
         self.change_phase(&TurnPhase::Queued, TurnState::Queued, joined);

@@ -1,5 +1,5 @@
-//! What a session used, as a fold over its `used` facts: what an agent's lines report becomes facts that say only what
-//! is new, so that every answer counts once however often it is told of, and their sum is exact whoever dies.
+//! What a session used, as a fold over its `used` facts. Reports of an agent become facts that hold only what is new,
+//! so every answer counts once however often it is reported, and the sum is exact after any crash.
 
 use ash_driver::UsageReport;
 use ash_model::{ModelPrices, ModelStopReason, TokenUsage, TurnId, UsageIncrement, UsageTotal};
@@ -8,30 +8,30 @@ use std::{
     sync::Arc,
 };
 
-/// How many answers of one turn are known by their ids, and of those before it. An agent that takes a turn up again shows
-/// it from its beginning.
+/// How many answers are known by their ids: of the current turn, and of earlier ones. An agent that resumes a turn
+/// reports it from its beginning.
 const MAX_KNOWN_ANSWERS: usize = 4096;
 const MAX_EARLIER_ANSWERS: usize = 64;
-/// Of models in one process.
+/// How many models are tracked for one process.
 const MAX_MODELS: usize = 64;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UsageMeter {
-    /// All of it, whatever became of it.
+    /// All usage, also that of failed attempts.
     pub session: UsageTotal,
-    /// Of the turn that runs or ran last, in all its attempts.
+    /// The running or last turn, in all its attempts.
     pub turn: UsageTotal,
     turn_id: Option<TurnId>,
-    /// Shared: a state is copied with every step, and few steps are about this.
+    /// Shared, because a state is copied with every step and few steps change this.
     known: Arc<VecDeque<MeteredAnswer>>,
-    /// The agent's own answer that is under way: what it used so far.
+    /// The agent's own answer that is under way, and its usage so far.
     open_answer: Option<(String, UsageTotal)>,
-    /// The last one of its own, and which model gave it.
+    /// The agent's own last answer, and the model that gave it.
     last: Option<String>,
     model: String,
-    /// The agent goes on: it was answered with calls, or a helper is at work.
+    /// The agent continues: its last answer made tool calls, or a helper is at work.
     expects_more_answers: bool,
-    /// What was counted of this process and is in none of its own sums yet.
+    /// Usage of this process that was counted and that no sum of the agent has confirmed yet.
     unconfirmed: BTreeMap<String, TokenUsage>,
 }
 
@@ -41,11 +41,11 @@ struct MeteredAnswer {
     model: String,
     helper: bool,
     usage: TokenUsage,
-    /// The agent has told of it.
+    /// The agent has reported it.
     reported_by_agent: bool,
 }
 
-/// When something was used, and by which prices.
+/// When usage happened, and the prices that apply.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageContext<'p> {
     pub turn: Option<TurnId>,
@@ -59,7 +59,8 @@ impl UsageMeter {
         (!self.model.is_empty()).then_some(self.model.as_str())
     }
 
-    /// Without the answer that is under way, which is let finish, and everything if the agent goes on after it.
+    /// `spent` without the answer that is under way, which may finish. The whole of `spent` if the agent continues
+    /// after its last answer.
     pub(super) fn without_open_answer(&self, spent: UsageTotal) -> Option<UsageTotal> {
         match &self.open_answer {
             Some((_, open)) => Some(spent.saturating_sub(*open)),
@@ -76,7 +77,7 @@ impl UsageMeter {
         }
     }
 
-    /// Another process: its sums begin with nothing.
+    /// A new process begins: its sums start at zero.
     pub(super) fn begin_process(&mut self) {
         (self.open_answer, self.last, self.expects_more_answers) = (None, None, false);
         self.unconfirmed.clear();
@@ -112,7 +113,7 @@ impl UsageMeter {
     ) -> Option<UsageIncrement> {
         let is_open = self.open_answer.as_ref().is_some_and(|(open, _)| *open == id);
         match self.known.iter().rev().find(|known| known.id == id) {
-            // The shim knew of it first. Whose it is, and when it is over, the agent says.
+            // The shim reported it first. The agent says who gave the answer, and when it is over.
             Some(known) if !known.reported_by_agent => {
                 let more = usage.saturating_sub(known.usage);
                 let used =
@@ -134,7 +135,7 @@ impl UsageMeter {
         }
     }
 
-    /// Of a turn of which nothing else is known.
+    /// For a turn whose usage is not known from any other report.
     fn usage_from_turn_result(
         &self,
         model: String,
@@ -145,8 +146,8 @@ impl UsageMeter {
         self.turn.usage.is_zero().then(|| UsageIncrement { helper: true, ..when.used(model, usage) })
     }
 
-    /// The larger figure of each answer counts, whoever tells of it, by the price of the model that the answer names: an
-    /// agent that names a cheaper one first pays the difference.
+    /// The larger figure of each answer counts, whether the agent or the shim reports it, at the price of the model
+    /// that the service names. If the agent has named a cheaper model first, the difference is charged.
     fn routed(
         &self,
         id: String,
@@ -173,8 +174,9 @@ impl UsageMeter {
         Some(UsageIncrement { nano_usd, ..used })
     }
 
-    /// What the agent counted itself since its last sum, and no line told of: what helpers said, and requests beside the
-    /// conversation. Names of models may differ a little, so no more counts than all models together have too much.
+    /// Usage that the agent counted since its last sum and that no line reported: answers of helpers, and requests
+    /// outside the conversation. Names of models may differ slightly, so the increments never exceed the excess of all
+    /// models together.
     fn sum(
         &self,
         models: Vec<(String, TokenUsage)>,
@@ -250,7 +252,7 @@ impl UsageMeter {
             return;
         }
         if used.first {
-            // The one before it did not come to its end, and was asked for again.
+            // The previous answer did not finish, and was requested again.
             self.cut_off_answer();
             (self.last, self.model) = (Some(id.to_owned()), used.model.clone());
             (self.open_answer, self.expects_more_answers) =
@@ -268,7 +270,7 @@ impl UsageMeter {
         }
     }
 
-    /// The answer under way was cut off: it is in no sum of the agent's.
+    /// The answer under way was cut off: no sum of the agent contains it.
     fn cut_off_answer(&mut self) {
         let Some((id, _)) = self.open_answer.take() else { return };
         let torn = self.known.iter().rev().find(|known| known.id == id);
@@ -286,7 +288,7 @@ impl UsageMeter {
             let both = counted.at_most(left);
             (*counted, left) = (counted.saturating_sub(both), left.saturating_sub(both));
         };
-        // Its own first. What is more than that was counted under other names.
+        // The agent's own name for the model first. The rest was counted under other names.
         self.unconfirmed.get_mut(&used.model).into_iter().for_each(&mut confirm);
         self.unconfirmed.values_mut().for_each(confirm);
     }
@@ -317,7 +319,7 @@ impl UsageContext<'_> {
     }
 }
 
-/// An agent's sum may name a model without its date, or with the size of its window.
+/// An agent's sum may name a model without its date, or with the size of its context window.
 fn is_same(one: &str, other: &str) -> bool {
     let plain = |name: &str| {
         let name = name.split('[').next().unwrap_or_default().to_owned();
@@ -347,7 +349,7 @@ mod tests {
         UsageReport::Sum { models: vec![("m".into(), usage)], torn }
     }
 
-    /// Hears one report after the other; what the facts say is what another one makes of them alone.
+    /// Applies one report after the other. A meter that only reads the facts must arrive at the same state.
     fn heard(reports: impl IntoIterator<Item = UsageReport>) -> (UsageMeter, Vec<UsageIncrement>) {
         let prices = ModelPrices::with_overrides(
             serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"),
@@ -394,7 +396,7 @@ mod tests {
             sum(usage(160, 13 + 7), false),
         ]);
         assert_eq!((meter.session.usage, meter.session.rounds), (usage(160, 20), 2));
-        // One that was still under way then is in the next sum.
+        // An answer that was still under way then is in the next sum.
         let (meter, _) = heard([helper, sum(usage(5, 5), false), sum(usage(50, 7), false)]);
         assert_eq!(meter.session.usage, usage(55, 12));
     }
@@ -512,10 +514,10 @@ mod tests {
             assert_eq!((meter.session.usage, meter.session.nano_usd), (usage(100, 30), cost), "{reports:?}");
             assert_eq!(meter.session.rounds, 1, "{facts:?}");
         }
-        // One whose price nobody knows is noticed, whatever the agent calls it.
+        // A model without a price is noticed, whatever name the agent gives it.
         let (meter, _) = heard([answer(cheap, usage(100, 30)), routed("stranger", usage(100, 30))]);
         assert!(meter.session.unpriced);
-        // A service that names none says nothing against the agent.
+        // A service that names no model does not contradict the agent.
         let (meter, _) = heard([answer(dear, usage(100, 1)), routed("", usage(100, 30))]);
         assert_eq!(meter.session.nano_usd, cost);
     }
@@ -529,7 +531,7 @@ mod tests {
         ]);
         assert_eq!((meter.session.usage, meter.session.rounds), (usage(147, 35), 1));
         assert!(facts[0].routed && !facts[1].routed);
-        // What others in the sandbox ask for neither begins nor ends what the agent does.
+        // Requests by other processes in the sandbox neither begin nor end what the agent does.
         assert_eq!(meter.last.as_deref(), Some("a"));
     }
 
@@ -538,7 +540,7 @@ mod tests {
         let result = UsageReport::Turn { model: "m".into(), usage: usage(7, 3) };
         let (meter, _) = heard([result.clone()]);
         assert_eq!((meter.session.usage, meter.session.nano_usd), (usage(7, 3), 10 * 1000));
-        // Whoever told of the turn's answers has said it already.
+        // The turn's answers were reported already.
         let prices = ModelPrices::default();
         let turn = TurnId::fresh();
         let when = UsageContext { turn: Some(turn), attempt: 1, prices: &prices };

@@ -1,8 +1,8 @@
-//! How much memory is left: of the machine, and of the control group that this server may be held to.
+//! How much memory is available: on the machine, and in the server's control group, which may have a lower limit.
 
 use std::{fs, path::Path};
 
-/// In bytes; `None`: nobody says.
+/// In bytes; `None`: it cannot be determined.
 pub(super) fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -14,7 +14,7 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// What its limit leaves. Files that the kernel only keeps for later do not count.
+/// What the control group's limit leaves. Inactive page cache does not count as used.
 fn of_group(line: &str) -> Option<u64> {
     let mut words = line.splitn(3, ':').skip(1);
     let (controllers, path) = (words.next()?, words.next()?.trim_start_matches('/'));

@@ -1,5 +1,5 @@
-//! So many sandboxes and no more. A place that frees goes to the tenant that waits and has the fewest; among requests of one
-//! tenant, and between tenants that have as many, to the first that came.
+//! A fixed number of sandbox slots. A free slot goes to the waiting tenant that has the fewest; among requests of one
+//! tenant, and between tenants that have as many, to the oldest request.
 
 use crate::{Error, Result};
 use ash_model::TenantId;
@@ -13,10 +13,10 @@ use tokio::{
     time::Instant,
 };
 
-/// So many requests of one tenant wait at once; whoever comes then is told at once.
+/// How many requests of one tenant may wait; further ones are refused at once.
 pub(super) const MAX_QUEUE_LENGTH: usize = 512;
-/// So many of those who wait look for somebody who makes way. As many sandboxes are made at the same time, so more of them
-/// would get nobody in earlier, and a long line would keep the server busy with itself.
+/// How many waiting requests look for a sandbox to evict. About as many sandboxes start concurrently, so a larger front
+/// would serve no request earlier, and a long queue would keep the server busy.
 const QUEUE_FRONT_SIZE: usize = 8;
 
 pub(crate) struct SandboxSlots {
@@ -28,10 +28,10 @@ pub(crate) struct SandboxSlots {
 #[derive(Default)]
 struct SlotQueue {
     taken: usize,
-    /// How many of those each tenant has, if any.
+    /// How many slots each tenant has, if any.
     held: HashMap<TenantId, usize>,
     next: u64,
-    /// By number, so the first comes first.
+    /// By number, so the oldest comes first.
     waiting: BTreeMap<u64, SlotWaiter>,
 }
 
@@ -40,30 +40,30 @@ struct SlotWaiter {
     bell: Arc<Notify>,
 }
 
-/// One of the sandboxes that this server may have; given back when it is dropped.
+/// One of the sandboxes that this server may have; returned on drop.
 pub(crate) struct SandboxPermit {
     places: Arc<SandboxSlots>,
     tenant: TenantId,
 }
 
-/// What whoever wants a session back brings along.
+/// What a caller that resumes a session passes along.
 #[derive(Default)]
 pub(crate) struct Admission {
-    /// For the sandbox that it takes.
+    /// For the sandbox that the session takes.
     pub(crate) permit: Option<SandboxPermit>,
-    /// How long it is waited for one if it needs one after all; `None`: as long as it takes.
+    /// How long to wait for a permit if one is needed after all; `None`: without limit.
     pub(crate) queue_timeout: Option<Duration>,
 }
 
 impl Admission {
-    /// What the last one brings counts first.
+    /// Merges two admissions; the values of `other` take precedence.
     pub(crate) fn add(&mut self, other: Admission) {
         self.permit = other.permit.or(self.permit.take());
         self.queue_timeout = other.queue_timeout.or(self.queue_timeout);
     }
 }
 
-/// A place in the line; left when it is dropped.
+/// A position in the queue; given up on drop.
 pub(super) struct SlotTicket {
     places: Arc<SandboxSlots>,
     number: u64,
@@ -87,13 +87,13 @@ impl SandboxSlots {
         self.line().waiting.len()
     }
 
-    /// Somebody came, went or gave up. To be asked for before one looks, so that nothing is missed.
+    /// Notified when slots or the queue changed. Call it before reading the state, so that no change is missed.
     pub(super) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
 
-    /// There may be room, or somebody who makes way: those whose turn it is look. A bell that rang while its owner
-    /// looked is heard afterwards, so nothing is missed.
+    /// There may be a free slot or a sandbox to evict: wakes the front of the queue. A bell that rings while its
+    /// request is checking stays rung, so no change is missed.
     pub(super) fn ring(&self) {
         let line = self.line();
         line.order().take(QUEUE_FRONT_SIZE).for_each(|number| line.waiting[&number].bell.notify_one());
@@ -101,7 +101,7 @@ impl SandboxSlots {
         self.changed.notify_waiters();
     }
 
-    /// Whatever else: it is there.
+    /// For a sandbox that exists already, even above the limit.
     pub(super) fn acquire_unconditionally(self: &Arc<Self>, tenant: &TenantId) -> SandboxPermit {
         self.room(&mut self.line(), tenant)
     }
@@ -112,19 +112,19 @@ impl SandboxSlots {
         SandboxPermit { places: self.clone(), tenant: tenant.clone() }
     }
 
-    /// How many a tenant has.
+    /// How many slots a tenant has.
     pub(super) fn held(&self, tenant: &TenantId) -> usize {
         self.line().held.get(tenant).copied().unwrap_or(0)
     }
 
-    /// If there is room for everybody who waits, too.
+    /// A permit, if there are enough free slots for all waiting requests as well.
     pub(super) fn try_acquire_spare(self: &Arc<Self>, tenant: &TenantId) -> Option<SandboxPermit> {
         let mut line = self.line();
         let free = line.taken + line.waiting.len() < self.most;
         free.then(|| self.room(&mut line, tenant))
     }
 
-    /// For whoever wants one for a request.
+    /// Queues a caller's request.
     pub(super) fn enqueue(self: &Arc<Self>, tenant: &TenantId) -> Result<SlotTicket> {
         let mut line = self.line();
         let own = line.waiting.values().filter(|waiter| waiter.tenant == *tenant).count();
@@ -134,7 +134,7 @@ impl SandboxSlots {
         }
     }
 
-    /// For a session that comes back by itself: it cannot try again later, so it waits however long the line is.
+    /// Queues a session that resumes by itself: it cannot try again later, so it waits however long the queue is.
     pub(super) fn enqueue_unbounded(self: &Arc<Self>, tenant: &TenantId) -> SlotTicket {
         self.ticket(&mut self.line(), tenant)
     }
@@ -148,7 +148,7 @@ impl SandboxSlots {
 }
 
 impl SlotTicket {
-    /// If there is room for everybody before it, too.
+    /// A permit, if there are enough free slots for all requests before it as well.
     pub(super) fn take(&self) -> Option<SandboxPermit> {
         let mut line = self.places.line();
         if line.lacking(self.number, self.places.most) > 0 {
@@ -158,7 +158,7 @@ impl SlotTicket {
         Some(self.places.room(&mut line, &waiter.tenant))
     }
 
-    /// How many have to go before there is room for it, and for everybody before it.
+    /// How many slots have to become free before this request gets one.
     pub(super) fn lacking(&self) -> usize {
         self.places.line().lacking(self.number, self.places.most)
     }
@@ -167,7 +167,7 @@ impl SlotTicket {
         self.places.line().order().take(QUEUE_FRONT_SIZE).any(|number| number == self.number)
     }
 
-    /// Something changed, and it is in front; or it is so late.
+    /// Waits until something changed and the request is in front, or until `late`.
     pub(super) async fn wait_for_turn(&self, late: Option<Instant>) {
         match late {
             Some(late) => drop(tokio::time::timeout_at(late, self.bell.notified()).await),
@@ -182,8 +182,8 @@ impl SlotQueue {
         (self.taken + before + 1).saturating_sub(most)
     }
 
-    /// Who gets the next place, and the next, if nobody comes or goes: each goes to the tenant that has the fewest by then. So
-    /// a request of a tenant that has `n` counts as its place number `n + 1`, the next one as `n + 2`.
+    /// The order in which requests get slots if nothing else changes: each slot goes to the tenant that has the fewest
+    /// by then. So the first request of a tenant that has `n` slots counts as slot `n + 1`, its next one as `n + 2`.
     fn order(&self) -> impl Iterator<Item = u64> {
         let mut next = self.held.clone();
         let mut order: Vec<(usize, u64)> = self
@@ -243,7 +243,7 @@ mod tests {
         assert!(more[0].take().is_none(), "it is another tenant's turn");
         let first = one.take().expect("its share");
         rooms.pop();
-        // One each, and both want a second: the first that came.
+        // Both tenants have one slot, and both want a second: the older request gets it.
         assert!(two.take().is_none(), "both have one now, and the other one was first");
         assert!(more[0].take().is_some());
         drop(first);
@@ -319,7 +319,7 @@ mod tests {
         drop(spare);
     }
 
-    /// Whether its bell has rung since it was last asked.
+    /// Whether its bell has rung since the last call.
     fn rang(ticket: &SlotTicket) -> bool {
         ticket.wait_for_turn(None).now_or_never().is_some()
     }

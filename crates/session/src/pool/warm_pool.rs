@@ -1,7 +1,7 @@
-//! Walls that are built before anybody asks: of the agents in use, so many as the server is told to keep. Each is a
-//! workspace that nobody has, with its own id and uid, the files of one version of an agent, and a sandbox in which nothing
-//! runs but our init. A session takes it over whole; whatever is the session's own (its environment, options, conversation)
-//! comes when the agent is started, as it does in a sandbox that was built for it.
+//! Sandboxes that are built before a request needs them, for agents in use; the server's settings say how many. Each is
+//! a workspace without a session, with its own id and uid, the files of one version of an agent, and a sandbox in which
+//! only our init runs. A session takes it over whole. What belongs to the session (its environment, options,
+//! conversation) follows when the agent starts, as in a sandbox that was built for it.
 
 use super::{SandboxPermit, SandboxPool};
 use crate::{
@@ -24,16 +24,16 @@ use std::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// An agent that nobody has used for so long gets no more, and those that it has go.
+/// After this time without use an agent gets no more warm sandboxes, and those that it has are ended.
 const AGENT_UNUSED_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// How often those that died are looked for.
+/// How often dead sandboxes are looked for.
 const LOOK: Duration = Duration::from_secs(30);
-/// How often it is looked whether the last one is built, when the server stops.
+/// How often a stopping server checks whether the last sandbox is built.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Of a workspace that somebody was given a moment ago. Nobody had it before.
+/// The epoch of a workspace that was just made: it had no earlier owner.
 const FIRST: Epoch = Epoch(1);
 
-/// What makes one sandbox as good as another: all that is built into it, and cannot be brought later.
+/// What makes two warm sandboxes interchangeable: everything that is built in and cannot be added later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WarmSandboxKind {
     tenant: TenantId,
@@ -41,13 +41,13 @@ pub(crate) struct WarmSandboxKind {
     version: u32,
     tree: String,
     walls: SandboxBuildSpec,
-    /// So many are kept.
+    /// How many are kept.
     target: usize,
-    /// By the agent itself, so for ever; else for as long as it is in use.
+    /// The agent itself asks for them, so they are kept without a time limit; otherwise as long as the agent is in use.
     is_asked_for: bool,
 }
 
-/// What walls are told when they are built.
+/// The settings that a sandbox is built with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SandboxBuildSpec {
     pub(crate) limits: SandboxLimits,
@@ -100,14 +100,14 @@ impl WarmSandboxKind {
     }
 }
 
-/// A sandbox that waits for a session. Whoever drops it unused ends it.
+/// A sandbox that waits for a session. Dropping it unused ends it.
 pub(crate) struct WarmSandbox {
     rooms: Arc<Services>,
     kind: WarmSandboxKind,
     pub(crate) workspace: WorkspaceId,
     common: Arc<Workspace>,
     uid: Option<u32>,
-    /// None: somebody has taken it over.
+    /// None: a session has taken it over.
     inside: Option<(Arc<Sandbox>, RecordStream)>,
 }
 
@@ -143,7 +143,7 @@ impl WarmSandbox {
         let (home, place, tenant) = (rooms.clone(), live.clone(), self.kind.tenant.clone());
         let turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
         self.uid = blocking(move || {
-            // First: whoever finds it after a crash knows that it is nobody's.
+            // First, so that a server that finds it after a crash knows that it belongs to no session.
             place.mark_unclaimed()?;
             let uid =
                 place.make(&recipe, (&*home.repo(&tenant)?, &SnapshotProgress::default()), &home.uids)?;
@@ -171,7 +171,7 @@ impl WarmSandbox {
         Ok((Sandbox::new(spec.incarnation, remote, room), records))
     }
 
-    /// For the session that has its workspace from now on.
+    /// For the session that owns the workspace from now on.
     pub(crate) fn hand_over(mut self) -> Result<Arc<Workspace>> {
         self.common.live.claim()?;
         self.common.set_tree(Some(LiveTree { uid: self.uid }));
@@ -201,7 +201,7 @@ impl WarmSandbox {
 impl Drop for WarmSandbox {
     fn drop(&mut self) {
         if let Some(inside) = self.inside.take() {
-            // Where nothing runs any more, it is the next server's to end.
+            // If no async runtime runs any more, the next server ends it.
             tokio::spawn(end(self.rooms.clone(), self.common.clone(), inside));
         }
     }
@@ -228,11 +228,11 @@ async fn clear_away(rooms: &Arc<Services>, common: &Workspace) {
     }
 }
 
-/// Where they wait.
+/// Keeps the warm sandboxes of this server.
 pub(crate) struct WarmPool {
     inner: Mutex<WarmPoolState>,
     quotas: Quotas,
-    /// Something is wanted, or was taken.
+    /// One is needed, or was claimed.
     bell: Notify,
 }
 
@@ -240,18 +240,18 @@ pub(crate) struct WarmPool {
 struct WarmPoolState {
     /// The oldest first.
     ready: Vec<WarmSandbox>,
-    /// Agents in use; whoever is next comes first.
+    /// Agents in use; the next one to build for comes first.
     wanted: Vec<WarmSandboxDemand>,
-    /// One that is being built.
+    /// The kind that is being built.
     making: Option<WarmSandboxKind>,
     closed: bool,
 }
 
 struct WarmSandboxDemand {
     kind: WarmSandboxKind,
-    /// When one of them was last asked for.
+    /// When one of them was last requested.
     asked: Instant,
-    /// The last one could not be built, so none is before this.
+    /// The last build failed, so the next one is not before this.
     not_before: Option<Instant>,
 }
 
@@ -270,12 +270,12 @@ impl WarmPool {
         (inner.ready.len(), usize::from(inner.making.is_some()))
     }
 
-    /// An agent is in use. What was made for another version of it, or with other limits, is of no use any more.
+    /// An agent is in use. Warm sandboxes for another version of it, or with other limits, are useless now.
     pub(crate) fn request(&self, kind: WarmSandboxKind) {
         let (tenant, agent) = (kind.tenant.clone(), kind.agent.clone());
         let stale = {
             let mut inner = self.inner();
-            // Whatever keeps it from being built is not mended by use.
+            // A new request does not fix the cause of a failed build, so the delay stays.
             let same = inner.wanted.iter().find(|wanted| wanted.kind == kind);
             let not_before = same.and_then(|wanted| wanted.not_before);
             inner.wanted.retain(|wanted| !wanted.kind.is_of(&tenant, &agent));
@@ -287,7 +287,7 @@ impl WarmPool {
         self.bell.notify_one();
     }
 
-    /// It was deleted.
+    /// The agent was deleted.
     pub(crate) fn forget(&self, tenant: &TenantId, agent: &AgentName) {
         let stale = {
             let mut inner = self.inner();
@@ -297,7 +297,7 @@ impl WarmPool {
         drop(stale);
     }
 
-    /// One of this kind that is alive.
+    /// A warm sandbox of this kind that is alive.
     pub(crate) fn claim(&self, kind: &WarmSandboxKind) -> Option<WarmSandbox> {
         loop {
             let mut found = {
@@ -311,7 +311,7 @@ impl WarmPool {
         }
     }
 
-    /// The one that waits for longest.
+    /// The oldest warm sandbox.
     pub(super) fn oldest(&self) -> Option<WarmSandbox> {
         let mut inner = self.inner();
         (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
@@ -329,7 +329,7 @@ impl WarmPool {
         if self.quotas.admit(QuotaKind::PrewarmedTotal, inner.ready.len() as u64, 1).is_err() {
             return None;
         }
-        // One tenant's agents never take the others' turn.
+        // A tenant at its quota is skipped, so that its agents do not delay those of others.
         let has_room =
             |kind: &&WarmSandboxKind| self.quotas.admit(QuotaKind::Prewarmed, of_tenant(kind), 1).is_ok();
         let is_due = |wanted: &&WarmSandboxDemand| wanted.not_before.is_none_or(|at| at <= now);
@@ -339,7 +339,7 @@ impl WarmPool {
         Some(kind)
     }
 
-    /// Gives it back if nobody wants it any more.
+    /// Gives it back if it is not needed any more.
     fn put(&self, built: WarmSandbox) -> Option<WarmSandbox> {
         let mut inner = self.inner();
         let wanted = inner.wanted.iter().any(|wanted| wanted.kind == built.kind) && !inner.closed;
@@ -350,7 +350,7 @@ impl WarmPool {
         None
     }
 
-    /// One of this kind could not be built: the others are not held up by it.
+    /// The build of this kind failed; other kinds are not delayed by it.
     fn try_later(&self, kind: &WarmSandboxKind, now: Instant) {
         let mut inner = self.inner();
         if let Some(at) = inner.wanted.iter().position(|wanted| wanted.kind == *kind) {
@@ -363,7 +363,7 @@ impl WarmPool {
         self.inner().making = None;
     }
 
-    /// Without those that died or that nobody wants any more.
+    /// Removes those that died or are not needed any more.
     fn discard_stale(&self) {
         let stale = {
             let mut inner = self.inner();
@@ -382,7 +382,7 @@ impl WarmPool {
         drop(stale);
     }
 
-    /// No more: the server stops.
+    /// Ends the pool, because the server stops.
     pub(crate) async fn close(&self) {
         let all = {
             let mut inner = self.inner();
@@ -408,7 +408,7 @@ impl WarmPoolState {
     }
 }
 
-/// Builds what is lacking, one after the other, as long as the server runs. Never so that somebody has to make way for it.
+/// Builds what is missing, one after the other, as long as the server runs. It never evicts a sandbox for that.
 pub(crate) async fn run(rooms: Arc<Services>) {
     let SandboxPool { warm: shelf, .. } = &rooms.pool;
     loop {

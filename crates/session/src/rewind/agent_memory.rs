@@ -1,10 +1,10 @@
-//! What agents remember, in a captured tree.
+//! Finds the agents' memories in a captured tree, so that a rewind can keep or restore them.
 
 use crate::Result;
 use ash_snapshot::{FileInfo, FileOwner, Folder, RelPath, Repo, SnapshotEntry, TreeId};
 use std::sync::Arc;
 
-/// An agent's home may hold any number of files: they are listed once.
+/// The captured tree. Its files are listed once, because an agent's home may hold any number of files.
 pub(crate) struct AgentMemoryTree<'m> {
     repo: &'m Arc<Repo>,
     tree: &'m TreeId,
@@ -16,7 +16,7 @@ impl<'m> AgentMemoryTree<'m> {
         Ok(AgentMemoryTree { repo, tree, files: repo.list(tree, "home")? })
     }
 
-    /// What is at `from`, a file or a folder of them, written to `to`, over what is there.
+    /// Writes the file or folder at `from` over what is at `to`.
     pub(crate) fn put(
         &self,
         (from, to): (&str, &str),
@@ -37,7 +37,7 @@ impl<'m> AgentMemoryTree<'m> {
         Ok(())
     }
 
-    /// What is at a path becomes what it was then and nothing else: what it did not hold then is put aside.
+    /// Restores a path to its captured state: what the capture does not hold is put aside.
     pub(crate) fn put_back(&self, path: &str, home: &Folder, owner: Option<FileOwner>) -> Result<()> {
         if !self.files.iter().any(|file| file.path == path.as_bytes()) {
             let at = RelPath::parse(path).map_err(ash_snapshot::Error::from)?;

@@ -1,6 +1,7 @@
-//! Taking the files of a shared workspace back. What is there is captured first, the tree of the checkpoint is written
-//! beside it, with what the other sessions remember now, and captured too: that is the newest checkpoint from then on.
-//! Whoever dies before it is recorded leaves everything as it was, and after it the next start makes the tree from it.
+//! Rewinding the files of a shared workspace. The current files are captured first. Then the checkpoint's tree is
+//! written beside them, with the present memories of the other sessions, and captured too: it becomes the newest
+//! checkpoint. A crash before the record leaves everything as it was; after it, the next start makes the tree from that
+//! checkpoint.
 
 use super::{AgentMemoryTree, PreparedTree};
 use crate::{
@@ -15,9 +16,9 @@ use ash_snapshot::{FileOwner, Folder, SnapshotProgress, TreeId};
 use ash_store::{SessionRow, WorkspaceSession};
 use std::sync::Arc;
 
-/// A tree that is written, captured and not in place yet. Until it is, nobody comes in.
+/// A tree that is written, captured and not in place yet. Until it is, no session can enter the workspace.
 pub(crate) struct ComposedTree {
-    /// What was there before, unless it is the session's own last checkpoint: the way back.
+    /// The files before the rewind, for the way back, unless they equal the session's own last checkpoint.
     pub(crate) before: Option<CheckpointCapture>,
     pub(crate) after: CheckpointCapture,
     pub(crate) to: u64,
@@ -77,7 +78,7 @@ pub(crate) async fn compose_workspace_tree(
     Ok(PreparedTree { uid, fresh: false, composed: Some(Box::new(composed)) })
 }
 
-/// Where the other sessions of the workspace have what they remember.
+/// Where the other sessions of the workspace store their agents' memories.
 async fn memories(saving: &CaptureJob, but: SessionRowId) -> Result<Vec<String>> {
     let store = &saving.rooms.store;
     let cwd = saving.rooms.inside(&saving.live).workspace;

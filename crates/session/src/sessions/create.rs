@@ -1,4 +1,4 @@
-//! A new session, in a sandbox of its own, of its workspace, or in one that was made in advance.
+//! Creates a session: in a sandbox of its own, in that of its workspace, or in one that was made in advance.
 
 use super::Sessions;
 use crate::{
@@ -20,32 +20,33 @@ use uuid::Uuid;
 #[derive(Debug, Clone)]
 pub struct NewSession {
     pub tenant: TenantId,
-    /// In a workspace with a name: whose that is.
+    /// The owner. In a named workspace the session gets the workspace's owner instead.
     pub owner: Option<OwnerId>,
     pub metadata: SessionMetadata,
     pub id: SessionId,
     pub id_from: IdFrom,
     pub agent: AgentName,
-    /// The name of a workspace that it shares; otherwise it gets one of its own.
+    /// The name of a workspace that it shares. `None`: it gets a workspace of its own.
     pub workspace: Option<Slug>,
     pub options: SessionOptions,
     pub env: SecretEnv,
-    /// What the options hold masks for, by JSON pointer.
+    /// The values that the options contain masks for, by JSON pointer.
     pub secrets: SecretEnv,
-    /// The client's own way to a model.
+    /// The client's own access to a model.
     pub egress: Option<EgressPolicy>,
-    /// How long it waits for a place, if all are taken; `None`: as usual.
+    /// How long the request waits for a sandbox if all are taken. `None`: the default.
     pub queue_timeout: Option<Duration>,
 }
 
-/// Where a new session is to live.
+/// The sandbox of a new session.
 enum SessionPlacement {
     Prepared(Box<WarmSandbox>),
     Room(Option<SandboxPermit>),
 }
 
 impl Sessions {
-    /// Once it has a place it goes on to its end even if the caller hangs up: half a session is nobody's.
+    /// Once the request has a permit it runs to its end even if the caller disconnects, because half a session would
+    /// have no owner.
     pub async fn create(&self, new: NewSession) -> Result<SessionRow> {
         self.check_room_for_work()?;
         ash_failpoint::reach_async("create.asked").await;
@@ -72,7 +73,7 @@ impl Sessions {
             .map_err(|_| Error::Gone)?
     }
 
-    /// The agent of a session that can be made.
+    /// The agent, if a session of it can be created with these options.
     async fn agent_of(&self, new: &NewSession) -> Result<AgentRow> {
         let rooms = &self.rooms;
         let agent = rooms.store.agent(&new.tenant, &new.agent).await?;
@@ -146,7 +147,7 @@ impl Sessions {
         }
         let mut state = LogState::new(0);
         state.apply(1, &created);
-        // As long as this is held the newborn finds what was prepared for it.
+        // While this is held, the new session finds the workspace that was prepared for it.
         let _common = prepared.map(WarmSandbox::hand_over).transpose()?;
         let (no, of) = (session.no, (session.workspace, session.tenant.clone()));
         let passage = Admission { permit: room, queue_timeout: Some(self.patience(new.queue_timeout)) };
@@ -156,7 +157,7 @@ impl Sessions {
         .await?;
         ash_failpoint::reach_async("create.seated").await;
         let woken = self.command(no, StateCommand::Resume).await;
-        // Not before: the next one can wait, this one does.
+        // Only after the session has started: the next sandbox can wait, this session cannot.
         if rooms.prewarm(&agent.needs) > 0
             && let Err(error) = self.prewarm(&new.tenant, &agent).await
         {
@@ -166,7 +167,7 @@ impl Sessions {
         self.get(no).await
     }
 
-    /// A sandbox that was made in advance, if there is one that fits.
+    /// Claims a sandbox that was made in advance, if one fits.
     async fn claim(
         &self,
         tenant: &TenantId,
@@ -187,11 +188,12 @@ impl Sessions {
         Ok(claimed)
     }
 
-    /// An agent was deployed, or a session was made of it, and somebody will make another. What most sessions of it want is made.
+    /// Prepares sandboxes for the next sessions of an agent that was deployed or used. They have the options that most
+    /// sessions use.
     pub async fn prewarm(&self, tenant: &TenantId, agent: &AgentRow) -> Result<()> {
         let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
         let which = (tenant, &agent.name, agent.version);
-        // What the operator does not permit any more no session could take over.
+        // A session could not take over a sandbox that the operator does not permit any more.
         let permits =
             |version: &AgentVersion| self.rooms.permits(&version.needs, None, version.limits).is_ok();
         let usual = version.filter(permits).and_then(|version| {
@@ -199,13 +201,13 @@ impl Sessions {
         });
         match usual.filter(|_| self.rooms.prewarm(&agent.needs) > 0) {
             Some(usual) => self.rooms.pool.warm.request(usual),
-            // An older version may have wanted some.
+            // Sandboxes may have been prepared for an older version.
             None => self.stop_prewarming(tenant, &agent.name),
         }
         Ok(())
     }
 
-    /// Agents that want sandboxes before they are used have them from the start on.
+    /// Prepares sandboxes at the start for agents that ask for it in their configuration.
     pub(super) async fn prewarm_all(&self) -> Result<()> {
         for tenant in self.rooms.store.tenants().await? {
             for agent in self.rooms.store.agents(&tenant).await? {
@@ -217,13 +219,14 @@ impl Sessions {
         Ok(())
     }
 
-    /// An agent was deleted.
+    /// Called when an agent was deleted.
     pub fn stop_prewarming(&self, tenant: &TenantId, agent: &AgentName) {
         self.rooms.pool.warm.forget(tenant, agent);
     }
 }
 
-/// The agent's own id for the conversation: ours if it is a UUID, else derived from it, so that it never changes.
+/// The agent's own id for the conversation: the session's id if it is a UUID, else derived from it, so that it never
+/// changes.
 pub(crate) fn native_id(tenant: &TenantId, id: &SessionId) -> Uuid {
     let ours = Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.to_string() == id.as_str());
     ours.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{tenant}/{id}").as_bytes()))

@@ -1,4 +1,4 @@
-//! Disk and memory that are left, and what is let go of when that is little.
+//! Free disk space and memory, and what is removed when they run low.
 
 use super::{Sessions, recovery::list_names};
 use crate::{Error, Result, RetentionPolicy, mailbox::ActorMessage};
@@ -7,7 +7,7 @@ use ash_store::{SessionRow, WorkspaceSession};
 use std::{sync::atomic::Ordering, time::Duration};
 
 impl Sessions {
-    /// As before, for what needs space.
+    /// Like `open_for_work`, for requests that need disk space.
     pub(crate) fn check_room_for_work(&self) -> Result<()> {
         self.open_for_work()?;
         match self.little_space() {
@@ -16,7 +16,7 @@ impl Sessions {
         }
     }
 
-    /// Where memory is short, sandboxes that nobody is at work in go, before somebody asks for one.
+    /// If memory is short, ends idle sandboxes before a request needs the memory.
     pub async fn free_memory(&self) {
         let gone = self.rooms.pool.free_memory().await;
         if gone > 0 {
@@ -27,11 +27,11 @@ impl Sessions {
         }
     }
 
-    /// How much is left, if that is too little to begin anything.
+    /// The free bytes, if they are too few to begin anything.
     pub fn little_space(&self) -> Option<u64> {
         let free = self.free.load(Ordering::Relaxed);
         match self.is_full() {
-            // Whatever the file system says: there may be a quota, or no room for another file.
+            // Whatever the file system reports: a quota may apply, or there may be no free inode.
             true => Some(0),
             false => (free < self.rooms.settings.min_free).then_some(free),
         }
@@ -43,20 +43,20 @@ impl Sessions {
         (free < wanted || left < self.rooms.settings.min_free).then_some(left)
     }
 
-    /// Whether a write has failed for want of space, and none has been seen to work since.
+    /// Whether a write has failed because the disk is full, and none has succeeded since.
     pub fn is_full(&self) -> bool {
         self.rooms.full.load(Ordering::Relaxed)
     }
 
-    /// Something of the size that the server writes could be written.
+    /// Called when a test write of a typical size has succeeded.
     pub fn has_space_again(&self) {
         if self.rooms.full.swap(false, Ordering::Relaxed) {
             tracing::info!("the disk takes writes again");
         }
     }
 
-    /// So much is left on the disk. If that is little, what is safe in the object store goes from here before its time.
-    /// What is only here never does.
+    /// Sets the free bytes on the disk. If they are few, files that are safe in the object store are removed from this
+    /// machine before their time. Files that are only here are never removed.
     pub async fn set_free(&self, free: u64, keep: &RetentionPolicy) {
         let before = self.free.swap(free, Ordering::Relaxed);
         let least = self.rooms.settings.min_free;
@@ -67,7 +67,7 @@ impl Sessions {
             (true, false) => tracing::info!(free, "there is space again"),
             (_, _) => {}
         }
-        // Again and again: some have to look first whether all of theirs is safe.
+        // Each time, because some sessions must first check whether all of their files are safe.
         if free < least
             && let Err(error) =
                 Box::pin(self.sweep(&RetentionPolicy { local_ttl: Duration::ZERO, ..*keep })).await
@@ -76,7 +76,7 @@ impl Sessions {
         }
     }
 
-    /// Lets go of the live trees of sessions that nobody has used since, as far as the object store has what they hold.
+    /// Removes the live trees of sessions that were not used since `before`, if the object store has what they hold.
     pub(crate) async fn evict_local_trees(&self, before: Timestamp) -> Result<u64> {
         let root = self.rooms.settings.live_dir.clone();
         let names = tokio::task::spawn_blocking(move || list_names(&root)).await.map_err(|_| Error::Gone)?;
@@ -86,9 +86,9 @@ impl Sessions {
             for WorkspaceSession { no, .. } in self.rooms.store.workspace_sessions(workspace).await? {
                 sessions.extend(self.rooms.store.session(no).await?);
             }
-            // Of a shared one nobody may have used any.
+            // All sessions of a shared workspace must be unused.
             let cold = sessions.iter().all(|session| is_cold(session, before));
-            // One that has ended is only asked if there is no other.
+            // An ended session is asked only if there is no other.
             sessions.sort_by_key(|session| session.summary.status == SessionStatus::Ended);
             if let Some(session) = sessions.first().filter(|_| cold)
                 && self.ask(session.no, |reply| ActorMessage::DropLocalFiles { reply }).await?
@@ -100,13 +100,13 @@ impl Sessions {
     }
 }
 
-/// Whether nobody has used a session since, and the object store has what it stands on.
+/// Whether a session was not used since `before`, and the object store has what it needs.
 pub(crate) fn is_cold(session: &SessionRow, before: Timestamp) -> bool {
     let rests = matches!(
         session.summary.status,
         SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended
     );
-    // A session of a shared workspace may have made none.
+    // A session of a shared workspace may have made no checkpoint.
     let made = session.summary.checkpoint.is_some() || session.slug.is_some();
     let far = made && session.remote_checkpoint >= session.summary.checkpoint;
     rests && far && session.summary.open_turns == 0 && session.last_active_at < before

@@ -1,4 +1,4 @@
-//! What is read of sessions without their actors: rows, logs, and the settings that apply to them.
+//! Reads of sessions that need no actor: rows, logs, and the settings that apply to them.
 
 use super::Sessions;
 use crate::{Error, Result};
@@ -12,12 +12,12 @@ impl Sessions {
         Ok(self.rooms.store.sessions(scope, filter).await?)
     }
 
-    /// Events in the order of the log, those of the sessions that it was forked from included.
+    /// Events in the order of the log, including those of the sessions that it was forked from.
     pub async fn events(&self, no: SessionRowId, query: &EventQuery) -> Result<Vec<Event>> {
         Ok(self.rooms.store.events(no, query).await?)
     }
 
-    /// What clients know as messages, with their ordinals in the whole log; those above `after`.
+    /// What clients see as messages, with their ordinals in the whole log, after number `after`.
     pub async fn messages(&self, no: SessionRowId, after: u64, limit: u32) -> Result<Vec<NumberedMessage>> {
         Ok(self.rooms.store.messages(no, after, limit).await?)
     }
@@ -26,7 +26,7 @@ impl Sessions {
         Ok(self.rooms.store.turn(no, turn).await?)
     }
 
-    /// The names of its environment variables; `None`: it has none, or they are sealed with another key.
+    /// The names of its environment variables. `None`: it has none, or they are sealed with another key.
     pub async fn env_names(&self, no: SessionRowId) -> Result<Option<Vec<String>>> {
         match self.rooms.store.env(no).await {
             Ok(env) if env.0.is_empty() => Ok(None),
@@ -36,7 +36,8 @@ impl Sessions {
         }
     }
 
-    /// What its options hold masks for, by JSON pointer. Empty if it is sealed with another key: nothing of it can be kept.
+    /// The values that its options contain masks for, by JSON pointer. Empty if they are sealed with another key,
+    /// because then none of them can be kept.
     pub async fn option_secrets(&self, no: SessionRowId) -> Result<SecretEnv> {
         match self.rooms.store.secrets(no).await {
             Err(ash_store::Error::Sealed) => Ok(SecretEnv::default()),
@@ -44,12 +45,12 @@ impl Sessions {
         }
     }
 
-    /// How much of the machine it may take.
+    /// The resource limits that apply to it.
     pub async fn limits_in_force(&self, session: &SessionRow) -> Result<ResourceLimits> {
         self.rooms.bounds(session).await
     }
 
-    /// Whether a turn can be kept as safe as that: only where there is an object store something can be in it.
+    /// Whether the server supports this durability: `remote` needs an object store.
     pub fn check_durability(&self, wanted: Option<Durability>) -> Result<()> {
         match (wanted, &self.rooms.replicator) {
             (Some(Durability::Remote), None) => Err(Error::NoBucket),
@@ -57,7 +58,7 @@ impl Sessions {
         }
     }
 
-    /// An error if the program of a runtime is too old. One that is missing may come later.
+    /// An error if the program of a runtime is too old. A missing program may be installed later.
     pub(crate) async fn check_runtime(&self, runtime: AgentRuntime) -> Result<()> {
         self.rooms.settings.supported(runtime).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! What a server finds when it starts: recovery is the normal way to do so.
+//! The start of a server, which is always a recovery: there is no separate path after a clean shutdown.
 
 use super::Sessions;
 use crate::{Error, Result, blocking, live_directory::LiveDirectory, pool::keep_warm};
@@ -7,7 +7,7 @@ use ash_snapshot::Folder;
 use ash_store::WorkspaceSession;
 
 impl Sessions {
-    /// Recovery is the normal way to start: every session not at rest is woken now, not when somebody visits.
+    /// Starts the actor of every session that is not at rest, without waiting for a request.
     pub async fn start(&self) -> Result<usize> {
         self.go_on_deleting().await?;
         let mut restless = self.look_around().await?;
@@ -28,7 +28,7 @@ impl Sessions {
         Ok(count)
     }
 
-    /// A shared one is there for those who come.
+    /// Whether the workspace is shared. It stays for later sessions, even if all of its sessions have ended.
     async fn is_shared(&self, sessions: &[WorkspaceSession]) -> Result<bool> {
         match sessions.first() {
             Some(first) => Ok(self.get(first.no).await?.slug.is_some()),
@@ -36,7 +36,8 @@ impl Sessions {
         }
     }
 
-    /// Trees on disk keep their uids; those of ended sessions go. Answers whose sandboxes may still be alive.
+    /// Checks the live directory: existing trees keep their uids, and those of ended sessions are erased. Returns the
+    /// sessions whose sandboxes may still be alive.
     async fn look_around(&self) -> Result<Vec<SessionRowId>> {
         let mut found = Vec::new();
         let root = self.rooms.settings.live_dir.clone();
@@ -56,7 +57,7 @@ impl Sessions {
                     continue;
                 }
             }
-            // A tree that the database does not know may be somebody's only copy: it stays.
+            // A tree that the database does not know may be the only copy: it stays.
             let over =
                 !sessions.is_empty() && sessions.iter().all(|session| session.status == SessionStatus::Ended);
             if over && !self.is_shared(&sessions).await? {
@@ -81,7 +82,8 @@ impl Sessions {
         Ok(found)
     }
 
-    /// A sandbox that was made in advance by somebody who died. One whose session is known is that session's.
+    /// Handles a sandbox that a dead server made in advance. If the database knows its session, it belongs to that
+    /// session; otherwise it is removed.
     async fn clear_unclaimed(&self, live: &LiveDirectory, nobodys: bool) {
         let (live, rooms) = (live.clone(), self.rooms.clone());
         let uid = live.stamp().and_then(|stamp| stamp.uid);
@@ -93,7 +95,7 @@ impl Sessions {
             false => live.claim(),
         });
         if let Err(error) = cleared.await {
-            // Somebody may still run there.
+            // Processes may still run there under this uid.
             self.rooms.uids.mark_used(uid);
             tracing::warn!(%error, "a sandbox that was made in advance could not be removed");
         }

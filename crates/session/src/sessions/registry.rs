@@ -1,4 +1,4 @@
-//! Who looks after which session: called in when there is nobody, and again when he gave up.
+//! Makes sure that each session has exactly one actor: starts it on the first request, and again after it failed.
 
 use super::Sessions;
 use crate::{
@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// The longest wait before a session whose keeper gave up gets another.
+/// The longest wait before the actor of a session is restarted after a failure.
 const MAX_RESPAWN_DELAY: Duration = Duration::from_secs(60);
 
 impl Sessions {
@@ -32,7 +32,7 @@ impl Sessions {
             let keeper = self.actor(no).await?;
             match keeper.inbox.send(request).await {
                 Ok(()) => break keeper,
-                // It went while we were on our way; the next one gets it.
+                // The actor ended before it got the message; the next one gets it.
                 Err(mpsc::error::SendError(back)) => request = back,
             }
         };
@@ -42,9 +42,9 @@ impl Sessions {
         }
     }
 
-    /// Of a keeper that answers nothing any more.
+    /// The error for a message to an actor that has ended.
     async fn ended_error(&self, no: SessionRowId, keeper: &ActorHandle) -> Error {
-        // Why is noted before its place is free.
+        // The actor records why it failed before it leaves the registry.
         loop {
             let left = self.rooms.pool.actor_left.notified();
             tokio::pin!(left);
@@ -55,7 +55,7 @@ impl Sessions {
             }
             left.await;
         }
-        // It was purged, which a witness knew and the database did not.
+        // A witness knew that the session was purged, and the database did not.
         if self.rooms.store.tombstone(no).await.is_ok_and(|tombstone| tombstone.is_some()) {
             return Error::NotFound;
         }
@@ -65,7 +65,7 @@ impl Sessions {
         }
     }
 
-    /// Whoever looks after the session, called in if nobody does.
+    /// The session's actor. Starts it if there is none.
     pub(super) async fn actor(&self, no: SessionRowId) -> Result<ActorHandle> {
         loop {
             let left = self.rooms.pool.actor_left.notified();
@@ -73,7 +73,7 @@ impl Sessions {
             left.as_mut().enable();
             match self.rooms.pool.keepers.lock().await.get(&no) {
                 Some(keeper) if !keeper.inbox.is_closed() => return Ok(keeper.clone()),
-                // It is on its way out, and two must never look after one session.
+                // The actor is ending. Wait, because a session must never have two.
                 Some(_) => {}
                 None => break,
             }
@@ -84,14 +84,14 @@ impl Sessions {
         self.spawn(no, of, |rooms, seat| SessionActor::load(rooms, session, seat)).await
     }
 
-    /// A session that is not at rest gets another keeper when its own gave up, not when somebody visits.
+    /// Restarts the failed actor of a session that is not at rest, without waiting for a request.
     fn respawn(self, no: SessionRowId) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let mut wait = Duration::from_secs(1);
             while !self.is_stopping() && self.recalling().insert(no) {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(MAX_RESPAWN_DELAY);
-                // Before the next one is called, which may give up at once.
+                // Before the next actor starts, because it may fail at once.
                 self.recalling().remove(&no);
                 match self.rooms.store.needs_recovery().await {
                     Ok(restless) if !restless.contains(&no) => return,
@@ -106,8 +106,8 @@ impl Sessions {
         self.respawning.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
-    /// session delays nobody else, and two callers never load the same one twice.
+    /// Holds the lock only to register the actor; loading happens after that, so one slow session does not delay
+    /// others, and two callers never load the same session twice.
     pub(super) async fn spawn<F, L>(
         &self,
         no: SessionRowId,
@@ -134,7 +134,7 @@ impl Sessions {
         };
         let seat = ActorChannels { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
         let loading = load(self.rooms.clone(), seat);
-        // A task of its own: if it panics, the rest of us goes on.
+        // A task of its own, so that a panic does not affect the rest of the server.
         let keeping = tokio::spawn(async move { Box::pin(loading.await?.run()).await });
         let (sessions, full) = (self.clone(), keeper.full.clone());
         tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Writes of clients without a lock. One that was begun before another client took the lock may end when that is over: then
-//! the token must not bring the lock back, because its holder does not know what was written.
+//! Writes of clients without a lock. Such a write may begin before another client takes the lock, and end when that
+//! lock has expired. Then the token must not revive the lock, because its holder does not know what was written.
 
 use super::Sessions;
 use crate::Result;
@@ -12,18 +12,19 @@ use std::{
     },
 };
 
-/// Which locks others have written under.
+/// Which locks other clients have written under.
 #[derive(Default)]
 pub(super) struct Overwritten {
-    /// How many locks were taken, of all sessions: mostly none while a write lasts, and then nobody looks any further.
+    /// How many locks were taken, of all sessions. Mostly none is taken while a write lasts, and then nothing else
+    /// needs a check.
     taken: AtomicU64,
-    /// The last lock of each session that this server gave out, until such a write ends under it. A lock of before a restart
-    /// is missing: which writes were under way when it was taken, the server does not know any more.
+    /// The last lock of each session that this server granted, until such a write ends under it. Locks from before a
+    /// restart are missing, because the server does not know which writes were in progress when they were taken.
     whole: Mutex<HashMap<SessionRowId, u64>>,
 }
 
 impl Overwritten {
-    /// `held` is the number that the caller had before: a lock that goes on is as whole as it was.
+    /// `held` is the number that the caller had before: a prolonged lock keeps its state.
     pub(super) fn note_taken(&self, session: SessionRowId, number: u64, held: Option<u64>) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         if held != Some(number) {
@@ -43,17 +44,18 @@ impl Overwritten {
     }
 }
 
-/// Since when a write without a lock is under way: how many locks were taken before it.
+/// The start of a write without a lock, as the number of locks that were taken before it.
 #[derive(Debug, Clone, Copy)]
 pub struct LocklessWrite(u64);
 
 impl Sessions {
-    /// To be asked for before it is looked whether somebody holds the lock.
+    /// Call this before checking whether another client holds the lock.
     pub fn begin_lockless_write(&self) -> LocklessWrite {
         LocklessWrite(self.overwritten.taken.load(Ordering::Relaxed))
     }
 
-    /// Somebody may have taken the lock meanwhile. Who got it after this knows what was written.
+    /// Checks whether another client took the lock during the write. A client that takes it after this call sees what
+    /// was written.
     pub async fn end_lockless_write(
         &self,
         session: SessionRowId,

@@ -1,5 +1,5 @@
-//! What the agent is told when it comes back, at the head of the next message: how long it slept, what of its work in
-//! the background is gone, what was changed meanwhile; and, if it has no memory of its own, what was said.
+//! What a resumed agent is told at the start of the next message: how long it was paused, what background work was
+//! lost, what was changed meanwhile, and, if it has no memory of its own, the conversation as text.
 
 use super::{SessionStartJob, tree::StartTree};
 use crate::{
@@ -15,9 +15,9 @@ use ash_store::EventQuery;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-/// What of a conversation is told as text: the newest, up to so many bytes.
+/// How much of a conversation is told as text: the newest part, up to this many bytes.
 const MAX_HISTORY_BYTES: usize = 100_000;
-/// Of one message.
+/// The longest part of one message that is told.
 const MAX_MESSAGE_CHARS: usize = 8_000;
 const MAX_NAMES: usize = 20;
 
@@ -81,7 +81,7 @@ impl SessionStartJob {
                  remember of them may not be so any more."
             ));
         }
-        // It is a courtesy: without it the session comes back all the same, and its receipt names what is damaged.
+        // The list is optional: without it the session resumes all the same, and its receipt names what is damaged.
         let changed = self.changed(&facts).await.unwrap_or_else(|error| {
             tracing::warn!(session = %self.session.id, %error, "nobody knows what was changed meanwhile");
             Vec::new()
@@ -92,7 +92,7 @@ impl SessionStartJob {
         Ok(Some(sentences.join(" ")))
     }
 
-    /// Work in the background that nobody heard the end of.
+    /// Background work whose end is not in the log.
     async fn background(&self, driver: &dyn AgentDriver, facts: &[Event]) -> Result<Vec<String>> {
         let awake = facts.iter().rev().find(|event| matches!(event.fact, Fact::Awake { .. }));
         let mut after = awake.map_or(0, |event| event.seq);
@@ -133,13 +133,13 @@ impl SessionStartJob {
         .await
     }
 
-    /// What was said, as text, the newest of it.
+    /// The newest part of the conversation, as text.
     async fn history(&self) -> Result<Option<String>> {
         let past = history::past(&self.rooms, self.session.no).await?;
         let current = self.state.current().map(|turn| turn.id);
         let waiting: HashSet<TurnId> = self.state.turns.iter().map(|turn| turn.id).collect();
         let mut told: VecDeque<String> = VecDeque::new();
-        // Messages that waited, until they were told: what was withdrawn or still waits is none of the agent's business.
+        // Waiting messages, until they are told: the agent is not told of messages that were withdrawn or still wait.
         let mut asked: HashMap<TurnId, String> = HashMap::new();
         let (mut held, mut left_out, mut after): (usize, usize, EventSeq) = (0, 0, 0);
         loop {
@@ -184,7 +184,7 @@ impl SessionStartJob {
     }
 }
 
-/// The last time that another took the files back since the agent ran.
+/// The last rewind of the workspace by another session since the agent ran.
 fn known_back(facts: &[Event]) -> Option<&WorkspaceRewind> {
     let since = facts.iter().rev().take_while(|event| !matches!(event.fact, Fact::Awake { .. }));
     since.into_iter().find_map(|event| match &event.fact {
@@ -198,7 +198,7 @@ fn slept(facts: &[Event]) -> Option<Timestamp> {
     facts.iter().rev().find(|event| matches!(event.fact, Fact::Asleep { .. })).map(|event| event.at)
 }
 
-/// The tree that the last turn left, and the newest one, if that is another.
+/// The tree that the last turn left, and the newest one, if they differ.
 fn changed_trees(facts: &[Event]) -> Option<(&str, &str)> {
     let mut saved = facts.iter().rev().filter_map(|event| match &event.fact {
         Fact::Saved(saved) if !saved.salvage && !saved.mid_turn => Some(saved),
@@ -218,8 +218,8 @@ fn some(names: &[String]) -> String {
     shown.join(", ")
 }
 
-/// On one line, not longer than a name should be, and nothing that could pass for a mark: whoever is in the sandbox gives
-/// names.
+/// Cleans a file name, which processes in the sandbox choose: on one line, of limited length, and without anything that
+/// could pass for markup.
 fn clean(name: &str) -> String {
     name.chars().filter(|c| !c.is_control() && !matches!(c, '<' | '>')).take(200).collect()
 }
@@ -235,7 +235,7 @@ fn duration(milliseconds: i64) -> String {
     }
 }
 
-/// What a message of the agent's stream says, for somebody who reads.
+/// The readable text in a line of the agent's stream.
 fn said(line: &str) -> Option<String> {
     let value: Value = serde_json::from_str(line).ok()?;
     if value.get("parent_tool_use_id").is_some_and(|parent| !parent.is_null()) {

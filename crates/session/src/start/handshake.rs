@@ -1,4 +1,4 @@
-//! An agent is started in its sandbox, and answers.
+//! Starts an agent in its sandbox and waits until it answers.
 
 use super::{AgentProgram, SessionStartJob, failed, sandbox::SandboxShare};
 use crate::{Result, agent_logs::LogLineSource, blocking, ladder::RecalledConversation, machine::TurnPhase};
@@ -13,7 +13,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the end of a sandbox may come after that of a process in it.
 const SANDBOX_END_GRACE: Duration = Duration::from_millis(500);
 
-/// One for each agent of a sandbox.
+/// The name of the file with the MCP servers; each agent of a sandbox has its own.
 fn mcp_config(process: u16) -> String {
     format!("mcp-{process}.json")
 }
@@ -52,7 +52,7 @@ impl SessionStartJob {
         let (remote, process) = (&walls.remote, *process);
         let start = ProcessSpec { process, argv: command.argv, env, cwd, raw: false, stdin: true };
         remote.set_egress(self.rooms.egress_policy(&self.session, version.runtime, *provider)?).await?;
-        // Before it can ask for anything.
+        // Set before the agent can send a request.
         remote
             .set_allowance(
                 process,
@@ -75,7 +75,8 @@ impl SessionStartJob {
             .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
     }
 
-    /// What the session's caller put into it. It stays as it is, for whoever brings the key of its seal.
+    /// The session's own environment variables. If they cannot be opened here they stay stored, for a server that has
+    /// their seal key.
     pub(super) async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
         match self.rooms.store.env(self.session.no).await {
             Ok(env) => Ok(env.expose()),
@@ -87,11 +88,11 @@ impl SessionStartJob {
         }
     }
 
-    /// The servers with their secrets, in a file that is in no checkpoint and goes with the sandbox.
+    /// Writes the MCP servers with their secrets into a file that is in no checkpoint and is deleted with the sandbox.
     async fn write_mcp_config(&mut self, process: u16) -> Result<()> {
         let options = &self.session.options;
         let Some(servers) = options.mcp_servers.clone() else { return Ok(()) };
-        // Nobody inside would read it, and there are secrets in it.
+        // This agent would not read the file, and it contains secrets.
         if ash_driver::driver(self.session.runtime).ignores(options).contains(&"mcpServers") {
             return Ok(());
         }
@@ -129,7 +130,7 @@ impl SessionStartJob {
                 JournalPayload::StderrLine(line) => {
                     self.logs.add(LogLineSource::Stderr, &line, self.rooms.clock())
                 }
-                // Somebody else's agent may have brought it down a moment ago.
+                // Another session's agent may have brought the sandbox down a moment ago.
                 JournalPayload::StartFailed { why } if why.contains("the sandbox is gone") => {
                     return Err(failed("sandbox_failed", "The sandbox ended before its agent was started"));
                 }
@@ -164,7 +165,7 @@ impl SessionStartJob {
         Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
     }
 
-    /// Whether the agent ended because everything did, which is said a moment later.
+    /// Whether the agent ended because the whole sandbox ended, which is reported a moment later.
     async fn is_gone(&self, records: &mut RecordStream) -> bool {
         let gone = async {
             while let Some(record) = records.next().await {

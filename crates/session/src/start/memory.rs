@@ -1,5 +1,5 @@
-//! What the agent will remember. We look at its transcript before it does, compare it with our own log, and mend it
-//! where it must be: what an agent does not find it forgets in silence.
+//! What the agent will remember. Before the agent reads its transcript, the server compares it with its own log and
+//! repairs it where necessary: an agent ignores silently what it does not find.
 
 use super::{SessionStartJob, transcript::AgentTranscript};
 use crate::{
@@ -17,34 +17,34 @@ use ash_snapshot::FileOwner;
 use ash_store::EventQuery;
 use std::collections::{HashMap, VecDeque};
 
-/// What is put back from our log is held in memory.
+/// What is restored from the server's log is held in memory.
 const MAX_RESTORED_BYTES: usize = 64 << 20;
-/// A conversation of more messages is compared from the end; each is held in memory with its digest.
+/// A longer conversation is compared from its end; each message is held in memory with its digest.
 const MAX_COMPARED_MESSAGES: usize = 1 << 18;
 
-/// How far down the ladder a start begins.
+/// At which rung of the ladder a start begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rung {
-    /// As it lies there, mended if it must be.
+    /// The transcript as it is, repaired if necessary.
     Transcript,
-    /// From our own log alone.
+    /// Rebuilt from the server's log alone.
     Rebuilt,
     /// Told as text.
     History,
 }
 
-/// A message that the agent should know, and where our log has it.
+/// A message that the agent should know, and its position in the log.
 struct ExpectedLogMessage {
     expected: ExpectedMessage,
     seq: EventSeq,
 }
 
-/// The conversation by our log.
+/// The conversation by the server's log.
 #[derive(Default)]
 struct LoggedConversation {
     messages: VecDeque<ExpectedLogMessage>,
     kept: Option<EventSeq>,
-    /// How many came before these.
+    /// How many messages came before these.
     older: u64,
 }
 
@@ -68,8 +68,8 @@ impl LoggedConversation {
 }
 
 impl SessionStartJob {
-    /// Which conversation the agent takes up. On the way down the ladder what does not serve is put aside, not lost.
-    /// `before`: how it was mended already by somebody who died before it was said.
+    /// Decides which conversation the agent continues. A transcript that fails on the way down the ladder is put aside,
+    /// not lost. `before`: how an earlier start repaired it that died before it was recorded.
     pub(super) async fn prepare_memory(
         &self,
         rung: Rung,
@@ -139,7 +139,7 @@ impl SessionStartJob {
             return Ok(RecalledConversation { tier, repairs, lost, ..whole });
         }
         if conversation.messages.is_empty() && !survey.resumed.is_found {
-            // Nothing was said yet that could be missing.
+            // There is no message yet that could be missing.
             let aside = at.run(|at, _| at.put_aside()).await?;
             return Ok(RecalledConversation {
                 memory: ConversationSource::Fresh { id },
@@ -148,7 +148,7 @@ impl SessionStartJob {
                 ..plain
             });
         }
-        // Each holds a whole conversation in memory.
+        // Limited, because each repair holds a whole conversation in memory.
         let _turn = self.rooms.repair_permits.acquire().await.map_err(|_| Error::Stopping)?;
         let log = self.words(&conversation, &survey.missing).await?;
         let native = TranscriptIdentity { id: from, cwd: inside.workspace.clone() };
@@ -171,7 +171,7 @@ impl SessionStartJob {
         let (TranscriptRepair { tier, repairs, lost }, aside, found) = match mended {
             Ok(mended) => mended,
             Err(error) => {
-                // Something is in the way that the agent made itself; it sees for itself what it can do with it.
+                // A file of the agent is in the way; the agent handles it by itself.
                 tracing::warn!(session = %self.session.id, %error, "the agent's transcript could not be mended");
                 return Ok(as_text);
             }
@@ -191,7 +191,7 @@ impl SessionStartJob {
         })
     }
 
-    /// What was put aside takes its place again: it was not its fault.
+    /// Restores a transcript that was put aside: it was not the cause of the failure.
     pub(super) async fn restore_put_aside(&self, recalled: &RecalledConversation) {
         let Some((place, aside)) = recalled.aside.clone() else { return };
         let at = AgentTranscript { home: self.live.home(), place, runtime: self.session.runtime };
@@ -200,14 +200,15 @@ impl SessionStartJob {
         }
     }
 
-    /// All messages that the agent should know, in the order in which they were said.
+    /// All messages that the agent should know, in the order of the conversation.
     async fn conversation(&self, driver: &dyn AgentDriver, rung: Rung) -> Result<LoggedConversation> {
         let past = history::past(&self.rooms, self.session.no).await?;
         let current = self.state.current().map(|turn| turn.id);
         let mut found = LoggedConversation::default();
         let mut begun: HashMap<TurnId, bool> = HashMap::new();
         let mut asked: HashMap<TurnId, EventSeq> = HashMap::new();
-        // Of a turn that was cut off only what binds counts: what it was saying it says again.
+        // Of a turn that was cut, everything up to its last tool call or result counts: the agent repeats the text
+        // after that.
         let mut cut: Vec<ExpectedLogMessage> = Vec::new();
         let mut bound = 0;
         let mut after = 0;
@@ -230,7 +231,7 @@ impl SessionStartJob {
                 };
                 match &event.fact {
                     Fact::Queued { turn, .. } => _ = asked.insert(*turn, event.seq),
-                    // It keeps what it heard in the middle of a turn as a note, not as a message.
+                    // The agent keeps a message that it acknowledged in the middle of a turn as a note, not as a message.
                     Fact::Steered { turn, into } if rung == Rung::Rebuilt => {
                         if let Some(seq) = asked.get(turn).filter(|_| begun.insert(*turn, true).is_none()) {
                             let expected = ExpectedMessage { id: turn.0, prompt: true, digest: None };
@@ -266,7 +267,7 @@ impl SessionStartJob {
         Ok(found)
     }
 
-    /// The log, with the words of what is missing as far as we can hold them.
+    /// The log, with the text of missing messages as far as it fits into memory.
     async fn words(
         &self,
         conversation: &LoggedConversation,
@@ -277,7 +278,7 @@ impl SessionStartJob {
             .iter()
             .map(|message| LoggedMessage { id: message.expected.id, at: String::new(), words: None })
             .collect();
-        // By their places in the log, which is read once: a message may have waited while others were said.
+        // Sorted by position, because the log is read once: a message may have waited while others were said.
         let mut missing = missing.to_vec();
         missing.sort_by_key(|number| conversation.messages[*number].seq);
         let mut missing = missing.into_iter().peekable();

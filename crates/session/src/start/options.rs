@@ -1,5 +1,5 @@
-//! What the session's options want to find in the sandbox before the agent starts: folders, and links to others. The
-//! sandbox may be at work in them meanwhile, so everything goes by handle.
+//! What the session's options require in the sandbox before the agent starts: folders, and links to other folders. The
+//! sandbox may be at work in them meanwhile, so everything is opened by handle.
 
 use super::SessionStartJob;
 use crate::{Error, Result, blocking, live_directory::open_root};
@@ -10,7 +10,7 @@ use ash_snapshot::{FileOwner, RelPath};
 use std::path::{Path, PathBuf};
 
 impl SessionStartJob {
-    /// Answers where the agent begins.
+    /// Answers the folder in which the agent starts.
     pub(super) async fn put_home_entries(
         &self,
         driver: &dyn AgentDriver,
@@ -59,7 +59,7 @@ fn make_dir(root: &Path, path: &str, owner: Option<FileOwner>) -> Result<()> {
     }
 }
 
-/// A directory in its place is put aside, where whoever made it finds it.
+/// Makes a link. A directory in its place is put aside, so that its owner can find it.
 fn make_link(root: &Path, path: &str, to: &str, owner: Option<FileOwner>) -> Result<()> {
     let folder = open_root(root)?;
     let Ok(path) = RelPath::parse(path) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What only the salvage checkpoint of a replaced tree holds, for the receipt.
+//! Finds what only the salvage checkpoint of a replaced tree holds, for the receipt.
 
 use super::{SessionStartJob, StartTree, standing_on};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use ash_snapshot::{Repo, TreeId};
 
 impl SessionStartJob {
-    /// What the tree that was salvaged holds and the one in its place does not. A look that fails costs nobody the start.
+    /// What the salvaged tree holds and its replacement does not. A failed comparison does not fail the start.
     pub(super) async fn only_in_salvage(&self, tree: &StartTree) -> Result<Option<SalvageOnlyFiles>> {
         let Some(number) = self.state.salvaged else { return Ok(None) };
         if !matches!(tree.origin, StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote) {
@@ -36,7 +36,7 @@ impl SessionStartJob {
     }
 }
 
-/// Files and links of `salvage` that are not so in `now`.
+/// Files and links of `salvage` that `now` does not hold in the same form.
 fn only_in(repo: &Repo, salvage: &TreeId, now: &TreeId) -> Result<PathList> {
     let mut files = PathList::default();
     for root in ["workspace", "home"] {

@@ -1,4 +1,4 @@
-//! Into a sandbox: the one that is there, one that was made in advance, or a new one; and out of it again.
+//! Entering a sandbox: one that is running, a warm one, or a new one; and leaving it again.
 
 use super::{AgentProgram, SessionStartJob};
 use crate::{
@@ -18,12 +18,13 @@ pub(super) struct SandboxShare {
 }
 
 impl SessionStartJob {
-    /// The sandbox in which others are at work already.
+    /// The shared sandbox in which other sessions work already.
     pub(super) fn walls(&self) -> Option<Arc<Sandbox>> {
         self.common.sandbox().filter(|_| self.session.slug.is_some())
     }
 
-    /// The floor, when a sandbox is there, or nobody is left who has not read what a dead one still said.
+    /// Takes the exclusive guard once there is a sandbox, or once every other session has read the last records of a
+    /// dead one.
     pub(super) async fn exclusive_when_vacant(&self) -> ExclusiveGuard {
         loop {
             let floor = self.common.exclusive().await;
@@ -35,8 +36,8 @@ impl SessionStartJob {
         }
     }
 
-    /// A place for its sandbox. Who wanted it has brought one, or waits for so long; whoever comes back by itself waits until
-    /// there is one.
+    /// Gets a permit for the sandbox. A request has brought one, or waits for a limited time; a session that resumes by
+    /// itself waits without limit.
     pub(super) async fn reserve(&mut self) -> Result<()> {
         if self.permit.is_none() {
             let (rooms, tenant) = (self.rooms.clone(), self.session.tenant.clone());
@@ -45,10 +46,10 @@ impl SessionStartJob {
         Ok(())
     }
 
-    /// Into the sandbox that is there, or into a new one.
+    /// Enters the sandbox that is there, or a new one.
     pub(super) async fn join_sandbox(&mut self, way: &AgentProgram<'_>) -> Result<SandboxShare> {
         if self.prepared.is_none() && self.walls().is_none() && self.permit.is_none() {
-            // Without the floor: whoever has the place that it waits for may wait for that.
+            // Not with the exclusive guard: the session whose sandbox this one waits for may itself wait for the guard.
             self.exclusive = None;
             self.reserve().await?;
         }
@@ -59,7 +60,7 @@ impl SessionStartJob {
         let (no, shared) = (self.session.no, self.session.slug.is_some());
         let walls = match (self.walls(), self.prepared.take()) {
             (Some(walls), _) => {
-                // Somebody else was faster, and it is his that counts.
+                // Another session was faster, and its sandbox is used.
                 self.permit = None;
                 (walls, None)
             }
@@ -81,7 +82,8 @@ impl SessionStartJob {
         };
         let part = match walls {
             (walls, Some(records)) if !shared => SandboxShare { walls, process: workspace::AGENT, records },
-            // Whoever heard everything until now goes when somebody else listens: the link ends with the last one.
+            // The stream that received all records so far is dropped only after the new listener is registered, because
+            // the connection closes with its last listener.
             (walls, _everything) => {
                 let process = self.common.free_number().ok_or(Error::Crowded)?;
                 let records = walls.remote.listen(workspace::numbers(process, self.lease.epoch));
@@ -93,7 +95,7 @@ impl SessionStartJob {
         Ok(part)
     }
 
-    /// Out of it again: the agent did not start.
+    /// Leaves the sandbox again, because the agent did not start.
     pub(super) async fn leave_sandbox(&self, part: SandboxShare) -> Result<()> {
         let _floor = self.common.exclusive().await;
         let SandboxShare { walls, process, .. } = part;
@@ -108,7 +110,7 @@ impl SessionStartJob {
         self.reap_previous_sandbox().await
     }
 
-    /// A sandbox for what is done meanwhile; its agent starts in it later. Only with the floor, and with a place.
+    /// Starts the sandbox early, beside other work; its agent starts in it later. Needs the exclusive guard and a permit.
     pub(super) async fn launch_ahead(
         &mut self,
         way: &AgentProgram<'_>,
@@ -119,13 +121,13 @@ impl SessionStartJob {
         Ok((Sandbox::new(spec.incarnation, remote, room), records))
     }
 
-    /// Only so many walls are built at once; what an agent does with its time holds nobody up.
+    /// The number of concurrent sandbox starts is limited; the start-up time of an agent does not count.
     async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink> {
         let _turn = self.rooms.start_permits.acquire().await.map_err(|_| Error::Stopping)?;
         Ok(self.rooms.backend.launch(spec).await?)
     }
 
-    /// Whatever an earlier shim left must be gone before its tree is used again.
+    /// The remains of an earlier shim must be gone before its tree is used again.
     pub(super) async fn reap_previous_sandbox(&self) -> Result<()> {
         let run = self.live.run();
         blocking(move || {

@@ -1,6 +1,6 @@
-//! An agent's own scripts, run in its sandbox before it starts: `install.sh` once for a workspace, `startup.sh` whenever a
-//! sandbox is made. They are files of the workspace, are run as the agent is, and may do what it may. What they print is in
-//! the session's log.
+//! An agent's own scripts, run in its sandbox before it starts: `install.sh` once for a workspace, `startup.sh`
+//! whenever a sandbox is made. They are files of the workspace, and run with the rights of the agent. Their output goes
+//! into the session's log.
 
 use super::SessionStartJob;
 use crate::{
@@ -23,18 +23,19 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// In the home: that `install.sh` has run is captured, restored, forked and taken back together with what it made. An
-/// agent that makes or removes it only deceives itself.
+/// In the home, so that this marker is captured, restored, forked and rewound together with what `install.sh` made. An
+/// agent that creates or removes the marker affects only itself.
 const INSTALLED: &str = ".ash/installed";
-/// As the kernel reads a script's first line, but of files too that may not be executed: uploaded ones may not.
+/// Reads the first line of a script as the kernel does, but also for files without execute permission: uploaded ones
+/// have none.
 const RUN_SCRIPT: &str = r##"[ -f "$1" ] || { echo "$1 is not there any more: nothing to do"; exit 0; }
 IFS= read -r first <"$1"
 case "$first" in '#!'*) set -f; exec ${first#??} "$1" ;; esac
 exec /bin/sh "$1""##;
-/// How often it is looked what files take meanwhile, and for how large a part of the time at most.
+/// How often disk usage is measured meanwhile, and the largest part of the time that measuring may take.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const DISK_CHECK_TIME_DIVISOR: u32 = 10;
-/// Of what a script printed, its end is told with its failure.
+/// How many of the last lines of a script are reported with its failure.
 const LAST_LINES: usize = 10;
 const LAST_BYTES: usize = 300;
 
@@ -59,7 +60,7 @@ impl SetupScript {
         }
     }
 
-    /// How ash.toml names its time.
+    /// The name of its time limit in ash.toml.
     fn seconds(self) -> &'static str {
         match self {
             SetupScript::Install => "installSeconds",
@@ -89,7 +90,7 @@ impl OutputTail {
     }
 }
 
-/// How a script came to its end before its time.
+/// Why a script ended early.
 enum ScriptInterruption {
     Late,
     Full(LimitReached),
@@ -97,7 +98,7 @@ enum ScriptInterruption {
 }
 
 impl SessionStartJob {
-    /// In a sandbox that was made a moment ago, and that is gone again if this fails.
+    /// Runs the scripts in a sandbox that was just made, and that is ended again if they fail.
     pub(super) async fn set_up(
         &mut self,
         walls: &Sandbox,
@@ -201,7 +202,7 @@ impl SessionStartJob {
         ))
     }
 
-    /// To the script's end. What it printed is heard, and need not be kept by the shim.
+    /// Follows the script to its end. Its output is copied into the session's log, so the shim need not keep it.
     async fn follow(
         &self,
         script: SetupScript,
@@ -236,13 +237,13 @@ impl SessionStartJob {
         Err(ended_in(script, "its keeper is gone"))
     }
 
-    /// Nobody else looks at what the files take before the agent has started.
+    /// No watchdog checks the disk usage before the agent has started.
     async fn until_full(&self, most: Option<DiskUsage>) -> LimitReached {
         let Some(most) = most else { return std::future::pending().await };
         let mut rest = DISK_CHECK_INTERVAL;
         loop {
             tokio::time::sleep(rest).await;
-            // What cannot be weighed now, because it changes meanwhile, is weighed the next time.
+            // Files that cannot be measured now, because they change meanwhile, are measured the next time.
             let Ok((weight, took)) = self.rooms.weigh(&self.live, most).await else { continue };
             if let Some(reached) = resource_limits::reached(None, weight, most) {
                 return reached;
@@ -251,7 +252,7 @@ impl SessionStartJob {
         }
     }
 
-    /// Anything of that name counts: what the agent put there instead is its own affair.
+    /// Any file of that name counts as the marker; the agent is free to replace it.
     async fn is_installed(&self) -> Result<bool> {
         let home = self.live.home();
         blocking(move || match open_root(&home)?.open_file(&marker(), LinkPolicy::Refuse) {
@@ -261,7 +262,7 @@ impl SessionStartJob {
         .await
     }
 
-    /// If that cannot be written, which only the script itself can have brought about, it runs again the next time.
+    /// If the marker cannot be written, which only the script itself can cause, the script runs again the next time.
     async fn note_installed(&self) {
         let (home, owner): (PathBuf, _) = (self.live.home(), self.owner());
         let text = format!("{{\"agent\":\"{}\",\"version\":{}}}\n", self.session.agent, self.session.version);
@@ -273,7 +274,7 @@ impl SessionStartJob {
         }
     }
 
-    /// What can be waited for as long as nobody wants the session to stop.
+    /// Waits, unless a client wants the session to stop.
     pub(super) async fn unless_halted<T>(&self, waiting: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             done = waiting => Ok(done),
@@ -296,7 +297,7 @@ mod tests {
     use super::*;
     use std::{fs, process::Command};
 
-    /// As it is run inside.
+    /// Runs the text as it runs in the sandbox.
     fn ran(text: &str) -> (Option<i32>, String) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("script");

@@ -1,4 +1,4 @@
-//! The file in which an agent keeps its conversation, where it lies among what a sandbox can write.
+//! The file in which an agent keeps its conversation. Processes in the sandbox can write to it.
 
 use crate::Result;
 use crate::blocking;
@@ -13,12 +13,12 @@ use std::{
 };
 use uuid::Uuid;
 
-/// 50 MB are a very long conversation, for which Claude Code takes 400 MB of memory.
+/// A very long conversation has 50 MB, for which Claude Code takes 400 MB of memory.
 const MAX_TRANSCRIPT_BYTES: u64 = 128 << 20;
-/// A longer line is no entry.
+/// A longer line is not a valid entry.
 const MAX_ENTRY_BYTES: u64 = 32 << 20;
 
-/// What an agent keeps of its conversation is written by whoever is inside, so it may be anything and of any size.
+/// A transcript is written by processes in the sandbox, so it may have any content and any size.
 #[derive(Clone)]
 pub(super) struct AgentTranscript {
     pub(super) home: PathBuf,
@@ -70,7 +70,7 @@ impl AgentTranscript {
         driver.mend(&mut lines, log, native)
     }
 
-    /// The original is kept beside it, and is there until the new one is.
+    /// Replaces the transcript. The original is kept beside it until the new one is in place.
     pub(super) fn replace(
         &self,
         lines: &[Vec<u8>],
@@ -92,7 +92,7 @@ impl AgentTranscript {
                 tracing::warn!(transcript = self.place, "what is no conversation was put aside");
                 Ok(Some((self.place.clone(), aside)))
             }
-            // A folder on the way is none: the agent sees for itself.
+            // Something that is not a folder is on the way: the agent finds that out by itself.
             Err(error) => {
                 tracing::warn!(transcript = self.place, %error, "what is no conversation stays");
                 Ok(None)
@@ -113,7 +113,7 @@ impl AgentTranscript {
     }
 }
 
-/// The next line. One that is too long is cut, and what is left of it are lines of their own: nonsense, both.
+/// The next line. A line that is too long is cut, and its parts are read as lines of their own, all of them invalid.
 fn line(reader: &mut impl BufRead) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     let read = reader.by_ref().take(MAX_ENTRY_BYTES).read_until(b'\n', &mut line).ok()?;

@@ -1,4 +1,4 @@
-//! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
+//! The files that a sandbox begins with: those on disk, those of a checkpoint, or the agent's own.
 
 use super::{AgentProgram, SessionStartJob};
 use crate::{
@@ -26,7 +26,7 @@ impl SessionStartJob {
     pub(super) async fn tree(&self, version: &AgentVersion) -> Result<StartTree> {
         if let Some(LiveTree { uid }) = self.tree {
             let uid = self.of_its_own(uid).await?;
-            // Somebody died after the older tree was there, and before that was said.
+            // An earlier start died after it restored an older checkpoint and before it recorded that.
             let fallback = self.live.stamp().and_then(|stamp| stamp.fallback);
             let fallback = fallback.filter(|fallback| Some(fallback.instead_of) == self.state.checkpoint);
             let origin = if fallback.is_some() { StartTreeOrigin::Checkpoint } else { StartTreeOrigin::Live };
@@ -45,7 +45,7 @@ impl SessionStartJob {
         }
     }
 
-    /// A tree that an ordinary user's server made has no uid of its own. Root runs nothing without one.
+    /// A tree that an unprivileged server made has no uid of its own. A server that runs as root needs one to run anything.
     async fn of_its_own(&self, uid: Option<u32>) -> Result<Option<u32>> {
         if uid.is_some() || !self.rooms.uids.are_given() {
             return Ok(uid);
@@ -56,7 +56,7 @@ impl SessionStartJob {
         Ok(uid)
     }
 
-    /// What the checkpoint does not hold that the files came from. What is still there is not missed.
+    /// Paths that the checkpoint of these files does not hold. Paths that still exist are not reported.
     pub(super) async fn unsaved(&self, tree: &StartTree) -> Result<Vec<String>> {
         let restored = matches!(tree.origin, StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote);
         let standing = match (&tree.fallback, restored) {
@@ -87,7 +87,8 @@ impl SessionStartJob {
         Ok(if origin == StartTreeOrigin::Checkpoint && !here { StartTreeOrigin::Remote } else { origin })
     }
 
-    /// The newest checkpoint before a damaged one that is whole. What the session went back from comes last.
+    /// Falls back to the newest undamaged checkpoint before a damaged one. Checkpoints that the session went back from
+    /// come last.
     async fn older(&self, number: u64, why: String) -> Result<StartTree> {
         let store = &self.rooms.store;
         let left = left_behind(&store.facts(self.session.no).await?);
@@ -111,18 +112,18 @@ impl SessionStartJob {
     }
 }
 
-/// What came of comparing the files that came back with the checkpoint that they should be.
+/// The result of comparing the files with the checkpoint that they should match.
 #[derive(Debug, Default)]
 pub(super) struct FilesComparison {
-    /// `None`: there is nothing to compare with, or others are at work in them.
+    /// `None`: there is nothing to compare with, or other sessions work in the files.
     pub(super) by: Option<ComparisonMethod>,
     /// What was changed from outside.
     pub(super) lost: Vec<String>,
 }
 
 impl SessionStartJob {
-    /// Before anything is written to them by this start. A live tree is walked through while its sandbox is made; one that
-    /// was restored was read byte by byte for it.
+    /// Compares the files before this start writes to them. A live tree is walked while its sandbox is made; a restored
+    /// tree was read byte by byte for this purpose.
     pub(super) async fn compare_files(
         &mut self,
         tree: &StartTree,
@@ -196,7 +197,7 @@ pub(crate) async fn recipe(
     Ok((TreeRecipe { fresh: origin == StartTreeOrigin::Fresh, ..recipe }, origin))
 }
 
-/// The checkpoint whose files are to be there. In a shared workspace that is the last one, whoever made it.
+/// The checkpoint whose files should be there. In a shared workspace that is the last one of any session.
 pub(crate) async fn standing_on(
     rooms: &Services,
     session: &SessionRow,
@@ -212,7 +213,7 @@ pub(crate) async fn standing_on(
     }
 }
 
-/// To make what a checkpoint holds.
+/// The recipe for the contents of a checkpoint.
 pub(crate) fn recipe_of(
     rooms: &Services,
     session: &SessionRow,
@@ -238,7 +239,7 @@ fn saved_as<'f>(fact: &'f Fact, checkpoint: &Checkpoint) -> Option<&'f SavedChec
     }
 }
 
-/// As a receipt says it.
+/// Unsaved paths, in the form for a receipt.
 fn missed(saved: &SavedCheckpoint) -> Vec<String> {
     let named = saved
         .unsaved
@@ -253,7 +254,7 @@ fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Snapshot(ash_snapshot::Error::Damaged { .. }))
 }
 
-/// The stretches of the log that rewinds took out of it.
+/// The ranges of the log that rewinds took out of it.
 fn left_behind(facts: &[ash_model::Event]) -> Vec<(EventSeq, EventSeq)> {
     let (mut left, mut counts) = (Vec::new(), EventSeq::MAX);
     for event in facts.iter().rev() {
@@ -302,7 +303,7 @@ mod tests {
             Event { seq, turn: None, at: Timestamp(0), fact }
         };
         assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 25)]), [(25, 30), (5, 20)]);
-        // Forward again to what lies between the two.
+        // A rewind forward, into the range between the two.
         assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 12)]), [(12, 30)]);
     }
 }

@@ -1,5 +1,5 @@
-//! Before a session's first step after a start, its row is compared with what packs and the object store know of it. Who
-//! knows more is believed: the session goes on with that history, and its next receipt says so.
+//! Before a session's first step after a start, its row is compared with what packs and the object store know of it.
+//! The witness that knows more is right: the session continues with that history, and its next receipt says so.
 
 use crate::{Error, Replicator, Result, services::Services};
 use ash_model::{
@@ -13,7 +13,7 @@ use ash_remote::{
 use ash_store::{DivergedFork, HistoryAdoption, RebuiltSession, SessionRow};
 use std::time::Duration;
 
-/// So long the object store may take to say how far it knows a session.
+/// How long to wait for the object store to say how far it knows a session.
 const REMOTE_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The session as it is after the comparison.
@@ -43,7 +43,7 @@ pub(crate) async fn reconcile(rooms: &Services, session: SessionRow) -> Result<S
 
 async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow> {
     let of = match rooms.witnesses.of(&session.tenant, WitnessRefresh::Once).await {
-        // Without its key nothing can be read; whoever wants files is told so.
+        // Without the tenant's key nothing can be read; a request for files then gets that error.
         Err(ash_remote::Error::EncryptionKey(_)) => return Ok(session),
         of => of?,
     };
@@ -93,7 +93,7 @@ async fn with_bucket(rooms: &Services, far: &Replicator, session: SessionRow) ->
                 super::tombstones::trash_by_tombstone(rooms, &session, tombstone).await?;
                 Err(Error::NotFound)
             }
-            // It was made again since.
+            // A new session with this id was created after the purge.
             false => Ok(session),
         },
         RemoteHistory::Of(rebuilt) if rooms.witnesses.is_buried(&session, rebuilt.manifest.epoch).await? => {
@@ -124,7 +124,7 @@ impl WitnessPosition {
     }
 }
 
-/// The next receipt says where the history came from.
+/// Adds an event from which the next receipt reports where the history came from.
 pub(super) fn note_adoption(
     rebuilt: &mut RebuiltSession,
     upto: WitnessPosition,
@@ -138,7 +138,7 @@ pub(super) fn note_adoption(
     rebuilt.events.push(pack_log::event_line(&event));
 }
 
-/// Goes on with a history if it has more than the row.
+/// Continues with a history if it has more than the row.
 async fn adopt(
     rooms: &Services,
     session: SessionRow,
@@ -148,7 +148,8 @@ async fn adopt(
     let common = last_common_event(rooms.store.as_ref(), &session, &rebuilt.events).await?;
     let epoch = workspace_epoch(rooms.store.as_ref(), &session).await?;
     if common == rebuilt.last_seq() {
-        // It is the beginning of ours. Whoever claims the workspace next must still be ahead of whoever wrote it.
+        // It is the beginning of the known history. The next claim of the workspace must still get an epoch above that
+        // of the server that wrote it.
         if rebuilt.manifest.epoch > epoch {
             rooms.store.raise_epoch(session.workspace, rebuilt.manifest.epoch).await?;
         }
@@ -171,7 +172,7 @@ async fn adopt(
     rooms.store.session(no).await?.ok_or(Error::NotFound)
 }
 
-/// A name that is free: it may have diverged before with the same epoch.
+/// A free id: the session may have diverged before with the same epoch.
 async fn fork_id(rooms: &Services, session: &SessionRow, epoch: Epoch) -> Result<SessionId> {
     let rows = rooms.rows(&session.tenant).await?;
     for epoch in epoch.0.. {

@@ -1,4 +1,4 @@
-//! The database beside its witnesses: pure.
+//! Compares the database with its witnesses. Pure, so that it can be tested without a server.
 
 use ash_model::{Epoch, EventSeq, HistorySource, SessionId};
 use ash_remote::{PackProof, TombstoneMap, diverged_prefix};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionBehindWitness {
     pub session: SessionId,
-    /// Up to where the database has it; `None`: it does not know the session.
+    /// The last event in the database. `None`: it does not know the session.
     pub known: Option<EventSeq>,
     pub proven: EventSeq,
     pub witness: HistorySource,
@@ -17,17 +17,17 @@ pub struct SessionBehindWitness {
 
 pub(crate) type SessionLogEndMap = HashMap<SessionId, SessionLogEnd>;
 
-/// Whether a row or a tombstone accounts for what a pack proves.
+/// Whether a row or a tombstone explains what a pack proves.
 pub(crate) fn is_explained(proof: &PackProof, rows: &SessionLogEndMap, tombstones: &TombstoneMap) -> bool {
     let buried = |id: &SessionId| tombstones.get(id).is_some_and(|tombstone| proof.is_buried(tombstone));
     let known =
         |row: &SessionLogEnd| row.seq >= proof.seq && proof.epoch.is_none_or(|epoch| epoch.0 <= row.epoch.0);
-    // A pack of another server may name a session of the same id, which is not the one that the row is about.
+    // A pack of another server may name a different session with the same id.
     let same = |row: &SessionLogEnd| row.workspace == proof.workspace && known(row);
     if buried(&proof.session) || rows.get(&proof.session).is_some_and(same) {
         return true;
     }
-    // It may be of a history that a fork keeps since another one was adopted.
+    // The pack may belong to a history that a fork keeps since another history was adopted.
     let prefix = diverged_prefix(&proof.session);
     let mut forks = rows.values().filter(|row| row.session.as_str().starts_with(&prefix));
     forks.any(known) || tombstones.has_purged_fork(proof, &prefix)
@@ -53,8 +53,8 @@ pub(crate) fn behind_packs<'p>(
     behind
 }
 
-/// Sessions of which the object store has a later manifest than the database remembers sending. What the database does not
-/// know at all comes back from there by itself.
+/// Sessions of which the object store has a later manifest than the database knows. Sessions that the database does not
+/// know at all come back from the object store on request.
 pub(crate) fn behind_bucket(
     newest: &HashMap<SessionId, (Epoch, EventSeq)>,
     rows: &SessionLogEndMap,

@@ -1,5 +1,5 @@
-//! `ash repair`: what the database does not know, or knows less of than a witness, comes back from packs and from the
-//! object store. Nothing is deleted; live trees of workspaces that nobody knows are put aside.
+//! `ash repair`: brings back from packs and from the object store what the database does not know, or knows less of
+//! than a witness. Deletes nothing; live trees of unknown workspaces are put aside.
 
 use super::{
     DatabaseComparison,
@@ -11,12 +11,12 @@ use ash_remote::{PackHistory, PackProof, RemoteHistory, WitnessRefresh};
 use ash_store::{AccessScope, SessionRow};
 use std::collections::BTreeMap;
 
-/// Longer lines of forks than any have.
+/// More generations of forks than any session has.
 const MAX_GENERATIONS: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepairMode {
-    /// Only says what would be done.
+    /// Only reports what would be done.
     DryRun,
     Apply,
 }
@@ -27,7 +27,7 @@ pub struct RepairedSession {
     pub tenant: TenantId,
     pub session: SessionId,
     pub witness: HistorySource,
-    /// Up to where the database had it; `None`: not at all.
+    /// The last event that the database had. `None`: it did not know the session.
     pub known: Option<EventSeq>,
     pub proven: EventSeq,
     /// Why it did not come back.
@@ -35,7 +35,7 @@ pub struct RepairedSession {
 }
 
 impl Sessions {
-    /// All that witnesses know better. Run it only while no server is at work.
+    /// Brings back everything that a witness knows better. Run it only while no server is running.
     pub async fn repair(&self, how: RepairMode) -> Result<(Vec<RepairedSession>, Vec<WorkspaceId>)> {
         let DatabaseComparison { behind, .. } = self.compare_witnesses().await?;
         let mut plan: BTreeMap<(TenantId, SessionId), RepairedSession> = BTreeMap::new();
@@ -63,7 +63,7 @@ impl Sessions {
                 }
             }
         }
-        // What came back, or would, is the owner of its tree.
+        // A session that comes back, or would, owns its tree.
         let mut orphans = self.orphans().await?;
         if how == RepairMode::DryRun {
             for one in &all {
@@ -122,14 +122,15 @@ impl Sessions {
                 }
             }
         }
-        // One of several witnesses may know still more.
+        // Another witness may know still more.
         match rooms.store.find_session(&scope, &one.session).await? {
             Some(session) => Box::pin(reconcile(rooms, session)).await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// Parents first: a fork shares their log. Of one that was purged no pack tells, unless it is in the trash.
+    /// Rebuilds parents first, because a fork shares their log. A purged parent comes back from packs only while it is
+    /// in the trash.
     async fn rebuild_from_packs(&self, tenant: &TenantId, id: &SessionId) -> Result<()> {
         let rooms = self.rooms();
         let mut line: Vec<(PackProof, PackHistory)> = Vec::new();
@@ -164,7 +165,7 @@ impl Sessions {
     }
 }
 
-/// A session with this id, as whoever has it now, or as the parent of a fork.
+/// The session with this id: the current one, or the one that was the parent of a fork.
 async fn had_id(
     rooms: &Services,
     tenant: &TenantId,

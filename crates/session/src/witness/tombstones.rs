@@ -1,4 +1,5 @@
-//! Sessions that were purged: a line in the repository, durable before their rows go, so that no witness brings them back.
+//! Tombstones of purged sessions: a line in the repository, durable before their rows are deleted, so that no witness
+//! brings them back.
 
 use crate::{Result, Sessions, services::Services};
 use ash_model::{Epoch, SessionId, SessionRowId, TenantId, remote::SessionTombstone};
@@ -6,15 +7,15 @@ use ash_remote::SharedWitnesses;
 use ash_store::{AuditAction, AuditActor, AuditQuery, SessionRow};
 use std::time::Duration;
 
-/// The rule by which a session is purged again that a witness says was purged.
+/// The rule, for the audit, by which a session is purged again because a witness says that it was purged.
 const RULE: &str = "tombstone";
 
-/// So long whoever purges a session waits for the object store; then it is told later.
+/// How long a purge waits for the object store. After that the tombstone is sent later.
 const REMOTE_TOMBSTONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Sessions {
-    /// No witness brings a session back that was purged: not this machine's packs, once this returns, and not the object
-    /// store, if that answers.
+    /// Makes sure that no witness brings a purged session back: not this machine's packs, once this returns, and not
+    /// the object store, if it answers in time.
     pub(crate) async fn write_tombstone(&self, no: SessionRowId) -> Result<()> {
         let rooms = self.rooms();
         let Some(row) = rooms.store.tombstone(no).await? else { return Ok(()) };
@@ -34,7 +35,7 @@ impl Sessions {
     }
 }
 
-/// Of every session in the trash that has none yet.
+/// Writes a tombstone for every session in the trash that has none yet.
 pub(crate) async fn write_all(rooms: &Services) -> Result<()> {
     for row in rooms.store.tombstones().await? {
         rooms.witnesses.note_purge(row.tombstone).await?;
@@ -42,7 +43,7 @@ pub(crate) async fn write_all(rooms: &Services) -> Result<()> {
     Ok(())
 }
 
-/// Sessions that were forgotten before there were tombstones: the audit says so.
+/// Adds tombstones for sessions that were purged before there were tombstones, as the audit says.
 pub(super) async fn import(rooms: &Services, tenant: &TenantId, of: &SharedWitnesses) -> Result<()> {
     let rows = rooms.rows(tenant).await?;
     let unknown: Vec<_> = {
@@ -70,8 +71,8 @@ pub(super) async fn import(rooms: &Services, tenant: &TenantId, of: &SharedWitne
     Ok(())
 }
 
-/// Before a session is made: of those that had its id and are in the trash. A server that died may have come to no more than
-/// their rows.
+/// Before a session is created: writes tombstones for earlier sessions with its id that are in the trash. A server that
+/// died may have recorded only their rows.
 pub(super) async fn write_of(rooms: &Services, tenant: &TenantId, id: &SessionId) -> Result<()> {
     for tombstone in rooms.store.tombstones_of(tenant, id).await? {
         rooms.witnesses.note_purge(tombstone).await?;
@@ -79,7 +80,7 @@ pub(super) async fn write_of(rooms: &Services, tenant: &TenantId, id: &SessionId
     Ok(())
 }
 
-/// What stands under a tombstone goes into the trash, though the database did not know that it was purged.
+/// Puts a session into the trash whose tombstone a witness has, although the database did not know of the purge.
 pub(crate) async fn trash_by_tombstone(
     rooms: &Services,
     session: &SessionRow,

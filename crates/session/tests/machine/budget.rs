@@ -1,4 +1,4 @@
-//! A budget that is used up: what runs is stopped, what waits keeps waiting, and everything goes on when more may be used.
+//! A used-up budget: what runs is stopped, what waits keeps waiting, and everything continues when the budget is raised.
 
 use super::{DONE, POWER_CUT, PROMPT, START, World, phase, stands};
 use crate::world::Op;
@@ -10,7 +10,7 @@ use ash_session::machine::{CommandRefusal, LogStep, StateCommand, TurnPhase, Wak
 const CALLS: Op = Op::Use(ModelStopReason::ToolCalls);
 const SAYS: Op = Op::Use(ModelStopReason::Complete);
 
-/// Ten tokens are an answer.
+/// One answer uses ten tokens.
 fn with(tokens: u64) -> World {
     World::awake().with_tokens(Some(tokens))
 }
@@ -71,7 +71,7 @@ fn a_turn_that_goes_on_is_stopped_and_the_session_pauses_with_what_waits() {
             "{refused:?}"
         );
     }
-    // Nobody has to ask twice: what waits goes on by itself.
+    // What waits continues by itself.
     let world = world.after(&[Op::Raise, DONE, SAYS, Op::Rest, DONE]);
     assert_eq!(
         stands(&world),
@@ -98,7 +98,7 @@ fn whoever_dies_when_it_is_used_up_leaves_it_used_up() {
         &[Op::Shutdown, Op::Late, DONE, DONE, START],
     ];
     for death in deaths {
-        // It says so while nobody listens, or the server dies before it tells the agent.
+        // It says so while no server listens, or the server dies before it tells the agent.
         for way in [[Op::Crash, CALLS], [Op::CrashBeforeTelling, CALLS]] {
             let mut world = with(10).after(&[PROMPT, PROMPT]).after(&way).after(death);
             world.act(START);
@@ -138,7 +138,7 @@ fn a_limit_of_turns_ends_turns_and_nothing_else() {
         reached(&world)[..],
         [LimitReached { scope: BudgetScope::Turn, limit: 2, used: 2, .. }]
     ));
-    // One that was cut off counts what it used before.
+    // A turn that was cut counts what it used before.
     let world = world.after(&[PROMPT, CALLS, Op::Die, DONE, Op::Resume, DONE, CALLS, Op::Rest, DONE]);
     assert_eq!(world.outcomes()[2], Some(TurnOutcome::Interrupted));
     let turn = world.log.iter().rev().find_map(|event| match &event.fact {
@@ -194,7 +194,7 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
             "{ops:?}"
         );
         assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
-        // Somebody wanted the pause: that more may be used does not end it.
+        // A client asked for the pause: raising the budget does not end it.
         let world = world.after(&[Op::Raise]);
         assert_eq!(
             (world.state().status, world.state().next_step()),

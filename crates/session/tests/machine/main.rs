@@ -1,5 +1,5 @@
-//! A session's life as promises: whatever happens in whatever order, every turn is told once, ends once and in
-//! order, and nobody waits for ever.
+//! The lifecycle of a session as promises: whatever happens in whatever order, every turn is told once, ends once and
+//! in order, and no caller waits for ever.
 
 mod budget;
 mod permission;
@@ -21,7 +21,7 @@ const PROMPT: Op = Op::Prompt(WakePolicy::Allowed);
 const DONE: Op = Op::Effect(Luck::Good);
 const FAILS: Op = Op::Effect(Luck::Bad);
 const START: Op = Op::Start(Luck::Good);
-/// The server, the sandbox and the tree: everything of ours on the machine.
+/// The server, the sandbox and the tree: everything on the machine.
 const POWER_CUT: [Op; 3] = [Op::Crash, Op::Die, Op::Start(Luck::Bad)];
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -105,7 +105,7 @@ proptest::proptest! {
     }
 }
 
-/// The status, and what became of each turn so far.
+/// The status, and the outcome of each turn so far.
 fn stands(world: &World) -> (SessionStatus, Vec<Option<TurnOutcome>>) {
     (world.state().status, world.outcomes())
 }
@@ -251,7 +251,7 @@ fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
 fn options_that_change_while_an_agent_starts_are_in_force_from_the_next_turn() {
     let changed = World::awake().after(&[Op::Stop, DONE, DONE, Op::Resume, Op::Configure, DONE]);
     assert!(changed.state().agent_options_outdated && changed.state().status == SessionStatus::Active);
-    // Also for a server that comes later.
+    // Also for a server that starts later.
     let changed = changed.after(&[Op::Crash, START]);
     let before = changed.log.len();
     let changed = changed.after(&[PROMPT, DONE, DONE]);
@@ -584,13 +584,13 @@ fn what_the_agent_was_told_in_the_middle_of_a_turn_is_not_taken_back() {
     };
     let world = World::awake().after(&[PROMPT, Op::Push(BusyPolicy::Steer)]);
     assert_eq!(taken_back(&world), Err(CommandRefusal::NotWaiting));
-    // Its turn is over before it was heard, but an agent may have it before it.
+    // Its turn is over before the message was acknowledged, but the agent may act on it anyway.
     let paused = World::awake().after(&[PROMPT, Op::Push(BusyPolicy::Steer), Op::Pause, Op::Rest, DONE]);
     assert_eq!(taken_back(&paused), Err(CommandRefusal::NotWaiting));
-    // The agent heard it and died, and will remember it.
+    // The agent acknowledged it and died, and will remember it.
     let heard = world.after(&[Op::TakeUp, Op::Die, DONE]);
     assert_eq!(taken_back(&heard), Err(CommandRefusal::NotWaiting));
-    // One that did not hear it is gone.
+    // An agent that did not acknowledge it is gone.
     let unheard = World::awake().after(&[PROMPT, Op::Push(BusyPolicy::Steer), Op::Die, DONE]);
     assert!(taken_back(&unheard).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Leave that an agent asks for: answered once, told once, and never waited for in vain.
+//! Permission requests of an agent: answered once, told once, and never left open.
 
 use crate::{
     DONE, PROMPT, START, phase,
@@ -93,7 +93,7 @@ fn when_nobody_answers_the_rule_does() {
     for (rule, question, expected) in [
         (PermissionTimeoutPolicy::Deny, false, "deny"),
         (PermissionTimeoutPolicy::Allow, false, "allow"),
-        // Nobody can guess what somebody would have chosen.
+        // A rule cannot know which answer a client would have chosen.
         (PermissionTimeoutPolicy::Allow, true, "deny"),
         (PermissionTimeoutPolicy::Interrupt, false, "interrupt"),
     ] {

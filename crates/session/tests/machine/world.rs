@@ -1,6 +1,6 @@
-//! Everything around a `Machine` that the actor is in real life: the log, the disk, the effects under way, callers, a shim
-//! that outlives the server, and deaths. It carries out the steps that the real machine plans, without any I/O, and checks
-//! after every fact that nothing was promised in vain.
+//! The surroundings of a `Machine`, which the actor provides in production: the log, the disk, the effects under way,
+//! callers, a shim that outlives the server, and deaths. It carries out the steps that the real machine plans, without
+//! any I/O, and checks after every fact that no promise is broken.
 
 mod callers;
 mod effects;
@@ -24,16 +24,16 @@ use std::{
 };
 use uuid::Uuid;
 
-/// How long a turn may take to give up before the session closes without its end.
+/// How long a turn may take to stop before the session closes without waiting for it.
 const CLOSING: Duration = Duration::from_secs(10);
 
 /// What may happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Prompt(WakePolicy),
-    /// A message that does not only wait.
+    /// A message with a policy other than waiting.
     Push(BusyPolicy),
-    /// The n-th of the messages that wait is taken back, or goes first.
+    /// The n-th of the waiting messages is withdrawn, or moved to the front.
     TakeBack(u8),
     GoFirst(u8),
     Interrupt,
@@ -44,50 +44,50 @@ pub(crate) enum Op {
     End,
     /// The effect under way is over.
     Effect(Luck),
-    /// Files were written by somebody else: a capture between turns.
+    /// Files were written from outside: a capture between turns.
     Capture,
-    /// The turn that runs has taken long.
+    /// The running turn has taken long.
     Midway,
-    /// To one of the checkpoints there are, counted from the newest.
+    /// To one of the checkpoints, counted from the newest.
     Rewind(u8),
-    /// The agent is through with what it was told.
+    /// The agent has finished what it was told.
     Rest,
-    /// The agent takes up what it was told in the middle of its turn.
+    /// The agent acknowledges what it was told in the middle of its turn.
     TakeUp,
-    /// The agent wants leave for something.
+    /// The agent requests a permission.
     AskLeave,
-    /// It does not want it any more.
+    /// The agent withdraws the request.
     Withdraw,
-    /// Somebody allows the first thing that it waits for, or denies it.
+    /// A client allows or denies the agent's first open request.
     Answer(Luck),
-    /// Nobody answered for a long time.
+    /// No client answered for a long time.
     TimePasses,
-    /// Nothing happens until the machine wants to look again.
+    /// Nothing happens until the machine's next deadline.
     Timer,
-    /// Somebody wants to fork the session, or to write files.
+    /// A caller wants to fork the session, or to write files.
     Fork,
     Write,
-    /// Somebody removes the tree.
+    /// The tree is removed from outside.
     LoseTree,
     /// Another session needs the sandbox.
     Evict,
-    /// Somebody wants another model.
+    /// A client chooses another model.
     Set,
-    /// Or something that only another agent can do.
+    /// A client changes an option that needs a new agent.
     Configure,
-    /// The model answers: with a call, or not.
+    /// The model answers: with a tool call, or not.
     Use(ModelStopReason),
-    /// More may be used.
+    /// The budget is raised.
     Raise,
     /// The agent's process ends, or its whole sandbox.
     Die,
-    /// A closing session's turn had long enough.
+    /// The deadline for the turn of a closing session is over.
     Late,
-    /// The server dies; what it put into the log but did not tell the agent yet is told by the next one.
+    /// The server dies; the next one tells the agent what is in the log but was not told yet.
     Crash,
     /// As above, right after the next fact that is to be told and before it is.
     CrashBeforeTelling,
-    /// The server starts again. Bad luck: there is no room for the sandbox, or it is not ours.
+    /// The server starts again. Bad luck: there is no slot for the sandbox, or it is not ours.
     Start(Luck),
     Shutdown,
 }
@@ -114,17 +114,17 @@ pub(crate) struct World {
     now: Now,
     pub(crate) budget: SessionBudget,
     profile: SessionProfile,
-    /// Callers who wait, and whether the options that they want need another agent.
+    /// Waiting callers, and whether the options that they request need another agent.
     callers: BTreeMap<WaiterId, Option<RestartNeed>>,
-    /// How often the options had been changed when the start began that is under way.
+    /// How often the options had been changed when the current start began.
     changes_at_start: u64,
 }
 
-/// What is on disk outlives the server.
+/// The state on disk, which outlives the server.
 #[derive(Debug, Default)]
 struct Disk {
     tree: bool,
-    /// Somebody removed the tree.
+    /// The tree was removed from outside.
     broken: bool,
     leftovers: bool,
 }
@@ -136,7 +136,7 @@ pub(crate) enum RestartNeed {
     Restart,
 }
 
-/// A session as most are.
+/// The usual session.
 pub(crate) const USUAL: SessionProfile = SessionProfile {
     ephemeral: false,
     shared: false,
@@ -186,7 +186,7 @@ impl World {
         world
     }
 
-    /// So many tokens may be used; none: as many as one likes.
+    /// Sets how many tokens may be used; none: no limit.
     pub(crate) fn with_tokens(mut self, tokens: Option<u64>) -> World {
         self.budget.session.max_tokens = tokens;
         self.set_budget();
@@ -246,7 +246,7 @@ impl World {
         found
     }
 
-    /// The wish to go to the n-th newest checkpoint.
+    /// The command to go to the n-th newest checkpoint.
     pub(crate) fn rewind_to(&self, newest: u8) -> Option<StateCommand> {
         let checkpoints = self.checkpoints();
         let place = usize::from(newest) % checkpoints.len().max(1);
@@ -262,7 +262,7 @@ impl World {
 
     pub(crate) fn kinds_since(&self, seq: usize) -> Vec<&'static str> {
         let kinds = self.log[seq..].iter().map(|event| event.fact.kind());
-        // That a session is idle is said with the end of its last turn.
+        // The end of a session's last turn always comes with `idle`.
         kinds.filter(|kind| *kind != "idle").collect()
     }
 
@@ -271,7 +271,7 @@ impl World {
         Uuid::from_u128(self.fresh)
     }
 
-    /// Facts go into the log as the actor puts them there, and every one is checked.
+    /// Puts facts into the log as the actor does, and checks every one.
     pub(crate) fn note(&mut self, facts: Vec<Fact>) {
         if facts.is_empty() {
             return;
@@ -351,7 +351,7 @@ impl World {
                 }
             }
             Op::Midway => {
-                // So much that it is captured on its way, however long the turn takes.
+                // So much that a midway capture is due, however long the turn takes.
                 if let Some(machine) = &mut self.machine {
                     machine.runtime.capture.add_log_bytes(1 << 30, 1);
                 }
@@ -391,7 +391,7 @@ impl World {
             Op::Shutdown => self.shut_down(),
         }
         self.drive();
-        // What the agent says to what it was just told.
+        // The agent's reaction to what it was just told.
         self.hear();
         self.drive();
         self.check();
@@ -402,7 +402,7 @@ impl World {
         // Their connections are gone with the server.
         self.callers.clear();
         if matches!(machine.runtime.effect, Some(Effect::Start { .. })) {
-            // It got as far as a sandbox that the log does not know.
+            // The start got as far as a sandbox that the log does not know.
             self.shim = Some(Shim::new(Incarnation(self.next_fresh())));
         }
     }
@@ -451,7 +451,7 @@ impl World {
         self.hear();
     }
 
-    /// Lets everything go well, and resumes the session if need be, until nothing is left to do.
+    /// Lets everything succeed, and resumes the session if necessary, until nothing is left to do.
     pub(crate) fn come_to_rest(&mut self) {
         self.crash_before_telling = false;
         for _ in 0..300 {

@@ -1,4 +1,4 @@
-//! The agents that sessions can have.
+//! Checks the runtimes that sessions can use.
 
 use super::{DoctorCheck, sandbox::on_path};
 use crate::settings::RunningServer;
@@ -8,11 +8,11 @@ use ash_server::ServerConfig;
 use std::{path::Path, process::Stdio, time::Duration};
 use tokio::io::AsyncReadExt;
 
-/// For a program that only has to say its version.
+/// For a program that only prints its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_VERSION_OUTPUT_BYTES: u64 = 4096;
 
-/// `running`: the server here, if it said what it has.
+/// `running`: the server on this machine, if it recorded its settings.
 pub(super) async fn check(config: &ServerConfig, running: Option<&RunningServer>) -> Vec<DoctorCheck> {
     let models = match running {
         Some(running) => running.models.clone(),
@@ -21,7 +21,7 @@ pub(super) async fn check(config: &ServerConfig, running: Option<&RunningServer>
     vec![builtin(models, running.is_some()), claude(config, running).await]
 }
 
-/// Who will answer it.
+/// Reports which model service answers the built-in agent.
 fn builtin(models: Option<String>, runs: bool) -> DoctorCheck {
     let answers = match (models, runs) {
         (Some(upstream), _) => format!("with the models of {upstream}"),
@@ -34,7 +34,7 @@ fn builtin(models: Option<String>, runs: bool) -> DoctorCheck {
 async fn claude(config: &ServerConfig, running: Option<&RunningServer>) -> DoctorCheck {
     let named = config.claude_bin.clone().filter(|file| !file.as_os_str().is_empty());
     let by = if named.is_some() { ClaudeProgramOrigin::Name } else { ClaudeProgramOrigin::Search };
-    // The server has a PATH of its own.
+    // The server's PATH may differ from that of this shell.
     let found = || match running {
         Some(running) => running.claude.clone(),
         None => on_path("claude"),
@@ -46,7 +46,7 @@ async fn claude(config: &ServerConfig, running: Option<&RunningServer>) -> Docto
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClaudeProgramOrigin {
-    /// ASH_CLAUDE_BIN: whoever set it wants it.
+    /// ASH_CLAUDE_BIN: the operator chose this program.
     Name,
     Search,
 }
@@ -83,7 +83,7 @@ fn judge(program: &Path, words: Result<String, String>, by: ClaudeProgramOrigin)
                 "agent claude",
                 format!("{words} ({shown}); {OLDEST_CLAUDE} is the oldest that works"),
             ),
-            // What tells no version is not refused, here as at the server.
+            // A program without a readable version is accepted, as at the server.
             (Err(()), _) => DoctorCheck::fine("agent claude", format!("{words} ({shown})")),
         },
         (Err(why), ClaudeProgramOrigin::Name) => {
@@ -104,7 +104,7 @@ fn newer() -> &'static str {
     "npm install -g @anthropic-ai/claude-code@latest, or set ASH_CLAUDE_BIN to a newer one"
 }
 
-/// The first line that a program prints, or why there is none. It is ended when it takes its time.
+/// The first line that a program prints, or why there is none. A program that exceeds the time limit is killed.
 pub(super) async fn first_output_line(program: &Path, argument: &str) -> Result<String, String> {
     let mut command = tokio::process::Command::new(program);
     command
@@ -117,7 +117,7 @@ pub(super) async fn first_output_line(program: &Path, argument: &str) -> Result<
     let mut said = Vec::new();
     let read = async {
         if let Some(stdout) = child.stdout.take() {
-            // What cannot be read is judged as silence.
+            // Unreadable output counts as no output.
             stdout.take(MAX_VERSION_OUTPUT_BYTES).read_to_end(&mut said).await.ok();
         }
         child.wait().await

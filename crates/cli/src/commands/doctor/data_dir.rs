@@ -1,4 +1,4 @@
-//! Where the data is, or will be.
+//! Checks the data directory: its path, file system, permissions and free space.
 
 use super::DoctorCheck;
 use crate::terminal;
@@ -26,7 +26,7 @@ pub(super) fn check(config: &ServerConfig) -> Vec<DoctorCheck> {
     checks
 }
 
-/// The directory itself, or the nearest one above it that is there.
+/// The directory itself, or its nearest existing ancestor.
 fn existing(dir: &Path) -> PathBuf {
     let found = dir.ancestors().find(|path| path.exists());
     found.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("/")).to_owned()
@@ -47,7 +47,7 @@ fn directory(dir: &Path) -> DoctorCheck {
     }
 }
 
-/// Whether captures know what was touched, or look at every file.
+/// Whether a capture visits only changed files, or every file.
 fn changes(dir: &Path) -> DoctorCheck {
     let name = "changes";
     match ash_snapshot::FilesystemWatch::start(dir) {

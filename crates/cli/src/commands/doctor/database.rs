@@ -1,4 +1,4 @@
-//! Whether the database knows all that packs and the object store know.
+//! Checks that the database has everything that the packs and the object store have.
 
 use super::{DoctorCheck, running_server::ServerHealth};
 use ash_server::{RepairMode, RepairReport, ServerConfig};
@@ -8,7 +8,7 @@ const NAME: &str = "witnesses";
 const REMEDY: &str =
     "stop the server, run `ash repair`, which lists what it would restore, and then `ash repair --yes`";
 
-/// `told`: what the server says that runs on this data directory. `Err`: it says nothing.
+/// `told`: the health report of the server on this data directory. `Err`: that server gives no report.
 pub(super) async fn check(
     config: &ServerConfig,
     told: Option<Result<&ServerHealth, ()>>,
@@ -45,7 +45,7 @@ fn compared(found: &RepairReport) -> DoctorCheck {
     }
 }
 
-/// A server that runs compares by itself, and says what it found.
+/// A running server makes this comparison itself and reports the result.
 fn running(told: &ServerHealth) -> Vec<DoctorCheck> {
     let mut troubles = told.troubles();
     let database = troubles.find(|one| is_of_database(one["code"].as_str().unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! The kernel and what of it we use.
+//! Checks the kernel, its limits and its clock.
 
 use super::DoctorCheck;
 use ash_sandbox::CgroupSupport;
@@ -43,7 +43,7 @@ pub(super) fn clock(config: &ServerConfig) -> DoctorCheck {
     judge_clock(now, written)
 }
 
-/// Before this program was written.
+/// A clock before this time is wrong: the program did not exist then.
 const TOO_EARLY: Duration = Duration::from_secs(1_767_225_600);
 const SLACK: Duration = Duration::from_secs(60);
 
@@ -69,7 +69,7 @@ pub(super) fn groups(config: &ServerConfig) -> [DoctorCheck; 2] {
     [judge_groups(groups, super::sandbox::is_root()), limits(config, groups)]
 }
 
-/// What a sandbox may take, and who sees to it.
+/// The limits of a sandbox, and which mechanism enforces them.
 pub(super) fn limits(config: &ServerConfig, groups: CgroupSupport) -> DoctorCheck {
     let by = ash_server::LimitEnforcement::of(config.sandbox, groups);
     let limits = config.limits().capped_by(config.limits_max);

@@ -1,4 +1,4 @@
-//! Whether what is saved gets to the object store.
+//! Checks that saved data reaches the object store.
 
 use super::{DoctorCheck, running_server::ServerHealth};
 use crate::terminal;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const NAME: &str = "object store";
 
-/// A server that runs knows how it is; another look at the store could only be about this shell's settings.
+/// A running server reports the state of its object store. A check from here would test this shell's settings instead.
 pub(super) fn told(told: &ServerHealth) -> Option<DoctorCheck> {
     let shown = &told.health["objectStore"];
     let text = |name: &str| shown[name].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The port, and the server that clients would talk to.
+//! Checks the port, and the server that clients use.
 
 use super::{DoctorCheck, database::is_of_database};
 use crate::{
@@ -17,7 +17,7 @@ use std::{
 
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a server answered that was asked how it is, with a key that it knows.
+/// The health report of a server that accepted our key.
 pub(super) struct ServerHealth {
     url: String,
     pub(super) health: Value,
@@ -33,7 +33,7 @@ impl ServerHealth {
     }
 }
 
-/// Asks the server that clients would talk to. `Err`: what to say instead.
+/// Asks the server that clients use. `Err`: the line to report instead.
 pub(super) async fn query_server_health(
     settings: &ClientSettings,
 ) -> std::result::Result<ServerHealth, DoctorCheck> {
@@ -59,12 +59,12 @@ pub(super) async fn query_server_health(
     }
 }
 
-/// What the server says: how it is, how much is going on, and what is wrong with it.
+/// The server's health report: status, load and troubles.
 pub(super) fn health_checks(told: &ServerHealth) -> Vec<DoctorCheck> {
     let mut checks = vec![judge_server(&told.url, &told.health), in_use(&told.health)];
     let others = told.troubles().filter(|one| {
         let code = one["code"].as_str().unwrap_or_default();
-        // These have lines of their own.
+        // Other checks report these.
         !is_of_database(code) && !code.starts_with("object_store_")
     });
     checks.extend(others.map(trouble));
@@ -104,7 +104,7 @@ pub(super) async fn port(config: &ServerConfig) -> DoctorCheck {
     }
 }
 
-/// Whether the one that listens there is a server like ours. It gets no key: it may be anybody's.
+/// Whether the listener is an ash server. The request has no key: the listener may belong to another user.
 async fn is_ash(address: SocketAddr) -> bool {
     let there = ClientSettings::without_key(format!("http://{address}"));
     let health = in_time(ApiClient::new(&there).get("/health")).await;
@@ -161,12 +161,12 @@ fn judge_server(url: &str, health: &Value) -> DoctorCheck {
     }
 }
 
-/// Why a server should be there.
+/// Why a server is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServerExpectation {
-    /// Somebody said where it is.
+    /// The user configured its address.
     Configured,
-    /// Its note is there, and its process.
+    /// A note exists, and its process is alive.
     ProcessAlive,
     NotExpected,
 }

@@ -1,4 +1,4 @@
-//! Can walls be built here, and if not, why not.
+//! Checks whether sandboxes can be started here, and if not, why.
 
 use super::DoctorCheck;
 use ash_sandbox::{BubblewrapBackend, Error};
@@ -13,7 +13,7 @@ use std::{
 /// The first release without GHSA-pxhw-h44j-8pfx.
 const RECOMMENDED_BUBBLEWRAP: (u32, u32) = (0, 12);
 const OLDEST_BUBBLEWRAP: (u32, u32) = (0, 8);
-/// Below are people, services and the first ranges of containers.
+/// Users, services and the first ranges of containers have lower uids.
 const FIRST_FREE_UID: u64 = 200_000;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -44,7 +44,7 @@ pub(super) async fn check(config: &ServerConfig) -> Vec<DoctorCheck> {
     checks
 }
 
-/// Whether the server would start with what its operator requires.
+/// Whether the server would start with the walls that its operator requires.
 pub(super) fn required(config: &ServerConfig) -> Option<DoctorCheck> {
     let (name, wanted) = ("required walls", config.walls_required.names());
     match ash_server::unmet_wall_requirements(config, ash_sandbox::groups()) {
@@ -134,7 +134,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()??, parts.next()??))
 }
 
-/// Walls as sessions get them, once up and down again.
+/// Starts and ends a sandbox with the settings that sessions get.
 async fn try_start_sandbox() -> Result<(), Error> {
     let gone = |_| Error::Timeout { what: "start" };
     tokio::time::timeout(START_TIMEOUT, BubblewrapBackend::probe(own_program()?))
@@ -172,13 +172,13 @@ fn remedy(error: &Error) -> String {
     }
 }
 
-/// What forbids user namespaces to ordinary users; `None` where the kernel has no such switch.
+/// Kernel switches that forbid user namespaces to unprivileged users; `None` where the kernel has no such switch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct UserNamespaceSysctls {
     most: Option<u64>,
-    /// Debian's.
+    /// Debian's switch.
     allowed: Option<u64>,
-    /// Ubuntu's.
+    /// Ubuntu's switch.
     restricted: Option<u64>,
 }
 
@@ -202,7 +202,7 @@ const PROFILE: &str =
     }
 (or allow them to every program: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0)";
 
-/// A switch that forbids them matters only if walls cannot be built: bubblewrap may have a way around it.
+/// A switch matters only if no sandbox can be started: bubblewrap may be exempt from it.
 fn namespaces(sysctls: &UserNamespaceSysctls, walls_work: bool) -> DoctorCheck {
     let name = "user namespaces";
     let forbidden = match sysctls {
@@ -234,11 +234,11 @@ fn uids(range: &Range<u32>) -> DoctorCheck {
     judge_uids(range, &known)
 }
 
-/// Who has uids on this machine.
+/// Uids that are in use on this machine.
 struct HostUidTables {
     passwd: String,
     subuid: String,
-    /// Those that exist at all, in a container of an ordinary user.
+    /// The uids that exist in this user namespace, if this is a container of an unprivileged user.
     map: Option<String>,
 }
 
@@ -297,7 +297,7 @@ fn judge_uids(range: &Range<u32>, known: &HostUidTables) -> DoctorCheck {
     }
 }
 
-/// The first range of `count` uids that are free and exist.
+/// The first range of `count` uids that exist and are free.
 fn free(known: &HostUidTables, count: u64) -> Option<Range<u64>> {
     let taken: Vec<Range<u64>> =
         known.user_ranges().chain(known.subordinate_ranges()).map(|(_, uids)| uids).collect();

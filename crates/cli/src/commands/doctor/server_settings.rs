@@ -1,5 +1,5 @@
-//! The settings of the server that runs here, which need not be those of this shell: it notes them when it starts, and
-//! everything is judged by them.
+//! The settings of the running server, which may differ from those of this shell. The server records them at its start,
+//! and all checks use them.
 
 use super::{DoctorCheck, ServerConfigArgs};
 use crate::{args::CliArgs, settings::RunningServer};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 const NAME: &str = "settings";
 
-/// What the flags and the environment of this process make of `ash serve`, by flag.
+/// The settings of `ash serve` from the flags and the environment of this process, by flag.
 pub(in crate::commands) fn settings_by_flag() -> BTreeMap<String, String> {
     let matches = CliArgs::command().try_get_matches().ok();
     let serve = matches.as_ref().and_then(|matches| matches.subcommand_matches("serve"));
@@ -31,9 +31,9 @@ fn values(matches: &ArgMatches, is_wanted: impl Fn(ValueSource) -> bool) -> BTre
     ServerConfigArgs::command().get_arguments().filter_map(value).collect()
 }
 
-/// None: this server is older than that note.
+/// `None`: this server is older than the note about settings.
 pub(super) fn config_of(running: &RunningServer) -> Option<ServerConfig> {
-    // What this shell says is not what the server was told.
+    // This shell's environment is not the server's.
     let command = ServerConfigArgs::command().mut_args(|arg| arg.env(Resettable::Reset));
     let flags: Vec<String> =
         running.settings.iter().filter_map(|(flag, value)| written(&command, flag, value)).collect();
@@ -53,7 +53,7 @@ fn written(command: &Command, flag: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Whose settings everything is judged by, and which of this shell the server does not have.
+/// Says whose settings the checks use, and which settings of this shell the server does not have.
 pub(super) fn judge(running: &RunningServer) -> DoctorCheck {
     let of = format!("those of the running server (pid {})", running.pid);
     let differ = differing(running);
@@ -68,7 +68,7 @@ pub(super) fn judge(running: &RunningServer) -> DoctorCheck {
     )
 }
 
-/// By the names of their variables. What this shell does not name is no difference.
+/// Names of variables that differ. A variable that this shell does not set is no difference.
 fn differing(running: &RunningServer) -> Vec<String> {
     let command = ServerConfigArgs::command();
     let named = |flag: &str| {
@@ -83,7 +83,7 @@ fn differing(running: &RunningServer) -> Vec<String> {
     plain.chain(model_key(running.models.is_some())).collect()
 }
 
-/// Where a value comes from that is not good: no flag was written here.
+/// The variable of a bad value: the server's command line has no flags here.
 pub(super) fn variable_of(error: &clap::Error) -> String {
     let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return String::new() };
     let flag = arg.split(' ').next().unwrap_or_default().trim_start_matches('-');
@@ -92,7 +92,7 @@ pub(super) fn variable_of(error: &clap::Error) -> String {
     variable.map_or_else(String::new, |name| format!(" (from {})", name.to_string_lossy()))
 }
 
-/// A key for models that only this shell has.
+/// A model key that only this shell has.
 fn model_key(server_has_models: bool) -> Option<String> {
     let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
     let of_models = SECRETS.iter().map(|(name, _)| *name).filter(|name| !name.starts_with("ASH_"));

@@ -1,21 +1,21 @@
-//! What a call will do, in full: the text that a person decides by.
+//! The full description of a call, by which a user decides.
 
 use crate::terminal::{TerminalStyle, is_bidi, paint_err};
 use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
 use unicode_width::UnicodeWidthChar;
 
-/// So many lines are shown at once, and so many characters.
+/// Maximum lines and characters that are shown at first.
 const FIRST_LINES: usize = 40;
 const FIRST_CHARACTERS: usize = 4_000;
 
-/// What is in the file that a `Write` replaces.
+/// The content of the file that a `Write` replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Before {
     /// There is no such file.
     Nothing,
     Text(String),
-    /// Why it cannot be compared.
+    /// Why the contents cannot be compared.
     Unknown(&'static str),
 }
 
@@ -40,13 +40,13 @@ pub(super) fn details(tool: &str, input: &Value, before: &Before) -> String {
     }
 }
 
-/// Every other field: a person decides by all of them.
+/// Every other field: a user decides by all of them.
 fn others(fields: &Map<String, Value>, shown: &[&str]) -> String {
     let rest = fields.iter().filter(|(name, _)| !shown.contains(&name.as_str()));
     rest.map(|(name, value)| format!("\n{}", visible(&format!("{name}: {value}")))).collect()
 }
 
-/// What a terminal shows as nothing, or obeys, is written out: it is a part of what will happen.
+/// Escapes characters that a terminal hides or obeys: they are part of the call.
 fn visible(text: &str) -> String {
     let mut before = ' ';
     let one = |c: char| {
@@ -61,20 +61,20 @@ fn is_hidden(c: char, before: char) -> bool {
     match c {
         '\n' | '\t' => false,
         c if c.is_control() || is_bidi(c) => true,
-        // They join the parts of an emoji.
+        // These join the parts of an emoji.
         '\u{200d}' | '\u{fe0f}' => before.is_ascii(),
         c => c.width() == Some(0) && !is_mark(c),
     }
 }
 
-/// Accents, vowels and the like: without a width of their own, but seen.
+/// Combining marks, such as accents and vowels: they have no width of their own but are visible.
 fn is_mark(c: char) -> bool {
     let has_marks = matches!(c, '\u{300}'..='\u{1fff}' | '\u{20d0}'..='\u{20ff}' | '\u{2de0}'..='\u{2dff}' | '\u{3000}'..='\u{fdff}');
     let is_blank = matches!(c, '\u{34f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}');
     has_marks && !is_blank
 }
 
-/// All lines, changed or not: what is around a change is a part of what happens.
+/// All lines, changed or not: a user needs the context of a change.
 fn diff(before: &str, after: &str) -> String {
     let diff = TextDiff::from_lines(before, after);
     let lines = diff.iter_all_changes().map(|change| {
@@ -88,7 +88,7 @@ fn diff(before: &str, after: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Questions with the choices that they offer, as they are counted in an answer.
+/// Questions with their choices, numbered as answers refer to them.
 pub(super) fn choices(asked: &Value) -> String {
     let all = asked["input"]["questions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |value: &Value, name: &str| visible(value[name].as_str().unwrap_or_default());
@@ -103,7 +103,7 @@ pub(super) fn choices(asked: &Value) -> String {
     all.iter().map(question).collect::<Vec<_>>().join("\n")
 }
 
-/// What is shown first, and what only "show more" shows.
+/// The part that is shown first, and the part that only "show more" shows.
 pub(super) fn first(text: &str) -> (&str, &str) {
     let lines = text.match_indices('\n').nth(FIRST_LINES - 1).map_or(text.len(), |(at, _)| at);
     let characters = text.char_indices().nth(FIRST_CHARACTERS).map_or(text.len(), |(at, _)| at);
@@ -111,7 +111,7 @@ pub(super) fn first(text: &str) -> (&str, &str) {
     (shown, hidden.strip_prefix('\n').unwrap_or(hidden))
 }
 
-/// A rule that the agent suggests, as a person reads it.
+/// A rule that the agent suggests, in words.
 pub(super) fn rule(suggestion: &Value) -> String {
     let text = |name: &str| suggestion[name].as_str();
     let list = |name: &str| suggestion[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -129,7 +129,7 @@ pub(super) fn rule(suggestion: &Value) -> String {
             let all = list("directories").iter().filter_map(Value::as_str).collect::<Vec<_>>();
             format!("work in {}", all.join(", "))
         }
-        // One that we do not know is shown as it is.
+        // A rule of an unknown kind is shown as JSON.
         _ => return visible(&suggestion.to_string()),
     };
     let whole = text("destination").map_or_else(String::new, |place| format!(" (in {place})"));
@@ -166,7 +166,7 @@ mod tests {
             json!({ "url": "https://x", "nested": { "deep": ["a", { "b": 1 }] }, "last": "z".repeat(5_000) });
         let shown = details("WebFetch", &input, &Before::Nothing);
         assert_eq!(serde_json::from_str::<Value>(&shown).expect("JSON"), input);
-        // Also a Bash or a Write that is not as we know it.
+        // Also a Bash or a Write call with unknown fields.
         assert!(details("Bash", &json!({ "cmd": "x" }), &Before::Nothing).contains("cmd"));
     }
 

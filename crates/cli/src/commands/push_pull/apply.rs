@@ -1,5 +1,6 @@
-//! Changes into a folder: first everything is fetched and compared, then all of it is done or nothing. Whatever the
-//! server says, nothing outside the folder is touched, no .git in it, and no link is made that leads out of it.
+//! Applies a pull to a folder. It first fetches and compares everything, then applies all changes or none. The server
+//! is not trusted: whatever it sends, nothing outside the folder or in a .git changes, and no link that leads out of
+//! the folder is made.
 
 mod local_entry;
 mod spool;
@@ -23,12 +24,12 @@ use std::{
     path::Path,
 };
 
-/// How many files are fetched at the same time.
+/// Number of files that are fetched in parallel.
 const MAX_PARALLEL_FETCHES: usize = 4;
-/// As the kernel, which follows no more of them.
+/// The kernel also follows at most this many links.
 const MOST_LINKS: usize = 40;
 
-/// What is to be done in a folder.
+/// The checked changes to a folder.
 pub(super) struct PullPlan {
     folder: Folder,
     spool: ContentSpool,
@@ -76,7 +77,7 @@ impl PullConflict {
     }
 }
 
-/// What was done, in the order of the paths.
+/// The applied changes, in the order of the paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PullReport(pub(super) Vec<Deed>);
 
@@ -84,7 +85,7 @@ pub(super) struct PullReport(pub(super) Vec<Deed>);
 pub(super) struct Deed {
     pub(super) path: String,
     pub(super) how: WorkspaceChangeKind,
-    /// Of a link that was made.
+    /// Target of a new link.
     pub(super) target: Option<String>,
 }
 
@@ -112,7 +113,7 @@ impl fmt::Display for PullReport {
     }
 }
 
-/// Compares and fetches; changes nothing.
+/// Compares and fetches, but changes nothing.
 pub(super) async fn plan(
     dir: &Path,
     changes: WorkspaceDiff,
@@ -166,11 +167,11 @@ pub(super) async fn plan(
 
 type Sorted = (Vec<(RelPath, WorkspaceChange)>, Vec<SkippedFile>);
 
-/// What may be done, and what no pull does.
+/// Separates the changes that a pull applies from those that it never applies.
 fn sorted(changes: WorkspaceDiff) -> Result<Sorted> {
     let (mut sorted, mut left_out) = (Vec::new(), Vec::new());
     for change in changes.files {
-        // What git believes about a folder is its owner's alone, also where letters are the same in both cases.
+        // The state of git belongs to the user. The check ignores case, because some file systems do.
         match change.path.split('/').any(|name| name.eq_ignore_ascii_case(".git")) {
             true => left_out.push(SkippedFile { path: change.path, why: "git's own".to_owned() }),
             false => sorted.push((checked(&change)?, change)),
@@ -179,7 +180,7 @@ fn sorted(changes: WorkspaceDiff) -> Result<Sorted> {
     Ok((sorted, left_out))
 }
 
-/// A path that stays inside by its form.
+/// Accepts only a path that is inside by its syntax.
 fn checked(change: &WorkspaceChange) -> Result<RelPath> {
     RelPath::parse(&change.path).map_err(|_| {
         let named = super::printable(&change.path);
@@ -188,7 +189,7 @@ fn checked(change: &WorkspaceChange) -> Result<RelPath> {
     })
 }
 
-/// The last one first.
+/// The steps of a link target, last one first.
 fn steps(target: &[u8]) -> Vec<Vec<u8>> {
     target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect()
 }
@@ -207,7 +208,7 @@ enum PullDecision {
     Apply(PullReplacement),
     Conflict(PullConflict),
     TooLarge(u64),
-    /// A link that would lead to this, out of the folder.
+    /// A link whose target is this path, outside of the folder.
     Leaves(String),
 }
 
@@ -216,9 +217,9 @@ struct PullPlanner<'a, C> {
     spool: ContentSpool,
     contents: &'a C,
     local: LocalChangePolicy,
-    /// What is going to be removed.
+    /// Paths that the pull removes.
     gone: HashSet<Vec<u8>>,
-    /// What is going to be a link, and where it will lead.
+    /// Links that the pull makes, with their targets.
     links: HashMap<Vec<u8>, Vec<u8>>,
     fetched: &'a dyn Fn(u64),
 }
@@ -247,7 +248,7 @@ impl<C: ContentSource> PullPlanner<'_, C> {
         }
     }
 
-    /// Whether a link leads to a place in the folder, also through other links: those that are there, and those that come.
+    /// Whether a link leads into the folder, also through other links: existing ones and those that the pull makes.
     fn keeps_inside(&self, path: &RelPath, target: &str) -> bool {
         let mut at: Vec<Vec<u8>> = path.as_bytes().split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
         at.pop();
@@ -273,7 +274,7 @@ impl<C: ContentSource> PullPlanner<'_, C> {
         path.link_stays_inside(target.as_bytes())
     }
 
-    /// Where a link leads that will be there.
+    /// The target of a link that exists after the pull.
     fn link(&self, place: &[u8]) -> Option<Vec<u8>> {
         match self.links.get(place) {
             Some(target) => Some(target.clone()),
@@ -282,7 +283,7 @@ impl<C: ContentSource> PullPlanner<'_, C> {
         }
     }
 
-    /// What the folder has there once everything that goes is gone.
+    /// What the folder has at this path after all removals.
     fn look(&self, path: &RelPath) -> Result<LocalEntry> {
         let slashes = path.as_bytes().iter().enumerate().filter(|(_, byte)| **byte == b'/');
         if slashes.map(|(at, _)| &path.as_bytes()[..at]).any(|above| self.gone.contains(above)) {
@@ -299,7 +300,7 @@ impl<C: ContentSource> PullPlanner<'_, C> {
 
     async fn removal(&self, here: LocalEntry, change: &WorkspaceChange) -> Result<PullDecision> {
         match here {
-            // Behind a link or a folder of that name there is nothing of ours to remove.
+            // A link or a folder at this path, or above it, is not what the server removed.
             LocalEntry::Nothing | LocalEntry::Folder | LocalEntry::Blocked => {
                 Ok(PullDecision::AlreadyApplied)
             }
@@ -320,7 +321,7 @@ impl<C: ContentSource> PullPlanner<'_, C> {
         self.allowed(here, change, put).await
     }
 
-    /// Whether what is here may be replaced: it is nothing, or what was pushed, or the caller says so.
+    /// Whether the local entry may be replaced: it does not exist, is unchanged since the push, or the caller said so.
     async fn allowed(
         &self,
         mut here: LocalEntry,
@@ -352,7 +353,7 @@ impl<C: ContentSource> PullPlanner<'_, C> {
 }
 
 impl PullPlan {
-    /// What goes goes first: it may be in the way of what comes.
+    /// Removals come first: a removed entry may be in the way of a new one.
     pub(super) fn apply(&self) -> Result<PullReport> {
         for step in self.steps.iter().filter(|step| step.put == PullReplacement::Remove) {
             self.remove(&step.path).map_err(|error| local(&error))?;

@@ -1,4 +1,4 @@
-//! Files on their way to a server: gzipped tars of bounded size, one request each.
+//! Bundles of files for a server: gzipped tars of bounded size, one for each request.
 
 use super::{
     SkippedFile,
@@ -19,12 +19,12 @@ use std::{
     path::Path,
 };
 
-/// What a bundle holds before the next one is begun; one file may be more. Small, so that the bar moves.
+/// A bundle closes at this size, though one file may be larger. Small, so that the progress bar moves.
 const BUNDLE_BYTES: u64 = 8_000_000;
 const BUNDLE_FILES: usize = 10_000;
-/// Servers take 200.
+/// Servers accept a ratio of up to 200.
 const MAX_GZIP_RATIO: usize = 100;
-/// A target up to this long is written into the entry itself.
+/// A longer target does not fit into the entry itself.
 const SHORT_TARGET: usize = 100;
 
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ pub(super) async fn send(
     Ok(sent)
 }
 
-/// Read in full before anything is promised: a header with a size cannot be taken back.
+/// Read in full before the header is written, because a header states the size and cannot be changed later.
 enum BundleContent<'a> {
     File { bytes: Vec<u8>, mode: u32 },
     Link { target: &'a Path },
@@ -108,7 +108,7 @@ impl WorkspaceBundle {
                 header.set_size(0);
                 header.set_mode(0o777);
                 if target.as_os_str().len() <= SHORT_TARGET {
-                    // As it is: the other way tidies it up.
+                    // Unchanged: the other method normalizes the target.
                     header.set_link_name_literal(target.as_os_str().as_bytes())?;
                     self.tar.append_data(&mut header, &entry.path, io::empty())?;
                 } else {
@@ -134,7 +134,8 @@ impl WorkspaceBundle {
     }
 }
 
-/// Gzipped; unless that makes so little of it that a server would take it for a bomb, as of a file full of zeros.
+/// Gzips the bundle. It stores the bytes without compression if the ratio is so high that a server would refuse the
+/// bundle as a bomb, as for a file of zeros.
 fn packed(plain: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(&plain)?;

@@ -1,4 +1,4 @@
-//! What the server says became of a workspace. It is believed only as far as it does no harm: see `apply`.
+//! The changes of a workspace as the server reports them. They are untrusted input: see `apply`.
 
 use super::{CheckpointRange, LARGEST_FILE};
 use crate::{
@@ -13,7 +13,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct WorkspaceDiff {
     pub(super) files: Vec<WorkspaceChange>,
-    /// How many could not be named.
+    /// Number of changes whose names cannot be sent.
     #[serde(default)]
     pub(super) unnamed: usize,
 }
@@ -22,10 +22,10 @@ pub(super) struct WorkspaceDiff {
 pub(super) struct WorkspaceChange {
     pub(super) path: String,
     pub(super) change: WorkspaceChangeKind,
-    /// What is there now; of something deleted, what was.
+    /// The current entry; for a deletion, the previous one.
     #[serde(flatten)]
     pub(super) entry: WorkspaceEntry,
-    /// Of something modified.
+    /// Only for a modification.
     pub(super) before: Option<WorkspaceEntry>,
 }
 
@@ -55,7 +55,7 @@ impl WorkspaceChangeKind {
 }
 
 impl WorkspaceDiff {
-    /// What is to be fetched.
+    /// Bytes to fetch.
     pub(super) fn bytes(&self) -> u64 {
         let size = |change: &WorkspaceChange| match change.now() {
             Some(WorkspaceEntry::File { size, .. }) => *size,
@@ -88,18 +88,18 @@ pub(super) enum DiffSide {
     Now,
 }
 
-/// Where contents come from.
+/// Source of file contents.
 pub(super) trait ContentSource {
     async fn content(&self, path: &str, when: DiffSide) -> Result<Vec<u8>>;
 }
 
-/// A session's workspace, and the checkpoint its changes are counted from.
+/// A session's workspace, and the checkpoint from which its changes are counted.
 pub(super) struct ServerWorkspace<'a> {
     api: &'a ApiClient,
     id: &'a str,
     workspace: String,
     from: u64,
-    /// `None`: up to now.
+    /// `None`: the current files.
     to: Option<u64>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> ServerWorkspace<'a> {
         &self.workspace
     }
 
-    /// What is new to somebody who has the files of this checkpoint; to whom nothing is known of, since the last push.
+    /// Changes for a caller that has the files of checkpoint `known`; if it is `None`, changes since the last push.
     pub(super) async fn changes_since(
         self,
         known: Option<u64>,

@@ -1,4 +1,4 @@
-//! Which files of a folder are copied: what git would see, or everything.
+//! Selects the files of a folder to copy: what git would track, or everything.
 
 use super::{LARGEST_FILE, SkippedFile};
 use crate::{
@@ -14,13 +14,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Somebody who pushes more than this has most likely named the wrong folder.
+/// A larger push most likely names the wrong folder.
 const MAX_PUSHED_BYTES: u64 = 1_000_000_000;
 const MAX_PUSHED_FILES: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileSelection {
-    /// Without .git and what .gitignore and .ignore name.
+    /// Without .git and the names in .gitignore and .ignore.
     NotIgnored,
     Everything,
 }
@@ -90,7 +90,7 @@ fn walk(dir: &Path, which: FileSelection) -> ignore::Walk {
 impl CollectedFiles {
     fn add(&mut self, dir: &Path, entry: &DirEntry) {
         let path = entry.path().strip_prefix(dir).unwrap_or(entry.path()).to_owned();
-        // Sockets, FIFOs and devices mean nothing elsewhere; git passes over them too.
+        // Sockets, FIFOs and devices mean nothing on another machine; git skips them too.
         let what = match entry.file_type() {
             Some(kind) if kind.is_file() => {
                 entry.metadata().map_err(|error| why(&error)).and_then(|meta| file(&meta))
@@ -131,7 +131,7 @@ fn file(meta: &fs::Metadata) -> std::result::Result<CollectedEntryKind, String> 
     Ok(CollectedEntryKind::File { size, mode })
 }
 
-/// What leads out of the folder leads nowhere in a workspace, and no server takes it.
+/// A link out of the folder has no target in a workspace, and the server refuses it.
 fn link(path: &Path, target: PathBuf) -> std::result::Result<CollectedEntryKind, String> {
     let inside = RelPath::from_walk(path.as_os_str().as_bytes())
         .is_ok_and(|path| path.link_stays_inside(target.as_os_str().as_bytes()));

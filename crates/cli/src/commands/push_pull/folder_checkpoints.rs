@@ -1,5 +1,5 @@
-//! Which state of a session's workspace each folder here has: that of the last push from it or pull into it. The next
-//! pull brings what came after. Lost, it only makes a pull ask more often.
+//! Records which checkpoint of a workspace each local folder has, after a push or a pull. The next pull applies only
+//! later changes. Without this record a pull only reports more conflicts.
 
 use crate::settings;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// By workspace, which no two servers share, and by the folder's real path.
+/// By workspace, which no two servers share, and by the canonical path of the folder.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct FolderCheckpoints(BTreeMap<String, BTreeMap<String, u64>>);
@@ -23,12 +23,12 @@ fn load(file: &Path) -> FolderCheckpoints {
     fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
-/// The number of the checkpoint that holds what the folder has.
+/// The number of the checkpoint that the folder has.
 pub(super) fn checkpoint(workspace: &str, dir: &Path) -> Option<u64> {
     load(&store_path()?).0.get(workspace)?.get(dir.to_str()?).copied()
 }
 
-/// Not to be able to remember is no failure of what was done.
+/// The command has succeeded even if this record cannot be written.
 pub(super) fn store_checkpoint(workspace: &str, dir: &Path, checkpoint: u64) {
     if let (Some(file), Some(dir)) = (store_path(), dir.to_str()) {
         let mut known = load(&file);

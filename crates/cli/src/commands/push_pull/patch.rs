@@ -1,4 +1,4 @@
-//! A change as git writes it, so that `git apply` can read it. Colours where there is a terminal.
+//! Formats a change as a git patch, so that `git apply` can read it. In colour on a terminal.
 
 use super::changes::{ContentSource, DiffSide, WorkspaceChange, WorkspaceEntry};
 use crate::{
@@ -8,9 +8,9 @@ use crate::{
 use similar::{ChangeTag, TextDiff};
 use std::{fmt::Write, time::Duration};
 
-/// Longer than this nobody reads; it is said to differ.
+/// A longer file is only reported as different.
 const MAX_PATCH_BYTES: u64 = 4 << 20;
-/// For texts that have nothing in common a rough answer is good enough.
+/// Texts that have nothing in common take long; an approximate diff is good enough for them.
 const DIFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One side of a change.
@@ -24,7 +24,7 @@ pub(super) async fn format_patch(contents: &impl ContentSource, change: &Workspa
     let before = side(contents, change, DiffSide::Before).await?;
     let now = side(contents, change, DiffSide::Now).await?;
     let text = match (before, now) {
-        // To git a link and a file are two things, of which one goes and one comes.
+        // To git, replacing a link by a file is a deletion and an addition.
         (Some(before), Some(now)) if before.is_link() != now.is_link() => {
             written(&change.path, Some(&before), None) + &written(&change.path, None, Some(&now))
         }
@@ -122,14 +122,14 @@ fn line(text: &mut String, tag: ChangeTag, value: &str) {
         ChangeTag::Delete => paint(TerminalStyle::Red, &format!("-{shown}")),
         ChangeTag::Insert => paint(TerminalStyle::Green, &format!("+{shown}")),
     };
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     writeln!(text, "{painted}").ok();
     if bare.is_none() {
         text.push_str("\\ No newline at end of file\n");
     }
 }
 
-/// As git quotes names that would break a line.
+/// Quotes names that would break a line, as git does.
 fn quoted(name: &str) -> String {
     if !name.chars().any(|c| c.is_control() || matches!(c, '"' | '\\')) {
         return name.to_owned();

@@ -1,4 +1,4 @@
-//! Forgetting snapshots by rules, and freeing what only they needed.
+//! `ash snapshot gc`: removes snapshots by rules, and frees the space that only they used.
 
 use super::{
     OpenRepository,
@@ -27,7 +27,7 @@ pub(super) struct GcOptions {
 }
 
 impl GcOptions {
-    /// `None`: nothing is to be forgotten.
+    /// `None`: keep every snapshot.
     fn rules(&self) -> Option<SnapshotRetention> {
         let GcOptions { keep_last, keep_hourly, keep_daily, .. } = *self;
         [keep_last, keep_hourly, keep_daily].iter().any(Option::is_some).then(|| SnapshotRetention {
@@ -48,7 +48,7 @@ pub(super) fn run(place: &OpenRepository, wish: &GcOptions) -> Result<u8> {
         report(place, &gone, None);
         return Ok(0);
     }
-    // Said before it is done: whoever finds half a snapshot knows that nobody wants it.
+    // Recorded before the deletion, so that a partly deleted snapshot is known to be unwanted.
     place.repo.discard(&trees).map_err(repository_error(place))?;
     let kept = listing.snapshots.iter().map(|one| &one.tree);
     let kept: HashSet<TreeId> = kept.filter(|tree| !trees.contains(tree)).cloned().collect();
@@ -78,7 +78,7 @@ fn refuse(place: &OpenRepository, listing: &SnapshotListing) -> Result<()> {
     Ok(())
 }
 
-/// What the rules give up, each folder for itself.
+/// The snapshots that the rules give up, for each folder on its own.
 fn snapshots_to_forget(snapshots: &[SnapshotListItem], rules: SnapshotRetention) -> Vec<&SnapshotListItem> {
     let mut folders: BTreeMap<(&str, &str), Vec<&SnapshotListItem>> = BTreeMap::new();
     for one in snapshots {

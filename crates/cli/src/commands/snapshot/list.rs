@@ -1,4 +1,4 @@
-//! Which snapshots there are, which one is meant, and what is different between two of them.
+//! `ash snapshot list` and `diff`: list snapshots, resolve ids, and compare two snapshots.
 
 use super::{
     FILES, OpenRepository, SESSION_ROOTS, repository_error,
@@ -16,13 +16,13 @@ use ash_snapshot::{Folder, PathChange, TreeId, changes};
 use serde_json::{Value, json};
 use std::{path::Path, time::UNIX_EPOCH};
 
-/// More than anybody can look at.
+/// A longer diff is of no use to a reader.
 const MAX_DIFF_FILES: usize = 5_000_000;
 
 pub(super) struct SnapshotListItem {
     pub(super) tree: TreeId,
     pub(super) at: Timestamp,
-    /// What was new in it.
+    /// New bytes in this snapshot.
     pub(super) size: u64,
     pub(super) what: SnapshotOrigin,
 }
@@ -30,7 +30,7 @@ pub(super) struct SnapshotListItem {
 pub(super) enum SnapshotOrigin {
     Folder(FolderSnapshotNote),
     Checkpoint(Box<PackSessionRecord>),
-    /// An agent's own files, or something of which we cannot tell.
+    /// An agent's own files, or a snapshot of unknown origin.
     Other,
 }
 
@@ -52,7 +52,7 @@ impl SnapshotListItem {
         }
     }
 
-    /// Those with the same are the history of one thing.
+    /// Snapshots with the same value form one history.
     pub(super) fn of(&self) -> Option<(&str, &str)> {
         match &self.what {
             SnapshotOrigin::Folder(note) => Some((&note.host, &note.path)),
@@ -82,12 +82,12 @@ impl SnapshotListItem {
 pub(super) struct SnapshotListing {
     /// Newest first.
     pub(super) snapshots: Vec<SnapshotListItem>,
-    /// Those of which only their history is kept.
+    /// Forgotten snapshots, of which only the history is kept.
     pub(super) forgotten: Vec<SnapshotListItem>,
     pub(super) broken: Vec<String>,
 }
 
-/// Everything in the repository.
+/// Reads every snapshot of the repository.
 pub(super) fn read(place: &OpenRepository) -> Result<SnapshotListing> {
     let forgotten = place.forgotten()?;
     let (snapshots, mut broken) = place.repo.snapshots().map_err(repository_error(place))?;
@@ -162,7 +162,7 @@ pub(super) fn run(place: &OpenRepository) -> Result<u8> {
     Ok(0)
 }
 
-/// As short as it is shown everywhere, or as long as it must be.
+/// The usual short id, or a longer prefix where that is ambiguous.
 fn unique<'l>(one: &'l SnapshotListItem, all: &[SnapshotListItem]) -> &'l str {
     let whole = id(&one.tree);
     let fits =
@@ -180,7 +180,7 @@ pub(super) fn warn_of(broken: &[String], place: &OpenRepository) {
     }
 }
 
-/// The snapshot that somebody means: the beginning of its id, as in git, or `latest`.
+/// Resolves a prefix of an id, as git does, or `latest`.
 pub(super) fn find(place: &OpenRepository, given: &str) -> Result<TreeId> {
     let dir = place.dir.display();
     if given == "latest" {
@@ -188,7 +188,7 @@ pub(super) fn find(place: &OpenRepository, given: &str) -> Result<TreeId> {
         return newest.map(|one| one.tree).ok_or_else(|| nothing(place, given));
     }
     let given = given.to_ascii_lowercase();
-    // Of a tree's whole name only the last part is the snapshot's own.
+    // Of a full tree id, only the last part identifies the snapshot.
     let digits = TreeId::parse(&given).map_or(given.clone(), |tree| id(&tree).to_owned());
     if digits.len() < 4 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(CliError::invalid(format!(
@@ -219,7 +219,7 @@ fn nothing(place: &OpenRepository, given: &str) -> CliError {
     CliError::new(FailureKind::NotFound, words)
 }
 
-/// The root with the files that people mean, and what the snapshot says about itself.
+/// The root with the user's files, and the snapshot's metadata.
 pub(super) fn main_root(
     place: &OpenRepository,
     tree: &TreeId,
@@ -269,7 +269,7 @@ pub(super) fn diff(place: &OpenRepository, from: &str, other: Option<&str>) -> R
     Ok(0)
 }
 
-/// The repository itself, if it lies in the folder.
+/// Whether this entry is the repository itself, which may lie in the folder.
 fn is_here(place: &OpenRepository, folder: &Path, name: &[u8]) -> bool {
     let name = String::from_utf8_lossy(name).into_owned();
     folder.join(name) == place.dir

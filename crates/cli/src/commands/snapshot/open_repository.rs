@@ -1,4 +1,4 @@
-//! Opening a repository: that it is one, and that the key fits, is known before anything is done.
+//! Opens a repository. It checks the directory and the key before it changes anything.
 
 use super::describe_error;
 use crate::{
@@ -23,20 +23,20 @@ pub(super) struct OpenRepository {
     sealed: bool,
 }
 
-/// What to do where there is no repository yet.
+/// Behaviour if there is no repository yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingRepositoryPolicy {
     Create,
     Refuse,
 }
 
-/// What lies in a directory.
+/// The contents of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RepositoryDirState {
     Nothing,
     Plain,
     Sealed,
-    /// Something that is no repository: it is left alone, its permissions too.
+    /// Not a repository: its files and permissions stay unchanged.
     ForeignFiles,
 }
 
@@ -87,7 +87,7 @@ impl OpenRepository {
         self.repo.discarded().map_err(super::repository_error(self))
     }
 
-    /// Where is kept what a folder looked like. It tells names, so that it does not lie in a sealed repository.
+    /// Location of the index of a folder. An index has file names, so it is never stored in a sealed repository.
     pub(super) fn index(&self, folder: &Path) -> Option<PathBuf> {
         let name = |path: &Path| blake3::hash(path.as_os_str().as_bytes()).to_hex()[..32].to_owned();
         let (dir, name) = if self.sealed {
@@ -99,7 +99,7 @@ impl OpenRepository {
         Some(dir.join(format!("{name}.index")))
     }
 
-    /// Indexes of snapshots that are no more. Nobody would believe them, but they take space.
+    /// Removes the indexes of deleted snapshots. They are never trusted, but they take space.
     pub(super) fn remove_indexes(&self, kept: &HashSet<TreeId>) {
         let Ok(entries) = fs::read_dir(self.dir.join("cache")) else { return };
         let indexes = entries.flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! Writing a snapshot into a folder: beside its place, and put there when it is whole.
+//! `ash snapshot restore`: writes a snapshot beside its target, and moves it there when it is complete.
 
 use super::{
     FILES, OpenRepository, SESSION_ROOTS,
@@ -37,7 +37,7 @@ pub(super) fn run(place: &OpenRepository, given: &str, target: &Path) -> Result<
         Ok(written)
     });
     let restored = written.inspect_err(|_| {
-        // Half a tree is worse than none.
+        // A partial tree is worse than none.
         Folder::erase(&fresh).ok();
     })?;
     if place.json {
@@ -79,7 +79,7 @@ fn restore(
     place.repo.restore_with_progress(tree, &targets, None, progress).map_err(repository_error(place))
 }
 
-/// An absolute path, whose last part may not be there yet.
+/// An absolute path, whose last part may not exist yet.
 fn absolute_target(target: &Path) -> Result<PathBuf> {
     match target.canonicalize() {
         Ok(target) => Ok(target),

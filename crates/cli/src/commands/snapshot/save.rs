@@ -1,4 +1,4 @@
-//! Saving a folder.
+//! `ash snapshot save`: saves a folder.
 
 use super::{FILES, OpenRepository, repository_error, with_progress};
 use crate::{
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{fs, io::IsTerminal, os::unix::ffi::OsStrExt, path::Path};
 
-/// The name under which it travels with a snapshot.
+/// The name of the note that is embedded in a snapshot.
 pub(super) const NOTE: &str = "snapshot";
-/// So many digits of an id are shown.
+/// Number of digits of an id to show.
 const SHORT: usize = 10;
-/// So many of what was left out are named.
+/// Number of skipped files to name.
 const NAMED: usize = 10;
 
-/// What a snapshot says about itself. A stored format: see `docs/formats.md`.
+/// The metadata in a snapshot. A stored format: see `docs/formats.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FolderSnapshotNote {
     pub(super) path: String,
@@ -30,7 +30,7 @@ pub(super) struct FolderSnapshotNote {
     pub(super) bytes: u64,
 }
 
-/// The part of a tree's name that is this snapshot's alone: that of its pack.
+/// The part of a tree id that only this snapshot has: the id of its pack.
 pub(super) fn id(tree: &TreeId) -> &str {
     &tree.as_str()[64..]
 }
@@ -44,13 +44,13 @@ pub(super) fn run(place: &OpenRepository, path: &Path) -> Result<u8> {
     let _at_work = place.lock(RepoLockMode::Shared)?;
     let folder = Folder::open(&path).map_err(repository_error(place))?;
     let index = place.index(&path);
-    // Two captures of one folder would write into one index; the second does without.
+    // Two captures of one folder would write the same index; the second one uses none.
     let held = index.as_deref().and_then(lock_index);
     let index = index.filter(|_| held.is_some());
     let forgotten = place.forgotten()?;
     let base = index.as_deref().and_then(ash_snapshot::Repo::index_base);
     let base = base.filter(|base| !forgotten.contains(base) && place.repo.contains(base));
-    // Saving the repository into itself would never end.
+    // A repository that saves itself would never finish.
     let within = place.dir.strip_prefix(&path).ok().map(|within| within.as_os_str().as_bytes().to_vec());
     let exclude = |_: &[u8], entry: &[u8]| within.as_deref() == Some(entry);
     let roots = [CaptureRoot { name: FILES, folder: &folder }];
@@ -113,11 +113,11 @@ fn report(place: &OpenRepository, taken: &CapturedSnapshot, base: Option<&TreeId
             lost.len() - NAMED
         );
     }
-    // Not everything came along: a script should know.
+    // Not zero if files are missing, so that a script notices.
     u8::from(!lost.is_empty())
 }
 
-/// Sockets and the like are never kept; a file that could not be read is missing.
+/// Sockets and the like are never saved. A file that could not be read is a loss.
 fn is_loss(why: &SkipReason) -> bool {
     match why {
         SkipReason::Unreadable(_) => true,
@@ -130,7 +130,7 @@ fn is_loss(why: &SkipReason) -> bool {
     }
 }
 
-/// Without the name of the root.
+/// The path without the name of the root.
 fn inside(path: &[u8]) -> String {
     let path = path.strip_prefix(FILES.as_bytes()).and_then(|path| path.strip_prefix(b"/")).unwrap_or(path);
     String::from_utf8_lossy(path).into_owned()

@@ -1,4 +1,4 @@
-//! What is whole, what is not, and which sessions a repository can tell of.
+//! `ash snapshot verify` and `sessions`: check that snapshots are complete, and list sessions in a repository.
 
 use super::{
     OpenRepository,
@@ -15,15 +15,15 @@ use ash_snapshot::{RepoLockMode, TreeId, VerifyDepth};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 
-/// As for everything that is well said and cannot be done: some of it is damaged.
+/// The exit code of a valid command that fails: some data is damaged.
 const EXIT_DAMAGED: u8 = 8;
-/// Of one snapshot so many faults are shown.
+/// Number of faults to show for each snapshot.
 const SHOWN: usize = 3;
 
 struct SnapshotDamageReport<'l> {
     one: &'l SnapshotListItem,
     what: Vec<String>,
-    /// The newest of the same folder or session that is whole.
+    /// The newest complete snapshot of the same folder or session.
     intact: Option<&'l SnapshotListItem>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn verify(place: &OpenRepository, read_data: bool) -> Result<u8> {
     Ok(if fine { 0 } else { EXIT_DAMAGED })
 }
 
-/// Of what is forgotten the history still counts: others build on it.
+/// The history of forgotten snapshots must stay complete, because later snapshots build on it.
 fn hurt_history(place: &OpenRepository, listing: &SnapshotListing) -> Vec<ash_snapshot::DamagedSnapshot> {
     let (snapshots, _) = place.repo.snapshots().unwrap_or_default();
     let gone: HashSet<&TreeId> = listing.forgotten.iter().map(|one| &one.tree).collect();
@@ -104,8 +104,7 @@ fn hurt_history(place: &OpenRepository, listing: &SnapshotListing) -> Vec<ash_sn
     hurt
 }
 
-/// What should be here and is not: packs by the repository's own list of them, and checkpoints that hold the log of
-/// one that can be restored.
+/// Expected but missing: packs in the repository's own list, and checkpoints that hold the log of a restorable one.
 fn missing(place: &OpenRepository, listing: &SnapshotListing) -> Result<Vec<String>> {
     let packs = place.repo.missing_packs().map_err(repository_error(place))?;
     let remote = place.repo.remote_packs().map_err(repository_error(place))?;
@@ -119,8 +118,8 @@ fn missing(place: &OpenRepository, listing: &SnapshotListing) -> Result<Vec<Stri
     Ok(missing)
 }
 
-/// From everything that can be restored back along the log. What else is left of forgotten ones counts for nothing: a
-/// collection that was killed left it.
+/// Walks the log back from every restorable checkpoint. Other remains of forgotten checkpoints do not count: an
+/// interrupted collection left them.
 fn missing_history(listing: &SnapshotListing, is_remote: impl Fn(&str) -> bool) -> Vec<String> {
     let all = listing.snapshots.iter().chain(&listing.forgotten);
     let records: BTreeMap<&str, Option<&PackSessionRecord>> =
@@ -175,7 +174,7 @@ fn show(harms: &[SnapshotDamageReport<'_>], missing: &[String]) {
     }
 }
 
-/// One session, put together from what travels with its checkpoints.
+/// A session, assembled from the records in its checkpoints.
 struct RepositorySession<'l> {
     newest: &'l PackSessionRecord,
     tree: &'l TreeId,

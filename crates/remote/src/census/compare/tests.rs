@@ -1,4 +1,4 @@
-//! What the database has recorded beside what is in the bucket. Packs are those of a real repository.
+//! Compares what the database has recorded with what is in the bucket. The packs are those of a real repository.
 
 use super::*;
 use ash_model::{Timestamp, WorkspaceId};
@@ -94,7 +94,7 @@ fn a_fork_goes_with_its_parents_log() {
     assert_eq!(found.checkpoints.iter().map(|one| one.seq).collect::<Vec<_>>(), [6, 8, 9]);
 }
 
-/// They cannot be sent again from here, and nothing is known that needs them.
+/// Such packs cannot be sent again from here, and no known session needs them.
 #[test]
 fn packs_that_are_gone_or_cut_are_missing_and_others_are_not() {
     let sizes = [("a".to_owned(), 10), ("b".to_owned(), 10), ("c".to_owned(), 10)];
@@ -102,7 +102,7 @@ fn packs_that_are_gone_or_cut_are_missing_and_others_are_not() {
     one.packs = sizes.into();
     one.missing = ["d".to_owned(), "e".to_owned()].into();
     let mut there = listing(&[]);
-    // An object that is not recorded was sent since.
+    // An object that is not recorded was sent after the rows were read.
     there.packs =
         [("a", 10), ("b", 9), ("d", 1), ("later", 1)].map(|(pack, size)| (pack.to_owned(), size)).into();
     one.agents[0].tree = format!("{:096x}", 1);

@@ -1,8 +1,8 @@
-//! One attack each, and what is left when the harm is taken out of it.
+//! One attack per case, each with a harmless counterpart.
 
 use super::*;
 
-/// The code that is answered, what is tried, and the same without it.
+/// The expected code, the name of the attack, the archive with the attack, and the one without.
 type ArchiveAttack = (&'static str, &'static str, Vec<u8>, Vec<u8>);
 
 fn tar() -> TestTarBuilder {
@@ -336,7 +336,7 @@ fn an_archive_that_is_not_whole_or_goes_on_after_its_end_is_refused() {
 #[test]
 fn other_formats_are_refused_by_name() {
     let plain = tar().file("f", "x").end();
-    // Not to be packed into less than a block.
+    // Incompressible, so that it takes more than one block.
     let noise: Vec<u8> = (0..3_000u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     let noise = tar().file("f", noise).end();
     refused(vec![
@@ -368,7 +368,7 @@ fn a_bomb_is_stopped_early_and_the_same_bytes_unpacked_are_not_one() {
         Ok(1),
         "small ones may be"
     );
-    // Not a byte of it is unpacked more than it takes to know.
+    // The check stops unpacking as soon as it knows the answer.
     let archive = gzip(&after(64 << 20));
     assert_eq!(check_archive(&archive, &ArchiveLimits::UPLOAD), Err(ArchiveError::Ratio { most: 200 }));
     let refusal =

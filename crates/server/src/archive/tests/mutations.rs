@@ -1,10 +1,10 @@
-//! Archives with something wrong in them that nobody thought of. Whatever that is: no panic, nothing outside, and what is not
-//! refused can be written to its end.
+//! Random mutations of archives. None may cause a panic or write outside the folder, and every accepted archive can be
+//! written completely.
 
 use super::*;
 use std::fs;
 
-/// The same on every run.
+/// Deterministic, so that every run is the same.
 struct MutationRng(u64);
 
 impl MutationRng {
@@ -49,7 +49,7 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut MutationRng) {
         let (blocks, length) = (bytes.len() / 512, bytes.len());
         match dice.roll(8) {
             0 => bytes[dice.roll(length)] ^= 1 << dice.roll(8),
-            // Where the headers are, mostly.
+            // Mostly positions in the headers.
             1 | 2 => {
                 let at = dice.roll(blocks) * 512
                     + [dice.roll(100), 100 + dice.roll(57), 156, 157 + dice.roll(100)][dice.roll(4)];
@@ -78,7 +78,7 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut MutationRng) {
             bytes.resize(512, 0);
         }
     }
-    // Else most would only say that a checksum is wrong.
+    // Otherwise most mutations would only test the checksum.
     for header in bytes.chunks_exact_mut(512).filter(|block| block[257..].starts_with(b"ustar")) {
         sign(header);
     }

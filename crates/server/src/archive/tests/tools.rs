@@ -1,4 +1,4 @@
-//! What other programs write is taken; and what they would do with archives that we refuse.
+//! Archives from other tools are accepted. For refused archives, the tests show what other tools would do with them.
 
 use super::*;
 use std::{
@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// An archive, unpacked without a question, in a folder that has something worth writing to beside it.
+/// Unpacks an archive with a tool that does no checks, into a folder with a sibling that an attack could overwrite.
 fn trusting(archive: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let inside = dir.path().join("inside");

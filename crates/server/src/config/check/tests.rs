@@ -1,9 +1,10 @@
+//! Bad settings are refused, and good ones accepted, with exact limits and messages.
 use super::*;
 use clap::{Args, Command, FromArgMatches, builder::Resettable};
 
 const MACHINE: HostResources = HostResources { memory_mb: 8000, disk_mb: 50_000, is_root: true };
 
-/// What a server is started with; of the environment of this process nothing.
+/// A configuration from these flags, independent of the environment of this process.
 fn config(flags: &[&str]) -> ServerConfig {
     let command = ServerConfig::augment_args(Command::new("serve").no_binary_name(true));
     let command = command.mut_args(|arg| arg.env(Resettable::Reset));
@@ -33,7 +34,7 @@ fn defaults_are_of_use() {
     taken(&[]);
 }
 
-/// Flag, variable, the last values that are refused, and the first that are taken.
+/// Flag, variable, the last refused values, and the first accepted ones.
 #[test]
 fn each_number_is_refused_beyond_its_borders_and_taken_at_them() {
     let (century, more) = ("3153600000", "3153600001");
@@ -140,7 +141,7 @@ fn each_word_that_cannot_be_meant_is_refused_and_others_are_taken() {
         ),
         ("snapshot-keys", "ASH_SNAPSHOT_KEYS", &[file], &["", "/tmp", "/no/such/place"]),
         ("claude-bin", "ASH_CLAUDE_BIN", &["/no/such/program", "/tmp", file], &["", here]),
-        // Of ranges the parser knows the form.
+        // The parser of a range checks its syntax.
         ("sandbox-uids", "ASH_SANDBOX_UIDS", &["200000-200998"], &["200000-200999"]),
     ];
     for (flag, name, wrong, fine) in cases {

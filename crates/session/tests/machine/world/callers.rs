@@ -1,4 +1,4 @@
-//! What callers ask for, as the actor's mailbox takes it.
+//! The requests of callers, as the actor's mailbox handles them.
 
 use super::{CLOSING, RestartNeed, World};
 use ash_model::{LiveSetting, SessionStatus};

@@ -1,4 +1,4 @@
-//! How long work comes out.
+//! The outcomes of effects, good or bad.
 
 use super::{Luck, World, shim::Shim};
 use ash_model::{
@@ -56,7 +56,7 @@ impl World {
     }
 
     fn start_failed(&mut self) {
-        // One that was told to halt says nothing: the closing does.
+        // A start that was told to halt commits nothing: the closing does.
         if self.machine().halted_by().is_none() {
             let problem = Problem::new("agent_failed", "It did not start");
             let facts = self.machine().facts_of_failed_start(problem, false);

@@ -8,7 +8,7 @@ use ash_session::machine::{
 };
 use std::time::Duration;
 
-/// How often the disk is looked at.
+/// How often the disk is checked.
 const DISK_CHECK: Duration = Duration::from_secs(5);
 
 impl World {
@@ -69,7 +69,7 @@ impl World {
                 }
             }
             NextStep::Retire => self.retire(),
-            // They are over when luck says so.
+            // The test decides when they are over.
             NextStep::Start => self.changes_at_start = self.told.changes,
             NextStep::EndSandbox
             | NextStep::Salvage
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Another actor finds everything in the log.
+    /// The actor ends; another one finds everything in the log.
     fn retire(&mut self) {
         let run = &self.machine().runtime;
         assert_eq!((run.sandbox, run.effect), (SandboxConnection::Absent, None));
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// The server is gone; who still waits hears that.
+    /// The server is gone; callers that still wait get an error.
     fn disconnect(&mut self) {
         self.machine = None;
         self.callers.clear();
@@ -221,7 +221,7 @@ impl World {
         self.hear();
         let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
         shim.alive = false;
-        // If nobody listens, what it said last is in its journal, and that it died shows.
+        // Without a server its last output is in its journal, and the next server sees that it died.
         let Some(machine) = self.machine.as_mut().filter(|machine| machine.runtime.is_connected()) else {
             return;
         };

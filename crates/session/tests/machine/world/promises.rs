@@ -1,4 +1,4 @@
-//! What must hold of the log, after every fact and after everything that happens.
+//! The promises that the log must keep, after every fact and after everything that happens.
 
 use super::{World, shim::Shim};
 use ash_model::{Death, Fact, PermissionId, SessionRewind, SessionStatus, TurnId, TurnOutcome};
@@ -15,7 +15,7 @@ pub(super) struct Told {
     pub(super) deaths: BTreeMap<TurnId, u32>,
     pub(super) rows: BTreeMap<TurnId, TurnState>,
     pub(super) started: BTreeSet<TurnId>,
-    /// Heard in the middle of the turn that runs.
+    /// Acknowledged in the middle of the running turn.
     pub(super) joined: BTreeSet<TurnId>,
     /// The turns that are part of the conversation.
     pub(super) conversation: Vec<TurnId>,
@@ -25,9 +25,9 @@ pub(super) struct Told {
     pub(super) ended: bool,
     /// Tokens that the log says were used.
     pub(super) used: u64,
-    /// Everything that was asked for, and whether it is answered.
+    /// Every request, and whether it is answered.
     pub(super) asked: BTreeMap<PermissionId, bool>,
-    /// How often the options were changed that an agent is started with.
+    /// How often those options were changed that an agent is started with.
     pub(super) changes: u64,
 }
 
@@ -122,7 +122,7 @@ impl World {
             Fact::Rested { turn, .. } => {
                 told.rested.insert(*turn);
             }
-            // What was kept of a tree that cannot be trusted is nothing that the session stands on.
+            // A salvage checkpoint is not a state that the session continues from.
             Fact::Saved(saved) if saved.salvage => {}
             Fact::Saved(saved) => {
                 assert!(told.then.keys().all(|number| *number < saved.number), "numbers only grow");
@@ -151,7 +151,7 @@ impl World {
                 told.joined.retain(|turn| told.finished.contains_key(turn));
                 *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
             }
-            // What ran is cut off by that, unless it was to stop or rests.
+            // This cuts the running turn, unless it was asked to stop or has ended.
             Fact::Asleep { .. } => {
                 let front = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
                 let over = |turn: &TurnId| told.asked_to_stop.contains(turn) || told.rested.contains(turn);
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Whatever the agent waits for can be answered, and nothing else.
+    /// Every open request of the agent can be answered, and nothing else can.
     fn check_pending(&self, machine: &Machine) {
         let (pending, run) = (&machine.log.pending, &machine.runtime);
         let open = self.told.asked.iter().filter(|(_, answered)| !**answered).map(|(id, _)| *id);
@@ -245,7 +245,7 @@ impl World {
         let names: BTreeSet<&String> = pending.iter().map(|pending| &pending.asked.request).collect();
         match self.shim.as_ref().filter(|shim| shim.alive && run.is_connected()) {
             Some(shim) => assert_eq!(names, shim.waiting.iter().collect()),
-            // Until it is said that the sandbox is gone.
+            // Until the log says that the sandbox is gone.
             None => {
                 let ending = run.effect == Some(Effect::EndSandbox);
                 assert!(names.is_empty() || run.is_shutting_down() || ending);
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Nothing is under way and the actor waits: somebody else must have something to do.
+    /// No effect is under way and the actor waits: then something outside the actor must be able to act.
     fn check_wait(&self, machine: &Machine) {
         let (state, run) = (&machine.log, &machine.runtime);
         assert_ne!(state.status, SessionStatus::Starting, "nobody starts it");

@@ -1,4 +1,4 @@
-//! What lives outside the server: a shim with an agent, what it is told and what it says.
+//! What lives outside the server: a shim with an agent, its inputs and its output.
 
 use super::{Luck, World};
 use ash_driver::{AgentInput, UsageReport};
@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 /// How long a request waits.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
 
-/// What lives outside the server.
+/// A shim with its agent.
 #[derive(Debug)]
 pub(super) struct Shim {
     pub(super) incarnation: Incarnation,
@@ -24,12 +24,12 @@ pub(super) struct Shim {
     pub(super) prompts: BTreeSet<TurnId>,
     pub(super) working: Option<TurnId>,
     pub(super) asked_to_stop: bool,
-    /// What the agent waits for.
+    /// The agent's open requests.
     pub(super) waiting: BTreeSet<String>,
-    /// What it was told in the middle of its turn, and has not taken up.
+    /// Messages that it was told in the middle of its turn and has not acknowledged.
     pub(super) steers: Vec<TurnId>,
     pub(super) answered: BTreeSet<String>,
-    /// What the agent said and nobody heard.
+    /// What the agent said and no server has read.
     pub(super) unheard: Vec<Said>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Said {
     Asked(String),
     Withdrawn(String),
     Used(UsageReport),
-    /// To a setting.
+    /// The answer to a setting.
     Agreed(u64),
 }
 
@@ -78,11 +78,11 @@ impl Shim {
                 let waiting = std::mem::take(&mut self.waiting);
                 self.unheard.extend(waiting.into_iter().map(Said::Withdrawn));
             }
-            // One that comes too late is for a turn that is over.
+            // An interrupt that is too late is for a turn that is over.
             AgentInput::Interrupt { .. } => {}
             AgentInput::SetLiveSetting { input, .. } => self.unheard.push(Said::Agreed(input)),
             AgentInput::Steer { turn, into, .. } => {
-                // One that comes too late is not for this turn, and comes again.
+                // A steering message that is too late is not for this turn, and is sent again.
                 if self.working == Some(into) {
                     self.steers.push(turn);
                 }
@@ -164,7 +164,7 @@ impl World {
         self.ask(StateCommand::Answer { id, verdict });
     }
 
-    /// Ten tokens, said in two lines.
+    /// Uses ten tokens, reported in two lines.
     pub(super) fn use_some(&mut self, end: ModelStopReason) {
         let id = self.next_fresh().to_string();
         let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && shim.working.is_some()) else {

@@ -1,4 +1,4 @@
-//! What a folder has under a path, found without following any link.
+//! What a folder has at a path, found without following any link.
 
 use crate::api::{CliError, Result};
 use ash_snapshot::{FileStat, Folder, LinkPolicy, RelPath, SnapshotErrorKind};
@@ -8,7 +8,7 @@ use std::{
     io::{Read, Seek},
 };
 
-/// How much of a folder that is in a file's way is looked at.
+/// Maximum number of entries to examine in a folder that is in a file's way.
 const MAX_FOLDER_ENTRIES: usize = 10_000;
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) enum LocalEntry {
     File(File, FileStat),
     Link(Vec<u8>),
     Folder,
-    /// Something that is none of these, or that one gets to only through a link.
+    /// An entry of another kind, or one that is reachable only through a link.
     Blocked,
 }
 
@@ -68,7 +68,7 @@ impl LocalEntry {
         Ok(found == content)
     }
 
-    /// As git does it: of a mode only whether one can execute it travels; the rest is what is usual here.
+    /// Copies only the executable bit, as git does. The other bits come from the local file or the umask.
     pub(super) fn mode_for(&self, theirs: u32) -> u32 {
         let ours = match self {
             LocalEntry::File(_, stat) => stat.mode,
@@ -80,14 +80,14 @@ impl LocalEntry {
     }
 }
 
-/// Asking the kernel for it would change it for a moment.
+/// Read from /proc, because the system call would change it for a moment.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// Whether a folder holds nothing but what is going to be removed.
+/// Whether a folder holds only entries that the pull removes.
 pub(super) fn holds_only(folder: &Folder, path: &RelPath, gone: &HashSet<Vec<u8>>) -> bool {
     let leaves = folder.open_subfolder(path).and_then(|sub| sub.entries(&|_, _| false, MAX_FOLDER_ENTRIES));
     leaves.is_ok_and(|leaves| {

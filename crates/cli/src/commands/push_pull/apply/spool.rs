@@ -1,4 +1,4 @@
-//! Contents that are fetched but not yet in their place: one nameless file, so that memory stays small.
+//! Fetched contents that are not yet in their place: one file without a name, so that memory use stays small.
 
 use crate::api::{CliError, Result};
 use std::{
@@ -13,7 +13,7 @@ pub(super) struct ContentSpool {
     end: Cell<u64>,
 }
 
-/// Where in the spool a content is.
+/// The position of a content in the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpoolSpan {
     at: u64,

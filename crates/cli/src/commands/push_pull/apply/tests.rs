@@ -1,9 +1,9 @@
-//! A server that lies, and folders in every state.
+//! Pulls from a lying server into folders in every state.
 
 use super::*;
 use std::{cell::RefCell, collections::HashMap, fs, os::unix::fs::symlink, path::PathBuf};
 
-/// Contents by path and time.
+/// Contents by path; the flag selects the side of the change.
 #[derive(Default)]
 struct FixedContentSource(RefCell<HashMap<(String, bool), Vec<u8>>>);
 
@@ -73,7 +73,7 @@ impl PullTestFixture {
         self
     }
 
-    /// What was done, as counts of what is changed, added and deleted; or what is in conflict.
+    /// The numbers of modified, added and deleted files; or the conflicts.
     fn pull(&self, local: LocalChangePolicy) -> Result<std::result::Result<[usize; 3], Vec<String>>> {
         let plan = self.plan(local)?;
         if plan.conflicts.is_empty() {
@@ -185,7 +185,7 @@ fn a_link_that_leaves_the_folder_is_not_made() {
         ("up", "../out"),
         ("real/up-twice", "../../out"),
         ("through-a-name", "real/../../out"),
-        // Where `real/up` is the folder itself.
+        // Here `real/up` is the folder itself.
         ("through-a-link", "real/up/../out"),
         ("through-what-is-not-there-yet", "later/../x"),
         ("through-mine", "mine/victim"),
