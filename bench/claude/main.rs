@@ -1,5 +1,5 @@
-//! What `ash` adds to Claude Code: the same program, once alone and once in a session, asked in turns in the same run.
-//! `cargo run --release -p ash-bench --bin claude -- --claude PATH`.
+//! Measures what `ash` adds to Claude Code: one run alternates turns of the bare program and turns of a session that
+//! runs the same program. `cargo run --release -p ash-bench --bin claude -- --claude PATH`.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
@@ -14,14 +14,14 @@ use std::{
 
 const KEY: &str = "bench-key";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The program is busy for a while after it says that it is idle; the next turn of the other must not pay for that.
+/// Claude Code stays busy for a while after it reports idle. The next turn of the other side must not pay for that.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How often both are started anew.
+/// How many times both sides are started afresh.
 const STARTS: usize = 5;
 const REST: Duration = Duration::from_secs(2);
-/// It grows in its first turns.
+/// Turns before memory is compared: the process grows in its first turns.
 const WARM: usize = 10;
-/// Milliseconds to the first event, and megabytes in memory, that a session may cost more.
+/// Upper limits for what a session may add: milliseconds to the first event, and megabytes of memory.
 const MOST_MS: f64 = 10.0;
 const MOST_MB: f64 = 10.0;
 
@@ -62,20 +62,20 @@ fn measure(args: &Args) -> Result<bool> {
     let server = Server::start(&ash, &args.claude, &stage.dir, &url)?;
     let (mut alone, mut ours) = (Vec::new(), Vec::new());
     let (mut alone_mb, mut ours_mb, mut around) = (Vec::new(), Vec::new(), Vec::new());
-    // Its garbage comes and goes by tens of megabytes, and in each process otherwise: what is always there is compared,
-    // of several that were started anew.
+    // The garbage of the agent varies by tens of megabytes and differs between processes. So the benchmark compares
+    // the lowest value of several fresh starts.
     for _ in 0..STARTS {
         let mut bare = Bare::start(&args.claude, &stage.dir, &url)?;
         let session = runtime.block_on(Session::create(&server))?;
-        // The first to be started would have rested longer before its first turn.
+        // Without this pause, the side that starts first would rest longer before its first turn.
         std::thread::sleep(REST);
-        // Once unmeasured: everything is then there for both.
+        // An unmeasured turn warms up both sides.
         bare.turn()?;
         runtime.block_on(session.turn())?;
         let shim = session.shim(&server)?;
         let (mut bare_low, mut ours_low) = (f64::MAX, f64::MAX);
         for pair in 0..each {
-            // Each is weighed when it has rested as long as the other: it tidies up after a turn.
+            // The agent cleans up after a turn. So memory is read on both sides after the same rest.
             alone.push(bare.turn()?);
             std::thread::sleep(SETTLE);
             let bare_now = family_mb(bare.child.id())?;
@@ -122,7 +122,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A directory that every uid can reach, and that goes with us.
+/// A directory that every uid can reach. It is removed on drop.
 struct Stage {
     dir: PathBuf,
 }
@@ -143,7 +143,7 @@ impl Drop for Stage {
     }
 }
 
-/// A process that ends with us.
+/// A child process that ends with this one.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -166,7 +166,7 @@ fn model_server(ash: &Path) -> Result<(Ending, String)> {
     Ok((Ending(child), line.trim_start_matches("listening on ").trim_end().to_owned()))
 }
 
-/// The program alone, kept open as a session keeps it.
+/// The bare program, kept open as a session keeps it.
 struct Bare {
     child: Child,
     stdin: ChildStdin,
@@ -181,7 +181,7 @@ impl Drop for Bare {
 
 impl Bare {
     fn start(claude: &Path, dir: &Path, url: &str) -> Result<Bare> {
-        // As new as a session's own.
+        // A fresh directory, as a session has one.
         let dir = dir.join(uuid::Uuid::new_v4().to_string());
         let (home, cwd) = (dir.join("home"), dir.join("workspace"));
         fs::create_dir_all(&home)?;
@@ -337,7 +337,7 @@ impl Session {
         Ok(())
     }
 
-    /// The process that keeps the sandbox; everything inside is its offspring.
+    /// The shim that holds the sandbox; every process inside descends from it.
     fn shim(&self, server: &Server) -> Result<u32> {
         let note = fs::read(server.data.join("live").join(&self.workspace).join("run/init"))?;
         let note: Value = serde_json::from_slice(&note)?;
@@ -351,8 +351,7 @@ impl Session {
     }
 }
 
-/// What a process and all its children take, with shared pages divided among those who share them.
-/// Of the largest in the family.
+/// The memory of the largest process of the family. Shared pages are divided among the processes that share them.
 fn agent_mb(pid: u32) -> Result<f64> {
     let mut largest = own_mb(pid)?;
     for child in children(pid) {

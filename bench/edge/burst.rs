@@ -1,4 +1,4 @@
-//! Bursts of work, and what is left of them in memory.
+//! Measures how much memory a burst of work leaves behind.
 
 use crate::{
     probe, process,
@@ -9,9 +9,9 @@ use crate::{
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 
-/// Requests at once.
+/// Concurrent requests.
 const AT_ONCE: usize = 8;
-/// After a burst a server has at most so much of what it had before.
+/// Upper limit for memory after a burst, relative to before it.
 const MAX_RATIO: f64 = 1.5;
 
 pub(crate) async fn measure(
@@ -25,7 +25,7 @@ pub(crate) async fn measure(
     .await?;
     let client = server.client();
     client.deploy().await?;
-    // Whatever a server needs once is there before.
+    // A first burst warms up whatever the server allocates only once.
     burst(&client, 1, 1).await?;
     let before = process::resident(server.pid())?;
     process::forget_peak(server.pid())?;
@@ -45,7 +45,7 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// Sessions that are made, work and end, and as many streams as are wanted of them.
+/// Creates sessions that work and end, and opens this many streams on them.
 async fn burst(client: &Client, sessions: usize, streams: usize) -> Result<()> {
     let made = stream::iter(0..sessions).map(|_| async {
         let session = client.create().await?;

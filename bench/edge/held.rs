@@ -1,4 +1,5 @@
-//! Connections whose clients have stopped, held by processes of their own: one may not open as many files.
+//! Holds connections whose clients have stopped, in processes of their own, because one process may not open as many
+//! files.
 
 use crate::{process::open_many_files, server::KEY};
 use anyhow::{Context, Result, ensure};
@@ -10,18 +11,18 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of a file of 100 MiB, as base64 in JSON, so much is sent before the client stops.
+/// The client stops after this many bytes of a 100 MiB file, which it sends as base64 in JSON.
 const SENT: usize = 12 << 20;
 const FILE: usize = 140_000_000;
 
-/// What somebody does before they stop.
+/// Where a client stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Stop {
-    /// In turn: no byte, half a header, a whole request and its answer.
+    /// In rotation: no byte, half a header, a whole request and its response.
     Idle,
-    /// In the middle of a large file that they get.
+    /// In the middle of downloading a large file.
     Reading,
-    /// In the middle of a large file that they send.
+    /// In the middle of uploading a large file.
     Sending,
 }
 
@@ -38,14 +39,14 @@ pub(crate) struct Holding {
     session: String,
 }
 
-/// A process that holds connections until this is dropped.
+/// A process that holds connections until this value is dropped.
 pub(crate) struct Holder {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
 impl Holder {
-    /// Returns when all of its connections are where their clients stop.
+    /// Returns when every client of the process has reached the place where it stops.
     pub(crate) fn start(address: SocketAddr, count: usize, stop: Stop, session: &str) -> Result<Holder> {
         let stop = match stop {
             Stop::Idle => "idle",
@@ -82,7 +83,7 @@ impl Drop for Holder {
     }
 }
 
-/// The other side of `Holder`.
+/// What the process of a `Holder` runs.
 pub(crate) fn hold(address: SocketAddr, asked: &Holding) -> Result<()> {
     open_many_files()?;
     let mut sockets = Vec::new();
@@ -118,7 +119,7 @@ fn stopped(address: SocketAddr, number: usize, asked: &Holding) -> Result<TcpStr
     Ok(socket)
 }
 
-/// The server may close it meanwhile: that is its right.
+/// The server may close the connection meanwhile, so errors after connecting do not count.
 fn idle(socket: &mut TcpStream, number: usize) -> Result<()> {
     match number % 3 {
         0 => {}

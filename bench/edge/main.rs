@@ -1,5 +1,5 @@
-//! What clients cost that have stopped: in the middle of a file, before they said anything, or for good. Memory and latency
-//! with them and without, as ratios from one run. `cargo run --release -p ash-bench --bin edge`.
+//! Measures what stopped clients cost: in the middle of a file, before their first byte, or for good. Memory and latency
+//! with and without them, as ratios from one run. `cargo run --release -p ash-bench --bin edge`.
 
 mod burst;
 mod held;

@@ -1,4 +1,4 @@
-//! A client that works while others do not let go.
+//! A client that works while other clients hold their connections open.
 
 use crate::{
     process,
@@ -8,20 +8,20 @@ use crate::{
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// Of one kind, by a client that works.
+/// Requests of each kind that the working client sends.
 pub(crate) const REQUESTS: usize = 200;
 const TURNS: usize = 40;
-/// For memory to be given back.
+/// How long the server may take to give memory back.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names of its samples.
+/// The names of the client's samples.
 #[derive(Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) health: &'static str,
     pub(crate) turn: &'static str,
 }
 
-/// Requests of two kinds, in turn. Each of them must be answered.
+/// Sends requests of two kinds in turn. The server must answer each of them.
 pub(crate) async fn work(client: &Client, session: &str, names: Names, report: &mut Report) -> Result<()> {
     for number in 0..REQUESTS {
         report.sample(names.health, timed(client.health()).await?);
@@ -38,13 +38,13 @@ async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// How much is left of what the server had.
+/// How much memory the server still holds.
 pub(crate) struct Left {
     pub(crate) resident: f64,
     pub(crate) took: Duration,
 }
 
-/// Waits until the server has no more than this, for as long as it may take to give memory back.
+/// Waits until the server holds at most `most` megabytes, up to `PATIENCE`.
 pub(crate) async fn after(server: &Server, most: f64) -> Result<Left> {
     let began = Instant::now();
     loop {
@@ -56,7 +56,7 @@ pub(crate) async fn after(server: &Server, most: f64) -> Result<Left> {
     }
 }
 
-/// Who works is delayed, at most by as much again.
+/// Held connections may at most double the latency of the working client.
 pub(crate) fn judge(report: &mut Report, (idle, held): (Names, Names), bars: [&'static str; 2]) {
     let pairs = [(idle.health, held.health), (idle.turn, held.turn)];
     for (name, (idle, held)) in bars.into_iter().zip(pairs) {

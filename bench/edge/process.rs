@@ -1,4 +1,4 @@
-//! What a process takes of the machine, as the kernel counts it. Megabytes are 1,000,000 bytes.
+//! What a process uses of the machine, as the kernel counts it. Megabytes are 1,000,000 bytes.
 
 use anyhow::{Context, Result, ensure};
 use std::{fs, io};
@@ -7,12 +7,12 @@ pub(crate) fn resident(pid: u32) -> Result<f64> {
     megabytes(pid, "VmRSS:")
 }
 
-/// The most it had since `forget_peak`.
+/// Peak memory since `forget_peak`.
 pub(crate) fn peak(pid: u32) -> Result<f64> {
     megabytes(pid, "VmHWM:")
 }
 
-/// From here on the peak is counted anew.
+/// Resets the peak.
 pub(crate) fn forget_peak(pid: u32) -> Result<()> {
     Ok(fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
 }
@@ -30,7 +30,7 @@ pub(crate) fn sockets(pid: u32) -> Result<usize> {
     Ok(links.filter(|link| link.to_string_lossy().starts_with("socket:")).count())
 }
 
-/// The limits of open files, soft and hard.
+/// The soft and hard limits of open files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpenFiles {
     pub(crate) soft: u64,
@@ -46,7 +46,7 @@ impl OpenFiles {
         Ok(OpenFiles { soft: soft.context("a soft limit")?, hard: hard.context("a hard limit")? })
     }
 
-    /// Sets those of this process. Makes no allocation: it may be called between fork and exec.
+    /// Sets the limits of this process. Makes no allocation: the caller may be between fork and exec.
     pub(crate) fn set(self) -> io::Result<()> {
         let limit = libc::rlimit { rlim_cur: self.soft, rlim_max: self.hard };
         // SAFETY: the kernel reads a structure that is ours.
@@ -57,7 +57,7 @@ impl OpenFiles {
     }
 }
 
-/// As many files as this process may open at all.
+/// Raises the soft limit of open files to the hard limit.
 pub(crate) fn open_many_files() -> Result<()> {
     let OpenFiles { hard, .. } = OpenFiles::of(std::process::id())?;
     OpenFiles { soft: hard, hard }.set()?;

@@ -1,4 +1,5 @@
-//! Thousands of connections that say nothing, half a header, or nothing more; with a soft limit of 1,024 files.
+//! Thousands of connections that send nothing, half a header, or one request; the server has a soft limit of 1,024
+//! files.
 
 use crate::{
     held::{Holder, Stop},
@@ -12,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 use std::os::unix::process::CommandExt;
 
 const SOFT: u64 = 1024;
-/// Each process holds so many.
+/// Connections per holder process.
 const EACH: usize = 1000;
-/// What all of them together may cost.
+/// Upper limit for the memory of all connections together.
 const MAX_MB: f64 = 100.0;
 const IDLE: Names = Names { health: "/health, without them", turn: "a turn, without them" };
 const HELD: Names = Names { health: "/health, silent clients", turn: "a turn, silent clients" };

@@ -1,4 +1,4 @@
-//! Clients that stop reading a large file, and clients that stop sending one.
+//! Clients that stop in the middle of downloading a large file, and clients that stop in the middle of uploading one.
 
 use crate::{
     held::{Holder, Stop},
@@ -10,9 +10,9 @@ use crate::{
 };
 use anyhow::{Context, Result};
 
-/// What all of them together may cost.
+/// Upper limit for the memory of all stopped clients together.
 const MAX_MB: f64 = 100.0;
-/// What may be left of it when they are gone.
+/// Upper limit for the memory that remains after they disconnect.
 pub(crate) const LEFT_MB: f64 = 10.0;
 const HELD: Names = Names { health: "/health, stalled clients", turn: "a turn, stalled clients" };
 const IDLE: Names = Names { health: "/health, before them", turn: "a turn, before them" };

@@ -1,5 +1,5 @@
-//! Where it happens: a file system with a journal in an image file. On one without, making files soon after others were
-//! deleted takes ten times as long, and nothing else would be measured.
+//! The disk under the benchmark: a journaling file system in an image file. Without a journal, creating files soon
+//! after others were deleted takes ten times as long and would hide everything else.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -16,7 +16,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Mounted for us and our children alone. Must come before any thread: the others would not see it.
+    /// Mounts for this process and its children only. Callers must run it before they start threads, which would not
+    /// see the mount.
     pub(crate) fn make(beneath: &Path) -> Result<Disk> {
         // SAFETY: it only reads.
         ensure!(unsafe { libc::geteuid() } == 0, "mounting needs root: or give --dir");

@@ -1,4 +1,4 @@
-//! A server on a data directory of its own, which can be lost.
+//! A server with a data directory of its own, which the benchmark can delete.
 
 use crate::stage::Stage;
 use anyhow::{Context, Result, bail, ensure};
@@ -40,7 +40,7 @@ impl Machine {
             .stdout(log.try_clone()?)
             .stderr(log)
             .current_dir("/")
-            // Ctrl-C is for us; we end it ourselves.
+            // Ctrl-C is for the benchmark, which stops the server itself.
             .process_group(0)
             .spawn()
             .context("cannot start the server")?;
@@ -60,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// Ends its sandboxes, too.
+    /// Stops the server; its sandboxes end with it.
     pub(crate) async fn stop(mut self) -> Result<()> {
         // SAFETY: kill has no memory effects; it is our child, which nobody has waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
@@ -95,7 +95,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The receipt.
+    /// Resumes a session and returns the receipt.
     pub(crate) async fn resume(&self, session: &Value) -> Result<Value> {
         let path = format!("{}/resume", self.path(session)?);
         let answer: Value = self.send(self.http.post(path).json(&json!({}))).await?.json().await?;
@@ -127,7 +127,7 @@ impl Machine {
     }
 }
 
-/// Nothing is left of it.
+/// Deletes everything in a directory of the stage.
 pub(crate) fn forget(stage: &Stage, what: &str) -> Result<()> {
     match fs::remove_dir_all(stage.dir.join(what)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),

@@ -1,6 +1,6 @@
-//! What it costs that the machine is lost: a session of 41,000 files comes back from an S3 server on loopback, against
-//! the same session from packs that are here and a plain download of the same bytes from the same server, in turns in
-//! one run. `cargo run --release -p ash-bench --bin far`.
+//! Measures what losing the machine costs: a session of 41,000 files comes back from an S3 server on loopback. One run
+//! compares that in turns with a restore of the same session from local packs and with a plain download of the same bytes
+//! from the same server. `cargo run --release -p ash-bench --bin far`.
 
 #![allow(unreachable_pub, reason = "the servers of tests are shared with others")]
 
@@ -25,14 +25,14 @@ use std::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How much longer it may take than both of what it cannot do without.
+/// Upper limit relative to the sum of the two unavoidable parts: the download and the local restore.
 const MOST: f64 = 1.3;
-/// As many reads as a server has under way.
+/// The same number of concurrent reads as a server has.
 const AT_ONCE: usize = 8;
-/// Whoever started a moment ago still writes down this and that.
+/// A server still writes some files shortly after its start.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The server asks for one, and does not look at it.
+/// The S3 server requires a signature but does not check it.
 const SIGNATURE: &str = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, \
                          Signature=0";
 
@@ -74,14 +74,14 @@ struct Round {
     download: f64,
 }
 
-/// What a machine took to bring the sessions back.
+/// What bringing the sessions back cost.
 #[derive(Debug, Clone, Copy)]
 struct Took {
-    /// Seconds until the one with the files was there.
+    /// Seconds until the session with the files was resumed.
     full: f64,
-    /// And until the one without was: rows, and the start of an agent.
+    /// Seconds until the empty session was resumed: database rows and the start of an agent.
     empty: f64,
-    /// Megabytes that the server had in memory at most.
+    /// Peak memory of the server in megabytes.
     memory: f64,
 }
 
@@ -97,7 +97,7 @@ fn measure(args: &Args) -> Result<bool> {
     let mut sending: Vec<(String, String)> = keys.into_iter().collect();
     sending.push(("ASH_SNAPSHOT_URL".to_owned(), "s3://shelf".to_owned()));
     let bucket = format!("{}/shelf", s3.url());
-    // Whichever ends first, everything is dropped, and dropping clears up.
+    // Whichever future ends first, dropping the rest cleans up.
     let rounds = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
@@ -120,7 +120,7 @@ async fn run(args: &Args, stage: &Stage, sending: &[(String, String)], bucket: &
         let download = objects.download().await?;
         let far = far(stage, sending, &sessions).await?;
         eprintln!("from there {:.2} s, from here {:.2} s, download {download:.2} s", far.full, near.full);
-        // The first is for warming up.
+        // Round 0 warms up and is not measured.
         if number > 0 {
             rounds.push(Round { far, near, download });
         }
@@ -165,7 +165,7 @@ struct Sessions {
     empty: Value,
 }
 
-/// Makes the sessions on a machine that stays, and waits until everything is in the object store.
+/// Creates the sessions on a machine that survives, and waits until the object store has everything.
 async fn make(stage: &Stage, sending: &[(String, String)], files: u64) -> Result<Sessions> {
     eprintln!("{files} files …");
     let near = Machine::start(stage, "near", sending).await?;
@@ -182,7 +182,7 @@ async fn make(stage: &Stage, sending: &[(String, String)], files: u64) -> Result
     Ok(Sessions { full, empty })
 }
 
-/// As a project with its packages: many small files that look like text.
+/// A script that creates files like a project with its packages: many small ones that look like text.
 fn script(files: u64) -> String {
     let line = r#"printf "export const value%d = 0x%04x%04x%04x%04x;\n", n, r(), r(), r(), r() > name"#;
     format!(
@@ -194,14 +194,14 @@ fn script(files: u64) -> String {
     )
 }
 
-/// From packs that are here: only the trees are gone.
+/// Restores from local packs: only the trees are lost.
 async fn near(stage: &Stage, sessions: &Sessions) -> Result<Took> {
     machine::forget(stage, "near/live")?;
     let near = Machine::start(stage, "near", &[]).await?;
     resumed(near, sessions, "local").await
 }
 
-/// From the object store: everything else is gone.
+/// Restores from the object store: everything local is lost.
 async fn far(stage: &Stage, sending: &[(String, String)], sessions: &Sessions) -> Result<Took> {
     let far = Machine::start(stage, "far", sending).await?;
     let took = resumed(far, sessions, "cloud").await?;
@@ -226,7 +226,7 @@ async fn resumed(machine: Machine, sessions: &Sessions, source: &str) -> Result<
     Ok(took)
 }
 
-/// What the bucket holds.
+/// The objects in the bucket.
 struct Objects {
     urls: Vec<String>,
     bytes: usize,
@@ -255,7 +255,7 @@ impl Objects {
             .await
     }
 
-    /// Seconds for all of it.
+    /// Seconds to download all objects.
     async fn download(&self) -> Result<f64> {
         let began = Instant::now();
         let bytes = self.fetch().await?;

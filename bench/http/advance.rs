@@ -1,4 +1,4 @@
-//! A session of an agent that has a sandbox ready, against one of an agent that has none, in turns.
+//! Compares a session whose agent has a prewarmed sandbox with a session whose agent has none, in turns.
 
 use crate::{
     report::{Bar, Report},

@@ -1,4 +1,4 @@
-//! The least an HTTP server can do here: axum, one route, nothing behind it.
+//! The baseline for HTTP: the least a server can do here, axum with one route and nothing behind it.
 
 use anyhow::{Context, Result};
 use axum::{Json, Router, routing::get};
@@ -10,7 +10,7 @@ use std::{
 };
 
 pub(crate) fn serve() -> ExitCode {
-    // Our parent holds the other end: when it is gone, so are we.
+    // The parent holds the other end of stdin. This process exits when the parent does.
     std::thread::spawn(|| {
         std::io::stdin().read_to_end(&mut Vec::new()).ok();
         std::process::exit(0);
@@ -27,7 +27,7 @@ pub(crate) fn serve() -> ExitCode {
     ExitCode::from(u8::from(served.is_err()))
 }
 
-/// Another process of this program that serves.
+/// Another process of this program, which serves.
 pub(crate) struct Bare {
     child: Child,
     pub(crate) url: String,

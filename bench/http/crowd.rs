@@ -1,5 +1,5 @@
-//! Many sessions by four clients, against as many bare walls by four spawners, in turns. Meanwhile /health is asked
-//! beside a server that does nothing else.
+//! Compares many sessions, made by four clients, with as many bare sandboxes, made by four spawners, in turns.
+//! Meanwhile the benchmark requests /health from the server and from a bare axum server.
 
 use crate::{
     bare::Bare,
@@ -19,7 +19,7 @@ use std::{
 
 const CLIENTS: usize = 4;
 const PARTS: usize = 4;
-/// Milliseconds of CPU between two rests of a thread that serves requests, which a task cannot exceed.
+/// Upper limit in milliseconds for the CPU time of one task poll, measured between two rests of a worker thread.
 const MOST_STRETCH: f64 = 10.0;
 const BETWEEN: Duration = Duration::from_millis(2);
 
@@ -59,7 +59,7 @@ pub(crate) async fn measure(client: &Client, line: &Line, crowd: usize, report: 
     Ok(())
 }
 
-/// The sessions, and how long bare walls and sessions took.
+/// The sessions, and how long the bare sandboxes and the sessions took.
 async fn make(
     clients: &[Client],
     line: &Line,
@@ -108,7 +108,7 @@ fn judge(report: &mut Report, count: usize, [bare, made]: [Duration; 2], health:
     report.bar(Bar::at_most("health p99 in the crowd", "3 · bare axum", "ms", (ash, 3.0 * axum)));
 }
 
-/// Asks both servers in turns, while it looks.
+/// Requests /health from both servers in turns, and records the times while it is looking.
 struct Watch {
     state: Arc<State>,
     task: tokio::task::JoinHandle<Result<()>>,

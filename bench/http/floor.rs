@@ -1,4 +1,5 @@
-//! What the machine needs by itself: the same walls around the same agent, one commit, without a server.
+//! The baseline for sessions: what the machine needs by itself for the same sandbox around the same agent and for one
+//! commit, without a server.
 
 use crate::stage::Stage;
 use anyhow::{Context, Result, ensure};
@@ -18,7 +19,7 @@ use std::{
 const HELLO: &[u8] =
     b"{\"type\":\"control_request\",\"request_id\":\"hello\",\"request\":{\"subtype\":\"initialize\"}}\n";
 
-/// The command line of a running sandbox, made to start the agent alone.
+/// The command line of a running sandbox, rewritten to start the agent alone.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     words: Vec<String>,
@@ -26,18 +27,18 @@ pub(crate) struct Line {
     dir: PathBuf,
 }
 
-/// Where the sources of the sandbox's mounts are for us.
+/// Where the sources of the sandbox's mounts are in the benchmark.
 struct Places {
     workspace: PathBuf,
     home: PathBuf,
-    /// Where a model would be asked.
+    /// Takes the place of the egress directory, through which an agent reaches its model.
     egress: PathBuf,
     etc: PathBuf,
     ash: PathBuf,
 }
 
 impl Line {
-    /// From a sandbox's bubblewrap, and the directory that is its /etc.
+    /// Reads the command line of a sandbox's bubblewrap; `etc` is the directory that the sandbox sees as /etc.
     pub(crate) fn of(bwrap: u32, etc: &Path, stage: &Stage) -> Result<Line> {
         let line = fs::read_to_string(format!("/proc/{bwrap}/cmdline"))?;
         let status = fs::read_to_string(format!("/proc/{bwrap}/status"))?;
@@ -48,7 +49,7 @@ impl Line {
         Ok(Line { words, uid, dir: stage.dir.clone() })
     }
 
-    /// A spawner with a workspace and a home of its own.
+    /// Prepares a spawner with a workspace and a home of its own.
     fn ready(&self, name: &str) -> Result<Ready> {
         let own = self.dir.join("floor").join(name);
         let places = Places {
@@ -80,10 +81,10 @@ fn copy_etc(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The same mounts from our places, and the agent in place of our init.
+/// The same mounts with the benchmark's sources, and the agent instead of ash's init.
 fn rewritten(line: &[String], places: &Places) -> Vec<String> {
     let mut words: Vec<String> = line.split(|word| word == "--").next().unwrap_or_default().to_vec();
-    // It names a descriptor that we do not have.
+    // The option names a descriptor that this process does not have.
     if let Some(at) = words.iter().position(|word| word == "--json-status-fd") {
         words.drain(at..(at + 2).min(words.len()));
     }
@@ -108,14 +109,14 @@ pub(crate) struct Ready {
     uid: u32,
 }
 
-/// An agent that has answered. Its walls fall with the thread that started it.
+/// An agent that has answered. Its sandbox ends with the thread that started it.
 pub(crate) struct Started {
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Ready {
-    /// Starts the walls with the agent and waits for its first answer.
+    /// Starts the sandbox with the agent and waits for its first answer.
     fn start(&self) -> Result<Started> {
         let mut command = if is_root() { self.as_user() } else { Command::new(&self.words[0]) };
         command.args(&self.words[1..]).arg(uuid::Uuid::new_v4().to_string()).env_clear();
@@ -150,7 +151,7 @@ impl Drop for Started {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
-        // Its end comes when the last process inside is gone: the next sample must not pay for this one.
+        // The pipe ends when the last process inside is gone. The next sample must not pay for this sandbox.
         self.stdout.read_to_end(&mut Vec::new()).ok();
     }
 }
@@ -160,7 +161,7 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Walls one after the other, away from the threads that serve requests.
+/// Starts sandboxes one after the other, on a thread that serves no requests.
 pub(crate) struct Walls {
     spawner: Spawner,
 }
@@ -179,11 +180,11 @@ impl Walls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     Nothing,
-    /// As a server would: all of them live until the spawner is dropped.
+    /// As a server does: all sandboxes live until the spawner is dropped.
     All,
 }
 
-/// A thread that starts walls. Those it keeps live as long as it does.
+/// A thread that starts sandboxes. Those it keeps live as long as it does.
 pub(crate) struct Spawner {
     orders: Option<mpsc::Sender<usize>>,
     answers: mpsc::Receiver<Result<Duration>>,
@@ -235,7 +236,7 @@ impl Drop for Spawner {
     }
 }
 
-/// A store of our own on the same disk, and its cheapest write.
+/// A database of the benchmark's own on the same disk, and its cheapest write.
 pub(crate) struct Commits {
     store: SqliteStore,
     written: u64,

@@ -1,4 +1,4 @@
-//! Forks of a small and of a large workspace: how long one takes, and how much it leaves on the disk.
+//! Forks of a small and of a large workspace: how long one takes, and how much disk space it keeps.
 
 use crate::{
     report::{Bar, Report},
@@ -23,7 +23,7 @@ pub(crate) async fn measure(server: &Server, client: &Client, report: &mut Repor
         );
         client.exec(id, &make).await?;
         client.say(id).await?;
-        // The first capture after the turn has seen everything.
+        // This fork captures what the turn changed, so the measured forks find nothing new.
         client.act(id, "fork").await?;
         let before = size(server.data())?;
         for _ in 0..report.samples() {
@@ -39,7 +39,7 @@ pub(crate) async fn measure(server: &Server, client: &Client, report: &mut Repor
     Ok(())
 }
 
-/// All that the server keeps, but not the trees of those that run.
+/// The size of everything that the server stores, without the trees of running sandboxes.
 fn size(at: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(at)? {

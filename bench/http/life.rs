@@ -1,4 +1,4 @@
-//! One session's life, over and over, with what the machine needs by itself measured in between.
+//! Measures the steps of a session's life repeatedly, and the machine's own costs between them.
 
 use crate::{
     floor::{Commits, Line, Walls},
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) async fn measure(client: &Client, line: &Line, stage: &Stage, report: &mut Report) -> Result<()> {
     let mut floor = (Walls::new(line)?, Commits::open(stage).await?);
-    // Once unmeasured: connections, caches and statements are then there for all.
+    // An unmeasured round warms up connections, caches and prepared statements.
     round(client, &mut floor, &mut Report::new(1)?).await?;
     for _ in 0..report.samples() {
         round(client, &mut floor, report).await?;
@@ -33,7 +33,7 @@ async fn round(client: &Client, (walls, commits): &mut (Walls, Commits), report:
     report.sample("create", took);
     let id = session["id"].as_str().context("an id")?.to_owned();
     report.sample("message", client.say(&id).await?);
-    // Something to capture: what did not change is not counted as a checkpoint.
+    // A file for the checkpoint to capture: a checkpoint without changes is not counted.
     client.exec(&id, "date +%N > note").await?;
     let before = captures(client).await?;
     report.sample("pause", timed(client.act(&id, "pause")).await?.1);
@@ -44,7 +44,7 @@ async fn round(client: &Client, (walls, commits): &mut (Walls, Commits), report:
     client.end(&id).await
 }
 
-/// Time spent in captures so far.
+/// Total time of captures so far.
 async fn captures(client: &Client) -> Result<Duration> {
     let metrics = client.text("/metrics").await?;
     let sum = metrics.lines().find_map(|line| line.strip_prefix("ash_checkpoint_seconds_sum ")?.parse().ok());

@@ -1,5 +1,5 @@
-//! How fast and how small the server is, as ratios to what the machine itself needs, from one run: noise then
-//! hits both sides alike. `cargo run --release -p ash-bench --bin http`.
+//! Measures how fast and how small the server is, as ratios to what the machine itself needs. Both sides come from one
+//! run, so that noise hits them alike. `cargo run --release -p ash-bench --bin http`.
 
 mod advance;
 mod bare;
@@ -69,7 +69,7 @@ fn measure_all(args: &Args) -> Result<Report> {
     let ash = args.ash.clone().map_or_else(beside, Ok)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let stage = Stage::make(&args.dir, &ash)?;
-    // Whichever ends first, everything is dropped, and dropping clears up.
+    // Whichever future ends first, dropping the rest cleans up.
     runtime.block_on(async {
         tokio::select! {
             report = run(args, &stage) => report,

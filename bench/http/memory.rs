@@ -1,4 +1,4 @@
-//! What a server and an idle session take.
+//! Measures the memory of a server and of an idle session.
 
 use crate::{
     floor::{Line, is_root},
@@ -14,7 +14,7 @@ const SESSIONS: usize = 50;
 const MOST_RSS: f64 = 30.0;
 const MOST_PSS: f64 = 4.0;
 
-/// Also answers the line of a sandbox: here are some that run.
+/// Also returns the command line of one of the running sandboxes.
 pub(crate) async fn measure(server: &Server, stage: &Stage, report: &mut Report) -> Result<Line> {
     report.bar(Bar::at_most("server RSS, idle", "", "MB", (resident(server.pid())?, MOST_RSS)));
     let client = server.client();
@@ -24,7 +24,7 @@ pub(crate) async fn measure(server: &Server, stage: &Stage, report: &mut Report)
     }
     let sandboxes =
         sessions.iter().map(|session| Sandbox::of(server, session)).collect::<Result<Vec<_>>>()?;
-    // Others' processes are closed to ordinary users when they are not dumpable, as the keeper is.
+    // An ordinary user cannot read the memory of a process that is not dumpable, such as the shim.
     if is_root() {
         let all = sandboxes.iter().map(Sandbox::proportional).sum::<Result<f64>>()?;
         report.bar(Bar::at_most(
@@ -69,7 +69,7 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A process and all that came from it.
+/// A process and all its descendants.
 fn family(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());

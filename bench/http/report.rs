@@ -1,4 +1,4 @@
-//! Samples, bars, and how they are shown.
+//! Collects samples, compares them with bars and prints both.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ enum Better {
     Higher,
 }
 
-/// A figure that must not be worse than another.
+/// A figure that must not be worse than another one.
 pub(crate) struct Bar {
     name: &'static str,
     rule: &'static str,
@@ -101,7 +101,7 @@ impl Report {
         quantile(times.unwrap_or_default(), part)
     }
 
-    /// In milliseconds.
+    /// The median in milliseconds.
     pub(crate) fn median(&self, name: &str) -> f64 {
         self.quantile(name, 0.5)
     }
@@ -174,7 +174,7 @@ impl Report {
     }
 }
 
-/// The smallest sample that this part of all is not above, in milliseconds.
+/// The quantile in milliseconds: the smallest sample that at least this part of all samples does not exceed.
 fn quantile(times: &[Duration], part: f64) -> f64 {
     let mut times = times.to_vec();
     times.sort_unstable();

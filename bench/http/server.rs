@@ -29,7 +29,7 @@ impl Server {
         Server::start_with(stage, |_| ()).await
     }
 
-    /// With other settings than the usual ones.
+    /// Starts a server with changed settings.
     pub(crate) async fn start_with(stage: &Stage, set: impl FnOnce(&mut Command)) -> Result<Server> {
         let data = stage.dir.join("data");
         let log = fs::File::create(stage.dir.join("log"))?;
@@ -47,7 +47,7 @@ impl Server {
             .stdout(log.try_clone()?)
             .stderr(log)
             .current_dir("/")
-            // Ctrl-C is for us; we end it ourselves.
+            // Ctrl-C is for the benchmark, which stops the server itself.
             .process_group(0);
         set(&mut command);
         let child = command.spawn().context("cannot start the server")?;
@@ -79,7 +79,7 @@ impl Server {
         Ok(self.url.strip_prefix("http://").context("an address")?.parse()?)
     }
 
-    /// What it has said so far.
+    /// What the server has logged so far.
     pub(crate) fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.log)?)
     }
@@ -92,13 +92,13 @@ impl Server {
         &self.data
     }
 
-    /// Where a session's sandbox keeps its notes.
+    /// The run directory of a session's sandbox.
     pub(crate) fn run_dir(&self, session: &Value) -> Result<PathBuf> {
         let workspace = session["workspaceId"].as_str().context("a workspace")?;
         Ok(self.data.join("live").join(workspace).join("run"))
     }
 
-    /// What every sandbox sees as /etc.
+    /// The directory that every sandbox sees as /etc.
     pub(crate) fn etc(&self) -> PathBuf {
         self.data.join("etc")
     }
@@ -133,7 +133,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// With connections of its own.
+    /// A client with connections of its own.
     pub(crate) fn another(&self) -> Client {
         Client { http: http(), url: self.url.clone() }
     }
@@ -167,7 +167,7 @@ impl Client {
         self.json(Method::DELETE, &format!("/api/agents/{agent}"), None).await.map(drop)
     }
 
-    /// How many sandboxes are ready for whoever comes.
+    /// How many prewarmed sandboxes are ready.
     pub(crate) async fn warm(&self) -> Result<u64> {
         let health = self.json(Method::GET, "/health", None).await?;
         health["pool"]["warm"].as_u64().context("a number")
@@ -194,7 +194,7 @@ impl Client {
         Ok(())
     }
 
-    /// A resume that went the way it was meant to.
+    /// Resumes a session, and fails unless the resume took the expected path.
     pub(crate) async fn resume(&self, id: &str, path: &str) -> Result<()> {
         let answer = self.act(id, "resume").await?;
         ensure!(answer["resume"]["path"] == path, "a {path} resume was expected: {}", answer["resume"]);
@@ -216,7 +216,7 @@ impl Client {
         value.with_context(|| format!("no {name} in /metrics"))
     }
 
-    /// The body is there to be read, as far as it comes.
+    /// Sends a request and returns the response with its body unread.
     pub(crate) async fn open(&self, path: &str) -> Result<Response> {
         self.send(Method::GET, path, None).await
     }
@@ -225,7 +225,7 @@ impl Client {
         Ok(self.send(Method::GET, path, None).await?.text().await?)
     }
 
-    /// Sends a message and reads its whole stream; answers the time to the first `session_start`.
+    /// Sends a message and reads its whole stream. Returns the time to the first `session_start`.
     pub(crate) async fn say(&self, id: &str) -> Result<Duration> {
         let began = Instant::now();
         let body = json!({ "content": "hello" });

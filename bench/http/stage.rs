@@ -1,4 +1,4 @@
-//! A directory for one run, which every uid can reach, and nothing of which is left afterwards.
+//! A directory for one run that every uid can reach. Dropping it removes everything in it.
 
 use anyhow::{Context, Result};
 use std::{
@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Keepers of sandboxes notice within seconds that their directory is gone.
+/// A shim notices within seconds that its directory is gone.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 pub(crate) struct Stage {
     pub(crate) dir: PathBuf,
-    /// A copy: sandboxes of other uids must reach it too.
+    /// A copy of the binary: sandboxes of other uids must reach it too.
     pub(crate) ash: PathBuf,
 }
 
@@ -30,7 +30,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Processes that run our copy.
+    /// Processes that run this run's copy of the binary.
     fn processes(&self) -> Vec<i32> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ours =

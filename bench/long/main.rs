@@ -1,6 +1,6 @@
-//! A long life: one session of the built-in agent, turn after turn. What a turn and a list of messages cost at its end, as
-//! ratios to its beginning, and to a young session beside it, whose turns the same noise hits.
-//! `cargo run --release -p ash-bench --bin long`.
+//! Measures whether a session slows down with age: one session of the built-in agent runs turn after turn. The cost
+//! of a turn and of a list of messages at the end is compared, as ratios, with the beginning and with a young session
+//! beside it, whose turns the same noise hits. `cargo run --release -p ash-bench --bin long`.
 
 #[path = "../edge/process.rs"]
 #[expect(dead_code, reason = "other benchmarks ask for more")]
@@ -25,13 +25,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Turns of the beginning: the first ones still warm up.
+/// Turns that count as the beginning; the turns before them warm up.
 const EARLY: std::ops::Range<usize> = 10..30;
-/// Turns of the end.
+/// Turns that count as the end.
 const LATE: usize = 20;
-/// How often messages are asked for.
+/// How many times the benchmark lists messages.
 const READS: usize = 50;
-/// What the end may cost more than the beginning.
+/// Upper limit for the cost at the end, relative to the beginning.
 const MAX_RATIO: f64 = 1.3;
 
 #[derive(Parser)]

@@ -1,4 +1,4 @@
-//! Who captures the same state: ourselves and the tools that people use.
+//! The programs that capture the same state: our engine, and the tools that people use.
 
 use crate::{
     meter::{self, Cost},
@@ -21,7 +21,7 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Contender {
     Ours,
-    /// With what the kernel told about changes.
+    /// Our engine, with the kernel's list of changed paths.
     Tracked,
     /// `ash snapshot save`.
     Command,
@@ -37,7 +37,7 @@ impl Contender {
     pub(crate) const PEERS: [Contender; 6] =
         [Contender::Cp, Contender::Tar, Contender::Rsync, Contender::Git, Contender::Restic, Contender::Borg];
 
-    /// Those that keep what is equal once.
+    /// Contenders that store equal content once.
     pub(crate) const DEDUPLICATING: [Contender; 3] = [Contender::Git, Contender::Restic, Contender::Borg];
 
     pub(crate) fn name(self) -> &'static str {
@@ -55,7 +55,7 @@ impl Contender {
     }
 }
 
-/// What must be there, and which Debian package has it.
+/// Programs that the benchmark needs, with the Debian package of each.
 const TOOLS: [(&str, &str); 8] = [
     ("cp", "coreutils"),
     ("tar", "tar"),
@@ -67,7 +67,7 @@ const TOOLS: [(&str, &str); 8] = [
     ("mkfs.ext4", "e2fsprogs"),
 ];
 
-/// A peer that is missing would make the ratios say less than they seem to.
+/// Fails when a tool is missing: without it the ratios would claim less than they seem to.
 pub(crate) fn all_there() -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<PathBuf> =
@@ -83,7 +83,7 @@ pub(crate) fn all_there() -> Result<()> {
     Ok(())
 }
 
-/// Everybody's repository of one workspace.
+/// The repositories of all contenders for one workspace.
 pub(crate) struct Field {
     state: PathBuf,
     repos: PathBuf,
@@ -127,7 +127,7 @@ impl Field {
         self.repos.join(name)
     }
 
-    /// `$1` is the state, `$2` the contender's place, then come the words.
+    /// Runs a shell line: `$1` is the state, `$2` the contender's repository, and the words follow.
     fn shell(&self, contender: Contender, line: &str, words: &[&OsStr]) -> Result<Cost> {
         let place = self.place(contender);
         let mut command = Command::new("sh");
@@ -136,14 +136,14 @@ impl Field {
         command.env("GIT_DIR", place.join(".git")).env("GIT_WORK_TREE", &self.state);
         command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
         command.env("RESTIC_REPOSITORY", place.join("repo")).env("RESTIC_PASSWORD", "bench");
-        // Its caches are no part of a repository.
+        // Restic's caches do not count as part of its repository.
         command.env("RESTIC_CACHE_DIR", self.repos.join("cache-restic"));
         command.env("BORG_REPO", place.join("repo")).env("BORG_BASE_DIR", self.repos.join("cache-borg"));
         command.env("BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK", "yes");
         meter::command(&mut command)
     }
 
-    /// Captures the state as it is now; the number is that of the turn.
+    /// Captures the current state; `turn` is the number of the turn.
     pub(crate) fn capture(&mut self, contender: Contender, turn: usize) -> Result<Cost> {
         let (now, before) = (turn.to_string(), turn.saturating_sub(1).to_string());
         let words = [OsStr::new(&now), OsStr::new(&before)];
@@ -167,20 +167,20 @@ impl Field {
         self.shell(contender, line, &words)
     }
 
-    /// Whole copies are kept no longer than needed.
+    /// Removes the whole copies that no later turn needs.
     pub(crate) fn forget_copies(&self, turn: usize) -> Result<()> {
         let place = |contender, name: String| self.place(contender).join(name);
         fs::remove_dir_all(place(Contender::Cp, turn.to_string()))?;
         Ok(fs::remove_file(place(Contender::Tar, format!("{turn}.tar.zst")))?)
     }
 
-    /// Apparent sizes; a file with several names counts once.
+    /// The sum of apparent sizes; a file with several names counts once.
     pub(crate) fn size(&self, contender: Contender) -> Result<u64> {
         let mut seen = HashSet::new();
         size(&self.place(contender), &mut seen)
     }
 
-    /// Writes the newest state somewhere else.
+    /// Writes the newest state to another place.
     pub(crate) fn restore(&self, contender: Contender, target: &Path, turn: usize) -> Result<Cost> {
         let now = turn.to_string();
         let words = [target.as_os_str(), OsStr::new(&now)];
@@ -221,13 +221,13 @@ impl Ours {
         Ok(Ours { repo, state: state.to_owned(), index: place.join("index"), tree: None, followed: None })
     }
 
-    /// On another place than it was captured from, from where it goes on.
+    /// Opens the engine on a restored copy, from which it continues with that copy's index.
     pub(crate) fn elsewhere(&self, state: &Path, index: PathBuf) -> Result<Ours> {
         let repo = Repo::open(&self.place().join("repo"))?;
         Ok(Ours { repo, state: state.to_owned(), index, tree: self.tree.clone(), followed: None })
     }
 
-    /// From here on captures visit only what was touched.
+    /// From here on, captures visit only touched paths.
     pub(crate) fn follow(&mut self) -> Result<()> {
         let watch = FilesystemWatch::start(&self.state)?;
         let tracked = watch.track(&Folder::open(&self.state)?)?;
@@ -277,7 +277,7 @@ impl Ours {
         Ok(cost)
     }
 
-    /// Also answers where the index of what was restored lies.
+    /// Also returns the path of the restored tree's index.
     pub(crate) fn restore(&self, target: &Path) -> Result<(PathBuf, Cost)> {
         let tree = self.tree.as_ref().context("nothing was captured")?;
         let index = target.join("index");

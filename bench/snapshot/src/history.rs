@@ -1,4 +1,4 @@
-//! Whether a turn costs the same however many were before it.
+//! Measures whether a turn costs the same regardless of how many turns came before it.
 
 use crate::{
     Args,
@@ -9,10 +9,10 @@ use crate::{
 };
 use anyhow::Result;
 
-/// Of W1, so that a thousand turns take a minute.
+/// The part of W1 that is used, so that a thousand turns take a minute.
 const PART: f64 = 0.1;
 const EARLY: usize = 10;
-/// The workspace is brought back to its size this often.
+/// The workspace shrinks back to its size after this many turns.
 const PERIOD: usize = 25;
 
 pub(crate) fn measure(args: &Args, stage: &Stage, report: &mut Report) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What the machine needs by itself: seeing every entry, making every file, one sync.
+//! The baselines: what the machine itself needs to visit every entry, to create every file, and for one sync.
 
 use anyhow::Result;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
@@ -17,14 +17,14 @@ use std::{
 const THREADS: usize = 2;
 const LISTING: usize = 32 << 10;
 
-/// Directories still to be seen, and how many are being looked at.
+/// Directories still to be listed, and how many threads are listing one now.
 #[derive(Default)]
 struct Waiting {
     directories: Vec<(Arc<OwnedFd>, CString)>,
     busy: usize,
 }
 
-/// Opens every directory, lists it and asks for the attributes of every entry. Answers how many there are.
+/// Opens every directory, lists it and reads the attributes of every entry. Returns the number of entries.
 pub(crate) fn walk(root: &Path) -> Result<usize> {
     let path = CString::new(root.as_os_str().as_encoded_bytes())?;
     let first = (Arc::new(open(rustix::fs::CWD, &path)?), c".".to_owned());
@@ -118,13 +118,13 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Makes the same folders and files, filled from memory.
+    /// Creates the same folders and files, filled from memory.
     pub(crate) fn make(&self, target: &Path) -> Result<()> {
         for folder in &self.folders[1..] {
             fs::create_dir(target.join(folder))?;
         }
         let bytes = vec![b'x'; 1 << 20];
-        // Neighbours belong to one thread, as they would to any sensible restorer.
+        // Neighbouring files go to one thread, as in any sensible restore.
         let parts: Vec<&[(PathBuf, u64)]> = self.files.chunks(64).collect();
         let next = AtomicUsize::new(0);
         let work = || {
@@ -153,7 +153,7 @@ fn make_file(path: &Path, size: u64, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// One new file of 64 KB on disk under its name.
+/// Syncs one new file of 64 KB and its directory entry.
 pub(crate) fn sync(folder: &Path, number: usize) -> Result<()> {
     let file = File::create_new(folder.join(format!("sync-{number}")))?;
     file.write_all_at(&[7; 64 << 10], 0)?;

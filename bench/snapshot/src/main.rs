@@ -1,5 +1,5 @@
-//! What a checkpoint and a restore cost, against the tools people use and against the machine itself, from one
-//! run: noise then hits everybody alike. `cargo run --release -p ash-bench-snapshot`.
+//! Measures what a checkpoint and a restore cost, against common tools and against the machine itself. All figures come
+//! from one run, so that noise hits every contender alike. `cargo run --release -p ash-bench-snapshot`.
 
 mod contender;
 mod history;
@@ -27,10 +27,10 @@ use workspace::{Kind, Workspace};
 #[derive(Parser)]
 #[command(name = "snapshot", about = "Measures checkpoints and restores against other tools and the machine")]
 struct Args {
-    /// How many turns are captured by everybody
+    /// How many turns every contender captures
     #[arg(long, default_value_t = 15)]
     turns: usize,
-    /// How often everything is restored
+    /// How many times each contender restores
     #[arg(long, default_value_t = 5)]
     restores: usize,
     /// How many checkpoints there are before the last turns
@@ -58,7 +58,7 @@ struct Args {
     /// Print tables in Markdown
     #[arg(long)]
     markdown: bool,
-    /// Do one thing alone: `build STATE W1`, `capture STATE PLACE` or `restore TARGET PLACE`
+    /// Do only one thing: `build STATE W1`, `capture STATE PLACE` or `restore TARGET PLACE`
     #[arg(long, hide = true, num_args = 3)]
     alone: Option<Vec<PathBuf>>,
 }
@@ -142,7 +142,7 @@ fn measure(kind: Kind, args: &Args, stage: &Stage, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Everybody who takes part.
+/// The contenders of this run.
 fn contenders(ash: Option<&Path>) -> Vec<Contender> {
     let command = ash.map(|_| Contender::Command);
     [Contender::Ours].into_iter().chain(command).chain(Contender::PEERS).collect()

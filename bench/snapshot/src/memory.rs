@@ -1,5 +1,5 @@
-//! How much memory a capture and a restore take at most, each in a process that does nothing else. The same
-//! process is what one looks into with `perf` and `strace`.
+//! Measures the peak memory of a capture and of a restore, each in a process that does nothing else. The same process
+//! is a target for `perf` and `strace`.
 
 use crate::{
     contender::Ours,
@@ -40,7 +40,7 @@ fn peak(what: &str, state: &Path, place: &Path) -> Result<f64> {
     String::from_utf8(output.stdout)?.trim().parse().context("a number")
 }
 
-/// The process itself: does one thing, and says how much memory it ever had, in MB.
+/// What that process runs: it does one thing and prints its peak memory in MB.
 pub(crate) fn alone(words: &[PathBuf]) -> Result<()> {
     let [what, state, place] = words else { bail!("three words") };
     if what.to_str() == Some("build") {

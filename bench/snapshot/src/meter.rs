@@ -1,4 +1,4 @@
-//! Wall time and CPU time: of ourselves, and of commands with everything they start.
+//! Measures wall time and CPU time of this process, and of commands with everything they start.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -9,10 +9,10 @@ use std::{
     time::Instant,
 };
 
-/// The process group that is being measured, for whoever has to end it; 0 if there is none.
+/// The process group under measurement, which the signal thread must end; 0 if there is none.
 pub(crate) static RUNNING: AtomicI32 = AtomicI32::new(0);
 
-/// In the place of a process group: everything is being cleared up.
+/// Takes the place of a process group when the signal thread is cleaning up.
 pub(crate) const ENDED: i32 = -1;
 
 /// In seconds.
@@ -51,14 +51,14 @@ pub(crate) fn ours<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Cost)> {
 
 /// Runs a command that must succeed.
 pub(crate) fn command(command: &mut Command) -> Result<Cost> {
-    // A group of its own, so that all of it can be ended.
+    // A process group of its own, so that one signal ends all of it.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let (began, before) = (Instant::now(), cpu(Whose::Commands));
     let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
     let child_id = child.id() as i32;
     RUNNING.store(child_id, Ordering::SeqCst);
     let output = child.wait_with_output();
-    // Ended with us: whoever is clearing up ends this thread, too.
+    // If the signal thread has taken the group, it ends this process too; wait for that.
     while RUNNING.compare_exchange(child_id, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         std::thread::park();
     }

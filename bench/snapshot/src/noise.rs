@@ -1,15 +1,15 @@
-//! Bytes that are the same in every run: text that packs like source code, noise that does not pack, and the
-//! pages of a database.
+//! Generates bytes that are the same in every run: text that compresses like source code, noise that does not
+//! compress, and the pages of a database.
 
 pub(crate) const PAGE: usize = 4096;
 
 const WORDS: usize = 4096;
-/// Turns of phrase that all files share, as licences and the boilerplate of compilers are shared.
+/// Phrases that all files share, as real files share licences and compiler boilerplate.
 const PHRASES: usize = 4096;
-/// Names that a file has for itself.
+/// Number of names that each file has for itself.
 const OWN: usize = 48;
 
-/// splitmix64.
+/// The splitmix64 random number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
 
@@ -18,7 +18,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// The same text gives the same dice.
+    /// A generator seeded by a text.
     pub(crate) fn of(text: &[u8]) -> Dice {
         let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -38,19 +38,19 @@ impl Dice {
         (self.roll() % bound.max(1) as u64) as usize
     }
 
-    /// From 0 to 1.
+    /// A number from 0 to 1.
     fn part(&mut self) -> f64 {
         (self.roll() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// How file sizes are spread: many small ones, few that hold most of the bytes.
+    /// A file size: many files are small, and a few hold most of the bytes.
     pub(crate) fn size(&mut self, median: f64, spread: f64) -> f64 {
         let normal = (0..12).map(|_| self.part()).sum::<f64>() - 6.0;
         median * (normal * spread).exp()
     }
 }
 
-/// The vocabulary all files share.
+/// The vocabulary that all files share.
 pub(crate) struct Language {
     words: Vec<String>,
     phrases: Vec<Vec<u8>>,
@@ -78,12 +78,12 @@ impl Language {
     }
 
     pub(crate) fn word(&self, dice: &mut Dice) -> &str {
-        // A few words make most of every text.
+        // A few words make up most of every text.
         let at = dice.part().powi(3) * WORDS as f64;
         &self.words[(at as usize).min(WORDS - 1)]
     }
 
-    /// Exactly `length` bytes. Packs like what is in a `node_modules`: about five to one.
+    /// Exactly `length` bytes that compress about five to one, like the files in a `node_modules`.
     pub(crate) fn text(&self, dice: &mut Dice, length: usize) -> Vec<u8> {
         let own: Vec<&str> = (0..OWN).map(|_| self.word(dice)).collect();
         let mut out = Vec::with_capacity(length + 512);
@@ -93,7 +93,7 @@ impl Language {
                     let at = dice.part().powi(3) * PHRASES as f64;
                     out.extend_from_slice(&self.phrases[(at as usize).min(PHRASES - 1)]);
                 }
-                // What was written a while ago is written again.
+                // Repeat an earlier part of the text.
                 2..=4 if out.len() > 200 => {
                     let start = dice.below(out.len() - 100);
                     let end = (start + 20 + dice.below(100)).min(out.len());
@@ -106,7 +106,7 @@ impl Language {
         out
     }
 
-    /// Words, `length` bytes or a little more.
+    /// Appends words: `length` bytes or a little more.
     fn plain(&self, dice: &mut Dice, own: &[&str], length: usize, out: &mut Vec<u8>) {
         const GLUE: [&str; 16] = [
             ".", "(", ", ", " = ", ";\n  ", ");\n    ", " => ", " ", ": ", "[", "] = ", "\n\n", " { ",
@@ -121,7 +121,7 @@ impl Language {
         }
     }
 
-    /// Lines of JSON, `length` bytes or a little more.
+    /// JSON lines: `length` bytes or a little more.
     pub(crate) fn transcript(&self, dice: &mut Dice, length: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(length + 4096);
         while out.len() < length {
@@ -138,7 +138,7 @@ impl Language {
         out
     }
 
-    /// A leaf of a table's tree in SQLite's layout: cells from the end, pointers from the beginning.
+    /// A leaf page of a table in SQLite's layout: cells from the end, pointers from the beginning.
     pub(crate) fn page(&self, dice: &mut Dice) -> [u8; PAGE] {
         let mut page = [0; PAGE];
         let (mut end, mut cells) = (PAGE, 0);

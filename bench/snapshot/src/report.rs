@@ -1,11 +1,11 @@
-//! Samples, bars, and how they are shown.
+//! Collects samples, compares them with bars and prints both.
 
 use crate::meter::Cost;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::{fs, time::Instant};
 
-/// What one contender needed, over and over.
+/// The measurements of one contender.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Samples {
     costs: Vec<Cost>,
@@ -21,18 +21,18 @@ impl Samples {
         quantile(self.costs.iter().map(|cost| cost.cpu), part)
     }
 
-    /// The mean: what is written now and then counts, too.
+    /// The mean, so that occasional writes count too.
     pub(crate) fn bytes(&self) -> f64 {
         self.bytes.iter().sum::<f64>() / self.bytes.len().max(1) as f64
     }
 }
 
-/// Nothing if nothing was measured.
+/// Empty if nothing was measured.
 fn milliseconds(seconds: f64) -> String {
     if seconds.is_nan() { String::new() } else { format!("{:.1}", seconds * 1000.0) }
 }
 
-/// The smallest sample that this part of all is not above.
+/// The smallest sample that at least this part of all samples does not exceed.
 fn quantile(samples: impl Iterator<Item = f64>, part: f64) -> f64 {
     let mut samples: Vec<f64> = samples.collect();
     samples.sort_by(f64::total_cmp);
@@ -91,10 +91,10 @@ impl Bar {
 pub(crate) struct Report {
     began: Instant,
     load: String,
-    /// Group, name, samples: in the order they came.
+    /// Group, name and samples, in order of arrival.
     samples: Vec<(String, String, Samples)>,
     bars: Vec<Bar>,
-    /// What would be better still.
+    /// Bars that are aims: missing one does not fail the run.
     goals: Vec<Bar>,
     notes: Vec<String>,
 }
@@ -119,7 +119,7 @@ impl Report {
         &mut self.samples[at].2
     }
 
-    /// Rows are shown in the order of their first mention.
+    /// Adds a row without samples. The report prints rows in the order of their first mention.
     pub(crate) fn row(&mut self, group: &str, name: &str) {
         self.entry(group, name);
     }

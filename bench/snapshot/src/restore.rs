@@ -1,4 +1,4 @@
-//! Everything back, each time onto an empty file system: what was deleted before must not slow anybody.
+//! Measures full restores, each onto an empty file system, so that earlier deletions slow down no contender.
 
 use crate::{
     Args,
@@ -42,13 +42,14 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// A fork is a name; its first turn begins with a restore, and is captured with what that left.
+/// A fork only refers to a snapshot. Its first turn begins with a restore, and its capture uses the index that the
+/// restore left.
 fn first_turn(field: &Field, stage: &Stage, args: &Args, report: &mut Report) -> Result<()> {
     for _ in 0..args.restores.min(3) {
         let target = stage.disk("target", 4)?;
         let (index, resumed) = field.ours.restore(&target.dir)?;
         report.cost("W1 fork", "cold resume: restore", resumed);
-        // Nobody else ever touched what was restored; the files a turn touches are these.
+        // Nothing else touches the restored tree; these are the files that a turn touches.
         for at in 0..5 {
             std::fs::write(target.dir.join(format!("workspace/new-{at}")), [b'x'; 4000])?;
         }

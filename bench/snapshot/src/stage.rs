@@ -1,5 +1,5 @@
-//! Where everything happens: file systems with a journal in image files, in a mount namespace of our own. They
-//! are gone when we are, however we end; only the image files need removing.
+//! The file systems under the benchmark: with a journal, in image files, in a private mount namespace. The mounts
+//! disappear with this process however it ends; only the image files need removing.
 
 use crate::meter::{self, ENDED, RUNNING};
 use anyhow::{Context, Result, ensure};
@@ -25,7 +25,7 @@ pub(crate) enum Images {
 }
 
 impl Stage {
-    /// Must come before any thread: the namespace is the calling thread's, and so is the mask of signals.
+    /// Callers must run it before they start threads: the namespace and the signal mask belong to the calling thread.
     pub(crate) fn make(beneath: &Path, images: Images) -> Result<Stage> {
         let dir = beneath.join(format!("ash-bench-snapshot-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("cannot make {dir:?}"))?;
@@ -38,7 +38,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// An empty file system.
+    /// Creates an empty file system.
     pub(crate) fn disk(&self, name: &str, gigabytes: u64) -> Result<Disk> {
         let (dir, image) = (self.dir.join(name), self.dir.join(format!("{name}.img")));
         fs::create_dir(&dir)?;
@@ -59,14 +59,14 @@ impl Drop for Stage {
     }
 }
 
-/// Removed when it is dropped, which costs less than removing what is in it.
+/// A file system that is removed on drop, which costs less than removing its files.
 pub(crate) struct Disk {
     pub(crate) dir: PathBuf,
     image: Option<PathBuf>,
 }
 
 impl Disk {
-    /// Nobody shall pay for what others wrote.
+    /// Flushes pending writes, so that no contender pays for those of another one.
     pub(crate) fn settle(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(File::open(&self.dir)?)?)
     }
@@ -95,7 +95,7 @@ fn private_mounts() -> Result<()> {
     Ok(rustix::mount::mount_change(c"/", flags)?)
 }
 
-/// Interrupted, nothing is left: neither a command that runs nor the images.
+/// On a signal, ends the running command and removes the images.
 fn clear_on_signal(dir: PathBuf) {
     // SAFETY: the set is made by sigemptyset before it is used; other threads inherit the mask.
     let set = unsafe {
@@ -123,7 +123,7 @@ fn clear_on_signal(dir: PathBuf) {
     });
 }
 
-/// Removing what is mounted would take minutes.
+/// Unmounts first, because removing the files on a mounted image would take minutes.
 fn unmount_beneath(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if let Ok(path) = CString::new(entry.path().into_os_string().into_encoded_bytes()) {

@@ -1,4 +1,5 @@
-//! A turn, then everybody captures the same state; over and over, each time in another order.
+//! Runs turns, after each of which every contender captures the same state, in an order that changes from turn to
+//! turn.
 
 use crate::{
     Args,
@@ -50,7 +51,7 @@ pub(crate) fn measure(
     for turn in 1..=args.turns {
         eprintln!("{group} {turn} of {} …", args.turns);
         workspace.turn(turn)?;
-        // Nobody is always the one who comes after the noisiest.
+        // Rotate the order, so that no contender always follows the noisiest one.
         for place in 0..all.len() {
             let at = (place + turn) % all.len();
             let contender = all[at];
@@ -76,8 +77,8 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// More turns, with the kernel telling what was touched. Not among the others: there whoever copies everything
-/// would be slowed down by it.
+/// Runs more turns while the kernel reports touched paths. Separate from the turns above, because contenders that
+/// copy everything would slow this down.
 pub(crate) fn measure_tracked(
     workspace: &mut Workspace,
     field: &mut Field,
@@ -106,7 +107,8 @@ pub(crate) fn measure_tracked(
     Ok(())
 }
 
-/// The whole of it for those who copy everything and throw the copy before away.
+/// How many bytes a turn adds. For contenders that copy everything and delete the previous copy, that is the whole
+/// copy.
 fn grown(contender: Contender, before: u64, after: u64) -> f64 {
     match contender {
         Contender::Cp | Contender::Tar => after as f64,
@@ -120,7 +122,7 @@ fn grown(contender: Contender, before: u64, after: u64) -> f64 {
     }
 }
 
-/// What a turn writes: the transcript, five edits of 120 bytes, three files of 4,000, a page.
+/// How many bytes a turn writes: the transcript, five edits of 120 bytes, three files of 4,000, a page.
 fn changed(kind: Kind) -> f64 {
     let page = if kind == Kind::W2 { 4096.0 } else { 0.0 };
     20_000.0 + 5.0 * 120.0 + 3.0 * 4000.0 + page
@@ -159,7 +161,7 @@ pub(crate) fn judge(kind: Kind, args: &Args, report: &mut Report) {
         }
         Kind::W3 => {
             bars.push(Bar::times_better("W3 turn: wall, git / ours", 10.0, git.wall(0.5), ours.wall(0.5)));
-            // What it waits for is the disk: a few syncs, not one for each file.
+            // The capture waits for the disk: a few syncs, not one for each file.
             bars.push(Bar::at_most_times(
                 "W3 turn: wall without CPU, ours / one sync",
                 3.0,

@@ -1,5 +1,5 @@
-//! The three workspaces, each with the agent's home beside it, and what a turn does to them. Everything follows
-//! from names and numbers, so two runs see the same bytes.
+//! Builds the three workspaces, each with the agent's home beside it, and applies turns to them. Everything is
+//! derived from names and numbers, so two runs see the same bytes.
 
 use crate::noise::{Dice, Language, PAGE, noise};
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// As in a sandbox: the files belong to somebody else.
+/// As in a sandbox, another user owns the files.
 pub(crate) const OWNER: u32 = 60001;
 
 const TRANSCRIPT: &str = "home/.claude/projects/-workspace/7c2f.jsonl";
@@ -57,7 +57,7 @@ pub(crate) struct Workspace {
     pub(crate) files: usize,
     pub(crate) bytes: u64,
     language: Language,
-    /// What an agent works on, relative to the root.
+    /// The files that an agent edits, relative to the root.
     sources: Vec<String>,
     owned: bool,
 }
@@ -76,7 +76,7 @@ impl Plan {
         }
     }
 
-    /// Brings all files after the first `fixed` to this many bytes together.
+    /// Scales all files after the first `fixed` so that they add up to `bytes`.
     fn stretch(&mut self, fixed: usize, bytes: f64) {
         let sum: f64 = self.files[fixed..].iter().map(|file| file.size as f64).sum();
         for file in &mut self.files[fixed..] {
@@ -110,7 +110,7 @@ fn plan_node(plan: &mut Plan, scale: f64, language: &Language) {
         plan.add(format!("workspace/.git/objects/pack/pack-{pack}.pack"), Fill::Noise, 2.2e7 * scale);
     }
     let fixed = plan.files.len();
-    // Without a HEAD: git would take the workspace for a repository of its own and note only its name.
+    // Without a HEAD file: otherwise git would treat the folder as a repository of its own and store only its name.
     for name in ["config", "index", "packed-refs", "logs/heads/main", "refs/heads/main"] {
         plan.add(format!("workspace/.git/{name}"), Fill::Text, 2000.0);
     }
@@ -138,7 +138,7 @@ fn plan_node(plan: &mut Plan, scale: f64, language: &Language) {
 fn package_path(plan: &mut Plan, packages: &[String], language: &Language) -> String {
     let dice = &mut plan.dice;
     let name = format!("{}-{}", language.word(dice), dice.below(1000));
-    // Some packages bring others of their own, and those again.
+    // Some packages bring nested packages of their own.
     if dice.below(7) == 0 && !packages.is_empty() {
         return format!("{}/node_modules/{name}", packages[dice.below(packages.len())]);
     }
@@ -187,7 +187,7 @@ fn plan_package(plan: &mut Plan, package: &str, language: &Language) {
     }
 }
 
-/// 2,000 files, four of 150 MB that do not pack, and a database of 200 MB.
+/// 2,000 files, four incompressible files of 150 MB, and a database of 200 MB.
 fn plan_binaries(plan: &mut Plan, scale: f64, language: &Language) {
     plan.add(DATABASE.into(), Fill::Pages, 2e8 * scale);
     for number in 0..4 {
@@ -259,7 +259,7 @@ impl Workspace {
         })
     }
 
-    /// What an agent does in a turn; the same for the same number.
+    /// What an agent does in a turn; equal numbers do the same.
     pub(crate) fn turn(&mut self, number: usize) -> Result<()> {
         let mut dice = Dice::new(0x7u64 << 32 | number as u64);
         let lines = self.language.transcript(&mut dice, 20_000);
@@ -289,8 +289,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Undoes growth, so that a thousandth turn meets the same workspace as a tenth: what was made is removed
-    /// again, and the transcript is as long as at first.
+    /// Undoes growth, so that the thousandth turn meets the same workspace as the tenth: removes the new files and
+    /// truncates the transcript to its first length.
     pub(crate) fn shrink(&mut self, files: usize) -> Result<()> {
         while self.sources.len() > files {
             let doomed = self.sources.remove(self.sources.len() / 2);

@@ -1,7 +1,7 @@
-//! Cutting large files into pieces by what is in them, so that an insertion moves only the cuts near it.
+//! Cuts large files into chunks by their content, so that an insertion moves only the cuts near it.
 //!
-//! Where a piece ends depends on the bytes from its beginning alone. So the cuts are the same whoever makes
-//! them, equal files have equal lists, and cutting may go on in the middle of a file from any old cut.
+//! Where a chunk ends depends only on the bytes from its beginning. So every run makes the same cuts, equal files
+//! have equal lists, and the chunker can continue in the middle of a file from any old cut.
 
 use fastcdc::v2020::{Normalization, cut, select_masks};
 
@@ -15,7 +15,7 @@ pub(crate) const MAX_CHUNK: usize = 128 << 10;
 /// Zeros are recognised in blocks of this size, at multiples of it.
 pub(crate) const ZEROS: u64 = 64 << 10;
 
-/// How many bytes from a cut on decide about the next one.
+/// The number of bytes after a cut that decide where the next cut is.
 pub(crate) const LOOKAHEAD: usize = MAX_CHUNK + ZEROS as usize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub(crate) enum ChunkBoundary {
     Chunk(usize),
 }
 
-/// The next piece of a file at offset `at`. `bytes` are the next ones of the file: [`AHEAD`] of them, or all
-/// that are left.
+/// The next chunk of a file at offset `at`. `bytes` are the next bytes of the file: [`LOOKAHEAD`] of them, or all that
+/// are left.
 pub(crate) fn next(bytes: &[u8], at: u64) -> ChunkBoundary {
     let zeros = zero_blocks(bytes, at);
     if zeros > 0 {
@@ -71,12 +71,13 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     start.iter().all(|b| *b == 0) && words.iter().all(|w| *w == 0) && end.iter().all(|b| *b == 0)
 }
 
-/// Up to where old cuts hold if the file had another size then: what touches its last block may not.
+/// Cuts before this offset still hold when the file had another size before: a cut that depends on its last block may
+/// not.
 pub(crate) fn stable_until(old_size: u64, new_size: u64) -> u64 {
     if old_size == new_size { u64::MAX } else { old_size.min(new_size) / ZEROS * ZEROS }
 }
 
-/// Lists are cut where a chunk's name says so, into stretches of about a hundred.
+/// Ends a list where a chunk's name says so, on average after about a hundred chunks.
 pub(crate) fn ends_list(id: &crate::object_id::ObjectId, so_far: usize) -> bool {
     (id.0[0] & 0x7f == 0 && so_far >= 16) || so_far >= 512
 }

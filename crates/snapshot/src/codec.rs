@@ -1,7 +1,7 @@
-//! Numbers and bytes as all our formats write them. Reading trusts nothing: every length is checked against
-//! what is there before anything is allocated.
+//! Encodes and decodes the numbers and bytes of all stored formats. The decoder trusts no input: it checks every
+//! length against the bytes that are left before it allocates anything.
 
-/// What is wrong with bytes that should have been one of our objects.
+/// Why bytes are not a valid stored object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectDecodeError(pub(crate) &'static str);
 
@@ -16,7 +16,7 @@ pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Small in both directions: 0, -1, 1, -2 …
+/// Zigzag: small numbers of either sign stay short (0, -1, 1, -2 …).
 pub(crate) fn put_signed(out: &mut Vec<u8>, number: i64) {
     put_number(out, ((number << 1) ^ (number >> 63)) as u64);
 }
@@ -70,7 +70,7 @@ impl<'a> ByteDecoder<'a> {
             }
             number |= bits << shift;
             if byte & 0x80 == 0 {
-                // One way to write each number, or equal objects could have different names.
+                // Each number has one encoding, or equal objects could have different names.
                 let longer_than_needed = byte == 0 && shift > 0;
                 return if longer_than_needed {
                     Err(ObjectDecodeError("a padded number"))
@@ -104,7 +104,8 @@ impl<'a> ByteDecoder<'a> {
         Ok(array)
     }
 
-    /// How many things follow, each of which takes at least `least` bytes: a lie is found before it costs memory.
+    /// Reads a count of items that take at least `least` bytes each. It rejects an impossible count before the caller
+    /// allocates memory.
     pub(crate) fn count(&mut self, least: usize) -> DecodeResult<usize> {
         let count = self.number()?;
         let possible = (self.rest.len() / least.max(1)) as u64;

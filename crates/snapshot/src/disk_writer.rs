@@ -1,5 +1,5 @@
-//! Every step by which a repository changes the disk. One place, so that a test can let the machine die
-//! before, in the middle of, and after each of them.
+//! Every step by which a repository changes the disk, in one place, so that a test can simulate a crash before,
+//! during and after each step.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Clone, Default)]
 pub struct DiskWriter {
     death: Option<Arc<SimulatedCrash>>,
-    /// Set when a write fails for want of space.
+    /// Set when a write fails because the disk is full.
     full: Option<Arc<AtomicBool>>,
 }
 
-/// A death that comes at a given step. Nothing reaches the disk after it.
+/// A crash at a given step. Nothing reaches the disk after it.
 #[derive(Debug)]
 pub struct SimulatedCrash {
     at: u64,
@@ -25,12 +25,12 @@ pub struct SimulatedCrash {
 }
 
 impl SimulatedCrash {
-    /// At the step with this number, counted from 0. A write is two steps: its first half, and the rest.
+    /// Crashes at the step with this number, counted from 0. A write is two steps: its first half, and the rest.
     pub fn at_step(step: u64) -> Arc<SimulatedCrash> {
         Arc::new(SimulatedCrash { at: step, steps: AtomicU64::new(0), dead: AtomicBool::new(false) })
     }
 
-    /// How many steps there were.
+    /// How many steps there were so far.
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::SeqCst)
     }
@@ -44,12 +44,12 @@ impl SimulatedCrash {
 }
 
 impl DiskWriter {
-    /// A writer that loses its machine where the test says.
+    /// A writer that crashes at the step that the test names.
     pub fn crashing(death: Arc<SimulatedCrash>) -> DiskWriter {
         DiskWriter { death: Some(death), ..DiskWriter::default() }
     }
 
-    /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
+    /// Sets `full` to true when a write fails because the disk is full. The writer never sets it back to false.
     #[must_use]
     pub fn reporting_full(self, full: Arc<AtomicBool>) -> DiskWriter {
         DiskWriter { full: Some(full), ..self }
@@ -75,7 +75,7 @@ impl DiskWriter {
         self.noted(File::options().read(true).write(true).create_new(true).open(path))
     }
 
-    /// Makes it if it is not there.
+    /// Creates the file if it does not exist.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         self.step()?;
         self.noted(File::options().read(true).write(true).create(true).truncate(false).open(path))
@@ -92,7 +92,7 @@ impl DiskWriter {
         file.write_all_at(rest, at + first.len() as u64)
     }
 
-    /// In one write: other processes may append, too.
+    /// Appends in one write, because other processes may append too.
     pub(crate) fn append(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         if self.death.is_none() {
             return self.noted(file.write_all(bytes));
@@ -114,7 +114,7 @@ impl DiskWriter {
         self.noted(std::fs::rename(from, to))
     }
 
-    /// What was renamed or removed in it stays so.
+    /// Makes renames and removals in the directory durable.
     pub(crate) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.step()?;
         self.noted(File::open(dir)?.sync_all())

@@ -1,4 +1,4 @@
-//! A tenant's key. Whoever deletes it has deleted everything that was written with it, wherever copies are.
+//! A tenant's key. Deleting it makes everything that was written with it unreadable, in every copy.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ const SEALING: &str = "ash snapshot 1 sealing";
 pub struct EncryptionKey(std::sync::Arc<SecretBox<[u8; 32]>>);
 
 impl EncryptionKey {
-    /// A key of these bytes, which are wiped when the last copy goes.
+    /// A key of these bytes; the last copy wipes them when it is dropped.
     pub fn new(bytes: [u8; 32]) -> EncryptionKey {
         EncryptionKey(std::sync::Arc::new(SecretBox::new(Box::new(bytes))))
     }
 
-    /// As people keep it in a file: 32 bytes, or 64 hexadecimal digits and perhaps the end of the line.
+    /// Parses a key file: 32 bytes, or 64 hexadecimal digits with an optional line break.
     pub fn parse(file: &[u8]) -> Option<EncryptionKey> {
         if let Ok(bytes) = <[u8; 32]>::try_from(file) {
             return Some(EncryptionKey::new(bytes));
@@ -37,11 +37,11 @@ impl EncryptionKey {
         blake3::derive_key(context, self.0.expose_secret())
     }
 
-    /// `nonce ‖ ciphertext ‖ tag`. `place` is bound to it: a block moved elsewhere does not open.
+    /// `nonce ‖ ciphertext ‖ tag`. `place` is authenticated too, so a block that was moved elsewhere does not open.
     pub(crate) fn seal(&self, plain: &[u8], place: &[u8]) -> Vec<u8> {
         let nonce = XChaCha20Poly1305::generate_nonce(&mut OsRng);
         let sealed = self.cipher().encrypt(&nonce, Payload { msg: plain, aad: place });
-        // It fails only beyond 256 GiB.
+        // Sealing fails only beyond 256 GiB.
         [&nonce[..], &sealed.expect("a block is small")].concat()
     }
 

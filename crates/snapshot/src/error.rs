@@ -1,4 +1,4 @@
-//! What can go wrong with files. The variant holds the cause; [`Trouble`] says what a caller can do about it.
+//! What can go wrong with files. The variant holds the cause; [`SnapshotErrorKind`] says what a caller can do about it.
 
 use std::io;
 
@@ -6,22 +6,22 @@ use rustix::io::Errno;
 
 use crate::BadPath;
 
-/// Why something with folders, snapshots or packs did not work.
+/// Why an operation on folders, snapshots or packs failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing is there.
+    /// Nothing exists at the path.
     #[error("there is no {path:?}")]
     NotFound {
         /// The path, beneath its folder.
         path: String,
     },
-    /// It is something else than a file.
+    /// The path leads to something other than a file.
     #[error("{path:?} is not a regular file")]
     NotAFile {
         /// The path, beneath its folder.
         path: String,
     },
-    /// The path goes through something that is no folder.
+    /// A component of the path is not a folder.
     #[error("{path:?} goes through something that is not a folder")]
     NotAFolder {
         /// The path, beneath its folder.
@@ -39,17 +39,17 @@ pub enum Error {
         /// The path of that folder.
         path: String,
     },
-    /// The text is no path beneath a folder.
+    /// The text is not a valid path beneath a folder.
     #[error(transparent)]
     BadPath(#[from] BadPath),
-    /// The disk, or a quota on it, has no room.
+    /// The disk, or a quota on it, is full.
     #[error("no space left to {what} {path:?}")]
     Full {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// Where.
+        /// Where it failed.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A snapshot cannot be read back as it was written.
@@ -60,29 +60,29 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// A file cannot be read, so that no snapshot can hold it.
+    /// A file cannot be read, so no snapshot can hold it.
     #[error("{path:?} cannot be read: {why}")]
     Unreadable {
         /// The path, beneath its folder.
         path: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Nothing is damaged: it may work again later.
+    /// The object store cannot be reached. No data is damaged, and a retry may succeed.
     #[error("pack {pack} is far away and cannot be reached")]
     Far {
         /// The pack's name.
         pack: String,
-        /// What the system or the object store says.
+        /// The error of the operating system or of the object store.
         source: io::Error,
     },
-    /// The pack is sealed with a key that is not at hand.
+    /// The pack is sealed with a key that this repository does not have.
     #[error("pack {pack} is sealed with a key we do not have")]
     Sealed {
         /// The pack's name.
         pack: String,
     },
-    /// Another process works with it.
+    /// Another process uses the repository.
     #[error("another process is at work in {path:?}; wait until it is done")]
     InUse {
         /// The path of the repository.
@@ -91,34 +91,34 @@ pub enum Error {
     /// The file system failed.
     #[error("could not {what} {path:?}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// Where.
+        /// Where it failed.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// The kinds of [`Error`]: one table from these to a status code is all a caller needs.
+/// The kinds of [`Error`]. A caller needs only one table from kinds to status codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotErrorKind {
-    /// It is not there.
+    /// It does not exist.
     NotFound,
-    /// It is something else than was asked for.
+    /// It exists, but is not what the caller asked for.
     NotAFile,
-    /// The request is wrong: a bad path, or one that leads outside.
+    /// The request is wrong: the path is invalid or leads outside the folder.
     Invalid,
-    /// The disk or the quota is full; it may work again later.
+    /// The disk or the quota is full; a retry may succeed later.
     Full,
     /// What was written cannot be read back.
     Damaged,
-    /// Anything else that the system says.
+    /// Any other error of the operating system.
     Io,
 }
 
 impl Error {
-    /// What the failure asks of the caller.
+    /// What the failure means for the caller.
     pub fn kind(&self) -> SnapshotErrorKind {
         match self {
             Error::NotFound { .. } => SnapshotErrorKind::NotFound,
@@ -134,14 +134,14 @@ impl Error {
         }
     }
 
-    /// An error of the system while doing `what` to `path`.
+    /// An error of the operating system while doing `what` to `path`.
     pub(crate) fn system(what: &'static str, path: &[u8], cause: impl Into<io::Error>) -> Error {
         let source = cause.into();
         let path = shown(path);
         match errno(&source) {
             Some(Errno::NOENT | Errno::NOTDIR) => Error::NotFound { path },
             Some(Errno::LOOP | Errno::XDEV) => Error::Outside { path },
-            // NXIO: what opening a socket gives.
+            // Opening a socket fails with NXIO.
             Some(Errno::ISDIR | Errno::NXIO) => Error::NotAFile { path },
             Some(Errno::NOSPC | Errno::DQUOT) => Error::Full { what, path, source },
             Some(_) | None => Error::Io { what, path, source },
@@ -153,7 +153,7 @@ pub(crate) fn errno(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw_os_error)
 }
 
-/// Names are bytes; a message to a person is text.
+/// File names are bytes; messages for people are text.
 pub(crate) fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }

@@ -1,4 +1,4 @@
-//! A file on its way through the cutter, and its pieces on their way into lists.
+//! Reads a file through the chunker, and packs its chunks into lists.
 
 use std::fs::File;
 use std::io;
@@ -19,12 +19,12 @@ pub(crate) enum FilePiece {
     Chunk(u64),
 }
 
-/// A file on its way through the cutter.
+/// A file that is being cut into chunks.
 pub(crate) struct FileChunker<'f> {
     file: &'f File,
     size: u64,
     window: Vec<u8>,
-    /// Where the window begins in the file.
+    /// The offset of the window in the file.
     start: u64,
 }
 
@@ -33,7 +33,7 @@ impl<'f> FileChunker<'f> {
         FileChunker { file, size, window: Vec::new(), start: 0 }
     }
 
-    /// The next piece; `None` if the file ends earlier than it said.
+    /// The next chunk; `None` if the file is now shorter than its stated size.
     pub(crate) fn next(&mut self, at: u64) -> io::Result<Option<FilePiece>> {
         if at.is_multiple_of(ZEROS)
             && let Some(hole) = self.hole(at)?
@@ -56,12 +56,12 @@ impl<'f> FileChunker<'f> {
         }))
     }
 
-    /// Whole zero blocks that the file system knows to be a hole.
+    /// Whole zero blocks that lie in a hole, which need not be read.
     fn hole(&self, at: u64) -> io::Result<Option<u64>> {
         let data = match rustix::fs::seek(self.file, rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => data.min(self.size),
             Err(Errno::NXIO) => self.size,
-            // A file system that knows no holes.
+            // The file system does not report holes.
             Err(Errno::INVAL) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
@@ -84,7 +84,7 @@ impl<'f> FileChunker<'f> {
     }
 }
 
-/// Fills the buffer unless the file ends.
+/// Fills the buffer, or as much of it as the file has.
 pub(crate) fn fill(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -98,7 +98,7 @@ pub(crate) fn fill(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize>
     Ok(filled)
 }
 
-/// The lists that hold these pieces, each with the length of what is in it.
+/// The lists that hold these chunks, each with the number of content bytes it covers.
 pub(crate) fn lists(pieces: &[ContentPiece]) -> Vec<(u64, EncodedObject)> {
     let mut lists = Vec::new();
     let (mut first, mut so_far) = (0, 0);
@@ -115,7 +115,7 @@ pub(crate) fn lists(pieces: &[ContentPiece]) -> Vec<(u64, EncodedObject)> {
     lists
 }
 
-/// What a file's content is called, without storing it; `None` if it is empty.
+/// The name of a file's content, without storing it; `None` if the file is empty.
 pub(crate) fn name_of(file: &File, size: u64, naming: &ObjectNamer) -> io::Result<Option<ObjectId>> {
     if size <= MAX_WHOLE_FILE {
         let mut bytes = vec![0; size as usize];

@@ -1,8 +1,8 @@
-//! The one module through which the host touches anything a sandbox can write.
+//! The only module through which the host touches anything that a sandbox can write.
 //!
-//! Whoever lives in the sandbox is hostile and works while we work: it swaps files for links, directories for
-//! other directories, regular files for FIFOs. So nothing here checks a path and then uses it. Everything is
-//! opened beneath a handle in one step, and what was opened is then asked what it is.
+//! The code in the sandbox is hostile and runs at the same time: it swaps files for links, directories for other
+//! directories, regular files for FIFOs. So nothing here checks a path and then uses it. Every function opens beneath
+//! a handle in one step, and then checks what it opened.
 
 mod attributes;
 mod change_owner;
@@ -43,16 +43,16 @@ pub struct Folder {
     handle: OwnedFd,
 }
 
-/// Whether a symbolic link on the way is followed.
+/// Whether a lookup follows symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkPolicy {
     /// A link is an error.
     Refuse,
-    /// Relative links that stay inside the folder. Where the kernel lacks openat2 they are refused too.
+    /// Follows relative links that stay inside the folder. Where the kernel lacks openat2, these are refused too.
     Inside,
 }
 
-/// Who shall own what is written. Numbers of this machine; they are never part of a snapshot.
+/// The owner of written files. The numbers are local to this machine and never part of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileOwner {
     /// The number of the user.
@@ -61,7 +61,7 @@ pub struct FileOwner {
     pub gid: u32,
 }
 
-/// What a name in a folder stands for.
+/// The type of an entry in a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// An ordinary file.
@@ -78,16 +78,16 @@ pub enum FileKind {
     Device,
 }
 
-/// One name in a directory. The kind is what it was when it was listed.
+/// A name in a directory. The kind is from the time of the listing and may be outdated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderEntry {
     /// The name in the folder, as bytes.
     pub name: Vec<u8>,
-    /// What it stands for.
+    /// The type of the entry.
     pub kind: FileKind,
 }
 
-/// A regular file, by its path relative to the folder or root it was found in.
+/// A regular file, by its path relative to the folder or root that was searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
     /// The path beneath the folder, as bytes.
@@ -98,7 +98,7 @@ pub struct FileInfo {
     pub mtime_ms: i64,
 }
 
-/// What an opened file is.
+/// The attributes of an opened file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStat {
     /// Its length in bytes.
@@ -110,7 +110,7 @@ pub struct FileStat {
 }
 
 impl Folder {
-    /// Opens a directory of ours. The path is trusted; its last component must not be a link.
+    /// Opens a directory that belongs to the host. The path is trusted; its last component must not be a link.
     pub fn open(path: &Path) -> Result<Folder, Error> {
         // A trailing slash would make the kernel follow a link in spite of O_NOFOLLOW.
         let plain: PathBuf = path.components().collect();
@@ -119,13 +119,13 @@ impl Folder {
         Ok(Folder { handle })
     }
 
-    /// Where it is now, whatever the path was that it was opened by.
+    /// The current path of the folder, which may differ from the path it was opened by.
     pub fn real_path(&self) -> std::io::Result<PathBuf> {
         std::fs::read_link(format!("/proc/self/fd/{}", self.fd().as_raw_fd()))
     }
 
-    /// Opens a directory of ours of which only the path up to `above` is trusted: nothing in the place of one of `names`,
-    /// which lead from there, is followed.
+    /// Opens a directory of the host whose path is trusted only up to `above`. `names` lead on from there, and a link in
+    /// place of any of them is not followed.
     pub fn open_inside(above: &Path, names: &[&OsStr]) -> Result<Folder, Error> {
         let mut folder = Folder::open(above)?;
         for name in names {
@@ -137,20 +137,20 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Opens a folder beneath this one, without following a link on the way.
+    /// Opens a folder beneath this one without following links.
     pub fn open_subfolder(&self, path: &RelPath) -> Result<Folder, Error> {
         let handle = open::beneath(self.fd(), path.as_bytes(), open::DIRECTORY, LinkPolicy::Refuse)
             .map_err(|e| Error::system("open the folder", path.as_bytes(), e))?;
         Ok(Folder { handle })
     }
 
-    /// The names in this directory itself, sorted by bytes.
+    /// The entries of this directory, not of its subfolders, sorted by bytes.
     pub fn list(&self) -> Result<Vec<FolderEntry>, Error> {
         walker::list(self.fd()).map_err(|e| Error::system("list", b".", e))
     }
 
-    /// The regular files beneath, sorted by path. `skip(name, is_dir)` leaves a file or a whole directory out;
-    /// the walk stops after `limit` files. What cannot be read is left out.
+    /// The regular files beneath, sorted by path. `skip(name, is_dir)` leaves out a file or a whole directory; the
+    /// walk stops after `limit` files. Entries that cannot be read are left out.
     pub fn walk(&self, skip: &dyn Fn(&[u8], bool) -> bool, limit: usize) -> Result<Vec<FileInfo>, Error> {
         let mut tour = DirectoryWalker::start(self)?;
         let mut files = Vec::new();
@@ -163,7 +163,8 @@ impl Folder {
                 continue;
             }
             match is.kind {
-                // It may be gone or be something else by now: then there is nothing to list beneath it.
+                // The entry may have been removed or replaced since the listing; then there is nothing to list
+                // beneath it.
                 FileKind::Dir => drop(tour.enter(&name)),
                 FileKind::File => files.push(is.as_file(tour.path_of(&name))),
                 FileKind::Link | FileKind::Socket | FileKind::Fifo | FileKind::Device => {}
@@ -198,7 +199,7 @@ impl Folder {
         rustix::fs::unlinkat(folder.map_err(failed)?, name, AtFlags::empty()).map_err(failed)
     }
 
-    /// Gives what is at a path, whatever it is, another name in the same folder. False: nothing was there.
+    /// Renames whatever is at a path, within its folder. Returns false if nothing is there.
     pub fn rename_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
         let (folder, name) = path.split();
         let failed = |e| Error::system("put aside", path.as_bytes(), e);
@@ -211,8 +212,8 @@ impl Folder {
         }
     }
 
-    /// Gives the file at a path a second name in the same folder: what takes its place then leaves it whole. False:
-    /// nothing was there.
+    /// Gives the file at a path a second name in the same folder, so that it survives a replacement of the first
+    /// name. Returns false if nothing is there.
     pub fn link_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
         let (folder, name) = path.split();
         let failed = |e| Error::system("link", path.as_bytes(), e);
@@ -237,7 +238,7 @@ impl Folder {
         }
     }
 
-    /// Removes the folders above a path from the innermost on, as long as they are empty.
+    /// Removes the folders above a path as long as they are empty, from the innermost outwards.
     pub fn remove_empty_folders(&self, path: &RelPath) -> Result<(), Error> {
         let (mut folder, _) = path.split();
         while let Ok(at) = RelPath::from_bytes(folder) {
@@ -255,7 +256,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Opens a file that is closed to its owner too, or in a folder that is: what it takes is lent for as long.
+    /// Opens a file even if its owner has no permission to read it or its folder. Missing permissions are lent while
+    /// the file is being opened and read.
     pub(crate) fn read_by_force(&self, path: &RelPath) -> rustix::io::Result<(File, FileAttributes)> {
         let mut descent = TreeDescent::from(self, DescentPurpose::Read)?;
         let (folder, name) = path.split();

@@ -1,7 +1,7 @@
-//! What a folder looked like when it was last captured: enough to see what has not changed without reading it.
+//! What a folder looked like at its last capture: enough to find unchanged files without reading them.
 //!
-//! It is a cache. It lies beside the tree, is never synced and may be deleted; what cannot be read of it is not
-//! believed. On disk it is a log of directories, so that a capture adds only what changed in them:
+//! The index is a cache. It lies beside the tree, is never synced and may be deleted; unreadable parts are ignored.
+//! On disk it is a log of directories, so that a capture appends only the directories that changed:
 //!
 //! ```text
 //! index  = "ASHINDEX" 1 { record }
@@ -9,7 +9,7 @@
 //! payload= 1 DIR path head entries | 5 EDIT path head edits | 2 GONE path (and everything beneath)
 //!        | 3 PACK id:16 | 4 BASE tree
 //! ```
-//! Records count up to the last BASE: it names the snapshot in which everything before it can be found.
+//! Records count up to the last BASE: it names the snapshot that holds everything that the records before it describe.
 
 mod cache;
 mod edit;
@@ -28,31 +28,32 @@ use crate::object::{ObjectLocation, ObjectRef, StoredContent};
 use crate::object_id::{ObjectId, PackId};
 use crate::{SkipReason, TreeId};
 
-/// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again
-/// without looking different.
+/// Clocks tick at least every 10 ms. A file that changed less than two ticks before it was read may change again
+/// without different times.
 const TICK_NANOS: i128 = 20_000_000;
-/// File systems that count in seconds, and those that count in two.
+/// Some file systems store whole seconds, and some only even ones.
 const SLOW_TICK_NANOS: i128 = 2_000_000_000;
 
-/// One directory as it was seen.
+/// A directory as the capture saw it.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexedDirectory {
     pub(crate) look: StatFingerprint,
-    /// Nobody could change anything in it between this instant and the capture of what is said here.
+    /// When the directory was read. An entry whose times are not clearly older may have changed again, and is read
+    /// again.
     pub(crate) seen: FileTime,
     pub(crate) at: ObjectRef,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Whether a file in it has several names.
+    /// Whether a file in it has several hard links.
     pub(crate) linked: bool,
-    /// Whether something in it was left out.
+    /// Whether the capture skipped an entry in it.
     pub(crate) skips: bool,
     entries: IndexedBytes,
 }
 
 #[derive(Debug, Clone)]
 enum IndexedBytes {
-    /// In the log as it was loaded.
+    /// A range of the loaded log.
     Loaded(std::ops::Range<usize>),
     Own(Arc<[u8]>),
 }
@@ -63,7 +64,7 @@ pub(crate) struct CaptureIndex {
     directories: HashMap<Vec<u8>, IndexedDirectory, foldhash::fast::RandomState>,
     packs: Vec<PackId>,
     loaded: Vec<u8>,
-    /// Bytes of the log that nothing needs any more, and all of them.
+    /// Obsolete bytes in the log; `length` is all of them.
     garbage: u64,
     length: u64,
     by_inode: OnceLock<HashMap<u64, StoredContent>>,
@@ -90,7 +91,7 @@ impl CaptureIndex {
         }
     }
 
-    /// All directories with a file of several names.
+    /// All directories that hold a file with several hard links.
     pub(crate) fn linked(&self) -> impl Iterator<Item = (&Vec<u8>, &IndexedDirectory)> {
         self.directories.iter().filter(|(_, directory)| directory.linked)
     }
@@ -99,7 +100,7 @@ impl CaptureIndex {
         self.directories.keys()
     }
 
-    /// Where these inodes were seen.
+    /// The names (folder and name) of these inodes.
     pub(crate) fn names_of(&self, inodes: &BTreeSet<u64>) -> Vec<(&[u8], &[u8])> {
         if inodes.is_empty() {
             return Vec::new();
@@ -111,7 +112,7 @@ impl CaptureIndex {
         all.filter(|(_, entry)| inodes.contains(&entry.look.inode)).map(|(path, e)| (path, e.name)).collect()
     }
 
-    /// Everything that was left out.
+    /// All skipped entries.
     pub(crate) fn skipped(&self) -> impl Iterator<Item = (Vec<u8>, SkipReason)> {
         let with = self.directories.iter().filter(|(_, directory)| directory.skips);
         with.flat_map(|(path, directory)| {
@@ -128,7 +129,7 @@ impl CaptureIndex {
             .fold((0, 0), |(files, bytes), d| (files + d.files, u64::saturating_add(bytes, d.bytes)))
     }
 
-    /// The content of a file that had this inode, wherever it was.
+    /// The content of the file that had this inode, under any path.
     pub(crate) fn by_inode(&self, inode: u64) -> Option<StoredContent> {
         let map = self
             .by_inode
@@ -136,7 +137,7 @@ impl CaptureIndex {
         map.get(&inode).copied()
     }
 
-    /// Where a whole file of this name is stored.
+    /// Where the content of a whole file with this id is stored.
     pub(crate) fn by_content(&self, id: &ObjectId) -> Option<ObjectLocation> {
         let map = self.by_content.get_or_init(|| {
             let whole = |(_, content): (StatFingerprint, StoredContent)| match content.layout {
@@ -170,7 +171,7 @@ impl CaptureIndex {
 }
 
 impl IndexedDirectory {
-    /// Whether a time is so close to when we looked that it proves nothing.
+    /// Whether a time is so close to the time of reading that equal times do not prove equal content.
     pub(crate) fn is_racy(&self, changed: FileTime) -> bool {
         let tick = if changed.nanos == 0 { SLOW_TICK_NANOS } else { TICK_NANOS };
         nanos(changed) + tick >= nanos(self.seen)
@@ -181,7 +182,7 @@ fn nanos(time: FileTime) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
 }
 
-/// A directory to be remembered, with its entries sorted by name.
+/// A directory to record, with its entries sorted by name.
 pub(crate) struct DirectoryUpdate<'a> {
     pub(crate) path: &'a [u8],
     pub(crate) look: StatFingerprint,

@@ -1,7 +1,7 @@
-//! The files: what a sandbox wrote, touched safely, and kept as snapshots.
+//! The files of a workspace: safe access to what a sandbox wrote, and snapshots of it.
 //!
-//! [`Folder`] is the only way by which the host touches anything a sandbox can write. [`Repo`] turns folders
-//! into snapshots and back. Everything here blocks; async callers use `spawn_blocking`.
+//! [`Folder`] is the only way by which the host touches anything a sandbox can write. [`Repo`] turns folders into
+//! snapshots and back. Everything here blocks; async callers use `spawn_blocking`.
 
 #![warn(missing_docs)]
 

@@ -15,9 +15,8 @@
 //!           | 2 length:number id:32                a list
 //! places    = {pack:16}, then for each id in order: pack:number block:number start:number length:number
 //! ```
-//! Where something lies is written beside its name, and not hashed: the same files have the same name however
-//! they came to be stored, and no table of all objects is needed to find one. Pack 0 is the one that holds
-//! the object itself.
+//! Places are stored beside the ids and are not hashed: equal files have equal ids however they came to be stored, and
+//! finding an object needs no table of all objects. Pack 0 is the pack that holds the object itself.
 
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number, put_signed};
 use crate::folder::FileTime;
@@ -35,7 +34,7 @@ const XATTRS: u8 = 32;
 const LONGEST_TARGET: usize = 4096;
 const LARGEST_FILE: u64 = i64::MAX as u64;
 
-/// Where an object's bytes are: within a block of a pack, once that is unpacked.
+/// Where an object's bytes are: a range of an unpacked block of a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectLocation {
     pub(crate) pack: PackId,
@@ -44,7 +43,7 @@ pub(crate) struct ObjectLocation {
     pub(crate) length: u32,
 }
 
-/// An object by its name and where it lies.
+/// An object by its id and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectRef {
     pub(crate) id: ObjectId,
@@ -74,7 +73,7 @@ pub(crate) enum TreeNode {
 pub(crate) struct StoredContent {
     pub(crate) size: u64,
     pub(crate) layout: ContentLayout,
-    /// Not 0: this file has other names in the tree, and they have the same number.
+    /// If not 0, the file has other names in the tree, which have the same number.
     pub(crate) group: u64,
 }
 
@@ -94,7 +93,7 @@ impl ContentLayout {
     }
 }
 
-/// A stretch of a large file.
+/// A part of a large file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContentPiece {
     Zeros { length: u64 },
@@ -119,7 +118,7 @@ impl ContentPiece {
     }
 }
 
-/// What is stored, and the part of it that is hashed.
+/// An encoded object, and the part of it that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EncodedObject {
     pub(crate) stored: Vec<u8>,
@@ -146,7 +145,7 @@ fn put_places<'a>(out: &mut Vec<u8>, refs: impl Iterator<Item = &'a ObjectRef>) 
     let mut packs = vec![PackId::SELF];
     let mut places = Vec::new();
     for ObjectRef { place, .. } in refs {
-        // Almost always the pack of the sibling before.
+        // Usually the object lies in the same pack as the one before.
         let known = packs.iter().rposition(|pack| *pack == place.pack);
         let number = known.unwrap_or_else(|| {
             packs.push(place.pack);
@@ -162,7 +161,7 @@ fn put_places<'a>(out: &mut Vec<u8>, refs: impl Iterator<Item = &'a ObjectRef>) 
     out.extend_from_slice(&places);
 }
 
-/// Splits a stored object into what is hashed and a reader of its places.
+/// Splits a stored object into its hashed part and a decoder of its places.
 pub(crate) fn split(stored: &[u8]) -> DecodeResult<(&[u8], ByteDecoder<'_>)> {
     let mut cursor = ByteDecoder::new(stored);
     let logical = cursor.bytes()?;
@@ -251,7 +250,7 @@ fn put_entry(out: &mut Vec<u8>, entry: &TreeEntry) {
     }
 }
 
-/// Reads a directory that lies in the pack `within`. Everything a hostile tree could say is refused here.
+/// Reads a directory that lies in the pack `within`. Refuses everything that a hostile tree could contain.
 pub(crate) fn decode_directory(stored: &[u8], within: PackId) -> DecodeResult<Vec<TreeEntry>> {
     let (logical, places) = split(stored)?;
     let mut places = LocationDecoder::read(places, within)?;
@@ -378,7 +377,7 @@ pub(crate) fn encode_list(level: u8, pieces: &[ContentPiece]) -> EncodedObject {
     EncodedObject::of(&logical, pieces.iter().filter_map(ContentPiece::object))
 }
 
-/// The pieces of a list, which must be of this level or of the one below.
+/// The pieces of a list. Its level must be `most` or less.
 pub(crate) fn decode_list(stored: &[u8], within: PackId, most: u8) -> DecodeResult<Vec<ContentPiece>> {
     let (logical, places) = split(stored)?;
     let mut places = LocationDecoder::read(places, within)?;

@@ -1,5 +1,5 @@
-//! What an object is called: a hash of what is in it. With a tenant's key it is a keyed hash, so that names
-//! tell nothing to somebody who has only the bucket.
+//! The id of an object: a hash of its content. With a tenant's key it is a keyed hash, so that ids reveal nothing to
+//! someone who has only the bucket.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ const DIRECTORY: &str = "ash snapshot 1 directory";
 const LIST: &str = "ash snapshot 1 list";
 const CHUNK: &str = "ash snapshot 1 chunk";
 
-/// The kind of an object is part of its name: bytes of a file never pass for a directory.
+/// The kind of an object is part of its hash, so the bytes of a file never pass for a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ObjectKind {
     Chunk,
@@ -20,12 +20,12 @@ pub(crate) enum ObjectKind {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ObjectId(pub(crate) [u8; 32]);
 
-/// A pack's name: the beginning of a hash over what is in it.
+/// A pack's name: the first bytes of a hash over its content.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PackId(pub(crate) [u8; 16]);
 
 impl PackId {
-    /// The pack in which this is said.
+    /// Stands for the pack that contains the reference.
     pub(crate) const SELF: PackId = PackId([0; 16]);
 
     pub(crate) fn parse(hex: &str) -> Option<PackId> {
@@ -40,7 +40,7 @@ impl PackId {
     }
 }
 
-/// How objects are named in one repository.
+/// Computes object ids for one repository.
 #[derive(Clone, Default)]
 pub(crate) struct ObjectNamer {
     keys: Option<[[u8; 32]; 3]>,
@@ -66,7 +66,7 @@ impl ObjectNamer {
     }
 }
 
-/// Who has the keys of names can tell whether something known is in the repository.
+/// Prints no keys: their holder can tell whether known content is in the repository.
 impl fmt::Debug for ObjectNamer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.keys.is_some() { "Naming(***)" } else { "Naming" })

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! pack    = "ASHPACK" 1 { block } table footer
-//! block   = stored bytes; unpacked it is a row of objects (see `object.rs`), chunks of files or both
+//! block   = stored bytes; unpacked, a sequence of objects (see `object.rs`), chunks of files or both
 //! table   = {blocks} root notes
 //! blocks  = offset:number stored:number raw:number how:u8 check:16
 //!           how: 0 plain, 1 zstd, 2 dropped (its bytes are gone), 3 trimmed (a check of its own, then zstd with
-//!           zeros where nothing is wanted);
+//!           zeros in place of dead ranges);
 //!           +4: sealed with the tenant's key
 //!           check: the beginning of the hash of the stored bytes, as they were at first
 //! root    = 0 | 1 id:32 place                        the directory of roots of this snapshot
-//! notes   = { name:bytes length:number id:32 place } what travels with it: records and events, as chunks
-//! place   = pack:16 block:number start:number length:number; a pack of zeros is this one
+//! notes   = { name:bytes length:number id:32 place } named blobs: records and events, as chunks
+//! place   = pack:16 block:number start:number length:number; a pack id of zeros means this pack
 //! footer  = sealed:u8 offset of the table:u64 length of the table:u32 hash of the table:32
 //! ```
-//! Numbers without a width are LEB128, others little-endian; `{…}` is a number and so many of them. Hashes are
+//! Numbers without a width are LEB128, others little-endian; `{…}` is a count followed by that many items. Hashes are
 //! BLAKE3; `check` and the pack's name are their first 16 bytes. The name is the hash of `raw` and `check` of
 //! every block, root and notes: a pack from which collection dropped or trimmed blocks keeps its name, and what lies
 //! in them stays where it is.
@@ -34,10 +34,10 @@ pub(crate) const FOOTER: usize = 1 + 8 + 4 + 32;
 pub(crate) const EXTENSION: &str = "pack";
 pub(crate) const TEMPORARY: &str = "new-";
 
-/// Of a hash, in the table and in names.
+/// Bytes of a hash that are stored in the table and in names.
 const CHECK: usize = 16;
 
-/// Large enough that zstd sees how files are alike, small enough that one file is had without much else.
+/// Large enough for zstd to find what files have in common, small enough to read one file without much else.
 pub(crate) const BLOCK: usize = 1 << 20;
 /// Only a directory of a million entries is larger than [`BLOCK`].
 pub(crate) const LARGEST_BLOCK: u32 = 64 << 20;
@@ -61,7 +61,7 @@ pub(crate) struct PackBlock {
     pub(crate) check: [u8; 16],
 }
 
-/// Something that is no file of the tree and travels with it.
+/// A named blob that travels with the snapshot and is not a file of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PackNote {
     pub(crate) name: Vec<u8>,

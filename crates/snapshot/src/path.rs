@@ -1,4 +1,4 @@
-//! A path that stays beneath a folder by its form. Whether it does on disk is decided when it is opened.
+//! A path whose form keeps it beneath a folder. Whether links lead outside is checked when it is opened.
 
 use std::fmt;
 
@@ -12,35 +12,35 @@ pub struct RelPath(Vec<u8>);
 /// Why a path is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPath {
-    /// It has no name.
+    /// The path is empty.
     #[error("the path is empty")]
     Empty,
-    /// It begins with a slash.
+    /// The path begins with a slash.
     #[error("the path {0:?} is absolute; give it relative to the folder")]
     Absolute(String),
-    /// A component of it is empty, `.` or `..`.
+    /// A component of the path is empty, `.` or `..`.
     #[error("the path {0:?} has an empty, \".\" or \"..\" component")]
     Component(String),
-    /// It has a NUL byte.
+    /// The path contains a NUL byte.
     #[error("the path contains a NUL byte")]
     Nul,
-    /// It, or one of its names, is longer than a file system takes.
+    /// The path, or one of its components, is longer than file systems allow.
     #[error("the path is longer than {MAX_PATH_BYTES} bytes, or a name in it longer than {MAX_NAME_BYTES}")]
     TooLong,
 }
 
 impl RelPath {
-    /// Reads a path that a caller wrote.
+    /// Parses a path from a caller.
     pub fn parse(text: &str) -> Result<RelPath, BadPath> {
         RelPath::from_bytes(text.as_bytes())
     }
 
-    /// The same, of bytes.
+    /// Like [`RelPath::parse`], for bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<RelPath, BadPath> {
         if bytes.len() > MAX_PATH_BYTES { Err(BadPath::TooLong) } else { RelPath::from_walk(bytes) }
     }
 
-    /// One that was met in a folder, step by step: it may be longer than any that somebody can ask for.
+    /// A path that a walk through a folder built step by step: it may be longer than any path from a caller.
     pub fn from_walk(bytes: &[u8]) -> Result<RelPath, BadPath> {
         match bytes {
             [] => return Err(BadPath::Empty),
@@ -64,8 +64,8 @@ impl RelPath {
         &self.0
     }
 
-    /// Whether a link of this name with this target stays beneath the folder by its form. `..` counts only at the beginning:
-    /// behind a name that is a link itself it would lead somewhere else than it seems to.
+    /// Whether a link at this path with this target stays beneath the folder by its form. `..` is accepted only at the
+    /// beginning of the target: after a name that is itself a link, it would lead elsewhere than it seems to.
     pub fn link_stays_inside(&self, target: &[u8]) -> bool {
         let depth = self.0.iter().filter(|byte| **byte == b'/').count();
         let mut steps =
@@ -78,7 +78,7 @@ impl RelPath {
         plain && up <= depth && steps.all(|step| step != b"..")
     }
 
-    /// The folder part (`.` for a plain name) and the last name.
+    /// The folder (`.` for a plain name) and the last component.
     pub(crate) fn split(&self) -> (&[u8], &[u8]) {
         match self.0.iter().rposition(|&b| b == b'/') {
             Some(slash) => (&self.0[..slash], &self.0[slash + 1..]),
@@ -93,7 +93,7 @@ impl fmt::Display for RelPath {
     }
 }
 
-/// May this be one name in a directory? Asked of everything that comes out of a pack.
+/// Whether bytes are valid as one name in a directory. Checked for every name that comes out of a pack.
 pub(crate) fn is_name(bytes: &[u8]) -> bool {
     !matches!(bytes, b"" | b"." | b"..")
         && bytes.len() <= MAX_NAME_BYTES

@@ -1,8 +1,8 @@
-//! Packs that are not here but far away, in a store of which nothing is known but [`Far`].
+//! Packs that are not on this machine but in a remote store, which the engine knows only as [`RemotePackSource`].
 //!
-//! What was read of one is kept in a sparse file of the same name, every byte where it is in the pack. Nothing says
-//! what of it is there: a block is if it matches its check. So a hole, a torn write or rot is read from far again, and
-//! nothing here is ever synced.
+//! A sparse file of the same name caches what was read of a pack, every byte at its offset in the pack. Nothing records
+//! which parts are present: a block is present if it matches its check. So a hole, a torn write or bit rot is simply read
+//! again from the remote store, and the cache never needs a sync.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,22 +22,22 @@ use crate::encryption_key::EncryptionKey;
 use crate::object_id::PackId;
 use crate::pack::{FOOTER, MAGIC, PackFile, damaged, table_at};
 
-/// So much of a pack is asked for before it is known how long it is: it takes hardly longer than asking for that alone,
-/// and most packs are shorter.
+/// The first read of a pack has this length, because the length of the pack is not yet known. It takes hardly longer than
+/// asking for the length, and most packs are shorter.
 const FIRST: u64 = 1 << 20;
-/// Of a pack of this size the rest is read at once: asking once more would take longer.
+/// For a pack up to this size, the second read fetches all the rest: a third one would take longer.
 const SMALL: u64 = 4 << 20;
-/// Of a larger one so much of the end, where its table is. It describes nine thousand blocks.
+/// For a larger pack, the second read fetches the end, where the table is. This much describes nine thousand blocks.
 const TAIL: u64 = 256 << 10;
-/// What is shorter is no pack.
+/// Anything shorter is not a pack.
 const SHORTEST: u64 = (MAGIC.len() + FOOTER) as u64;
 
-/// Where packs are that are not here. Packs have names of 32 hexadecimal digits. An error means that it cannot be
-/// reached; what is not there is no error. Everything blocks.
+/// The remote store of packs. Pack names have 32 hexadecimal digits. An error means that the store cannot be reached;
+/// a missing pack is not an error. All methods block.
 pub trait RemotePackSource: Send + Sync + fmt::Debug {
-    /// Reads up to `most` bytes of the beginnings of these packs, several at a time, and hands over what came in any
-    /// order, with the number that the pack has among them; `None`: there is no such pack. It is asked before a pack is
-    /// read for the first time, and not again as long as something of it is kept here: collection replaces packs by
+    /// Reads up to `most` bytes from the beginning of each pack, several packs at a time. It calls `each` in any
+    /// order, with the index of the pack in `packs`; `None` means that the pack does not exist. The engine calls this
+    /// before the first read of a pack, and not again while the cache has a part of it: collection replaces packs by
     /// shorter ones of the same name.
     fn read_prefixes(
         &self,
@@ -46,9 +46,9 @@ pub trait RemotePackSource: Send + Sync + fmt::Debug {
         each: &mut dyn FnMut(usize, Option<PackPrefix>) -> io::Result<()>,
     ) -> io::Result<()>;
 
-    /// Reads all these, several at a time, and hands over what came in any order, with the number that it has among
-    /// them. Where a pack ends too early that is less than was asked for, and nothing if there is no such pack. A part
-    /// has up to 64 MiB, and rarely more than 8.
+    /// Reads all these ranges, several at a time. It calls `each` in any order, with the index of the range in
+    /// `parts`. The result is shorter if the pack ends too early, and empty if the pack does not exist. A range has
+    /// up to 64 MiB, and rarely more than 8.
     fn read_ranges(
         &self,
         parts: &[PackRange],
@@ -59,35 +59,35 @@ pub trait RemotePackSource: Send + Sync + fmt::Debug {
 /// The first bytes of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackPrefix {
-    /// How long the whole pack is.
+    /// The size of the whole pack.
     pub size: u64,
-    /// What the pack begins with.
+    /// The first bytes of the pack.
     pub bytes: Vec<u8>,
 }
 
-/// A stretch of a pack.
+/// A range of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackRange {
     /// The pack's name.
     pub pack: String,
-    /// Which of its bytes.
+    /// The range of bytes in the pack.
     pub range: Range<u64>,
 }
 
-/// What was read from far.
+/// How much was read from the remote store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FetchProgress {
-    /// Packs of which something was read.
+    /// Packs from which something was read.
     pub packs: u64,
-    /// How many requests were made.
+    /// The number of requests.
     pub reads: u64,
-    /// How many bytes came.
+    /// The number of bytes received.
     pub bytes: u64,
-    /// How many bytes it will be, as far as that is known yet.
+    /// The number of bytes expected in total, as far as known.
     pub of: u64,
 }
 
-/// Counts what is read, for somebody who watches.
+/// Counts what is read, and reports it to the caller.
 pub(crate) struct FetchCounter<'t> {
     pub(crate) sum: FetchProgress,
     packs: HashSet<String>,
@@ -121,19 +121,19 @@ impl<'t> FetchCounter<'t> {
     }
 }
 
-/// What a repository knows of far packs.
+/// The local cache of remote packs.
 #[derive(Debug)]
 pub(crate) struct RemotePackCache {
     far: Arc<dyn RemotePackSource>,
     dir: PathBuf,
     disk: DiskWriter,
     most: u64,
-    /// Packs that somebody has open or is about to, and how often: their files stay.
+    /// How many guards each pack has: the cached files of these packs must stay.
     held: Mutex<HashMap<PackId, usize>>,
     fresh: AtomicU64,
 }
 
-/// As long as it lives the file of a pack stays.
+/// Keeps the cached file of a pack on disk while it lives.
 #[derive(Debug)]
 pub(crate) struct CachedPackGuard {
     away: Arc<RemotePackCache>,
@@ -153,12 +153,12 @@ impl Drop for CachedPackGuard {
 }
 
 impl CachedPackGuard {
-    /// The bytes of a block, from far.
+    /// Reads the bytes of a block from the remote store.
     pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
         self.away.read_one(self.pack, range)
     }
 
-    /// Keeps what came from far.
+    /// Stores bytes from the remote store in the cached file.
     pub(crate) fn keep(&self, file: &File, bytes: &[u8], at: u64) -> Result<(), Error> {
         self.away.put(file, bytes, at).map_err(|e| self.away.failed(e))
     }
@@ -191,7 +191,7 @@ impl RemotePackCache {
         CachedPackGuard { away: self.clone(), pack }
     }
 
-    /// Opens a pack of which nothing is kept, or nothing that is of use.
+    /// Opens a pack that is not in the cache, or whose cached file is unusable.
     pub(crate) fn open(
         self: &Arc<RemotePackCache>,
         id: PackId,
@@ -202,17 +202,17 @@ impl RemotePackCache {
             if !self.tables(&[id], &mut FetchCounter::new(&mut |_| {}))?.is_empty() {
                 return Err(damaged(&id, "its pack is not there"));
             }
-            // Or another process made room.
+            // If the file is gone again, another process has trimmed the cache.
             self.kept(id, key)?.ok_or_else(|| self.failed(io::ErrorKind::NotFound.into()))
         };
         match read() {
-            // It may have been replaced after we were told how long it is.
+            // Collection may have replaced the pack between the reading of its size and of its table.
             Err(Error::Damaged { .. }) => read(),
             pack => pack,
         }
     }
 
-    /// What is kept of a pack, if it is at least the table.
+    /// Opens the cached file of a pack, if it holds at least the table.
     pub(crate) fn kept(
         self: &Arc<RemotePackCache>,
         id: PackId,
@@ -223,12 +223,12 @@ impl RemotePackCache {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(|e| self.failed(e))?,
         };
-        // By this is known what was not used for the longest time.
+        // Trimming removes the files with the oldest modification time first.
         file.set_modified(SystemTime::now()).map_err(|e| self.failed(e))?;
         PackFile::new(file, id, key, Some(held)).map(Some)
     }
 
-    /// Reads the tables of these packs, and the whole of small ones. Answers which of them are not there.
+    /// Reads the tables of these packs, and small packs as a whole. Returns the packs that do not exist.
     pub(crate) fn tables(
         &self,
         packs: &[PackId],
@@ -266,7 +266,7 @@ impl RemotePackCache {
         Ok(missing)
     }
 
-    /// Hands over what comes of the beginnings of packs. What is too short to be one is none.
+    /// Passes on the beginnings of packs as they arrive. Packs that are too short count as missing.
     fn beginnings(
         &self,
         packs: &[PackId],
@@ -295,17 +295,18 @@ impl RemotePackCache {
         }
     }
 
-    /// Puts a part of a pack of this size into its file.
+    /// Writes a part of a pack, whose whole size is given, into the cached file.
     fn begin(&self, pack: &PackId, size: u64, bytes: &[u8], at: u64) -> Result<(), Error> {
         let path = self.path(pack);
         let written = self.disk.open(&path).and_then(|mut file| {
             if file.metadata()?.len() > size {
-                // Of another pack of this name, which was longer. Who has that open is not disturbed.
+                // The file belongs to an older, longer pack of the same name. Removing it does not disturb readers
+                // that have it open.
                 self.disk.remove(&path)?;
                 file = self.disk.open(&path)?;
             }
             if at > 0 {
-                // Every pack begins so.
+                // Every pack begins with these bytes.
                 self.put(&file, MAGIC, 0)?;
             }
             self.put(&file, bytes, at)
@@ -318,7 +319,7 @@ impl RemotePackCache {
         self.disk.write_at(file, bytes, at)
     }
 
-    /// Hands over what comes.
+    /// Passes on ranges as they arrive.
     pub(crate) fn read(
         &self,
         parts: &[PackRange],
@@ -363,8 +364,8 @@ impl RemotePackCache {
         Ok(came)
     }
 
-    /// Which of these packs are far exactly as they are here: with the same blocks in the same places. Two packs of
-    /// one name differ in what collection has left of them.
+    /// Returns which of these packs are identical in the remote store, with the same blocks at the same offsets.
+    /// Collection may have left different parts in two packs of the same name.
     pub(crate) fn same(&self, packs: &[Arc<PackFile>]) -> Result<HashSet<PackId>, Error> {
         let footer = |pack: &Arc<PackFile>| part(&pack.id, pack.size - FOOTER as u64..pack.size);
         let parts: Vec<PackRange> = packs.iter().map(footer).collect();
@@ -378,12 +379,12 @@ impl RemotePackCache {
         Ok(same)
     }
 
-    /// Nothing is known of a pack any more. Who has it open is not disturbed.
+    /// Removes the cached file of a pack. Readers that have it open are not disturbed.
     pub(crate) fn let_go(&self, pack: PackId) -> Result<(), Error> {
         self.disk.remove(&self.path(&pack)).map_err(|e| self.failed(e))
     }
 
-    /// How much was written since the cache was last made to fit.
+    /// How many bytes were written since the last trim.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh.load(Ordering::Relaxed)
     }
@@ -392,12 +393,12 @@ impl RemotePackCache {
         Ok(self.size()? > self.most)
     }
 
-    /// What the files take on disk.
+    /// The disk space of the cached files.
     pub(crate) fn size(&self) -> io::Result<u64> {
         Ok(files(&self.dir)?.iter().map(|file| file.size).sum())
     }
 
-    /// Removes what was not used for the longest time, until the rest fits.
+    /// Removes the least recently used files until the rest fits.
     pub(crate) fn trim(&self) -> io::Result<()> {
         self.fresh.store(0, Ordering::Relaxed);
         let mut files = files(&self.dir)?;
@@ -427,9 +428,9 @@ fn files(dir: &Path) -> io::Result<Vec<CachedPackFile>> {
         let entry = entry?;
         let Some(pack) = entry.file_name().to_str().and_then(PackId::parse) else { continue };
         match entry.metadata() {
-            // Its blocks on disk, not its length: it is mostly holes.
+            // Counts allocated blocks instead of the length, because the file is mostly holes.
             Ok(is) => files.push(CachedPackFile { pack, size: is.blocks() * 512, used: is.modified()? }),
-            // Somebody else made room.
+            // Another process trimmed the cache.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }

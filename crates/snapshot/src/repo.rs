@@ -1,5 +1,5 @@
-//! The repository: a tenant's snapshots. Each capture adds one pack with what was new; what was not is found in
-//! the packs before.
+//! The repository: a tenant's snapshots. Each capture adds one pack with new content only; unchanged content stays in
+//! earlier packs.
 
 mod active_captures;
 mod capture;
@@ -59,13 +59,13 @@ use crate::pack::{PackDestination, PackFile, TEMPORARY, UnpackBuffers, damaged, 
 use crate::remote::{RemotePackCache, RemotePackSource};
 use crate::{Error, TreeId};
 
-/// A capture that still runs is younger than this; what is older was left by one that died.
+/// Running captures are younger than this; an older temporary file belongs to a capture that crashed.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Open files of packs that are kept at hand.
+/// Upper limit for pack files that are kept open.
 const MAX_OPEN_PACKS: usize = 64;
 
-/// So much that is far may be kept beyond the limit, until somebody looks.
+/// The cache of remote packs may exceed its limit by this much between two checks.
 const SLACK: u64 = 64 << 20;
 
 /// A repository of snapshots: packs in a folder, and an index of them.
@@ -76,28 +76,28 @@ pub struct Repo {
     key: Option<EncryptionKey>,
     naming: ObjectNamer,
     open: Mutex<Vec<Arc<PackFile>>>,
-    /// Where packs are that are not here.
+    /// Packs that only the remote store has.
     remote_cache: Option<Arc<RemotePackCache>>,
-    /// Snapshots that somebody is working with: collection leaves them alone.
+    /// Snapshots in use: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
     captures: Arc<ActiveCaptures>,
     naming_packs: RwLock<()>,
-    /// Held by whoever adds a tombstone.
+    /// Serializes writers of tombstones.
     tombstone_lock: Mutex<()>,
     inventory: Arc<PackInventory>,
-    /// Held while the list of what is forgotten is changed.
+    /// Serializes changes of the list of discarded snapshots.
     discarded_lock: Mutex<()>,
     indexes: IndexCache,
     content_blocks: Mutex<Weak<ContentBlocks>>,
 }
 
 impl Repo {
-    /// Opens the repository in a directory of ours, and makes it if there is none.
+    /// Opens the repository in a directory of the host, and creates it if it does not exist.
     pub fn open(dir: &Path) -> Result<Repo, Error> {
         Repo::open_with(dir, None, DiskWriter::default())
     }
 
-    /// With a key everything written is sealed, and what was sealed with it can be read.
+    /// With a key, the repository seals everything it writes, and can read what was sealed with that key.
     pub fn open_with(dir: &Path, key: Option<EncryptionKey>, disk: DiskWriter) -> Result<Repo, Error> {
         let failed = |e| Error::system("open the repository", dir.as_os_str().as_bytes(), e);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -123,19 +123,19 @@ impl Repo {
         })
     }
 
-    /// Packs that are not here are read from there. Of what was read about so many bytes are kept.
+    /// Reads packs that are not here from `far`, and caches about `most` bytes of them.
     pub fn with_remote(mut self, far: Arc<dyn RemotePackSource>, most: u64) -> Result<Repo, Error> {
         let dir = self.dir.join("cache/far");
         self.remote_cache = Some(RemotePackCache::new(dir, far, self.disk.clone(), most)?);
         Ok(self)
     }
 
-    /// How many bytes are kept of packs that are far.
+    /// The disk space of cached remote packs.
     pub fn remote_cache_size(&self) -> io::Result<u64> {
         self.remote_cache.as_ref().map_or(Ok(0), |away| away.size())
     }
 
-    /// Whether the repository has this tree. [`Repo::verify`] says whether it is sound.
+    /// Whether the repository has this tree. [`Repo::verify`] checks whether it is intact.
     pub fn contains(&self, tree: &TreeId) -> bool {
         self.root(tree).is_ok()
     }
@@ -164,7 +164,7 @@ impl Repo {
         }
     }
 
-    /// A pack that can be opened without asking far.
+    /// A pack that can be opened without the remote store.
     fn open_local(&self, id: PackId) -> Result<Option<Arc<PackFile>>, Error> {
         let mut open = self.open.lock().expect("nobody panics while holding it");
         if let Some(at) = open.iter().rposition(|pack| pack.id == id) {
@@ -178,7 +178,7 @@ impl Repo {
             (Some(pack), _) => Some(pack),
             (None, None) => None,
             (None, Some(away)) => match away.kept(id, key) {
-                // Whether it is sealed is not covered by any hash, either.
+                // No hash covers the footer's flag for sealing, so either error may be damage of the local file.
                 Err(Error::Damaged { .. } | Error::Sealed { .. }) => None,
                 kept => kept?,
             },
@@ -196,14 +196,14 @@ impl Repo {
         pack
     }
 
-    /// A block as it was before it was packed. Its objects are still to be checked against their names.
+    /// An unpacked block. The caller still has to check its objects against their ids.
     fn block(&self, pack: PackId, number: u32, unpacking: &mut UnpackBuffers) -> Result<Vec<u8>, Error> {
         let (key, from) = (self.key.as_ref(), self.pack(pack)?);
         let block = from.block(number, key, unpacking);
         let Some(away) = self.remote_cache.as_ref().filter(|_| from.is_far()) else { return block };
         self.make_room(away, SLACK);
         match block {
-            // What is far may not be what it was when its table was read.
+            // The remote pack may have been replaced since its table was read.
             Err(Error::Damaged { .. }) if !away.same(&[from])?.contains(&pack) => {
                 self.forget(pack);
                 away.let_go(pack)?;
@@ -228,12 +228,12 @@ impl Repo {
         }
     }
 
-    /// What is under this name now is another file.
+    /// Closes the pack's file, because another file has its name now.
     fn forget(&self, id: PackId) {
         self.open.lock().expect("nobody panics while holding it").retain(|pack| pack.id != id);
     }
 
-    /// Keeps a snapshot from being collected as long as the answer lives.
+    /// Protects a snapshot from collection while the returned guard lives.
     fn pin(&self, tree: Option<&TreeId>) -> SnapshotPin<'_> {
         if let Some(tree) = tree {
             *self.pins.lock().expect("nobody panics while holding it").entry(tree.clone()).or_default() += 1;

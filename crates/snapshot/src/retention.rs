@@ -1,32 +1,32 @@
-//! Which snapshots stay: the last ones, then one an hour, then one a day. Decided without looking at anything.
+//! Which snapshots to keep: the last ones, then one per hour, then one per day. Pure logic without I/O.
 
 use std::collections::HashSet;
 
 const HOUR: i64 = 60 * 60 * 1000;
 const DAY: i64 = 24 * HOUR;
 
-/// How many to keep. An hour or a day counts only if something was taken in it.
+/// How many snapshots to keep. Only hours and days that have a snapshot count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SnapshotRetention {
-    /// The newest ones.
+    /// Keep this many of the newest snapshots.
     pub last: usize,
-    /// The newest of each of so many hours.
+    /// Keep the newest snapshot of each of this many hours.
     pub hourly: usize,
-    /// The newest of each of so many days, as UTC counts them.
+    /// Keep the newest snapshot of each of this many days (UTC).
     pub daily: usize,
 }
 
-/// A snapshot, as far as the rules look at it.
+/// What the rules need to know of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionCandidate {
     /// Milliseconds since 1970.
     pub at: i64,
-    /// Somebody needs it, whatever the rules say.
+    /// The snapshot must stay, whatever the rules say.
     pub needed: bool,
 }
 
 impl SnapshotRetention {
-    /// For each of them, the newest first, whether it stays. The newest always does.
+    /// Decides for each snapshot, newest first, whether it stays. The newest one always stays.
     pub fn keep(&self, moments: &[RetentionCandidate]) -> Vec<bool> {
         let (mut hours, mut days) = (HashSet::new(), HashSet::new());
         let newest = |number: usize| number < self.last.max(1);
@@ -35,7 +35,7 @@ impl SnapshotRetention {
         };
         let mut keep = Vec::with_capacity(moments.len());
         for (number, moment) in moments.iter().enumerate() {
-            // Both are asked: one snapshot can stand for an hour and a day.
+            // Evaluate both rules, because one snapshot can count for an hour and for a day.
             let hour = first(&mut hours, self.hourly, HOUR, moment.at);
             let day = first(&mut days, self.daily, DAY, moment.at);
             keep.push(moment.needed || newest(number) || hour || day);
@@ -85,7 +85,7 @@ mod tests {
             prop_assert!(free <= last.max(1) + hourly + daily);
             let more = SnapshotRetention { last: last + 1, hourly: hourly + 1, daily: daily + 1 }.keep(&moments);
             prop_assert!(keep.iter().zip(&more).all(|(kept, more)| *more || !kept));
-            // Asked again about what stayed, nothing more goes.
+            // Applying the rules again to the rest removes nothing more.
             let left: Vec<RetentionCandidate> =
                 moments.iter().zip(&keep).filter(|(_, kept)| **kept).map(|(moment, _)| *moment).collect();
             prop_assert!(rules.keep(&left).iter().all(|kept| *kept));

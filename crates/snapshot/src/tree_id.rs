@@ -1,4 +1,4 @@
-//! The name of a snapshot: what is in it, and the pack where it begins.
+//! The id of a snapshot: the hash of its content, and the pack where it begins.
 
 use std::fmt;
 
@@ -6,38 +6,38 @@ use crate::object_id::{ObjectId, PackId};
 
 const DIGITS: usize = 64 + 32;
 
-/// 96 hexadecimal digits. The first 64 are the same for the same files, whenever and however they were stored.
+/// 96 hexadecimal digits. The first 64 depend only on the files, not on when and how they were stored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreeId(String);
 
-/// The text is no id of a snapshot.
+/// The text is not the id of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a tree id is 96 lowercase hexadecimal digits")]
 pub struct BadTreeId;
 
 impl TreeId {
-    /// Reads an id that comes from outside.
+    /// Parses an id from outside.
     pub fn parse(text: &str) -> Result<TreeId, BadTreeId> {
         let hex = text.len() == DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         hex.then(|| TreeId(text.to_owned())).ok_or(BadTreeId)
     }
 
-    /// The id as text: hexadecimal digits.
+    /// The id as hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The part that stands for the files alone.
+    /// The part that identifies the files alone.
     pub fn files(&self) -> &str {
         &self.0[..64]
     }
 
-    /// The name of the pack where it begins.
+    /// The name of the pack where the snapshot begins.
     pub fn pack_name(&self) -> &str {
         &self.0[64..]
     }
 
-    /// Whether both are the same files, attributes included.
+    /// Whether both snapshots have the same files, attributes included.
     pub fn same_files(&self, other: &TreeId) -> bool {
         self.files() == other.files()
     }

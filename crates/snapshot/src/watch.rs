@@ -1,38 +1,39 @@
-//! Which folders of a live tree were touched since the last capture, so that a capture visits only those.
+//! Finds which folders of a live tree changed since the last capture, so that a capture visits only those.
 //!
-//! fanotify tells of every change on a whole file system, by directory handle and name, in the system call
-//! that makes the change. So when [`Tracked::take`] has read what was queued when it began, it knows every
-//! change that was finished before. Events are kept by handle and get paths only when somebody takes them:
-//! what a directory is called meanwhile, and by whom it is renamed, does not matter until then.
+//! fanotify reports every change on a whole file system, by directory handle and name, during the system call that
+//! makes the change. [`TrackedFolder::take_changes`] reads everything that was queued when it began, so it knows
+//! every change that was finished before. Events are stored by handle, and a handle is resolved to a path only when a
+//! capture takes the changes. Renames in between therefore do not matter.
 //!
 //! # What the capture must still do
-//! - Walk everything the first time, after [`Touched::Everything`], and now and then: what could be missed is
-//!   listed below, and only a walk finds it.
-//! - Visit each listed folder itself and the listed names in it. A name that is a directory the last capture
-//!   did not know under this path and inode is new: walk it. A path that is not there any more is no error.
-//! - Visit every name the last capture found for the inodes in `linked`, and, always, the files that have
-//!   more names than it found: those can be written through a name outside the root.
-//! - Ask [`mapped_writable`] and [`sync_mapped`] the result before reading: writes to a shared mapping are
-//!   reported only when the mapping ends.
-//! - [`Tracked::give_back`] what it took and could not use.
+//! - Walk everything the first time, after [`TouchedPaths::Everything`], and from time to time: only a walk finds the
+//!   changes that can be missed (see below).
+//! - Visit each listed folder itself and the listed names in it. If a name is a directory that the last capture did not
+//!   know under this path and inode, it is new: walk it. A path that no longer exists is not an error.
+//! - Visit every name that the last capture found for the inodes in `linked`. Also always visit files that have more
+//!   names than the capture found: they can be written through a name outside the root.
+//! - Pass the result of [`mapped_writable`] to [`sync_mapped`] before reading: fanotify reports writes to a shared mapping
+//!   only when the mapping ends.
+//! - Return unused changes with [`TrackedFolder::return_changes`].
 //!
 //! # What is not seen
-//! - Writes to shared mappings, until the last one of that opened file ends (that closes the file).
-//! - Writes through a name outside the root that was linked after the last capture. Nobody can make one
+//! - Writes to shared mappings, until the last mapping of that opened file ends (which closes the file).
+//! - Writes through a name outside the root that was linked after the last capture. No process can create such a link
 //!   across the mounts of a sandbox.
 //! - Other file systems mounted inside the root, and changes beneath the file system (the block device).
-//! - System calls that have not returned: what a thread is in the middle of is in the next take.
+//! - System calls that have not returned: their changes are in the next result.
 //!
-//! # Bounds
-//! The kernel queues 16,384 events (`fs.fanotify.max_queued_events`) and then says so: everything. The reader
-//! looks at most every 5 ms, so that takes more than three million events a second. 100,000 remembered names
-//! in one root: everything. Somebody who floods the queue on purpose makes captures walk, nothing worse.
+//! # Limits
+//! The kernel queues 16,384 events (`fs.fanotify.max_queued_events`) and then reports an overflow, which means
+//! `Everything`. The reader wakes up at most every 5 ms, so an overflow takes more than three million events a second.
+//! More than 100,000 remembered names in one root also mean `Everything`. A process that floods the queue on purpose
+//! makes captures walk, nothing worse.
 //!
 //! # Cost
-//! On two loaded cores and ext4, by `examples/watch.rs`: the reader takes
-//! 1 µs for each file written outside all roots (a million a second on one core) and 2 µs beneath one; the
-//! kernel's own part makes the writer's open, write and close 2.5 µs longer (6 without). A take of what a turn
-//! touches, 12 files in 12 folders, is 0.3 ms; one of 20,000 files 4 µs each.
+//! Measured on two loaded cores and ext4 with `examples/watch.rs`: the reader needs
+//! 1 µs for each file written outside all roots (a million a second on one core) and 2 µs beneath one. The kernel's part
+//! makes the writer's open, write and close 2.5 µs longer (6 without). Taking the changes of a typical turn, 12 files in
+//! 12 folders, takes 0.3 ms; taking 20,000 files takes 4 µs each.
 
 mod change_ledger;
 mod fanotify;
@@ -63,45 +64,45 @@ use handle::{HandleLookup, HandleMount};
 use root_membership::TrackedRootId;
 use seen_changes::SeenChanges;
 
-/// Some seven hundred events.
+/// About seven hundred events.
 const BUFFER: usize = 64 << 10;
 const MAX_NAMES: usize = 100_000;
-/// Between two readings, so that a busy file system does not wake us for every event.
+/// The pause between two readings, so that a busy file system does not wake the reader for every event.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
-/// Why changes are not followed; captures walk instead.
+/// Why changes cannot be followed; captures then walk everything.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// The process may not watch a file system.
+    /// The process has no permission to watch a file system.
     #[error("following a file system needs root (CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH)")]
     Rights,
-    /// The kernel cannot do it.
+    /// The kernel does not support it.
     #[error("the kernel is too old to tell of renames as a whole; Linux 5.17 can")]
     Kernel,
-    /// The file system cannot be watched.
+    /// The file system does not support it.
     #[error("this file system cannot be followed")]
     Filesystem {
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A call failed.
+    /// A system call failed.
     #[error("could not {what}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// Follows one file system. One per server and file system is enough, whatever the number of sessions.
+/// Follows one file system. One per server and file system is enough for any number of sessions.
 pub struct FilesystemWatch {
     shared: Arc<WatchShared>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// One root that is followed; dropping it ends that. It works on after its [`Watch`] is gone, only that
-/// nothing empties the queue between takes.
+/// One followed root; dropping it ends that. It keeps working after its [`FilesystemWatch`] is dropped, but then no
+/// thread empties the queue between calls.
 pub struct TrackedFolder {
     shared: Arc<WatchShared>,
     id: TrackedRootId,
@@ -113,7 +114,7 @@ struct WatchShared {
     queue: FanotifyQueue,
     mount: HandleMount,
     stop: OwnedFd,
-    /// How many want the lock now: the reader lets them go first.
+    /// How many callers wait for the lock; the reader thread lets them go first.
     takers: AtomicUsize,
     reading: Mutex<WatchReader>,
     most_names: usize,
@@ -125,12 +126,13 @@ struct WatchReader {
 }
 
 impl FilesystemWatch {
-    /// Follows the file system that a path of ours is on.
+    /// Follows the file system of a trusted path.
     pub fn start(on: &Path) -> Result<FilesystemWatch, WatchError> {
         FilesystemWatch::start_with_limit(on, MAX_NAMES)
     }
 
-    /// As [`Watch::start`]; more names than this in one root are [`Touched::Everything`].
+    /// Like [`FilesystemWatch::start`], with a limit: more names than this in one root mean
+    /// [`TouchedPaths::Everything`].
     pub fn start_with_limit(on: &Path, names: usize) -> Result<FilesystemWatch, WatchError> {
         let shared = Arc::new(WatchShared::new(on, names)?);
         let reader = std::thread::Builder::new().name("ash-watch".to_owned()).spawn({
@@ -141,11 +143,11 @@ impl FilesystemWatch {
         Ok(FilesystemWatch { shared, reader: Some(reader) })
     }
 
-    /// Follows a folder. When this has returned nothing that happens beneath it is missed.
+    /// Follows a folder. After this returns, no change beneath it is missed.
     pub fn track(&self, root: &Folder) -> Result<TrackedFolder, Error> {
         let failed = |source: io::Error| Error::Io { what: "follow", path: ".".to_owned(), source };
         let met = self.shared.mount.handle_of(root.fd()).map_err(|e| failed(e.into()))?;
-        // On another mount its events may come, but the way from a handle up to it is not open on ours.
+        // The kernel may report events of another mount, but the handles in them cannot be resolved through this one.
         let HandleLookup::Here(handle) = met else { return Err(failed(Errno::XDEV.into())) };
         let root = root.fd().try_clone_to_owned().map_err(failed)?;
         let id = self.shared.lock().ledger.add(handle);
@@ -155,7 +157,7 @@ impl FilesystemWatch {
 
 impl Drop for FilesystemWatch {
     fn drop(&mut self) {
-        // Fails only when it was written 2^64 times.
+        // The write fails only when the counter overflows.
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
         if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
             tracing::error!("the reader of file system events panicked");
@@ -164,15 +166,15 @@ impl Drop for FilesystemWatch {
 }
 
 impl TrackedFolder {
-    /// What was touched since the last call, or since it is tracked: every change whose system call had
-    /// returned when this was called. For one caller at a time: two would each get a part.
+    /// The paths that were touched since the last call, or since tracking began: every change whose system call
+    /// returned before this call. Only one caller at a time may use it: two would each get a part.
     pub fn take_changes(&self) -> TouchedPaths {
         let seen = self.shared.take(self.id);
         let returned = std::mem::take(&mut *self.returned());
         paths::settle(seen, self.root.as_fd(), &self.shared.mount).and(returned, self.shared.most_names)
     }
 
-    /// What a capture took and could not use; it is in the next take again.
+    /// Returns changes that a capture took and could not use; the next call of `take_changes` reports them again.
     pub fn return_changes(&self, touched: TouchedPaths) {
         let mut returned = self.returned();
         *returned = std::mem::take(&mut *returned).and(touched, self.shared.most_names);
@@ -181,7 +183,7 @@ impl TrackedFolder {
 
 impl TrackedFolder {
     fn returned(&self) -> MutexGuard<'_, TouchedPaths> {
-        // Nothing that is done under this lock leaves it half done.
+        // No code can panic halfway through a change while it holds this lock.
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -225,7 +227,7 @@ impl WatchShared {
 
     fn lock_as_reader(&self) -> MutexGuard<'_, WatchReader> {
         self.reading.lock().unwrap_or_else(|poisoned| {
-            // Somebody panicked over an event, and the rest of what he had read is lost.
+            // A thread panicked while it processed events, and the rest of what it had read is lost.
             self.reading.clear_poison();
             let mut reading = poisoned.into_inner();
             reading.ledger.doubt();
@@ -233,10 +235,11 @@ impl WatchShared {
         })
     }
 
-    /// Reads what is queued now and no more: somebody who writes without a pause must not hold us for ever.
+    /// Reads only what is queued now, so that a process that writes continuously cannot block the caller for ever.
     fn take(&self, id: TrackedRootId) -> SeenChanges {
         let mut reading = self.lock();
-        // Only a descriptor that is no queue cannot be asked; then until it is empty.
+        // The count fails only if the descriptor is not a queue. In that case the loop reads until the queue is
+        // empty.
         let mut waiting = self.queue.waiting().unwrap_or(usize::MAX);
         while waiting > 0 {
             match reading.read(self) {
@@ -256,7 +259,7 @@ impl WatchShared {
         while self.wait_for_events() && self.read_what_is_there() && self.rest() {}
     }
 
-    /// False when events cannot be read any more; takes find that out for themselves.
+    /// Returns false when events cannot be read any more; callers that take changes get the same error themselves.
     fn read_what_is_there(&self) -> bool {
         loop {
             let read = self.lock_as_reader().read(self);
@@ -273,7 +276,7 @@ impl WatchShared {
         }
     }
 
-    /// False when it is time to stop, as in [`Shared::rest`].
+    /// Returns false when it is time to stop, like [`WatchShared::rest`].
     fn wait_for_events(&self) -> bool {
         let mut bells = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.queue, PollFlags::IN)];
         goes_on(&mut bells, None)
@@ -284,7 +287,7 @@ impl WatchShared {
     }
 }
 
-/// Waits for one of the bells, of which the first says to stop.
+/// Waits for one of the descriptors; the first one is the request to stop.
 fn goes_on(bells: &mut [PollFd<'_>], longest: Option<Timespec>) -> bool {
     match rustix::event::poll(bells, longest.as_ref()) {
         Ok(_) | Err(Errno::INTR) => bells.first().is_some_and(|stop| stop.revents().is_empty()),
@@ -296,7 +299,7 @@ fn goes_on(bells: &mut [PollFd<'_>], longest: Option<Timespec>) -> bool {
 }
 
 impl WatchReader {
-    /// How many events were read; none when none were there.
+    /// Returns the number of events that were read; 0 if there were none.
     fn read(&mut self, shared: &WatchShared) -> io::Result<usize> {
         let Some(events) = shared.queue.read(&mut self.buffer)? else { return Ok(0) };
         let mut read = 0;

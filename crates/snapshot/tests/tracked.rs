@@ -1,4 +1,4 @@
-//! A capture that visits only what was touched is the capture that looks at everything, whatever was done.
+//! A capture that visits only touched paths has the same result as a full one, whatever happened before.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ash_snapshot::{
     TouchedPaths, TrackedFolder, TreeId, mapped_writable, sync_mapped,
 };
 
-/// A live tree with two roots, followed.
+/// A followed live tree with two roots.
 struct Scene {
     dir: tempfile::TempDir,
     repo: Arc<Repo>,
@@ -19,7 +19,7 @@ struct Scene {
 
 /// Only root can follow a file system.
 fn scene(fill: impl Fn(&Path)) -> Scene {
-    // A file system of its own, or the noise of a busy one fills the queue.
+    // A file system of its own, because the noise of a busy one could fill the queue.
     let memory = Path::new("/dev/shm");
     let dir = tempfile::tempdir_in(memory).expect("a directory");
     let tree = dir.path().join("tree");
@@ -59,7 +59,7 @@ impl Scene {
         self.dir.path().join("tree")
     }
 
-    /// As a server does it: what is mapped is written back, and counts as touched.
+    /// Like a server: writes mapped files back, and counts them as touched.
     fn touched(&self) -> TouchedPaths {
         let tree = open(&self.tree());
         let mapped = mapped_writable([std::process::id() as i32].into_iter(), &tree).expect("looked");
@@ -76,7 +76,7 @@ impl Scene {
         taken
     }
 
-    /// What a capture finds that knows nothing.
+    /// The result of a full capture without an index.
     fn afresh(&self) -> CapturedSnapshot {
         let other = tempfile::tempdir().expect("a directory");
         std::os::unix::fs::symlink(self.tree(), other.path().join("tree")).expect("linked");
@@ -109,7 +109,7 @@ impl Scene {
     }
 }
 
-/// A small generator: the same seed is the same history.
+/// A small generator: the same seed gives the same history.
 struct Dice(u64);
 
 impl Dice {
@@ -128,7 +128,7 @@ impl Dice {
     }
 }
 
-/// One thing that somebody does to the tree; that it does not work is part of the game.
+/// A random change of the tree; it may fail.
 fn happen(dice: &mut Dice, tree: &Path) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
@@ -153,7 +153,7 @@ fn happen(dice: &mut Dice, tree: &Path) -> std::io::Result<()> {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))
         }
         14 => {
-            // Put together outside and moved in.
+            // Created outside, then moved in.
             let outside = tree.with_file_name(format!("outside-{}", dice.below(1 << 30)));
             std::fs::create_dir_all(outside.join("a"))?;
             std::fs::write(outside.join("a/x"), "from outside")?;
@@ -198,7 +198,7 @@ fn as_root_what_is_written_through_a_mapping_is_in_the_next_capture() {
         // SAFETY: within the mapping.
         unsafe { page.cast::<u8>().add(5000).write_volatile(value) };
         scene.assert_exact(&format!("byte {value}"));
-        // Nothing else happens between two turns: only the mapping is written to.
+        // Nothing else happens between the two captures: only the mapping is written to.
         // SAFETY: within the mapping.
         unsafe { page.cast::<u8>().write_volatile(value) };
         scene.assert_exact(&format!("first byte {value}"));
@@ -214,7 +214,7 @@ fn as_root_a_check_tells_what_was_not_followed() {
         std::fs::write(tree.join("workspace/a/x"), "1").expect("written");
     });
     std::fs::write(scene.tree().join("workspace/a/x"), "another").expect("written");
-    // As if nobody had told: what was really touched is thrown away.
+    // Drop the real changes, as if the kernel had not reported them.
     drop(scene.touched());
     let nothing = TouchedPaths::default();
     let checked = take(&scene.repo, scene.dir.path(), Some(&scene.base), ChangeTracking::Check(&nothing));

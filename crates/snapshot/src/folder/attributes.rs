@@ -1,4 +1,4 @@
-//! What an entry is, as the kernel says it, reduced to what a snapshot keeps and a comparison needs.
+//! The attributes of an entry from the kernel, reduced to what snapshots store and comparisons need.
 
 use std::os::fd::AsFd;
 
@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, FileType, Timespec, Timestamps, UTIME_OMIT};
 
 use super::{FileInfo, FileKind, FileStat, mode_loans};
 
-/// setuid and setgid are never kept: a file that changes hands must not lend anybody's rights.
+/// Snapshots never store setuid and setgid: a restored file may have another owner, whose rights it must not lend.
 const KEPT_ON_FILES: u32 = 0o777;
 const KEPT_ON_DIRS: u32 = 0o1777;
 
@@ -19,13 +19,13 @@ pub(crate) struct FileTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileAttributes {
     pub(crate) kind: FileKind,
-    /// All twelve bits, as they are on disk.
+    /// All twelve mode bits, as on disk.
     pub(crate) raw_mode: u32,
     pub(crate) size: u64,
     pub(crate) modified: FileTime,
     pub(crate) changed: FileTime,
     pub(crate) names: u64,
-    /// Device and inode: the same pair is the same object.
+    /// Device and inode number: equal pairs are the same object.
     pub(crate) id: (u64, u64),
     pub(crate) uid: u32,
 }
@@ -35,7 +35,7 @@ impl FileAttributes {
         mode_loans::look(|| rustix::fs::fstat(&handle))
     }
 
-    /// Of a name, not of what a link points to.
+    /// The attributes of the name itself; links are not followed.
     pub(crate) fn at(folder: impl AsFd, name: &[u8]) -> rustix::io::Result<FileAttributes> {
         mode_loans::look(|| rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW))
     }
@@ -56,7 +56,7 @@ impl FileAttributes {
         }
     }
 
-    /// The permission bits that a snapshot keeps.
+    /// The permission bits that a snapshot stores.
     pub(crate) fn mode(&self) -> u32 {
         match self.kind {
             FileKind::Dir => self.raw_mode & KEPT_ON_DIRS,
@@ -91,7 +91,7 @@ impl FileTime {
         self.seconds.saturating_mul(1000).saturating_add(i64::from(self.nanos / 1_000_000))
     }
 
-    /// For setting the modification time alone.
+    /// Timestamps that change only the modification time.
     pub(crate) fn as_timestamps(self) -> Timestamps {
         Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

@@ -1,4 +1,5 @@
-//! Giving a whole tree to another user: one that an ordinary user's sandbox worked in becomes one for a uid of its own.
+//! Gives a whole tree to another user, for example when a tree from an ordinary user's sandbox moves to a sandbox
+//! with a uid of its own.
 
 use rustix::fs::{AtFlags, FileType, Gid, Uid, chownat, statat};
 
@@ -6,8 +7,8 @@ use super::{DirectoryWalker, FileOwner, Folder, WalkerEvent, write::give_to};
 use crate::Error;
 
 impl Folder {
-    /// The folder and everything beneath it belongs to `owner` afterwards; links themselves, never what they lead to.
-    /// For root, and while nothing runs in it. Cut off in the middle it is done again.
+    /// Makes `owner` the owner of the folder and of everything beneath it; links change themselves, never their
+    /// targets. The caller must be root, and no process may use the tree. An interrupted call can be repeated.
     pub fn change_owner(&self, owner: FileOwner) -> Result<(), Error> {
         let failed = |path: &[u8], e| Error::system("hand over", path, e);
         let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));

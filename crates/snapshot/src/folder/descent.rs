@@ -1,5 +1,5 @@
-//! Going down a tree and up again by handles: no path is ever long, nothing recurses, and only so many
-//! handles are open however deep it goes.
+//! Walks down a tree and up again by handles: no path gets too long, nothing recurses, and the number of open handles
+//! stays limited at any depth.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,12 +8,12 @@ use rustix::io::{Errno, Result};
 
 use super::{FileAttributes, Folder, ForcedHandle, LinkPolicy, forced_open, mode_loans::ModeLoanGuard, open};
 
-/// Further up, handles are closed and opened again by `..` on the way back.
+/// At most this many levels stay open. Handles further up are closed, and reopened through `..` on the way back.
 const OPEN_LEVELS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DescentPurpose {
-    /// Permissions lent on the way down are given back on the way up.
+    /// Permissions that were lent on the way down are given back on the way up.
     Read,
     Erase,
 }
@@ -28,7 +28,7 @@ pub(crate) struct TreeDescent {
 struct DescentLevel {
     dir: Option<ForcedHandle>,
     id: (u64, u64),
-    /// What a closed level still has to give back.
+    /// The mode loan of a level whose handle is closed.
     lent: Option<ModeLoanGuard>,
 }
 
@@ -48,7 +48,7 @@ impl TreeDescent {
         Ok(TreeDescent { levels: vec![DescentLevel::of(ForcedHandle::again(handle, None)?)], purpose })
     }
 
-    /// The directory one is in.
+    /// The current directory.
     pub(crate) fn here(&self) -> BorrowedFd<'_> {
         let dir = self.levels.last().and_then(|level| level.dir.as_ref());
         dir.expect("the last level is always open: down() opens it and up() opens it again").handle.as_fd()
@@ -65,20 +65,21 @@ impl TreeDescent {
         };
         let is = dir.is;
         self.levels.push(DescentLevel::of(dir));
-        // The root stays open: `..` must never be asked of it.
+        // The root stays open, so that no lookup of `..` ever starts there.
         if let Some(far) = self.depth().checked_sub(OPEN_LEVELS).filter(|&far| far > 0) {
             self.levels[far].close();
         }
         Ok(is)
     }
 
-    /// Goes back to the directory one came from, and to no other: a tree that was moved meanwhile is ESTALE.
+    /// Returns to the parent directory that the descent came from. If the tree was moved meanwhile, the error is
+    /// ESTALE.
     pub(crate) fn up(&mut self) -> Result<()> {
         self.leave(|_| Ok(()))
     }
 
-    /// Goes up to whatever is now at the path of the directory one came from, which was moved. False: nothing is, and
-    /// the same has to be asked for the one above it. The root is always there.
+    /// Reopens the parent by its path after the tree was moved. Returns false if nothing is there; the caller then
+    /// tries the next level up. The root always exists.
     pub(crate) fn return_to(&mut self, path: &[u8]) -> Result<bool> {
         self.levels.pop();
         let [root, .., at] = &mut self.levels[..] else { return Ok(true) };
@@ -95,7 +96,7 @@ impl TreeDescent {
         }
     }
 
-    /// Goes up; `last` is done to the directory when the way up is open already, so it may take away our own
+    /// Goes up. `last` runs on the directory when the way up is already open, so it may even remove our own
     /// permission to be there.
     pub(crate) fn leave(&mut self, last: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
         let [.., parent, left] = &mut self.levels[..] else { return Err(Errno::STALE) };
@@ -114,7 +115,7 @@ impl TreeDescent {
 }
 
 impl Drop for TreeDescent {
-    /// An abandoned descent still gives back what it was lent.
+    /// An abandoned descent still gives back the permissions that were lent to it.
     fn drop(&mut self) {
         while self.depth() > 0 && self.up().is_ok() {}
     }

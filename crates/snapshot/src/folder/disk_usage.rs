@@ -1,4 +1,4 @@
-//! What a tree takes on the disk, as far as anybody wants to know.
+//! Measures how much disk space a tree takes, and stops early when a limit is exceeded.
 
 use std::collections::HashSet;
 
@@ -7,25 +7,25 @@ use rustix::fs::{AtFlags, FileType, statat};
 use super::{DirectoryWalker, Folder, WalkerEvent};
 use crate::Error;
 
-/// Space on the disk, and how many files, folders and links there are.
+/// Disk space, and the number of files, folders and links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// Space on the disk, in bytes.
+    /// Disk space in bytes.
     pub bytes: u64,
     /// How many files, folders and links.
     pub files: u64,
 }
 
 impl DiskUsage {
-    /// More than there can be.
+    /// No tree exceeds this.
     pub const UNLIMITED: DiskUsage = DiskUsage { bytes: u64::MAX, files: u64::MAX };
 
-    /// Whether there are more bytes or more files than this.
+    /// Whether the bytes or the files exceed this limit.
     pub fn exceeds(self, most: DiskUsage) -> bool {
         self.bytes > most.bytes || self.files > most.files
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: DiskUsage) -> DiskUsage {
         DiskUsage {
@@ -36,9 +36,9 @@ impl DiskUsage {
 }
 
 impl Folder {
-    /// Stops as soon as it is more than `most`: then it is at least so much. The space of a file with several names counts
-    /// once; each of the names is one to look at, to save and to make again, so those are counted. What is gone before it is
-    /// looked at is not.
+    /// Measures the tree, and stops when the result exceeds `most`: the real usage is then at least the result. The
+    /// space of a file with several names counts once. Each name counts as a file, because each must be visited,
+    /// stored and created. Entries that disappear during the walk do not count.
     pub fn measure(&self, most: DiskUsage) -> Result<DiskUsage, Error> {
         let mut tour = DirectoryWalker::start(self)?;
         let (mut weight, mut linked) = (DiskUsage::default(), HashSet::new());
@@ -53,7 +53,7 @@ impl Folder {
             let bytes = if is_first { blocks.saturating_mul(512) } else { 0 };
             weight = weight.plus(DiskUsage { bytes, files: 1 });
             if is_dir {
-                // It may be gone or be something else by now: then there is nothing beneath it.
+                // The entry may have been removed or replaced meanwhile; then there is nothing beneath it.
                 let _ = tour.enter(&name);
             }
         }

@@ -1,5 +1,5 @@
-//! Deleting a whole tree that somebody hostile built: links are removed, not followed; depth and missing
-//! permissions do not stop it; another file system mounted inside does.
+//! Deletes a whole tree that hostile code built. It removes links instead of following them, and works at any depth
+//! and with missing permissions. Only another file system mounted inside stops it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,12 +13,12 @@ use crate::Error;
 
 const MARK: &str = ".erasing-";
 
-/// A directory that is still being filled is emptied this often before it is an error.
+/// How often a directory that another process keeps filling is emptied before it is an error.
 const ROUNDS: usize = 8;
 
 impl Folder {
-    /// Deletes the file or the tree at a path of ours. It is renamed first, so that a half-deleted tree is
-    /// never seen under its name. Nothing there: nothing to do.
+    /// Deletes the file or tree at a path of the host. The tree is renamed first, so that a half-deleted tree never
+    /// appears under its name. Does nothing if the path does not exist.
     pub fn erase(path: &Path) -> std::result::Result<(), Error> {
         let failed = |e| Error::system("erase", path.as_os_str().as_bytes(), e);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -37,8 +37,7 @@ impl Folder {
         }
     }
 
-    /// Goes on with what [`Folder::erase`] began in this directory of ours before a crash; returns how many
-    /// trees that were.
+    /// Finishes deletions that [`Folder::erase`] began in this directory before a crash. Returns the number of trees.
     pub fn finish_erasing(parent: &Path) -> std::result::Result<u64, Error> {
         let folder = Folder::open(parent)?;
         let mut finished = 0;
@@ -83,13 +82,13 @@ struct TreeEraser {
 
 struct EraserLevel {
     name: Vec<u8>,
-    /// Directories in it that are still to be entered.
+    /// Subdirectories still to be entered.
     waiting: Vec<Vec<u8>>,
     round: usize,
 }
 
 impl TreeEraser {
-    /// One directory entered or one removed; false when the last one is gone.
+    /// Enters one directory or removes one; returns false when the last one is gone.
     fn step(&mut self) -> Result<bool> {
         let Some(level) = self.levels.last_mut() else { return Ok(false) };
         match level.waiting.pop() {
@@ -103,7 +102,7 @@ impl TreeEraser {
         match self.descent.down(&name) {
             Ok(_) => {}
             Err(Errno::NOENT) => return Ok(()),
-            // Somebody put something else in its place.
+            // Another process put something else in its place.
             Err(Errno::LOOP | Errno::NOTDIR) => return self.unlink(&name).map(drop),
             Err(e) => return Err(e),
         }
@@ -122,7 +121,7 @@ impl TreeEraser {
         }
     }
 
-    /// Removes everything here but directories, and names those.
+    /// Removes everything here except directories, and returns their names.
     fn unlink_all(&self) -> Result<Vec<Vec<u8>>> {
         let mut directories = Vec::new();
         for name in walker::names(self.descent.here())? {
@@ -133,7 +132,7 @@ impl TreeEraser {
         Ok(directories)
     }
 
-    /// False: it is a directory.
+    /// Returns false if it is a directory.
     fn unlink(&self, name: &[u8]) -> Result<bool> {
         match rustix::fs::unlinkat(self.descent.here(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),

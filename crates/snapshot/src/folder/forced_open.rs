@@ -1,5 +1,5 @@
-//! Opening what we own but may not read. Agents do `chmod 000`; as an ordinary user that shuts us out too.
-//! The permission is lent through a handle and given back when the handle is dropped.
+//! Opens files that we own but may not read. An agent may run `chmod 000`, and without root that locks the server out
+//! too. The missing permission is lent through a handle, and given back when the handle is dropped.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,34 +11,34 @@ use rustix::io::{Errno, Result};
 use super::mode_loans::{ModeLoanGuard, give_back, in_proc, lend};
 use super::{FileAttributes, FileKind, LinkPolicy, open};
 
-/// Something opened, by force if need be.
+/// An opened file or directory, with the permission that was lent for it.
 #[derive(Debug)]
 pub(crate) struct ForcedHandle {
     pub(crate) handle: OwnedFd,
-    /// As its owner left it.
+    /// Its attributes as the owner left them.
     pub(crate) is: FileAttributes,
     lent: Option<ModeLoanGuard>,
 }
 
 impl ForcedHandle {
-    /// Keeps the lent permission: for what is about to be removed.
+    /// Keeps the lent permission, for an entry that is about to be removed.
     pub(super) fn keep(mut self) -> ForcedHandle {
         self.lent = None;
         self
     }
 
-    /// Something that opened without force.
+    /// Wraps a handle that opened without a loan.
     pub(crate) fn of(handle: OwnedFd) -> Result<ForcedHandle> {
         ForcedHandle::again(handle, None)
     }
 
-    /// A directory reached again, with what is still lent for it.
+    /// Wraps a directory that was reopened, with the permission that is still lent for it.
     pub(super) fn again(handle: OwnedFd, lent: Option<ModeLoanGuard>) -> Result<ForcedHandle> {
         let is = FileAttributes::of(&handle)?;
         Ok(ForcedHandle { handle, is, lent })
     }
 
-    /// Closes the handle and hands on the duty to give the mode back.
+    /// Closes the handle and passes on the duty to restore the mode.
     pub(super) fn close(mut self) -> Option<ModeLoanGuard> {
         self.lent.take()
     }
@@ -76,7 +76,7 @@ pub(super) fn directory(folder: BorrowedFd<'_>, name: &[u8], need: u32) -> Resul
     }
 }
 
-/// A directory of which everything can be read.
+/// Opens a directory with permission to list and enter it.
 pub(crate) fn force_directory(folder: BorrowedFd<'_>, name: &[u8]) -> Result<ForcedHandle> {
     directory(folder, name, 0o500)
 }
@@ -99,7 +99,8 @@ pub(crate) fn open_to_read(folder: BorrowedFd<'_>, name: &[u8]) -> Result<(File,
     }
 }
 
-/// The root of a folder is ours: what its inhabitant took from us is taken back for good.
+/// Opens the root of a folder. The root belongs to the host, so permissions that the sandbox removed are restored
+/// permanently.
 pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
     let flags = open::DIRECTORY | OFlags::NOFOLLOW;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -113,7 +114,7 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// The same for a directory of ours beneath another one; a link in its place is not followed.
+/// Does the same for a directory of the host beneath another one; a link in its place is not followed.
 pub(super) fn open_child(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     match open::beneath(folder, name, open::DIRECTORY, LinkPolicy::Refuse) {
         Err(Errno::ACCESS) => {

@@ -1,5 +1,5 @@
-//! Putting a whole folder of ours into one that somebody else may be writing to: looked at first, then moved name by name,
-//! and taken back if something turns out to be in the way.
+//! Moves a whole folder of the host into a folder that another process may be writing to: first checks for conflicts,
+//! then moves name by name, and undoes everything if a conflict appears after all.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,19 +11,20 @@ use super::write::{NEW_DIRECTORY, give_to, make_directory};
 use super::{DirectoryWalker, DiskUsage, FileAttributes, FileKind, FileOwner, Folder, WalkerEvent, open};
 use crate::{Error, RelPath};
 
-/// What the folder that is moved holds: a directory comes before what is in it.
+/// What the moved folder holds; a directory comes before its content.
 type MergeEntries = Vec<(RelPath, FileKind)>;
 
-/// Done, and how to take it back.
+/// A completed step, and how to undo it.
 enum MergeStep {
     Made,
     New,
-    /// What was there is kept under this number.
+    /// What was there is kept in `aside` under this number.
     Replaced(usize),
 }
 
 impl Folder {
-    /// Whether everything in `from` can be put into this folder: then what would give way takes so much. Nothing is changed.
+    /// Checks whether everything in `from` can be put into this folder. Returns the size of what would be replaced.
+    /// Changes nothing.
     pub fn measure_replaced(&self, from: &Folder) -> Result<DiskUsage, Error> {
         let mut replaced = DiskUsage::default();
         for (path, kind) in entries(from)? {
@@ -48,10 +49,10 @@ impl Folder {
         Ok(replaced)
     }
 
-    /// Moves everything in `from` to the same places in here. Files and links give way, directories are shared. Readers
-    /// see the old file or the new one. What gave way is kept in `aside`, an empty folder of ours, until all of it is done: if
-    /// something is in the way everything is put back. Done again after a crash it goes on where it was. All three
-    /// folders are in one file system.
+    /// Moves everything in `from` to the same places in this folder. It replaces files and links, and merges
+    /// directories. Readers see the old file or the new one. `aside`, an empty folder of the host, keeps what was
+    /// replaced until the merge is complete: on a conflict everything is put back. After a crash, a second call
+    /// continues the merge. All three folders must be in one file system.
     pub fn merge(&self, from: &Folder, aside: &Folder, as_owner: Option<FileOwner>) -> Result<(), Error> {
         let mut moving = FolderMerge { into: self, from, aside, as_owner, done: Vec::new() };
         for (path, kind) in entries(from)? {
@@ -100,7 +101,7 @@ impl FolderMerge<'_> {
         let (folder, name) = path.split();
         let failed = |e: Errno| match e {
             Errno::NOTDIR => Error::NotAFolder { path: path.to_string() },
-            // Somebody inside has put it there, or closed the way to it, a moment ago.
+            // A process in the sandbox created the entry, or closed the way to it, a moment ago.
             Errno::EXIST | Errno::NOTEMPTY | Errno::ACCESS | Errno::PERM => {
                 Error::NotAFile { path: path.to_string() }
             }
@@ -122,7 +123,7 @@ impl FolderMerge<'_> {
             }
             (_, Some(_)) => {
                 let number = self.done.len();
-                // A second name for what is there: it never has none.
+                // A second name for what is there, so that it always has at least one.
                 rustix::fs::linkat(&to, name, self.aside.fd(), number.to_string(), AtFlags::empty())
                     .map_err(failed)?;
                 MergeStep::Replaced(number)
@@ -143,7 +144,8 @@ impl FolderMerge<'_> {
         give_to(open::open_beneath(to, name)?.as_fd(), self.as_owner)
     }
 
-    /// The last first. New files go back to where they came from: whoever is killed in between finds them there.
+    /// Undoes the steps, the last one first. New files move back to `from`, so after a crash in between they are
+    /// still there.
     fn take_back(&mut self) {
         while let Some((path, step)) = self.done.pop() {
             let (folder, name) = path.split();
@@ -158,7 +160,7 @@ impl FolderMerge<'_> {
                     }
                 }
             };
-            // Somebody inside was at it again: what is there now is theirs.
+            // A process in the sandbox changed it again; what is there now belongs to the sandbox.
             if let Err(error) = back() {
                 tracing::warn!(%path, %error, "what was put into a folder could not be taken back");
             }

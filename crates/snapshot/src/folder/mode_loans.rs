@@ -1,5 +1,6 @@
-//! Permissions that we lent ourselves, as an ordinary user, of what an agent has closed. Several of us may be in one tree at
-//! the same time: all of them see it as closed as its owner left it, and the last one out closes it.
+//! Permissions that the server, as an ordinary user, lends itself on entries that an agent has closed. Several
+//! threads may work in one tree at the same time: all of them see the mode that the owner set, and the last one
+//! restores it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,19 +15,19 @@ use super::FileAttributes;
 type InodeKey = (u64, u64);
 
 struct ModeLoan {
-    /// As its owner left it, and as it is meanwhile.
+    /// The mode that the owner set, and the mode meanwhile.
     was: u32,
     is: u32,
     holders: u64,
 }
 
 static LOANS: LazyLock<Mutex<HashMap<InodeKey, ModeLoan>>> = LazyLock::new(Mutex::default);
-/// How many there are, and how many there have been: as long as there are none and were no others nobody needs to look.
-/// One is counted before anything is changed for it, and until that is changed back.
+/// `OUT` counts the current loans, `EVER` all loans so far. While there are no loans and there were no new ones,
+/// readers need not consult the table. A loan counts before its mode changes, and until the mode is restored.
 static OUT: AtomicU64 = AtomicU64::new(0);
 static EVER: AtomicU64 = AtomicU64::new(0);
 
-/// The duty to give something back. Dropped without that, it stays as it is: it is gone, or about to be removed.
+/// The duty to restore a mode. If it is dropped instead, the mode stays: the entry is gone, or about to be removed.
 #[derive(Debug)]
 pub(super) struct ModeLoanGuard(InodeKey);
 
@@ -42,7 +43,7 @@ fn loans() -> MutexGuard<'static, HashMap<InodeKey, ModeLoan>> {
     LOANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The loan, if nobody else has it.
+/// Ends one hold. Returns the loan if this was the last one.
 fn returned(loans: &mut HashMap<InodeKey, ModeLoan>, id: InodeKey) -> Option<ModeLoan> {
     let loan = loans.get_mut(&id)?;
     loan.holders -= 1;
@@ -52,7 +53,7 @@ fn returned(loans: &mut HashMap<InodeKey, ModeLoan>, id: InodeKey) -> Option<Mod
     loans.remove(&id)
 }
 
-/// What something is, as its owner left it.
+/// The attributes of an entry, with the mode that its owner set.
 pub(super) fn look(stat: impl Fn() -> Result<Stat>) -> Result<FileAttributes> {
     let ever = EVER.load(Ordering::SeqCst);
     let none = OUT.load(Ordering::SeqCst) == 0;
@@ -60,7 +61,7 @@ pub(super) fn look(stat: impl Fn() -> Result<Stat>) -> Result<FileAttributes> {
     if none && ever == EVER.load(Ordering::SeqCst) {
         return Ok(is);
     }
-    // Nobody lends or gives back while one looks again.
+    // While this thread holds the lock, no other thread can lend or give back.
     let loans = loans();
     let is = FileAttributes::as_found(&stat()?);
     let raw_mode =
@@ -68,8 +69,8 @@ pub(super) fn look(stat: impl Fn() -> Result<Stat>) -> Result<FileAttributes> {
     Ok(FileAttributes { raw_mode, ..is })
 }
 
-/// Lends ourselves the owner's bits in `need`; `None` if that is not needed. Root needs no permission bits, and what
-/// belongs to somebody else is not ours to change.
+/// Lends the owner's bits in `need`; `None` if no loan is needed. Root needs no permission bits, and an entry of another
+/// user cannot be changed.
 pub(super) fn lend(handle: BorrowedFd<'_>, is: &FileAttributes, need: u32) -> Result<Option<ModeLoanGuard>> {
     if is.raw_mode & need == need {
         return Ok(None);
@@ -86,7 +87,7 @@ pub(super) fn lend(handle: BorrowedFd<'_>, is: &FileAttributes, need: u32) -> Re
     });
     EVER.fetch_add(1, Ordering::SeqCst);
     if loan.is != found {
-        // Its owner has changed it meanwhile.
+        // The owner has changed the mode meanwhile.
         (loan.was, loan.is) = (found, found);
     }
     loan.holders += 1;
@@ -102,7 +103,7 @@ pub(super) fn lend(handle: BorrowedFd<'_>, is: &FileAttributes, need: u32) -> Re
     Ok(Some(lent))
 }
 
-/// Unless others still need it, or its owner has changed it.
+/// Restores the mode, unless other threads still need the loan or the owner has changed the mode.
 pub(super) fn give_back(handle: BorrowedFd<'_>, lent: ModeLoanGuard) {
     let mut loans = loans();
     let last = returned(&mut loans, lent.0);
@@ -119,7 +120,7 @@ pub(super) fn give_back(handle: BorrowedFd<'_>, lent: ModeLoanGuard) {
     }
 }
 
-/// The magic link in /proc is this very handle, whatever has its name by now; fchmod refuses O_PATH handles.
+/// The magic link in /proc leads to this very handle, even after a rename; fchmod refuses O_PATH handles.
 fn change_mode(handle: BorrowedFd<'_>, mode: u32) -> Result<()> {
     rustix::fs::chmod(in_proc(handle), Mode::from_raw_mode(mode))
 }

@@ -1,4 +1,4 @@
-//! Opening beneath a handle: in one step by openat2 where there is one, else name by name.
+//! Opens entries beneath a handle: in one step with openat2 where the kernel has it, otherwise name by name.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,12 +9,12 @@ use super::{FileAttributes, LinkPolicy};
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// NONBLOCK: opening a FIFO without a writer would wait for one for ever.
+/// NONBLOCK: opening a FIFO that has no writer would block for ever.
 pub(super) const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// The kernel gives up with EAGAIN when something is renamed during the lookup; somebody who renames without
-/// a pause must not hold us for ever.
+/// The kernel returns EAGAIN when something is renamed during the lookup. The limit keeps a process that renames
+/// continuously from blocking us for ever.
 const PATIENCE: usize = 128;
 
 pub(super) fn beneath(
@@ -24,18 +24,18 @@ pub(super) fn beneath(
     links: LinkPolicy,
 ) -> Result<OwnedFd> {
     match in_one_step(root, path, flags | OFlags::CLOEXEC, links) {
-        // PERM: what old seccomp filters answer for calls they do not know.
+        // Old seccomp filters answer PERM for unknown calls.
         Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG) => name_by_name(root, path, flags),
         done => done,
     }
 }
 
-/// A directory at a path of any length; no link is followed.
+/// Opens a directory at a path of any length; no link is followed.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     beneath(root, path, DIRECTORY, LinkPolicy::Refuse)
 }
 
-/// A directory on the way to others: nobody needs to be allowed to list it.
+/// Opens a directory only to pass through it, which needs no permission to list it.
 pub(crate) fn pass_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     beneath(root, path, OFlags::PATH | OFlags::DIRECTORY, LinkPolicy::Refuse)
 }
@@ -55,7 +55,7 @@ fn in_one_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: LinkPoli
     rustix::fs::openat2(root, path, flags, Mode::empty(), stay)
 }
 
-/// One name is one lookup, so NOFOLLOW on each is as strict as NO_SYMLINKS on all; no name is `..`.
+/// Each step looks up one name, so NOFOLLOW on each is as strict as NO_SYMLINKS on the whole path. No name is `..`.
 fn name_by_name(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     let device = FileAttributes::of(root)?.id.0;
     let mut names = path.split(|&b| b == b'/').peekable();
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ways must agree on what is reachable, else old kernels would be less safe.
+    /// Both ways must agree on what is reachable, or servers on old kernels would be less safe.
     #[test]
     fn neither_way_of_opening_follows_a_link() {
         let root = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Seeing every entry of a tree in a fixed order. The caller decides which directories to enter.
+//! Visits every entry of a tree in a fixed order. The caller decides which directories to enter.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -13,19 +13,19 @@ const LISTING: usize = 32 << 10;
 pub(crate) struct DirectoryWalker {
     descent: TreeDescent,
     levels: Vec<WalkerLevel>,
-    /// Of the directory one is in, with a slash at its end; empty in the root.
+    /// The path of the current directory, with a slash at its end; empty in the root.
     path: Vec<u8>,
 }
 
 struct WalkerLevel {
     names: std::vec::IntoIter<Vec<u8>>,
-    /// How long the path was one level higher.
+    /// The length of the path one level higher.
     path_before: usize,
 }
 
 pub(crate) enum WalkerEvent {
     Entry(Vec<u8>),
-    /// The directory entered last is finished; the root is left last of all.
+    /// The directory entered last is finished; the root comes last of all.
     Left,
 }
 
@@ -53,7 +53,7 @@ impl DirectoryWalker {
             Err(Errno::STALE) => {}
             done => return done.map_err(|e| Error::system("return to", &self.path, e)),
         }
-        // Somebody moved it while we were further down. The tour goes on with what is in its place now.
+        // The directory was moved while the walk was deeper. The walk continues with what is in its place now.
         while !self
             .descent
             .return_to(self.path.strip_suffix(b"/").unwrap_or(&self.path))
@@ -70,7 +70,7 @@ impl DirectoryWalker {
         }
     }
 
-    /// Enters a directory that was just met; what is met next is inside it.
+    /// Enters a directory that the walk just met; the next events are inside it.
     pub(crate) fn enter(&mut self, name: &[u8]) -> rustix::io::Result<FileAttributes> {
         let is = self.descent.down(name)?;
         match names(self.descent.here()) {
@@ -115,7 +115,7 @@ pub(super) fn names(folder: BorrowedFd<'_>) -> rustix::io::Result<std::vec::Into
     Ok(names.into_iter())
 }
 
-/// The names in a directory, sorted, read through a buffer that is used again.
+/// The sorted names of a directory; `buffer` is reused between calls.
 pub(crate) fn names_into(folder: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> rustix::io::Result<Vec<Vec<u8>>> {
     buffer.clear();
     buffer.reserve(LISTING);

@@ -1,4 +1,5 @@
-//! Writing one file into a folder somebody else may be writing to: beside, then over, never through.
+//! Writes single files into a folder that other processes may write to: under a temporary name, then renamed into
+//! place; never through an existing file or link.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,9 +15,9 @@ const BUFFER: usize = 1 << 20;
 pub(super) const NEW_DIRECTORY: u32 = 0o755;
 
 impl Folder {
-    /// Writes a whole file and returns its size. Readers see the old file or the new one. Missing directories
-    /// are made; a link in the last place is replaced, one before it is refused. A file that exists keeps its
-    /// mode; other names of it (hard links) keep the old content.
+    /// Writes a whole file and returns its size. Readers see the old file or the new one. Missing directories are
+    /// created. A link in the last component is replaced; a link before it is refused. An existing file keeps its
+    /// mode, and its other names (hard links) keep the old content.
     pub fn write_file(
         &self,
         path: &RelPath,
@@ -27,7 +28,7 @@ impl Folder {
         self.put(path, bytes, as_owner, |found| found.unwrap_or(mode & 0o777))
     }
 
-    /// As [`Folder::write_file`], with exactly this mode whatever was there.
+    /// Like [`Folder::write_file`], but always sets exactly this mode.
     pub fn replace_file(
         &self,
         path: &RelPath,
@@ -38,8 +39,8 @@ impl Folder {
         self.put(path, bytes, as_owner, |_| mode & 0o777)
     }
 
-    /// Makes a symbolic link in the place of whatever is no directory. The target is kept as it is and not
-    /// looked at: whether it leads outside is decided when somebody follows it.
+    /// Creates a symbolic link, and replaces anything there except a directory. The target is stored as given,
+    /// without a check: each later lookup decides whether it may follow the link.
     pub fn symlink(&self, path: &RelPath, target: &[u8], as_owner: Option<FileOwner>) -> Result<(), Error> {
         let (folder, name) = self.place_of(path, as_owner)?;
         let failed = |e: io::Error| Error::system("link", path.as_bytes(), e);
@@ -47,7 +48,7 @@ impl Folder {
         beside.rename(name).map_err(failed)
     }
 
-    /// Makes a directory, and those that it is in, where there is none.
+    /// Creates a directory and its parents where they do not exist.
     pub fn make_dir(&self, path: &RelPath, as_owner: Option<FileOwner>) -> Result<(), Error> {
         self.make_folder(path.as_bytes(), as_owner).map(drop).map_err(|e| match e {
             Errno::NOTDIR | Errno::LOOP => Error::NotAFolder { path: path.to_string() },
@@ -76,7 +77,7 @@ impl Folder {
         Ok(size)
     }
 
-    /// The folder a path is in, made if it is not there, and its last name.
+    /// The parent folder of a path, created if it does not exist, and the last name.
     fn place_of<'a>(
         &self,
         path: &'a RelPath,
@@ -90,7 +91,7 @@ impl Folder {
         Ok((folder, name))
     }
 
-    /// Makes a folder and those above it, where they are not there yet.
+    /// Creates a folder and its parents where they do not exist yet.
     pub fn make_subfolder(&self, path: &RelPath, as_owner: Option<FileOwner>) -> Result<(), Error> {
         match self.make_folder(path.as_bytes(), as_owner) {
             Ok(_) => Ok(()),
@@ -124,7 +125,7 @@ pub(crate) fn make_directory(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> 
     rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(mode))
 }
 
-/// A new file and no other: neither an existing one nor through a link.
+/// Creates a new file; fails if the name exists, even as a link.
 fn create_file(folder: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
@@ -146,7 +147,7 @@ fn fill(mut file: &File, bytes: &mut dyn Read) -> io::Result<u64> {
             Ok(n) => {
                 size += n as u64;
                 if buffer[..n].iter().all(|b| *b == 0) {
-                    // A hole stays one: what takes no space where it comes from must not fill the disk here.
+                    // Holes stay holes: a file that takes no space at its source must not fill the disk here.
                     file.set_len(size)?;
                     file.seek(SeekFrom::End(0))?;
                 } else {
@@ -164,7 +165,7 @@ fn finish(file: &File, owner: Option<FileOwner>, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
 }
 
-/// What is new under a name of its own; removed again unless it is renamed to its place.
+/// A new entry under a temporary name; removed on drop unless it was renamed into place.
 struct StagedEntry<'a> {
     folder: BorrowedFd<'a>,
     name: String,
@@ -196,7 +197,7 @@ impl<'a> StagedEntry<'a> {
 
 impl Drop for StagedEntry<'_> {
     fn drop(&mut self) {
-        // Renamed, there is nothing under this name any more.
+        // After the rename nothing has this name any more.
         let _ = rustix::fs::unlinkat(self.folder, self.name.as_str(), AtFlags::empty());
     }
 }

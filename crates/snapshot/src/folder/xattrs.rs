@@ -1,4 +1,4 @@
-//! Extended attributes: those in the user's namespace are the agent's, all others belong to this machine.
+//! Extended attributes: the user namespace belongs to the agent, all others to this machine.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,10 +6,10 @@ use rustix::io::Errno;
 
 use crate::object::Xattrs;
 
-/// More than this is no use of them that we know.
+/// Attributes beyond this size have no known use, and are not kept.
 const MAX_XATTR_BYTES: usize = 64 << 10;
 
-/// Where the file system has none, none.
+/// The attributes; none where the file system does not support them.
 pub(crate) fn xattrs(handle: BorrowedFd<'_>) -> Xattrs {
     let mut names = vec![0; 1024];
     let length = match rustix::fs::flistxattr(handle, &mut names[..]) {
@@ -35,7 +35,8 @@ pub(crate) fn xattrs(handle: BorrowedFd<'_>) -> Xattrs {
     found
 }
 
-/// Where the file system has none, they are lost; comparing tells.
+/// Sets the attributes. They are lost where the file system does not support them; a comparison then shows the
+/// difference.
 pub(crate) fn set_xattrs(handle: BorrowedFd<'_>, xattrs: &Xattrs) {
     for (name, value) in xattrs {
         let flags = rustix::fs::XattrFlags::empty();

@@ -1,4 +1,4 @@
-//! Indexes that were just used: the next capture of the same folder need not load them.
+//! Keeps recently used indexes in memory, so that the next capture of the same folder need not load them.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use super::CaptureIndex;
 
-/// How many bytes of index files are kept. A project of 40,000 files has six million.
+/// Upper limit for the size of all cached index files. A project of 40,000 files has six million bytes.
 const MAX_CACHED_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ struct CachedIndex {
     index: CaptureIndex,
 }
 
-/// A file that looks the same has not been written since.
+/// Identifies one state of an index file: equal stamps mean that nothing has written to the file in between.
 #[derive(Debug, PartialEq, Eq)]
 struct IndexFileStamp {
     file: (u64, u64),
@@ -40,7 +40,7 @@ impl IndexFileStamp {
 }
 
 impl IndexCache {
-    /// What the index at this path says. It is off the shelf until it is put back.
+    /// Takes the index of this path out of the cache, or loads it. The caller puts it back after use.
     pub(crate) fn take(&self, path: &Path) -> CaptureIndex {
         let mut shelf = self.0.lock().expect("nobody panics while holding it");
         let kept = shelf.iter().position(|kept| kept.path == path).map(|at| shelf.remove(at));
@@ -51,9 +51,10 @@ impl IndexCache {
         }
     }
 
-    /// An index as it was just written.
+    /// Caches an index that was just written.
     pub(crate) fn put(&self, path: &Path, index: CaptureIndex) {
-        // A torn tail would be cut off by the next append, which has to know of it.
+        // If the file is longer than the index, it has a torn tail. The next append must load the file to cut the
+        // tail off.
         let Some(print) = IndexFileStamp::of(path)
             .filter(|print| print.size == index.length && print.size <= MAX_CACHED_BYTES)
         else {

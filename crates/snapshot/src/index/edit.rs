@@ -1,4 +1,4 @@
-//! What became of a directory's entries, as the difference from what they were: a turn changes few of many.
+//! Encodes how a directory's entries changed as a difference, because a turn changes few of many entries.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use super::entries::LOOK;
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes};
 
-/// A name that is gone.
+/// A removed name.
 const WITHOUT: u8 = 0;
-/// An entry that is new, or not what it was.
+/// A new or changed entry.
 const WITH: u8 = 1;
 
-/// What makes `old` into `new`. Both are entries sorted by name.
+/// The edits that turn `old` into `new`. Both are entries sorted by name.
 pub(super) fn difference(old: &[u8], new: &[u8]) -> DecodeResult<Vec<u8>> {
     let mut edit = Vec::new();
     let (mut old, mut new) = (RawIndexEntries::new(old), RawIndexEntries::new(new));
@@ -42,7 +42,7 @@ pub(super) fn difference(old: &[u8], new: &[u8]) -> DecodeResult<Vec<u8>> {
     }
 }
 
-/// `old` after edits made one after the other.
+/// Applies edits to `old`, in order.
 pub(super) fn apply<'a>(old: &'a [u8], edits: impl Iterator<Item = &'a [u8]>) -> DecodeResult<Vec<u8>> {
     let mut entries: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
     for edit in edits {
@@ -69,7 +69,7 @@ pub(super) fn apply<'a>(old: &'a [u8], edits: impl Iterator<Item = &'a [u8]>) ->
     Ok(new)
 }
 
-/// Entries as they lie there, one after the other.
+/// Encoded entries, one after the other.
 struct RawIndexEntries<'a>(ByteDecoder<'a>);
 
 struct RawIndexEntry<'a> {

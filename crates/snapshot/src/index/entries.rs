@@ -1,4 +1,4 @@
-//! The entries of one remembered directory, read without copying: most of them are only looked at.
+//! The entries of one recorded directory, read without copying, because most of them are only compared.
 
 use crate::codec::{ByteDecoder, DecodeResult, ObjectDecodeError, put_bytes, put_number};
 use crate::folder::{FileAttributes, FileTime};
@@ -6,7 +6,7 @@ use crate::object::{ContentLayout, ObjectLocation, ObjectRef, StoredContent, Xat
 use crate::object_id::{ObjectId, PackId};
 use crate::{FileKind, SkipReason};
 
-/// What the kernel says of an entry. Whoever changes the entry changes this.
+/// The attributes that the kernel reports for an entry. Every change of the entry changes at least one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StatFingerprint {
     pub(crate) inode: u64,
@@ -15,7 +15,7 @@ pub(crate) struct StatFingerprint {
     pub(crate) changed: FileTime,
     pub(crate) mode: u32,
     pub(crate) nature: IndexedFileKind,
-    /// A file with several names.
+    /// The file has several hard links.
     pub(crate) linked: bool,
 }
 
@@ -47,7 +47,7 @@ impl From<&FileAttributes> for StatFingerprint {
     }
 }
 
-/// What is remembered of an entry besides its look.
+/// What is recorded of an entry besides its attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IndexedContent {
     Dir(Xattrs),
@@ -56,7 +56,7 @@ pub(crate) enum IndexedContent {
     Skipped(SkipReason),
 }
 
-/// Going on without an entry would drop it from the next snapshot.
+/// An unreadable entry must panic here: skipping it would drop the file from the next snapshot.
 const CHECKED: &str = "we wrote it, and its checksum held when it was loaded";
 
 pub(super) const LOOK: usize = 8 + 8 + 12 + 12 + 2 + 1;
@@ -213,7 +213,7 @@ pub(crate) struct IndexEntries<'a> {
     packs: &'a [PackId],
 }
 
-/// An entry as it was; what is stored of it is taken apart only if it is asked for.
+/// A recorded entry; its content is decoded only on request.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexEntry<'a> {
     pub(crate) name: &'a [u8],
@@ -227,7 +227,7 @@ impl IndexEntry<'_> {
         read_known(self.rest, self.packs).expect(CHECKED)
     }
 
-    /// Whether this was left out, and why is to be said again.
+    /// Whether the capture skipped this entry, so that the next report must list it again.
     pub(crate) fn is_skipped(&self) -> bool {
         self.rest.first().is_some_and(|kind| (5..=11).contains(kind))
     }

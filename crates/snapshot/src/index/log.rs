@@ -27,14 +27,14 @@ const EDIT: u8 = 5;
 const LINKED: u8 = 1;
 const SKIPS: u8 = 2;
 
-/// Less garbage than this is not worth rewriting.
+/// Less garbage than this is not worth rewriting the log.
 const TOLERATED: u64 = 256 << 10;
 
-/// Where in the log it says what became of directories, in the order of events.
+/// The positions of each directory's edits in the log, oldest first.
 type DirectoryEdits = HashMap<Vec<u8>, Vec<Range<usize>>>;
 
 impl CaptureIndex {
-    /// What is there; an index that cannot be read is an empty one.
+    /// Loads an index; an unreadable one counts as empty.
     pub(crate) fn load(path: &Path) -> CaptureIndex {
         let mut loaded = Vec::new();
         let read = File::open(path).and_then(|mut file| file.read_to_end(&mut loaded));
@@ -51,7 +51,8 @@ impl CaptureIndex {
         index
     }
 
-    /// Where the last BASE ends, as far as the checksums hold, and how many directories may be before it.
+    /// Returns where the last BASE with valid checksums ends, and an upper limit for the number of directories before
+    /// it.
     fn committed(&self) -> (usize, usize) {
         let (mut at, mut end, mut directories) = (MAGIC.len(), MAGIC.len(), 0);
         while let Some(length) = payload_length(&self.loaded, at) {
@@ -78,7 +79,8 @@ impl CaptureIndex {
             let gone = self.replay_one(&bytes, at + HEAD..at + HEAD + length, &mut edits);
             self.loaded = bytes;
             if let Some(path) = gone? {
-                // What is beneath it is said in what was loaded.
+                // Edits beneath the removed directory refer to the loaded entries, so they must be applied before the
+                // removal.
                 let beneath = |edited: &Vec<u8>| {
                     edited.strip_prefix(&path[..]).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
                 };
@@ -90,7 +92,7 @@ impl CaptureIndex {
         self.settle(edits)
     }
 
-    /// All that became of a directory in one go: it may be large, and its edits many.
+    /// Applies all edits of a directory at once: the directory may be large, and its edits many.
     fn settle(&mut self, edits: DirectoryEdits) -> DecodeResult<()> {
         for (path, edits) in edits {
             let Some(directory) = self.directories.get(&path) else { continue };
@@ -103,7 +105,7 @@ impl CaptureIndex {
         Ok(())
     }
 
-    /// Answers the directory that is gone, if the record says so.
+    /// Returns the path of the removed directory if the record is a removal.
     fn replay_one(
         &mut self,
         loaded: &[u8],
@@ -146,7 +148,7 @@ impl CaptureIndex {
         Ok(None)
     }
 
-    /// Everything but the entries.
+    /// Reads everything but the entries.
     fn read_head(&self, cursor: &mut ByteDecoder<'_>) -> DecodeResult<IndexedDirectory> {
         let look = read_look(cursor)?;
         let seen = read_time(cursor)?;
@@ -171,7 +173,7 @@ impl CaptureIndex {
         }
     }
 
-    /// Forgets a directory and all beneath it.
+    /// Removes a directory and everything beneath it.
     fn remove(&mut self, path: &[u8]) {
         let mut doomed = vec![path.to_vec()];
         while let Some(path) = doomed.pop() {
@@ -183,8 +185,8 @@ impl CaptureIndex {
         }
     }
 
-    /// Takes over what a capture saw, and writes it to `path`. That a cache could not be written is no failure
-    /// of the capture: then the next one has more to read.
+    /// Records what a capture saw, and writes it to `path`. A failed write of this cache does not fail the capture:
+    /// the next capture only reads more.
     pub(crate) fn update(
         &mut self,
         path: &Path,
@@ -226,7 +228,7 @@ impl CaptureIndex {
         let written = if wasteful || self.length == 0 { self.rewrite(path) } else { self.append(path, &log) };
         if let Err(error) = written {
             tracing::warn!(%error, index = %path.display(), "an index could not be written");
-            // Half of it must not be taken for the whole.
+            // A half-written index must not pass for a whole one.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -255,7 +257,7 @@ impl CaptureIndex {
         IndexedDirectory { look, seen, at, files, bytes, linked, skips, entries }
     }
 
-    /// What became of a directory that is in the log, if that is shorter than all of it.
+    /// The edits of a directory that is in the log, if they are shorter than all its entries.
     fn edit_of(&self, path: &[u8], now: &IndexedDirectory) -> Option<Vec<u8>> {
         let (old, new) = (self.bytes_of(self.get(path)?), self.bytes_of(now));
         edit::difference(old, new).ok().filter(|edit| edit.len() < new.len())
@@ -279,7 +281,7 @@ impl CaptureIndex {
 
     fn append(&mut self, path: &Path, log: &IndexLogBuffer) -> io::Result<()> {
         let file = File::options().write(true).open(path)?;
-        // What a dead capture left half written is overwritten, and cut off.
+        // Overwrites and cuts off the half-written tail that a crashed capture left.
         file.set_len(self.length)?;
         std::os::unix::fs::FileExt::write_all_at(&file, &log.bytes, self.length)?;
         self.length += log.bytes.len() as u64;
@@ -316,7 +318,7 @@ impl IndexedDirectory {
     }
 }
 
-/// Records to be written, with the packs that are mentioned for the first time before them.
+/// Records to be written. A pack's id precedes the first record that refers to the pack.
 struct IndexLogBuffer {
     bytes: Vec<u8>,
     packs: usize,
@@ -351,7 +353,7 @@ fn payload_length(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(head) as usize)
 }
 
-/// The snapshot an index on disk speaks of, without loading it.
+/// Reads which snapshot an index on disk describes, without loading the index.
 pub(crate) fn base_of(path: &Path) -> Option<TreeId> {
     const LENGTH: usize = HEAD + 2 + 96;
     let file = File::open(path).ok()?;

@@ -1,5 +1,5 @@
-//! Reading a pack. Nothing in it is believed: the table is checked when it is opened, every object against its
-//! name when it is read.
+//! Reads packs without trusting them: the table is checked when the pack is opened, and every object against its id
+//! when it is read.
 
 use std::fs::File;
 use std::io;
@@ -22,12 +22,12 @@ pub(crate) struct PackFile {
     pub(crate) table: PackTable,
     pub(crate) size: u64,
     file: File,
-    /// The file has holes; what is missing comes from there.
+    /// Set for a cached remote pack: the file has holes, and the missing bytes come from the object store.
     far: Option<CachedPackGuard>,
 }
 
 impl PackFile {
-    /// `None`: it is not here.
+    /// Opens a pack; `None` if it is not here.
     pub(crate) fn open(
         dir: &Path,
         id: PackId,
@@ -139,13 +139,13 @@ impl PackFile {
         })
     }
 
-    /// Whether a block of a far pack is in its file. If so, its bytes are these.
+    /// Whether the cached file of a remote pack holds a block. If so, `bytes` are the block.
     pub(crate) fn has(&self, block: &PackBlock, bytes: &mut Vec<u8>) -> bool {
         bytes.resize(block.stored as usize, 0);
         self.file.read_exact_at(bytes, block.offset).is_ok() && is_as_written(block, bytes)
     }
 
-    /// Puts a block that came from far into the file, if it is what was written.
+    /// Stores a block from the object store in the cached file. Returns false if the block does not match its check.
     pub(crate) fn keep(&self, block: &PackBlock, bytes: &[u8]) -> Result<bool, Error> {
         if bytes.len() != block.stored as usize || !is_as_written(block, bytes) {
             return Ok(false);
@@ -154,8 +154,8 @@ impl PackFile {
         Ok(true)
     }
 
-    /// Whether every bit of a block is as it was written. What is in it may be whole all the same: not every bit of
-    /// a zstd frame means something.
+    /// Checks that every bit of a block is as it was written. Its objects may be intact even if the check fails,
+    /// because not every bit of a zstd frame matters.
     pub(crate) fn is_as_written(&self, number: u32) -> Result<(), Error> {
         let (block, bytes) = self.stored(number)?;
         match is_as_written(&block, &bytes) {
@@ -164,7 +164,7 @@ impl PackFile {
         }
     }
 
-    /// A block as it was before it was packed. Its objects are still to be checked against their names.
+    /// An unpacked block. The caller still has to check its objects against their ids.
     pub(crate) fn block(
         &self,
         number: u32,
@@ -205,7 +205,7 @@ impl PackFile {
             raw.extend_from_slice(&unpacking.stored);
             return Ok(());
         }
-        // It writes no further than there is room.
+        // zstd writes only into the reserved space.
         raw.reserve_exact(block.raw as usize);
         let zstd = unpacking.zstd.get_or_insert_with(Decompressor::default);
         zstd.decompress_to_buffer(&unpacking.stored, raw)
@@ -214,16 +214,16 @@ impl PackFile {
     }
 }
 
-/// Memory for unpacking, used again for the next block: fresh pages cost more than what is done with them.
+/// Buffers that are reused from block to block: fresh memory pages cost more than the unpacking.
 #[derive(Default)]
 pub(crate) struct UnpackBuffers {
     stored: Vec<u8>,
-    /// What becomes the next block.
+    /// The buffer for the next block.
     pub(crate) spare: Vec<u8>,
     zstd: Option<Decompressor<'static>>,
 }
 
-/// Whether the pack was written with a key, as its footer says.
+/// Whether the pack was written with a key, according to its footer.
 pub(crate) fn is_sealed(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let end = file.metadata()?.len().checked_sub(FOOTER as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -240,7 +240,7 @@ fn is_as_written(block: &PackBlock, bytes: &[u8]) -> bool {
     beginning(bytes) == check
 }
 
-/// Where the table is in a pack of this size, if its footer can be true.
+/// Where the table is in a pack of this size; `None` if the footer cannot be valid.
 pub(crate) fn table_at(footer: &[u8; FOOTER], size: u64) -> Option<Range<u64>> {
     let (_, offset, length, _) = take_apart(footer);
     let end = size.checked_sub(FOOTER as u64)?;

@@ -1,5 +1,4 @@
-//! Writing a pack: several threads fill blocks of their own; the file appears under its name when all of it is
-//! on disk.
+//! Writes packs: several threads fill blocks of their own, and the file gets its name when all of it is on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -20,10 +19,10 @@ use crate::object_id::PackId;
 use crate::repo::PackInventory;
 use crate::{Error, pack};
 
-/// Writes go out in pieces of this size: a small pack is one write.
+/// Writes are collected to this size, so that a small pack is one write.
 const BUFFER: usize = 2 << 20;
 
-/// Fast and good enough: restoring and the disk profit, and nobody waits for the first capture alone.
+/// A fast level that compresses well enough; faster restores and less disk space are worth a slower first capture.
 const LEVEL: i32 = 3;
 
 #[derive(Debug)]
@@ -37,8 +36,8 @@ pub(crate) struct PackDestination<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) disk: &'a DiskWriter,
     pub(crate) key: Option<&'a EncryptionKey>,
-    /// Held by whoever gives a pack its name, and alone by whoever takes one away: the same files captured
-    /// again are the same pack.
+    /// Shared by writers that publish a pack, exclusive for collection that removes or replaces one. A capture of the
+    /// same files produces the same pack name, so both can meet.
     pub(crate) naming: &'a RwLock<()>,
     pub(crate) inventory: &'a PackInventory,
 }
@@ -48,11 +47,11 @@ struct PackWriterState {
     file: Option<UnnamedPackFile>,
     written: u64,
     buffer: Vec<u8>,
-    /// By number; a block's place is known before its bytes are.
+    /// By number. A block's place is known before its bytes are.
     blocks: Vec<Option<PackBlock>>,
 }
 
-/// A file that has no name yet. Abandoned it leaves nothing.
+/// A pack file without its final name. It is removed on drop.
 #[derive(Debug)]
 struct UnnamedPackFile {
     file: File,
@@ -62,7 +61,7 @@ struct UnnamedPackFile {
 
 impl Drop for UnnamedPackFile {
     fn drop(&mut self) {
-        // Renamed, there is nothing under this name any more.
+        // After the rename nothing has this name any more.
         let _ = self.disk.remove(&self.path);
     }
 }
@@ -98,7 +97,7 @@ impl<'a> PackWriter<'a> {
         Ok(())
     }
 
-    /// On disk under its name when this returns, with the number of bytes it takes.
+    /// Publishes the pack. When this returns, the pack is on disk under its name. Returns its size in bytes.
     pub(crate) fn finish(
         self,
         root: Option<ObjectRef>,
@@ -143,7 +142,7 @@ impl PackDestination<'_> {
         Ok(())
     }
 
-    /// On disk, but without a name.
+    /// Writes the table and the footer. The file is then on disk, but without its name.
     fn close(
         &self,
         state: &mut PackWriterState,
@@ -164,7 +163,7 @@ impl PackDestination<'_> {
         self.disk.rename(&new.path, &self.dir.join(file_name(name)))
     }
 
-    /// Whether a pack is still the one that was looked at then, or still not here.
+    /// Whether a pack is unchanged since its modification time was read; `None` means that it was not here.
     pub(crate) fn is_as_it_was(&self, pack: &PackId, modified: Option<SystemTime>) -> io::Result<bool> {
         let is = match std::fs::metadata(self.dir.join(file_name(pack))) {
             Err(e) if e.kind() == io::ErrorKind::NotFound && modified.is_none() => None,
@@ -194,7 +193,7 @@ pub(super) fn footer(sealed: bool, offset: u64, table: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One thread's blocks. What is alike belongs together: files apart from lists and directories.
+/// The blocks of one thread. Similar objects share blocks: contents in some, lists and directories in others.
 pub(crate) struct BlockWriter<'p, 'a> {
     packing: &'p PackWriter<'a>,
     number: Option<u32>,
@@ -203,7 +202,7 @@ pub(crate) struct BlockWriter<'p, 'a> {
 }
 
 impl BlockWriter<'_, '_> {
-    /// Puts an object into the block that is being filled.
+    /// Appends an object to the current block.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<ObjectLocation, Error> {
         if !self.raw.is_empty() && self.raw.len() + bytes.len() > BLOCK {
             self.flush()?;
@@ -218,7 +217,7 @@ impl BlockWriter<'_, '_> {
         let Some(number) = self.number.take() else { return Ok(()) };
         let raw = self.raw.len() as u32;
         let packed = self.compress().map_err(|e| self.packing.place.failed(e))?;
-        // Not worth unpacking for less.
+        // A smaller saving is not worth the unpacking.
         let done = if packed.len() + packed.len() / 32 < self.raw.len() {
             self.packing.put(number, raw, BlockEncoding::Zstd, &packed)
         } else {
@@ -237,17 +236,18 @@ impl BlockWriter<'_, '_> {
     }
 }
 
-/// What is wanted of each block: start and length.
+/// The live ranges of each block: start and length.
 pub(crate) type LiveRanges = HashMap<u32, HashSet<(u32, u32)>>;
 
-/// Whether so little of a block is wanted that it is worth writing it again without the rest.
+/// Whether so little of a block is live that rewriting it without the rest pays off.
 pub(crate) fn is_worth_trimming(block: &PackBlock, live: &HashSet<(u32, u32)>) -> bool {
     let wanted: u64 = live.iter().map(|(_, length)| u64::from(*length)).sum();
     matches!(block.how, BlockEncoding::Plain | BlockEncoding::Zstd) && wanted * 2 < u64::from(block.raw)
 }
 
-/// Writes a pack again without what is not wanted. Its name, its age and the places in it stay. One that is only far
-/// has no age, and is here afterwards. `None`: it was captured anew meanwhile, and is left alone.
+/// Rewrites a pack without its dead ranges. Its name, its age and the places in it stay. A pack that was only remote
+/// has no age, and is local afterwards. Returns `None` and changes nothing if a capture wrote the pack again
+/// meanwhile.
 pub(crate) fn without(
     place: PackDestination<'_>,
     pack: &PackFile,
@@ -292,7 +292,7 @@ pub(crate) fn without(
     done.map_err(|e| place.failed(e))
 }
 
-/// A block with zeros, which take no space, where nothing is wanted.
+/// A block whose dead ranges are zeros, which compress to almost nothing.
 fn trimmed(
     place: PackDestination<'_>,
     pack: &PackFile,
@@ -313,6 +313,7 @@ fn trimmed(
         Some(key) => key.seal(&packed, b"block"),
         None => packed,
     };
-    // The block's own check is that of what it was, and part of the pack's name.
+    // The block's own check is that of its original bytes, and part of the pack's name. So a trimmed block carries
+    // another one.
     Ok([&beginning(&packed)[..], &packed].concat())
 }

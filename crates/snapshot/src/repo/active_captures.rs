@@ -1,5 +1,6 @@
-//! Packs of which no row tells yet: between the writing of a pack and the record of its snapshot a collection would
-//! take it for garbage. It leaves alone whatever was written since the oldest capture under way began.
+//! Protects packs that no database row mentions yet: between the writing of a pack and the record of its snapshot, a
+//! collection would take it for garbage. So collection keeps every pack that was written since the oldest running capture
+//! began.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +26,7 @@ impl ActiveCaptures {
     }
 }
 
-/// As long as it or a copy lives, the packs of a capture are not collected. Keep it until the snapshot is recorded.
+/// While it or a copy lives, collection keeps the packs of a capture. Keep it until the snapshot is recorded.
 #[derive(Clone)]
 pub struct CaptureGuard(#[expect(dead_code, reason = "its end is what counts")] Arc<ActiveCapture>);
 
@@ -43,8 +44,8 @@ impl Repo {
         CaptureGuard(Arc::new(ActiveCapture { captures: self.captures.clone(), number }))
     }
 
-    /// When the oldest capture began whose snapshot is not recorded. Ask before you read what is recorded: what is
-    /// recorded later was under way.
+    /// When the oldest capture began whose snapshot is not recorded yet. Call this before you read the recorded
+    /// snapshots: a snapshot that is recorded after that read was still running here.
     pub fn oldest_capture(&self) -> Option<SystemTime> {
         self.captures.began().at.values().min().copied()
     }
@@ -62,7 +63,7 @@ impl fmt::Debug for CaptureGuard {
     }
 }
 
-/// It says nothing of what was captured.
+/// All guards are equal, because a guard says nothing about what was captured.
 impl PartialEq for CaptureGuard {
     fn eq(&self, _: &CaptureGuard) -> bool {
         true

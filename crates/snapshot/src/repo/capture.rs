@@ -1,5 +1,5 @@
-//! Capturing: a tree that may be changing under us, into a pack with what is new in it. One bad file never
-//! costs the others; what could not be taken is said.
+//! Captures a tree that may change at the same time into a pack with the new content. One unreadable file never costs
+//! the others; the report lists everything that was skipped.
 
 mod build;
 mod content;
@@ -21,10 +21,10 @@ use crate::{BadPath, Error, FetchProgress, Folder, TouchedNames, TouchedPaths, T
 
 use super::{CaptureGuard, Repo};
 
-/// Somebody can make a million sockets; a report names this many and counts the rest.
+/// Upper limit for listed paths: a sandbox can create a million sockets. The report counts the rest.
 const MAX_LISTED: usize = 10_000;
 
-/// A folder and the name it has in the tree.
+/// A folder and its name in the snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct CaptureRoot<'a> {
     /// The name under which snapshots keep the folder.
@@ -33,44 +33,44 @@ pub struct CaptureRoot<'a> {
     pub folder: &'a Folder,
 }
 
-/// `exclude(root, path)` leaves an entry out, with everything beneath it.
+/// Excludes an entry and everything beneath it if `exclude(root, path)` is true.
 pub type ExcludeFilter<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Sync);
 
-/// The name of what travels with a snapshot, and what it says about so many files and bytes.
+/// The name of a note, and a function that writes it from the number of files and bytes.
 pub type SummaryNote<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>);
 
-/// What is to be captured, and what is known already.
+/// What to capture, and what is already known.
 #[derive(Clone, Copy)]
 pub struct CaptureRequest<'a> {
     /// The folders that make up the snapshot.
     pub roots: &'a [CaptureRoot<'a>],
-    /// The same for every capture with the same index.
+    /// The filter must be the same for every capture with the same index.
     pub exclude: ExcludeFilter<'a>,
-    /// The snapshot that these folders were restored from or captured as before. It must not be collected
-    /// meanwhile, so it is one that somebody still wants.
+    /// The snapshot that these folders were restored from, or their last capture. Collection must not remove it
+    /// meanwhile, so it must be one that the caller still keeps.
     pub base: Option<&'a TreeId>,
-    /// Where is kept what the folders looked like then. Used only if it speaks of `base`.
+    /// The file with the index of the folders. Used only if it describes `base`.
     pub index: Option<&'a Path>,
-    /// What travels with the snapshot, by name.
+    /// Notes that travel with the snapshot, by name.
     pub notes: &'a [(&'a str, &'a [u8])],
     /// What to do if nothing changed.
     pub unchanged: UnchangedPolicy,
-    /// What is known of the changes since the last capture.
+    /// What is known about changes since the last capture.
     pub tracking: ChangeTracking<'a>,
-    /// Counts while it goes on.
+    /// Counts files and bytes during the capture.
     pub progress: Option<&'a SnapshotProgress>,
 }
 
-/// How far a capture or a restore has come, for those who watch.
+/// The progress of a capture or a restore.
 #[derive(Debug, Default)]
 pub struct SnapshotProgress {
-    /// Files, folders and links until now.
+    /// Files, folders and links so far.
     pub files: AtomicU64,
-    /// Bytes until now.
+    /// Bytes so far.
     pub bytes: AtomicU64,
-    /// What was read from far, before the first file is written.
+    /// Bytes read from the remote store, before the first file is written.
     pub fetched: AtomicU64,
-    /// How much that will be, as far as it is known yet.
+    /// Expected bytes from the remote store, as far as known.
     pub to_fetch: AtomicU64,
 }
 
@@ -86,15 +86,15 @@ impl SnapshotProgress {
     }
 }
 
-/// What is known about where changes can be. A `Touched` speaks of the folder that all roots are in, since the
-/// capture that `index` is of.
+/// What is known about the places of changes. The `TouchedPaths` are relative to the folder that contains all roots, and
+/// cover the time since the capture that `index` describes.
 #[derive(Debug, Clone, Copy)]
 pub enum ChangeTracking<'a> {
-    /// Everything is looked at.
+    /// Nothing: visit everything.
     None,
-    /// Only what was touched is looked at.
+    /// Visit only touched paths.
     Trust(&'a TouchedPaths),
-    /// Everything is looked at, and what changed without having been touched is told.
+    /// Visit everything, and report changes outside the touched paths.
     Check(&'a TouchedPaths),
 }
 
@@ -120,17 +120,17 @@ impl<'a> ChangeTracking<'a> {
     }
 }
 
-/// What becomes of a capture that finds everything as it was in its base.
+/// What happens when a capture finds everything as in its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnchangedPolicy {
-    /// The base stands for it, and the notes are not kept.
+    /// Return the base, and drop the notes.
     ReuseBase,
-    /// A pack for the notes alone.
+    /// Write a pack for the notes alone.
     WriteNotes,
 }
 
 impl<'a> CaptureRequest<'a> {
-    /// A capture of these folders with nothing else asked for.
+    /// A capture of these folders with default options.
     pub fn of(roots: &'a [CaptureRoot<'a>]) -> CaptureRequest<'a> {
         CaptureRequest {
             roots,
@@ -145,7 +145,7 @@ impl<'a> CaptureRequest<'a> {
     }
 }
 
-/// What a capture made.
+/// The result of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedSnapshot {
     /// The id of the snapshot.
@@ -154,33 +154,34 @@ pub struct CapturedSnapshot {
     pub files: u64,
     /// Their sizes.
     pub bytes: u64,
-    /// What was added to the repository.
+    /// Bytes added to the repository.
     pub written: u64,
-    /// What is in the folders and not in the snapshot.
+    /// What is in the folders but not in the snapshot.
     pub skipped: Vec<SkippedEntry>,
-    /// Files that changed each time they were read, as `root/path`: taken, but perhaps not as they ever were.
+    /// Files that changed during each attempt to read them, as `root/path`. The snapshot has them, but perhaps in a
+    /// state that never existed.
     pub unsettled: Vec<Vec<u8>>,
-    /// How many more there are than the two lists name.
+    /// How many more entries there are than the two lists name.
     pub unlisted: u64,
-    /// Directories in which something changed that should have been known to be touched, and was not.
+    /// Directories with changes that the tracking should have reported, and did not.
     pub missed_changes: Vec<Vec<u8>>,
-    /// Until this is dropped no collection takes the snapshot for garbage.
+    /// Until this is dropped, collection keeps the snapshot.
     pub under_way: CaptureGuard,
 }
 
-/// Something that a snapshot does not hold.
+/// An entry that a snapshot does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedEntry {
     /// `root/path`.
     pub path: Vec<u8>,
-    /// Why not.
+    /// The reason.
     pub why: SkipReason,
 }
 
-/// Why something is in no snapshot.
+/// Why an entry is in no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SkipReason {
-    /// The caller left it out.
+    /// The caller excluded it.
     Excluded,
     /// It is a socket, which means nothing without its process.
     Socket,
@@ -190,7 +191,7 @@ pub enum SkipReason {
     Device,
     /// Another file system is mounted there.
     Mount,
-    /// It was removed, or replaced by something else, between two looks.
+    /// It was removed or replaced during the capture.
     Gone,
     /// It could not be read; the text says why.
     Unreadable(String),
@@ -210,7 +211,7 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// What is told about a capture besides its tree.
+/// The results of a capture besides its tree.
 #[derive(Debug, Default)]
 struct CaptureReport {
     files: u64,
@@ -219,7 +220,7 @@ struct CaptureReport {
     unsettled: Vec<Vec<u8>>,
     unlisted: u64,
     missed: Vec<Vec<u8>>,
-    /// What further names of files make look like more.
+    /// The files and bytes that further hard links would count twice.
     twice: (u64, u64),
 }
 
@@ -232,7 +233,7 @@ impl CaptureReport {
         }
     }
 
-    /// What was found anew is in the list already.
+    /// Takes over an entry that was skipped before, unless this capture has already listed it.
     fn skip_again(&mut self, path: Vec<u8>, why: SkipReason) {
         if !self.skipped.iter().any(|skipped| skipped.path == path) {
             self.skip(path, why);
@@ -260,7 +261,7 @@ impl CaptureReport {
     }
 
     fn of(mut self, tree: TreeId, written: u64, under_way: CaptureGuard) -> CapturedSnapshot {
-        // Several threads found them.
+        // Several threads added entries in arbitrary order.
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         self.unsettled.sort();
         let (files, bytes) = self.counts();
@@ -280,13 +281,13 @@ impl CaptureReport {
 }
 
 impl Repo {
-    /// Captures the roots as one tree; it is on disk when this returns. What is equal to the base becomes no
-    /// new file.
+    /// Captures the roots as one tree, which is on disk when this returns. Content that equals the base is not stored
+    /// again.
     pub fn capture(&self, capture: &CaptureRequest<'_>) -> Result<CapturedSnapshot, Error> {
         self.capture_with_summary(capture, None)
     }
 
-    /// As [`Repo::take`], with one more thing that travels with the snapshot and tells what is in it.
+    /// Like [`Repo::capture`], with one more note, written from the number of files and bytes in the snapshot.
     pub fn capture_with_summary(
         &self,
         capture: &CaptureRequest<'_>,
@@ -314,7 +315,7 @@ impl Repo {
                 let notes: Vec<(&str, &[u8])> = capture.notes.iter().copied().chain(told).collect();
                 let notes = self.put_notes(&packing, &notes)?;
                 let (pack, written) = packing.finish(Some(built.root), notes)?;
-                // Some of it may have been collected before, and now it is whole again.
+                // Collection may have removed parts of an earlier pack of this name; the new file is complete.
                 self.forget(pack);
                 built.lies_in(pack);
                 let tree = TreeId::new(&built.root.id, &pack);
@@ -339,9 +340,9 @@ impl Repo {
     fn index_for(&self, capture: &CaptureRequest<'_>) -> CaptureIndex {
         let index = capture.index.map(|path| self.indexes.take(path)).unwrap_or_default();
         match (index.base(), capture.base) {
-            // What cannot be opened is not built upon: then everything is stored again.
+            // If the base cannot be opened, the capture ignores the index and stores everything again.
             (Some(told), Some(base)) if told == base && self.contains(base) => index,
-            // It speaks of a snapshot that may be collected by now.
+            // The index describes another snapshot, which collection may have removed.
             (Some(_) | None, _) => CaptureIndex::default(),
         }
     }
@@ -359,7 +360,7 @@ impl Repo {
     }
 }
 
-/// A root's name is a name like others, and is there once.
+/// Checks that a root's name is valid and unique.
 fn bad_root(roots: &[CaptureRoot<'_>]) -> Option<&'static str> {
     let mut names: Vec<&'static str> = roots.iter().map(|root| root.name).collect();
     names.sort_unstable();
@@ -367,7 +368,7 @@ fn bad_root(roots: &[CaptureRoot<'_>]) -> Option<&'static str> {
     twice.or_else(|| names.into_iter().find(|name| !is_name(name.as_bytes())))
 }
 
-/// By the clock that file systems use.
+/// The time of the clock that file systems use.
 pub(super) fn now() -> FileTime {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     FileTime { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }

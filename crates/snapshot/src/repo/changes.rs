@@ -1,25 +1,25 @@
-//! Telling two states of a folder apart, leaf by leaf.
+//! Compares two states of a folder, file by file.
 
 use std::cmp::Ordering;
 
 use super::entries::{ContentId, FileEntry, FileEntryKind};
 use crate::{Error, RelPath};
 
-/// A file or link that is not what it was.
+/// A file or link that differs between the states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathChange {
-    /// The path with its root, as bytes.
+    /// The path, beginning with the name of its root, as bytes.
     pub path: Vec<u8>,
-    /// `None`: it was not there.
+    /// `None`: it did not exist.
     pub before: Option<FileEntryKind>,
-    /// `None`: it is gone.
+    /// `None`: it no longer exists.
     pub now: Option<FileEntryKind>,
 }
 
 type ContentLookup<'a> = &'a dyn Fn(&RelPath) -> Result<Option<ContentId>, Error>;
 
-/// What is not the same in two states, both sorted by path. Times and permissions do not count, except whether a
-/// file can be executed. `ask` tells what a file holds now, where that is not known yet.
+/// The differences between two states, both sorted by path. Times and permissions do not count, except the executable
+/// bit. `ask` reads the content of a file where it is not known yet.
 pub fn changes(
     before: Vec<FileEntry>,
     now: Vec<FileEntry>,

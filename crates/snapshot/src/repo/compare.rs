@@ -1,4 +1,4 @@
-//! Comparing a tree with a folder: both are sorted the same way, so one walk through both finds everything.
+//! Compares a tree with a folder: both have the same order, so one walk through both finds every difference.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,18 +22,18 @@ pub struct FolderDifference {
     pub what: DifferenceKind,
 }
 
-/// How the folder differs from the tree.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// In the tree only; for a directory, with all that is in it.
+    /// Only in the tree; a directory stands for everything in it.
     Missing,
-    /// In the folder only; for a directory, with all that is in it.
+    /// Only in the folder; a directory stands for everything in it.
     Extra,
     /// One is a file, the other a folder or a link.
     Kind,
     /// The permissions differ.
     Mode,
-    /// The time of the last change differs.
+    /// The modification time differs.
     Mtime,
     /// The length differs.
     Size,
@@ -41,17 +41,17 @@ pub enum DifferenceKind {
     Content,
     /// The extended attributes differ.
     Attributes,
-    /// A symbolic link leads elsewhere.
+    /// The target of a symbolic link differs.
     Target,
-    /// A file shares its content with other names than in the tree.
+    /// The file has other hard links than in the tree.
     HardLink,
-    /// It cannot be opened or read.
+    /// The entry cannot be opened or read.
     Unreadable,
 }
 
 impl Repo {
-    /// What is different in a folder, entry by entry. Sockets, FIFOs and devices are never in a tree and do
-    /// not count as extra; neither does the mode of the root, which is not kept.
+    /// The differences in a folder, entry by entry. Sockets, FIFOs and devices are never in a tree and do not count
+    /// as extra. Neither does the mode of the root, which is not stored.
     pub fn compare(
         &self,
         tree: &TreeId,
@@ -85,7 +85,7 @@ struct FolderComparer<'a> {
     path: Vec<Vec<u8>>,
     tour: DirectoryWalker,
     differences: Vec<FolderDifference>,
-    /// Objects with several names in the folder, with the number their names have in the tree.
+    /// Objects with several hard links in the folder, with the group number that the tree gives them.
     objects: HashMap<(u64, u64), u64>,
     groups: HashMap<u64, (u64, u64)>,
 }
@@ -134,7 +134,7 @@ impl FolderComparer<'_> {
         self.levels.last_mut().and_then(Iterator::next)
     }
 
-    /// The same of the folder.
+    /// The next entry of this directory in the folder.
     fn met(&mut self) -> Result<Option<Vec<u8>>, Error> {
         match self.tour.next_event()? {
             Some(WalkerEvent::Entry(name)) => Ok(Some(name)),
@@ -149,7 +149,7 @@ impl FolderComparer<'_> {
         }
     }
 
-    /// The same name on both sides; two directories are entered.
+    /// Compares an entry that both sides have; two directories are entered.
     fn pair(&mut self, entry: &TreeEntry) -> Result<(), Error> {
         let Ok(is) = self.tour.attributes(&entry.name) else {
             self.differ(&entry.name, DifferenceKind::Unreadable);
@@ -244,7 +244,7 @@ impl FolderComparer<'_> {
     }
 }
 
-/// The same bytes have the same names, so comparing needs only one side's.
+/// Equal bytes have equal ids, so the comparison reads only the bytes of the file.
 pub(super) fn holds(
     reader: &ObjectReader<'_>,
     file: &File,
@@ -273,16 +273,16 @@ pub(super) fn holds(
             left -= part.len() as u64;
         }
     }
-    // It may have shrunk since its size was compared, and behind its end everything is a hole.
+    // The file may have shrunk since its size was compared; everything behind its end would look like a hole.
     Ok(file.metadata()?.len() == at)
 }
 
-/// How many bytes from here on the file system knows to be zero without reading them.
+/// How many bytes from here are in a hole, and therefore zero without reading them.
 fn hole(file: &File, at: u64) -> std::io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(data) => Ok(data.saturating_sub(at)),
         Err(Errno::NXIO) => Ok(u64::MAX),
-        // A file system that knows no holes.
+        // The file system does not report holes.
         Err(Errno::INVAL) => Ok(0),
         Err(e) => Err(e.into()),
     }

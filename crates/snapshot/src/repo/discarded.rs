@@ -1,5 +1,5 @@
-//! Snapshots that nobody wants any more. Parts of their packs may stay, because others need them, so that the
-//! packs alone would still tell of them: `forgotten` holds their ids, one to a line.
+//! Snapshots that the caller has discarded. Parts of their packs may stay because other snapshots need them, so the
+//! packs alone would still show the snapshot. The file `forgotten` holds the discarded ids, one per line.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,18 +16,18 @@ const FILE: &str = "forgotten";
 const FRESH: &str = "new-forgotten";
 
 impl Repo {
-    /// What must not be used any more, though it may still be found.
+    /// Snapshots that callers must not use any more, though their packs may still exist.
     pub fn discarded(&self) -> Result<HashSet<TreeId>, Error> {
         match std::fs::read_to_string(self.forgotten_file()) {
-            // A line that is cut short is one that was never promised.
+            // An incomplete line comes from a write that never returned, so it does not count.
             Ok(text) => Ok(text.lines().filter_map(|line| TreeId::parse(line).ok()).collect()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(HashSet::new()),
             Err(e) => Err(self.not_forgotten(e)),
         }
     }
 
-    /// From when this returns these are forgotten, whatever happens; they can be collected. What has no pack any
-    /// more needs no line.
+    /// When this returns, these snapshots are durably discarded and can be collected. A snapshot whose pack is gone
+    /// needs no line.
     pub fn discard(&self, trees: &[TreeId]) -> Result<(), Error> {
         let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
         let mut all = self.discarded()?;
@@ -36,8 +36,8 @@ impl Repo {
         self.write_changed(all, &before)
     }
 
-    /// Everything here that is older and not among these is forgotten, and none of these is. Said before any of it is
-    /// collected: of a collection that dies halfway only what nobody wants is hurt, and it is known by this list.
+    /// Discards all snapshots in `older` that are not in `wanted`, and none in `wanted`. Collection calls this before it
+    /// removes anything: if it crashes halfway, it has damaged only discarded snapshots, and this list names them.
     pub(super) fn discard_all_but(
         &self,
         wanted: &HashSet<TreeId>,
@@ -48,9 +48,9 @@ impl Repo {
         let known: HashSet<PackId> = wanted.iter().chain(&before).map(TreeId::pack).collect();
         let mut all = before.clone();
         for (id, modified) in older.iter().filter(|(id, _)| !known.contains(id)) {
-            // Captured anew since it was listed, it may be wanted by now.
+            // If a capture wrote the pack again since it was listed, the snapshot may be needed by now.
             let same = self.place().is_as_it_was(id, Some(*modified)).unwrap_or(false);
-            // What cannot be opened tells of no snapshot.
+            // A pack that cannot be opened shows no snapshot.
             let root = self.pack(*id).ok().filter(|_| same).and_then(|pack| pack.table.root);
             all.extend(root.map(|root| TreeId::new(&root.id, id)));
         }
@@ -58,9 +58,9 @@ impl Repo {
         self.write_changed(all, &before)
     }
 
-    /// Captured again, it is whole again, and somebody wants it.
+    /// A new capture of the same files makes the snapshot complete and needed again.
     pub(super) fn undo_discard(&self, tree: &TreeId) -> Result<(), Error> {
-        // Nothing is in the way of most captures: there is hardly ever such a line.
+        // Most captures find no such line, and then write nothing.
         if !self.discarded()?.contains(tree) {
             return Ok(());
         }

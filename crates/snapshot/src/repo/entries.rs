@@ -1,4 +1,4 @@
-//! Everything with a content, by path: what two states of a workspace are told apart by.
+//! Lists everything that has content, by path: the input for comparing two states of a workspace.
 
 use rustix::io::Errno;
 
@@ -10,40 +10,40 @@ use crate::object::TreeNode;
 use crate::object_id::ObjectId;
 use crate::{Error, FileKind, Folder, RelPath, TreeId};
 
-/// A file or a symbolic link. Directories count only by what is in them.
+/// A file or a symbolic link. Directories are not listed; they count only by their content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Relative to the root or folder it was found in.
+    /// Relative to the root or folder that was listed.
     pub path: Vec<u8>,
-    /// What it is.
+    /// The kind of the entry.
     pub what: FileEntryKind,
 }
 
-/// What a snapshot has at a path.
+/// The kind and content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileEntryKind {
     /// A file.
     File {
         /// Its length in bytes.
         size: u64,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
-        /// What a tree knows of it and a folder does not: see [`Repo::content_id`].
+        /// The id of the content. A tree knows it and a folder does not: see [`Repo::content_id`].
         content: Option<ContentId>,
     },
     /// A symbolic link.
     Link {
-        /// What it says.
+        /// The target of the link.
         target: Vec<u8>,
     },
 }
 
-/// The same for the same bytes, and for no others.
+/// Identifies content: equal ids mean equal bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentId(Option<ObjectId>);
 
 impl Repo {
-    /// The leaves of one root, sorted by path. A hard link is a file like any other.
+    /// The files and links of one root, sorted by path. A hard link is a file like any other.
     pub fn entries(&self, tree: &TreeId, root: &str) -> Result<Vec<FileEntry>, Error> {
         let reader = self.reader();
         let mut leaves = Vec::new();
@@ -63,7 +63,7 @@ impl Repo {
         Ok(leaves)
     }
 
-    /// What a file holds now; `None` if there is no file any more.
+    /// The id of a file's current content; `None` if there is no file any more.
     pub fn content_id(&self, folder: &Folder, path: &RelPath) -> Result<Option<ContentId>, Error> {
         let failed = |e: Errno| Error::system("read", path.as_bytes(), e);
         let found = match open_to_read(folder.fd(), path.as_bytes()) {
@@ -77,9 +77,9 @@ impl Repo {
 }
 
 impl Folder {
-    /// The leaves beneath, sorted by path, without reading any content. `skip(name, is_dir)` leaves a file or a
-    /// whole directory out; the walk stops after `limit` leaves. Unlike [`Folder::walk`] it fails if something
-    /// cannot be read: what is left out here would count as deleted.
+    /// The files and links beneath, sorted by path, without reading any content. `skip(name, is_dir)` leaves out a
+    /// file or a whole directory; the walk stops after `limit` entries. Unlike [`Folder::walk`] it fails if an entry
+    /// cannot be read: leaving it out would make it look deleted.
     pub fn entries(&self, skip: &dyn Fn(&[u8], bool) -> bool, limit: usize) -> Result<Vec<FileEntry>, Error> {
         let mut tour = DirectoryWalker::start(self)?;
         let mut leaves = Vec::new();
@@ -88,7 +88,7 @@ impl Folder {
         {
             let WalkerEvent::Entry(name) = met else { continue };
             let path = tour.path_of(&name);
-            // The folder is alive.
+            // Other processes may change the folder meanwhile.
             let Some(is) = there(tour.attributes(&name)).map_err(|e| Error::system("read", &path, e))? else {
                 continue;
             };
@@ -119,7 +119,7 @@ fn file(is: &FileAttributes) -> FileEntryKind {
     FileEntryKind::File { size: is.size, mode: is.mode(), content: None }
 }
 
-/// `None`: it is gone, or something else is in its place since it was listed.
+/// `None`: the entry was removed or replaced since the listing.
 fn there<T>(found: rustix::io::Result<T>) -> rustix::io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),

@@ -1,5 +1,5 @@
-//! Reading what is far before it is needed: all that is missing at once, in few large reads. One block after the other
-//! would take as many trips.
+//! Reads remote data before it is needed: everything missing at once, in few large reads. Fetching block by block
+//! would need as many round trips.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -13,14 +13,14 @@ use crate::pack::{BlockEncoding, PackBlock, PackFile, UnpackBuffers};
 use crate::remote::{CachedPackGuard, FetchCounter, FetchProgress, PackRange, RemotePackCache, part};
 use crate::{Error, TreeId};
 
-/// Neighbours are read together up to this size: larger reads are not faster, and several run at once.
+/// Reads of neighbouring blocks are merged up to this size: larger reads are not faster, and several run at once.
 const LONGEST: u64 = 8 << 20;
-/// So many bytes that nobody wants cost less than another trip.
+/// Reading this many unneeded bytes costs less than another round trip.
 const GAP: u64 = 64 << 10;
 
 impl Repo {
-    /// Reads what is far of these roots of a tree, the contents of the first root first, and keeps it here. Whatever
-    /// is here already is not read again. [`Repo::restore`] does so by itself.
+    /// Fetches the missing parts of these roots into the cache, the contents of the first root first. Local data is
+    /// not read again. [`Repo::restore`] calls this itself.
     pub fn fetch(
         &self,
         tree: &TreeId,
@@ -34,21 +34,21 @@ impl Repo {
         Ok(fetching.tally.sum)
     }
 
-    /// All directories of a tree.
+    /// Fetches all directories of a tree.
     pub(super) fn fetch_directories(&self, tree: &TreeId) -> Result<(), Error> {
         let mut nobody = |_| {};
         let fetching = self.fetching(&mut nobody);
         fetching.map_or(Ok(()), |mut fetching| fetching.directories(tree, None).map(drop))
     }
 
-    /// What is far of one file.
+    /// Fetches the missing parts of one file.
     pub(super) fn fetch_content(&self, content: &StoredContent) -> Result<(), Error> {
         let mut nobody = |_| {};
         let fetching = self.fetching(&mut nobody);
         fetching.map_or(Ok(()), |mut fetching| fetching.contents(&[content.layout]))
     }
 
-    /// `None`: nothing is far.
+    /// `None`: the repository has no remote store.
     pub(super) fn fetching<'f>(
         &'f self,
         progress: &'f mut dyn FnMut(FetchProgress),
@@ -65,7 +65,7 @@ impl Repo {
         })
     }
 
-    /// Makes what is kept of far packs fit again, if more than this is new.
+    /// Trims the cache if more than `slack` bytes are new.
     pub(super) fn make_room(&self, away: &RemotePackCache, slack: u64) {
         if away.fresh() <= slack {
             return;
@@ -77,22 +77,22 @@ impl Repo {
     }
 
     fn trim(&self, away: &RemotePackCache) -> std::io::Result<()> {
-        // What is only kept at hand is in nobody's use.
+        // A pack that only the list of open packs holds is not in use.
         let in_use = |pack: &Arc<PackFile>| !pack.is_far() || Arc::strong_count(pack) > 1;
         self.open.lock().expect("nobody panics while holding it").retain(in_use);
         away.trim()
     }
 }
 
-/// Brings what is far. As long as it lives nothing of that is removed.
+/// Fetches remote data. While it lives, the cache keeps what it fetched.
 pub(super) struct PackFetcher<'f> {
     repo: &'f Repo,
     away: &'f Arc<RemotePackCache>,
     reader: ObjectReader<'f>,
     tally: FetchCounter<'f>,
-    /// All packs that were met; `None`: it is here.
+    /// All packs seen so far; `None`: the pack is local.
     held: HashMap<PackId, Option<CachedPackGuard>>,
-    /// Blocks that were brought, or were there.
+    /// Blocks that were fetched, or were already present.
     asked: HashSet<BlockKey>,
 }
 
@@ -104,8 +104,8 @@ impl Drop for PackFetcher<'_> {
 }
 
 impl PackFetcher<'_> {
-    /// Brings the directories of these roots, or of all, level by level, and answers what files are in them, those of
-    /// the first root first.
+    /// Fetches the directories of these roots, or of all, level by level. Returns the files in them, those of the
+    /// first root first.
     pub(super) fn directories(
         &mut self,
         tree: &TreeId,
@@ -131,7 +131,7 @@ impl PackFetcher<'_> {
         numbered.for_each(|(number, node)| sort(number, node, &mut level));
         let mut seen: HashSet<ObjectLocation> = HashSet::new();
         while !level.is_empty() {
-            // In the order in which they lie: a block is unpacked once.
+            // In the order of their places, so that each block is unpacked once.
             level.sort_by_key(|(number, at)| (*number, at.place.pack, at.place.block, at.place.start));
             level.retain(|(_, at)| seen.insert(at.place));
             self.bring(level.iter().map(|(_, at)| at.place))?;
@@ -145,7 +145,7 @@ impl PackFetcher<'_> {
         Ok(files.into_iter().map(|(_, layout)| layout).collect())
     }
 
-    /// Brings the contents of files: first what says where they are.
+    /// Fetches the contents of files, beginning with the lists of their chunks.
     pub(super) fn contents(&mut self, files: &[ContentLayout]) -> Result<(), Error> {
         let mut seen: HashSet<ObjectLocation> = HashSet::new();
         let lists = files.iter().filter_map(|layout| match layout {
@@ -164,7 +164,7 @@ impl PackFetcher<'_> {
             match layout {
                 ContentLayout::Empty => {}
                 ContentLayout::Whole(at) => wanted.push(at.place),
-                // Once for all files that have it.
+                // Each list once, for all files that share it.
                 ContentLayout::List(at) if !seen.remove(&at.place) => {}
                 ContentLayout::List(at) => {
                     wanted.extend(self.reader.pieces(at)?.iter().filter_map(|piece| match piece {
@@ -177,7 +177,7 @@ impl PackFetcher<'_> {
         self.bring(wanted)
     }
 
-    /// Sees to it that the tables of all these packs are here.
+    /// Fetches the tables of all these packs.
     fn open(&mut self, packs: impl IntoIterator<Item = PackId>) -> Result<(), Error> {
         let mut unknown = Vec::new();
         for id in packs {
@@ -190,11 +190,11 @@ impl PackFetcher<'_> {
             }
             self.held.insert(id, held);
         }
-        // Who opens one that is missing is told so.
+        // Missing packs are no error here; a later open of the pack reports them.
         self.away.tables(&unknown, &mut self.tally).map(drop)
     }
 
-    /// Brings all blocks in which something lies, in this order as far as that costs no further reads.
+    /// Fetches all blocks that hold these places, in this order as far as that needs no additional reads.
     fn bring(&mut self, places: impl IntoIterator<Item = ObjectLocation>) -> Result<(), Error> {
         let keys = places.into_iter().map(|place| (place.pack, place.block));
         let keys: Vec<BlockKey> = keys.filter(|key| self.asked.insert(*key)).collect();
@@ -215,14 +215,14 @@ impl PackFetcher<'_> {
             }
             Ok(())
         })?;
-        // The pack was replaced meanwhile, or is damaged: who reads a block finds out.
+        // The pack was replaced meanwhile, or is damaged; the reader of the block reports it.
         for (pack, number) in waiting {
             self.repo.block(pack, number, &mut UnpackBuffers::default())?;
         }
         Ok(())
     }
 
-    /// What must be read to have these blocks, in their order.
+    /// The reads that fetch these blocks, in the order of the blocks.
     fn missing(&self, keys: &[BlockKey]) -> Result<Vec<CoalescedRead>, Error> {
         let mut by_pack: HashMap<PackId, Vec<(usize, u32)>> = HashMap::new();
         for (turn, (pack, number)) in keys.iter().enumerate() {
@@ -248,13 +248,13 @@ impl PackFetcher<'_> {
 
 #[derive(Debug, PartialEq, Eq)]
 struct MissingBlock {
-    /// When it is wanted: the lowest first.
+    /// Position in the request: the lowest first.
     turn: usize,
     number: u32,
     block: PackBlock,
 }
 
-/// Blocks of a pack that are read at once.
+/// Blocks of a pack that one read fetches.
 #[derive(Debug, PartialEq, Eq)]
 struct CoalescedRead {
     pack: PackId,
@@ -287,7 +287,7 @@ fn coalesced(pack: PackId, mut missing: Vec<MissingBlock>) -> Vec<CoalescedRead>
 mod tests {
     use super::*;
 
-    /// Where the reads begin and end.
+    /// Merges the ranges of the blocks into reads.
     fn ranges(blocks: &[(u64, u32)]) -> Vec<(u64, u64)> {
         let block = |(offset, stored): &(u64, u32)| {
             let (raw, how, sealed, check) = (*stored, BlockEncoding::Plain, false, [0; 16]);

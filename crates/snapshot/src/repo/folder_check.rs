@@ -1,6 +1,6 @@
-//! Whether folders are still what they were when a snapshot was made of them. Where the index of that snapshot is at
-//! hand, what the file system says of each entry is compared, and only what looks changed is read; otherwise everything
-//! is. Times alone are no difference.
+//! Checks whether folders still match a snapshot of them. If the index of that snapshot is available, the check compares
+//! the attributes of each entry and reads only what looks changed; otherwise it reads everything. Times alone are no
+//! difference.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,45 +16,45 @@ use crate::index::{
 use crate::object::StoredContent;
 use crate::{Error, FileKind, TreeId};
 
-/// What is to be compared with a snapshot.
+/// What to compare with a snapshot.
 #[derive(Clone, Copy)]
 pub struct FolderCheck<'a> {
     /// The snapshot to compare with.
     pub tree: &'a TreeId,
-    /// The folders that it was made of.
+    /// The folders that the snapshot was made of.
     pub roots: &'a [CaptureRoot<'a>],
-    /// What the folders looked like at their last capture. Used only if that was of the same files.
+    /// The index of the folders' last capture. Used only if that capture has the same files as `tree`.
     pub index: &'a Path,
-    /// The same as of the capture.
+    /// The same filter as for the capture.
     pub exclude: ExcludeFilter<'a>,
-    /// What to do about what looks changed.
+    /// What to do about entries that look changed.
     pub doubt: MismatchPolicy,
 }
 
-/// What is done about an entry that does not look as it did.
+/// What to do about an entry whose attributes have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MismatchPolicy {
-    /// It is read, and is a difference only if it holds something else.
+    /// Read it. It is a difference only if its content differs.
     Read,
-    /// It is a difference.
+    /// Count it as a difference.
     Believe,
 }
 
 /// How folders were compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FolderCheckMethod {
-    /// By what the file system says of each file.
+    /// By the attributes of each file.
     Metadata,
-    /// Every byte was read.
+    /// By reading every byte.
     Content,
 }
 
-/// Is told of each difference, with the root that it is in.
+/// Receives each difference, with the name of its root.
 type DifferenceSink<'t> = &'t mut dyn FnMut(&str, &FolderDifference);
 
 impl Repo {
-    /// Tells every difference between the folders and the snapshot. Sockets, FIFOs and devices do not count, nor does
-    /// what the snapshot left out.
+    /// Reports every difference between the folders and the snapshot. Sockets, FIFOs and devices do not count, nor do
+    /// entries that the snapshot excluded.
     pub fn check_folders(
         &self,
         audit: &FolderCheck<'_>,
@@ -89,22 +89,22 @@ impl Repo {
     }
 }
 
-/// One root, gone through together with what is remembered of it.
+/// Walks through one root, side by side with its index.
 struct FolderCheckWalk<'a, 't> {
     reader: &'a ObjectReader<'a>,
     index: &'a CaptureIndex,
     audit: &'a FolderCheck<'a>,
     root: &'a CaptureRoot<'a>,
-    /// The directory one is in, from the root's own name on.
+    /// The path of the current directory, beginning with the root's name.
     path: Vec<u8>,
     tell: &'a mut (dyn FnMut(&str, &FolderDifference) + 't),
 }
 
-/// A directory as it is remembered, and those of its entries that have not been met yet.
+/// A directory in the index, and those of its entries that the walk has not met yet.
 struct FolderCheckLevel<'a> {
     directory: &'a IndexedDirectory,
     entries: std::iter::Peekable<IndexEntries<'a>>,
-    /// How long the path was one level higher.
+    /// The length of the path one level higher.
     path_before: usize,
 }
 
@@ -165,7 +165,7 @@ impl<'a> FolderCheckWalk<'a, '_> {
         }
     }
 
-    /// The same name on both sides. True: both are directories, and the tour is in it.
+    /// Compares an entry that both sides have. Returns true if both are directories; the walk is then in it.
     fn pair(
         &mut self,
         tour: &mut DirectoryWalker,
@@ -219,7 +219,7 @@ impl<'a> FolderCheckWalk<'a, '_> {
         true
     }
 
-    /// It does not look as it did: what it holds decides.
+    /// The attributes have changed, so the content decides.
     fn read(
         &mut self,
         tour: &DirectoryWalker,

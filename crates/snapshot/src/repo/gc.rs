@@ -1,14 +1,14 @@
-//! Collection: what no wanted snapshot needs goes away. What is wanted is marked first, piece by piece; a pack
-//! of which nothing is wanted is removed, one of which little is wanted is written again without the rest, under
-//! its own name and with everything in its place.
+//! Garbage collection removes what no retained snapshot needs. It first marks everything that is live, object by object.
+//! A pack without live objects is removed. A pack with few live objects is rewritten without the rest, under its own name
+//! and with every object in its place.
 //!
-//! Captures and restores may run beside it. They find what they need in a snapshot that is wanted or pinned, or
-//! in packs that are younger than the grace; neither is touched.
+//! Captures and restores may run at the same time. They need only snapshots that are retained or pinned, and packs that
+//! are younger than the grace period; collection touches neither.
 //!
-//! What lies in a pack that is only far is mostly not gone through. Everything that it leads to is far, too, so nothing
-//! is missed that is only here. But then nobody knows which of the packs that are both here and far it leads to: those
-//! may go from here, and are never called garbage. Now and then all of it is read, and what nobody needs of all that is
-//! far is known.
+//! Collection usually does not read packs that are only remote. Everything that they refer to is remote too, so no object
+//! that is only local can be missed. But then it is unknown which packs that are both local and remote they refer to.
+//! Those may leave this machine, and never count as garbage. An occasional deep collection (`all_remote`) reads
+//! everything, and so finds garbage among the remote packs too.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -24,60 +24,61 @@ use crate::object_id::{ObjectKind, PackId};
 use crate::pack::{self, BlockEncoding, EXTENSION, LiveRanges, PackBlock, PackFile};
 use crate::{Error, TreeId};
 
-/// So many packs are asked for at once.
+/// How many packs one request to the remote store asks about.
 const AT_ONCE: usize = 32;
-/// A smaller one that is far is not worth being made smaller.
+/// Shrinking a smaller remote pack is not worth the transfer.
 const WORTH: u64 = 256 << 10;
 
-/// What must stay.
+/// What collection must keep.
 #[derive(Debug, Clone, Default)]
 pub struct GcRoots {
     /// Snapshots with all their files.
     pub trees: Vec<TreeId>,
-    /// Snapshots of which only what travels with them is wanted: the history that others build on.
+    /// Snapshots of which only the notes are needed: the history that others build on.
     pub notes: Vec<TreeId>,
-    /// Snapshots with all their files, which need not be here if they are far.
+    /// Snapshots with all their files, which need not stay on this machine if they are remote.
     pub remote_suffices: Vec<TreeId>,
-    /// Packs that are safely far as they are here, with everything that they lead to. Nothing leaves before far has
-    /// shown that it has the same.
+    /// Packs that the remote store has in the same form as this machine, with everything that they refer to. Before a
+    /// local copy is removed, collection checks again that the remote copy is identical.
     pub remote: HashSet<String>,
-    /// Packs that are far, too, but not as they are here. They are left alone until they are the same again.
+    /// Packs that the remote store has in another form than this machine. Collection leaves them alone until both are
+    /// equal.
     pub remote_differs: HashSet<String>,
-    /// Packs of which nobody can say whether they are wanted: none of them goes.
+    /// Packs of which it is unknown whether they are needed: none of them is removed.
     pub undecided: HashSet<String>,
-    /// All packs that are far and how long they are, if it is to be found what nobody needs of them: then the
-    /// directories of snapshots that are only far are read. One of which little is needed is here afterwards, smaller.
+    /// Set for a deep collection: all remote packs with their sizes. Collection then also reads the directories of
+    /// snapshots that are only remote, to find unneeded remote packs. A remote pack that shrinks is local afterwards.
     pub all_remote: Option<HashMap<String, u64>>,
 }
 
-/// What a collection did.
+/// The result of a collection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GcReport {
-    /// Packs that were here and that nobody needs, here or elsewhere.
+    /// Local packs that were removed because no snapshot needs them, here or remotely.
     pub removed: Vec<String>,
-    /// Packs that are only far and that nobody needs, if it was looked for them.
+    /// Packs that are only remote and that no snapshot needs, if it was a deep collection.
     pub unneeded: Vec<String>,
-    /// Packs that have fewer blocks now.
+    /// Packs that lost some of their blocks.
     pub rewritten: Vec<String>,
-    /// Packs that are only far now.
+    /// The number of packs that are now only remote.
     pub evicted: u64,
-    /// Packs that stay.
+    /// The number of packs that stay.
     pub kept: u64,
-    /// Bytes that the repository takes less.
+    /// Bytes freed in the repository.
     pub freed: u64,
 }
 
 type LivePackRanges = HashMap<PackId, LiveRanges>;
 
 impl Repo {
-    /// Packs younger than `grace` stay whatever is in them: who made them may not have said so yet.
+    /// Collects garbage. Packs younger than `grace` stay, because their snapshots may not be recorded yet.
     pub fn collect_garbage(&self, wanted: &GcRoots, grace: Duration) -> Result<GcReport, Error> {
         let before = SystemTime::now().checked_sub(grace).unwrap_or(SystemTime::UNIX_EPOCH);
         self.collect_garbage_before(wanted, before)
     }
 
-    /// As [`Repo::collect`]: packs that were written since `before` stay. What is pinned later than this is called began
-    /// with something that is wanted now.
+    /// Like [`Repo::collect_garbage`], but packs written since `before` stay. A snapshot that is pinned during the
+    /// call needs no extra protection, because its capture or restore began with something that `wanted` contains.
     pub fn collect_garbage_before(&self, wanted: &GcRoots, before: SystemTime) -> Result<GcReport, Error> {
         let mut trees: HashSet<TreeId> = wanted.trees.iter().cloned().collect();
         trees.extend(self.pins.lock().expect("nobody panics while holding it").keys().cloned());
@@ -103,7 +104,7 @@ impl Repo {
             let far = wanted.remote.contains(&id.to_string());
             match marks.fate(id, far) {
                 _ if modified >= before => collected.kept += 1,
-                // Nobody could tell any more which of the two has what.
+                // After a rewrite nothing would show which of the two copies has which blocks.
                 PackFate::Shrink(_) if wanted.remote_differs.contains(&id.to_string()) => collected.kept += 1,
                 PackFate::Stay => collected.kept += 1,
                 PackFate::Go if wanted.undecided.contains(&id.to_string()) => collected.kept += 1,
@@ -129,7 +130,7 @@ impl Repo {
         Ok(collected)
     }
 
-    /// Says which packs go, before any of them does.
+    /// Records which packs will be removed, before any of them is.
     fn announce_removals(
         &self,
         marks: &GcMarks,
@@ -184,7 +185,7 @@ impl Repo {
         collected: &mut GcReport,
     ) -> Result<(), Error> {
         let pack = self.pack(id)?;
-        // A pack that stays can still say what it was: others may build on that.
+        // A pack that stays keeps its notes, because other snapshots may build on that history.
         let mut marked = live.clone();
         for ObjectLocation { block, start, length, .. } in pack.table.notes.iter().map(|note| note.at.place) {
             marked.entry(block).or_default().insert((start, length));
@@ -205,12 +206,12 @@ impl Repo {
         Ok(())
     }
 
-    /// Whether it is gone from here.
+    /// Removes a pack from this machine; returns whether it was removed.
     fn remove(&self, id: PackId, modified: SystemTime, collected: &mut GcReport) -> Result<bool, Error> {
         let path = self.dir.join(pack::file_name(&id));
         let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
         let _alone = self.naming_packs.write().expect("nobody panics while holding it");
-        // Captured anew since it was listed, it may be wanted by now.
+        // A capture wrote the pack again since it was listed, so it may be needed by now.
         if !self.place().is_as_it_was(&id, Some(modified)).map_err(failed)? {
             self.inventory.added(id).map_err(failed)?;
             collected.kept += 1;
@@ -223,10 +224,11 @@ impl Repo {
         Ok(true)
     }
 
-    /// Removes packs from here of which far says that it has the same.
+    /// Removes packs from this machine if the remote store has identical copies.
     fn evict(&self, leaving: Vec<(PackId, SystemTime)>, collected: &mut GcReport) -> Result<(), Error> {
         for some in leaving.chunks(AT_ONCE) {
-            // As they are now, not as they were when somebody opened them; one that cannot be opened stays.
+            // Opens the packs again, because cached handles may show an older form. A pack that cannot be opened
+            // stays.
             let open =
                 |id: &PackId| PackFile::open(&self.dir, *id, self.key.as_ref()).ok().flatten().map(Arc::new);
             let packs: Vec<Arc<PackFile>> = some.iter().filter_map(|(id, _)| open(id)).collect();
@@ -242,7 +244,7 @@ impl Repo {
                 if !same.contains(id) {
                     collected.kept += 1;
                 } else if self.remove(*id, *modified, collected)? {
-                    // What was kept of it may be from when it was another.
+                    // The cache may hold parts of another form of the pack.
                     self.remote_cache.as_ref().map_or(Ok(()), |away| away.let_go(*id))?;
                     collected.evicted += 1;
                 }
@@ -251,7 +253,8 @@ impl Repo {
         Ok(())
     }
 
-    /// Whether another process may be at work here; as long as the answer lives, none may begin.
+    /// Locks the repository against other processes while the returned lock lives. Fails if another process holds a
+    /// conflicting lock.
     pub fn lock(dir: &Path, how: RepoLockMode) -> Result<RepoLock, Error> {
         let path = dir.join("lock");
         let failed = |e: std::io::Error| Error::system("lock", path.as_os_str().as_bytes(), e);
@@ -269,7 +272,7 @@ impl Repo {
     }
 }
 
-/// How many of a block's bytes nobody wants, as far as they are worth writing it again.
+/// How many stored bytes of a block a rewrite would free; 0 if the block is not worth rewriting.
 fn garbage(block: &PackBlock, live: Option<&HashSet<(u32, u32)>>) -> u64 {
     let stored = u64::from(block.stored);
     match live {
@@ -283,44 +286,45 @@ fn garbage(block: &PackBlock, live: Option<&HashSet<(u32, u32)>>) -> u64 {
     }
 }
 
-/// Collection by one process must not meet captures by another: they do not know each other's pins.
+/// How a process locks a repository. Collection by one process must not meet captures by another, because they do not
+/// know each other's pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepoLockMode {
-    /// Others may read and capture meanwhile.
+    /// Other processes may read and capture at the same time.
     Shared,
-    /// Nobody else works with the repository.
+    /// No other process may use the repository.
     Alone,
 }
 
-/// A hold on a repository; dropped, it is given back.
+/// A lock on a repository; dropping it releases the lock.
 #[derive(Debug)]
 pub struct RepoLock {
     _file: std::fs::File,
 }
 
-/// What is wanted.
+/// What is live.
 #[derive(Default)]
 struct GcMarks {
     live: LivePackRanges,
-    /// The packs of what is not cold.
+    /// Packs that retained snapshots need on this machine; `remote_suffices` does not count.
     needed_here: HashSet<PackId>,
-    /// Whether something wanted leads behind packs that are only far.
+    /// Whether a retained snapshot refers to packs that are only remote, and were therefore not read.
     hidden: bool,
 }
 
-/// What becomes of a pack.
+/// What happens to a pack.
 enum PackFate<'m> {
     Stay,
-    /// Without what nobody wants, if that is much.
+    /// Remove the dead parts, if they are large.
     Shrink(&'m LiveRanges),
-    /// It is enough that it is far.
+    /// Remove the local copy; the remote one suffices.
     Leave,
     Go,
 }
 
 impl GcMarks {
     fn fate(&self, pack: PackId, far: bool) -> PackFate<'_> {
-        // Whatever is hidden may need any of it.
+        // Unread remote packs may refer to any object in it.
         let unclear = far && self.hidden;
         match self.live.get(&pack) {
             Some(_) if far && !self.needed_here.contains(&pack) => PackFate::Leave,
@@ -339,7 +343,7 @@ struct GcMarker<'m> {
     deep: bool,
     marks: GcMarks,
     only_far: HashMap<PackId, bool>,
-    /// By place, not by name: the same directory may be stored twice, and both are needed.
+    /// By place, not by id: the same directory may be stored twice, and both copies are needed.
     seen: HashSet<ObjectLocation>,
 }
 
@@ -367,7 +371,7 @@ impl GcMarker<'_> {
             return Ok(());
         }
         let pack = self.repo.pack(tree.pack())?;
-        // With or without notes it stays: it is the place where the snapshot begins.
+        // The pack stays even without notes, because the snapshot begins in it.
         self.marks.live.entry(pack.id).or_default();
         for note in &pack.table.notes {
             self.mark(&ObjectLocation { pack: pack.id, ..note.at.place });
@@ -375,7 +379,7 @@ impl GcMarker<'_> {
         Ok(())
     }
 
-    /// Whether to look into it.
+    /// Marks an object; returns whether to read it for further references.
     fn meet(&mut self, sort: ObjectKind, place: &ObjectLocation) -> bool {
         self.mark(place);
         let leads_on = match sort {
@@ -387,7 +391,7 @@ impl GcMarker<'_> {
         leads_on && !hidden
     }
 
-    /// And is not looked into.
+    /// Whether a pack is only remote and must not be read in this collection.
     fn is_only_far(&mut self, pack: PackId) -> bool {
         let (repo, far) = (self.repo, self.far);
         if self.deep {

@@ -1,4 +1,4 @@
-//! Packs that come from elsewhere as files: they have their names only when they are whole.
+//! Imports packs that arrive as files. A pack gets its name only when all of it is on disk.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::disk_writer::DiskWriter;
 use crate::object_id::PackId;
 use crate::pack::{TEMPORARY, file_name};
 
-/// A pack of which a part is here.
+/// A pack that is being imported.
 #[derive(Debug)]
 pub struct PackImport {
     dir: PathBuf,
@@ -23,12 +23,12 @@ pub struct PackImport {
 }
 
 impl Repo {
-    /// Begins to write a pack down; `None`: no pack has such a name. What is in it is checked whenever it is read.
+    /// Begins to import a pack; `None` if `pack` is not a valid name. Its content is checked on every read.
     pub fn import_pack(&self, pack: &str) -> Result<Option<PackImport>, Error> {
         let Some(id) = PackId::parse(pack) else { return Ok(None) };
         let path = self.dir.join(temporary(&id));
         let failed = |e| Error::system("write", path.as_os_str().as_bytes(), e);
-        // What somebody left who died.
+        // The remains of an import that crashed.
         self.disk.remove(&path).map_err(failed)?;
         let file = self.disk.create(&path).map_err(failed)?;
         let (dir, disk, inventory) = (self.dir.clone(), self.disk.clone(), self.inventory.clone());
@@ -44,7 +44,7 @@ impl PackImport {
         Ok(self)
     }
 
-    /// All of it was written.
+    /// Publishes the pack after its last bytes were written.
     pub fn finish(self) -> Result<(), Error> {
         let (from, to) = (self.dir.join(temporary(&self.id)), self.dir.join(file_name(&self.id)));
         let settled = self.disk.sync(&self.file).and_then(|()| self.disk.rename(&from, &to));

@@ -1,5 +1,5 @@
-//! Which packs the repository should hold, said by something else than the packs: nothing refers to the newest one, so
-//! without this its loss shows nowhere. Lines are appended; the last one about a pack counts.
+//! Lists which packs the repository should hold, independently of the packs: nothing refers to the newest pack, so
+//! without this list its loss would go unnoticed. Lines are appended; the last line about a pack counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,14 +17,14 @@ use crate::pack::EXTENSION;
 
 const FILE: &str = "inventory";
 const FRESH: &str = "new-inventory";
-/// So many lines that say nothing any more may stay before the file is written anew.
+/// How many obsolete lines may stay before the file is rewritten.
 const MAX_STALE: usize = 1000;
 
-/// Where a pack is.
+/// The location of a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PackLocation {
     Here,
-    /// Collection removed it, or is about to.
+    /// Collection has removed it, or is about to.
     Gone,
     /// Only the object store has it.
     Remote,
@@ -52,7 +52,7 @@ type PackLocations = BTreeMap<PackId, PackLocation>;
 pub(crate) struct PackInventory {
     dir: PathBuf,
     disk: DiskWriter,
-    /// Held by the thread that writes.
+    /// Serializes writers.
     writing: Mutex<()>,
 }
 
@@ -61,14 +61,16 @@ impl PackInventory {
         PackInventory { dir: dir.to_owned(), disk, writing: Mutex::default() }
     }
 
-    /// A pack has its name, and that is on disk. Not synced: a power failure may take the line, and then the loss of
-    /// that pack alone goes unnoticed; the other way round nobody is told of a loss that did not happen.
+    /// Records a pack that is already on disk under its name. The line is not synced. A power failure may lose it,
+    /// and then only a later loss of that pack goes unnoticed. The opposite order could report a loss that did not
+    /// happen.
     pub(crate) fn added(&self, pack: PackId) -> io::Result<()> {
         let _alone = self.writing.lock().expect("nobody panics while holding it");
         if self.begin()? { Ok(()) } else { self.append(&[(pack, PackLocation::Here)]).map(drop) }
     }
 
-    /// Packs that are about to be removed. On disk when this returns: a removal is never durable before its line.
+    /// Records packs that are about to be removed. The lines are on disk when this returns, so no removal is durable
+    /// before its line.
     pub(super) fn leaving(&self, packs: &[PackId], to: PackLocation) -> io::Result<()> {
         if packs.is_empty() {
             return Ok(());
@@ -80,7 +82,7 @@ impl PackInventory {
         self.disk.sync(&file)
     }
 
-    /// Leaves lines out that say nothing any more, if there are many.
+    /// Removes obsolete lines if there are many.
     pub(super) fn tidy(&self) -> io::Result<()> {
         let _alone = self.writing.lock().expect("nobody panics while holding it");
         let Some((text, listed)) = self.read()? else { return Ok(()) };
@@ -92,7 +94,8 @@ impl PackInventory {
         Ok(self.read()?.map(|(_, listed)| listed).unwrap_or_default())
     }
 
-    /// A repository from before there was such a list: what is here now is what should be. Whether it was so.
+    /// Creates the list in a repository from before the list existed: it then assumes that all present packs are all
+    /// expected ones. Returns whether it created the list.
     fn begin(&self) -> io::Result<bool> {
         if self.path().exists() {
             return Ok(false);
@@ -109,7 +112,7 @@ impl PackInventory {
         if length > 0 {
             file.read_exact_at(&mut last, length - 1)?;
         }
-        // What a write that failed left of its line is a line of its own, and is not understood.
+        // A failed write may have left half a line. The new line starts on its own, and the parser ignores the half.
         let begin = if last == [b'\n'] { "" } else { "\n" };
         self.disk.append(&mut file, format!("{begin}{}", text_of(lines)).as_bytes())?;
         Ok(file)
@@ -147,7 +150,7 @@ fn text_of(lines: &[(PackId, PackLocation)]) -> String {
     lines.iter().map(|(pack, is)| format!("{} {pack}\n", is.word())).collect()
 }
 
-/// Lines that are cut short, or that say something we do not know, are left out.
+/// Ignores incomplete lines and unknown words.
 fn parse(text: &str) -> PackLocations {
     let line = |line: &str| {
         let (word, pack) = line.split_once(' ')?;
@@ -169,7 +172,7 @@ pub(super) fn packs_in(dir: &Path) -> io::Result<BTreeSet<PackId>> {
 }
 
 impl Repo {
-    /// Packs that were written here, that collection did not take away, and that are not here any more.
+    /// Packs that were written here, that collection did not remove, and that no longer exist here.
     pub fn missing_packs(&self) -> Result<Vec<String>, Error> {
         let here = packs_in(&self.dir).map_err(|e| self.no_inventory(e))?;
         let listed = self.inventory.listed().map_err(|e| self.no_inventory(e))?;
@@ -178,7 +181,7 @@ impl Repo {
         Ok(missing.map(|(pack, _)| pack.to_string()).collect())
     }
 
-    /// Packs that were removed from here because the object store has them.
+    /// Packs that were removed from here because the remote store has them.
     pub fn remote_packs(&self) -> Result<BTreeSet<String>, Error> {
         let here = packs_in(&self.dir).map_err(|e| self.no_inventory(e))?;
         let listed = self.inventory.listed().map_err(|e| self.no_inventory(e))?;

@@ -1,4 +1,4 @@
-//! What travels with snapshots, and which snapshots there are: a repository can tell without any database.
+//! Reads the list of snapshots and their notes from the packs alone, without any database.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
@@ -14,14 +14,14 @@ pub struct SnapshotInfo {
     pub tree: TreeId,
     /// When it was made.
     pub at: SystemTime,
-    /// What its pack takes: what was new in it.
+    /// The size of its pack: the content that was new in it.
     pub size: u64,
-    /// The names of what travels with it.
+    /// The names of its notes.
     pub notes: Vec<String>,
 }
 
 impl Repo {
-    /// All snapshots, the oldest first. Packs that cannot be read are told in the second list.
+    /// All snapshots, the oldest first. The second list names packs that cannot be read.
     pub fn snapshots(&self) -> Result<(Vec<SnapshotInfo>, Vec<String>), Error> {
         let (mut snapshots, mut broken) = (Vec::new(), Vec::new());
         for (id, at) in self.pack_files()? {
@@ -44,18 +44,19 @@ impl Repo {
         Ok((snapshots, broken))
     }
 
-    /// The names of all packs that are here.
+    /// The names of all local packs.
     pub fn pack_names(&self) -> Result<Vec<String>, Error> {
         Ok(self.pack_files()?.into_iter().map(|(id, _)| id.to_string()).collect())
     }
 
-    /// The snapshot that a pack holds, here or far; `None`: it holds none.
+    /// The snapshot in a local or remote pack; `None` if the pack holds none.
     pub fn snapshot_in(&self, pack: &str) -> Result<Option<TreeId>, Error> {
         let Some(id) = PackId::parse(pack) else { return Ok(None) };
         Ok(self.pack(id)?.table.root.map(|root| TreeId::new(&root.id, &id)))
     }
 
-    /// The snapshots whose packs have a name that begins so. Packs that cannot be read are told in the second list.
+    /// The snapshots whose pack names begin with `digits`. The second list holds the errors of packs that cannot be
+    /// read.
     pub fn find_by_prefix(&self, digits: &str) -> Result<(Vec<TreeId>, Vec<Error>), Error> {
         let (mut trees, mut broken) = (Vec::new(), Vec::new());
         for (id, _) in self.pack_files()?.iter().filter(|(id, _)| id.to_string().starts_with(digits)) {
@@ -67,7 +68,7 @@ impl Repo {
         Ok((trees, broken))
     }
 
-    /// Whether what is here was written with a key; `None` if nothing is here.
+    /// Whether the local packs were written with a key; `None` if there are none.
     pub fn is_sealed(dir: &std::path::Path) -> Option<bool> {
         let packs = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
         packs
@@ -75,13 +76,13 @@ impl Repo {
             .find_map(|path| crate::pack::is_sealed(&path).ok())
     }
 
-    /// The snapshot that an index is of. It may have been collected since; whoever keeps indexes deletes them when
-    /// he collects.
+    /// The snapshot that an index describes. It may have been collected since; a caller that stores indexes deletes
+    /// them when it collects.
     pub fn index_base(index: &std::path::Path) -> Option<TreeId> {
         crate::index::base_of(index)
     }
 
-    /// Something that travels with a snapshot.
+    /// A note of a snapshot.
     pub fn note(&self, tree: &TreeId, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let pack = self.pack(tree.pack())?;
         let Some(note) = pack.table.notes.iter().find(|note| note.name == name.as_bytes()) else {
@@ -94,7 +95,7 @@ impl Repo {
         self.reader().chunk(&at).map(Some)
     }
 
-    /// All bytes of all packs.
+    /// The size of all local packs.
     pub fn size(&self) -> Result<u64, Error> {
         let failed = |e| Error::system("look at", self.dir.as_os_str().as_bytes(), e);
         let mut size = 0;

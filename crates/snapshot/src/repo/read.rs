@@ -1,4 +1,4 @@
-//! Reading a snapshot: every object is checked against its name before anything is done with it.
+//! Reads snapshots. Every object is checked against its id before it is used.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -10,29 +10,30 @@ use crate::object_id::{ObjectKind, PackId};
 use crate::pack::{BLOCK, UnpackBuffers};
 use crate::{Error, FileInfo, RelPath, TreeId};
 
-/// Unpacked blocks that are kept at hand: those of directories are come back to.
+/// Upper limit for cached unpacked blocks: walks return to the blocks of directories.
 const MAX_CACHED_BYTES: usize = 24 << 20;
-/// The same for all files of a repository that are being read at this moment, however many clients read.
+/// The same limit for all file contents that are being read from a repository, for any number of clients.
 const MOST_CACHED_CONTENT: usize = 8 << 20;
 
 pub(super) type BlockKey = (PackId, u32);
 
-/// Is shown every entry of a tree, with its path.
+/// Called for every entry of a tree, with its path.
 type EntryVisitor<'s> = &'s mut dyn FnMut(&[u8], &object::TreeEntry) -> Result<(), Error>;
 
 type ObjectVisitor<'m> = &'m mut dyn FnMut(ObjectKind, &ObjectLocation) -> bool;
 
-/// A tree deeper than any path is damaged or hostile.
+/// A tree deeper than any possible path is damaged or hostile.
 pub(crate) const MAX_DEPTH: usize = 10_000;
 
-/// A tree of more entries is counted before it is gone through: a few directories can say that they are many.
+/// A tree with more entries is counted before it is visited: a few directories that contain each other can claim a
+/// huge number of entries.
 const MANY: u64 = 1 << 16;
 pub(crate) const MAX_ENTRIES: u64 = 1 << 24;
 
 /// One entry of a snapshot.
 #[derive(Debug)]
 pub enum SnapshotEntry {
-    /// A file, to be read.
+    /// A file, with a reader of its content.
     File {
         /// Its length in bytes.
         size: u64,
@@ -47,7 +48,7 @@ pub enum SnapshotEntry {
     Dir,
 }
 
-/// Reads objects, and unpacks a block once for all that is in it.
+/// Reads objects, and caches unpacked blocks for further objects in them.
 pub(crate) struct ObjectReader<'r> {
     repo: &'r Repo,
     cached: Mutex<BlockCache>,
@@ -63,7 +64,8 @@ struct BlockCache {
     unpacking: UnpackBuffers,
 }
 
-/// The unpacked blocks that all readers of file contents share. A client that stops reading keeps no block of its own.
+/// The cache of unpacked blocks that all readers of file contents share. So a client that stops reading holds no
+/// block of its own.
 #[derive(Default)]
 pub(super) struct ContentBlocks(Mutex<BlockCache>);
 
@@ -85,7 +87,7 @@ impl BlockCache {
         Ok(block)
     }
 
-    /// Lets go of the oldest until so many bytes fit; their memory is used again.
+    /// Drops the oldest blocks until `length` bytes fit, and reuses their memory.
     fn make_room(&mut self, length: usize, most: usize) {
         while self.size + length > most
             && let Some(oldest) = self.order.pop_front()
@@ -109,7 +111,7 @@ impl ObjectReader<'_> {
         cached.block(self.repo, (pack, number), self.most)
     }
 
-    /// The bytes of an object; they are still to be checked.
+    /// The bytes of an object, not yet checked.
     fn bytes(&self, place: &ObjectLocation) -> Result<Vec<u8>, Error> {
         let block = self.block(place.pack, place.block)?;
         within(&block, place)
@@ -127,7 +129,7 @@ impl ObjectReader<'_> {
         Ok(bytes)
     }
 
-    /// Whether a chunk's bytes are what its name says.
+    /// Checks that the bytes of a chunk match its id.
     pub(crate) fn check(&self, at: &ObjectRef, bytes: &[u8]) -> Result<(), Error> {
         if self.repo.naming.name(ObjectKind::Chunk, bytes) == at.id {
             return Ok(());
@@ -181,7 +183,7 @@ impl ObjectReader<'_> {
         Ok(pieces)
     }
 
-    /// The pieces of any content, which together are its size.
+    /// The pieces of any content. Their lengths must add up to its size.
     pub(crate) fn content(&self, content: &StoredContent) -> Result<Vec<ContentPiece>, Error> {
         match &content.layout {
             ContentLayout::Empty => Ok(Vec::new()),
@@ -205,7 +207,7 @@ pub(crate) fn within<'b>(block: &'b [u8], place: &ObjectLocation) -> Option<&'b 
     block.get(start..start.checked_add(place.length as usize)?)
 }
 
-/// Goes through a tree in the order of its paths; a directory comes before what is in it.
+/// Visits a tree in the order of its paths; a directory comes before its content.
 pub(crate) fn visit(reader: &ObjectReader<'_>, root: &ObjectRef, see: EntryVisitor<'_>) -> Result<(), Error> {
     let mut levels = vec![(0, root.id, reader.directory(root)?.into_iter())];
     let mut above = HashSet::from([root.id]);
@@ -237,8 +239,8 @@ pub(crate) fn visit(reader: &ObjectReader<'_>, root: &ObjectRef, see: EntryVisit
     Ok(())
 }
 
-/// Goes through all that a directory leads to. `meet` is shown where each object lies, and says whether to look into
-/// it; whoever was somewhere before says no.
+/// Visits everything that a directory refers to. `meet` receives the place of each object, and returns whether to read it
+/// for further references; it returns false for objects it has already met.
 pub(super) fn follow(
     reader: &ObjectReader<'_>,
     root: ObjectRef,
@@ -280,14 +282,14 @@ fn follow_list(
             ContentPiece::Chunk { at, .. } => {
                 meet(ObjectKind::Chunk, &at.place);
             }
-            // It is of the lowest level, and has no others in it.
+            // The list must have the lowest level, which contains no further lists.
             ContentPiece::List { at, .. } => follow_list(reader, &at, 0, meet)?,
         }
     }
     Ok(())
 }
 
-/// How many entries a tree has; a directory that is in it often is read once.
+/// The number of entries of a tree. A directory that occurs several times is read once.
 fn count(reader: &ObjectReader<'_>, root: &ObjectRef) -> Result<u64, Error> {
     let open = |at: ObjectRef| -> Result<(ObjectRef, u64, std::vec::IntoIter<ObjectRef>), Error> {
         let entries = reader.directory(&at)?;
@@ -323,12 +325,12 @@ impl Repo {
         self.reader_keeping(MAX_CACHED_BYTES)
     }
 
-    /// With so many bytes of unpacked blocks at hand.
+    /// A reader with a cache of this many bytes of unpacked blocks.
     pub(crate) fn reader_keeping(&self, most: usize) -> ObjectReader<'_> {
         ObjectReader { repo: self, cached: Mutex::default(), most }
     }
 
-    /// They go with the last reader.
+    /// The shared cache; it is dropped with its last reader.
     fn content_blocks(&self) -> Arc<ContentBlocks> {
         let mut shared = self.content_blocks.lock().expect("nobody panics while holding it");
         if let Some(blocks) = shared.upgrade() {
@@ -371,7 +373,8 @@ impl Repo {
         files_of(&reader, &self.root_at(&reader, tree, root)?)
     }
 
-    /// Those in one folder of a root, by their paths in it; none if there is no such folder.
+    /// The regular files in one folder of a root, with paths relative to that folder; empty if the folder does not
+    /// exist.
     pub fn list_in(&self, tree: &TreeId, root: &str, folder: &RelPath) -> Result<Vec<FileInfo>, Error> {
         let reader = self.reader();
         match self.entry(&reader, (tree, root), folder)?.map(|entry| entry.node) {
@@ -380,7 +383,7 @@ impl Repo {
         }
     }
 
-    /// One entry of a root, or `None` if it has none there.
+    /// One entry of a root, or `None` if the root has no entry at the path.
     pub fn read(
         self: &Arc<Self>,
         tree: &TreeId,
@@ -398,14 +401,14 @@ impl Repo {
                 let pieces = reader.content(&content)?;
                 drop(reader);
                 let content = FileContentReader::new(self.clone(), pieces);
-                // Damage is an error of the request, and not of an answer that has begun.
+                // Damage must fail the request, before the response begins.
                 content.check_all()?;
                 Ok(Some(SnapshotEntry::File { size: content.size, mtime_ms, content }))
             }
         }
     }
 
-    /// What is at a path. No link leads anywhere here.
+    /// The entry at a path. Symbolic links are not followed.
     fn entry(
         &self,
         reader: &ObjectReader<'_>,
@@ -443,7 +446,8 @@ fn files_of(reader: &ObjectReader<'_>, root: &ObjectRef) -> Result<Vec<FileInfo>
     Ok(files)
 }
 
-/// The content of a file, read bit by bit. It was checked in full before it was handed out, and is again.
+/// Reads the content of a file in parts. The content was checked as a whole before, and is checked again while it is
+/// read.
 pub struct FileContentReader {
     repo: Arc<Repo>,
     pieces: std::vec::IntoIter<ContentPiece>,

@@ -1,5 +1,5 @@
-//! What a pack needs besides itself. Whoever sends packs away sends one after those that it needs; so what is far is
-//! never without what it leads to.
+//! Finds the packs that a snapshot depends on. Replication uploads a pack after the packs it refers to, so the remote
+//! store never holds a pack without its dependencies.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -11,9 +11,8 @@ use crate::pack::file_name;
 use crate::{Error, TreeId};
 
 impl Repo {
-    /// The packs in which something lies that the snapshot's own pack names; what those name in turn is not among
-    /// them. It takes as long as there is in the pack itself. Of a pack that collection has made smaller it may not be
-    /// told any more.
+    /// The packs that the snapshot's own pack refers to directly. The cost grows with the size of that pack alone. If
+    /// collection has shrunk the pack, some references may be missing.
     pub fn references(&self, tree: &TreeId) -> Result<Vec<String>, Error> {
         let own = tree.pack();
         let (mut named, mut seen) = (BTreeSet::new(), HashSet::new());
@@ -26,14 +25,14 @@ impl Repo {
         Ok(named.iter().map(PackId::to_string).collect())
     }
 
-    /// As [`Repo::references`], of the snapshot that begins in this pack.
+    /// Like [`Repo::references`], for the snapshot that begins in this pack.
     pub fn references_of(&self, pack: &str) -> Result<Vec<String>, Error> {
         let id = PackId::parse(pack).ok_or_else(|| Error::NotFound { path: pack.to_owned() })?;
         let root = self.pack(id)?.table.root;
         root.map_or(Ok(Vec::new()), |root| self.references(&TreeId::new(&root.id, &id)))
     }
 
-    /// All packs that a snapshot needs. It takes as long as there are folders in it.
+    /// All packs that a snapshot needs, directly or not. The cost grows with the number of its folders.
     pub fn packs_of(&self, tree: &TreeId) -> Result<Vec<String>, Error> {
         let (mut packs, mut seen) = (BTreeSet::from([tree.pack()]), HashSet::new());
         follow(&self.reader(), self.root(tree)?, &mut |_, place| {
@@ -43,7 +42,7 @@ impl Repo {
         Ok(packs.iter().map(PackId::to_string).collect())
     }
 
-    /// Where a pack is and how long, if it is here.
+    /// The path and size of a pack, if it is local.
     pub fn pack_file(&self, pack: &str) -> Option<(PathBuf, u64)> {
         let path = self.dir.join(file_name(&PackId::parse(pack)?));
         let size = std::fs::metadata(&path).ok()?.len();

@@ -1,5 +1,5 @@
-//! Restoring: directories first, then files block by block with several threads, then what hangs on them. Every
-//! content is checked while it is written.
+//! Restores snapshots: directories first, then files block by block on several threads, then links and attributes.
+//! Every content is checked while it is written.
 
 mod directory_opener;
 mod donor;
@@ -22,29 +22,29 @@ use crate::index::{CaptureIndex, DirectoryUpdate, IndexedContent, StatFingerprin
 use crate::object::{ObjectRef, StoredContent, TreeEntry, TreeNode, Xattrs};
 use crate::{Error, FileOwner, Folder, TreeId};
 
-/// Where a root of the tree goes: an empty folder that nobody else uses yet.
+/// Where to restore a root of the tree: an empty folder that no other process uses yet.
 #[derive(Clone, Copy)]
 pub struct RestoreTarget<'a> {
-    /// The name under which the snapshot keeps the folder.
+    /// The name of the root in the snapshot.
     pub root: &'a str,
-    /// Where the files go.
+    /// The folder to write to.
     pub folder: &'a Folder,
-    /// Whom they belong to; none: whoever restores.
+    /// The owner of the files; `None`: the user of this process.
     pub owner: Option<FileOwner>,
 }
 
-/// What a restore wrote.
+/// The result of a restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RestoreReport {
     /// Regular files, hard links counted once.
     pub files: u64,
-    /// How many bytes.
+    /// Bytes in these files.
     pub bytes: u64,
-    /// Files that were not written, because an older tree had them.
+    /// Files that were linked from the donor tree instead of written.
     pub taken_over: u64,
 }
 
-/// Everything in one root, before the first byte is written: a tree that is not sound is refused as a whole.
+/// All entries of one root, read before the first byte is written: a damaged tree is refused as a whole.
 struct RestorePlan<'a> {
     target: &'a RestoreTarget<'a>,
     modified: FileTime,
@@ -52,12 +52,12 @@ struct RestorePlan<'a> {
     folders: Vec<PlannedFolder>,
     files: Vec<PlannedFile>,
     links: Vec<PlannedSymlink>,
-    /// Further names of files, which are made as links to the first.
+    /// Further hard links of files.
     names: Vec<PlannedHardLink>,
 }
 
 struct PlannedFolder {
-    /// Relative to the root; empty for it.
+    /// Relative to the root; empty for the root itself.
     path: Vec<u8>,
     at: ObjectRef,
     mode: u32,
@@ -88,8 +88,8 @@ struct PlannedHardLink {
 }
 
 impl Repo {
-    /// Writes a tree into empty folders. A root of the tree without a target is left out, and a target without
-    /// a root stays empty. What they look like then is remembered in `index`, if there is one.
+    /// Writes a tree into empty folders. A root without a target is left out, and a target without a root stays
+    /// empty. Writes the index of the restored folders to `index`, if given.
     pub fn restore(
         &self,
         tree: &TreeId,
@@ -99,8 +99,8 @@ impl Repo {
         self.write_tree(tree, targets, index, (&SnapshotProgress::default(), None))
     }
 
-    /// As [`Repo::restore_watched`], taking over what an older tree has. When that is erased, [`Repo::refresh`] the
-    /// index.
+    /// Like [`Repo::restore_with_progress`], but links unchanged files from an older tree. When that tree is erased, call
+    /// [`Repo::refresh_index`].
     pub fn restore_with_donor(
         &self,
         tree: &TreeId,
@@ -111,13 +111,13 @@ impl Repo {
         self.write_tree(tree, targets, index, (progress, Some(donor)))
     }
 
-    /// Remembers anew what files look like that were taken over from a tree which is gone now. Only while nobody is
-    /// at work in the folder that the roots are in.
+    /// Updates the attributes in the index after the donor tree was erased, because its removal changed the linked files'
+    /// times. No process may work in the folder of the roots meanwhile.
     pub fn refresh_index(index: &Path, folder: &Folder) {
         donor::refresh(index, folder);
     }
 
-    /// As [`Repo::restore`], counting while it goes on.
+    /// Like [`Repo::restore`], with progress.
     pub fn restore_with_progress(
         &self,
         tree: &TreeId,
@@ -209,7 +209,7 @@ impl Repo {
 
 struct RestorePlanner {
     numbers: HashMap<Vec<u8>, usize>,
-    /// The first file of each group.
+    /// The first file of each group of hard links.
     first: HashMap<u64, usize>,
 }
 
@@ -237,12 +237,12 @@ impl RestorePlanner {
 }
 
 impl RestorePlan<'_> {
-    /// Sparse files may add up to more than a number holds.
+    /// Saturates, because sparse files may add up to more than a number holds.
     fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.content.size))
     }
 
-    /// Files that were not given by another tree.
+    /// Files that the donor tree did not provide.
     fn missing(&self, given: &[bool]) -> impl Iterator<Item = &PlannedFile> {
         let given = given.iter().copied().chain(std::iter::repeat(false));
         self.files.iter().zip(given).filter(|(_, given)| !given).map(|(file, _)| file)
@@ -267,7 +267,7 @@ impl RestorePlan<'_> {
                 above = Some((parent, opened.map_err(|e| Error::system("open", parent, e))?));
             }
             let (_, handle) = above.as_ref().expect("opened above");
-            // Open to us alone until it is finished.
+            // Closed to other users until it is finished.
             make_directory(handle.as_fd(), name, 0o700)
                 .map_err(|e| Error::system("make", &folder.path, e))?;
         }
@@ -302,7 +302,7 @@ impl RestorePlan<'_> {
         Ok(())
     }
 
-    /// A directory gets its mode and time last: filling it needs the one and changes the other.
+    /// Sets the modes and times of directories last: filling a directory needs permissions and changes its time.
     fn finish_folders(&self) -> Result<(), Error> {
         let mut ladder = self.ladder();
         for (number, folder) in self.folders.iter().enumerate().skip(1).rev() {
@@ -311,7 +311,7 @@ impl RestorePlan<'_> {
             dress(handle.as_fd(), self.target.owner, folder.mode, folder.modified)
                 .map_err(|e| Error::system("finish", &folder.path, e))?;
         }
-        // The mode of the root is the caller's.
+        // The caller decides the mode of the root.
         let root = self.target.folder.fd();
         let done = give_to(root, self.target.owner)
             .and_then(|()| rustix::fs::futimens(root, &self.modified.as_timestamps()));
@@ -326,7 +326,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Owner first: changing it clears bits of the mode.
+/// The owner comes first, because changing it clears bits of the mode.
 fn dress(
     handle: BorrowedFd<'_>,
     owner: Option<FileOwner>,
@@ -343,7 +343,7 @@ fn remember(plans: &[RestorePlan<'_>], path: &Path, tree: &TreeId) {
     for plan in plans {
         folders.extend(remembered(plan));
     }
-    // Nobody writes there before we return.
+    // No process writes there before the restore returns.
     let seen = super::capture::now();
     let all: Vec<DirectoryUpdate<'_>> = folders
         .iter()
@@ -355,7 +355,8 @@ fn remember(plans: &[RestorePlan<'_>], path: &Path, tree: &TreeId) {
 type RestoredDirectory =
     (Vec<u8>, StatFingerprint, ObjectRef, Vec<(Vec<u8>, StatFingerprint, IndexedContent)>);
 
-/// What every directory looks like now. One that cannot be looked at is not remembered, and read again later.
+/// The current attributes of every directory. A directory that cannot be read is left out, so the next capture reads
+/// it.
 fn remembered(plan: &RestorePlan<'_>) -> Vec<RestoredDirectory> {
     let mut known: Vec<Vec<(Vec<u8>, IndexedContent)>> = plan.folders.iter().map(|_| Vec::new()).collect();
     let numbers: HashMap<&[u8], usize> =

@@ -1,4 +1,4 @@
-//! What a repository's owner writes elsewhere, sealed if the repository is.
+//! Seals other files of the repository's owner, if the repository has a key.
 
 use super::Repo;
 use crate::Error;
@@ -6,7 +6,8 @@ use crate::Error;
 const SEALED: &[u8] = b"ASHSEALED\x01";
 
 impl Repo {
-    /// As it may be written where others can read. `name` is bound to it: under another name it does not open.
+    /// Returns the bytes in a form that others may store. `name` is authenticated too, so they do not open under
+    /// another name.
     pub fn seal(&self, plain: Vec<u8>, name: &str) -> Vec<u8> {
         match &self.key {
             Some(key) => [SEALED, &key.seal(&plain, place(name).as_bytes())].concat(),
@@ -14,7 +15,7 @@ impl Repo {
         }
     }
 
-    /// Where there is a key nothing is believed that was not sealed with it.
+    /// A repository with a key refuses everything that was not sealed with it.
     pub fn unseal(&self, stored: Vec<u8>, name: &str) -> Result<Vec<u8>, Error> {
         let sealed = || Error::Sealed { pack: name.to_owned() };
         match (&self.key, stored.strip_prefix(SEALED)) {
@@ -24,12 +25,12 @@ impl Repo {
         }
     }
 
-    /// Whether what is written here is sealed.
+    /// Whether the repository seals what it writes.
     pub fn has_key(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Whether something was concealed.
+    /// Whether these bytes are sealed.
     pub fn is_sealed_blob(stored: &[u8]) -> bool {
         stored.starts_with(SEALED)
     }

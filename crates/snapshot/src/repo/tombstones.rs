@@ -1,5 +1,5 @@
-//! Lines that say what was deleted on purpose, so that no witness brings it back: the file `tombstones`. What a line says
-//! is its writer's business.
+//! Records what was deleted on purpose, in the file `tombstones`, so that no other source restores it. The caller
+//! defines the content of a line.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,8 @@ use crate::Error;
 const FILE: &str = "tombstones";
 
 impl Repo {
-    /// The oldest first. A line that was cut off by a crash is among them; whoever reads it finds that it is none.
+    /// All lines, the oldest first. A line that a crash cut off is among them; the caller must recognise it as
+    /// invalid.
     pub fn tombstones(&self) -> Result<Vec<String>, Error> {
         match std::fs::read_to_string(self.tombstones_file()) {
             Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
@@ -20,13 +21,13 @@ impl Repo {
         }
     }
 
-    /// When this returns the line is durable.
+    /// Adds a line, which is durable when this returns.
     pub fn add_tombstone(&self, line: &str) -> Result<(), Error> {
         let _alone = self.tombstone_lock.lock().expect("nobody panics while holding it");
         let add = || -> io::Result<()> {
             let file = self.disk.open(&self.tombstones_file())?;
             let end = file.metadata()?.len();
-            // A crash may have left half a line, which must not swallow this one.
+            // A crash may have left half a line. The line break keeps it separate from this one.
             self.disk.write_at(&file, format!("\n{line}\n").as_bytes(), end)?;
             self.disk.sync(&file)?;
             self.disk.sync_dir(&self.dir)

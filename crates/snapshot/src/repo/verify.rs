@@ -1,5 +1,5 @@
-//! Proving that snapshots are whole: that everything they need is there, and, if asked, that every byte is what
-//! it was.
+//! Verifies that snapshots are complete: that everything they need exists, and optionally that every byte is as it
+//! was written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,41 +10,41 @@ use crate::object_id::{ObjectId, PackId};
 use crate::pack::BlockEncoding;
 use crate::{Error, SnapshotErrorKind, TreeId};
 
-/// How closely to look.
+/// How much to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VerifyDepth {
-    /// Directories and lists are read; of contents, that they are there.
+    /// Read directories and lists; check only that contents exist.
     Structure,
-    /// Every byte.
+    /// Read every byte.
     Data,
 }
 
-/// What is wrong with one snapshot.
+/// The damage of one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedSnapshot {
     /// The id of the snapshot.
     pub tree: TreeId,
-    /// The first things found; one damaged block may hurt many files.
+    /// The first faults found; one damaged block may affect many files.
     pub what: Vec<String>,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyReport {
-    /// Snapshots that were read.
+    /// Snapshots that were verified.
     pub trees: u64,
-    /// Objects that were looked at.
+    /// Objects that were verified.
     pub objects: u64,
     /// Snapshots that cannot be restored, and why.
     pub damaged: Vec<DamagedSnapshot>,
-    /// Blocks of which a bit is not as it was written. What they hold may be whole all the same: not every bit of a
-    /// zstd frame means something. But the disk is not to be trusted.
+    /// Blocks with at least one bit that is not as it was written. Their objects may be intact, because not every bit
+    /// of a zstd frame matters. But the disk is then no longer reliable.
     pub altered_blocks: Vec<String>,
-    /// Snapshots of which something is only in the object store, where it was not looked at.
+    /// Snapshots with parts that are only in the remote store, where they were not verified.
     pub remote: u64,
 }
 
-/// Of one snapshot so many faults are told.
+/// Upper limit for reported faults per snapshot.
 const MAX_FAULTS_TOLD: usize = 20;
 
 impl Repo {
@@ -59,7 +59,7 @@ impl Repo {
         }
     }
 
-    /// Looks at all these snapshots; what they share is looked at once.
+    /// Verifies all these snapshots; shared objects are verified once.
     pub fn verify_all(
         &self,
         trees: &[TreeId],
@@ -101,26 +101,27 @@ fn told(path: &[u8], what: &str) -> String {
     format!("{}: {what}", String::from_utf8_lossy(path))
 }
 
-/// A chunk, and the path that needs it.
+/// A chunk to verify, and the path that needs it.
 type PendingChunk = (ObjectRef, Vec<u8>);
 
 struct SnapshotVerifier<'v> {
     reader: &'v ObjectReader<'v>,
     depth: VerifyDepth,
-    /// Objects that were found whole, with all beneath them. By place, too: of two copies each may be hurt.
+    /// Objects that are intact, with everything beneath them. The key includes the place, because only one of two
+    /// copies may be damaged.
     sound: HashSet<ObjectRef>,
-    /// Directories of the snapshot that is looked at. They are sound if nothing of it is hurt.
+    /// Directories of the current snapshot. They are intact if the snapshot has no faults.
     entered: HashSet<ObjectRef>,
-    /// How many entries each directory has, with all beneath it.
+    /// The number of entries beneath each directory.
     counts: HashMap<ObjectRef, u64>,
     faults: Vec<(Vec<u8>, String)>,
-    /// Chunks that are still to be read, by where they lie: a block is unpacked once.
+    /// Chunks still to be read, by block, so that each block is unpacked once.
     waiting: BTreeMap<(PackId, u32), Vec<PendingChunk>>,
     /// Blocks that were read.
     blocks: HashSet<(PackId, u32)>,
-    /// Packs that are not here because the object store has them.
+    /// Packs that only the remote store has.
     remote: BTreeSet<String>,
-    /// Whether the snapshot that is looked at needs one of these.
+    /// Whether the current snapshot needs one of these.
     met_remote: bool,
 }
 
@@ -153,16 +154,16 @@ impl<'v> SnapshotVerifier<'v> {
         }
         self.directories(&root)?;
         self.chunks()?;
-        // With faults in them, they are looked at again for the next snapshot that has them.
+        // Directories of a faulty snapshot are verified again for each further snapshot that contains them.
         if self.faults.is_empty() && !self.met_remote {
             self.sound.extend(self.entered.drain());
         }
         Ok(())
     }
 
-    /// Not by recursion: a tree may be deep.
+    /// Iterative instead of recursive, because a tree may be deep.
     fn directories(&mut self, root: &ObjectRef) -> Result<(), Error> {
-        // With the number of its entries and the directories below, once it was entered.
+        // Once a directory was entered: the number of its entries, and its subdirectories.
         type Entered = Option<(u64, Vec<ObjectRef>)>;
         let mut levels: Vec<(ObjectRef, Vec<u8>, Entered)> = vec![(*root, Vec::new(), None)];
         let mut above: HashSet<ObjectId> = HashSet::new();
@@ -272,7 +273,7 @@ impl<'v> SnapshotVerifier<'v> {
         Ok(())
     }
 
-    /// Blocks of which a bit is not as it was written, whether it means anything or not.
+    /// Blocks with a changed bit, whether or not that bit affects an object.
     fn marred(&self) -> Result<Vec<String>, Error> {
         let mut marred = Vec::new();
         let blocks: BTreeSet<(PackId, u32)> = self.blocks.iter().copied().collect();
@@ -288,7 +289,7 @@ impl<'v> SnapshotVerifier<'v> {
         Ok(marred)
     }
 
-    /// What is damaged is noted; what cannot be read for other reasons stops us.
+    /// Records damage as a fault; any other error ends the verification.
     fn found<T>(&mut self, path: &[u8], found: Result<T, Error>) -> Result<Option<T>, Error> {
         match found {
             Ok(found) => Ok(Some(found)),

@@ -1,4 +1,4 @@
-//! From events to what was seen beneath each root.
+//! Sorts events by the roots that they happened beneath.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl ChangeLedger {
         self.roots.get_mut(&id).map(std::mem::take).unwrap_or_default()
     }
 
-    /// We may have missed anything, directories that moved too.
+    /// Any change may have been missed, moves of directories included.
     pub(super) fn doubt(&mut self) {
         self.roots.values_mut().for_each(SeenChanges::everything);
         self.whereabouts.forget();
@@ -61,8 +61,8 @@ impl ChangeLedger {
             (Some(from), Some(to), _) => self.renamed(event, from, to, mount),
             (None, None, Some(at)) if event.is_of_directory() => self.directory(event, at, mount),
             (None, None, Some(at)) => self.file(event, at, mount),
-            // Nobody knows by which name. Without a write only the number of its names changed, and each
-            // name is an event of its own.
+            // The event names no directory. If the file was not written, only its link count changed, and each link
+            // has an event of its own.
             (None, None, None) if event.is_write() => self.file_somewhere(event, mount),
             (None, None, None) => Ok(()),
             (Some(_), None, _) | (None, Some(_), _) => Err(Errno::BADMSG),
@@ -98,7 +98,7 @@ impl ChangeLedger {
         at: FanotifyEntry<'_>,
         mount: &HandleMount,
     ) -> Result<()> {
-        // What was in a directory that is gone is gone too, and its own end is an event in the one above.
+        // The content of a deleted directory was deleted before it, and its own deletion is an event in its parent.
         let RootMembership::Beneath(roots) = self.whereabouts.of(at.dir, mount)? else { return Ok(()) };
         if at.name == b"." {
             self.see(&roots, |seen| seen.directory(at.dir));
@@ -132,7 +132,7 @@ impl ChangeLedger {
         }
     }
 
-    /// Opened by a name that is gone, or by none, and perhaps alive under another one in any root.
+    /// The file was opened through a deleted name, or through none. It may still have another name in any root.
     fn file_somewhere(&mut self, event: &FanotifyEvent<'_>, mount: &HandleMount) -> Result<()> {
         let object = event.object.ok_or(Errno::BADMSG)?;
         if let Some(inode) = mount.inode_of_living(object)? {

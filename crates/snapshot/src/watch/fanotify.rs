@@ -1,4 +1,4 @@
-//! The kernel's side: asking for events, reading them, taking them apart. Nothing is decided here.
+//! The kernel interface: requests events, reads them and decodes them. Makes no decisions.
 
 use std::ffi::CString;
 use std::io;
@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::WatchError;
 
-/// TARGET: a created, removed or renamed thing is named by its own handle too, and a rename is one event with
-/// both places. No FAN_UNLIMITED_QUEUE: somebody who writes faster than we read would fill our memory.
+/// TARGET: the handle of a created, removed or renamed object is part of its event, and a rename is one event with both
+/// places. Without FAN_UNLIMITED_QUEUE, because a process that writes faster than we read would fill our memory.
 const HOW: libc::c_uint =
     libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_DFID_NAME_TARGET | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
 
-/// CLOSE_WRITE is also how a writable mapping ends: its last reference closes the file.
+/// A writable mapping also ends with CLOSE_WRITE: its last reference closes the file.
 const WHAT: u64 = libc::FAN_CREATE
     | libc::FAN_DELETE
     | libc::FAN_RENAME
@@ -52,12 +52,12 @@ impl FanotifyQueue {
         }
     }
 
-    /// How many events wait at this instant, or more: the kernel counts a metadata's length for each.
+    /// How many events wait now, or more: the kernel counts at least the metadata's length for each.
     pub(super) fn waiting(&self) -> io::Result<usize> {
         Ok(rustix::io::ioctl_fionread(&self.0)? as usize / METADATA)
     }
 
-    /// Whole events into the buffer; `None` when there are none.
+    /// Reads whole events into the buffer; `None` when there are none.
     pub(super) fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<FanotifyEvents<'a>>> {
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut *buffer)) {
             Ok(read) => Ok(Some(FanotifyEvents { rest: &buffer[..read] })),
@@ -86,19 +86,19 @@ fn not_marked(cause: io::Error) -> WatchError {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FanotifyEvent<'a> {
     mask: u64,
-    /// Where it happened.
+    /// The place of the event.
     pub(super) at: Option<FanotifyEntry<'a>>,
-    /// Where something was renamed from and to.
+    /// The old and the new place of a rename.
     pub(super) from: Option<FanotifyEntry<'a>>,
     pub(super) to: Option<FanotifyEntry<'a>>,
-    /// The thing it happened to.
+    /// The handle of the changed object.
     pub(super) object: Option<&'a [u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FanotifyEntry<'a> {
     pub(super) dir: &'a [u8],
-    /// `.` is the directory itself.
+    /// The name in the directory; `.` is the directory itself.
     pub(super) name: &'a [u8],
 }
 
@@ -119,13 +119,13 @@ impl FanotifyEvent<'_> {
         self.mask & libc::FAN_DELETE != 0
     }
 
-    /// Were the bytes of a file changed, perhaps?
+    /// Whether the content of a file may have changed.
     pub(super) fn is_write(&self) -> bool {
         self.mask & (libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE) != 0
     }
 }
 
-/// The events of one reading. An error is something we cannot take apart: what it said is lost.
+/// The events of one read. An error means that an event could not be decoded, so its content is lost.
 pub(super) struct FanotifyEvents<'a> {
     rest: &'a [u8],
 }
@@ -186,11 +186,11 @@ impl<'a> FanotifyEvent<'a> {
     }
 }
 
-/// The handle as the kernel lays it out, and what follows it.
+/// Splits off the handle in the kernel's layout; the rest of the record follows.
 fn handle(record: &[u8]) -> Option<(&[u8], &[u8])> {
     let from = record.get(HANDLE_AT..)?;
     let bytes = number(from)? as usize;
-    // No bytes: the kernel could not make a handle.
+    // Without bytes, the kernel could not create a handle.
     if bytes == 0 { None } else { from.split_at_checked(HANDLE_HEAD + bytes) }
 }
 

@@ -1,4 +1,4 @@
-//! File handles: what the kernel calls a thing by, whatever its name is and wherever it was moved.
+//! File handles: how the kernel identifies an object, independent of its names and moves.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,19 +8,19 @@ use rustix::io::{Errno, Result};
 
 use crate::folder::FileAttributes;
 
-/// The kernel's `struct file_handle`, byte for byte: it is compared and hashed, never looked into.
+/// The kernel's `struct file_handle`, byte for byte. The code compares and hashes it, and never decodes it.
 pub(super) type FileHandle = Box<[u8]>;
 
 const HEAD: usize = 8;
 const WORDS: usize = (HEAD + libc::MAX_HANDLE_SZ as usize) / 4;
 
-/// The mount by which handles are opened.
+/// The mount through which handles are opened.
 pub(super) struct HandleMount {
     at: OwnedFd,
     id: i32,
 }
 
-/// A thing met on this mount, or on another one.
+/// An object on this mount, or on another one.
 pub(super) enum HandleLookup {
     Here(FileHandle),
     ElseWhere,
@@ -31,7 +31,7 @@ impl HandleMount {
     pub(super) fn of(at: OwnedFd) -> Result<HandleMount> {
         let (handle, id) = handle_at(at.as_fd(), b"")?;
         let mount = HandleMount { at, id };
-        // Where handles cannot be opened nothing can be found by them.
+        // Fail now if handles cannot be opened here, because then no event can be resolved.
         mount.open(&handle)?;
         Ok(mount)
     }
@@ -41,7 +41,7 @@ impl HandleMount {
         Ok(if id == self.id { HandleLookup::Here(handle) } else { HandleLookup::ElseWhere })
     }
 
-    /// Names it without opening it for anything. STALE: it is gone for good.
+    /// Opens an object as a path only, without access to its content. STALE: the object no longer exists.
     pub(super) fn open(&self, handle: &[u8]) -> Result<OwnedFd> {
         let mut aligned = [0u32; WORDS];
         for (word, bytes) in aligned.iter_mut().zip(handle.chunks(4)) {
@@ -60,7 +60,7 @@ impl HandleMount {
         }
     }
 
-    /// The inode of a thing that still has a name somewhere.
+    /// The inode number of an object that still has a name somewhere.
     pub(super) fn inode_of_living(&self, handle: &[u8]) -> Result<Option<u64>> {
         match self.open(handle).and_then(FileAttributes::of) {
             Ok(is) if is.names > 0 => Ok(Some(is.id.1)),
@@ -74,12 +74,12 @@ impl HandleMount {
     }
 }
 
-/// What has this name now, links not followed.
+/// The handle of the object that has this name now; links are not followed.
 pub(super) fn named(dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileHandle> {
     handle_at(dir, name).map(|(handle, _)| handle)
 }
 
-/// The directory above.
+/// The parent directory.
 pub(super) fn above(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::fs::openat(dir, c"..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

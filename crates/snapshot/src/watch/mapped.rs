@@ -1,8 +1,8 @@
-//! Files that processes have mapped shared and writable. A store into such a page is no system call: nobody is
-//! told of it, and the file's time moves only when the page was clean before.
+//! Files that processes have mapped shared and writable. A store into such a page is not a system call: it causes no
+//! event, and the file's time changes only if the page was clean before.
 //!
-//! So a capture asks for them, has them written back, and reads them then: write-back makes every page clean,
-//! so that the next store into it moves the time, and the next capture sees it.
+//! So a capture finds these files, has the kernel write them back, and only then reads them. Write-back cleans every
+//! page, so the next store changes the time again and the next capture sees it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,33 +15,33 @@ use super::paths;
 use crate::folder::{FileAttributes, FileKind};
 use crate::{Error, Folder, RelPath};
 
-/// Paths come as the sandbox sees them, so its own prefix has to be guessed; who maps thousands of files under
-/// long paths is not followed that far, the inode says it all.
+/// Upper limit for guessed paths. Paths appear as the sandbox sees them, so the prefix must be guessed. For a process
+/// that maps thousands of files with long paths, the inode numbers must suffice.
 const GUESSES: usize = 16_384;
 
-/// A file that a process has mapped shared: what is stored into its pages is no system call.
+/// A file that a process has mapped shared: stores into its pages are not system calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedFile {
-    /// Device and inode.
+    /// Device and inode number.
     pub id: (u64, u64),
-    /// Beneath the root, if it was found there at this moment. Without a path it may still be there, under a
-    /// name other than the one that was mapped: look for the inode.
+    /// The path beneath the root, if the file was found there at this moment. Without a path it may still be there
+    /// under a name other than the mapped one: search for its inode.
     pub path: Option<RelPath>,
-    /// The mapping in /proc.
+    /// The link to the mapping in /proc.
     link: String,
 }
 
 /// The files on one file system that processes have mapped shared.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SharedMappings {
-    /// On the root's file system, each file once.
+    /// The files on the root's file system, each once.
     pub files: Vec<MappedFile>,
-    /// Processes that exist and did not let us look.
+    /// Running processes whose mappings could not be read.
     pub unread: Vec<i32>,
 }
 
-/// The files on the root's file system that these processes have mapped shared: all that they can write, and
-/// those they only read.
+/// The files on the root's file system that these processes have mapped shared: those that they can write, and also
+/// those that they only read.
 pub fn mapped_writable(
     pids: impl Iterator<Item = i32>,
     root: &Folder,
@@ -51,7 +51,7 @@ pub fn mapped_writable(
     for pid in pids {
         match mappings_of(pid, device) {
             Ok(mappings) => found.extend(mappings.into_iter().map(|mapping| (mapping.id, mapping))),
-            // It ended: so did its mappings, and that closes the files, which is an event.
+            // The process has ended, and with it its mappings. That closed the files, which is an event.
             Err(Errno::NOENT | Errno::SRCH) => {}
             Err(error) => {
                 tracing::debug!(%error, pid, "a process does not show its mappings");
@@ -67,7 +67,7 @@ pub fn mapped_writable(
     Ok(SharedMappings { files: files.collect(), unread })
 }
 
-/// Writes back what was stored into these files, and returns those that could not be reached.
+/// Writes back what was stored into these files, and returns those that could not be opened.
 pub fn sync_mapped<'a>(
     root: &Folder,
     files: &'a [MappedFile],
@@ -96,7 +96,7 @@ fn open_by_path(root: &Folder, file: &MappedFile) -> Result<OwnedFd> {
     open_if_it_is(file, named)
 }
 
-/// The link in /proc is the file itself, whatever its name; only root may follow it.
+/// The link in /proc leads to the file itself, whatever its name; only root may follow it.
 fn open_by_mapping(file: &MappedFile) -> Result<OwnedFd> {
     open_if_it_is(file, rustix::fs::open(&*file.link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -110,11 +110,12 @@ fn open_if_it_is(file: &MappedFile, named: OwnedFd) -> Result<OwnedFd> {
     rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// One line of /proc/PID/maps.
+/// The useful part of one line of /proc/PID/maps.
 #[derive(Debug, PartialEq, Eq)]
 struct ProcMapsEntry {
     id: (u64, u64),
-    /// As the process sees it, or nearly: a newline is `\012`, and a deleted file's ends with ` (deleted)`.
+    /// The path as the process sees it, except that a newline is `\012` and a deleted file's path ends with `
+    /// (deleted)`.
     shown: Vec<u8>,
     link: String,
 }
@@ -126,7 +127,7 @@ fn mappings_of(pid: i32, device: u64) -> Result<Vec<ProcMapsEntry>> {
     for line in lines {
         let line = line.map_err(|e| failed(&e))?;
         let Some(mut mapping) = parse(pid, &line) else { continue };
-        // What the line says is the file system's own number; some (btrfs) give files another one.
+        // The line shows the device number of the file system; some file systems (btrfs) give files another one.
         if let Ok(is) = rustix::fs::stat(&*mapping.link) {
             mapping.id = FileAttributes::as_found(&is).id;
         } else if is_anonymous(mapping.id.0) && is_anonymous(device) {
@@ -139,9 +140,9 @@ fn mappings_of(pid: i32, device: u64) -> Result<Vec<ProcMapsEntry>> {
     Ok(found)
 }
 
-/// `start-end perms offset major:minor inode path`, of shared mappings of files only. Those that may not be
-/// written now too: they may have been a moment ago, and how the file was opened cannot be relied on (the mode
-/// of the link in map_files is that of whatever was mapped there first).
+/// Parses `start-end perms offset major:minor inode path`, for shared mappings of files only. Mappings that are not
+/// writable now count too: they may have been writable a moment ago. How the file was opened cannot be checked,
+/// because the mode of the link in map_files is that of whatever was mapped there first.
 fn parse(pid: i32, line: &[u8]) -> Option<ProcMapsEntry> {
     let mut fields = line.splitn(6, |&byte| byte == b' ');
     let mut text = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
@@ -156,7 +157,7 @@ fn parse(pid: i32, line: &[u8]) -> Option<ProcMapsEntry> {
     Some(ProcMapsEntry { id, shown, link: format!("/proc/{pid}/map_files/{}", bare(range)) })
 }
 
-/// The links are named without leading zeros, which the lines have.
+/// The names of the links lack the leading zeros that the lines have.
 fn bare(range: &str) -> String {
     let ends = range.split('-').map(|end| match end.trim_start_matches('0') {
         "" => "0",
@@ -170,7 +171,7 @@ fn is_anonymous(device: u64) -> bool {
 }
 
 impl ProcMapsEntry {
-    /// By its inode: whatever the shown path is, what it leads to must be the mapped file.
+    /// Checks the inode: whatever the shown path is, it must lead to the mapped file.
     fn find(&self, root: &Folder, guesses: &mut usize) -> Option<RelPath> {
         let plain = unescaped(&self.shown);
         let shown = std::iter::once(&self.shown).chain((plain != self.shown).then_some(&plain));
@@ -184,13 +185,13 @@ impl ProcMapsEntry {
     }
 }
 
-/// `/a/b/c` is `a/b/c`, `b/c` or `c` beneath the root.
+/// `/a/b/c` may be `a/b/c`, `b/c` or `c` beneath the root.
 fn suffixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     slashes.map(|(at, _)| &path[at + 1..])
 }
 
-/// Only newlines are escaped, and backslashes are not: whether `\012` was one cannot be told from the text.
+/// Only newlines are escaped, and backslashes are not. So the text does not show whether `\012` was a newline.
 fn unescaped(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;

@@ -1,5 +1,5 @@
-//! From handles to paths, when somebody asks. Whoever lives in the sandbox may rename while we look: a path
-//! counts only if it leads, from the root and through no link, to the very directory.
+//! Resolves handles to paths when a capture needs them. Code in the sandbox may rename at the same time, so a path
+//! counts only if it leads, from the root and through no link, to the same directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,11 +12,11 @@ use super::seen_changes::{SeenChanges, SeenDirectory};
 use super::{TouchedNames, TouchedPaths};
 use crate::folder::FileAttributes;
 
-/// Somebody who renames without a pause must not hold us for ever.
+/// Limits the retries, so that a process that renames continuously cannot block us for ever.
 const PATIENCE: usize = 8;
 const DELETED: &[u8] = b" (deleted)";
 
-/// Where a directory is now.
+/// The current place of a directory.
 enum HandlePath {
     At(Vec<u8>, OwnedFd),
     /// Deleted, or moved out of the root.
@@ -78,7 +78,7 @@ impl HandlePathResolver<'_> {
             let base = shown_path(self.root)?;
             let shown = shown_path(opened.as_fd())?;
             let Some(path) = beneath(&base, &shown) else {
-                // Not if the root itself was moved between the two looks.
+                // Unless the root itself was moved between the two lookups.
                 if shown_path(self.root)? == base {
                     return Ok(HandlePath::NotHere);
                 }
@@ -89,7 +89,7 @@ impl HandlePathResolver<'_> {
                     return Ok(HandlePath::At(path.to_vec(), found));
                 }
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                    // A name may end like this too; then it was found.
+                    // A real name may also end like this, but then it would have been found above.
                     if shown.ends_with(DELETED) {
                         return Ok(HandlePath::NotHere);
                     }
@@ -101,8 +101,8 @@ impl HandlePathResolver<'_> {
         Err(Errno::AGAIN)
     }
 
-    /// A file is touched under all its names when it is touched under one, and also when the name by which it
-    /// was opened is long gone.
+    /// A change through one name touches a file under all its names, even when the name through which it was opened
+    /// no longer exists.
     fn look_for_links(&mut self, dir: &SeenDirectory, opened: Option<BorrowedFd<'_>>) -> Result<()> {
         for (name, files) in &dir.names {
             for file in files {
@@ -121,7 +121,8 @@ fn is_only_name_of(dir: BorrowedFd<'_>, name: &[u8], file: &[u8]) -> bool {
         && handle::named(dir, name).is_ok_and(|now| *now == *file)
 }
 
-/// The path as the kernel sees it at one instant. Longer than it can say: an error, so a walk.
+/// The path as the kernel sees it at this instant. A path that is too long for the kernel is an error, and causes a
+/// walk.
 fn shown_path(dir: BorrowedFd<'_>) -> Result<Vec<u8>> {
     let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
     Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())

@@ -1,8 +1,8 @@
-//! Which tracked roots a directory is beneath, remembered: most events are not about any of them, and those
-//! must cost one look into a table.
+//! Remembers which tracked roots a directory is beneath. Most events concern no root, and those must cost only one lookup
+//! in a table.
 //!
-//! What is remembered of a directory holds for all that is remembered beneath it. So a directory that moves
-//! between different roots makes everything forgotten; one that moves within its root changes nothing.
+//! What is remembered of a directory also holds for everything remembered beneath it. So a directory that moves between
+//! roots clears the whole table; one that moves within its root changes nothing.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -14,17 +14,18 @@ use super::handle::{self, FileHandle, HandleLookup, HandleMount};
 
 pub(super) type TrackedRootId = u64;
 
-/// Usually none, else one; more where a root is inside another.
+/// Usually none, otherwise one; several where a root is inside another.
 pub(super) type TrackedRoots = Arc<[TrackedRootId]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RootMembership {
     Beneath(TrackedRoots),
-    /// The directory is no more. Files that were opened in it may live on under other names.
+    /// The directory no longer exists. Files that were opened in it may still exist under other names.
     Gone,
 }
 
-/// A path has at most 2048 names; who goes deeper by relative steps is not worth the climb.
+/// A path has at most 2048 names. Directories that a process made even deeper, by relative steps, are not worth the
+/// climb.
 const HIGHEST_CLIMB: usize = 8192;
 const MAX_REMEMBERED: usize = 200_000;
 
@@ -52,7 +53,7 @@ impl RootMembershipCache {
         self.known.clear();
     }
 
-    /// An error is doubt: the directory may be beneath any root.
+    /// On an error, the directory may be beneath any root.
     pub(super) fn of(&mut self, dir: &[u8], mount: &HandleMount) -> Result<RootMembership> {
         if let Some(place) = self.known.get(dir) {
             return Ok(place.clone());
@@ -69,7 +70,7 @@ impl RootMembershipCache {
         Ok(place)
     }
 
-    /// It may be a root: one that was tracked before we read of its creation.
+    /// The new directory may itself be a root, if it was tracked before we read the event of its creation.
     pub(super) fn created(&mut self, dir: &[u8], beneath: &TrackedRoots) {
         self.remember(vec![dir.into()], beneath.clone());
     }
@@ -78,9 +79,9 @@ impl RootMembershipCache {
         self.known.remove(dir);
     }
 
-    /// What is remembered of the moved directory itself decides, not where it came from: that may have moved
-    /// too since. The new place is not remembered: equal renames are merged by the kernel, so the last one we
-    /// read need not be the last one that was made.
+    /// Compares with what is remembered of the moved directory itself, not of its old parent, which may have moved
+    /// since. The new place is not remembered: the kernel merges equal renames, so the last one that was read need
+    /// not be the last one that happened.
     pub(super) fn moved(&mut self, dir: &[u8], to: &TrackedRoots) {
         match self.known.get(dir) {
             Some(RootMembership::Beneath(roots)) if roots == to => {}
@@ -102,7 +103,7 @@ impl RootMembershipCache {
             }
             let above = match handle::above(at.as_fd()) {
                 Ok(above) => above,
-                // The mount does not show this part of the file system: no root is there.
+                // The mount does not show this part of the file system, so no root is there.
                 Err(Errno::NOENT) => break TrackedRoots::default(),
                 Err(e) => return Err(e),
             };
@@ -122,7 +123,7 @@ impl RootMembershipCache {
         Ok(self.remember(passed, known))
     }
 
-    /// From the highest down: each is where the one above it is, and beneath itself if it is a root.
+    /// From the top down: each directory belongs to the roots of its parent, and to itself if it is a root.
     fn remember(&mut self, passed: Vec<FileHandle>, above: TrackedRoots) -> TrackedRoots {
         passed.into_iter().rev().fold(above, |above, dir| {
             let roots = match self.roots.get(&dir) {

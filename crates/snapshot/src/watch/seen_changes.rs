@@ -1,5 +1,5 @@
-//! What was seen beneath one root since the last take: directories by handle, so that it does not matter what
-//! they are called meanwhile.
+//! The changes beneath one root since they were last taken. Directories are identified by handle, so that renames do
+//! not matter.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,16 +9,16 @@ use super::handle::FileHandle;
 pub(super) struct SeenChanges {
     pub(super) everything: bool,
     pub(super) dirs: HashMap<FileHandle, SeenDirectory>,
-    /// Inodes of files that were touched we do not know by which name.
+    /// Inodes of touched files whose names are unknown.
     pub(super) inodes: BTreeSet<u64>,
     remembered: usize,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SeenDirectory {
-    /// It came as a whole: created, or moved here with all that is in it.
+    /// The whole directory is new here: created, or moved here with all its content.
     pub(super) whole: bool,
-    /// With the files that had the name when it was touched; none for directories.
+    /// The touched names, each with the files that had it at the time; none for directories.
     pub(super) names: HashMap<Box<[u8]>, Vec<FileHandle>>,
 }
 
@@ -27,7 +27,8 @@ impl SeenChanges {
         *self = SeenChanges { everything: true, ..SeenChanges::default() };
     }
 
-    /// Above so many things remembered it is everything: memory stays bounded, and a walk is cheaper then.
+    /// Above this number of remembered names the result becomes `everything`: memory stays limited, and a walk is
+    /// then cheaper.
     pub(super) fn keep_within(&mut self, bound: usize) {
         if self.remembered > bound {
             self.everything();

@@ -1,31 +1,31 @@
-//! The answer: what a capture must visit.
+//! The result of a watch: what a capture must visit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::RelPath;
 
-/// What was touched beneath a root. See [`crate::Watch`] for what to do with it.
+/// What was touched beneath a root. See [`crate::FilesystemWatch`] for how to use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TouchedPaths {
-    /// It is not known: walk the whole root.
+    /// Unknown: walk the whole root.
     Everything,
-    /// Only what these folders list.
+    /// Only these folders were touched.
     Folders {
-        /// By path relative to the root; the root itself is the empty path. A folder that is listed has itself
-        /// been touched too (its time, its mode). Nothing beneath a folder with [`Names::All`] is listed.
+        /// By path relative to the root; the root itself is the empty path. A listed folder was also touched itself
+        /// (its time, its mode). Nothing beneath a folder with [`TouchedNames::All`] is listed.
         folders: BTreeMap<Vec<u8>, TouchedNames>,
-        /// Inodes of touched files that have, or had, another name than the listed one: visit every name that
-        /// the last capture found them under.
+        /// Inodes of touched files that have, or had, a name other than the listed one: visit every name under which
+        /// the last capture found them.
         linked: BTreeSet<u64>,
     },
 }
 
-/// Which names of a folder were touched.
+/// The names in a folder that were touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TouchedNames {
-    /// These names in the folder: created, changed, or gone.
+    /// These names in the folder: created, changed or removed.
     These(BTreeSet<Vec<u8>>),
-    /// The folder with all that is beneath: it is new, or was moved here.
+    /// The folder with everything beneath: it is new, or was moved here.
     All,
 }
 
@@ -41,7 +41,7 @@ impl TouchedPaths {
         *self == TouchedPaths::default()
     }
 
-    /// With these files beside.
+    /// Adds these files.
     pub fn with_files(self, files: Vec<RelPath>) -> TouchedPaths {
         let mut more: BTreeMap<Vec<u8>, TouchedNames> = BTreeMap::new();
         for file in &files {
@@ -55,7 +55,7 @@ impl TouchedPaths {
         self.and(TouchedPaths::Folders { folders: more, linked: BTreeSet::new() }, usize::MAX)
     }
 
-    /// Both together; above `bound` names it is everything.
+    /// The union of both; with more than `bound` names it is everything.
     pub(super) fn and(self, other: TouchedPaths, bound: usize) -> TouchedPaths {
         let (
             TouchedPaths::Folders { mut folders, mut linked },
@@ -110,7 +110,7 @@ impl TouchedNames {
     }
 }
 
-/// The folders that a path is in, the root first; the root is in none.
+/// The folders above a path, the root first; the root itself has none.
 fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let root = (!path.is_empty()).then_some(&path[..0]);
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');

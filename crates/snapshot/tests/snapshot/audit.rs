@@ -1,4 +1,4 @@
-//! Whether a folder is still what it was: found by a look at everything, and by reading only what looks changed.
+//! Checking a folder against a snapshot gives the same result whether it reads everything or only what looks changed.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -7,7 +7,7 @@ use ash_snapshot::{CaptureRoot, Folder, FolderCheck, FolderCheckMethod, Mismatch
 
 use crate::support::{Bench, Line, chmod, let_the_clock_tick, open, set_mtime};
 
-/// What is found, with a sign for what it is.
+/// The differences found, each with its kind.
 fn found(repo: &Repo, line: &Line, doubt: MismatchPolicy) -> (FolderCheckMethod, Vec<String>) {
     let folder = open(&line.folder);
     let roots = [CaptureRoot { name: "workspace", folder: &folder }];
@@ -37,7 +37,7 @@ fn furnished() -> (Bench, Line) {
     (bench, line)
 }
 
-/// In every way that a folder can differ.
+/// Changes the folder in every way that counts as a difference.
 fn change(bench: &Bench) {
     let kept = std::fs::metadata(bench.at("swapped")).expect("there").modified().expect("a time");
     let kept = kept.duration_since(std::time::UNIX_EPOCH).expect("after 1970");
@@ -52,7 +52,7 @@ fn change(bench: &Bench) {
     symlink("a/two", bench.at("link")).expect("linked");
     std::fs::rename(bench.at("c"), bench.dir.path().join("elsewhere")).expect("moved");
     symlink(bench.dir.path().join("elsewhere"), bench.at("c")).expect("linked");
-    // Only a time: nothing is different.
+    // A changed time alone is no difference.
     set_mtime(&bench.at("b/deep/er/three"), 1_000_000_000, 0);
     drop(std::os::unix::net::UnixListener::bind(bench.at("socket")).expect("bound"));
 }
@@ -65,7 +65,7 @@ fn what_did_not_change_is_found_so_without_reading_it() {
     let (bench, line) = furnished();
     assert_eq!(found(&bench.repo, &line, MismatchPolicy::Read), (FolderCheckMethod::Metadata, vec![]));
     assert_eq!(found(&bench.repo, &line, MismatchPolicy::Believe), (FolderCheckMethod::Metadata, vec![]));
-    // By a process that remembers nothing.
+    // Also in a process without a cached index.
     assert_eq!(found(&bench.reopened(), &line, MismatchPolicy::Read), (FolderCheckMethod::Metadata, vec![]));
 }
 
@@ -97,7 +97,7 @@ fn without_an_index_of_the_same_files_everything_is_read() {
     assert_eq!(found(&bench.repo, &line, MismatchPolicy::Read), (FolderCheckMethod::Content, vec![]));
 }
 
-/// As after a copy of everything to another disk: no inode is what it was.
+/// After a copy to another disk, every inode number differs.
 #[test]
 fn a_copy_is_the_same_as_long_as_it_holds_the_same() {
     let (bench, line) = furnished();
@@ -134,7 +134,7 @@ fn a_link_on_the_way_to_a_folder_of_ours_is_not_followed() {
     assert!(Path::new(above).exists());
 }
 
-/// What every capture leaves and what edits do to it, as the property tests of captures have them.
+/// Checks that both methods agree; the property tests of captures call this after captures and after edits.
 pub(crate) fn agrees(repo: &Repo, line: &Line, tree: &TreeId) {
     let (_, told) = found(repo, line, MismatchPolicy::Read);
     let read = repo.compare(tree, "workspace", &open(&line.folder)).expect("compared");

@@ -1,4 +1,4 @@
-//! Collection removes what nobody wants and nothing else, whatever happened before and beside it.
+//! Collection removes what no retained snapshot needs and nothing else, whatever happened before or at the same time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
@@ -20,11 +20,11 @@ enum Step {
         edits: Vec<Edit>,
         death: Option<u64>,
     },
-    /// Another folder that goes on from any snapshot.
+    /// Restores a snapshot into another folder, which continues from it.
     Fork {
         snapshot: usize,
     },
-    /// A folder becomes what any snapshot was.
+    /// Restores a snapshot into an existing folder.
     Rewind {
         line: usize,
         snapshot: usize,
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A snapshot somebody wants, and a copy of the folder as it was, which the repository did not make.
+/// A retained snapshot, and a copy of its folder that the repository did not make.
 struct Kept {
     tree: TreeId,
     copy: PathBuf,
@@ -70,7 +70,7 @@ impl World {
         World { bench, repo, lines, kept: Vec::new(), made: 0 }
     }
 
-    /// A path that was not used before.
+    /// A new path.
     fn fresh(&mut self, what: &str) -> PathBuf {
         self.made += 1;
         self.bench.dir.path().join(format!("{what} {}", self.made))
@@ -80,7 +80,7 @@ impl World {
         GcRoots { trees: self.kept.iter().map(|kept| kept.tree.clone()).collect(), ..GcRoots::default() }
     }
 
-    /// A machine that dies at this step, or does not.
+    /// A repository that crashes at this step, or never.
     fn machine(&self, death: Option<u64>) -> Repo {
         let disk = death
             .map_or_else(DiskWriter::default, |step| DiskWriter::crashing(SimulatedCrash::at_step(step)));
@@ -107,7 +107,7 @@ impl World {
             Step::Drop { snapshot } => {
                 if let Some(tree) = self.pick(*snapshot) {
                     self.kept.retain(|kept| kept.tree != tree);
-                    // Nobody may build upon what nobody wants.
+                    // A folder must not build on a snapshot that is no longer retained.
                     let orphans = self.lines.iter_mut().filter(|line| line.base.as_ref() == Some(&tree));
                     orphans.for_each(|line| line.base = None);
                 }
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Everything wanted is there, to the last byte.
+    /// Every retained snapshot is complete, to the last byte.
     fn check(&self) {
         let trees = self.wanted().trees;
         let verified = self.repo.verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
@@ -164,7 +164,7 @@ pub(crate) fn copy_all(from: &Path, to: &Path) {
     assert!(done.expect("run").success());
 }
 
-/// Without any one of its packs something is missing.
+/// Removing any one pack damages a snapshot.
 fn assert_nothing_is_left_over(bench: &Bench, wanted: &GcRoots) {
     let aside = bench.dir.path().join("aside");
     for pack in bench.packs().iter().filter(|path| path.extension().is_some_and(|is| is == "pack")) {
@@ -203,7 +203,7 @@ fn a_repository_shrinks_to_what_is_wanted() {
     let bench = Bench::in_memory();
     let mut line = bench.line();
     for turn in 0..5 {
-        // One file that is replaced each turn, and one that stays.
+        // One file is replaced each turn, and one stays.
         std::fs::write(bench.at("replaced"), noise(3 << 20, turn)).expect("written");
         std::fs::write(bench.at(&format!("stays {turn}")), noise(1 << 20, 100 + turn)).expect("written");
         line.take(&bench.repo);
@@ -222,7 +222,7 @@ fn a_repository_shrinks_to_what_is_wanted() {
     let needed = fresh.size().expect("known");
     assert!(after <= 2 * needed, "{after} bytes where {needed} would do");
     bench.reopened().verify(&tree).expect("whole");
-    // The folder goes on as if nothing had happened.
+    // A capture continues in the folder as if there had been no collection.
     bench.write("new", "x");
     let next = line.take(&bench.repo).tree;
     assert_eq!(bench.compare(&next, &bench.workspace()), vec![]);
@@ -265,7 +265,7 @@ fn what_is_younger_than_the_grace_stays() {
     assert_eq!((bench.repo.contains(&old), bench.repo.contains(&young)), (false, true));
 }
 
-/// A damaged snapshot says nothing about what else is needed: then nothing is removed.
+/// A damaged snapshot does not show what else it needs, so collection removes nothing.
 #[test]
 fn nothing_is_removed_as_long_as_a_wanted_snapshot_cannot_be_read() {
     let bench = Bench::in_memory();
@@ -282,7 +282,7 @@ fn nothing_is_removed_as_long_as_a_wanted_snapshot_cannot_be_read() {
     assert!(repo.contains(&first));
 }
 
-/// Thirty turns of 400 KB each leave one small file each: what was beside them in their blocks goes.
+/// Thirty turns of 400 KB each leave one small file each; collection removes the dead data beside it in its block.
 #[test]
 fn what_lies_beside_a_survivor_in_its_block_goes_too() {
     let bench = Bench::in_memory();
@@ -313,7 +313,7 @@ fn what_lies_beside_a_survivor_in_its_block_goes_too() {
     assert_eq!((again.rewritten.len(), again.removed.len()), (0, 0), "once is enough");
 }
 
-/// The same files captured from scratch are the same pack: one of which something was dropped is whole again.
+/// A new capture of the same files produces the same pack, which restores the parts that collection dropped.
 #[test]
 fn what_was_dropped_comes_back_with_the_next_capture_of_it() {
     let bench = Bench::in_memory();
@@ -341,7 +341,7 @@ fn what_was_dropped_comes_back_with_the_next_capture_of_it() {
     bench.repo.verify(&second).expect("whole");
 }
 
-/// As if it had been written an hour ago. It may be gone: what nobody wants any more is collected.
+/// Makes a pack look as if it had been written an hour ago. The pack may already be collected.
 fn age(bench: &Bench, tree: &TreeId) {
     let path = bench.repo_dir().join(format!("{}.pack", &tree.as_str()[64..]));
     if let Ok(file) = std::fs::File::options().write(true).open(path) {
@@ -351,7 +351,7 @@ fn age(bench: &Bench, tree: &TreeId) {
 
 #[test]
 fn captures_and_restores_go_on_beside_collection() {
-    // Nothing gets this old here by itself: a thread that captures has all the time in the world to want what it has.
+    // No pack gets this old by itself, so a capturing thread has enough time to record its snapshot.
     const GRACE: Duration = Duration::from_secs(1800);
     const TURNS: u64 = 80;
     let bench = Bench::in_memory();
@@ -362,9 +362,11 @@ fn captures_and_restores_go_on_beside_collection() {
         let at = wanted.iter().position(|known| known == tree).expect("it was wanted");
         wanted.swap_remove(at);
     };
-    // What the next collection finds old. Not the one under way: what is wanted since it began may need their packs.
+    // Packs to age before the next collection. They must not age during a collection, because snapshots recorded
+    // since it began may need them.
     let dropped: Mutex<Vec<TreeId>> = Mutex::default();
-    // Two threads capture the same files. A pack gets no older between a capture that uses it and the wish to keep it.
+    // Two threads capture the same files. The lock prevents a pack from ageing between its capture and the record of
+    // it.
     let ageing: RwLock<()> = RwLock::default();
     let capture = |name: &str| {
         let folder = bench.empty(name);
@@ -391,7 +393,7 @@ fn captures_and_restores_go_on_beside_collection() {
             }
         }
     };
-    // The same pack again and again, each time when it may be collected.
+    // Captures the same pack repeatedly, each time when it may be collected.
     let repeat = || {
         let folder = bench.empty("constant");
         std::fs::write(folder.join("file"), "always the same").expect("written");

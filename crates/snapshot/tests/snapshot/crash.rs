@@ -1,5 +1,5 @@
-//! The machine dies at every step that changes the disk, one after the other. What was acknowledged before is
-//! whole afterwards, and the next capture works.
+//! Simulates a crash at every step that changes the disk. Acknowledged snapshots must be complete afterwards, and the
+//! next capture must work.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use ash_snapshot::{DiskWriter, GcRoots, Repo, SimulatedCrash, TreeId, VerifyDept
 
 use crate::support::{Bench, Line, noise, open, restore_into};
 
-/// A snapshot, and a copy of the folder as it was then.
+/// A snapshot, and a copy of its folder at that time.
 struct Acknowledged {
     tree: TreeId,
     copy: PathBuf,
 }
 
-/// Beside the folder there is a copy of it for each snapshot: what is compared with is not made by us.
+/// Copies the folder for each snapshot, so that the expected state does not come from the code under test.
 fn acknowledged(bench: &Bench, line: &Line, number: usize) -> Acknowledged {
     let copy = bench.dir.path().join(format!("copy {number}"));
     let done = std::process::Command::new("cp").arg("-a").arg(&line.folder).arg(&copy).status();
@@ -45,7 +45,7 @@ fn dying(dir: &Path, death: &Arc<SimulatedCrash>) -> Repo {
     Repo::open_with(dir, None, DiskWriter::crashing(death.clone())).expect("opened")
 }
 
-/// Captures after `edit` with a death at each step in turn. Returns at how many.
+/// Captures after `edit` with a crash at each step in turn. Returns the number of steps.
 fn die_in_capture(bench: &Bench, edit: &dyn Fn(u64)) -> u64 {
     let mut line = bench.line();
     line.take(&bench.repo);
@@ -61,7 +61,7 @@ fn die_in_capture(bench: &Bench, edit: &dyn Fn(u64)) -> u64 {
             done.expect("nobody died");
             return step;
         }
-        // A death after the last step that matters: it was acknowledged, and is the base of the next.
+        // After a crash behind the last important step the capture was acknowledged, and is the base of the next one.
         let acknowledged_late = done.ok().map(|taken| taken.tree);
         line.base = acknowledged_late.clone().or(line.base);
         let next = line.take(&healthy).tree;
@@ -95,13 +95,13 @@ fn a_large_capture_may_die_at_every_step() {
     let bench = Bench::in_memory();
     bench.write("dir/file", "before");
     let steps = die_in_capture(&bench, &|step| {
-        // More than is written at once, so that there are several writes.
+        // Larger than the write buffer, so that there are several writes.
         std::fs::write(bench.at("large"), noise(5 << 19, step)).expect("written");
     });
     assert!(steps >= 9, "several writes: {steps}");
 }
 
-/// Three snapshots, of which one will be dropped: one pack goes, one shrinks, one stays.
+/// Three snapshots, two of which will be dropped, and an unwanted one: one pack is removed, two shrink, one stays.
 fn history(bench: &Bench) -> (Line, Vec<Acknowledged>) {
     let mut line = bench.line();
     let mut snapshots = Vec::new();
@@ -109,14 +109,14 @@ fn history(bench: &Bench) -> (Line, Vec<Acknowledged>) {
         for stale in ["only first", "only second", "only third"] {
             let _ = std::fs::remove_file(bench.at(stale));
         }
-        // Blocks are of 1 MiB: what is dropped and what stays must not share one.
+        // Blocks have 1 MiB: dead and live data must not share one.
         std::fs::write(bench.at(&format!("only {name}")), noise(2 << 20, number as u64)).expect("written");
         std::fs::write(bench.at(&format!("from {name} on")), noise(1 << 20, 10 + number as u64))
             .expect("written");
         line.take(&bench.repo);
         snapshots.push(acknowledged(bench, &line, number));
     }
-    // Nothing of it will be wanted.
+    // A snapshot that no caller retains.
     let mut other = Line::new(&bench.empty("elsewhere"), &bench.dir.path().join("elsewhere.index"));
     std::fs::write(other.folder.join("file"), "unwanted").expect("written");
     other.take(&bench.repo);
@@ -152,7 +152,7 @@ fn a_collection_may_die_at_every_step() {
             assert!(step >= 12, "{step} steps");
             return;
         }
-        // A capture goes on from there, and the collection can be done again.
+        // A capture continues from here, and the collection can be repeated.
         let mut line = line.clone();
         std::fs::write(bench.at("after"), format!("step {step}")).expect("written");
         let next = line.take(&healthy).tree;
@@ -167,7 +167,7 @@ fn a_collection_may_die_at_every_step() {
     }
 }
 
-/// What the repository itself still offers can be restored, and nothing is missed.
+/// Every snapshot that the repository still offers can be restored, and no pack counts as missing.
 fn nothing_is_called_damaged(repo: &Repo, when: &str) {
     let forgotten = repo.discarded().expect("read");
     let (all, broken) = repo.snapshots().expect("listed");

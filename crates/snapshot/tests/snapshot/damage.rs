@@ -1,4 +1,5 @@
-//! Packs that are damaged, missing or exchanged: what is hurt is named, and nothing wrong is restored.
+//! Damaged, missing or swapped packs: verification names every affected snapshot, and a restore never writes wrong
+//! content.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,12 @@ use ash_snapshot::{FileInfo, RelPath, Repo, SnapshotErrorKind, TreeId, VerifyDep
 use crate::forge::{self, At, Forger};
 use crate::support::{Bench, noise, restore_into, set_mtime, take};
 
-/// Two snapshots, of which the second needs the first; and what their packs are.
+/// Two snapshots, of which the second needs the first.
 struct Pair {
     bench: Bench,
     trees: [TreeId; 2],
     packs: [(PathBuf, Vec<u8>); 2],
-    /// Opened before anything was damaged: it has seen everything, and compares by what it saw.
+    /// Copies of the folder as it was at each snapshot.
     copies: [PathBuf; 2],
 }
 
@@ -44,7 +45,7 @@ fn pack_path(repo: &Path, tree: &TreeId) -> PathBuf {
     repo.join(format!("{}.pack", &tree.as_str()[64..]))
 }
 
-/// Every file beneath with its content: what a person would see.
+/// Every file beneath with its content and attributes, as a user sees them.
 pub(crate) fn contents(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut waiting = vec![at.to_owned()];
@@ -77,7 +78,7 @@ fn each_is_readable(repo: &Arc<Repo>, tree: &TreeId) -> bool {
     files.iter().all(|file| repo.read(tree, "workspace", &path(file)).is_ok())
 }
 
-/// The snapshots that do not come back as they were, found by restoring each and reading all its files.
+/// The snapshots that do not come back unchanged, found by restoring each and reading all its files.
 fn not_restorable(pair: &Pair, repo: &Arc<Repo>) -> Vec<TreeId> {
     let hurt = |(tree, copy): &(&TreeId, &PathBuf)| {
         let room = pair.bench.empty("room");
@@ -87,7 +88,7 @@ fn not_restorable(pair: &Pair, repo: &Arc<Repo>) -> Vec<TreeId> {
         }
         let same = restored.is_ok() && contents(&room.join("target")) == contents(copy);
         assert!(same || restored.is_err(), "something else was restored than what was captured");
-        // Of a file with several names restoring reads one.
+        // A restore reads only one name of a hard-linked file, so read all names too.
         let whole = same && each_is_readable(repo, tree);
         assert_eq!(std::fs::read_dir(&room).expect("listed").count(), 1, "nothing beside the target");
         std::fs::remove_dir_all(room).expect("removed");
@@ -101,7 +102,7 @@ pub(crate) fn named(repo: &Repo, trees: &[TreeId], depth: VerifyDepth) -> Vec<Tr
     verified.damaged.into_iter().map(|hurt| hurt.tree).collect()
 }
 
-/// Exactly those are named that cannot be restored; so is the second alone.
+/// Verification names exactly the snapshots that cannot be restored; verifying the second one alone agrees.
 fn assert_named(pair: &Pair, what: &str) -> Vec<TreeId> {
     let hurt = not_restorable(pair, &Arc::new(pair.bench.reopened()));
     assert_eq!(named(&pair.bench.reopened(), &pair.trees, VerifyDepth::Data), hurt, "{what}");
@@ -110,7 +111,7 @@ fn assert_named(pair: &Pair, what: &str) -> Vec<TreeId> {
     hurt
 }
 
-/// A bit that means nothing hurts nobody, and is found all the same.
+/// The blocks with changed bits, which verification finds even if the bits affect no object.
 fn marred(pair: &Pair) -> Vec<String> {
     let verified = pair.bench.reopened().verify_all(&pair.trees, VerifyDepth::Data, &mut |_| {});
     verified.expect("verified").altered_blocks
@@ -196,7 +197,7 @@ fn a_pack_of_another_version_says_so() {
     }
 }
 
-/// The same content stored twice: that one copy is whole says nothing about the other.
+/// The same content is stored twice; one intact copy proves nothing about the other.
 #[test]
 fn each_copy_of_the_same_content_is_looked_at() {
     let bench = Bench::in_memory();
@@ -214,7 +215,7 @@ fn each_copy_of_the_same_content_is_looked_at() {
     assert_eq!(named(&bench.reopened(), &trees, VerifyDepth::Data), [second]);
 }
 
-/// One damaged block hurts every snapshot that has it, not only the one that is looked at first.
+/// Verification names every snapshot that contains a damaged block, not only the first one it reads.
 #[test]
 fn everything_that_shares_the_damage_is_named() {
     let pair = pair();
@@ -300,7 +301,7 @@ fn a_reader_by_the_description_and_this_one_agree() {
     assert_eq!([is("link").mtime(), is("dir").mtime(), is("low").mtime()], [1000; 3]);
 }
 
-/// And the other way round: what is written is what is described.
+/// The opposite direction: the writer produces what the format description says.
 #[test]
 fn what_is_written_is_what_is_described() {
     let bench = Bench::in_memory();

@@ -1,4 +1,4 @@
-//! A directory that stands for a store far away. It counts what it is asked for, and fails when it is told to.
+//! A directory that stands in for the remote store. It records requests, and fails on demand.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,15 +12,15 @@ pub(crate) struct Depot {
     pub(crate) dir: PathBuf,
     asked: Mutex<Asked>,
     weather: Mutex<Weather>,
-    /// How long a pack was, for whoever asks next.
+    /// The earlier size of a pack, which the next request gets instead of the current one.
     was: Mutex<Option<(String, u64)>>,
-    /// Whoever reads waits until all have come who will.
+    /// If set, readers wait for each other, so that they run at the same time.
     meeting: Option<Barrier>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Packs whose beginning was asked for.
+    /// Packs whose first bytes were requested.
     pub(crate) begun: Vec<String>,
     pub(crate) reads: Vec<PackRange>,
 }
@@ -34,7 +34,7 @@ impl Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
     Fine,
-    /// After so many answers.
+    /// Fails after this many responses.
     Worse(usize),
     Down,
 }
@@ -60,7 +60,7 @@ impl Depot {
         self.dir.join(pack)
     }
 
-    /// Of a pack that is there.
+    /// The size of a stored pack.
     pub(crate) fn length(&self, pack: &str) -> u64 {
         std::fs::metadata(self.path(pack)).expect("there").len()
     }
@@ -69,7 +69,7 @@ impl Depot {
         self.path(pack).exists()
     }
 
-    /// What was asked for since this was called last.
+    /// The requests since the last call.
     pub(crate) fn asked(&self) -> Asked {
         std::mem::take(&mut self.asked.lock().expect("nobody panicked"))
     }
@@ -78,7 +78,7 @@ impl Depot {
         *self.weather.lock().expect("nobody panicked") = weather;
     }
 
-    /// Takes a pack, after all that it needs.
+    /// Uploads a pack after all packs it needs.
     pub(crate) fn send(&self, repo: &Repo, tree: &TreeId) {
         for pack in repo.references(tree).expect("read") {
             if !self.has(&pack) {
@@ -89,7 +89,7 @@ impl Depot {
         self.put(repo, tree.pack_name());
     }
 
-    /// Takes a pack as it is now. Whoever reads it meanwhile reads one or the other.
+    /// Uploads a pack in its current form. A concurrent reader gets the old or the new one.
     pub(crate) fn put(&self, repo: &Repo, pack: &str) {
         let (path, size) = repo.pack_file(pack).expect("it is here");
         let (fresh, to) = (self.dir.join("fresh"), self.path(pack));
@@ -97,7 +97,7 @@ impl Depot {
         std::fs::rename(fresh, to).expect("named");
     }
 
-    /// Whoever asks next is told how long a pack was before, and gets the beginning of that one.
+    /// The next request gets this earlier size, and zeros in place of the earlier first bytes.
     pub(crate) fn remember(&self, pack: &str, size: u64) {
         *self.was.lock().expect("nobody panicked") = Some((pack.to_owned(), size));
     }
@@ -160,7 +160,7 @@ impl RemotePackSource for Depot {
         Ok(())
     }
 
-    /// The last comes first: nobody may rely on an order.
+    /// Serves the last range first, because callers must not rely on an order.
     fn read_ranges(
         &self,
         parts: &[PackRange],

@@ -1,5 +1,5 @@
-//! Edits of a folder as programs make them, in any order. Sizes and offsets are mostly at the edges of what the
-//! format distinguishes.
+//! Random edits of a folder, like those of real programs. Sizes and offsets are mostly at the limits that the format
+//! distinguishes.
 
 use std::io::Write;
 use std::os::unix::fs::{FileExt, symlink};
@@ -9,7 +9,7 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
 use crate::support::{chmod, is_root, noise, set_mtime};
 
-/// Which of the things that are there, counted around.
+/// Picks one of the existing things, modulo their number.
 type Pick = u16;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(crate) enum Edit {
     Attribute { entry: Pick, name: u8, value: Option<Vec<u8>> },
 }
 
-/// 64 KiB is where zeros are recognised, 128 KiB where files begin to be cut.
+/// Chunks recognise zeros in blocks of 64 KiB, and files of more than 128 KiB are cut into chunks.
 fn extent() -> impl Strategy<Value = u64> {
     let near = |edge: u64| (Just(edge), 0u64..3).prop_map(|(edge, off)| (edge + off).saturating_sub(1));
     let edges = (0u64..9).prop_flat_map(move |n| near(n * (64 << 10)));
@@ -78,7 +78,7 @@ pub(crate) fn edits(most: usize) -> impl Strategy<Value = Vec<Edit>> {
     proptest::collection::vec(edit(), 0..most)
 }
 
-/// Everything beneath, parents before their children.
+/// Everything beneath a folder, parents before their children.
 #[derive(Default)]
 struct There {
     dirs: Vec<PathBuf>,
@@ -117,13 +117,13 @@ impl There {
         self.files.get(usize::from(pick) % self.files.len().max(1)).map(PathBuf::as_path)
     }
 
-    /// Anything but the root.
+    /// Any entry except the root.
     fn entry(&self, pick: Pick) -> Option<PathBuf> {
         let all: Vec<&PathBuf> = self.dirs[1..].iter().chain(&self.files).chain(&self.links).collect();
         all.get(usize::from(pick) % all.len().max(1)).map(|path| (*path).clone())
     }
 
-    /// A place in a directory, where there is nothing any more unless it is a directory.
+    /// A path in a directory. Anything there except a directory is removed.
     fn place(&self, dir: Pick, name: u8) -> PathBuf {
         let path = self.dir(dir).join(format!("n{name}"));
         if std::fs::symlink_metadata(&path).is_ok_and(|is| !is.is_dir()) {
@@ -137,7 +137,7 @@ fn open_to_write(path: &Path) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(path).expect("opened")
 }
 
-/// Does it if it can be done there.
+/// Applies an edit if it is possible.
 pub(crate) fn apply(root: &Path, edit: &Edit) {
     let there = look(root);
     match edit {
@@ -203,7 +203,7 @@ pub(crate) fn apply(root: &Path, edit: &Edit) {
     }
 }
 
-/// What happens to the bytes of a file.
+/// Changes the bytes of a file.
 fn change(there: &There, edit: &Edit) {
     let on = |file: Pick, change: &dyn Fn(&std::fs::File, u64)| {
         if let Some(path) = there.file(file) {
@@ -256,7 +256,7 @@ fn remove(path: &Path) {
 fn rename(there: &There, entry: Pick, dir: &Path, name: u8) {
     let Some(from) = there.entry(entry) else { return };
     let to = dir.join(format!("n{name}"));
-    // Neither into itself nor over what it is in.
+    // A directory can move neither into itself nor over one of its parents.
     if to.starts_with(&from) || from.starts_with(&to) {
         return;
     }
@@ -280,7 +280,7 @@ fn attribute(path: Option<PathBuf>, name: u8, value: Option<&[u8]>) {
     let Some(path) = path.filter(|path| !path.is_symlink()) else { return };
     let name = format!("user.{name}");
     match value {
-        // Where there are none, there is nothing to keep.
+        // The file system may not support attributes; then none are kept.
         Some(value) => drop(rustix::fs::setxattr(&path, name, value, rustix::fs::XattrFlags::empty())),
         None => drop(rustix::fs::removexattr(&path, name)),
     }

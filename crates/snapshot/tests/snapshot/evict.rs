@@ -1,4 +1,4 @@
-//! Collection beside packs that are far: what is cold may leave, and the only copy of anything never goes.
+//! Collection with remote packs: packs that only cold snapshots need may leave, and the only copy of anything stays.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::depot::{Depot, Weather};
 use crate::edit::{Edit, apply, edits};
 use crate::support::{Bench, Line, cases, noise, open, restore_into, set_mtime};
 
-/// Little is kept of what is far, so that it is read again and again.
+/// A small cache, so that remote data is read repeatedly.
 const LITTLE: u64 = 200_000;
 
 fn with_far(bench: &Bench, depot: &Arc<Depot>, disk: DiskWriter) -> Repo {
@@ -24,7 +24,7 @@ fn with_far(bench: &Bench, depot: &Arc<Depot>, disk: DiskWriter) -> Repo {
     repo.with_remote(depot.clone(), LITTLE).expect("opened")
 }
 
-/// Three turns; each has its own file, and all need the first.
+/// Three turns; each adds a file, and all need the first.
 struct Turns {
     bench: Bench,
     depot: Arc<Depot>,
@@ -95,9 +95,9 @@ fn what_is_cold_and_far_leaves_and_comes_back() {
 fn what_a_warm_snapshot_needs_stays_and_so_does_what_is_not_far() {
     let turns = Turns::new();
     let far = turns.send(&[1]);
-    // The last is needed by a cold one alone, but nowhere else.
+    // Only a cold snapshot needs the last pack, but no other copy exists.
     assert_eq!((turns.collect(&[0], &[1, 2], &far).evicted, turns.here()), (1, [true, false, true]));
-    // The second is only far now, and the warm one needs it: it stays there, and the first stays here.
+    // The second pack is now only remote, and the warm snapshot needs it: it stays remote, and the first stays local.
     let collected = turns.collect(&[0, 1], &[2], &far);
     assert_eq!((collected.evicted, turns.here()), (0, [true, false, true]));
     turns.repo.verify_all(&turns.trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
@@ -116,7 +116,7 @@ fn what_left_is_not_called_damaged_where_the_repository_is_read_alone() {
     assert_eq!(alone.missing_packs().expect("read"), Vec::<String>::new());
 }
 
-/// Whatever a list says: before something leaves, far is asked whether it has the same.
+/// Whatever the caller's list says: before a pack leaves, collection checks that the remote copy is identical.
 #[test]
 fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
     let turns = Turns::new();
@@ -134,7 +134,7 @@ fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
     assert_eq!(turns.here(), [true, false, false]);
     std::fs::write(&path, &whole).expect("written");
     assert_eq!(turns.collect(&[], &[0, 1, 2], &far).evicted, 1);
-    // Without a far one nothing would come back.
+    // Without a remote store, nothing could bring the pack back.
     let bench = Bench::in_memory();
     bench.write("file", "text");
     let tree = bench.take().tree;
@@ -143,7 +143,8 @@ fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
     assert_eq!(bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected").evicted, 0);
 }
 
-/// A pack that was made smaller, sent, and captured anew as a whole: its name says that it is far, and half of it is.
+/// The pack was shrunk and uploaded, then captured again in full. The list says that it is remote, but the remote
+/// copy has only half of it.
 #[test]
 fn a_pack_of_which_far_has_less_stays() {
     let bench = Bench::in_memory();
@@ -178,24 +179,24 @@ fn a_pack_of_which_far_has_less_stays() {
     repo.verify(&second).expect("whole");
 }
 
-/// A wanted snapshot of which the beginning is only far leads to packs that nobody here can know of.
+/// If the first pack of a retained snapshot is only remote, collection cannot know which packs it refers to.
 #[test]
 fn what_lies_behind_a_far_pack_is_never_called_garbage() {
     let turns = Turns::new();
     let far = turns.send(&[1]);
-    // The second leaves; the first, which it needs, was captured anew, or another snapshot kept it here.
+    // The second pack leaves. The first, which it needs, stays local as if another snapshot kept it here.
     assert_eq!((turns.collect(&[0], &[1], &far).evicted, turns.here()), (1, [true, false, false]));
     let collected = turns.collect(&[], &[1], &far);
     assert_eq!((collected.removed.len(), collected.evicted, turns.here()), (0, 1, [false; 3]));
     turns.repo.verify(&turns.trees[1]).expect("whole");
-    // As soon as nobody wants what is behind, it is garbage like any other.
+    // Once no retained snapshot refers to remote packs, the local ones are garbage like any other.
     let turns = Turns::new();
     let far = turns.send(&[1]);
     assert_eq!(turns.collect(&[0], &[1], &far).removed, turns.names(&[2]), "never sent, and unwanted");
     assert_eq!(turns.collect(&[], &[], &far).removed, turns.names(&[0]));
 }
 
-/// The same in the middle of a tree: its root is here, and a folder in it is not.
+/// The same in the middle of a tree: its root is local, and one of its folders is only remote.
 #[test]
 fn what_lies_behind_a_far_folder_is_never_called_garbage() {
     let bench = Bench::in_memory();
@@ -217,7 +218,7 @@ fn what_lies_behind_a_far_folder_is_never_called_garbage() {
     repo.verify(&third).expect("whole");
 }
 
-/// What travels with a snapshot leads nowhere.
+/// Notes refer to no further objects.
 #[test]
 fn notes_that_are_only_far_are_left_there() {
     let turns = Turns::new();
@@ -261,13 +262,13 @@ fn a_far_pack_is_not_made_smaller_while_something_unknown_may_need_it() {
         remote: far,
         ..GcRoots::default()
     };
-    // The third needs the small file in the first's pack; the second leaves, and needs the large one.
+    // The third needs the small file in the first's pack. The second is only remote, and needs the large file.
     std::fs::remove_file(repo.pack_file(second.pack_name()).expect("here").0).expect("removed");
     let repo = with_far(&bench, &depot, DiskWriter::default());
     let collected = repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!((&collected.rewritten, &collected.removed), (&vec![], &vec![]));
     repo.verify(&second).expect("whole");
-    // Without the second most of it is garbage.
+    // Without the second snapshot most of the pack is garbage.
     let wanted = GcRoots { remote_suffices: vec![], ..wanted };
     let collected = repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!(collected.rewritten, [first.pack_name()]);
@@ -300,7 +301,7 @@ fn what_is_young_does_not_leave() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// While far can be reached, or cannot.
+    /// With the remote store reachable or not.
     Turn {
         line: usize,
         edits: Vec<Edit>,
@@ -315,11 +316,11 @@ enum Step {
     Send {
         snapshot: usize,
     },
-    /// From now on it is cold, or no longer.
+    /// Makes a snapshot cold, or warm again.
     Cool {
         snapshot: usize,
     },
-    /// All others are cold.
+    /// Makes all other snapshots cold.
     Rest {
         awake: usize,
     },
@@ -348,7 +349,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A snapshot somebody wants, and a copy of the folder as it was, which the repository did not make.
+/// A retained snapshot, and a copy of its folder that the repository did not make.
 struct Kept {
     tree: TreeId,
     copy: PathBuf,
@@ -362,7 +363,7 @@ struct World {
     lines: Vec<Line>,
     kept: Vec<Kept>,
     made: usize,
-    /// What each pack needs, as was told when it was captured.
+    /// The references of each pack, as read when it was captured.
     references: HashMap<String, Vec<String>>,
     sent: HashSet<String>,
 }
@@ -446,10 +447,10 @@ impl World {
         self.kept.push(Kept { tree: taken.tree, copy, cold: false });
     }
 
-    /// Sends a pack after those that it needs. One that is gone was needed by nobody.
+    /// Uploads a pack after those it needs. A pack that is gone was not needed.
     fn send(&mut self, pack: &str) {
         let Some((_, size)) = self.repo.pack_file(pack) else { return };
-        // The same pack again may have more in it than what was sent.
+        // A new capture of the same pack may hold more than the uploaded form.
         if self.sent.contains(pack) && size <= self.depot.length(pack) {
             return;
         }
@@ -460,7 +461,7 @@ impl World {
         self.sent.insert(pack.to_owned());
     }
 
-    /// What was made smaller here is made so there.
+    /// Uploads the new form of packs that were shrunk here.
     fn replace(&mut self) {
         for pack in &self.sent {
             if self.repo.pack_file(pack).is_some_and(|(_, size)| size != self.depot.length(pack)) {
@@ -472,7 +473,7 @@ impl World {
     fn collect(&mut self, death: Option<u64>, down: bool, deep: bool) {
         let disk = death
             .map_or_else(DiskWriter::default, |step| DiskWriter::crashing(SimulatedCrash::at_step(step)));
-        // What is not here as it is there is sent again first.
+        // Packs whose local form differs from the remote one must be uploaded again first.
         let same = |pack: &&String| {
             self.repo.pack_file(pack).is_none_or(|(_, size)| size == self.depot.length(pack))
         };
@@ -494,7 +495,7 @@ impl World {
         let collected = dying.collect_garbage(&wanted, Duration::ZERO);
         self.depot.set(Weather::Fine);
         self.repo = repo;
-        // Who died does not know what he did, and does nothing far away.
+        // After a crash the result is unknown, so nothing is deleted remotely.
         let Ok(GcReport { removed, unneeded, .. }) = collected else {
             assert!(death.is_some() || (down && deep), "{collected:?}");
             return;
@@ -509,7 +510,7 @@ impl World {
         }
     }
 
-    /// Everything wanted is here or far, to the last byte.
+    /// Every retained snapshot is complete, locally or remotely, to the last byte.
     fn check(&self) {
         let trees: Vec<TreeId> = self.kept.iter().map(|kept| kept.tree.clone()).collect();
         let verified = self.repo.verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
@@ -520,7 +521,7 @@ impl World {
         }
     }
 
-    /// Nothing is far that nobody needs, unless it is here, too: what is here is decided about there.
+    /// No unneeded pack is remote, unless it is also local: then a later collection decides.
     fn check_no_garbage(&self) {
         let needed: HashSet<String> =
             self.kept.iter().flat_map(|kept| self.repo.packs_of(&kept.tree).expect("read")).collect();
@@ -532,7 +533,7 @@ impl World {
         assert_eq!(garbage, Vec::<&String>::new());
     }
 
-    /// What was sent is whole without anything that is here.
+    /// The uploaded snapshots are complete without any local pack.
     fn check_far_alone(&mut self) {
         let dir = self.fresh("alone");
         let alone =
@@ -555,15 +556,15 @@ proptest::proptest! {
             world.check();
         }
         world.check_far_alone();
-        // In the end all of it may leave.
+        // At the end every pack may leave.
         let packs: Vec<String> = world.kept.iter().map(|kept| kept.tree.pack_name().to_owned()).collect();
         packs.iter().for_each(|pack| world.send(pack));
         world.kept.iter_mut().for_each(|kept| kept.cold = true);
-        // What died while it was made smaller is replaced first.
+        // First upload the packs that a crashed collection has shrunk.
         world.replace();
         world.collect(None, false, true);
-        // A pack that only the store had and that was made smaller is here until it is sent, and leaves with the next
-        // collection. That may make another one smaller in its turn.
+        // A remote pack that was shrunk is local until it is uploaded, and leaves with the next collection. That
+        // collection may in turn shrink another one.
         for _ in 0..world.sent.len() {
             if world.repo.size().expect("known") > 0 {
                 world.collect(None, false, true);

@@ -1,4 +1,4 @@
-//! What is far comes back as it was, is read once, and is believed as little as anything else.
+//! Remote packs: snapshots come back unchanged, are read only once, and are checked like everything else.
 
 mod kept;
 
@@ -18,10 +18,10 @@ use crate::depot::{Asked, Depot, Weather};
 use crate::forge::{self, Forger};
 use crate::support::{Bench, Line, noise, open, rel, restore_into};
 
-/// More than any test keeps.
+/// A cache limit that no test reaches.
 const PLENTY: u64 = 1 << 40;
 
-/// A repository with everything, and one that has nothing but a far one to read from.
+/// A complete repository, and one that has nothing but the remote store to read from.
 struct Pair {
     bench: Bench,
     depot: Arc<Depot>,
@@ -46,7 +46,7 @@ impl Pair {
         self.bench.dir.path().join("elsewhere")
     }
 
-    /// The other repository, as a process that has just begun sees it.
+    /// The other repository, as a new process opens it.
     fn away(&self) -> Repo {
         self.away_with(DiskWriter::default(), PLENTY)
     }
@@ -60,12 +60,12 @@ impl Pair {
         std::fs::remove_dir_all(self.elsewhere()).expect("removed");
     }
 
-    /// What is kept of a pack.
+    /// The cached file of a pack.
     fn kept(&self, pack: &str) -> PathBuf {
         self.elsewhere().join("cache/far").join(pack)
     }
 
-    /// Restores, and compares with what the repository says that has everything.
+    /// Restores, and compares the result with the complete repository.
     fn check(&self, repo: &Repo, tree: &TreeId) {
         let to = self.bench.dir.path().join("restored");
         restore_into(repo, tree, &to).expect("restored");
@@ -74,7 +74,7 @@ impl Pair {
     }
 }
 
-/// A tree with one of everything, and a pack of more than is read at once.
+/// A tree with one entry of each kind, and a pack that is larger than one read.
 fn furnish(bench: &Bench) {
     bench.write("dir/small", "text");
     bench.write("dir/below/same", "text");
@@ -124,7 +124,7 @@ fn a_changed_file_on_top_of_what_is_here_costs_one_read() {
     pair.check(&pair.away(), &second);
     assert_eq!(pair.depot.asked(), Asked { begun: vec![second.pack_name().to_owned()], reads: vec![] });
 
-    // As large as a pack can be of which the rest is read at once.
+    // The largest pack whose rest is fetched with one read.
     std::fs::write(pair.bench.at("medium"), noise(4_000_000, 4)).expect("written");
     let third = line.take(&pair.bench.repo).tree;
     pair.send(&third);
@@ -134,7 +134,7 @@ fn a_changed_file_on_top_of_what_is_here_costs_one_read() {
     assert_eq!(pair.depot.asked(), Asked { begun: vec![rest.pack.clone()], reads: vec![rest] });
 }
 
-/// Twenty packs of which each has something: all are asked for at once.
+/// A restore needs parts of twenty packs, and requests them all at once.
 #[test]
 fn packs_that_are_needed_together_are_read_together() {
     let pair = Pair::new();
@@ -166,7 +166,7 @@ fn two_restores_at_the_same_time_do_not_disturb_each_other() {
     let bench = Bench::in_memory();
     furnish(&bench);
     let tree = bench.take().tree;
-    // Both find nothing, and read everything.
+    // Both readers find an empty cache and fetch everything.
     let depot = Depot::meeting(&bench.dir.path().join("depot"), Some(Barrier::new(2)));
     depot.send(&bench.repo, &tree);
     let pair = Pair { bench, depot, key: None };
@@ -200,7 +200,7 @@ fn a_sealed_repository_is_as_sealed_far_away() {
     assert!(matches!(refused, Error::Sealed { .. }), "{refused}");
 }
 
-/// Three turns, of which the last needs a little of the first; and a collection that makes the first smaller.
+/// Three turns, the last of which needs a little of the first, and a collection that shrinks the first pack.
 fn shrunk(pair: &Pair) -> (TreeId, TreeId) {
     let mut line = pair.bench.line();
     std::fs::write(pair.bench.at("large"), noise(3 << 20, 1)).expect("written");
@@ -226,13 +226,13 @@ fn a_pack_that_was_made_smaller_is_read_from_far_too() {
     pair.depot.put(&pair.bench.repo, first.pack_name());
     pair.check(&pair.away(), &second);
     pair.depot.asked();
-    // What is trimmed has a check of its own.
+    // A trimmed block has a check of its own.
     pair.check(&pair.away(), &second);
     assert_eq!(pair.depot.asked().counts(), (0, 0));
     assert_eq!(pair.away().verify(&first).expect_err("it is gone").kind(), SnapshotErrorKind::Damaged);
 }
 
-/// As many blocks as only a pack of many gigabytes has.
+/// As many blocks as otherwise only a pack of many gigabytes has.
 #[test]
 fn a_table_that_is_longer_than_was_guessed_takes_one_more_read() {
     let pair = Pair::new();
@@ -300,7 +300,7 @@ fn everything_that_can_be_asked_of_a_tree_can_be_asked_of_a_far_one() {
     assert_eq!(away.snapshots().expect("listed"), (vec![], vec![]), "of what is far nobody has a list");
 }
 
-/// A session goes on from a checkpoint that is only far.
+/// A session resumes from a checkpoint that is only remote.
 #[test]
 fn a_capture_on_top_of_a_far_tree_adds_what_changed() {
     let pair = Pair::new();
@@ -317,7 +317,7 @@ fn a_capture_on_top_of_a_far_tree_adds_what_changed() {
     pair.depot.send(&repo, &taken.tree);
     pair.forget_everything();
     assert_eq!(pair.away().compare(&taken.tree, "workspace", &open(&folder)).expect("compared"), vec![]);
-    // Without the base nobody can tell what changed: then everything is stored, and nothing is lost.
+    // Without the base the capture cannot know what changed. It stores everything, and nothing is lost.
     pair.forget_everything();
     pair.depot.set(Weather::Down);
     let again = line.take(&pair.away());
@@ -380,7 +380,7 @@ fn the_contents_of_the_first_root_are_asked_for_first() {
         let targets = folders.each_ref().map(|(root, folder)| RestoreTarget { root, folder, owner: None });
         pair.away().restore_with_progress(&both, &targets, None, &progress).expect("restored");
         let reads = pair.depot.asked().reads;
-        // A read may have something of both; then come those that have nothing of the first.
+        // A read may cover parts of both roots; the reads without parts of the first root come last.
         let of_the_first = |read: &PackRange| {
             first[1..]
                 .iter()
@@ -408,18 +408,18 @@ fn references_are_what_the_pack_itself_names() {
     let first = line.take(&pair.bench.repo).tree;
     let repo = &pair.bench.repo;
     assert_eq!(repo.references(&first).expect("read"), Vec::<String>::new());
-    // A piece in the middle of a large file: the list is new, and most of what it names is not.
+    // A chunk in the middle of a large file changes: the list is new, and most of its references are old.
     let large = std::fs::File::options().write(true).open(pair.bench.at("large")).expect("opened");
     large.write_all_at(b"changed", 5 << 20).expect("written");
     let second = line.take(repo).tree;
     assert_eq!(repo.references(&second).expect("read"), [first.pack_name()]);
-    // Nothing in it is of the first any more, except by way of the second.
+    // The third pack needs the first one only through the second.
     pair.bench.write("dir/small", "changed");
     let third = line.take(repo).tree;
     let mut both = [first.pack_name(), second.pack_name()];
     both.sort_unstable();
     assert_eq!(repo.references(&third).expect("read"), both);
-    // Notes alone: the whole tree is elsewhere.
+    // A pack with notes alone: the whole tree is in other packs.
     let folder = open(&pair.bench.workspace());
     let roots = [CaptureRoot { name: "workspace", folder: &folder }];
     let capture = CaptureRequest {

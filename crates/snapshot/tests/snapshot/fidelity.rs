@@ -1,4 +1,4 @@
-//! What was captured comes back: every kind of entry, with all that is kept of it.
+//! Restores return what was captured: every kind of entry, with all stored attributes.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -14,7 +14,7 @@ use ash_snapshot::{
 
 use crate::support::{Bench, chmod, is_root, is_slow, open, rel, set_mtime};
 
-/// One of everything.
+/// Creates one entry of each kind.
 fn furnish(bench: &Bench) {
     bench.write("plain.txt", "hello");
     bench.write("empty", "");
@@ -80,7 +80,7 @@ fn as_root_every_kind_of_entry_comes_back_as_it_was() {
 fn what_was_restored_is_captured_as_the_same_tree() {
     let bench = Bench::new();
     furnish(&bench);
-    // Bits that a snapshot does not keep would show as a difference to the original only.
+    // Mode bits that snapshots do not store show only as a difference from the original.
     let taken = bench.take();
     let to = bench.empty("restored");
     bench.restore(&taken.tree, &to, None);
@@ -298,7 +298,7 @@ fn a_file_that_never_rests_is_taken_and_named() {
                 set_mtime(&bench.at("busy"), 1, rand_nanos());
             }
         });
-        // The writer may be kept from running during one of the readings.
+        // The writer thread may not run during one of the reads.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
         let mut taken = bench.take();
         while taken.unsettled.is_empty() && std::time::Instant::now() < deadline {
@@ -311,7 +311,7 @@ fn a_file_that_never_rests_is_taken_and_named() {
     bench.repo.verify(&taken.tree).expect("a sound pack in spite of the second reading");
 }
 
-/// Another one each time, so that every look sees another time.
+/// Nanoseconds that differ in each call, so that every read sees another time.
 fn rand_nanos() -> i64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -381,7 +381,7 @@ fn attributes_of_the_user_come_back_and_no_others() {
     let changed = ["dir", "dir/file"]
         .map(|path| FolderDifference { path: path.into(), what: DifferenceKind::Attributes });
     assert_eq!(bench.compare(&tree, &to), changed);
-    // A change of nothing else is a change.
+    // Changing only an attribute is a change.
     set_attribute(&bench.at("dir/file"), "user.b", b"other");
     let next = line.take(&bench.repo).tree;
     assert_eq!((next.same_files(&tree), bench.compare(&next, &bench.workspace())), (false, vec![]));
@@ -407,7 +407,7 @@ fn a_file_of_a_tebibyte_of_nothing_is_captured_and_restored_as_such() {
     let mut text = [0; 6];
     restored.read_exact_at(&mut text, 1 << 39).expect("read");
     assert_eq!(&text, b"middle");
-    // A byte in the middle of nothing is found.
+    // A single byte in the middle of a hole is found.
     restored.write_all_at(b"!", 1 << 38).expect("written");
     set_mtime(&to.join("sparse"), file_time(&bench.at("sparse")).0, file_time(&bench.at("sparse")).1);
     assert_eq!(
@@ -467,7 +467,7 @@ fn a_file_whose_other_names_are_outside_is_a_file_of_its_own() {
     let names = |path: &str| std::fs::metadata(to.join(path)).expect("there").nlink();
     assert_eq!([names("a/inside"), names("a/pair"), names("b/pair")], [1, 2, 2]);
 
-    // A whole directory with one of the names leaves: neither the file nor its own directory changes.
+    // Moves away a directory with one of the links: neither the file nor the directory of the other link changes.
     crate::support::let_the_clock_tick();
     line.take(&bench.repo);
     std::fs::rename(bench.at("b"), bench.dir.path().join("b outside")).expect("moved");
@@ -480,7 +480,7 @@ fn a_file_whose_other_names_are_outside_is_a_file_of_its_own() {
     assert_eq!(bench.compare(&together.tree, &bench.workspace()), vec![]);
 }
 
-/// A chain of directories with a file at its end.
+/// Creates a chain of directories with a file at its end.
 fn dig(bench: &Bench, depth: usize) {
     dig_named(bench, depth, "d");
 }
@@ -523,8 +523,8 @@ fn thousands_of_levels_come_back() {
     assert_deep(if is_slow() { 5000 } else { 1500 });
 }
 
-/// What could be captured but not restored would be lost, and everything beside it. Slow: ten thousand folders are dug
-/// and erased one in the other.
+/// What could be captured but not restored would be lost, with everything beside it. Slow: creates and erases ten
+/// thousand nested folders.
 #[test]
 fn slowly_deeper_than_can_be_restored_is_left_out_and_said() {
     let bench = Bench::in_memory();
@@ -563,7 +563,7 @@ fn paths_that_grow_without_end_are_left_out_and_said() {
     Folder::erase(&bench.workspace()).expect("erased");
 }
 
-/// Slow: so many names that their list is larger than a block can be.
+/// Slow: creates so many names that their list is larger than a block.
 #[test]
 fn slowly_a_directory_with_more_names_than_fit_is_left_out_and_said() {
     let bench = Bench::in_memory();

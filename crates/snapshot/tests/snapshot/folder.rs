@@ -1,4 +1,4 @@
-//! A folder does what its caller asks, beneath itself.
+//! A folder's operations do what their caller asks, and never leave the folder.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,7 +14,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T, ash_snapshot::Error>) -> SnapshotE
     result.expect_err("refused").kind()
 }
 
-/// A workspace with a secret beside it and links to it.
+/// A workspace with a secret beside it, and links to that secret.
 fn tempting() -> Bench {
     let bench = Bench::new();
     std::fs::write(bench.dir.path().join("secret"), "secret").expect("written");
@@ -216,7 +216,7 @@ fn as_root_another_file_system_inside_is_not_entered() {
     let walked = folder.walk(&|_, _| false, 100);
     let taken = bench.take();
     let erased = Folder::erase(&bench.workspace());
-    // The tree was renamed before the mount stopped its removal.
+    // The removal renamed the tree before the mount stopped it.
     let untouched = other.join("file").exists();
     for line in std::fs::read_to_string("/proc/self/mounts").expect("read").lines() {
         let at = line.split(' ').nth(1).expect("a mount point");
@@ -261,8 +261,8 @@ fn a_walk_sees_regular_files_in_order_up_to_a_limit() {
     assert_eq!(listed, [FolderEntry { name: b"file".to_vec(), kind: FileKind::File }]);
 }
 
-/// Further down than a walk keeps folders open, it is taken out of the folder that it came through: it goes on with what is
-/// there by then, if anything is.
+/// Moves the current folder of a walk away, below the level at which the walk keeps handles open. The walk continues with
+/// what is in its place by then, if anything.
 #[test]
 fn a_walk_goes_on_when_the_folder_it_is_in_was_moved() {
     let bottom = format!("a/{}bottom", "d/".repeat(80));

@@ -1,5 +1,5 @@
-//! The format written once more, by the descriptions in `pack.rs` and `object.rs` alone: to see that they are
-//! true, and to write what our own writer never would.
+//! A second writer of the format, based only on the descriptions in `pack.rs` and `object.rs`. It proves that they
+//! are correct, and writes what the real writer never would.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Vec<u8> {
     [&number(bytes.len() as u64), bytes].concat()
 }
 
-/// An object, and where it lies in a pack: in this one, or in the one with this name.
+/// An object and its place: in this pack, or in the pack with this name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At {
     pub(crate) id: [u8; 32],
@@ -29,7 +29,7 @@ pub(crate) struct At {
     pub(crate) length: u64,
 }
 
-/// An entry of a directory or a piece of a list: what is hashed of it, and the object it names.
+/// An entry of a directory or a piece of a list: its hashed part, and the object it refers to.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) logical: Vec<u8>,
@@ -52,7 +52,7 @@ const DIRECTORY: &str = "ash snapshot 1 directory";
 const LIST: &str = "ash snapshot 1 list";
 
 impl Forger {
-    /// A block of its own for each object.
+    /// Puts each object into a block of its own.
     fn put(&mut self, raw: &[u8], id: [u8; 32]) -> At {
         self.blocks.push(Block { stored: raw.to_vec(), raw: raw.len() as u64, how: 0 });
         At { id, pack: None, block: self.blocks.len() as u64 - 1, start: 0, length: raw.len() as u64 }
@@ -88,13 +88,13 @@ impl Forger {
         self.object(LIST, &logical, pieces)
     }
 
-    /// An object that is stored as it is told, under the name it then has.
+    /// Stores these bytes as a directory, with the id that results.
     pub(crate) fn raw_directory(&mut self, logical: &[u8], places: &[u8]) -> At {
         let id = *blake3::Hasher::new_derive_key(DIRECTORY).update(logical).finalize().as_bytes();
         self.put(&[&bytes(logical), places].concat(), id)
     }
 
-    /// A workspace with these entries, as a whole repository.
+    /// Writes a whole repository whose workspace has these entries.
     pub(crate) fn store_workspace(mut self, entries: &[Item], repo: &Path) -> TreeId {
         let workspace = self.directory(entries);
         self.store_root(workspace, repo)
@@ -140,13 +140,13 @@ impl Forger {
     }
 }
 
-/// The pack a tree begins in.
+/// The pack in which a tree begins.
 pub(crate) fn pack_of(tree: &TreeId) -> [u8; 16] {
     let hex = &tree.as_str()[64..];
     std::array::from_fn(|n| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).expect("hexadecimal"))
 }
 
-/// `kind name mtime [mode] …`, modified in the second 1,000 (its signed number is 2,000).
+/// `kind name mtime [mode] …`, with a time of 1,000 seconds (2,000 as a signed number).
 pub(crate) fn entry(kind: u8, name: &[u8], mode: Option<u64>, rest: &[u8], at: Option<At>) -> Item {
     let mut logical = vec![kind, name.len() as u8];
     logical.extend(name);
@@ -177,7 +177,7 @@ pub(crate) fn link(name: &[u8], target: &[u8]) -> Item {
     entry(5, name, None, &bytes(target), None)
 }
 
-/// The same entry with something behind it that its kind announces: a group (16) or attributes (32).
+/// Adds a field that a flag in the kind announces: a group (16) or attributes (32).
 pub(crate) fn with(mut item: Item, kind: u8, rest: &[u8]) -> Item {
     item.logical[0] |= kind;
     item.logical.extend(rest);
@@ -189,7 +189,7 @@ pub(crate) fn zeros(length: u64) -> Item {
 }
 
 pub(crate) fn piece(length: u64, at: At) -> Item {
-    // The quick hash is a help for writers; readers do not look at it.
+    // The xxh3 hash only helps writers; readers ignore it.
     Item { logical: [&[1][..], &number(length), &at.id, &[0; 8]].concat(), at: Some(at) }
 }
 
@@ -197,8 +197,8 @@ pub(crate) fn sublist(length: u64, at: At) -> Item {
     Item { logical: [&[2][..], &number(length), &at.id].concat(), at: Some(at) }
 }
 
-/// A pack that is not sealed, taken apart by the description: blocks as they were before they were packed
-/// (`None`: dropped), and the rest of the table, which is the root and the notes.
+/// An unsealed pack, decoded by the description: unpacked blocks (`None`: dropped), and the rest of the table, which
+/// is the root and the notes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unpacked {
     pub(crate) blocks: Vec<Option<Vec<u8>>>,

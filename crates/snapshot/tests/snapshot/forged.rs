@@ -1,5 +1,4 @@
-//! Packs made by somebody hostile, with right hashes and wrong intentions: refused, and nothing is written
-//! elsewhere.
+//! Hostile packs with correct hashes: they are refused, and nothing is written outside the target.
 
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use crate::support::{Bench, open, restore_into, take};
 /// Writes a pack into a repository.
 type Forging = Box<dyn Fn(Forger, &Path) -> TreeId>;
 
-/// Trees with right hashes and wrong intentions.
+/// Hostile trees whose hashes are correct.
 fn hostile() -> Vec<(&'static str, Forging)> {
     fn of(make: impl Fn(&mut Forger) -> Vec<Item> + 'static) -> Forging {
         Box::new(move |mut forger, repo| {
@@ -225,7 +224,7 @@ fn hostile() -> Vec<(&'static str, Forging)> {
     cases
 }
 
-/// Wrong not in what is hashed but in where things are said to lie, and in how they are packed.
+/// Packs whose hashed content is fine, but whose places or block encodings are wrong.
 fn hostile_packs() -> Vec<(&'static str, Forging)> {
     let packed = |stored: Vec<u8>, raw: u64, how: u8, content: &'static [u8]| {
         move |mut forger: Forger, repo: &Path| {
@@ -249,7 +248,7 @@ fn hostile_packs() -> Vec<(&'static str, Forging)> {
         (
             "a directory that lies within itself",
             Box::new(|mut forger, repo| {
-                // Its entry names another directory, and says that it lies where this one does.
+                // The entry has the id of another directory, and the place of this one.
                 let other = forger.directory(&[forge::empty(b"x")]);
                 let block = forger.blocks.len() as u64;
                 let length = 50 + 1 + 1 + 6;
@@ -343,14 +342,14 @@ fn a_forged_tree_is_damaged_and_writes_nothing_outside() {
     assert!(peak_memory() < 600 << 20, "{} bytes at the most", peak_memory());
 }
 
-/// Of this process, which nextest starts for this test alone.
+/// The peak memory of this process; nextest starts one per test.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("read");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Sums of sizes that no file system could hold stay sums.
+/// The sum of sizes saturates, even if no file system could hold the files.
 #[test]
 fn files_whose_sizes_add_up_to_more_than_there_is_are_still_files() {
     let bench = Bench::in_memory();
@@ -360,7 +359,7 @@ fn files_whose_sizes_add_up_to_more_than_there_is_are_still_files() {
     let entries = [b"a", b"b", b"c"].map(|name| forge::listed(name, size, list));
     let tree = forger.store_workspace(&entries, &bench.repo_dir());
     let to = bench.dir.path().join("target");
-    // Memory holds such files; a disk says that it does not.
+    // A file system in memory accepts such files; one on disk refuses them.
     if let Ok(restored) = restore_into(&bench.repo, &tree, &to) {
         assert_eq!((restored.files, restored.bytes), (3, u64::MAX));
         assert_eq!(bench.repo.compare(&tree, "workspace", &open(&to)).expect("compared"), vec![]);

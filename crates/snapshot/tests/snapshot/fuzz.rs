@@ -1,4 +1,4 @@
-//! A minute of nonsense: packs and indexes changed at random are read, and never do harm.
+//! Reads randomly changed packs and indexes, for a minute; that must never do harm.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ash_snapshot::{GcRoots, RelPath, SnapshotErrorKind, TreeId, VerifyDepth};
 use crate::forge::{self, At, Forger};
 use crate::support::{Bench, Dice, Line, is_slow, noise, open, restore_into};
 
-/// Much longer than any of these takes: what goes on for ever is found.
+/// Much longer than any read takes, so that it detects endless loops.
 const LONGEST: Duration = Duration::from_secs(60);
 
 struct Subject {
@@ -20,7 +20,7 @@ struct Subject {
     index: Vec<u8>,
 }
 
-/// Two snapshots with one of everything, one of them forged: without compression there is more to hit.
+/// Two snapshots with one entry of each kind. One is forged, because more changes matter without compression.
 fn subject() -> Subject {
     let bench = Bench::in_memory();
     bench.write("dir/file", "content");
@@ -72,8 +72,8 @@ fn mutate(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// With a footer that is right again: where a block lies and how it is packed is no part of the pack's name, so a
-/// change of those is not found before the block is read.
+/// Changes the table and corrects the footer. The place and the encoding of a block are not part of the pack's name,
+/// so such a change is found only when the block is read.
 fn mended(dice: &mut Dice, pack: &[u8]) -> Option<Vec<u8>> {
     let (body, footer) = pack.split_at_checked(pack.len().checked_sub(45)?)?;
     let offset = u64::from_le_bytes(footer[1..9].try_into().expect("8 bytes")) as usize;
@@ -86,7 +86,7 @@ fn mended(dice: &mut Dice, pack: &[u8]) -> Option<Vec<u8>> {
     Some(whole)
 }
 
-/// Everything that reads, on whatever is there now.
+/// Runs everything that reads on the current state.
 fn read_everything(subject: &Subject, trees: &[TreeId]) {
     let bench = &subject.bench;
     let repo = Arc::new(bench.reopened());
@@ -178,7 +178,7 @@ fn with_a_wrong_index(subject: &Subject, dice: &mut Dice) {
     );
 }
 
-/// A tree of which every hash is right, and what is hashed is nonsense.
+/// A tree of random bytes whose hashes are all correct.
 fn random_tree(dice: &mut Dice, repo: &Path) -> TreeId {
     let mut forger = Forger::default();
     let x = forger.chunk(b"xy");

@@ -1,5 +1,5 @@
-//! A repository written by the first version stays readable for ever. Its files are never written anew; a new
-//! version of the format gets a folder of its own beside them.
+//! A repository from the first version must stay readable for ever. Its files never change; a new version of the
+//! format gets a folder of its own beside them.
 
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -26,7 +26,7 @@ fn golden(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/version-1").join(path)
 }
 
-/// A copy: opening a repository may clean it up.
+/// Opens a copy, because opening a repository may clean it up.
 fn repository(bench: &Bench, name: &str, key: Option<EncryptionKey>) -> Arc<Repo> {
     let dir = bench.empty(name);
     for entry in std::fs::read_dir(golden(name)).expect("listed") {
@@ -47,7 +47,7 @@ fn dated(path: &Path, (seconds, nanos): (i64, i64)) {
     set_mtime(path, seconds, nanos);
 }
 
-/// One of everything, in so few directories that one thread goes through them: the order is always the same.
+/// One entry of each kind, in so few directories that one thread visits them, always in the same order.
 fn build_first(workspace: &Path, home: &Path) {
     let at = |path: &str| workspace.join(path);
     std::fs::create_dir(at("src")).expect("made");
@@ -74,7 +74,7 @@ fn build_first(workspace: &Path, home: &Path) {
     }
 }
 
-/// What the second snapshot adds: a large file with zeros, and what compresses.
+/// What the second snapshot adds: a large file with zeros, and compressible content.
 fn build_second(workspace: &Path) {
     let at = |path: &str| workspace.join(path);
     std::fs::write(at("text"), "the same again and again, ".repeat(40)).expect("written");
@@ -88,13 +88,13 @@ fn build_second(workspace: &Path) {
     dated(workspace, (1_700_000_002, 0));
 }
 
-/// For ever these, whatever noise the other tests use.
+/// These bytes must never change, whatever noise the other tests use.
 fn random() -> Vec<u8> {
     let mut dice = Dice(1);
     (0..63).flat_map(|_| dice.roll().to_le_bytes()).take(500).collect()
 }
 
-/// Both folders, empty.
+/// Two empty folders.
 fn folders(bench: &Bench) -> (PathBuf, PathBuf) {
     (bench.empty("w"), bench.empty("h"))
 }
@@ -171,7 +171,7 @@ fn the_first_repository_still_restores() {
     assert!(!workspace.join("nothing").exists());
 }
 
-/// The same files are still written as the same bytes, or the version byte has to change.
+/// The writer still produces the same objects from the same files; otherwise the version byte has to change.
 #[test]
 fn the_first_repository_is_still_written_alike() {
     let bench = Bench::new();
@@ -179,7 +179,7 @@ fn the_first_repository_is_still_written_alike() {
     let index = bench.dir.path().join("index");
     build_first(&workspace, &home);
     let first = take(&bench.repo, (&workspace, &home), None, &index);
-    // How zstd packs a block is its own affair; what is in it is not.
+    // zstd may compress a block differently; its content must be equal.
     assert_eq!(unpacked(&bench.repo_dir(), &first), unpacked(&golden("plain"), &tree(FIRST)));
     assert_eq!(first.files(), tree(FIRST).files());
 
@@ -193,7 +193,7 @@ fn unpacked(repo: &Path, tree: &TreeId) -> Unpacked {
     unpack(&std::fs::read(path).expect("read"))
 }
 
-/// A folder that was restored from the first repository goes on in it.
+/// Captures continue in a folder that was restored from the first repository.
 #[test]
 fn the_first_repository_is_still_built_upon() {
     let bench = Bench::new();
@@ -204,8 +204,8 @@ fn the_first_repository_is_still_built_upon() {
     build_second(&workspace);
     let second = take(&repo, (&workspace, &home), Some(&tree(FIRST)), &index);
     assert_eq!(second.files(), tree(SECOND).files());
-    // What it shares with the first is not stored again. Which blocks the rest lies in is up to the writer, and
-    // changes the length of a place by a byte or two.
+    // What it shares with the first snapshot is not stored again. The writer decides which blocks hold the rest, and
+    // that changes the length of a place by a byte or two.
     let stored = |repo: &Path, tree: &TreeId| -> usize {
         unpacked(repo, tree).blocks.iter().flatten().map(Vec::len).sum()
     };

@@ -1,4 +1,4 @@
-//! A capture on top of another one gives what a capture of everything would have given, and costs what changed.
+//! An incremental capture gives the same result as a full one, and costs only what changed.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::support::{
     Bench, Line, cases, is_root, is_slow, let_the_clock_tick, noise, open, rel, set_mtime, take,
 };
 
-/// Everything of a capture but how it came to be stored.
+/// The parts of a capture's result that do not depend on how it was stored.
 fn seen(taken: &CapturedSnapshot) -> (&str, u64, u64, bool) {
     (taken.tree.files(), taken.files, taken.bytes, taken.skipped.is_empty() && taken.unsettled.is_empty())
 }
 
-/// What must hold after every capture, whatever happened before.
+/// What must hold after every capture.
 fn check(bench: &Bench, key: Option<&EncryptionKey>, taken: &CapturedSnapshot, round: usize) {
     assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);
     let alone = bench.dir.path().join(format!("alone {round}"));
@@ -39,7 +39,7 @@ fn check(bench: &Bench, key: Option<&EncryptionKey>, taken: &CapturedSnapshot, r
     std::fs::remove_dir_all(restored.folder).expect("removed");
 }
 
-/// What a tree knows of a content is what a folder says of it.
+/// The content ids in a tree equal those computed from the folder.
 fn check_contents(bench: &Bench, tree: &TreeId) {
     let folder = open(&bench.workspace());
     for leaf in bench.repo.entries(tree, "workspace").expect("listed") {
@@ -55,7 +55,7 @@ fn run(bench: &Bench, key: Option<&EncryptionKey>, turns: &[Vec<Edit>]) {
     let mut before: Vec<TreeId> = Vec::new();
     for (round, edits) in turns.iter().enumerate() {
         edits.iter().for_each(|edit| apply(&bench.workspace(), edit));
-        // Half of the captures see everything in the same tick as it was made.
+        // The other half of the captures runs within the same clock tick as the edits.
         if round % 2 == 1 {
             let_the_clock_tick();
         }
@@ -120,7 +120,7 @@ fn one_edit_among_two_thousand_files_reads_that_file_and_writes_little() {
     for n in 0..FILES {
         let path = format!("{}/{n}", n % 40);
         bench.write(&path, &format!("content of {n}"));
-        // From the future: then every reading is noted, even where access times are kept lazily.
+        // Times in the future make the file system update access times even if it does so lazily.
         set_mtime(&bench.at(&path), 5_000_000_000, 0);
     }
     let_the_clock_tick();
@@ -143,7 +143,7 @@ fn one_edit_among_two_thousand_files_reads_that_file_and_writes_little() {
     assert_eq!(bench.compare(&second.tree, &bench.workspace()), vec![]);
 }
 
-/// A file system that counts time in seconds, as old ones do: there the case is easy to have.
+/// A file system that stores whole seconds, as old ones do: rewrites without a visible change are easy to get there.
 struct Seconds {
     at: std::path::PathBuf,
 }
@@ -180,7 +180,7 @@ fn as_root_what_was_rewritten_within_the_tick_of_the_last_capture_is_seen() {
     }
 }
 
-/// Until it really happened that nothing but the bytes changed between two captures.
+/// Repeats until only the bytes changed between two captures, and all attributes are equal.
 fn rewrite_within_a_tick(bench: &Bench, name: &str) {
     let file = std::fs::File::options().write(true).open(bench.at(name)).expect("opened");
     let look = || {
@@ -202,7 +202,7 @@ fn rewrite_within_a_tick(bench: &Bench, name: &str) {
     panic!("{name}: never rewritten within a second");
 }
 
-/// A small line with a removed directory and an edited one in its index, and what its next capture must be.
+/// A small line whose index has a removed and an edited directory, to check what its next capture must be.
 fn settled_line(bench: &Bench) -> Line {
     bench.write("a/file", "one");
     bench.write("b/c/file", "two");
@@ -253,7 +253,7 @@ fn an_index_of_another_snapshot_is_not_used() {
     let first = line.take(&bench.repo).tree;
     bench.write("file", "two");
     line.take(&bench.repo);
-    // Rewound without the index: it speaks of the second, which is gone.
+    // The base goes back to the first snapshot, while the index still describes the second one, which is gone.
     let wanted = GcRoots { trees: vec![first.clone()], ..GcRoots::default() };
     let collected = bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     assert_eq!(collected.removed.len(), 1);
@@ -261,14 +261,14 @@ fn an_index_of_another_snapshot_is_not_used() {
     let taken = rewound.take(&bench.repo);
     assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);
     bench.repo.verify(&taken.tree).expect("everything is there");
-    // With no base at all, nothing that was stored before is relied on.
+    // Without a base the capture relies on nothing that was stored before.
     let mut alone = Line { base: None, ..line };
     let alone_again = Repo::open(&bench.dir.path().join("alone")).expect("opened");
     let taken = alone.take(&alone_again);
     alone_again.verify(&taken.tree).expect("everything is there");
 }
 
-/// Lines as a transcript has them: words compress, identifiers do not.
+/// Lines like those of a transcript: the words compress, the identifiers do not.
 fn transcript(length: usize, seed: u64) -> Vec<u8> {
     let mut text = Vec::new();
     let mut dice = crate::support::Dice(seed);
@@ -327,7 +327,7 @@ fn a_change_in_a_large_file_costs_the_chunks_around_it() {
     assert!(taken.written < 10 << 10, "renamed: {} bytes", taken.written);
 }
 
-/// The cuts of a file depend on nothing but its bytes: each of these once left a cut of the file before.
+/// The cuts of a file depend only on its bytes: each of these cases once left a cut of the previous content.
 #[test]
 fn a_file_that_changed_is_cut_as_if_it_had_always_been_so() {
     const K: usize = 1 << 10;
@@ -343,7 +343,7 @@ fn a_file_that_changed_is_cut_as_if_it_had_always_been_so() {
         ("zeros behind a chunk are cut short", [x(192 * K), zeros(64 * K)].concat(), {
             [x(192 * K), zeros(10 * K)].concat()
         }),
-        // Where the chunk before the zeros began decides which of the two is hit.
+        // Where the chunk before the zeros began decides which of the two cases applies.
         (
             "a chunk ends in what becomes a block of zeros",
             [noise(150 * K, 3), x(170 * K), zeros(60 * K), x(180 * K)].concat(),
@@ -432,7 +432,7 @@ fn two_roots_share_an_index() {
     bench.repo.verify(&second.tree).expect("sound");
 }
 
-/// What travels with a snapshot makes a pack even if no file changed.
+/// Notes produce a pack even if no file changed.
 #[test]
 fn notes_travel_with_an_unchanged_folder() {
     let bench = Bench::in_memory();
@@ -461,7 +461,7 @@ fn notes_travel_with_an_unchanged_folder() {
     assert_eq!(line.take(&bench.repo).tree, noted.tree, "and nothing without");
 }
 
-/// A rewind: the older state is put together beside the newer one, which is then erased.
+/// A rewind: the older state is restored beside the newer one, which is then erased.
 #[test]
 fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
     let bench = Bench::new();
@@ -470,7 +470,7 @@ fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
         bench.write(&format!("dir{}/file{n}", n % 5), &format!("content {n}"));
     }
     bench.write("changes", "before");
-    // Files as young as a clock's tick are not trusted.
+    // A capture does not trust files that are younger than a clock tick.
     let_the_clock_tick();
     let folder = open(&bench.workspace());
     let roots = [CaptureRoot { name: "workspace", folder: &folder }];

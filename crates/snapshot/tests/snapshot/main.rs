@@ -1,4 +1,4 @@
-//! What the crate promises, asked from outside: one binary, so that it links once.
+//! Tests of the crate's public interface, in one binary so that it links only once.
 
 mod audit;
 mod collect;

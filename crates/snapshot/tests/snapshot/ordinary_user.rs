@@ -1,5 +1,5 @@
-//! Without root's rights: what an agent locked is still captured, restored and erased by its owner. As root
-//! these tests start themselves again as somebody else.
+//! Without root's rights: the owner can still capture, restore and erase what an agent locked. As root, these tests
+//! start themselves again as another user.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -13,12 +13,12 @@ use crate::support::{Bench, Line, chmod, open};
 const NOBODY: u32 = 54_321;
 const INSIDE: &str = "ASH_TEST_ORDINARY_USER";
 
-/// True in the child, where the promise is to be checked; the parent only waits for it.
+/// Returns true in the child process, where the test runs; the parent only waits for it.
 fn as_ordinary_user(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() || !rustix::process::geteuid().is_root() {
         return true;
     }
-    // A place that the other user can reach, wherever this was built.
+    // A place that the other user can reach, wherever the test was built.
     let dir = tempfile::tempdir().expect("a directory");
     let exe = dir.path().join("tests");
     std::fs::copy(std::env::current_exe().expect("a path"), &exe).expect("copied");
@@ -100,7 +100,8 @@ fn deep_and_locked_comes_back_too() {
     Folder::erase(&bench.workspace()).expect("erased");
 }
 
-/// Several of us are in it at once: nobody takes what another one lent itself for what its owner wants.
+/// Several threads work in one tree. None takes the permissions that another thread lent itself for those of the
+/// owner.
 #[test]
 fn what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time() {
     if !as_ordinary_user("ordinary_user::what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time") {
@@ -133,7 +134,7 @@ fn what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time() {
     }
 }
 
-/// Locked between two captures by who lives in it, while we hold it open.
+/// The sandbox locks the root between two captures, while the server holds it open.
 #[test]
 fn a_root_that_cannot_be_read_is_not_taken_for_unchanged() {
     if !as_ordinary_user("ordinary_user::a_root_that_cannot_be_read_is_not_taken_for_unchanged") {
@@ -157,7 +158,7 @@ fn a_root_that_cannot_be_read_is_not_taken_for_unchanged() {
     assert_eq!(bench.compare(&second, &bench.workspace()), vec![]);
 }
 
-/// A directory that may be passed but not listed: what is remembered of those below is not lost with it.
+/// A directory that can be entered but not listed must not cost the recorded attributes beneath it.
 #[test]
 fn attributes_below_a_directory_that_cannot_be_listed_are_kept() {
     if !as_ordinary_user("ordinary_user::attributes_below_a_directory_that_cannot_be_listed_are_kept") {
@@ -165,7 +166,7 @@ fn attributes_below_a_directory_that_cannot_be_listed_are_kept() {
     }
     let bench = Bench::new();
     bench.write("locked/below/file", "x");
-    // Restoring all these takes so long that nothing below is too young to be believed.
+    // Restoring all these takes long enough that nothing beneath is too young to be trusted.
     for n in 0..400 {
         std::fs::create_dir_all(bench.at(&format!("a/{n}"))).expect("made");
     }

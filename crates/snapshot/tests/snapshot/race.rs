@@ -1,4 +1,5 @@
-//! Somebody inside swaps files and directories for links to a secret outside, without a pause, while we work.
+//! A process in the sandbox continuously swaps files and directories for links to a secret outside, while the host
+//! works.
 
 use std::io::Read;
 use std::os::unix::fs::symlink;
@@ -11,16 +12,16 @@ use ash_snapshot::{Folder, LinkPolicy, SnapshotEntry};
 use crate::support::{Bench, open, rel, take};
 
 const LENGTH: Duration = Duration::from_secs(2);
-/// On a busy machine the naive reader may need longer until it is caught.
+/// On a busy machine the naive reader may take longer to be caught.
 const LONGEST: Duration = Duration::from_secs(120);
 const SECRET: &str = "the secret outside";
 
-/// `victim/file` is by turns a file, a link to the secret, and beneath a link to the directory outside.
+/// `victim/file` is in turn a file, a link to the secret, and a path beneath a link to the directory outside.
 fn swap(workspace: &Path, outside: &Path, stop: &AtomicBool) {
     let at = |name: &str| workspace.join(name);
     let is_link = |name: &str| std::fs::symlink_metadata(at(name)).is_ok_and(|is| is.is_symlink());
     while !stop.load(Ordering::Relaxed) {
-        // The others remove and replace what is swapped: it is put back first, by names that are not links.
+        // The host threads remove and replace what is swapped. Restore it first, through names that are not links.
         if is_link("victim/file") || !at("victim/file").exists() {
             std::fs::write(at("fresh"), "harmless").expect("written");
             std::fs::rename(at("fresh"), at("victim/file")).expect("put back");
@@ -32,7 +33,7 @@ fn swap(workspace: &Path, outside: &Path, stop: &AtomicBool) {
         for (a, b) in [("victim", "linked dir"), ("victim/file", "link")] {
             for _ in 0..2 {
                 let flags = rustix::fs::RenameFlags::EXCHANGE;
-                // One of them may just have been removed.
+                // A host thread may just have removed one of them.
                 let _ = rustix::fs::renameat_with(rustix::fs::CWD, at(a), rustix::fs::CWD, at(b), flags);
             }
         }
@@ -93,7 +94,8 @@ fn nothing_outside_is_read_or_written_while_links_are_swapped_in() {
     assert!(naive_leaks.into_inner() > 0, "the race is real: checking first and reading then does leak");
 }
 
-/// What one writes without handles: resolve, check that it is inside, read. It is as slow as it takes to be wrong.
+/// The naive approach without handles: resolve, check that the path is inside, read. It waits long enough to be
+/// caught.
 fn naive_read(workspace: &Path) -> Option<String> {
     let path = workspace.join("victim/file");
     let inside = path.canonicalize().ok()?.starts_with(workspace.canonicalize().ok()?);

@@ -1,4 +1,4 @@
-//! Trees nobody thought of come back too.
+//! Random trees come back unchanged.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ enum Node {
         pieces: Vec<(u64, Vec<u8>)>,
     },
     Link(Vec<u8>),
-    /// To any file made before; a file of its own if there is none.
+    /// Links to any file made before; creates a file if there is none.
     HardLink(usize),
 }
 
@@ -42,8 +42,7 @@ fn node() -> impl Strategy<Value = Node> {
 #[derive(Default)]
 struct Built {
     files: Vec<PathBuf>,
-    /// Who is not root cannot go into all of them: they get their modes when everything is there, the innermost
-    /// first.
+    /// An ordinary user cannot enter all of them, so they get their modes at the end, the innermost first.
     dirs: Vec<(PathBuf, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! With a key the repository tells nothing to somebody who has only its files, and everything to its owner.
+//! With a key, the files of a repository reveal nothing without that key, and everything with it.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn nothing_of_what_was_captured_can_be_found_in_the_repository() {
         telling.iter().filter(|(_, bytes)| is_there(bytes)).map(|(what, _)| *what).collect::<Vec<_>>()
     };
     assert_eq!(found(&bench), Vec::<&str>::new());
-    // The same search finds such things where they can be found.
+    // The same search succeeds in a repository without a key.
     for what in ["a part of one", "the end of a large one", "a note", "a note's name", "a note's hash"] {
         assert!(found(&open_bench).contains(&what), "{what}");
     }

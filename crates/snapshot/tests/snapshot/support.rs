@@ -1,4 +1,4 @@
-//! What the tests share: a repository, a folder to capture and one to restore to.
+//! Helpers for the tests: a repository, a folder to capture and one to restore to.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl Bench {
         Bench::within(&std::env::temp_dir())
     }
 
-    /// In memory where that is possible: for trees whose size is the point, not the disk.
+    /// In memory if possible, for tests that need large trees but no disk.
     pub(crate) fn in_memory() -> Bench {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Bench::within(memory) } else { Bench::new() }
@@ -29,7 +29,7 @@ impl Bench {
         Bench::keyed(place, None)
     }
 
-    /// In memory, and everything is sealed with a key.
+    /// In memory, and sealed with a key.
     pub(crate) fn sealed(key: EncryptionKey) -> Bench {
         let memory = Path::new("/dev/shm");
         Bench::keyed(if memory.is_dir() { memory } else { Path::new("/tmp") }, Some(key))
@@ -62,7 +62,7 @@ impl Bench {
         take(&self.repo, &self.workspace())
     }
 
-    /// The workspace, to be captured again and again.
+    /// A line that captures the workspace.
     pub(crate) fn line(&self) -> Line {
         Line::new(&self.workspace(), &self.dir.path().join("workspace.index"))
     }
@@ -71,12 +71,12 @@ impl Bench {
         self.dir.path().join("repo")
     }
 
-    /// As another process would see it: nothing is remembered.
+    /// Opens the repository as another process would, without caches.
     pub(crate) fn reopened(&self) -> Repo {
         Repo::open(&self.repo_dir()).expect("opened")
     }
 
-    /// A new empty directory.
+    /// Creates an empty directory.
     pub(crate) fn empty(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::create_dir(&path).expect("made");
@@ -93,7 +93,7 @@ impl Bench {
         self.repo.compare(tree, "workspace", &open(with)).expect("compared")
     }
 
-    /// The files in the repository's directory, without its lists.
+    /// The packs in the repository's directory, without its lists.
     pub(crate) fn packs(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path().join("repo")).expect("listed");
         let files = entries.map(|entry| entry.expect("an entry").path());
@@ -101,7 +101,7 @@ impl Bench {
     }
 }
 
-/// A folder that is captured again and again, each time on top of the snapshot before.
+/// A folder that is captured repeatedly, each time with the previous snapshot as base.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) folder: PathBuf,
@@ -127,7 +127,7 @@ impl Line {
         Ok(taken)
     }
 
-    /// Puts a snapshot into a new folder, to go on from there.
+    /// Restores a snapshot into a new folder, and continues from there.
     pub(crate) fn restored(repo: &Repo, tree: &TreeId, folder: &Path, index: &Path) -> Line {
         std::fs::create_dir(folder).expect("made");
         let target = open(folder);
@@ -137,7 +137,7 @@ impl Line {
     }
 }
 
-/// Restores into a new folder, which is there afterwards with whatever was written.
+/// Restores into a new folder, which also remains after an error, with whatever was written.
 pub(crate) fn restore_into(repo: &Repo, tree: &TreeId, to: &Path) -> Result<RestoreReport, Error> {
     std::fs::create_dir(to).expect("made");
     let folder = open(to);
@@ -158,18 +158,18 @@ pub(crate) fn rel(path: &str) -> RelPath {
     RelPath::parse(path).expect("a good path")
 }
 
-/// Whether there is time for the long runs.
+/// Whether the slow tests run.
 pub(crate) fn is_slow() -> bool {
     std::env::var("ASH_SLOW").is_ok_and(|slow| slow == "1")
 }
 
-/// So many cases, and twenty times as many in the slow part of the tests.
+/// This number of cases, and twenty times as many in the slow tests.
 pub(crate) fn cases(usually: u32) -> proptest::prelude::ProptestConfig {
     let cases = if is_slow() { usually * 20 } else { usually };
     proptest::prelude::ProptestConfig { cases, failure_persistence: None, ..Default::default() }
 }
 
-/// Some promises can only be tested with root's rights: mounts, other owners.
+/// Some tests need root's rights: mounts, other owners.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -185,7 +185,7 @@ pub(crate) fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
 }
 
-/// The same for the same seed.
+/// A generator of random numbers; the same seed gives the same numbers.
 #[derive(Debug)]
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -198,14 +198,14 @@ impl Dice {
     }
 }
 
-/// Bytes that do not compress.
+/// Incompressible bytes.
 pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
-/// Waits until what was changed before is older than any tick of a clock, so that its times prove something.
+/// Waits until earlier changes are older than a clock tick, so that equal times prove equal content.
 pub(crate) fn let_the_clock_tick() {
     let now = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);

@@ -1,4 +1,4 @@
-//! Too much at once is said to be everything, never forgotten; and nothing waits or stays behind.
+//! Too many changes become `Everything` and are never lost; no call blocks, and nothing stays behind.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +37,7 @@ fn as_root_a_queue_that_ran_over_is_everything_for_all() {
     let watch = watch(&alone.path, MANY);
     let (noisy, calm) = (root(&alone.path, "noisy"), root(&alone.path, "calm"));
     let trackers = [track(&watch, &noisy), track(&watch, &calm)];
-    // Without a reader the events wait until the take.
+    // Without a reader thread, the events wait in the queue until they are taken.
     drop(watch);
     let limit = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
     for n in 0..limit.trim().parse::<u32>().expect("a number") + 1000 {
@@ -68,8 +68,8 @@ fn as_root_twenty_thousand_changes_in_a_burst_are_all_seen() {
     assert!(tracked.take_changes().is_empty());
 }
 
-/// The promise everything else stands on: no change that was finished before the call is left out, while the
-/// reader reads, others take, and somebody makes noise.
+/// The central promise: no change that finished before the call is missing, while the reader reads, other callers take
+/// changes, and another thread makes noise.
 #[test]
 fn as_root_a_take_has_every_change_that_was_finished_before_it() {
     let bench = Bench::new();
@@ -130,7 +130,7 @@ fn as_root_the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
     assert_eq!(tracked.take_changes(), folders(&[("", Some(&["after", "before"]))], &[]));
 }
 
-/// Nobody knows any more where the directory of these events was.
+/// The directory of these events no longer exists, so only inodes can be reported.
 #[test]
 fn as_root_what_was_written_in_a_directory_that_is_gone_is_told_by_inode() {
     let alone = Alone::new();

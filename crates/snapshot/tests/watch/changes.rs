@@ -1,4 +1,4 @@
-//! Every kind of change is seen, and nothing else.
+//! The watch reports every kind of change, and nothing else.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ struct Case<'a> {
     what: &'a str,
     change: fn(&Bench),
     touched: &'a [Expected<'a>],
-    /// Whose inodes are asked for by any name; named after the change.
+    /// The paths, after the change, whose inodes are expected in `linked`.
     linked: &'a [&'a str],
 }
 
@@ -201,7 +201,7 @@ fn as_root_a_write_to_a_deleted_file_is_harmless_and_to_a_renamed_one_has_the_ne
     assert_eq!(bench.take(), folders(&expected, &[]));
 }
 
-/// The kernel tells of the name by which the file was opened, and that one is gone.
+/// The kernel reports the name through which the file was opened, and that name is gone.
 #[test]
 fn as_root_a_write_by_a_name_that_is_gone_is_seen_under_the_name_that_is_left() {
     let bench = prepared();

@@ -1,5 +1,4 @@
-//! Random histories: whoever keeps an index by visiting only what is told has, in the end, what a full walk
-//! finds.
+//! Random histories: an index that is updated only by the reported paths finally equals the result of a full walk.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,7 +29,7 @@ impl Entry {
     fn of(path: &Path) -> Option<Entry> {
         let is = fs::symlink_metadata(path).ok()?;
         let content = if is.is_file() { fs::read(path).ok()? } else { Vec::new() };
-        // A directory's number of names follows from what is in it.
+        // The link count of a directory follows from its content.
         let names = if is.is_dir() { 1 } else { is.nlink() };
         let modified = is.modified().ok()?;
         Some(Entry { is_dir: is.is_dir(), inode: is.ino(), mode: is.mode(), modified, names, content })
@@ -39,7 +38,7 @@ impl Entry {
 
 type Index = BTreeMap<PathBuf, Entry>;
 
-/// A capture as it should be: the rules are those in the module's documentation.
+/// A correct capture: its rules are those in the module's documentation.
 struct Consumer<'a> {
     root: &'a Path,
     index: Index,
@@ -104,7 +103,7 @@ impl Consumer<'_> {
     }
 }
 
-/// Somebody with a few names and no plan.
+/// Makes random changes with a few names.
 struct Actor {
     random: u64,
     root: PathBuf,
@@ -128,7 +127,7 @@ impl Actor {
         path
     }
 
-    /// Most of these fail: what is not there cannot be changed.
+    /// Most changes fail, because their paths do not exist.
     fn act(&mut self) {
         let (path, other) = (self.path(), self.path());
         match self.below(14) {
@@ -143,7 +142,7 @@ impl Actor {
             10 => drop(fs::remove_file(&path)),
             11 if self.below(3) == 0 => drop(fs::remove_dir_all(&path)),
             11 => drop(fs::remove_dir(&path)),
-            // Links to the outside are the next walk's to find.
+            // Links to the outside are left to the next full walk.
             12 if path.starts_with(&self.root) && other.starts_with(&self.root) => {
                 drop(fs::hard_link(&path, &other));
             }
@@ -209,7 +208,7 @@ impl Stage {
     }
 }
 
-/// A name less is nobody's loss: nothing was written by it.
+/// A link count that is too high is fine, because nothing was written through the lost name.
 fn as_good_as(known: Option<&Entry>, walked: Option<&Entry>) -> bool {
     match (known, walked) {
         (Some(known), Some(walked)) => {

@@ -1,4 +1,5 @@
-//! What following a file system promises, asked from outside. With root's rights; without them it must say so.
+//! Tests of the public interface for following a file system. They need root's rights; without them it must report
+//! why.
 
 mod bounds;
 mod changes;

@@ -1,4 +1,4 @@
-//! What is written without system calls is found by asking who could.
+//! Writes without system calls are found by checking which processes could make them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use crate::support::{Bench, folders};
 const PAGE: usize = 4096;
 const TMPFS: i64 = 0x0102_1994;
 
-/// A page of a file, mapped; the file itself is closed again.
+/// A mapped page of a file; the file itself is closed again.
 struct Page(*mut u8);
 
 impl Page {
@@ -58,7 +58,7 @@ fn ours(root: &Path) -> (Folder, SharedMappings) {
     (folder, mappings)
 }
 
-/// Other tests of this process map files too.
+/// Only the files with paths, because other tests of this process map files too.
 fn with_paths(mappings: &SharedMappings) -> Vec<&[u8]> {
     let mut paths: Vec<_> =
         mappings.files.iter().filter_map(|file| file.path.as_ref()).map(RelPath::as_bytes).collect();
@@ -75,7 +75,7 @@ fn modified(path: &Path) -> SystemTime {
     fs::symlink_metadata(path).expect("there").modified().expect("a time")
 }
 
-/// Until what is written now gets a later time than this.
+/// Waits until a write gets a later time than this.
 fn wait_for_the_clock(beside: &Path, after: SystemTime) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let probe = beside.with_extension("clock");
@@ -105,7 +105,8 @@ fn a_store_into_a_shared_mapping_is_not_told_but_found_and_moves_the_time_after_
         assert_eq!(found[0].id, id(&path));
         assert_eq!(sync_mapped(&folder, &[found[0].clone()]).expect("synced"), Vec::<&MappedFile>::new());
         assert_eq!(fs::read(&path).expect("read")[0], turn + 100);
-        // In memory nothing is ever written back, and stores move no time: there one has to read.
+        // A file system in memory never writes back, and stores do not change its times; there a capture must read
+        // the file.
         assert!(memory || modified(&path) > before, "turn {turn}");
         before = modified(&path);
     }
@@ -132,7 +133,7 @@ fn what_is_shared_is_named_once_and_what_is_private_is_not() {
         Page::map(&at("shared"), libc::MAP_SHARED),
         Page::map(&at("shared"), libc::MAP_SHARED),
         Page::map(&at("private"), libc::MAP_PRIVATE),
-        // One call to mprotect away from being written.
+        // One call to mprotect would make it writable.
         Page::of(&protected, libc::PROT_READ, libc::MAP_SHARED),
     ];
     assert_eq!(with_paths(&ours(dir.path()).1), [&b"protected"[..], b"shared"]);
@@ -159,7 +160,7 @@ fn names_that_lie_are_found_by_what_they_are() {
     assert!(with_paths(&mappings).contains(&&b"renamed"[..]));
     let lost: Vec<MappedFile> = mappings.files.into_iter().filter(|file| file.id == lost).collect();
     assert_eq!(lost.iter().map(|file| &file.path).collect::<Vec<_>>(), [&None]);
-    // Root reaches it through the mapping; others are told that it was not reached.
+    // Root reaches the file through the mapping; other users get it back as not reached.
     let missed = sync_mapped(&folder, &lost).expect("synced").len();
     assert_eq!(missed, usize::from(!rustix::process::geteuid().is_root()));
 }
@@ -170,7 +171,7 @@ fn a_process_that_ended_has_no_mappings_and_one_that_hides_them_is_named() {
     let gone = mapped_writable([i32::MAX].into_iter(), &folder).expect("asked");
     assert_eq!(gone, SharedMappings::default());
     let first = mapped_writable([1].into_iter(), &folder).expect("asked");
-    // Even to root, if that process has rights that we lack.
+    // Root may not read it either, if that process has capabilities that root lacks here.
     let hidden = File::open("/proc/1/maps").is_err();
     assert_eq!(first.unread, if hidden { vec![1] } else { vec![] });
 }

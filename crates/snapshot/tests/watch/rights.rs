@@ -1,4 +1,4 @@
-//! Where following is not allowed or not possible the reason is said, so that `ash doctor` can repeat it.
+//! Where following is not permitted or not possible, the error gives the reason, which `ash doctor` shows.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;

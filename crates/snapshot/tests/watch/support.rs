@@ -1,4 +1,4 @@
-//! What the tests share: a tracked folder with something outside beside it.
+//! Helpers for the tests: a tracked folder with another folder outside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -10,13 +10,14 @@ use ash_snapshot::{FilesystemWatch, Folder, TouchedNames, TouchedPaths, TrackedF
 
 pub(crate) const MANY: usize = 100_000;
 
-/// Only root can follow a file system, so tests with a watch are named `as_root_…`; `rights.rs` says what others hear.
+/// Only root can follow a file system, so tests with a watch are named `as_root_…`; `rights.rs` tests the error
+/// without root.
 pub(crate) fn watch(on: &Path, names: usize) -> FilesystemWatch {
     FilesystemWatch::start_with_limit(on, names)
         .unwrap_or_else(|why| panic!("{why}: {:?}", std::error::Error::source(&why)))
 }
 
-/// One for the whole binary, as in a server: every test makes events for all.
+/// One watch for the whole binary, as in a server: every test causes events for all.
 fn shared_watch() -> &'static FilesystemWatch {
     static WATCH: OnceLock<FilesystemWatch> = OnceLock::new();
     WATCH.get_or_init(|| watch(&std::env::temp_dir(), MANY))
@@ -36,7 +37,8 @@ impl Bench {
         Bench { tracked, dir }
     }
 
-    /// Files that were opened in a directory that is gone are told to every root. Other tests have such too.
+    /// Files that were opened in a deleted directory are reported to every root, so those of other tests are filtered
+    /// out.
     pub(crate) fn take(&self) -> TouchedPaths {
         self.only_ours(self.tracked.take_changes())
     }
@@ -92,7 +94,7 @@ pub(crate) fn track(watch: &FilesystemWatch, root: &Path) -> TrackedFolder {
     watch.track(&Folder::open(root).expect("opened")).expect("tracked")
 }
 
-/// A file system of one's own: nobody else's events are in its queue.
+/// A file system of its own, whose queue has no events of other tests.
 pub(crate) struct Alone {
     pub(crate) path: PathBuf,
     _dir: tempfile::TempDir,
@@ -115,7 +117,7 @@ impl Drop for Alone {
     }
 }
 
-/// `None` for a folder as a whole.
+/// `None` stands for a folder as a whole.
 pub(crate) type Expected<'a> = (&'a str, Option<&'a [&'a str]>);
 
 pub(crate) fn folders(expected: &[Expected<'_>], linked: &[u64]) -> TouchedPaths {
@@ -130,7 +132,7 @@ pub(crate) fn folders(expected: &[Expected<'_>], linked: &[u64]) -> TouchedPaths
     }
 }
 
-/// Is this file, or directory, among what is to be visited?
+/// Whether this file or directory is among the paths to visit.
 pub(crate) fn covers(touched: &TouchedPaths, path: &Path, inode: u64) -> bool {
     let TouchedPaths::Folders { folders, linked } = touched else { return true };
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! From what was seen to a tree: directories that changed become objects, from the leaves up; all others are
-//! what they were.
+//! Builds the tree from what the walk found: changed directories become new objects, from the leaves up; all others
+//! are reused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -31,7 +31,7 @@ struct BuiltDirectory {
 }
 
 impl BuiltTree {
-    /// Now that the pack has a name, what lies in it can be found from outside.
+    /// Replaces references to the unnamed pack with its name, so that they are valid outside the pack.
     pub(super) fn lies_in(&mut self, pack: PackId) {
         let settle = |place: &mut ObjectLocation| {
             if place.pack == PackId::SELF {
@@ -72,18 +72,18 @@ struct TreeBuilder<'b> {
     index: &'b CaptureIndex,
     seen: FileTime,
     failed: HashMap<Vec<u8>, SkipReason>,
-    /// Directories that were seen and cannot be stored.
+    /// Directories that are too large to be stored.
     too_large: Vec<(Vec<u8>, SkipReason)>,
-    /// The names of one file: which number they have, by directory and name.
+    /// Group numbers of hard-linked files, by directory and name.
     groups: HashMap<Vec<u8>, HashMap<Vec<u8>, u64>>,
     built: HashMap<Vec<u8>, (ObjectRef, StatFingerprint, Xattrs)>,
     done: Vec<BuiltDirectory>,
 }
 
-/// What a directory looks like that was built anew.
+/// The attributes of a directory that was rebuilt.
 type RebuiltAttributes<'n> = Option<(&'n StatFingerprint, &'n Xattrs)>;
 
-/// By depth, then by path: children come before their parents when it is gone through backwards.
+/// Ordered by depth, then by path: in reverse, children come before their parents.
 type BuildQueue = BTreeMap<(usize, Vec<u8>), Option<ChangedDirectory>>;
 
 pub(super) fn build(
@@ -144,7 +144,7 @@ fn parent(path: &[u8]) -> Option<Vec<u8>> {
     path.iter().rposition(|b| *b == b'/').map(|slash| path[..slash].to_vec())
 }
 
-/// Whether it was known that something in a directory was touched.
+/// Whether the tracking reported a change in this directory.
 fn is_covered(path: &[u8], touched: &super::TouchedFolders) -> bool {
     let whole = |path: &[u8]| touched.get(path) == Some(&crate::TouchedNames::All);
     let mut above = Some(path.to_vec());
@@ -157,7 +157,7 @@ fn is_covered(path: &[u8], touched: &super::TouchedFolders) -> bool {
     touched.contains_key(path)
 }
 
-/// What is above a change has changed.
+/// Adds all parents of changed directories, because their entries change too.
 fn add_parents(work: &mut BuildQueue) {
     let paths: Vec<Vec<u8>> = work.keys().map(|(_, path)| path.clone()).collect();
     for path in paths {
@@ -170,8 +170,8 @@ fn add_parents(work: &mut BuildQueue) {
     }
 }
 
-/// Numbers for files with several names in the tree: made from the first of them, so that they are the same
-/// wherever the tree is. A file whose other names are elsewhere has none.
+/// Group numbers for files with several hard links in the tree. A number is derived from the first path, so that it
+/// does not depend on where the tree is. A file whose other links are outside the tree has none.
 fn groups(names: Vec<HardLinkName>, report: &mut CaptureReport) -> HashMap<Vec<u8>, HashMap<Vec<u8>, u64>> {
     let mut files: HashMap<(Vec<u8>, u64), Vec<HardLinkName>> = HashMap::new();
     for name in names {
@@ -201,7 +201,7 @@ fn number(first: &HardLinkName) -> u64 {
     u64::from_le_bytes(bytes).max(1)
 }
 
-/// Whether a file that did not change itself got or lost another name.
+/// Whether an otherwise unchanged file gained or lost a hard link.
 fn is_regrouped(index: &CaptureIndex, path: &[u8], groups: &HashMap<Vec<u8>, u64>) -> bool {
     let Some(directory) = index.get(path) else { return false };
     index.entries(directory).any(|entry| match (groups.get(entry.name), entry.look.linked) {
@@ -235,7 +235,7 @@ impl TreeBuilder<'_> {
                 let entries = self.index.entries(known).map(|e| (e.name.to_vec(), e.look, e.known()));
                 (known.look, None, entries.collect(), known.seen)
             }
-            // Above a root there is nothing.
+            // A root has no parent in the tree.
             (None, None) => return Ok(()),
         };
         let objects = self.objects(&path, &mut entries);
@@ -257,7 +257,7 @@ impl TreeBuilder<'_> {
         Ok(())
     }
 
-    /// What is remembered of a directory's attributes is with its entry in the directory above.
+    /// The index keeps a directory's extended attributes with its entry in the parent directory.
     fn known_xattrs(&self, path: &[u8]) -> Xattrs {
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
         let above = parent(path).and_then(|above| self.index.get(&above));
@@ -270,8 +270,8 @@ impl TreeBuilder<'_> {
         }
     }
 
-    /// The entries as they are stored. What the walk learned about directories after it saw their names is put
-    /// into `entries`, too.
+    /// The entries in stored form. Also adds to `entries` what the walk found out about subdirectories after it had
+    /// listed them.
     fn objects(
         &self,
         path: &[u8],
@@ -306,7 +306,7 @@ impl TreeBuilder<'_> {
         objects
     }
 
-    /// A directory below this one: where it lies, and what it looks like if it was built anew.
+    /// A subdirectory: its place, and its attributes if it was rebuilt.
     fn below(&self, path: &[u8], name: &[u8]) -> Result<(ObjectRef, RebuiltAttributes<'_>), SkipReason> {
         let path = [path, b"/", name].concat();
         if let Some((at, look, xattrs)) = self.built.get(&path) {
@@ -327,7 +327,7 @@ impl TreeBuilder<'_> {
         let mut roots = Vec::new();
         for root in capture.roots {
             let name = root.name.as_bytes();
-            // What cannot be read is not what it was.
+            // A subdirectory that could not be read must not be reused from the index.
             if let Some(why) = self.failed.get(name) {
                 let (path, why) = (root.name.to_owned(), why.to_string());
                 return Err(Error::Unreadable { path, why });
@@ -341,7 +341,7 @@ impl TreeBuilder<'_> {
                 }
             };
             let (name, node) = (name.to_vec(), TreeNode::Dir(at));
-            // The mode of a root is its owner's business.
+            // The owner of a root decides its mode.
             roots.push(TreeEntry { name, mode: 0, modified, node, xattrs: Vec::new() });
         }
         roots.sort_by(|a, b| a.name.cmp(&b.name));

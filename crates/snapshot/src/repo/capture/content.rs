@@ -1,4 +1,4 @@
-//! What is in a file: read once, hashed, and stored only if it is new.
+//! Captures the content of files: read once, hashed, and stored only if it is new.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,20 +20,20 @@ use crate::object::{
 };
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// How often a file that changes while it is read is read again.
+/// How often a file that changes while it is being read is read.
 const READS: usize = 3;
 
-/// Less new content than this is not worth looking for elsewhere in the tree.
+/// Less new content than this is not worth a search for the same content elsewhere in the tree.
 const WORTH_SEARCHING: u64 = 256 << 10;
 
-/// What is compared was just read: it should still be near the processor.
+/// Small enough that the bytes are still in the CPU cache when they are compared.
 const WINDOW: usize = 256 << 10;
 
-/// A file of this size is compared with what it was by several threads.
+/// From this size on, several threads compare a file with its previous content.
 const HUGE: u64 = 16 << 20;
 
 impl CaptureWorker<'_, '_> {
-    /// Reads a file. What is wrong with it alone is part of the answer.
+    /// Captures a file. A problem of this file alone becomes a skipped entry, not an error.
     pub(super) fn file(
         &mut self,
         folder: BorrowedFd<'_>,
@@ -73,7 +73,7 @@ impl CaptureWorker<'_, '_> {
             None => None,
         };
         let (mut look, content, settled) = self.settled(&file, old)?;
-        // The mode as it was before we lent ourselves one.
+        // Store the mode from before we lent ourselves permissions.
         look.mode = opened.is.raw_mode;
         if !settled {
             self.found.report.unsettle(path.to_vec());
@@ -90,7 +90,7 @@ impl CaptureWorker<'_, '_> {
         self.walk.linked.lock().expect("nobody panics while holding it").get(&inode).cloned()
     }
 
-    /// Reads until nothing changes meanwhile, or often enough.
+    /// Reads until nothing changes meanwhile, or the limit of attempts is reached.
     fn settled(
         &mut self,
         file: &File,
@@ -132,7 +132,7 @@ impl CaptureWorker<'_, '_> {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.resize(size as usize, 0);
         let stored = fill(file, &mut bytes, 0).map_err(source).and_then(|read| {
-            // A file that shrank is as long as it is now, not padded to what it was.
+            // A file that shrank gets its current length, without padding.
             bytes.truncate(read);
             if bytes.is_empty() {
                 return Ok(ContentLayout::Empty);
@@ -146,7 +146,7 @@ impl CaptureWorker<'_, '_> {
         Ok(StoredContent { size, layout: stored?, group: 0 })
     }
 
-    /// Stores bytes unless they are stored already: perhaps where `old` says.
+    /// Stores bytes unless they are already stored, possibly at the place in `old`.
     fn chunk(
         &mut self,
         bytes: &[u8],
@@ -230,7 +230,7 @@ impl CaptureWorker<'_, '_> {
         }
     }
 
-    /// A list that cannot be read is no help, and no harm.
+    /// An unreadable list is ignored; the file is then read in full.
     fn old_pieces(&self, old: Option<StoredContent>) -> PreviousPieces {
         let Some(StoredContent { layout: ContentLayout::List(at), .. }) = old else {
             return PreviousPieces::default();
@@ -287,16 +287,16 @@ impl CaptureWorker<'_, '_> {
     }
 }
 
-/// What a large file was.
+/// The previous content of a large file.
 #[derive(Default)]
 struct PreviousPieces {
-    /// Each with where it began.
+    /// Each piece with its offset in the file.
     pieces: Vec<(u64, ContentPiece)>,
-    /// Where its chunks and lists lie: after an insertion the same chunks are elsewhere in the file.
+    /// The places of its chunks and lists. After an insertion the same chunks are at other offsets in the file.
     places: HashMap<ObjectId, ObjectLocation>,
 }
 
-/// What is remembered of something that could not be read: it looks like nothing, so it is tried again.
+/// The recorded attributes of an unreadable entry. They match no real entry, so the next capture tries it again.
 pub(super) const NOTHING: StatFingerprint = StatFingerprint {
     inode: 0,
     size: 0,
@@ -307,12 +307,12 @@ pub(super) const NOTHING: StatFingerprint = StatFingerprint {
     linked: false,
 };
 
-/// Which of the old pieces are still where they were.
+/// Which of the previous pieces are still at the same offsets.
 fn unchanged(file: &File, size: u64, old: &[(u64, ContentPiece)]) -> io::Result<Vec<bool>> {
     let old_size = old.last().map_or(0, |(start, piece)| start + piece.length());
     let stable = chunker::stable_until(old_size, size);
     let known = old.partition_point(|(start, piece)| start + piece.length() <= stable.min(size));
-    // What ended with the file may go on now.
+    // The last piece ended with the file, and may be longer now.
     let known = if old_size == size { known } else { known.min(old.len().saturating_sub(1)) };
     let mut kept = vec![false; old.len()];
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
@@ -330,7 +330,7 @@ fn unchanged(file: &File, size: u64, old: &[(u64, ContentPiece)]) -> io::Result<
     Ok(without_ends_at_zeros(kept, old))
 }
 
-/// A chunk that ended where zeros began goes on if they are none any more.
+/// A chunk that ended where zeros began may be longer if the zeros are gone.
 fn without_ends_at_zeros(mut kept: Vec<bool>, old: &[(u64, ContentPiece)]) -> Vec<bool> {
     for (kept, (_, next)) in kept.iter_mut().zip(old.iter().skip(1)) {
         *kept &= !matches!(next, ContentPiece::Zeros { .. });
@@ -338,7 +338,7 @@ fn without_ends_at_zeros(mut kept: Vec<bool>, old: &[(u64, ContentPiece)]) -> Ve
     kept
 }
 
-/// Reads rows of pieces that fit into the window together, so that nothing is read twice.
+/// Reads several pieces into one window, so that nothing is read twice.
 fn compare(file: &File, old: &[(u64, ContentPiece)], kept: &mut [bool]) -> io::Result<()> {
     let mut window = vec![0; WINDOW];
     let mut first = 0;
@@ -350,7 +350,7 @@ fn compare(file: &File, old: &[(u64, ContentPiece)], kept: &mut [bool]) -> io::R
             length += *more as usize;
             next += 1;
         }
-        // Zeros are cheap to find again.
+        // Zero pieces are cheap to find again.
         if next == first {
             first += 1;
             continue;
@@ -369,7 +369,7 @@ fn compare(file: &File, old: &[(u64, ContentPiece)], kept: &mut [bool]) -> io::R
     Ok(())
 }
 
-/// Whether a block of zeros may begin in it that goes on behind it: then the chunk ends where that begins.
+/// Whether the chunk ends with zeros that may continue behind it: then the chunk would end where the zeros begin.
 fn may_end_in_zeros(bytes: &[u8], start: u64) -> bool {
     let last = (start + bytes.len() as u64 - 1) / ZEROS * ZEROS;
     last >= start && is_zero(&bytes[(last - start) as usize..])

@@ -1,5 +1,5 @@
-//! What is still to be visited, shared by the threads of one capture. Last in, first out: so few directories
-//! are open at a time.
+//! The queue of visits, shared by the threads of one capture. It is last in, first out, so that few directories are
+//! open at a time.
 
 use std::sync::{Condvar, Mutex};
 
@@ -10,9 +10,9 @@ pub(super) struct WorkQueue<T> {
 
 struct WorkQueueState<T> {
     waiting: Vec<T>,
-    /// Tasks that are being worked on, and may bring more.
+    /// Tasks that are being processed and may add more.
     busy: usize,
-    /// Threads that wait for the bell: without any, ringing it is a call to the kernel for nothing.
+    /// Threads that wait for the bell; without any, ringing it would be a useless system call.
     idle: usize,
     stopped: bool,
 }
@@ -42,7 +42,7 @@ impl<T> WorkQueue<T> {
         self.state.lock().expect("nobody panics while holding it").waiting.len()
     }
 
-    /// Works until there is nothing left anywhere. The first failure stops everybody.
+    /// Processes tasks until none are left on any thread. The first failure stops all threads.
     pub(super) fn work<E>(&self, mut each: impl FnMut(T) -> Result<(), E>) -> Result<(), E> {
         while let Some(task) = self.next() {
             let done = each(task);

@@ -1,4 +1,4 @@
-//! One directory: what is in it now, against what is remembered of it.
+//! Visits one directory: compares its current entries with the index.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,16 +18,17 @@ use crate::object::Xattrs;
 use crate::pack::BlockWriter;
 use crate::repo::read::MAX_DEPTH;
 
-/// Somebody who nests directories with long names makes paths that grow with the square of their number, and we
-/// hold each of them several times. A million directories of a project have less.
+/// Upper limit for the length of all paths together. Deeply nested directories with long names make paths that grow
+/// with the square of their number, and each path is held several times. A million directories of a real project need
+/// less.
 const MAX_PATH_BYTES: u64 = 128 << 20;
 
-/// With more directories open than this, those that wait are closed and found again by their path.
+/// With more open directories than this, waiting ones are closed and later reopened by path.
 const MAX_OPEN_DIRECTORIES: usize = 200;
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A directory that is open, as long as something in it waits.
+/// An open directory; it stays open while tasks in it wait.
 pub(super) struct OpenDirectory(ForcedHandle);
 
 impl OpenDirectory {
@@ -53,10 +54,10 @@ pub(super) enum VisitTask {
         parent: Option<Arc<OpenDirectory>>,
         path: Vec<u8>,
         extent: VisitExtent,
-        /// Whether the directory above remembers it, and with it its attributes.
+        /// Whether the index of the parent has an entry for it, and so its attributes.
         remembered: bool,
     },
-    /// A large file: it is worth a thread of its own.
+    /// A large file, which is worth a thread of its own.
     File {
         parent: Arc<OpenDirectory>,
         path: Vec<u8>,
@@ -68,11 +69,11 @@ pub(super) enum VisitTask {
 /// How much of a directory is visited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum VisitExtent {
-    /// With everything beneath.
+    /// The directory with everything beneath.
     Whole,
-    /// What is in it; directories that are known are visited for themselves, if at all.
+    /// The entries of the directory itself. Known subdirectories have visits of their own, if any.
     Itself,
-    /// These names in it; nothing else was touched.
+    /// Only these names; nothing else was touched.
     Names(BTreeSet<Vec<u8>>),
 }
 
@@ -86,7 +87,7 @@ impl VisitExtent {
     }
 }
 
-/// Of two visits to one directory the further one counts.
+/// If a directory is visited twice, the visit with the greater reach counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum VisitReach {
     Names,
@@ -94,7 +95,7 @@ pub(super) enum VisitReach {
     Whole,
 }
 
-/// A file that was read, or why not.
+/// A captured file, or why it was skipped.
 pub(super) type CapturedEntry = (StatFingerprint, IndexedContent);
 
 impl VisitTask {
@@ -104,13 +105,13 @@ impl VisitTask {
     }
 }
 
-/// A directory that differs from what is remembered.
+/// A directory that differs from the index.
 pub(super) struct ChangedDirectory {
     pub(super) path: Vec<u8>,
     pub(super) look: StatFingerprint,
     pub(super) xattrs: Xattrs,
     pub(super) entries: Vec<(Vec<u8>, EntrySlot)>,
-    /// Not only to be remembered anew: something in it is other than it was.
+    /// False if only the index must be updated, because the content is the same.
     pub(super) differs: bool,
     pub(super) reach: VisitReach,
 }
@@ -121,7 +122,7 @@ pub(super) enum EntrySlot {
 }
 
 impl EntrySlot {
-    /// After the walk, when everything has been read.
+    /// Valid after the walk, when every file has been read.
     pub(super) fn into_seen(self) -> CapturedEntry {
         match self {
             EntrySlot::Ready(look, known) => (look, known),
@@ -132,7 +133,7 @@ impl EntrySlot {
     }
 }
 
-/// Why an entry is not taken, or why nothing can be.
+/// Why an entry is skipped, or why the capture fails.
 pub(super) enum VisitError {
     Skip(SkipReason),
     Fail(Error),
@@ -147,7 +148,7 @@ impl From<Error> for VisitError {
 impl From<Errno> for VisitError {
     fn from(errno: Errno) -> VisitError {
         match errno {
-            // Ours, not the file's: skipping would empty the snapshot.
+            // The limit is the server's, not the file's: skipping all such files would empty the snapshot.
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
                 VisitError::Fail(Error::system("read", b"workspace", errno))
             }
@@ -160,18 +161,18 @@ impl From<Errno> for VisitError {
     }
 }
 
-/// One thread's part in a capture.
+/// The state of one thread of a capture.
 pub(super) struct CaptureWorker<'w, 'a> {
     pub(super) walk: &'w CaptureWalk<'a>,
     pub(super) blocks: BlockWriter<'w, 'a>,
-    /// Apart from what they list: the next capture reads them all to see what changed, and needs nothing else.
+    /// Lists have blocks of their own: the next capture reads them all to find changes, and needs nothing else.
     pub(super) lists: BlockWriter<'w, 'a>,
     pub(super) found: WalkFindings,
     pub(super) buffer: Vec<u8>,
     names: Vec<u8>,
 }
 
-/// An entry of the directory that is visited.
+/// An entry of the visited directory.
 enum VisitedEntry<'i> {
     Same(IndexEntry<'i>),
     New(Vec<u8>, EntrySlot),
@@ -219,7 +220,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
                 match self.open(root, parent, &path) {
                     Ok(dir) => self.visit(root, &path, dir, (extent, remembered)),
                     Err(VisitError::Fail(error)) => Err(error),
-                    // It was touched and is gone: then the directory above was touched, too.
+                    // A touched directory that is gone also touched its parent, whose visit reports it.
                     Err(VisitError::Skip(SkipReason::Gone)) if extent != VisitExtent::Whole => Ok(()),
                     Err(VisitError::Skip(why)) => {
                         self.found.failed.insert(path, why);
@@ -276,7 +277,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         let known = index.get(path);
         let reach = extent.reach();
         let mut here = DirectoryVisit { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
-        // Names come and go only with the directory's own times.
+        // Names appear and disappear only with a change of the directory's own times.
         let same_names =
             known.filter(|known| remembered && known.look == look && !known.is_racy(look.changed));
         let (items, same) = match (same_names, known) {
@@ -303,7 +304,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         Ok(())
     }
 
-    /// Looks at what is remembered; true if all of it is as it was.
+    /// Checks the recorded entries without listing the directory. True if all are unchanged.
     fn look_again<'i>(
         &mut self,
         here: &mut DirectoryVisit<'_>,
@@ -312,7 +313,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         let mut items = Vec::new();
         let mut same = true;
         for entry in entries {
-            // Its name is still there, and it is looked at when it is visited itself.
+            // The subdirectory still exists, and its own visit checks its content.
             if entry.look.nature == IndexedFileKind::Dir && !entry.is_skipped() {
                 self.same(here, &entry);
                 items.push(VisitedEntry::Same(entry));
@@ -325,7 +326,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         Ok((items, same))
     }
 
-    /// Looks at the names that were touched; all others are as they were.
+    /// Checks the touched names; all others are unchanged.
     fn look_at_names<'i>(
         &mut self,
         here: &mut DirectoryVisit<'i>,
@@ -363,7 +364,8 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         Ok((items, same))
     }
 
-    /// A name that was touched: read whatever it looks like, since a mapping may have been written through.
+    /// Checks a touched name. Reads the file even if its attributes are equal, because a mapping may have written to
+    /// it.
     fn touched<'i>(
         &mut self,
         here: &mut DirectoryVisit<'_>,
@@ -385,7 +387,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         self.new_entry(here, known.name, look, Some(known))
     }
 
-    /// A name that is not remembered; it may have come and gone.
+    /// Checks a name that is not in the index; it may already be gone again.
     fn appeared<'i>(
         &mut self,
         here: &mut DirectoryVisit<'_>,
@@ -397,7 +399,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         }
     }
 
-    /// Lists the directory and holds it against what is remembered.
+    /// Lists the directory and compares it with the index.
     fn list<'i>(&mut self, here: &mut DirectoryVisit<'i>) -> Result<(Vec<VisitedEntry<'i>>, bool), Error>
     where
         'a: 'i,
@@ -439,7 +441,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         }
     }
 
-    /// One entry; `None` if it is gone.
+    /// Checks one entry; `None` if it is gone.
     fn entry<'i>(
         &mut self,
         here: &mut DirectoryVisit<'_>,
@@ -463,7 +465,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
                 Ok(Some(VisitedEntry::Same(known)))
             }
             Some(known) => {
-                // Another directory under its name is walked as a whole, and that one is forgotten.
+                // Another directory has the name now: walk it as a whole, and drop the recorded one.
                 if known.look.nature == IndexedFileKind::Dir && known.look.inode != look.inode {
                     self.vanished(here, &known);
                 }
@@ -491,7 +493,8 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
         }
     }
 
-    /// A directory's own times are looked at when it is visited itself.
+    /// Whether equal attributes prove that an entry is unchanged. The times of a subdirectory are checked by its own
+    /// visit.
     fn is_certain(&self, here: &DirectoryVisit<'_>, known: &IndexEntry<'_>) -> bool {
         known.look.nature == IndexedFileKind::Dir
             || here.known.is_some_and(|directory| !directory.is_racy(known.look.changed))
@@ -558,7 +561,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
                         && !known.is_skipped()
                 });
                 let itself = known.is_some() && here.extent != VisitExtent::Whole;
-                // Its own times or attributes changed; what is in it is told apart.
+                // Only the attributes of a known directory changed; other tasks cover its content.
                 let extent = if itself { VisitExtent::Names(BTreeSet::new()) } else { VisitExtent::Whole };
                 self.later(here, name, extent, false);
                 ready(IndexedContent::Dir(Vec::new()))
@@ -607,7 +610,7 @@ impl<'w, 'a> CaptureWorker<'w, 'a> {
     }
 }
 
-/// An entry that is as it was is taken from memory.
+/// Converts an unchanged entry from the index.
 fn materialised(item: VisitedEntry<'_>) -> (Vec<u8>, EntrySlot) {
     match item {
         VisitedEntry::Same(entry) => (entry.name.to_vec(), EntrySlot::Ready(entry.look, entry.known())),

@@ -1,5 +1,5 @@
-//! Going through the folders with several threads. A small tree is gone through by one: starting a thread
-//! takes longer.
+//! Walks the folders on several threads. A small tree gets only one, because starting a thread takes longer than the
+//! walk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::pack::PackWriter;
 use crate::repo::Repo;
 use crate::{Error, TouchedNames};
 
-/// So many directories waiting are worth a thread.
+/// Starting another thread is worth it from this many waiting directories.
 const WORTH: usize = 16;
 
 /// What all threads of a capture share.
@@ -25,20 +25,20 @@ pub(super) struct CaptureWalk<'a> {
     pub(super) index: &'a CaptureIndex,
     pub(super) packing: &'a PackWriter<'a>,
     pub(super) queue: WorkQueue<VisitTask>,
-    /// Chunks that this capture has stored.
+    /// Chunks that this capture has stored so far.
     pub(super) fresh: Mutex<HashMap<ObjectId, ObjectLocation>>,
-    /// How many bytes those are.
+    /// The size of these chunks.
     pub(super) added: AtomicU64,
-    /// How long the paths of all directories are that were opened.
+    /// The length of all opened directories' paths together.
     pub(super) paths: AtomicU64,
-    /// Directories that are visited or will be, if not all are: one may be reached in several ways.
+    /// In a partial walk, the directories that have a visit: a directory may be reached in several ways.
     begun: Option<Mutex<HashMap<Vec<u8>, VisitReach>>>,
-    /// Files with several names that were read under one of them.
+    /// Files with several hard links that were read under one of them.
     pub(super) linked: Mutex<HashMap<u64, (StatFingerprint, IndexedContent)>>,
 }
 
 impl CaptureWalk<'_> {
-    /// Whether a directory is not visited to this extent anyway.
+    /// Whether no earlier task already visits the directory with at least this reach.
     pub(super) fn is_new(&self, path: &[u8], reach: VisitReach) -> bool {
         let Some(begun) = &self.begun else { return true };
         let mut begun = begun.lock().expect("nobody panics while holding it");
@@ -51,16 +51,16 @@ impl CaptureWalk<'_> {
     }
 }
 
-/// What the threads found.
+/// The results of all threads.
 #[derive(Default)]
 pub(super) struct WalkFindings {
-    /// Directories that are not as they were remembered.
+    /// Directories that differ from the index.
     pub(super) visits: Vec<ChangedDirectory>,
     /// Directories that could not be entered.
     pub(super) failed: HashMap<Vec<u8>, SkipReason>,
-    /// Directories that are remembered and no more.
+    /// Directories that are in the index and no longer exist.
     pub(super) gone: Vec<Vec<u8>>,
-    /// All names of files that have several.
+    /// All names of files with several hard links.
     pub(super) names: Vec<HardLinkName>,
     pub(super) report: CaptureReport,
 }
@@ -82,7 +82,7 @@ impl WalkFindings {
     }
 }
 
-/// Everything; or what was touched, with every file that could have been through another name.
+/// The first tasks: every root; or the touched paths, plus every file that may have changed through another name.
 fn tasks(capture: &CaptureRequest<'_>, index: &CaptureIndex) -> Vec<VisitTask> {
     let Some((folders, linked)) = capture.tracking.touched().filter(|_| index.base().is_some()) else {
         return (0..capture.roots.len()).map(|root| VisitTask::root(capture, root)).collect();
@@ -95,7 +95,7 @@ fn tasks(capture: &CaptureRequest<'_>, index: &CaptureIndex) -> Vec<VisitTask> {
         };
         extents.insert(path, extent);
     }
-    // A file got, had or lost another name: all that are remembered of it are looked at.
+    // A file gained, had or lost another name, so all its recorded names are visited.
     for (path, name) in index.names_of(linked) {
         let extent = extents.entry(path).or_insert(VisitExtent::Names(BTreeSet::new()));
         if let VisitExtent::Names(names) = extent {

@@ -1,16 +1,16 @@
-//! The way to a directory, however deep it is: neighbours share most of it, so it is not gone from the root each
-//! time.
+//! Opens directories at any depth. Neighbours share most of their path, so it keeps handles on the way instead of
+//! starting at the root each time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::folder::{open_beneath, pass_beneath};
 
-/// So many levels are gone at once; deeper ones keep a handle after each such step.
+/// How many levels one lookup passes. For deeper paths it keeps a handle after each such step.
 const LEVELS: usize = 128;
 
 pub(super) struct DirectoryOpener<'l> {
     root: BorrowedFd<'l>,
-    /// By path; each is beneath the one before.
+    /// Handles by path; each is beneath the one before.
     rungs: Vec<(Vec<u8>, OwnedFd)>,
 }
 
@@ -19,7 +19,7 @@ impl<'l> DirectoryOpener<'l> {
         DirectoryOpener { root, rungs: Vec::new() }
     }
 
-    /// A directory by its path; the empty one is the root's.
+    /// Opens a directory by its path; the empty path is the root.
     pub(super) fn open(&mut self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
         while self.rungs.last().is_some_and(|(above, _)| !is_beneath(path, above)) {
             self.rungs.pop();

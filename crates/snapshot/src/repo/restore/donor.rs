@@ -1,6 +1,7 @@
-//! Taking over files of an older tree that are as the new one wants them: a rewind writes only what differs.
+//! Reuses unchanged files of an older tree, so that a rewind writes only what differs.
 //!
-//! The files are linked, so both trees hold them until the old one is erased. Nobody may be at work in it.
+//! The files are hard-linked, so both trees hold them until the old one is erased. No process may work in the old
+//! tree.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,10 +15,10 @@ use crate::folder::{FileAttributes, open_beneath};
 use crate::index::{CaptureIndex, DirectoryUpdate, IndexedContent, IndexedDirectory, StatFingerprint};
 use crate::object::StoredContent;
 
-/// An older tree of the same owner, and what it looked like when it was captured last.
+/// An older tree of the same owner, and the index of its last capture.
 #[derive(Clone, Copy)]
 pub struct DonorTree<'a> {
-    /// The folder that its roots are in.
+    /// The folder that holds its roots.
     pub folder: &'a Folder,
     /// The index of the donor's last capture.
     pub index: &'a Path,
@@ -33,7 +34,7 @@ impl<'a> DonorLinker<'a> {
         DonorLinker { folder: donor.folder, index: CaptureIndex::load(donor.index) }
     }
 
-    /// Which files of the plan are there now, and need not be written.
+    /// Links the files that both trees share. Returns which files of the plan now exist and need not be written.
     pub(super) fn give(&self, plan: &RestorePlan<'_>) -> Vec<bool> {
         let mut given = vec![false; plan.files.len()];
         let mut ladder = plan.ladder();
@@ -88,7 +89,7 @@ impl DonorDirectory<'_> {
             && look.mode == file.mode
             && look.modified == file.modified
             && *xattrs == file.xattrs
-            // Its other names would come along.
+            // Its other names would become links to the new tree's file.
             && !look.linked
             && file.content.group == 0;
         let Ok(is) = FileAttributes::at(&self.from, &file.name) else { return false };
@@ -101,8 +102,8 @@ impl DonorDirectory<'_> {
     }
 }
 
-/// After the older tree was erased: the files that were taken over look as if they had changed, and did not.
-/// Only while nobody is at work in these folders.
+/// Updates the index after the older tree was erased, because its removal changed the times of the linked files. No
+/// process may work in these folders meanwhile.
 pub(super) fn refresh(index: &Path, folder: &Folder) {
     let mut remembered = CaptureIndex::load(index);
     let Some(base) = remembered.base().cloned() else { return };

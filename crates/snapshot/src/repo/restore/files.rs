@@ -1,5 +1,5 @@
-//! Writing files. They are written block by block, so that a block is unpacked once; a large one is a task of its
-//! own.
+//! Writes the files of a restore, grouped by block, so that each block is unpacked once. A large file is a task of
+//! its own.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,22 +18,23 @@ use crate::repo::Repo;
 use crate::repo::capture::SnapshotProgress;
 use crate::repo::read::{ObjectReader, within};
 
-/// Zeros are not written in blocks of this size: the file system knows them without.
+/// Pages of this size that are all zeros are not written, so they become holes.
 const PAGE: usize = 4096;
 
-/// Fewer bytes than this are not worth a thread.
+/// A restore of fewer bytes uses one thread.
 const WORTH: u64 = 1 << 20;
 
-/// Blocks are gone through in order, so hardly one is needed twice: those at hand stay near the processor.
+/// The cache for blocks. Tasks follow the order of blocks, so few blocks are needed twice, and a small cache stays in
+/// the CPU cache.
 const AT_HAND: usize = 4 << 20;
 
-/// A file that fills several blocks shares few of them with others.
+/// A file from this size on fills several blocks, and shares few of them with others.
 const LARGE: u64 = 4 << 20;
 
-/// Files that are written by one thread at one go.
+/// Files that one thread writes in one go.
 type RestoreTask = Vec<usize>;
 
-/// Writes what was not `given` by another tree.
+/// Writes the files that the donor tree did not provide.
 pub(super) fn write(
     repo: &Repo,
     plan: &RestorePlan<'_>,
@@ -58,7 +59,7 @@ pub(super) fn write(
     }
     std::thread::scope(|scope| {
         let helpers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        // All of them are waited for, then the first failure is told.
+        // Joins all threads before it returns the first failure.
         let done: Vec<Result<(), Error>> =
             helpers.into_iter().map(|helper| helper.join().expect("a writer does not panic")).collect();
         done.into_iter().collect()
@@ -77,14 +78,14 @@ fn tasks(repo: &Repo, plan: &RestorePlan<'_>, given: &[bool]) -> Result<Vec<Rest
             ContentLayout::Empty => empty.push(number),
             ContentLayout::List(_) if file.content.size >= LARGE => large.push(number),
             ContentLayout::Whole(at) => small.push((at.place, number)),
-            // With the files whose block its pieces are in.
+            // Goes with the files that share the block of its first chunk.
             ContentLayout::List(at) => {
                 let pieces = reader.content(&file.content)?;
                 small.push((pieces.iter().find_map(chunk).unwrap_or(at).place, number));
             }
         }
     }
-    // The longest first, so that nobody waits for it at the end.
+    // The largest first, so that no thread is left with a large file at the end.
     large.sort_by_key(|number| std::cmp::Reverse(plan.files[*number].content.size));
     let mut tasks: Vec<RestoreTask> = large.into_iter().map(|number| vec![number]).collect();
     small.sort_by_key(|(place, _)| (place.pack, place.block, place.start));
@@ -98,7 +99,7 @@ struct RestoreWriter<'w> {
     plan: &'w RestorePlan<'w>,
     reader: ObjectReader<'w>,
     ladder: DirectoryOpener<'w>,
-    /// The directory that was written to last.
+    /// The directory of the last file.
     folder: Option<(usize, OwnedFd)>,
     umask: u32,
     progress: &'w SnapshotProgress,
@@ -112,7 +113,7 @@ impl RestoreWriter<'_> {
         }
     }
 
-    /// Checked before there is a file.
+    /// Checks the content before it creates the file.
     fn whole(&mut self, file: &PlannedFile, at: &ObjectRef) -> Result<(), Error> {
         let block = self.reader.block(at.place.pack, at.place.block)?;
         let outside = || self.reader.damaged(&at.place, "an object outside of its block");
@@ -134,8 +135,8 @@ impl RestoreWriter<'_> {
         self.finish(file, &handle, end)
     }
 
-    /// Chunks that follow each other in their block are checked one by one and written at once: the kernel
-    /// handles few large writes better than many small ones.
+    /// Checks adjacent chunks of a block one by one, but writes them in one call, because few large writes are faster
+    /// than many small ones.
     fn row(&self, file: &PlannedFile, to: &File, row: &[ContentPiece], offset: u64) -> Result<u64, Error> {
         let chunks = row.iter().filter_map(chunk);
         let Some(first) = chunks.clone().next() else { return Ok(0) };
@@ -156,16 +157,16 @@ impl RestoreWriter<'_> {
             self.folder = Some((file.folder, self.plan.open(&mut self.ladder, file.folder)?));
         }
         let (_, folder) = self.folder.as_ref().expect("opened above");
-        // A new file and no other: neither an existing one nor through a link.
+        // Creates a new file; fails if the name exists, even as a link.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What the umask lets through is set at once; nobody can reach it yet.
+        // The mode is set at creation, except for the bits of the umask; no other process can reach the file yet.
         rustix::fs::openat(folder, file.name.as_slice(), flags, Mode::from_raw_mode(file.mode))
             .map(File::from)
             .map_err(|e| Error::system("create", &file.name, e))
     }
 
     fn finish(&self, file: &PlannedFile, handle: &File, end: u64) -> Result<(), Error> {
-        // Zeros at the end were not written.
+        // Zeros at the end were not written, so the length is set.
         if end < file.content.size {
             handle.set_len(file.content.size).map_err(|e| Error::system("write", &file.name, e))?;
         }
@@ -195,14 +196,14 @@ fn chunk(piece: &ContentPiece) -> Option<&ObjectRef> {
     }
 }
 
-/// Whether two pieces of a file lie next to each other in one block, too.
+/// Whether two pieces of a file are also adjacent in one block.
 fn follows(a: &ContentPiece, b: &ContentPiece) -> bool {
     let (Some(first), Some(next)) = (chunk(a), chunk(b)) else { return false };
     let start = first.place.start.saturating_add(first.place.length);
     next.place == ObjectLocation { start, length: next.place.length, ..first.place }
 }
 
-/// Writes what is not zero, and answers where the last of it ends.
+/// Writes what is not zero, and returns where the last written byte ends.
 fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<u64> {
     let mut end = 0;
     let mut write = |from: usize, to: usize| {
@@ -213,7 +214,7 @@ fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<u64> {
     };
     let (mut start, mut at) = (0, 0);
     while bytes.len() >= PAGE && at < bytes.len() {
-        // Pages are counted in the file, not in the piece.
+        // Pages are aligned to the file, not to the piece.
         let page = PAGE - ((offset + at as u64) % PAGE as u64) as usize;
         let next = (at + page).min(bytes.len());
         if page == PAGE && next - at == PAGE && is_zero(&bytes[at..next]) {
@@ -226,7 +227,7 @@ fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<u64> {
     Ok(end)
 }
 
-/// Asking for it by setting it would change it for every other thread.
+/// Reads the umask from /proc, because the system call would change it for all threads.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -1,8 +1,8 @@
-//! What comes from far is checked before it is kept, and what is kept is checked before it is used.
+//! Remote data is checked before it enters the cache, and cached data is checked before it is used.
 
 use super::*;
 
-/// What a block holds is what counts, not what is said about it.
+/// The check of a block decides, not what is recorded about it.
 #[test]
 fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
     let pair = Pair::new();
@@ -32,7 +32,7 @@ fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
             assert!(read < 3 << 20, "{what} at {at}: only what was hurt, not {read} bytes");
         }
     }
-    // The table is what is read first, and is worth no more.
+    // Damage the table, which is read first and is checked just the same.
     for at in [size - 1, size - 60] {
         hurt(at, 1);
         pair.check(&pair.away(), &tree);
@@ -46,7 +46,7 @@ fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
     }
 }
 
-/// Every bit of a pack may be another, and every byte may be missing.
+/// Changes any bit of a pack, or removes any byte.
 #[test]
 fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
     let pair = Pair::new();
@@ -72,7 +72,7 @@ fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
             }
         }
         std::fs::remove_dir_all(&to).expect("removed");
-        // What was kept of it is no obstacle when it is whole again.
+        // The damaged parts in the cache do not matter once the remote pack is intact again.
         std::fs::write(&path, &whole).expect("written");
         pair.check(&pair.away(), &tree);
         pair.forget_everything();
@@ -83,7 +83,7 @@ fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
         std::fs::write(&path, hurt).expect("written");
         attempt(&format!("a bit of byte {at}"));
     }
-    // It claims to be sealed, which no hash covers.
+    // The pack claims to be sealed; no hash covers that flag.
     let mut sealed = whole.clone();
     sealed[whole.len() - 45] = 1;
     std::fs::write(&path, sealed).expect("written");
@@ -156,7 +156,7 @@ fn what_cannot_be_reached_is_not_damaged_and_what_is_not_there_is() {
         assert!(contents(&to).iter().all(|(name, _)| to.join(name).is_dir()), "no file was begun");
         let all = repo.verify_all(std::slice::from_ref(&tree), VerifyDepth::Data, &mut |_| {});
         assert!(matches!(all, Err(Error::Far { .. })), "nobody is told that it is hurt: {all:?}");
-        // The same repository goes on where it was.
+        // The same repository continues once the store is reachable again.
         pair.depot.set(Weather::Fine);
         pair.check(&repo, &tree);
         after += 1;
@@ -164,7 +164,7 @@ fn what_cannot_be_reached_is_not_damaged_and_what_is_not_there_is() {
     assert!(after >= 3, "the beginning, the table and contents: {after}");
 }
 
-/// The machine dies at each step by which something is kept: then it works again, and better than from nothing.
+/// Crashes at each step that writes to the cache. Afterwards the cache works, and still saves reads.
 #[test]
 fn a_death_at_any_step_leaves_a_cache_that_works() {
     let pair = Pair::new();
@@ -206,22 +206,22 @@ fn what_is_kept_fits_and_what_was_used_last_stays() {
     assert_eq!(kept(), [true, true, false, false]);
     let cached = repo.remote_cache_size().expect("known");
     assert!(cached > 2 << 20 && cached <= most, "{cached}");
-    // Used again from disk, it is younger than the second.
+    // Its cached file was used again, so it is now newer than the second one.
     let repo = pair.away_with(DiskWriter::default(), most);
     pair.check(&repo, &trees[0]);
     pair.check(&repo, &trees[2]);
     assert_eq!(kept(), [true, false, true, false]);
     assert!(repo.remote_cache_size().expect("known") <= most);
-    // A smaller limit counts from the beginning.
+    // A smaller limit applies as soon as the repository opens.
     let repo = pair.away_with(DiskWriter::default(), 3 << 19);
     assert_eq!(kept(), [false, false, true, false]);
-    // One that is larger than all that may be kept is restored nevertheless.
+    // A pack larger than the whole cache can still be restored.
     let repo_of_nothing = pair.away_with(DiskWriter::default(), 0);
     pair.check(&repo_of_nothing, &trees[3]);
     assert_eq!((kept(), repo.remote_cache_size().expect("known")), (vec![false; 4], 0));
 }
 
-/// Who reads block by block makes room, too, though not for each.
+/// Reading block by block trims the cache too, though not after each block.
 #[test]
 fn what_is_kept_does_not_grow_without_end_while_it_is_only_read() {
     let pair = Pair::new();
@@ -241,7 +241,7 @@ fn what_is_kept_does_not_grow_without_end_while_it_is_only_read() {
     assert!(cached[2] >= 60 && cached[3] <= 40, "{cached:?} MiB");
 }
 
-/// A pack that is being read is not taken from under its reader.
+/// The cache keeps a pack while a reader uses it.
 #[test]
 fn what_somebody_reads_is_kept_until_he_is_done() {
     let pair = Pair::new();
@@ -264,7 +264,7 @@ fn what_somebody_reads_is_kept_until_he_is_done() {
     assert_eq!((others, pair.kept(one.pack_name()).exists()), (1, false));
 }
 
-/// Collection elsewhere replaces a pack while we know where things were in it.
+/// Collection on another machine replaces a pack after this one has read its table.
 #[test]
 fn a_pack_that_was_replaced_far_away_is_no_damage() {
     let pair = Pair::new();
@@ -274,14 +274,14 @@ fn a_pack_that_was_replaced_far_away_is_no_damage() {
     let wanted = GcRoots { trees: vec![second.clone()], ..GcRoots::default() };
     pair.bench.repo.collect_garbage(&wanted, Duration::ZERO).expect("collected");
     pair.depot.put(&pair.bench.repo, first.pack_name());
-    // Of the larger one only the end is kept, and nothing of what is needed.
+    // Destroy the cached content of the larger pack, and keep only its end.
     let kept = std::fs::File::options().write(true).open(pair.kept(first.pack_name())).expect("opened");
     kept.write_all_at(&vec![0; 2 << 20], 8).expect("written");
     pair.check(&repo, &second);
     pair.check(&pair.away(), &second);
 }
 
-/// It becomes shorter after somebody has read its beginning, and before he reads the rest.
+/// The pack becomes shorter between the read of its beginning and the read of the rest.
 #[test]
 fn a_pack_that_is_replaced_just_now_is_no_damage() {
     let pair = Pair::new();
@@ -292,7 +292,7 @@ fn a_pack_that_is_replaced_just_now_is_no_damage() {
     let ways: [&dyn Fn(&Repo); 2] =
         [&|repo| pair.check(repo, &second), &|repo| repo.verify(&second).expect("whole")];
     for way in ways {
-        // So long that only the end of the rest would be read.
+        // With this size only the end of the rest would be read.
         pair.depot.remember(first.pack_name(), 5 << 20);
         way(&pair.away());
         let asked = pair.depot.asked().begun;
@@ -301,7 +301,7 @@ fn a_pack_that_is_replaced_just_now_is_no_damage() {
     }
 }
 
-/// What is kept takes as much space as was read, not as the pack is long.
+/// The cache takes as much disk space as was read, regardless of the length of the pack.
 #[test]
 fn of_a_large_pack_only_what_is_needed_is_kept() {
     let pair = Pair::new();
