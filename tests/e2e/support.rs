@@ -1,5 +1,5 @@
-//! A server under test, and a client for it. Every server has a data directory of its own beneath a 0700 one, and
-//! nothing of it is left when it is dropped.
+//! A server under test, and a client for it. Every server has its own data directory below a directory with mode 0700;
+//! dropping it removes everything.
 
 #![allow(dead_code, unused_imports, reason = "each test module uses its own part")]
 
@@ -31,7 +31,7 @@ use std::{
 };
 
 pub const KEY: &str = "test-key";
-/// Long enough for a machine that is busy with something else: what fails takes this long, what works does not.
+/// Long enough for a busy machine: only a failing test takes this long.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
 pub fn own_uid() -> u32 {
@@ -39,7 +39,7 @@ pub fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// False, with a word about it, for tests that only root can try.
+/// False, with a message, for tests that need root.
 pub fn as_root() -> bool {
     if own_uid() != 0 {
         eprintln!("skipped: it takes root to try this");
@@ -47,7 +47,7 @@ pub fn as_root() -> bool {
     own_uid() == 0
 }
 
-/// The same promises hold there; whoever starts us says whether this is about them.
+/// Containers must pass the same tests; `./test` selects them for a run.
 pub fn in_docker() -> bool {
     std::env::var_os("ASH_TEST_WALLS").is_some_and(|walls| walls == "docker")
 }
@@ -65,7 +65,7 @@ pub struct Server {
     env: BTreeMap<String, String>,
     exe: PathBuf,
     uid: Option<u32>,
-    /// Of those who may use an engine's socket, if that is not the user's own.
+    /// The group that may use an engine's socket, if it is not the user's own.
     gid: Option<u32>,
 }
 
@@ -80,15 +80,15 @@ impl Server {
         server
     }
 
-    /// A server run by somebody who is not root, with the binary and the data beneath a 0700 directory of theirs.
-    /// Only root can be somebody else: others are themselves.
+    /// A server run by an ordinary user, with the binary and the data below a directory with mode 0700 of that user. Only
+    /// root can change the user: otherwise it is the current one.
     pub async fn of_user(uid: u32, env: &[(&str, &str)]) -> Server {
         let mut server = Server::prepared_for(uid, env);
         server.launch().await;
         server
     }
 
-    /// As before, and not yet started. Root's is an ordinary one.
+    /// As above, but not started yet. For root it is an ordinary server.
     pub fn prepared_for(uid: u32, env: &[(&str, &str)]) -> Server {
         let mut server = Server::prepare(env);
         if uid == 0 {
@@ -149,7 +149,7 @@ impl Server {
         self.launch_with(&["serve"]).await;
     }
 
-    /// On another machine, which does not wait for a holder of the bucket that is gone.
+    /// A server on another machine, which does not wait for the bucket's dead claim holder.
     pub async fn take_over(&mut self) {
         self.launch_with(&["serve", "--take-over"]).await;
     }
@@ -157,7 +157,7 @@ impl Server {
     async fn launch_with(&mut self, args: &[&str]) {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log")).expect("a log");
-        // A copy of the binary is busy for a moment if another thread forked while it was written.
+        // The copied binary is busy for a moment if another thread forked during the copy.
         let child = eventually("the binary can be run", async || {
             let (out, err) = (log.try_clone().expect("a handle"), log.try_clone().expect("a handle"));
             match self.command_of(args).stderr(err).stdout(out).spawn() {
@@ -186,12 +186,12 @@ impl Server {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 
-    /// Who it runs as.
+    /// The uid that the server runs as.
     pub fn uid(&self) -> u32 {
         self.uid.unwrap_or_else(own_uid)
     }
 
-    /// From the next start on the server is root's, and so is nothing that it has written.
+    /// From the next start the server runs as root, but its existing files keep their owner.
     pub fn becomes_root(&mut self) {
         (self.uid, self.gid) = (None, None);
     }
@@ -207,13 +207,13 @@ impl Server {
         }
     }
 
-    /// Waits until it ends by itself. Answers whether it says that all is well.
+    /// Waits until it exits by itself. Returns whether it reports success.
     pub async fn ended(&mut self) -> bool {
         let mut child = self.child.take().expect("a running server");
         eventually("the server ends", async || child.try_wait().expect("wait")).await.success()
     }
 
-    /// SIGTERM, and wait for a clean end.
+    /// SIGTERM, and a wait for a clean exit.
     pub async fn stop(&mut self) {
         let mut child = self.child.take().expect("a running server");
         signal(child.id(), libc::SIGTERM);
@@ -221,7 +221,7 @@ impl Server {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
-    /// SIGHUP: the next server takes over what lives.
+    /// SIGHUP: the next server adopts the running sandboxes.
     pub async fn leave(&mut self) {
         let mut child = self.child.take().expect("a running server");
         signal(child.id(), libc::SIGHUP);
@@ -229,7 +229,7 @@ impl Server {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
-    /// Claude Code's program went away after the start.
+    /// Claude Code's program was removed after the start.
     pub async fn without_claude(env: &[(&str, &str)]) -> Server {
         let mut server = Server::prepare(env);
         let program = server.dir.join("claude");
@@ -240,7 +240,7 @@ impl Server {
         server
     }
 
-    /// From the next start on.
+    /// Applies from the next start.
     pub fn set(&mut self, name: &str, value: &str) {
         self.env.insert(name.to_owned(), value.to_owned());
     }
@@ -250,10 +250,10 @@ impl Server {
         self.launch().await;
     }
 
-    /// Everything that was on the machine is gone, and another one starts.
+    /// All files of the machine are lost, and another machine starts.
     pub async fn lose_the_machine(&mut self) {
         self.kill9();
-        // Sandboxes of the old one may be at work until their directory is gone.
+        // Old sandboxes may write until their directory is gone.
         let gone = async || std::fs::remove_dir_all(&self.data).is_ok().then_some(());
         eventually("the machine is gone", gone).await;
         self.take_over().await;
@@ -264,19 +264,19 @@ impl Server {
     }
 
     pub fn client_with(&self, key: &str) -> Client {
-        // Servers under test speak plain HTTP: the machine's certificates would be read for each client.
+        // Servers under test use plain HTTP, and loading the machine's certificates for each client would be slow.
         let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).pool_max_idle_per_host(0);
         let http = http.build().expect("a client");
         Client { http, url: self.url.clone(), key: key.to_owned() }
     }
 
-    /// Where a session lives on disk.
+    /// The session's directory on disk.
     pub async fn live(&self, id: &str) -> PathBuf {
         let session = self.client().session(id).await;
         self.data.join("live").join(session["workspaceId"].as_str().expect("a workspace"))
     }
 
-    /// The secret is neither in what an agent was shown of its sandbox nor in anything that is stored.
+    /// Checks that neither the agent's view of its sandbox nor any stored file contains the secret.
     pub fn keeps_outside(&self, secret: &str, shown: &str) {
         assert!(shown.contains("model.sock"), "or nothing was looked at: {shown}");
         assert!(!shown.contains(secret), "{shown}");
@@ -287,13 +287,13 @@ impl Server {
         }
     }
 
-    /// What a session's shim has noted, for whoever finds it dead.
+    /// The note of a session's shim, which recovery reads.
     pub async fn note(&self, id: &str) -> Value {
         let note = std::fs::read(self.live(id).await.join("run/init")).expect("a note");
         serde_json::from_slice(&note).expect("json")
     }
 
-    /// The processes of a session's sandbox, as the host sees them.
+    /// The processes of a session's sandbox, by host pid.
     pub async fn processes(&self, id: &str) -> Processes {
         let note = self.note(id).await;
         let pid = |who: &str| note[who]["pid"].as_u64().expect("a pid") as u32;
@@ -310,7 +310,7 @@ impl Server {
 #[derive(Debug, Clone, Copy)]
 pub struct Processes {
     pub shim: u32,
-    /// Or whatever of an engine's keeps a container.
+    /// Or the engine's process that supervises a container.
     pub bwrap: u32,
     pub init: u32,
     pub agent: u32,
@@ -323,7 +323,7 @@ impl Drop for Server {
         }
         self.kill9();
         remove_cgroups(&self.data.join("live"));
-        // Shims end by themselves when their directory is gone.
+        // Shims exit by themselves when their directory is gone.
         for _ in 0..50 {
             if std::fs::remove_dir_all(&self.dir).is_ok() {
                 return;
@@ -332,7 +332,7 @@ impl Drop for Server {
     }
 }
 
-/// A shim that a test killed cannot remove its own, and the server that would have done it is dead too.
+/// A shim that a test killed cannot remove its control group, and neither can the dead server.
 fn remove_cgroups(live: &Path) {
     let runs = std::fs::read_dir(live)
         .into_iter()
@@ -350,7 +350,7 @@ fn remove_cgroups(live: &Path) {
             continue;
         };
         for root in &roots {
-            // Fails while the shim lives, which then does it itself.
+            // Fails while the shim lives, which then removes it itself.
             std::fs::remove_dir(format!("/sys/fs/cgroup/{root}/ash/{incarnation}")).ok();
         }
     }
@@ -389,12 +389,12 @@ pub fn cmdline(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// Of the machine's memory.
+/// The machine's available memory.
 pub fn available_mb() -> u64 {
     memory_mb("MemAvailable:")
 }
 
-/// All of it, of which there is always less.
+/// The machine's total memory, an upper bound of what is available.
 pub fn total_memory_mb() -> u64 {
     memory_mb("MemTotal:")
 }
@@ -405,30 +405,30 @@ fn memory_mb(name: &str) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
 }
 
-/// All of the disk that servers under test have their data on, of which less is free.
+/// The size of the disk with the servers' data, an upper bound of what is free.
 pub fn disk_mb() -> u64 {
     let said = Command::new("stat").args(["-f", "-c", "%b %S"]).arg(std::env::temp_dir()).output();
     let said = String::from_utf8(said.expect("stat").stdout).expect("text");
     said.split_whitespace().map(|number| number.parse::<u64>().expect("a number")).product::<u64>() >> 20
 }
 
-/// `./test` puts the client from PyPI here. Its absence is a failure: a test that is skipped proves nothing.
+/// `./test` installs the PyPI client here. The test fails without it, because a skipped test proves nothing.
 pub fn python() -> PathBuf {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
     assert!(python.exists(), "{} is missing: run ./test, which installs it", python.display());
     python
 }
 
-/// Runs it to its end: the exit code and what it told the operator.
+/// Runs the command to its end: the exit code and its output for the operator.
 pub async fn run_to_end(command: Command) -> (Option<i32>, String) {
-    // One that is not refused would go on for ever.
+    // A command that is accepted by mistake would run for ever.
     let mut command = tokio::process::Command::from(command);
     let done = tokio::time::timeout(DEADLINE, command.kill_on_drop(true).output()).await;
     let done = done.expect("it ends").expect("ash");
     (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// How parsers speak of what they could not read.
+/// Words that parsers use for invalid input.
 const OF_PARSERS: [&str; 11] = [
     "missing field",
     "unknown field",
@@ -442,11 +442,11 @@ const OF_PARSERS: [&str; 11] = [
     "TOML parse",
     "serde",
 ];
-/// What only the API knows.
+/// Terms that only the API uses.
 const OF_THE_API: [&str; 8] =
     ["X-Ash", "Prefer", "Authorization", "Idempotency", "header", "POST ", "PATCH ", "…/"];
 
-/// What was said of these arguments is in the words of a shell.
+/// Checks that the message for these arguments uses the words of a shell.
 pub fn is_for_people(words: &[&str], said: &str) {
     let found = OF_PARSERS.iter().chain(&OF_THE_API).find(|word| said.contains(**word));
     assert!(found.is_none(), "{words:?} names {found:?}: {said}");
@@ -455,7 +455,7 @@ pub fn is_for_people(words: &[&str], said: &str) {
 /// Waits for a condition instead of sleeping.
 pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
     let until = Instant::now() + DEADLINE;
-    // Often at first; what takes long is not asked so often that the asking makes it longer.
+    // Often at first, then less often, so that the checks themselves do not slow it down.
     let mut pause = Duration::from_millis(2);
     loop {
         if let Some(value) = check().await {
@@ -510,7 +510,7 @@ impl Client {
         ok(self.request(Method::DELETE, path).send().await.expect(path)).await
     }
 
-    /// Status and body, whatever they are.
+    /// Status and body of any response.
     pub async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
         let request = self.request(method, path);
         let request = if let Some(body) = body { request.json(&body) } else { request };
@@ -523,7 +523,7 @@ impl Client {
         self.post("/api/agents", json!({ "name": name, "systemPrompt": "You are a test." })).await
     }
 
-    /// A new session of an agent that is deployed for it.
+    /// A new session, with an agent deployed for it.
     pub async fn create(&self) -> String {
         let agents = self.get("/api/agents").await;
         if !agents["agents"]
@@ -540,7 +540,7 @@ impl Client {
         self.get(&format!("/api/sessions/{id}")).await["session"].clone()
     }
 
-    /// The id of the last event there is, to follow from.
+    /// The id of the last event, to follow from.
     pub async fn session_seq(&self, id: &str) -> String {
         let events = self.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
         let last = events["events"].as_array().and_then(|events| events.last()).expect("an event");
@@ -556,7 +556,7 @@ impl Client {
             .await;
     }
 
-    /// Sends a message and waits for the whole answer.
+    /// Sends a message and waits for the complete answer.
     pub async fn say(&self, id: &str, text: &str) -> Value {
         let request = self.request(Method::POST, &format!("/api/sessions/{id}/messages"));
         ok(request
@@ -614,7 +614,7 @@ impl Sse {
         Sse { response, buffer: Vec::new() }
     }
 
-    /// The next frame; `None` when the stream is over or cut off.
+    /// The next frame; `None` at the end of the stream, or if it broke.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
@@ -654,7 +654,7 @@ impl Sse {
 fn parse(text: &str) -> Option<Frame> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
     let event = field("event: ")?;
-    // What is not in the log is nothing to go on after.
+    // A client cannot continue after frames that are not in the log.
     let is_logged = event != "restore_progress" && event != "error";
     let id = field("id: ").or_else(|| (!is_logged).then(String::new)).expect("an id");
     let data = serde_json::from_str(&field("data: ").expect("data")).expect("one line of JSON");

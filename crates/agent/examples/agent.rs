@@ -1,4 +1,4 @@
-//! The agent as a binary of its own, so that the tests can start it and kill it without the rest of ash.
+//! The agent as its own binary, so that the tests can start and kill it without the rest of ash.
 
 fn main() {
     std::process::exit(ash_agent::main(std::env::args_os().skip(1).collect()));

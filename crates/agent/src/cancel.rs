@@ -1,4 +1,4 @@
-//! The word "stop" for one turn. A file descriptor, so that whoever waits for pipes or sockets can wait for it too.
+//! Cancels one turn. The token is a file descriptor, so a thread that polls pipes or sockets can poll it as well.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Once said it stays said: the eventfd is never read, so it stays readable.
+/// A cancelled token stays cancelled: nothing reads the eventfd, so it stays readable.
 #[derive(Clone)]
 pub(crate) struct CancelToken(Arc<OwnedFd>);
 
@@ -16,7 +16,7 @@ impl CancelToken {
     }
 
     pub(crate) fn cancel(&self) {
-        // Fails only when the counter is full, which means that it was said already.
+        // Fails only when the counter is full, which means that the token is already cancelled.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
@@ -24,7 +24,7 @@ impl CancelToken {
         self.within(Duration::ZERO)
     }
 
-    /// Waits for that long; true as soon as the turn is cancelled.
+    /// Waits for at most `time`; returns true as soon as the turn is cancelled.
     pub(crate) fn within(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -32,7 +32,7 @@ impl CancelToken {
             match poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], Some(&left)) {
                 Ok(ready) => return ready > 0,
                 Err(rustix::io::Errno::INTR) => {}
-                // Cannot happen with a descriptor we own; to stop beats to never stop.
+                // Cannot happen with a descriptor that we own. If it does, stopping is safer than never stopping.
                 Err(_) => return true,
             }
         }
@@ -40,7 +40,7 @@ impl CancelToken {
 }
 
 impl CancelToken {
-    /// Waits for whichever is said first; true if it is this one.
+    /// Waits until one of the two tokens is cancelled; true if it is this one.
     pub(crate) fn or(&self, other: &CancelToken) -> bool {
         loop {
             let mut both = [PollFd::new(&*self.0, PollFlags::IN), PollFd::new(&*other.0, PollFlags::IN)];

@@ -1,7 +1,7 @@
-//! Long conversations: what was said long ago is summed up by the model itself, on a thread beside the turns, before there
-//! is no more room for it.
+//! Compaction: the model summarizes the old part of a long conversation on a thread beside the turns, before the context
+//! window is full.
 //!
-//! A summary counts when it is in the transcript, whole. Whoever dies before has lost nothing: it is asked for again.
+//! A summary counts once it is whole in the transcript. After a crash before that, the agent requests it again.
 
 use crate::cancel::CancelToken;
 use crate::context_window::{self, ContextView, ContextWindow, TokenDensity, VerbatimTail};
@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
-/// How often a summary is asked for while a turn waits for it. Each time the provider has its own patience.
+/// How often a waiting turn requests a summary. The provider retries within each of these attempts.
 const ATTEMPTS: u32 = 3;
 const STACK: usize = 256 << 10;
 
-/// A summary that is on its way.
+/// A summary that the model is still writing.
 pub(crate) struct PendingCompaction {
     answer: Receiver<Result<ConversationSummary, provider::Error>>,
-    /// Said when it is there, or will never be.
+    /// Cancelled when the summary is there, or will never be.
     done: CancelToken,
-    /// Nobody wants it any more.
+    /// Cancelled when no turn needs the summary any more.
     stop: CancelToken,
     covers: Vec<CompactedTurn>,
     tokens_before: u64,
@@ -53,9 +53,9 @@ impl PendingCompaction {
 
 /// One request to the model.
 pub(crate) struct PreparedRequest {
-    /// What is shown of the conversation; none: all of it.
+    /// The turns that the model sees; `None`: all of them.
     pub(crate) turns: Option<Vec<TranscriptTurn>>,
-    /// The longest answer that there is room for, in tokens.
+    /// The longest answer that fits into the window, in tokens.
     pub(crate) room: u64,
 }
 
@@ -65,10 +65,10 @@ impl PreparedRequest {
     }
 }
 
-/// Wakes whoever has nothing else to do but to wait for a summary.
+/// Wakes a worker that is idle except for a pending summary.
 pub(crate) type WakeCallback = Arc<dyn Fn() + Send + Sync>;
 
-/// What the thread needs: nothing of it is shared with the turn.
+/// What the summary thread needs. It shares nothing with the turn.
 struct SummaryJob {
     answers: ModelBackend,
     manner: AgentSettings,
@@ -78,7 +78,7 @@ struct SummaryJob {
     stop: CancelToken,
 }
 
-/// Whatever becomes of the thread, it is said.
+/// Reports the end of the summary thread, even if it panics.
 struct CompactionDoneGuard {
     done: CancelToken,
     ring: WakeCallback,
@@ -92,7 +92,7 @@ impl Drop for CompactionDoneGuard {
 }
 
 impl TurnRunner<'_> {
-    /// What the model is asked with next. Waits for a summary if there is no room without one.
+    /// The next request to the model. Waits for a summary if the conversation does not fit without one.
     pub(crate) fn prepare(
         &mut self,
         cancel: &CancelToken,
@@ -124,7 +124,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// After an answer: the next one may have to wait less.
+    /// Called after an answer, so that the next request waits less.
     pub(crate) fn begin_compaction_early(&mut self) {
         if self.provider.has_window() && self.settings.window.compacts {
             let view = self.view(self.base());
@@ -134,8 +134,8 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// Whether enough was said since the last summary, or since one that freed nothing: another one would be paid for and
-    /// free nothing either.
+    /// Whether the conversation grew enough since the last summary, or since a summary that freed nothing. Otherwise
+    /// another summary would cost money and free nothing.
     fn is_due(&self, view: &ContextView, is_full: bool) -> bool {
         let (window, grown) = (&self.settings.window, |since: u64| {
             view.tokens >= since + self.settings.window.min_tokens_between_summaries()
@@ -153,7 +153,7 @@ impl TurnRunner<'_> {
         context_window::view(&self.settings.window, &self.conversation, base, self.provider.model())
     }
 
-    /// Nothing more can be summed up: what is there is shortened, or the turn ends.
+    /// Called when no more can be summarized: shortens long pieces, or ends the turn.
     fn shorten_to_fit(
         &mut self,
         view: ContextView,
@@ -185,12 +185,12 @@ impl TurnRunner<'_> {
                 window.tokens
             ))
         })?;
-        // What the service says of it is not true of the conversation as it is shown otherwise.
+        // The usage that the service reports for this request does not hold for the conversation in another view.
         self.squeezed = true;
         Ok(PreparedRequest::of(&window, fitting))
     }
 
-    /// Asks for a summary, unless one is on its way or there is nothing to sum up.
+    /// Requests a summary, unless one is pending or there is nothing to summarize.
     fn begin(&mut self, view: &ContextView, is_full: bool) {
         if self.compacting.is_some() {
             return;
@@ -240,7 +240,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// Takes a summary that is there, or tells why there is none. Only the thread that owns the transcript writes to it.
+    /// Applies a finished summary, or returns why there is none. Only the thread that owns the transcript writes to it.
     pub(crate) fn apply_compaction(&mut self) -> Result<Option<String>, transcript::TranscriptError> {
         let Some(compacting) = self.compacting.take_if(|compacting| compacting.is_done()) else {
             return Ok(None);
@@ -278,7 +278,7 @@ impl TurnRunner<'_> {
         );
         let turn = covers.last().map(|covered| covered.turn.clone()).unwrap_or_default();
         if tokens_after >= without {
-            // As long as it is by now: what was said meanwhile is no reason to ask again.
+            // The current length: what was added meanwhile is no reason for another summary.
             let tokens = tokens_before.max(self.view(self.base()).tokens);
             return self.record(&turn, TranscriptFact::CompactionDiscarded { tokens, usage });
         }
@@ -330,11 +330,11 @@ fn sum_up(work: &SummaryJob, tell: &Sender<Result<ConversationSummary, provider:
         let empty = || provider::Error::Failed("The model gave no summary.".into());
         (!text.is_empty()).then_some(ConversationSummary { text, usage: reply.usage }).ok_or_else(empty)
     });
-    // Nobody listens if it is not wanted any more.
+    // Fails only if the turn does not need the summary any more.
     drop(tell.send(summary));
 }
 
-/// A model that forgets the tags has said a summary all the same.
+/// A model that forgets the tags has still written a summary.
 fn between_tags(text: &str) -> String {
     let inner = text.split_once("<summary>").map_or(text, |(_, rest)| rest);
     let inner = inner.split_once("</summary>").map_or(inner, |(inner, _)| inner);

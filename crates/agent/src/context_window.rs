@@ -1,4 +1,4 @@
-//! How much a model can hold, and what of a longer conversation it is shown. Pure.
+//! The size of a model's context window, and which part of a longer conversation the model sees. Pure.
 
 mod shorten;
 mod token_estimate;
@@ -10,29 +10,29 @@ use shorten::shortened;
 use token_estimate::{MeasuredContext, all, bytes, measured, size, step_size, tokens};
 pub(crate) use token_estimate::{TokenDensity, base, size_of};
 
-/// A window that nobody said anything about.
+/// The window when the session configures none.
 const DEFAULT_WINDOW_TOKENS: u64 = 200_000;
-/// Of models that are not known.
+/// The window of models that are not known here.
 const UNKNOWN_MODEL_WINDOW_TOKENS: u64 = 128_000;
-/// An answer that is longer than this is not asked for.
+/// The agent requests no longer answer than this.
 pub(crate) const MAX_ANSWER_TOKENS: u64 = 32_000;
 const MAX_SUMMARY_TOKENS: u64 = 8_000;
 const MIN_SUMMARY_TOKENS: u64 = 256;
-/// Shorter than this nothing is made.
+/// Shortening makes no piece shorter than this.
 const MIN_PIECE_BYTES: usize = 200;
 
-/// In tokens.
+/// All numbers are tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ContextWindow {
     pub(crate) tokens: u64,
-    /// From here on the conversation is summed up, beside the turns.
+    /// Above this size the agent summarizes the conversation in the background.
     pub(crate) background: u64,
-    /// From here on a turn waits for that.
+    /// Above this size a turn waits for the summary.
     pub(crate) full: u64,
     pub(crate) compacts: bool,
 }
 
-/// What was said of it on the command line.
+/// The settings from the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct WindowSettings {
     pub(crate) tokens: Option<u64>,
@@ -53,13 +53,13 @@ impl ContextWindow {
         let tokens =
             wanted.tokens.unwrap_or(if known { DEFAULT_WINDOW_TOKENS } else { UNKNOWN_MODEL_WINDOW_TOKENS });
         let part = |part: f64| (tokens as f64 * part) as u64;
-        // There is always room for some answer.
+        // An answer always needs some space.
         let most = tokens - tokens / 20;
         let full = if wanted.compacts { part(wanted.by).min(most) } else { most };
         ContextWindow { tokens, background: part(wanted.from).min(full), full, compacts: wanted.compacts }
     }
 
-    /// What is left for an answer to a request of this size.
+    /// The space that remains for the answer to a request of this size.
     pub(crate) fn room(&self, size: u64) -> u64 {
         self.tokens.saturating_sub(size).clamp(1, MAX_ANSWER_TOKENS)
     }
@@ -68,17 +68,17 @@ impl ContextWindow {
         (self.tokens / 16).clamp(MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS)
     }
 
-    /// What must have been said since the last summary before another one is worth its price, in tokens.
+    /// A summary is worth its price only if the conversation grew by this much since the last one, in tokens.
     pub(crate) fn min_tokens_between_summaries(&self) -> u64 {
         (self.tokens / 20).max(MIN_SUMMARY_TOKENS)
     }
 
-    /// What is kept as it was said when the rest is summed up, in bytes.
+    /// How much of the end stays verbatim when the rest is summarized, in bytes.
     fn tail(&self) -> u64 {
         bytes(self.tokens / 5)
     }
 
-    /// What is longer on its own is shown by its ends.
+    /// Longer pieces are shortened to their beginning and end.
     fn longest_piece(&self) -> usize {
         usize::try_from(bytes(self.full / 4)).unwrap_or(usize::MAX)
     }
@@ -90,16 +90,16 @@ impl Default for ContextWindow {
     }
 }
 
-/// What a model is shown, and how large it is.
+/// What the model sees, and how large it is.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ContextView {
     pub(crate) turns: Vec<TranscriptTurn>,
     pub(crate) tokens: u64,
-    /// Of most of what is in it.
+    /// The density of most of the view.
     pub(crate) rate: TokenDensity,
 }
 
-/// The conversation as it is shown: a summary in the place of what it covers, and nothing longer than there is room for.
+/// The view of the conversation: summaries replace what they cover, and no piece is longer than the limit.
 pub(crate) fn view(
     window: &ContextWindow,
     conversation: &ConversationHistory,
@@ -109,11 +109,11 @@ pub(crate) fn view(
     let turns = shown(conversation.turns(), &conversation.coverage, window.longest_piece());
     let whole = base + all(&turns);
     let measured = conversation.measured.as_deref().and_then(|step| measured(&turns, step, model));
-    // Instructions may have grown since the last request, which knows nothing of that.
+    // The system prompt may have grown since the last request, so its usage does not include that.
     match measured {
         Some(MeasuredContext { known, later }) => {
             let seen = whole.saturating_sub(later).max(1);
-            // What nobody has measured may be anything.
+            // With this much unmeasured content the density is not known.
             let is_known = later <= seen / 8;
             let rate = if is_known { TokenDensity::measured(known, seen) } else { TokenDensity::SAFE };
             ContextView { turns, tokens: known.saturating_add(tokens(later)).max(whole / 4), rate }
@@ -125,7 +125,7 @@ pub(crate) fn view(
     }
 }
 
-/// What the view would be with this summary in it.
+/// The size of the view with this summary in it.
 pub(crate) fn size_with(
     window: &ContextWindow,
     conversation: &ConversationHistory,
@@ -136,7 +136,7 @@ pub(crate) fn size_with(
     rate.tokens(base + all(&shown(conversation.turns(), coverage, window.longest_piece())))
 }
 
-/// The same in less space, as far as pieces can be shortened; none if it does not fit however short they are.
+/// The same content with pieces shortened; `None` if it does not fit even with the shortest pieces.
 pub(crate) fn squeezed(
     window: &ContextWindow,
     turns: &[TranscriptTurn],
@@ -168,24 +168,24 @@ fn squeezed_to(
     }
 }
 
-/// What is to be summed up next.
+/// What to summarize next.
 #[derive(Debug, PartialEq)]
 pub(crate) struct CompactionPlan {
-    /// As they are shown, an earlier summary among them.
+    /// The turns as the model sees them, including an earlier summary.
     pub(crate) turns: Vec<TranscriptTurn>,
     pub(crate) covers: Vec<CompactedTurn>,
 }
 
-/// How much of the end stays as it was said.
+/// How much of the end stays verbatim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum VerbatimTail {
-    /// The last turns, as far as there is room for them.
+    /// The last turns that fit into the budget.
     Recent,
-    /// Only what is under way.
+    /// Only the turn that is running.
     Nothing,
 }
 
-/// None if it would not be worth it.
+/// `None` if a summary would not be worth its price.
 pub(crate) fn plan(
     window: &ContextWindow,
     turns: &[TranscriptTurn],
@@ -221,7 +221,7 @@ pub(crate) fn plan(
         over[..whole].iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
     covers.extend(part.iter().filter_map(|turn| covered(turn, steps, conversation)));
     summed.extend(part);
-    // An earlier summary among them is replaced by one that is as long: only what is new makes room.
+    // The new summary is as long as the earlier summary that it replaces, so only new turns free space.
     let new: Vec<TranscriptTurn> = summed.iter().filter(|turn| !turn.uuid.is_empty()).cloned().collect();
     let is_worth_it = match keep {
         VerbatimTail::Recent => tokens(all(&new)) > window.min_tokens_between_summaries(),
@@ -233,8 +233,8 @@ pub(crate) fn plan(
 }
 
 impl CompactionPlan {
-    /// As much of it, from the beginning, as can be asked about at once; the rest is for the next time. Rather less of the
-    /// conversation than only the ends of everything in it.
+    /// The longest beginning of the plan that fits into one request; the rest waits for the next summary. Fewer turns in
+    /// full are better than all turns shortened to their ends.
     pub(crate) fn fitted_to_request(
         self,
         window: &ContextWindow,
@@ -260,7 +260,7 @@ impl CompactionPlan {
         }
     }
 
-    /// The first half of its turns, or of the steps of its only one.
+    /// The first half of the turns, or of the steps if there is only one turn.
     fn halved(&self, conversation: &ConversationHistory) -> Option<CompactionPlan> {
         let old = self.turns.len() - self.covers.len();
         let mut turns = self.turns[..old + self.covers.len().div_ceil(2)].to_vec();
@@ -275,7 +275,8 @@ impl CompactionPlan {
     }
 }
 
-/// Of a turn that is under way all steps but the last ones: those that there is room for, and at least one.
+/// The number of older steps of a running turn. The last steps that fit into the budget are not older, and neither is
+/// the very last one.
 fn older_steps(turn: &TranscriptTurn, budget: u64) -> usize {
     let mut older = turn.steps.len().saturating_sub(1);
     let mut kept = turn.steps.last().map_or(0, |step| step_size(step, true));
@@ -289,7 +290,7 @@ fn older_steps(turn: &TranscriptTurn, budget: u64) -> usize {
     older
 }
 
-/// Steps that are shown come after those that are covered already. A summary is no turn.
+/// The visible steps come after those that are already covered. A summary is no turn.
 fn covered(turn: &TranscriptTurn, shown: usize, conversation: &ConversationHistory) -> Option<CompactedTurn> {
     conversation.turn(&turn.uuid)?;
     let steps = conversation.coverage.steps.get(&turn.uuid).copied().unwrap_or(0) + shown;
@@ -307,7 +308,7 @@ fn shown(turns: &[TranscriptTurn], coverage: &CompactedHistory, longest: usize) 
     coverage.summary.as_deref().map(summary_turn).into_iter().chain(rest).collect()
 }
 
-/// In the words that models know from Claude Code.
+/// Uses the wording of Claude Code, which models know.
 fn summary_turn(summary: &str) -> TranscriptTurn {
     let text = format!(
         "This session is being continued from a previous conversation that ran out of context. The summary below covers \
@@ -316,7 +317,7 @@ fn summary_turn(summary: &str) -> TranscriptTurn {
     user_turn(PromptContent::Text(text))
 }
 
-/// Something that is said in the user's place.
+/// A message in the user's place.
 pub(crate) fn user_turn(content: PromptContent) -> TranscriptTurn {
     TranscriptTurn { uuid: String::new(), prompt: Some(content), head: None, steps: Vec::new(), ended: None }
 }

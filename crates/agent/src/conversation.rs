@@ -1,4 +1,4 @@
-//! What was said and done, as facts in the order of the transcript, and the turns that they add up to.
+//! The conversation: facts in the order of the transcript, and the turns that follow from them.
 
 use crate::context_window::TokenDensity;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub(crate) struct TranscriptEntry {
 pub(crate) enum TranscriptFact {
     User {
         message: UserMessage,
-        /// What the host had to say before it, as how long the agent slept.
+        /// A note from the host before the prompt, for example how long the agent slept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         head: Option<String>,
     },
@@ -29,52 +29,53 @@ pub(crate) enum TranscriptFact {
         message: AssistantMessage,
     },
     ToolResult(ToolResult),
-    /// Said while the turn ran. The uuid of its line is the message's own.
+    /// A message that arrived while the turn ran. The line has the message's own uuid.
     Steer {
         message: UserMessage,
     },
     Result(TurnResult),
-    /// Ends a turn as a result does. What was already streamed is kept, since the user saw it.
+    /// Ends a turn, as a result does. Keeps the text that was already streamed, since the user saw it.
     Interrupted {
         #[serde(flatten)]
         ending: TurnResult,
         partial: String,
     },
     Compaction(CompactionRecord),
-    /// A summary was no shorter than what it was of. It is not kept, but it was paid for, and is not asked for again at once.
+    /// A summary that was no shorter than its source. It is not used, but it was paid for, and the agent does not retry
+    /// at once.
     CompactionDiscarded {
-        /// How long the conversation was then.
+        /// The length of the conversation at that time.
         tokens: u64,
-        /// Of the request for the summary.
+        /// The usage of the request for the summary.
         usage: ApiUsage,
     },
 }
 
-/// What was said long ago, summed up. From here on the summary stands for it; all of it stays in the transcript.
+/// A summary of old turns. From here on it replaces them in requests; the transcript still holds all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompactionRecord {
     pub(crate) summary: String,
     pub(crate) covers: Vec<CompactedTurn>,
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
-    /// How many tokens a thousand bytes of the conversation were: until the next answer nobody says.
+    /// The measured tokens per thousand bytes of the conversation. Until the next answer there is no newer measurement.
     pub(crate) tokens_per_1000_bytes: u64,
-    /// Of the request for the summary.
+    /// The usage of the request for the summary.
     pub(crate) usage: ApiUsage,
 }
 
-/// A turn with so many of its steps, from the first on.
+/// A turn, and how many of its steps are covered, counted from the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompactedTurn {
     pub(crate) turn: String,
     pub(crate) steps: usize,
 }
 
-/// What a model is not shown any more, and what instead.
+/// What the model does not see any more, and the summary in its place.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct CompactedHistory {
     pub(crate) summary: Option<String>,
-    /// Of turns, by their ids.
+    /// The number of covered steps by turn id.
     pub(crate) steps: HashMap<String, usize>,
 }
 
@@ -98,7 +99,7 @@ pub(crate) enum UserRole {
     User,
 }
 
-/// A prompt as the client wrote it; blocks that we do not know are kept as they are.
+/// A prompt as the client wrote it. Unknown blocks stay unchanged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum PromptContent {
@@ -114,7 +115,7 @@ impl PromptContent {
         }
     }
 
-    /// How many blocks hold something else than text.
+    /// The number of blocks that are not text.
     pub(crate) fn non_text_blocks(&self) -> usize {
         match self {
             PromptContent::Text(_) => 0,
@@ -150,7 +151,7 @@ pub(crate) enum AssistantBlock {
         text: String,
     },
     ToolUse(ToolUse),
-    /// Kept as it came: the signature is over it.
+    /// Stored unchanged, because the signature covers it.
     Thinking {
         thinking: String,
         signature: String,
@@ -198,16 +199,16 @@ pub(crate) struct ToolResult {
 }
 
 impl ToolResult {
-    /// Of a call during which everything ended.
+    /// The result of a call during which the process died.
     pub(crate) const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
 
-    /// For a call that was not seen through.
+    /// The result of a call that did not run to its end.
     pub(crate) fn refused(tool_use_id: String, why: &str) -> ToolResult {
         ToolResult { tool_use_id, content: why.to_owned(), is_error: true, tool_use_result: None }
     }
 }
 
-/// What a command left behind, apart, for clients that show the streams each in its own way.
+/// The output of a command by stream, for clients that show the streams differently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CommandOutput {
     pub(crate) stdout: String,
@@ -243,10 +244,10 @@ pub(crate) enum TerminalReason {
     AbortedStreaming,
     AbortedTools,
     ApiError,
-    /// What was asked is not taken by the model, so it is not shown to it again.
+    /// The model rejects this prompt, so later requests leave it out.
     InvalidRequest,
     MaxTurns,
-    /// What would have to be sent is more than the model can hold.
+    /// The request would be larger than the model's window.
     ContextFull,
     TranscriptError,
 }
@@ -261,7 +262,7 @@ pub(crate) struct ApiUsage {
 
 impl std::iter::Sum for ApiUsage {
     fn sum<I: Iterator<Item = ApiUsage>>(parts: I) -> ApiUsage {
-        // Others say the numbers: they may be anything.
+        // The numbers come from the service and may be anything.
         let add = u64::saturating_add;
         parts.fold(ApiUsage::default(), |sum, part| ApiUsage {
             input_tokens: add(sum.input_tokens, part.input_tokens),
@@ -275,28 +276,28 @@ impl std::iter::Sum for ApiUsage {
     }
 }
 
-/// A prompt and everything that came of it so far.
+/// A prompt and everything that followed from it so far.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TranscriptTurn {
     pub(crate) uuid: String,
-    /// None if that line of the transcript was damaged.
+    /// `None` if that line of the transcript was damaged.
     pub(crate) prompt: Option<PromptContent>,
     pub(crate) head: Option<String>,
     pub(crate) steps: Vec<TurnStep>,
     pub(crate) ended: Option<TurnEndRecord>,
 }
 
-/// One answer of the provider, and the results of the tools it called.
+/// One answer of the provider, and the results of its tool calls.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TurnStep {
     pub(crate) uuid: String,
     pub(crate) message: AssistantMessage,
     pub(crate) results: Vec<TranscriptItem<ToolResult>>,
-    /// What the user said after that.
+    /// Messages of the user after that.
     pub(crate) steers: Vec<TranscriptItem<PromptContent>>,
 }
 
-/// Something with the uuid of its line, so that showing it again says the same.
+/// Content with the uuid of its line, so that a repeated output is identical.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TranscriptItem<T> {
     pub(crate) uuid: String,
@@ -315,7 +316,7 @@ impl TranscriptTurn {
         self.prompt.as_ref().map(PromptContent::text).unwrap_or_default()
     }
 
-    /// The step that called no tools: the provider's last word.
+    /// The step without tool calls, which is the final answer.
     pub(crate) fn answer(&self) -> Option<&TurnStep> {
         self.steps.last().filter(|step| step.message.calls().next().is_none())
     }
@@ -324,7 +325,7 @@ impl TranscriptTurn {
         self.steps.iter().map(|step| step.message.usage).sum()
     }
 
-    /// Calls without a recorded result. Whether they took effect nobody knows.
+    /// Calls without a recorded result. They may or may not have taken effect.
     pub(crate) fn open_calls(&self) -> Vec<String> {
         let calls = self.steps.iter().flat_map(|step| step.message.calls().map(move |call| (step, call)));
         let open =
@@ -354,12 +355,12 @@ impl TranscriptTurn {
             TranscriptFact::Interrupted { ending, partial } => {
                 self.end(TurnEndRecord { uuid, ending, partial })
             }
-            // Of the conversation, not of a turn.
+            // These belong to the conversation, not to a turn.
             TranscriptFact::Compaction(_) | TranscriptFact::CompactionDiscarded { .. } => {}
         }
     }
 
-    /// A result whose call was lost to damage is dropped: no provider accepts one without the other.
+    /// Drops a result whose call was lost to damage: no provider accepts one without the other.
     fn add_result(&mut self, uuid: String, what: ToolResult) {
         let called = |step: &&mut TurnStep| step.message.calls().any(|call| call.id == what.tool_use_id);
         if let Some(step) = self.steps.iter_mut().find(called) {
@@ -376,13 +377,13 @@ impl TranscriptTurn {
 pub(crate) struct ConversationHistory {
     turns: Vec<TranscriptTurn>,
     pub(crate) coverage: CompactedHistory,
-    /// The last step since the last summary: what the service said of its request is true of what is shown now.
+    /// The last step since the last summary. The usage of its request holds for the current view.
     pub(crate) measured: Option<String>,
-    /// As it was before the last summary.
+    /// The density before the last summary.
     pub(crate) rate: Option<TokenDensity>,
-    /// How many tokens the last summary left.
+    /// How many tokens remained after the last summary.
     pub(crate) left: Option<u64>,
-    /// How many there were when a summary freed nothing.
+    /// The size of the conversation when a summary freed nothing.
     pub(crate) fruitless: Option<u64>,
 }
 
@@ -427,7 +428,7 @@ impl ConversationHistory {
         self.turns.iter().rfind(|turn| turn.uuid == uuid)
     }
 
-    /// A turn that is taken up again is the latest thing the user wants, whatever came in between.
+    /// The user wants the resumed turn now, so it moves behind everything that came in between.
     pub(crate) fn move_to_end(&mut self, uuid: &str) {
         if let Some(index) = self.turns.iter().rposition(|turn| turn.uuid == uuid) {
             let turn = self.turns.remove(index);

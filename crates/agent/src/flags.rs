@@ -1,4 +1,4 @@
-//! The command line, checked once. Hand-written: an argument parser would cost more than the agent.
+//! Parses and checks the command line once. Hand-written, because an argument parser would be larger than the agent.
 
 use crate::context_window::{ContextWindow, WindowSettings};
 use crate::ids;
@@ -17,13 +17,13 @@ pub(crate) struct AgentFlags {
     pub(crate) settings: AgentSettings,
 }
 
-/// How the session wants it to work.
+/// The settings that the session chose.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AgentSettings {
-    /// Of its tools, those that it may use.
+    /// The tools that the session allows.
     pub(crate) tools: Vec<&'static str>,
     pub(crate) effort: Option<String>,
-    /// Whether words are shown while they come.
+    /// Whether the agent streams partial answers.
     pub(crate) streaming: bool,
     pub(crate) skills: skills::SkillSettings,
     pub(crate) window: ContextWindow,
@@ -36,7 +36,7 @@ impl Default for AgentSettings {
     }
 }
 
-/// Who does, and what it takes to reach them.
+/// The model service, and what a connection to it needs.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ModelBackend {
     Offline,
@@ -44,7 +44,7 @@ pub(crate) enum ModelBackend {
         model: String,
         socket: PathBuf,
     },
-    /// Any service that speaks chat completions. Azure's wants to be told which version of them.
+    /// Any service that speaks chat completions. Azure's needs an API version.
     OpenAi {
         model: String,
         socket: PathBuf,
@@ -109,7 +109,7 @@ fn tokens(flag: &str, value: &str) -> Result<u64, String> {
     value.parse().ok().filter(|tokens| *tokens >= 1000).ok_or_else(|| format!("{flag} must be 1000 or more"))
 }
 
-/// Whether a list, separated by commas, names a tool of ours.
+/// Whether a comma-separated list names one of our tools.
 fn names(list: &str, tool: &str) -> bool {
     list.split(',').any(|name| name == tool)
 }
@@ -120,7 +120,7 @@ fn answers(
     (socket, api_version): (Option<PathBuf>, Option<String>),
 ) -> Result<ModelBackend, String> {
     match provider {
-        // Whatever the model is called.
+        // With the offline provider the model name does not matter.
         None | Some("offline") => Ok(ModelBackend::Offline),
         Some("anthropic") => {
             let socket = socket.ok_or("--provider anthropic needs --model-socket")?;
@@ -137,7 +137,7 @@ fn answers(
     }
 }
 
-/// The id names a file, so it must not be able to name any other.
+/// The id becomes a file name, so it must not contain a path.
 fn file_name(id: String) -> Result<String, String> {
     let plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if plain && (1..=64).contains(&id.len()) { Ok(id) } else { Err(format!("{id:?} is no session id")) }

@@ -1,8 +1,8 @@
-//! Names for things: random ones for lines of the transcript, derived ones where a repetition must give the same.
+//! Identifiers: random ones for transcript lines, derived ones where a repetition must produce the same id.
 
 use std::fmt;
 
-/// FNV-1a. Nobody attacks these: they show whether two transcripts are the same and keep ids apart.
+/// FNV-1a. It need not resist attacks: it compares transcripts and keeps ids apart.
 #[derive(Clone, Copy)]
 pub(crate) struct FnvDigest(u64);
 
@@ -28,7 +28,7 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// For what should not happen everywhere at the same moment.
+/// Jitter, so that many agents do not act at the same moment.
 pub(crate) fn random_byte() -> u8 {
     let [byte] = random();
     byte

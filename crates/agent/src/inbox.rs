@@ -1,13 +1,14 @@
-//! Stdin, line by line. A line that makes no sense is answered and forgotten; the end of input ends the agent.
+//! Reads stdin line by line. The agent answers an invalid line with an error and goes on; the end of input ends the
+//! agent.
 
 use crate::protocol::HostMessage;
 use crate::turn::PendingPrompt;
 use crate::turn_worker::TurnWorker;
 use std::io::{self, BufRead, Read};
 
-/// More than any prompt with pictures; less than what would hurt the other sandboxes on the machine.
+/// More than any prompt with pictures, and less than would harm other sandboxes on the machine.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// What stays allocated between lines.
+/// The size of the buffer that stays allocated between lines.
 const RETAINED_BUFFER_BYTES: usize = 4 << 10;
 
 pub(crate) fn serve(mut desk: TurnWorker) -> i32 {

@@ -1,21 +1,21 @@
-//! What the agent is told before any message: where its own things go, what its folder says, and what the session says.
+//! Builds the system prompt: the session's own folder, the instructions of the workspace, and those of the session.
 
 use crate::{skills, tools};
 use std::path::Path;
 
-/// The first that is there, as Claude Code and others look for them.
+/// The agent reads the first file that exists, as Claude Code and other agents do.
 const FILES: [&str; 2] = ["CLAUDE.md", "AGENTS.md"];
-/// Names the folder that the session has for its plan and its documents.
+/// The variable that names the session's folder for its plan and its documents.
 const OWN_FOLDER: &str = "ASH_SESSION_DIR";
-/// A longer one is no instruction.
+/// A longer file is ignored.
 const MAX_INSTRUCTION_BYTES: usize = 256 << 10;
 
-/// Read anew for each turn: between two of them, whoever works in the folder may have changed it.
+/// Read again for each turn, because the files can change between turns.
 pub(crate) fn system_prompt(session: Option<&str>, wanted: &skills::SkillSettings) -> Option<String> {
     let own = std::env::var(OWN_FOLDER).ok().map(|path| about(&path));
     let user = wanted.config.as_deref().and_then(of);
     let here = std::env::current_dir().unwrap_or_default();
-    // It may have been told to begin further down.
+    // The agent may work in a subfolder, so it searches the parents as well.
     let folder = here.ancestors().find_map(of);
     let skills = skills::skill_list(wanted);
     let (user, folder) = (user.as_deref().map(beginning), folder.as_deref().map(beginning));
@@ -26,7 +26,7 @@ fn of(folder: &Path) -> Option<String> {
     FILES.iter().find_map(|name| tools::peek(&folder.join(name)))
 }
 
-/// Said with the path: the tools that write files know no variables.
+/// Includes the path, because the tools that write files do not expand variables.
 fn about(own_folder: &str) -> String {
     format!(
         "If you make a plan, keep it in {own_folder}/plan.md. Put documents for the user that are no part of the project into {own_folder}/files/."

@@ -1,8 +1,8 @@
-//! The agent that ash brings along, run inside a sandbox as `ash builtin-agent`.
+//! The built-in agent of ash, which runs inside a sandbox as `ash builtin-agent`.
 //!
-//! It speaks Claude Code's stream-json on stdin and stdout. Thousands of it wait at the same time, so at rest
-//! it is one thread in a read, holding no conversation: the transcript on disk is the only memory. A long one is held for a
-//! while after a turn, so that the next turn need not read it again.
+//! It speaks Claude Code's stream-json on stdin and stdout. Thousands of these processes are idle at the same time. An
+//! idle agent is therefore one thread in a read and holds no conversation: the transcript on disk is its only memory.
+//! Only a long conversation stays in memory for a short time after a turn, so that the next turn need not read it again.
 
 mod cancel;
 mod compaction;
@@ -27,7 +27,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use turn_worker::TurnWorker;
 
-/// Runs the agent until its input ends. The number is the exit code of the process.
+/// Runs the agent until its input ends. Returns the exit code of the process.
 pub fn main(args: Vec<OsString>) -> i32 {
     keep_memory_small();
     let flags = match AgentFlags::parse(args) {
@@ -47,7 +47,7 @@ fn give_up(why: &str, code: i32) -> i32 {
     code
 }
 
-/// One heap for all threads: a heap per thread would stay behind after every turn.
+/// Uses one heap for all threads: a heap per thread would stay allocated after every turn.
 fn keep_memory_small() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number inside the allocator, before any other thread exists.
@@ -56,7 +56,7 @@ fn keep_memory_small() {
     }
 }
 
-/// Gives what a turn used back to the machine, since the next turn may be days away.
+/// Returns the memory of a turn to the machine, since the next turn may be days away.
 fn return_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes the allocator's own locks and touches free memory only.

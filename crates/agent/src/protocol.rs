@@ -1,4 +1,4 @@
-//! The lines that cross stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
+//! The lines on stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
 
 use crate::conversation::{
     ApiUsage, AssistantMessage, CommandOutput, PromptContent, ToolResult, TurnResult, UserRole,
@@ -15,8 +15,8 @@ pub(crate) enum HostMessage {
         request_id: Value,
         request: ControlRequest,
     },
-    // Its `continue` is not read: the transcript knows better whether the turn was begun.
-    /// With `steer`, for that turn if it still runs, and for no other.
+    // The agent ignores `continue`: the transcript knows whether the turn has begun.
+    /// A message with `steer` is only for that turn, and only while it runs.
     User {
         uuid: Option<String>,
         message: HostMessageBody,
@@ -107,33 +107,33 @@ pub(crate) enum SystemNotice<'a> {
         session_id: &'a str,
         error: &'a str,
     },
-    /// A message was heard in the turn that runs.
+    /// The running turn has received a steering message.
     Steered {
         session_id: &'a str,
         uuid: &'a str,
         turn: &'a str,
     },
-    /// The model is asked again. Text that came since the last message is void.
+    /// The agent repeats the call. Text since the last message is void.
     ApiRetry {
         session_id: &'a str,
         uuid: &'a str,
         #[serde(flatten)]
         retry: ApiRetryNotice,
     },
-    /// What was said long ago is being summed up.
+    /// The agent is summarizing old turns.
     Status {
         session_id: &'a str,
         uuid: &'a str,
         status: &'static str,
         tokens: u64,
     },
-    /// It is: the summary stands for it from here on.
+    /// The summary is complete and replaces the old turns from here on.
     CompactBoundary {
         session_id: &'a str,
         uuid: &'a str,
         compact_metadata: CompactMetadata,
         summary: &'a str,
-        /// Of the request for it, which is in no result.
+        /// The usage of the summary request, which no result includes.
         usage: &'a ApiUsage,
     },
 }

@@ -1,4 +1,4 @@
-//! Who answers: a model, or what stands in for one.
+//! Providers answer turns: model services, and the offline stand-in.
 
 mod anthropic;
 mod failure;
@@ -19,16 +19,16 @@ use std::time::Duration;
 pub(crate) use anthropic::DEFAULT_MODEL;
 
 pub(crate) trait ModelClient {
-    /// The name that clients see.
+    /// The model name that clients see.
     fn model(&self) -> &str;
 
-    /// Whether a conversation can be too long for it.
+    /// Whether a conversation can exceed the provider's window.
     fn has_window(&self) -> bool {
         true
     }
 
-    /// Answers the last turn, given everything before it. The text goes to the sink while it comes, and whole
-    /// into the reply. A cancelled call returns soon, and with `Error::Cancelled`.
+    /// Answers the last turn in the context of all turns. Streams text to the sink, and returns all of it in the reply. A
+    /// cancelled call returns soon, with `Error::Cancelled`.
     fn answer(
         &self,
         request: &ModelRequest<'_>,
@@ -39,34 +39,34 @@ pub(crate) trait ModelClient {
 
 pub(crate) type AnswerSink<'a> = &'a mut dyn FnMut(AnswerProgress<'_>);
 
-/// What is told while an answer comes.
+/// Progress while an answer streams.
 pub(crate) enum AnswerProgress<'a> {
     Text(&'a str),
     Retrying(CallRetry),
 }
 
-/// A call failed and is made again. What was said in it is void.
+/// A failed call that the provider repeats. Its text so far is void.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CallRetry {
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
     pub(crate) delay: Duration,
-    /// None if there was no answer at all.
+    /// `None` if there was no response at all.
     pub(crate) status: Option<u16>,
-    /// In the words of Claude Code.
+    /// The error type in Claude Code's terms.
     pub(crate) kind: &'static str,
 }
 
 pub(crate) struct ModelRequest<'a> {
     pub(crate) system: Option<&'a str>,
     pub(crate) manner: &'a AgentSettings,
-    /// At least one. Calls of earlier turns may be without a result, if the turn was cut and never taken up.
+    /// At least one turn. Calls of earlier turns have no result if the turn was interrupted and never resumed.
     pub(crate) turns: &'a [TranscriptTurn],
-    /// The longest answer that there is room for, in tokens.
+    /// The longest answer that fits into the window, in tokens.
     pub(crate) room: u64,
 }
 
-/// Without calls, the answer is final.
+/// A reply without calls is final.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ModelReply {
     pub(crate) id: String,
@@ -77,9 +77,9 @@ pub(crate) struct ModelReply {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Error {
     Cancelled,
-    /// Why, for a person.
+    /// The reason, for a person.
     Failed(String),
-    /// This request is not taken, today or tomorrow. What was asked in it must not be in the way of what is asked next.
+    /// The service will never accept this request. Later requests must leave its prompt out.
     Refused(String),
 }
 

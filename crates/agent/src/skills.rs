@@ -1,28 +1,28 @@
-//! Skills: folders with a `SKILL.md` that says what it is good for. The agent is told their names and where they are, and
-//! reads one when it needs it.
+//! Skills: folders with a `SKILL.md` that describes their purpose. The system prompt lists their names and paths, and the
+//! agent reads a skill when it needs it.
 
 use crate::tools;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the agent's own are, in the folder that it works in.
+/// The project's skills, relative to the working folder.
 const OWN: &str = ".claude/skills";
-/// More would be a book.
+/// A longer list would take too much of the context.
 const MAX_SKILLS: usize = 100;
 const MAX_DESCRIPTION_BYTES: usize = 1000;
 
-/// What a session says of them.
+/// The session's settings for skills.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct SkillSettings {
-    /// Where the user's own configuration is.
+    /// The folder of the user's configuration.
     pub(crate) config: Option<PathBuf>,
     pub(crate) folders: Vec<PathBuf>,
-    /// By name.
+    /// The names of disabled skills.
     pub(crate) without: Vec<String>,
 }
 
-/// A list of them for the model, if there are any.
+/// The list of skills for the model, or `None` if there are none.
 pub(crate) fn skill_list(wanted: &SkillSettings) -> Option<String> {
     let own = [PathBuf::from(OWN)].into_iter();
     let config = wanted.config.iter().map(|dir| dir.join("skills"));
@@ -58,7 +58,7 @@ fn find(folder: &Path, found: &mut BTreeMap<String, Skill>) {
     }
 }
 
-/// Of the lines between the first two `---`.
+/// A field from the lines between the first two `---`.
 fn field(text: &str, name: &str) -> Option<String> {
     let head = text.strip_prefix("---")?.split("\n---").next()?;
     let value = head.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;

@@ -1,5 +1,5 @@
-//! What is said to the agent while a turn runs. It hears it between two rounds; what comes when the turn has nothing more
-//! to do is not for it, and is said again as a prompt.
+//! Steering: messages to the agent while a turn runs. The agent reads them between two model calls. A message that
+//! arrives after the last call is not delivered, and the host sends it again as a prompt.
 
 use crate::turn::PendingPrompt;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ impl SteeringQueue {
         self.waiting().push(SteeringMessage { into, prompt });
     }
 
-    /// What was said to this turn since it last looked. What was for others came too late.
+    /// The messages to this turn since the last call. Messages to other turns arrived too late and are dropped.
     pub(crate) fn take(&self, turn: &str) -> Vec<PendingPrompt> {
         let all = std::mem::take(&mut *self.waiting());
         all.into_iter().filter(|steer| steer.into == turn).map(|steer| steer.prompt).collect()

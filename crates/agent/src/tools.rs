@@ -1,5 +1,5 @@
-//! What the agent can do. The sandbox confines it, so nothing here forbids; but whatever lies in the workspace,
-//! a tool comes back, with an answer of bounded size.
+//! The agent's tools. The sandbox confines them, so they check no permissions. For any content of the workspace a tool
+//! must return, with a result of bounded size.
 
 mod files;
 mod run;
@@ -15,10 +15,10 @@ pub(crate) use schemas::offered;
 
 pub(crate) const NAMES: [&str; 6] = ["run", "read", "write", "edit", "list", "search"];
 
-/// Of any file and any output, this much is looked at.
+/// Tools read at most this much of a file or an output.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// What a tool has to say, good or bad.
+/// The result of a tool, success or error.
 struct ToolOutcome {
     content: String,
     is_error: bool,
@@ -53,7 +53,7 @@ pub(crate) fn call(call: &ToolUse, cancel: &CancelToken) -> ToolResult {
     ToolResult { tool_use_id: call.id.clone(), content, is_error, tool_use_result }
 }
 
-/// The beginning of a file, for whoever wants only a look. None if it cannot be read as text.
+/// The beginning of a file, for a preview. `None` if it is not readable as text.
 pub(crate) fn peek(path: &Path) -> Option<String> {
     let (bytes, _) = files::beginning(path).ok()?;
     (!files::is_binary(&bytes)).then(|| String::from_utf8_lossy(&bytes).into_owned())

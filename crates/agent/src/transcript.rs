@@ -1,6 +1,7 @@
-//! The transcript: one file of JSON lines per session, only ever appended to, each entry with one write.
+//! The transcript: one append-only file of JSON lines per session. Each entry is one write.
 //!
-//! What is printed is in here before. No fsync: the host makes the sandbox's files safe when a turn has ended.
+//! The agent writes an entry before it prints the line. It does not fsync: the host syncs the files of the sandbox at the
+//! end of a turn.
 
 use crate::conversation::{ConversationHistory, TranscriptEntry, TranscriptFact};
 use crate::ids::FnvDigest;
@@ -12,7 +13,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A transcript that takes more than a millisecond to read, in bytes.
+/// Reading a transcript of this size takes more than a millisecond. In bytes.
 const LONG: u64 = 64 << 10;
 
 #[derive(Debug)]
@@ -32,7 +33,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Transcri
     move |source| TranscriptError { what, path: path.to_owned(), source }
 }
 
-/// What the host is told about the memory that this agent starts with.
+/// What the agent reports to the host about the conversation that it resumed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ResumeReport {
     found: bool,
@@ -49,7 +50,7 @@ impl ResumeReport {
         ResumeReport { found: false, entries: 0, turns: 0, digest: None, damaged: None };
 }
 
-/// Where the transcripts are, and which one is ours.
+/// The folder of the transcripts, and the id of ours.
 pub(crate) struct TranscriptLocation {
     folder: PathBuf,
     session: String,
@@ -64,12 +65,12 @@ impl TranscriptLocation {
         self.folder.join(format!("{session}.jsonl"))
     }
 
-    /// Makes our transcript what `resume` asks for. None: nothing was asked for and nothing is there.
+    /// Prepares our transcript as `resume` requests. `None`: no conversation was requested and none exists.
     pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<ResumeReport>, TranscriptError> {
         self.clear()?;
         let own = self.seal()?;
         match resume {
-            // Without an entry of its own a fork is made again: it lost power before its copy was on the disk.
+            // A copy without entries lost power before its data reached the disk, so the fork starts over.
             Some(other) if other != self.session && own.as_ref().is_none_or(|own| own.entries == 0) => {
                 self.fork(other).map(Some)
             }
@@ -78,8 +79,8 @@ impl TranscriptLocation {
         }
     }
 
-    /// A link, a pipe or a directory in the place of our transcript is none, and a link in the place of a folder leads
-    /// elsewhere. It is put aside, where whoever made it finds it.
+    /// Our transcript must be a regular file, and its folders must not be links, which lead elsewhere. Anything else is
+    /// moved aside, so that its owner can find it.
     fn clear(&self) -> Result<(), TranscriptError> {
         let folders = [self.folder.parent(), Some(&self.folder)].into_iter().flatten();
         for folder in folders {
@@ -88,7 +89,7 @@ impl TranscriptLocation {
         put_aside_unless(&self.file(&self.session), fs::FileType::is_file)
     }
 
-    /// Cuts a torn end off, so that the next entry starts on a line of its own.
+    /// Removes a torn end, so that the next entry starts on a new line.
     fn seal(&self) -> Result<Option<ResumeReport>, TranscriptError> {
         let path = self.file(&self.session);
         let Some(scan) = scan_if_there(&path, |_, _| Ok(()))? else { return Ok(None) };
@@ -99,7 +100,7 @@ impl TranscriptLocation {
         Ok(Some(scan.resumed()))
     }
 
-    /// The other session may still be running: it is read, never written.
+    /// The other session may still be running, so this only reads its transcript.
     fn fork(&self, other: &str) -> Result<ResumeReport, TranscriptError> {
         let (from, to) = (self.file(other), self.file(&self.session));
         if !fs::symlink_metadata(&from).is_ok_and(|found| found.is_file()) {
@@ -113,11 +114,11 @@ impl TranscriptLocation {
         Ok(scan.resumed())
     }
 
-    /// Reads the whole conversation; the file opens for more with the first entry.
+    /// Reads the whole conversation. The first entry opens the file for appending.
     pub(crate) fn open(&self) -> Result<(TranscriptFile, ConversationHistory), TranscriptError> {
         let path = self.file(&self.session);
         let mut conversation = ConversationHistory::default();
-        // Before it is read: what is written meanwhile is then seen as somebody else's.
+        // Taken before the read, so that a write during the read counts as foreign.
         let left = TranscriptStamp::of(&path);
         scan_if_there(&path, |_, entry| {
             conversation.add(entry);
@@ -142,18 +143,18 @@ fn put_aside_unless(path: &Path, is_right: fn(&fs::FileType) -> bool) -> Result<
 
 pub(crate) struct TranscriptFile {
     path: PathBuf,
-    /// Opened by the first entry, so that a session nobody ever talked to leaves no file.
+    /// Opened by the first entry, so that a session without prompts leaves no file.
     open: Option<OpenTranscript>,
-    /// The file as it was when we last read or wrote it; none if there was none.
+    /// The file as of our last read or write; `None` if it did not exist.
     last_stamp: Option<TranscriptStamp>,
 }
 
-/// By what a file is seen to be another one, or to have been written.
+/// Detects that the file was replaced or written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TranscriptStamp {
     inode: (u64, u64),
     length: u64,
-    /// Seconds and nanoseconds. Both times: the first can be set by hand.
+    /// Both times as seconds and nanoseconds: a process can set the first one by hand.
     written: (i64, i64),
     changed: (i64, i64),
 }
@@ -188,7 +189,7 @@ impl TranscriptFile {
             Some(open) => open,
             None => create(&self.path).map_err(failed("open", &self.path))?,
         };
-        // Kept only when whole again: after a failure the next entry looks at the file anew.
+        // Restored only after a complete write: after a failure the next entry checks the file again.
         self.last_stamp = None;
         open.append(&line).map_err(failed("write", &self.path))?;
         self.last_stamp = open.file.metadata().ok().map(|found| TranscriptStamp::from(&found));
@@ -196,12 +197,12 @@ impl TranscriptFile {
         Ok(())
     }
 
-    /// Whether nothing but our own entries was written since it was read. A failed look counts as a change.
+    /// Whether only we wrote to the file since we read it. A failed check counts as a foreign write.
     pub(crate) fn is_as_left(&self) -> bool {
         self.last_stamp.is_some() && TranscriptStamp::of(&self.path) == self.last_stamp
     }
 
-    /// Whether reading it again would take longer than a turn may.
+    /// Whether reading it again would take too long for a turn.
     pub(crate) fn is_long(&self) -> bool {
         self.last_stamp.is_some_and(|left| left.length >= LONG)
     }
@@ -228,14 +229,14 @@ fn create(path: &Path) -> io::Result<OpenTranscript> {
     Ok(OpenTranscript { file, length })
 }
 
-/// What reading a transcript found.
+/// The result of reading a transcript.
 struct TranscriptScan {
     entries: u64,
     turns: BTreeSet<String>,
     damaged: u64,
     digest: FnvDigest,
     length: u64,
-    /// Up to here whole; what follows is torn.
+    /// The length of the intact part; a torn entry follows it.
     whole_bytes: u64,
 }
 
@@ -307,13 +308,13 @@ fn scan(
 
 enum ParsedTranscriptLine {
     Whole(Box<TranscriptEntry>),
-    /// JSON, but no entry that this version knows. A later version may, so it stays.
+    /// Valid JSON, but no entry that this version knows. A later version may know it, so it stays.
     Unknown,
     Torn,
 }
 
 fn judge(line: &[u8]) -> ParsedTranscriptLine {
-    // Entries and their newline are one write, so a line without one was cut, even if it reads well.
+    // An entry and its newline are one write, so a line without a newline was cut, even if it parses.
     if line.last() != Some(&b'\n') {
         return ParsedTranscriptLine::Torn;
     }

@@ -1,7 +1,7 @@
-//! One turn: ask the provider, run the tools it calls, ask again, until it has answered.
+//! One turn: call the model, run its tool calls, and repeat until it gives a final answer.
 //!
-//! Every step is in the transcript before it is shown. That makes a turn's uuid a promise: sent again after a
-//! crash, the turn goes on where it stopped, and nothing that finished is done twice.
+//! The agent records every step in the transcript before it shows it. The uuid of a turn is therefore an idempotency key:
+//! after a crash the host sends the turn again, and it continues without repeating finished steps.
 
 use crate::cancel::CancelToken;
 use crate::compaction::{PendingCompaction, PreparedRequest, WakeCallback};
@@ -19,7 +19,7 @@ use crate::transcript::{self, TranscriptFile};
 use crate::{ids, instructions, tools};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Long work takes a hundred; a model that calls tools in circles must come to an end.
+/// Long work takes a hundred steps; a model that calls tools in a loop must stop at some point.
 const MAX_STEPS: usize = 200;
 const NOT_OFFERED: &str = "[Tool call not run: this session has no such tool]";
 const NOT_RUN: &str = "[Tool call not run: the turn was interrupted]";
@@ -27,15 +27,15 @@ const NOT_RUN: &str = "[Tool call not run: the turn was interrupted]";
 pub(crate) struct PendingPrompt {
     pub(crate) uuid: String,
     pub(crate) content: PromptContent,
-    /// What the host has to say before it.
+    /// A note from the host before the prompt.
     pub(crate) head: Option<String>,
 }
 
 pub(crate) struct TurnRunner<'a> {
     pub(crate) session: &'a str,
-    /// The session's own.
+    /// The session's own system prompt.
     pub(crate) system_prompt: Option<&'a str>,
-    /// All that the agent is told beforehand. It stays the same while a turn lasts: thoughts are signed over it.
+    /// The complete system prompt. It stays the same during a turn, because the signatures of thinking blocks cover it.
     pub(crate) system: Option<String>,
     pub(crate) settings: &'a AgentSettings,
     pub(crate) out: &'a StdoutWriter,
@@ -44,13 +44,13 @@ pub(crate) struct TurnRunner<'a> {
     pub(crate) transcript: TranscriptFile,
     pub(crate) conversation: ConversationHistory,
     pub(crate) compacting: Option<PendingCompaction>,
-    /// Of the last request pieces were left out that may be shown again.
+    /// The last request left out pieces that a later request may show again.
     pub(crate) squeezed: bool,
     pub(crate) ring: WakeCallback,
     pub(crate) steering: &'a SteeringQueue,
 }
 
-/// Why a turn is over.
+/// Why a turn ended.
 pub(crate) enum TurnStop {
     Answered,
     OutOfRounds,
@@ -125,7 +125,7 @@ impl TurnRunner<'_> {
         Ok(TurnStop::Answered)
     }
 
-    /// The model sees them with its next request. After its last word there is none.
+    /// The model sees these messages with its next request. After its final answer there is no next request.
     fn record_steering(&mut self) -> Result<(), transcript::TranscriptError> {
         if self.turn().answer().is_some() {
             return Ok(());
@@ -194,8 +194,8 @@ impl TurnRunner<'_> {
         AssistantMessage { id: reply.id, role: AssistantRole::Assistant, model, content, usage: reply.usage }
     }
 
-    /// Runs what the last step called, in order. After an interrupt the rest is refused, so that each call has
-    /// its result: models do not accept a conversation with open calls.
+    /// Runs the calls of the last step in order. After an interrupt it refuses the rest, so that each call has a result:
+    /// models do not accept a conversation with open calls.
     fn run_tools(&mut self, cancel: &CancelToken) -> Result<ToolRunStatus, transcript::TranscriptError> {
         let calls: Vec<ToolUse> =
             self.turn().steps.last().map(|step| step.message.calls().cloned().collect()).unwrap_or_default();
@@ -245,7 +245,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// The turn that is running: the last of the conversation.
+    /// The running turn, which is the last of the conversation.
     fn turn(&self) -> &TranscriptTurn {
         self.conversation.turns().last().expect("a turn is recorded before it runs")
     }
@@ -312,7 +312,7 @@ impl TurnRunner<'_> {
 }
 
 impl TurnRunner<'_> {
-    /// The prompt of a turn that has ended came again: it gets the same answer, and nothing runs.
+    /// The host sent a finished turn again: repeats the same output and runs nothing.
     fn show_again(&self, uuid: &str) {
         let answer = self.conversation.turn(uuid).and_then(TranscriptTurn::answer);
         answer.into_iter().for_each(|step| self.show_step(step));
@@ -336,7 +336,8 @@ impl TurnRunner<'_> {
         self.show_result_line(uuid, ended, &text);
     }
 
-    /// A full disk must not look like an agent that hangs. Sent again when there is room, the turn goes on.
+    /// Reports a full disk, which would otherwise look like a hung agent. The host can send the turn again when there is
+    /// space.
     fn show_unrecorded(&self, uuid: &str, error: &transcript::TranscriptError, started: Instant) {
         let turn = self.conversation.turn(uuid);
         let ending = TurnResult {

@@ -1,5 +1,5 @@
-//! Where prompts wait. The first one starts a thread that works until none is left; an interrupt stops the
-//! turn that is running and no other.
+//! The prompt queue. The first prompt starts a thread that works until the queue is empty. An interrupt stops only the
+//! running turn.
 
 use crate::cancel::CancelToken;
 use crate::compaction::WakeCallback;
@@ -19,9 +19,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Nothing here recurses deeply, and there are thousands of us.
+/// Small, because thousands of agents run and nothing here recurses deeply.
 const STACK: usize = 256 << 10;
-/// So long a conversation that is long to read is held for the next prompt. After that we are at rest.
+/// How long a conversation that is slow to read stays in memory for the next prompt.
 const CONVERSATION_CACHE_TIME: Duration = Duration::from_secs(30);
 
 pub(crate) struct TurnWorker {
@@ -30,25 +30,25 @@ pub(crate) struct TurnWorker {
     worker: Option<JoinHandle<()>>,
 }
 
-/// What both threads see.
+/// The state that both threads share.
 struct TurnWorkerState {
     flags: AgentFlags,
     place: TranscriptLocation,
     out: StdoutWriter,
-    /// What the session has to say to the agent beforehand.
+    /// The session's system prompt.
     system_prompt: Mutex<Option<String>>,
     queue: Mutex<PromptQueue>,
-    /// For a worker that waits for a summary: a prompt came, or the summary did.
+    /// Wakes a worker that waits for a summary: a prompt or the summary has arrived.
     bell: Condvar,
     steering: SteeringQueue,
 }
 
 #[derive(Default)]
 struct PromptQueue {
-    /// Some as long as a worker lives: whoever sets it starts one, whoever clears it was the last.
+    /// `Some` while a worker lives. The thread that sets it starts a worker; the worker clears it as its last act.
     running: Option<CancelToken>,
     waiting: VecDeque<PendingPrompt>,
-    /// Nobody will ask anything any more.
+    /// The input has ended; no more prompts come.
     leaving: bool,
 }
 
@@ -87,7 +87,7 @@ impl TurnWorker {
             }
             "interrupt" => {
                 let running = self.state.queue().running.clone();
-                // Answered first, so that the answer is never behind the end of the turn that it announces.
+                // Sent first, so that the response is never behind the end of the turn that it announces.
                 self.state.answer(ControlResponse::Success { request_id, response: None });
                 running.inspect(CancelToken::cancel);
             }
@@ -120,7 +120,7 @@ impl TurnWorker {
         self.worker = Some(self.start(prompt, cancel));
     }
 
-    /// For the turn that runs, if it is this one.
+    /// Delivers a message to the turn `into` if that turn is running.
     pub(crate) fn steer(&self, into: String, prompt: PendingPrompt) {
         self.state.steering.push(into, prompt);
     }
@@ -129,7 +129,7 @@ impl TurnWorker {
         let room = self.state.clone();
         let work = move || {
             if catch_unwind(AssertUnwindSafe(|| room.work(prompt, cancel))).is_err() {
-                // Better gone and started again, with the transcript as it is, than silent for ever.
+                // After a restart the host has the transcript as it is; a silent agent would hang for ever.
                 std::process::exit(101);
             }
         };
@@ -141,7 +141,7 @@ impl TurnWorker {
         self.state.complain(error);
     }
 
-    /// Everything that was asked for is done before we leave. A summary nobody asked for.
+    /// Finishes all queued prompts before the exit, but not a summary that nothing waits for.
     pub(crate) fn finish(self) {
         self.state.queue().leaving = true;
         self.state.bell.notify_all();
@@ -168,7 +168,7 @@ impl TurnWorkerState {
         crate::return_memory();
     }
 
-    /// One prompt after the other, with what was read for the first. Answers the prompt for which it must be read again.
+    /// Runs one prompt after another on the same conversation. Returns the prompt that requires reading it again.
     fn work_from(
         self: &Arc<TurnWorkerState>,
         first: (PendingPrompt, CancelToken),
@@ -201,8 +201,7 @@ impl TurnWorkerState {
         }
     }
 
-    /// The next prompt. There may be one yet as long as a summary is on its way, and for a while if it would take long to
-    /// read everything again.
+    /// The next prompt. Waits while a summary is pending, and for a short time if the conversation is slow to read again.
     fn next(&self, agent: &mut TurnRunner<'_>) -> Option<(PendingPrompt, CancelToken)> {
         let mut queue = self.queue();
         let until = agent.transcript.is_long().then(|| Instant::now() + CONVERSATION_CACHE_TIME);
@@ -217,7 +216,7 @@ impl TurnWorkerState {
             match agent.compacting.as_ref().filter(|_| !queue.leaving) {
                 Some(compacting) if compacting.is_done() => {
                     drop(queue);
-                    // What failed is tried again when the next turn begins.
+                    // The next turn retries what failed.
                     agent.apply_compaction().err().iter().for_each(|error| self.complain(&error.to_string()));
                     queue = self.queue();
                 }
@@ -239,7 +238,7 @@ impl TurnWorkerState {
     fn ring(self: &Arc<TurnWorkerState>) -> WakeCallback {
         let room = self.clone();
         Arc::new(move || {
-            // Under the lock: nobody is then between a look and a wait.
+            // Holds the lock, so that the worker cannot miss the notification between its check and its wait.
             let _queue = room.queue();
             room.bell.notify_all();
         })
@@ -261,7 +260,7 @@ impl TurnWorkerState {
         }));
     }
 
-    /// For when no turn can run at all: the host sees why and may start us again.
+    /// Called when no turn can run at all. The host sees the reason and can restart the agent.
     fn report_and_exit(&self, error: &str) -> ! {
         self.complain(error);
         std::process::exit(1)

@@ -1,8 +1,8 @@
-//! Refusals in the shape of the Messages API.
+//! Error responses in the format of the Messages API.
 
 use serde_json::{Value, json};
 
-/// The API's name for a status; none for statuses that it does not use.
+/// The API's error type for a status; `None` for statuses that the API does not use.
 pub(crate) fn kind(status: u16) -> Option<&'static str> {
     Some(match status {
         400 => "invalid_request_error",
@@ -22,7 +22,7 @@ pub(crate) fn body(status: u16, message: &str, request_id: &str) -> Value {
     json!({ "type": "error", "error": { "type": kind, "message": message }, "request_id": request_id })
 }
 
-/// Whether the API asks to be tried again.
+/// Whether a client should retry.
 pub(crate) fn is_passing(status: u16) -> bool {
     matches!(status, 429 | 500 | 529)
 }

@@ -1,7 +1,7 @@
-//! A request of the Messages API, read for what matters here: who said what, and what of it a person said.
+//! Parses a request of the Messages API, as far as the reply depends on it: the roles, the prompts and the tool results.
 //!
-//! Claude Code puts words of its own into user messages, and whole messages with the role `system` between them.
-//! Neither is a prompt.
+//! Claude Code adds its own text to user messages, and messages with the role `system` between them. Neither counts as a
+//! prompt.
 
 mod conversation_id;
 mod injected_text;
@@ -46,7 +46,7 @@ enum RequestContent {
     Blocks(Vec<RequestBlock>),
 }
 
-/// The fields of every kind of block that we look at.
+/// The fields that we need from any kind of block.
 #[derive(Debug, Clone, Deserialize)]
 struct RequestBlock {
     #[serde(rename = "type")]
@@ -63,19 +63,19 @@ struct RequestBlock {
     is_error: bool,
 }
 
-/// What a tool answered.
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RequestToolResult {
     pub(crate) text: String,
     pub(crate) failed: bool,
 }
 
-/// What a person said last, and what was done about it since.
+/// The latest prompt, and the tool results since.
 #[derive(Debug)]
 pub(crate) struct LatestPrompt {
     pub(crate) text: String,
     pub(crate) outcomes: Vec<RequestToolResult>,
-    /// The conversation up to the prompt: the same in every request that works on it.
+    /// The id of the conversation up to the prompt: equal in every request for that prompt.
     pub(crate) id: ConversationId,
 }
 
@@ -94,7 +94,7 @@ impl RequestMessage {
         }
     }
 
-    /// The texts in it that a person wrote.
+    /// The texts that a person wrote.
     fn prompts(&self) -> Vec<String> {
         if self.role != "user" {
             return Vec::new();
@@ -111,7 +111,7 @@ impl RequestMessage {
     }
 }
 
-/// The text of a tool's result, which is a string or a list of blocks.
+/// The text of a tool result, which is a string or a list of blocks.
 fn plain(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -138,12 +138,12 @@ impl MessagesRequest {
         self.tools.iter().any(|offered| offered.name == tool)
     }
 
-    /// How many messages a person wrote, as far as can be seen.
+    /// How many messages a person wrote, as far as we can tell.
     pub(crate) fn prompt_count(&self) -> usize {
         self.messages.iter().filter(|message| !message.prompts().is_empty()).count()
     }
 
-    /// The number of the answer that is asked for, from 1.
+    /// The number of the requested answer, from 1.
     pub(crate) fn answer_number(&self) -> usize {
         self.messages.iter().filter(|message| message.role == "assistant").count() + 1
     }
@@ -160,7 +160,7 @@ impl MessagesRequest {
         self.messages.iter().rev().find(|message| message.role == "user")
     }
 
-    /// What the request is about: the prompt, or what tools answered, or what Claude Code says itself.
+    /// The text that the request is about: the prompt, the tool results, or Claude Code's own text.
     pub(crate) fn newest_text(&self) -> String {
         let Some(last) = self.last() else { return String::new() };
         let outcomes = last.outcomes();
@@ -171,7 +171,7 @@ impl MessagesRequest {
         }
     }
 
-    /// Whether it only tells something, as that a task in the background has ended. "Continue" is a wish.
+    /// Whether the request only reports something, for example the end of a background task. "Continue" is a prompt.
     pub(crate) fn is_notice(&self) -> bool {
         let Some(last) = self.last() else { return false };
         let is_wish = last.blocks().iter().any(|block| injected_text::is_continuation(&block.text));

@@ -1,4 +1,4 @@
-//! What a request gets. Decided here without doing anything; `perform.rs` does it.
+//! Decides the response to a request, without I/O; `respond.rs` sends it.
 
 use crate::{
     conversation::{ConversationId, MessagesRequest},
@@ -15,18 +15,18 @@ use std::{collections::HashMap, time::Duration};
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct ScriptedResponse {
-    /// For the log: the rule or the directive it came from.
+    /// For the log: the rule or directive behind it.
     pub(crate) why: String,
     pub(crate) stall: Duration,
     pub(crate) body: ScriptedResponseBody,
     pub(crate) api: ResponseFormat,
 }
 
-/// In whose shapes it comes.
+/// The API format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseFormat {
     Messages,
-    /// `counted`: a stream ends with what it cost.
+    /// `counted`: the stream ends with the usage.
     Completions {
         counted: bool,
     },
@@ -50,7 +50,7 @@ pub(crate) enum StreamEnding {
     Overloaded,
 }
 
-/// A request, as far as the decision depends on it.
+/// The parts of a request that the decision depends on.
 pub(crate) struct ModelHttpRequest<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
@@ -58,9 +58,9 @@ pub(crate) struct ModelHttpRequest<'a> {
     pub(crate) body: &'a Value,
 }
 
-/// Claude Code says for which session it asks, and for which subagent.
+/// Claude Code sends its session id, and the id of a subagent, in headers.
 const SESSION: &str = "x-claude-code-session-id";
-/// In the log: no request of an agent that minds its window gets this.
+/// Log text. An agent that respects its window never gets this response.
 const TOO_LONG: &str = "too long";
 const AGENT: &str = "x-claude-code-agent-id";
 
@@ -70,13 +70,13 @@ impl ModelHttpRequest<'_> {
     }
 }
 
-/// The script, and how often each prompt that asks for trouble was tried.
+/// The script, and the number of attempts of each prompt that asks for faults.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptedModel {
     pub(crate) script: ModelScript,
     window: Option<u64>,
     attempts: HashMap<ConversationId, u32>,
-    /// How often each conversation was answered.
+    /// How many answers each conversation has had.
     answers: HashMap<ConversationId, u32>,
 }
 
@@ -111,7 +111,7 @@ impl ScriptedModel {
         }
     }
 
-    /// The same as for a message, in other words.
+    /// Like `decide` for messages, in the other format.
     fn decide_completion(&mut self, asked: &ModelHttpRequest<'_>) -> ScriptedResponse {
         let answer = match openai::translated(asked.path, asked.body) {
             Ok(body) => self.decide(&ModelHttpRequest { path: "/v1/messages", body: &body, ..*asked }),
@@ -128,7 +128,7 @@ impl ScriptedModel {
         asked: &ModelHttpRequest<'_>,
         conversation: &MessagesRequest,
     ) -> ScriptedResponse {
-        // Before the script: its words may be in what a helper is asked about, and are not meant for it.
+        // Before the script, because a helper's request may quote words of a rule that is not meant for it.
         if helper_requests::is_helper(conversation) {
             let said = ReplyDraft::text("helper", helper_requests::helper_answer(conversation));
             return answer(asked, conversation, said, AttemptFaults::default());
@@ -147,7 +147,7 @@ impl ScriptedModel {
         answer(asked, conversation, unscripted::reply_to_conversation(conversation), lot)
     }
 
-    /// No two answers have the same name, although they may have the same words.
+    /// Each answer gets its own id, even if the text repeats.
     fn number_reply(&mut self, mut answer: ScriptedResponse) -> ScriptedResponse {
         if let ScriptedResponseBody::Whole(reply)
         | ScriptedResponseBody::Stream(reply, _)
@@ -170,7 +170,7 @@ impl ScriptedModel {
         if troubles.is_empty() {
             return AttemptFaults::default();
         }
-        // Two sessions may begin with the same words, and so may two subagents.
+        // Two sessions, and two subagents, may begin with the same text.
         let key = prompt.id.derive(asked.header(SESSION)).derive(asked.header(AGENT));
         let attempts = self.attempts.entry(key).or_default();
         *attempts += 1;
@@ -224,7 +224,7 @@ fn size(body: &Value) -> u64 {
     tokens(["system", "messages", "tools"].iter().map(|part| body[part].to_string().len()).sum())
 }
 
-/// As the real API says it: the answer has to have room, too.
+/// The real API's error text; the answer needs space as well.
 fn exceeds(body: &Value, window: u64) -> Option<String> {
     let (asked, answer) = (size(body), body["max_tokens"].as_u64().unwrap_or(0));
     if asked > window {
@@ -235,7 +235,7 @@ fn exceeds(body: &Value, window: u64) -> Option<String> {
 }
 
 impl ScriptedResponse {
-    /// What it says was used, if it comes to its end.
+    /// The usage in the response, if it completes.
     pub(crate) fn usage(&self) -> Option<Value> {
         match &self.body {
             ScriptedResponseBody::Whole(reply)

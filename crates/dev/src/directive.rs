@@ -1,13 +1,13 @@
-//! The language of prompts, as the built-in agent's offline provider has it: a prompt that is written in it is done,
-//! and anything else is talk. Lines at its head may ask for trouble first.
+//! The prompt language, as in the built-in agent's offline provider: the model follows directives, and any other prompt
+//! is plain conversation. Leading lines may ask for faults.
 
 use crate::{faults::FaultDirective, reply::TextPace};
 
-/// A prompt, taken apart.
+/// A parsed prompt.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PromptDirectives {
     pub(crate) troubles: Vec<FaultDirective>,
-    /// None if the prompt is just talk.
+    /// Plain conversation yields `None`.
     pub(crate) steps: Vec<DirectiveStep>,
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum DirectiveStep {
         text: String,
         pace: TextPace,
     },
-    /// Answer as if this were the prompt.
+    /// Reply as if this were the prompt.
     Chat(String),
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn parse(prompt: &str) -> PromptDirectives {
     PromptDirectives { troubles, steps: steps(rest) }
 }
 
-/// One directive per line if every line is one; otherwise one, whose text goes on to the end.
+/// One directive per line if every line is one; otherwise one directive whose text continues to the end.
 fn steps(text: &str) -> Vec<DirectiveStep> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     if let Some(steps) = lines.map(one).collect::<Option<Vec<_>>>() {
@@ -49,7 +49,7 @@ fn steps(text: &str) -> Vec<DirectiveStep> {
     }
     let (line, below) = text.split_once('\n').unwrap_or((text, ""));
     match one(line) {
-        // A thought is a line, and the answer comes after it.
+        // A thought is one line, and the answer follows.
         Some(thought @ DirectiveStep::Think(_)) => {
             let after = steps(below);
             let after = if after.is_empty() { vec![DirectiveStep::Chat(below.trim().into())] } else { after };
@@ -82,7 +82,7 @@ fn one(text: &str) -> Option<DirectiveStep> {
     }
 }
 
-/// `PATH: TEXT`, or `PATH:` with the text on the lines below.
+/// `PATH: TEXT`, or `PATH:` with the text on the next lines.
 fn path_and_text(rest: &str) -> Option<(&str, &str)> {
     let mut ends = rest.match_indices(':').map(|(at, _)| at);
     let end = ends.find(|at| rest[at + 1..].chars().next().is_none_or(char::is_whitespace))?;
@@ -95,7 +95,7 @@ fn ask(rest: &str) -> DirectiveToolCall {
     let mut parts = rest.split('|').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty());
     let question = parts.next().unwrap_or_default();
     let mut options: Vec<String> = parts.collect();
-    // A question needs two answers to choose from.
+    // A question needs at least two options.
     if options.len() < 2 {
         options = vec!["Yes".into(), "No".into()];
     }

@@ -1,4 +1,4 @@
-//! Misbehaviour on purpose. Each trouble that a prompt asks for comes once, so that whoever tries again gets through.
+//! Deliberate faults. Each fault of a prompt happens once, so that a retry succeeds.
 
 use crate::api_errors;
 
@@ -6,19 +6,19 @@ use crate::api_errors;
 pub(crate) enum FaultDirective {
     /// Refuse with this status.
     Fail { status: u16, times: u32 },
-    /// Wait so many milliseconds before the first byte.
+    /// Wait this many milliseconds before the first byte.
     Stall(u64),
-    /// Drop the connection after so many events.
+    /// Drop the connection after this many events.
     Cut(usize),
     /// Never answer.
     Hang,
-    /// Say that the conversation has so many tokens.
+    /// Report this many tokens for the conversation.
     Usage(u64),
-    /// Begin to answer, then say that there is no capacity.
+    /// Start the answer, then report an overload.
     OverloadedMidstream,
 }
 
-/// What one attempt gets.
+/// The faults of one attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct AttemptFaults {
     pub(crate) stall: u64,
@@ -26,7 +26,7 @@ pub(crate) struct AttemptFaults {
     pub(crate) end: Option<TerminalFault>,
 }
 
-/// What keeps an attempt from a whole answer.
+/// The fault that ends an attempt without a complete answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TerminalFault {
     Fail { status: u16, retry_after: u64 },
@@ -56,8 +56,8 @@ impl FaultDirective {
     }
 }
 
-/// The lot of an attempt, counted from 0. Each attempt takes troubles up to the first that ends it; those that are
-/// left are for the next.
+/// The faults of an attempt, counted from 0. Each attempt gets the faults up to the first terminal one; the rest is for
+/// later attempts.
 pub(crate) fn faults_of_attempt(troubles: &[FaultDirective], attempt: u32) -> AttemptFaults {
     let mut lots = vec![AttemptFaults::default()];
     for trouble in troubles {
@@ -71,7 +71,7 @@ pub(crate) fn faults_of_attempt(troubles: &[FaultDirective], attempt: u32) -> At
                 lots[last].usage = Some(tokens);
                 continue;
             }
-            // A second is the shortest that the header can say.
+            // One second is the shortest time that the header can express.
             FaultDirective::Fail { status, times } => (TerminalFault::Fail { status, retry_after: 1 }, times),
             FaultDirective::Cut(events) => (TerminalFault::Cut(events), 1),
             FaultDirective::Hang => (TerminalFault::Hang, 1),
@@ -87,7 +87,7 @@ pub(crate) fn faults_of_attempt(troubles: &[FaultDirective], attempt: u32) -> At
     lots.get(attempt as usize).copied().unwrap_or_default()
 }
 
-/// What is wrong, to be put behind what would have been right.
+/// The description of the faults, for the end of a log line.
 impl std::fmt::Display for AttemptFaults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.stall > 0 {

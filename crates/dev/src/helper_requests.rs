@@ -1,13 +1,13 @@
-//! Requests that Claude Code makes beside the conversation: a title for the session, a check of the key, a summary
-//! before the context is full. They get an answer that does no harm.
+//! Requests that Claude Code makes beside the conversation: a session title, a key check, a summary before the context is
+//! full. They get a harmless reply.
 
 use crate::conversation::MessagesRequest;
 use serde_json::{Map, Value, json};
 
-/// Tokens that are too few for an answer in a conversation.
+/// A limit of tokens that is too low for a conversation.
 const MAX_HELPER_TOKENS: u64 = 1024;
 
-/// A helper's request has no tools, and a form for its answer, a mark around what it is about, or next to no room.
+/// A helper request has no tools, and also has an output schema, a marker around its subject, or a very low token limit.
 pub(crate) fn is_helper(conversation: &MessagesRequest) -> bool {
     let has_form = schema(conversation).is_some();
     let is_marked = conversation.newest_text().starts_with("<session>");
@@ -16,7 +16,7 @@ pub(crate) fn is_helper(conversation: &MessagesRequest) -> bool {
     conversation.tools.is_empty() && (has_form || is_marked || has_no_room)
 }
 
-/// Others may ask for little and mean it.
+/// Other agents may set a low limit for a real conversation.
 fn is_of_claude(conversation: &MessagesRequest) -> bool {
     conversation.metadata["user_id"].is_string()
 }
@@ -32,7 +32,7 @@ pub(crate) fn helper_answer(conversation: &MessagesRequest) -> String {
     }
 }
 
-/// A value in the form that is asked for.
+/// A sample value for the requested schema.
 fn sample(schema: &Value, depth: usize) -> Value {
     let choice = schema["enum"].as_array().and_then(|choices| choices.first()).or(schema.get("const"));
     if let Some(choice) = choice {
@@ -56,9 +56,9 @@ pub(crate) fn asks_for_summary(prompt: &str) -> bool {
     prompt.contains("<summary>") && prompt.contains("summary of the")
 }
 
-/// Names the conversation: what follows is told from one that begins with the same words.
+/// Includes the conversation's id, so that later requests do not count as a new conversation.
 pub(crate) fn summary(conversation: &MessagesRequest) -> String {
-    // The request for the summary is itself a message.
+    // The summary request itself is one of the messages.
     let seen = conversation.prompt_count().saturating_sub(1);
     let name = conversation.id().marker();
     format!("<summary>\nOf {name}: {seen} user messages were seen before this summary.\n</summary>")

@@ -1,5 +1,5 @@
-//! THE STAGE: what tests and demonstrations play against. So far one thing: a Messages API (and chat completions)
-//! on this machine that answers as a model would, always the same, and misbehaves on request. Start reading at `decide.rs`.
+//! Test doubles for tests and demonstrations: a Messages API (and chat completions) on this machine. It replies like a
+//! model, deterministically, and injects faults on request. Start reading at `decide.rs`.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Chat completions, as OpenAI has them, and Azure: the same model, asked and answering in other shapes. A request is
-//! put into those of the Messages API, so that it gets what it would get there; the answer is put back.
+//! Chat completions in the formats of OpenAI and Azure. A request is converted to the Messages API, so that it gets the
+//! same reply, and the reply is converted back.
 
 mod chunks;
 mod request;
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 const PATH: &str = "/chat/completions";
 const DEPLOYMENTS: &str = "/openai/deployments/";
 
-/// Beneath the base URL of OpenAI, one without a path, or of a deployment at Azure.
+/// The path below the base URL of OpenAI, of a service without a path, or of an Azure deployment.
 pub(crate) fn is_completion(path: &str) -> bool {
     let beneath = path.strip_suffix(PATH);
     beneath.is_some_and(|base| base.is_empty() || base == "/v1") || deployment(path).is_some()
 }
 
-/// Which of Azure's deployments is asked.
+/// The Azure deployment in the path.
 fn deployment(path: &str) -> Option<&str> {
     let name = path.strip_prefix(DEPLOYMENTS)?.strip_suffix(PATH)?;
     Some(name).filter(|name| !name.is_empty() && !name.contains('/'))
 }
 
-/// A refusal.
+/// An error response.
 pub(crate) fn problem(status: u16, message: &str) -> Value {
     let (kind, code) = match status {
         401 => ("invalid_request_error", Some("invalid_api_key")),

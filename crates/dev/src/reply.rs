@@ -1,4 +1,4 @@
-//! What a model says in one answer, before it is put into the shapes of the API.
+//! The content of one reply, independent of the API format.
 
 use crate::conversation::ConversationId;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScriptedReply {
     pub(crate) id: ConversationId,
-    /// How often the same conversation was answered before.
+    /// How many replies the same conversation had before.
     pub(crate) repeat_count: u32,
     pub(crate) model: String,
     pub(crate) blocks: Vec<ReplyBlock>,
@@ -21,11 +21,11 @@ pub(crate) enum ReplyBlock {
     Call { name: String, input: Value },
 }
 
-/// How a text comes.
+/// How a text is streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TextPace {
     AtOnce,
-    /// So many pieces, with a pause before each.
+    /// This many parts, with a pause before each.
     Slow(usize),
 }
 
@@ -50,7 +50,7 @@ impl ScriptedReply {
         format!("msg_01{}", self.id.derive(&format!("message{again}")).as_str())
     }
 
-    /// The id of the call at a place of the answer: no other answer of the conversation has it.
+    /// The id of the call at a position of the reply, unique in the conversation.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("toolu_01{}", self.id.derive(&index.to_string()).as_str())
     }
@@ -68,7 +68,7 @@ impl ScriptedReply {
         tokens(self.blocks.iter().map(ReplyBlock::characters).sum())
     }
 
-    /// The whole message, as it is answered without streaming.
+    /// The complete message, for a response without streaming.
     pub(crate) fn whole(&self) -> Value {
         let content: Vec<Value> =
             self.blocks.iter().enumerate().map(|(at, block)| self.block(at, block)).collect();
@@ -106,7 +106,7 @@ impl ScriptedReply {
     }
 }
 
-/// About four characters are a token, and nothing has less than one.
+/// One token per four characters, and at least one.
 pub(crate) fn tokens(characters: usize) -> u64 {
     (characters as u64).div_ceil(4).max(1)
 }

@@ -1,4 +1,4 @@
-//! What was asked, a line of JSON each, on disk before the answer begins: a test that saw an answer finds the request.
+//! Logs each request as a line of JSON before the response starts: a test that saw a response finds its request.
 
 use axum::http::{HeaderMap, Method};
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-/// So many are kept for those who ask over HTTP; the file has all.
+/// How many lines stay in memory for HTTP clients; the file has all.
 const MAX_LINES_KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -26,18 +26,18 @@ pub(crate) struct RequestLogEntry<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Value,
     pub(crate) answered: &'a str,
-    /// What the answer says it used, if it comes to its end.
+    /// The usage in the response, if it completes.
     pub(crate) usage: Option<Value>,
 }
 
 impl RequestLog {
-    /// Only for its owner: keys are among the headers.
+    /// The file is private, because headers contain keys.
     pub(crate) fn open(path: Option<&Path>) -> io::Result<RequestLog> {
         let open = |path| File::options().create(true).append(true).mode(0o600).open(path);
         Ok(RequestLog { file: path.map(open).transpose()?, ..RequestLog::default() })
     }
 
-    /// Writes it down; answers its number.
+    /// Writes an entry and returns its number.
     pub(crate) fn write(&mut self, entry: &RequestLogEntry<'_>) -> io::Result<u64> {
         let number = self.last + 1;
         let line = json!({
@@ -68,7 +68,7 @@ impl RequestLog {
     }
 }
 
-/// Their names are in lower case already; one that came several times is a list.
+/// Header names are in lower case already; a repeated header becomes a list.
 fn headers(headers: &HeaderMap) -> Value {
     let mut all = Map::new();
     for name in headers.keys() {

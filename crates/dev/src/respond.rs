@@ -1,4 +1,4 @@
-//! Does what was decided, in HTTP.
+//! Sends the decided response over HTTP.
 
 use crate::{
     api_errors,
@@ -36,7 +36,7 @@ pub(crate) async fn respond(answer: ScriptedResponse, request_id: &str) -> Respo
             };
             fail(status, body.to_string(), retry_after)
         }
-        // Whoever asked goes away one day, and this with them.
+        // Ends when the client disconnects.
         ScriptedResponseBody::Hang => std::future::pending().await,
     };
     if let Ok(value) = HeaderValue::from_str(request_id) {
@@ -104,7 +104,7 @@ async fn paced((text, pause): (String, Duration)) -> io::Result<Bytes> {
     Ok(Bytes::from(text))
 }
 
-/// Half an answer that was not streamed.
+/// Half of a response without streaming.
 fn truncated_response(text: &str) -> Response {
     let half = Bytes::copy_from_slice(&text.as_bytes()[..text.len() / 2]);
     let body = Body::from_stream(stream::iter([Ok(half), Err(dropped())]).then(after_a_flush_if_last));
@@ -118,7 +118,7 @@ async fn after_a_flush_if_last(frame: io::Result<Bytes>) -> io::Result<Bytes> {
     }
 }
 
-/// What was written before is sent only when the body has to wait; the connection is dropped right after.
+/// Waits once, so that earlier data is sent before the connection drops.
 async fn after_a_flush(error: io::Error) -> io::Result<Bytes> {
     tokio::task::yield_now().await;
     Err(error)

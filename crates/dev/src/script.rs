@@ -1,5 +1,5 @@
-//! A script: rules for what to answer. The first that matches and is not used up wins; without one the conversation is
-//! followed.
+//! Scripts: rules for replies. The first rule that matches and is not used up wins; without a match the reply follows
+//! from the conversation.
 
 use crate::{
     api_errors,
@@ -15,7 +15,7 @@ pub struct ModelScript {
     rules: Vec<ScriptRule>,
 }
 
-/// Why a script is refused: which rule, and what is wrong with it.
+/// Why a script is invalid: the rule, and its error.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct ModelScriptError {
@@ -28,11 +28,11 @@ pub struct ModelScriptError {
 struct ScriptRule {
     #[serde(default)]
     when: ScriptCondition,
-    /// How often it may be used; left out, always.
+    /// How often the rule applies; `None`: always.
     times: Option<u32>,
     reply: Option<Vec<ScriptBlock>>,
     fail: Option<u16>,
-    /// Seconds, with `fail`.
+    /// The retry-after time in seconds, with `fail`.
     retry_after: Option<u64>,
     stall: Option<u64>,
     cut: Option<usize>,
@@ -45,16 +45,16 @@ struct ScriptRule {
     used: u32,
 }
 
-/// All that is given must hold.
+/// All given conditions must hold.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScriptCondition {
-    /// In the prompt, or in what the tools answered if that came last.
+    /// A text in the prompt, or in the tool results if they came last.
     contains: Option<String>,
     /// The number of the answer in its conversation, from 1.
     turn: Option<usize>,
     model: Option<String>,
-    /// Left out, subagents are not meant: a call of one would be answered with a call of the next.
+    /// Without this, rules skip subagents: otherwise a subagent's call could start the next subagent.
     #[serde(default)]
     subagent: bool,
 }
@@ -67,24 +67,24 @@ enum ScriptBlock {
     ToolUse { name: String, input: Value },
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequesterRole {
     Agent,
     Subagent,
 }
 
-/// A rule that was used.
+/// The rule that matched.
 #[derive(Debug, PartialEq)]
 pub(crate) struct MatchedRule {
     pub(crate) number: usize,
-    /// None if the conversation is to be followed.
+    /// `None`: the reply follows from the conversation.
     pub(crate) blocks: Option<Vec<ReplyBlock>>,
     pub(crate) faults: AttemptFaults,
 }
 
 impl ModelScript {
-    /// A JSON list of rules, or a rule per line.
+    /// Parses a JSON list of rules, or one rule per line.
     pub fn parse(text: &str) -> Result<ModelScript, ModelScriptError> {
         let values = if text.trim_start().starts_with('[') {
             serde_json::from_str::<Vec<Value>>(text).map_err(at("the list of rules".into()))?
@@ -125,7 +125,7 @@ fn at(place: String) -> impl FnOnce(serde_json::Error) -> ModelScriptError {
     move |error| ModelScriptError { place, why: in_words(&error) }
 }
 
-/// What a parser calls wrong, as people call it.
+/// The parser's error in words for people.
 fn in_words(error: &serde_json::Error) -> String {
     if error.classify() != Category::Data {
         return format!("it is not JSON from line {}, column {} on", error.line(), error.column());

@@ -1,4 +1,4 @@
-//! The server: takes a request, has it decided, writes it down, and has it answered.
+//! The HTTP server: reads a request, decides the response, logs both, and sends the response.
 
 use crate::{
     api_errors,
@@ -29,7 +29,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// As the real API has it.
+/// The limit of the real API.
 const LARGEST_BODY: usize = 32 << 20;
 
 #[derive(Debug, Clone)]
@@ -43,11 +43,11 @@ pub struct ModelServerOptions {
     pub listen: ListenAddress,
     pub script: ModelScript,
     pub log: Option<PathBuf>,
-    /// What a request and its answer may have in tokens; without it, anything.
+    /// The context window in tokens, for request and reply; `None`: no limit.
     pub window: Option<u64>,
 }
 
-/// A reason not to start.
+/// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelServerError {
     #[error("{0} is not on this machine: anybody who can reach it would read what others asked")]
@@ -58,7 +58,7 @@ pub enum ModelServerError {
     Log { path: PathBuf, source: io::Error },
 }
 
-/// A server that listens; it ends when this is dropped.
+/// A running server; it stops when dropped.
 #[derive(Debug)]
 pub struct ModelServer {
     address: String,
@@ -80,7 +80,7 @@ impl ModelServer {
         }
     }
 
-    /// Where it listens, for `ANTHROPIC_BASE_URL` or `ANTHROPIC_UNIX_SOCKET`.
+    /// The address for `ANTHROPIC_BASE_URL` or `ANTHROPIC_UNIX_SOCKET`.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -115,7 +115,7 @@ fn unix(path: PathBuf, router: Router) -> Result<ModelServer, ModelServerError> 
     })
 }
 
-/// A server that was killed leaves its socket behind. One that is alive keeps it.
+/// Removes the socket of a killed server, but not the socket of a running one.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match std::os::unix::net::UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
@@ -128,7 +128,7 @@ struct ModelServerState {
     log: Mutex<RequestLog>,
 }
 
-/// Both are whole between any two calls, so a panic elsewhere does not spoil them.
+/// Both values are consistent between any two calls, so a panic elsewhere does not corrupt them.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -169,7 +169,7 @@ async fn handle_request(State(stage): State<Arc<ModelServerState>>, request: Req
     }
 }
 
-/// JSON if it is, else the text as it came.
+/// JSON if it parses, otherwise the text.
 fn read(bytes: &Bytes) -> Value {
     match serde_json::from_slice(bytes) {
         Ok(value) => value,

@@ -1,4 +1,4 @@
-//! A reply as the events of a stream, in the order and the shapes of the Messages API.
+//! A reply as the events of a stream, in the order and format of the Messages API.
 
 use crate::reply::{PAUSE, ReplyBlock, ScriptedReply, TextPace};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ impl PacedSseEvent {
         PacedSseEvent { data, pause: Duration::ZERO }
     }
 
-    /// With its name, which is the type of its data, where it has one.
+    /// The text of the event, with its name if it has one.
     pub(crate) fn text(&self) -> String {
         let name = self.data["type"].as_str().map(|name| format!("event: {name}\n")).unwrap_or_default();
         format!("{name}data: {}\n\n", self.data)
@@ -77,7 +77,7 @@ fn deltas(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Vec<(Value
         }
         ReplyBlock::Call { input, .. } => {
             let text = input.to_string();
-            // The API begins with an empty piece.
+            // The real API starts with an empty delta.
             let parts = [vec![""], at_once(&text)].concat();
             let delta = |part| (json!({ "type": "input_json_delta", "partial_json": part }), Duration::ZERO);
             parts.into_iter().map(delta).collect()
@@ -85,7 +85,7 @@ fn deltas(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Vec<(Value
     }
 }
 
-/// A text in the pieces that it comes in, and how long each is waited for.
+/// The parts of a text, with the pause before each.
 pub(crate) fn paced(text: &str, pace: TextPace) -> Vec<(&str, Duration)> {
     let (pieces, pause) = match pace {
         TextPace::AtOnce => (at_once(text), Duration::ZERO),
@@ -98,7 +98,7 @@ pub(crate) fn at_once(text: &str) -> Vec<&str> {
     pieces(text, (text.chars().count() / 24).clamp(2, 64))
 }
 
-/// So many pieces of nearly the same length, which together are the text; some are empty if it is shorter.
+/// Splits a text into `number` parts of nearly the same length; some are empty if the text is short.
 fn pieces(text: &str, number: usize) -> Vec<&str> {
     let mut bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
     bounds.push(text.len());

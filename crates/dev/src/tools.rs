@@ -1,9 +1,9 @@
-//! What a directive calls: Claude Code's tools where they are offered, else those of the built-in agent.
+//! Maps directives to tool calls: Claude Code's tools if the request offers them, otherwise those of the built-in agent.
 
 use crate::{conversation::MessagesRequest, directive::DirectiveToolCall};
 use serde_json::{Value, json};
 
-/// The tool and its input for a wish, or words that say why there is none.
+/// The tool and its input for a directive, or a text that says why there is none.
 pub(crate) fn call(
     wish: &DirectiveToolCall,
     conversation: &MessagesRequest,
@@ -33,7 +33,7 @@ fn asking(question: &str, options: &[String]) -> Value {
         .iter()
         .map(|label| json!({ "label": label, "description": format!("Choose {label}") }))
         .collect();
-    // Twelve characters are all that the tool allows.
+    // The tool accepts at most twelve characters.
     let header: String = question.chars().take(12).collect();
     json!({ "questions": [{
         "question": question, "header": header.trim(), "multiSelect": false, "options": options,

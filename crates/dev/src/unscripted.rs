@@ -1,4 +1,4 @@
-//! Answers without a script: what follows from the conversation alone.
+//! Replies without a script: they follow from the conversation alone.
 
 use crate::{
     conversation::{LatestPrompt, MessagesRequest, RequestToolResult},
@@ -8,7 +8,7 @@ use crate::{
     tools,
 };
 
-/// What to say, and in a word why.
+/// The reply, and a short reason for the log.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ReplyDraft {
     pub(crate) blocks: Vec<ReplyBlock>,
@@ -48,8 +48,8 @@ fn small_talk(prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDra
     }
 }
 
-/// Each call takes an answer of its own, so the number of results tells where we are. The last answer tells what came
-/// out, and says what stands after the last call.
+/// Each call takes its own reply, so the number of results gives the position. The last reply reports the results and has
+/// the text after the last call.
 fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDraft {
     let mut blocks = Vec::new();
     let mut called = 0;
@@ -75,14 +75,14 @@ fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &Mess
     let came_out: Vec<ReplyBlock> = prompt.outcomes.iter().map(describe_result).collect();
     let why = if came_out.is_empty() { "say" } else { "tool result" };
     let mut blocks = joined([came_out, blocks].concat());
-    // A model that only thought would have ended its turn without a word.
+    // With thinking alone the turn would end without text.
     if blocks.iter().all(|block| matches!(block, ReplyBlock::Thinking(_))) {
         blocks.push(ReplyBlock::text("I have thought about it."));
     }
     ReplyDraft { blocks, why: why.into() }
 }
 
-/// Texts that follow each other are one: clients show the last block as the result, and it should have all of it.
+/// Joins consecutive texts: clients show the last block as the result, so it must have all of the text.
 fn joined(blocks: Vec<ReplyBlock>) -> Vec<ReplyBlock> {
     let mut whole: Vec<ReplyBlock> = Vec::new();
     for block in blocks {

@@ -1,4 +1,4 @@
-//! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
+//! The driver of the built-in agent, `ash builtin-agent`. Like Claude Code, it speaks stream-json.
 
 use crate::{
     AgentDriver, AgentEvent, AgentInput, AgentLaunch, ConversationSource, LaunchCommand, TurnTracker,
@@ -28,7 +28,7 @@ impl AgentDriver for BuiltinDriver {
                 flag("--resume", from.to_string());
             }
         }
-        // At Azure the deployment decides, whatever the model is called.
+        // At Azure the deployment selects the model, and the model name does not matter.
         let own = launch.options.own_provider.as_ref();
         let deployed = own.and_then(|own| own.deployment_id.as_ref());
         if let Some(model) = launch.options.model.as_ref().or(deployed) {
@@ -80,7 +80,8 @@ impl AgentDriver for BuiltinDriver {
     }
 
     fn unsupported_options(&self, options: &SessionOptions) -> Vec<&'static str> {
-        // Inside its walls it does what it likes, and asks nobody. Whoever counts on being asked must hear that.
+        // The sandbox confines this agent, so it never asks for permission. A caller that relies on permission requests
+        // must get an error.
         let asks = options
             .permission_mode
             .as_deref()
@@ -124,7 +125,7 @@ fn steered(line: &str) -> Option<AgentEvent> {
     told.then_some(AgentEvent::Steered { turn })
 }
 
-/// Tools are known by their names in Claude Code, too.
+/// Callers may use the names that tools have in Claude Code.
 fn ours(tool: &str) -> &str {
     match tool {
         "Bash" => "run",

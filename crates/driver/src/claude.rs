@@ -1,7 +1,7 @@
-//! Claude Code, unmodified: `claude -p`, long-lived, with newline JSON both ways.
+//! Claude Code, unmodified: `claude -p`, long-lived, with newline JSON in both directions.
 //!
-//! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
-//! when the program says that it is idle after it has answered our message, which it names by our turn's id.
+//! Results cannot be counted: Claude Code may merge prompts, and background work starts its own turns. A turn is over
+//! when the program reports idle after it has answered our message. It names that message by our turn id.
 
 mod compaction;
 mod entry;
@@ -31,15 +31,15 @@ use uuid::Uuid;
 /// Claude Code, the unmodified program.
 pub struct ClaudeDriver;
 
-/// Not a key: what is said to the socket gets the real one outside.
+/// Not a key: the server adds the real key to requests outside the sandbox.
 const PLACEHOLDER_KEY: &str = "kept-outside-the-sandbox";
-/// Of a task, in bytes.
+/// The longest task id, in bytes.
 const MAX_ID_BYTES: usize = 256;
-/// Its own words for models, each of which becomes a name only when it asks.
+/// Model aliases of Claude Code, which it resolves to a name only when it makes a request.
 const ALIASES: [&str; 7] = ["default", "best", "fable", "haiku", "opus", "opusplan", "sonnet"];
-/// What belongs to one conversation alone, wherever its configuration is.
+/// Folders that belong to one conversation, whatever the configuration folder is.
 const MEMORY_FOLDERS: [&str; 4] = ["projects", "tasks", "file-history", "session-env"];
-/// It looks for skills in `.claude/skills` of folders that it is given: here are some that lead to others.
+/// Claude Code looks for skills in `.claude/skills` of added folders, so this folder has links to the configured ones.
 const SKILLS: &str = ".ash/skills";
 
 impl AgentDriver for ClaudeDriver {
@@ -49,7 +49,7 @@ impl AgentDriver for ClaudeDriver {
         flag("--input-format", "stream-json");
         flag("--output-format", "stream-json");
         flag("--settings", &settings(&launch.options));
-        // A call that needs leave is put to us, and waits for the answer.
+        // Claude Code sends us permission requests and waits for the answers.
         flag("--permission-prompt-tool", "stdio");
         match launch.memory {
             ConversationSource::Fresh { id } => flag("--session-id", &id.to_string()),
@@ -68,16 +68,16 @@ impl AgentDriver for ClaudeDriver {
         }
         let instructed =
             launch.options.append_system_prompt.is_some() || launch.options.system_prompt.is_some();
-        // A program that tells no version is taken for the newest.
+        // A program without a version counts as the newest.
         let snapshots = launch.claude_version.is_none_or(|version| version >= version::FIRST_PROMPT_SNAPSHOT);
         if instructed && snapshots {
-            // Otherwise it goes on with what it was told first, whatever is said later.
+            // Otherwise Claude Code keeps the first system prompt, whatever later starts pass.
             flag("--system-prompt-snapshot", "off");
         }
         if let Some(effort) = &launch.options.reasoning_effort {
             flag("--effort", effort);
         }
-        // An empty list is none of them.
+        // An empty list means no tools.
         if let Some(tools) = &launch.options.available_tools {
             flag("--tools", &tools.join(","));
         }
@@ -91,7 +91,7 @@ impl AgentDriver for ClaudeDriver {
             }
         }
         if launch.options.mcp_servers.is_some() {
-            // A command line is open to every process inside.
+            // A file, because every process in the sandbox can read a command line.
             flag("--mcp-config", &launch.mcp_config.display().to_string());
         }
         if let Some(agents) = &launch.options.subagents {
@@ -116,7 +116,7 @@ impl AgentDriver for ClaudeDriver {
 
     fn tell(&self, say: &AgentInput) -> Vec<u8> {
         match say {
-            // The same id again is the same message: what it has answered it does not answer twice.
+            // Claude Code recognizes a repeated message by its id and does not answer it twice.
             AgentInput::Prompt { turn, head, content, ask: _, attempt: _ } => stream_json::line(&json!({
                 "type": "user", "uuid": turn,
                 "message": { "role": "user", "content": with_head(head.as_deref(), content) },
@@ -125,7 +125,7 @@ impl AgentDriver for ClaudeDriver {
                 let setting = LiveSetting::PermissionMode(permission_mode(Some(mode)).to_owned());
                 stream_json::tell(&AgentInput::SetLiveSetting { setting, input: *input })
             }
-            // It takes it up between two calls, or right after the turn.
+            // Claude Code takes it up between two calls, or right after the turn.
             AgentInput::Steer { turn, into: _, content } => stream_json::line(&json!({
                 "type": "user", "uuid": turn, "message": { "role": "user", "content": content },
             })),
@@ -151,7 +151,7 @@ impl AgentDriver for ClaudeDriver {
     }
 
     fn unsupported_options(&self, options: &SessionOptions) -> Vec<&'static str> {
-        // Without a model it is nothing.
+        // Claude Code cannot run without a model.
         let offline = options.provider == Some(ModelProvider::Offline);
         offline.then_some("provider").into_iter().collect()
     }
@@ -161,7 +161,7 @@ impl AgentDriver for ClaudeDriver {
         if let Some((SandboxRoot::Home, dir)) = options.config_dir.as_ref().map(SandboxPath::root)
             && dir != ".claude"
         {
-            // Its memory stays where it is, so that it is found whatever is configured next.
+            // The memory folders stay in `.claude`, so that every later configuration finds them.
             let up = "../".repeat(dir.split('/').count());
             for name in MEMORY_FOLDERS {
                 furniture.push(HomeEntry::Folder(format!(".claude/{name}")));
@@ -187,7 +187,7 @@ impl AgentDriver for ClaudeDriver {
         [transcript, beside].into_iter().chain(others).chain([session_folder(id)]).collect()
     }
 
-    /// It keeps plans as files under names that it makes up, and shows the whole plan when it wants to leave plan mode.
+    /// Claude Code writes plans to files with names of its own, and shows the whole plan when it asks to leave plan mode.
     fn plan<'i>(&self, tool: &str, input: &'i Value) -> Option<&'i str> {
         if tool == "ExitPlanMode" { input.get("plan")?.as_str() } else { None }
     }
@@ -197,7 +197,7 @@ impl AgentDriver for ClaudeDriver {
     }
 
     fn background_task(&self, line: &str) -> Option<(String, Option<String>)> {
-        // Most lines are not about it.
+        // Most lines are not about tasks, so skip the parser.
         let value: Value = line.contains("task_").then(|| serde_json::from_str(line).ok())??;
         let id = text(&value, "task_id").to_owned();
         match (text(&value, "type"), text(&value, "subtype")) {
@@ -226,7 +226,7 @@ impl AgentDriver for ClaudeDriver {
 
     fn parse_line(&self, ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent> {
         let mut heard = stream_json::hear(line);
-        // Whether a turn is over is ours to say.
+        // Only this driver decides whether a turn is over.
         heard.retain(|heard| !matches!(heard, AgentEvent::TurnEnded { .. }));
         let [AgentEvent::Message { line }] = &heard[..] else { return heard };
         let Ok(value) = serde_json::from_str::<Value>(line) else { return heard };
@@ -236,11 +236,11 @@ impl AgentDriver for ClaudeDriver {
                 taken_up.and_then(|turn| ear.take_up(turn)).into_iter().collect()
             }
             ("command_lifecycle", _) => {
-                // That a message waits, or is read, is nothing that we do not know.
+                // States such as queued and read tell us nothing new.
                 if !note_command(ear, &value) {
                     return Vec::new();
                 }
-                // A message it knows already changes nothing: it was at rest, and will not say so again.
+                // If the agent already knew the message, nothing runs: it is idle, and does not report idle again.
                 let over = match (ear.completed, ear.busy) {
                     (true, false) => ear.end_turn_if_idle(),
                     (true, true) => ear.end_turn_without_idle(),
@@ -251,7 +251,7 @@ impl AgentDriver for ClaudeDriver {
             ("result", _) => {
                 note_result(ear, &value);
                 ear.has_given_result = true;
-                // Over before anybody looked.
+                // The self-started work ended before any turn was recorded for it.
                 ear.self_start_seen &= ear.turn.is_some();
                 let over = match (ear.announces, ear.self_started) {
                     (TurnEndSignals::Results, _) => ear.end_turn_if_idle(),
@@ -268,7 +268,7 @@ impl AgentDriver for ClaudeDriver {
                 note_task(ear, &value, false);
                 heard
             }
-            // It says so again every half a minute.
+            // Claude Code repeats this line every half minute.
             ("system", "status") if text(&value, "status") == "compacting" => {
                 if std::mem::replace(&mut ear.compacting, true) { Vec::new() } else { heard }
             }
@@ -284,13 +284,13 @@ impl AgentDriver for ClaudeDriver {
                 ear.self_start_seen = ear.turn.is_none() && !asked;
                 heard
             }
-            // What a helper in the background says does not keep the agent busy.
+            // Output of a background subagent does not make the agent busy.
             ("assistant", _) if value.get("parent_tool_use_id").is_some_and(|of| !of.is_null()) => heard,
             ("assistant", _) => {
                 (ear.busy, ear.has_given_result) = (true, false);
                 heard
             }
-            // Says nothing that the messages do not say, and several times a turn.
+            // Not forwarded: the line comes several times per turn and repeats what the messages say.
             ("system", "session_state_changed") => {
                 ear.busy = text(&value, "state") != "idle";
                 ear.self_start_seen &= ear.busy;
@@ -298,7 +298,7 @@ impl AgentDriver for ClaudeDriver {
                     return Vec::new();
                 }
                 ear.unattended.clear();
-                // Nothing came of it, and nothing will.
+                // The early message produced nothing, and will not.
                 ear.early_message.take_if(|(_, answer)| answer.is_none());
                 ear.end_turn_if_idle().into_iter().collect()
             }
@@ -307,8 +307,8 @@ impl AgentDriver for ClaudeDriver {
     }
 }
 
-/// Every message that it says it also writes down, under the same id. Not those of its subagents, which have
-/// transcripts of their own, and not what it says in somebody's name.
+/// Claude Code writes every message that it prints to its transcript, under the same id. Exceptions: subagents have their
+/// own transcripts, and synthetic messages are not written.
 fn spoken(line: &str) -> Option<MessageFingerprint> {
     #[derive(Deserialize)]
     struct ClaudeLine<'l> {
@@ -341,7 +341,7 @@ fn spoken(line: &str) -> Option<MessageFingerprint> {
     line.uuid.filter(|_| own).map(|id| MessageFingerprint { id, has_call_or_result: binds, digest })
 }
 
-/// What we have to say comes as a block of its own, marked as what it is.
+/// Our note is a block of its own, marked as a system reminder.
 fn with_head(head: Option<&str>, content: &Value) -> Value {
     let Some(head) = head else { return content.clone() };
     let head = json!({ "type": "text", "text": system_reminder::marked(head) });
@@ -354,13 +354,13 @@ fn with_head(head: Option<&str>, content: &Value) -> Value {
 
 fn permission_mode(asked: Option<&str>) -> &str {
     match asked {
-        // The walls are outside: inside it may do what it likes unless somebody wants to be asked.
+        // The sandbox confines the agent, so it needs no permissions unless the caller asks for requests.
         None | Some("bypassPermissions" | "permissionsByAgent") => "bypassPermissions",
         Some(mode) => mode,
     }
 }
 
-/// Otherwise it deletes transcripts after 30 days, ours too.
+/// By default Claude Code deletes transcripts after 30 days, including ours.
 fn settings(options: &SessionOptions) -> String {
     let mut settings = json!({ "cleanupPeriodDays": 36500 });
     if let Some(skills) = &options.disabled_skills {
@@ -370,8 +370,8 @@ fn settings(options: &SessionOptions) -> String {
     settings.to_string()
 }
 
-/// It keeps its memory by the name of the folder it works in. That stays the same if it works elsewhere from now on, or
-/// is configured elsewhere; it takes the name only together with the place of its configuration.
+/// Claude Code derives its memory folder from the working folder. This pins the name, so that it survives a change of the
+/// working folder or the configuration folder. Claude Code accepts the name only together with the configuration folder.
 fn places(launch: &AgentLaunch) -> Vec<(String, String)> {
     let SessionOptions { config_dir, working_directory, .. } = &launch.options;
     if config_dir.is_none() && working_directory.is_none() {
@@ -390,12 +390,12 @@ fn environment(launch: &AgentLaunch) -> std::collections::BTreeMap<String, Strin
         ("ANTHROPIC_UNIX_SOCKET", socket.as_str()),
         ("ANTHROPIC_BASE_URL", "http://localhost"),
         ("ANTHROPIC_API_KEY", PLACEHOLDER_KEY),
-        // What it has said is in its transcript before we hear it.
+        // Claude Code writes a message to its transcript before we receive it.
         ("CLAUDE_CODE_EAGER_FLUSH", "1"),
         ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "1"),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
         ("DISABLE_AUTOUPDATER", "1"),
-        // With walls of none it may run as root.
+        // Without a sandbox Claude Code may run as root only with this setting.
         ("IS_SANDBOX", "1"),
     ]
     .into_iter()
@@ -406,7 +406,7 @@ fn environment(launch: &AgentLaunch) -> std::collections::BTreeMap<String, Strin
     .collect()
 }
 
-/// A call that was cut off is shown to the model as one whose outcome is unknown, and is not made again.
+/// The model sees an interrupted call with an unknown outcome, and does not repeat it.
 fn interrupted(launch: &AgentLaunch) -> &'static [(&'static str, &'static str)] {
     match launch.continues_cut_turn {
         true => {
@@ -420,7 +420,7 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Every `init` tells the version. A program that tells none is taken for the newest.
+/// Every `init` has the version. A program without one counts as the newest.
 fn announces(init: &Value) -> TurnEndSignals {
     let names_messages = init.get("user_message_uuids").is_some();
     match text(init, "claude_code_version").parse::<ClaudeVersion>() {
@@ -430,7 +430,7 @@ fn announces(init: &Value) -> TurnEndSignals {
     }
 }
 
-/// One that was cut off is completed as soon as it is told again, and goes on as another.
+/// An interrupted message completes as soon as we send it again, and continues under another id.
 fn note_command(ear: &mut TurnTracker, value: &Value) -> bool {
     let over = matches!(text(value, "state"), "completed" | "cancelled");
     if over && ear.turn.is_some_and(|turn| turn.0.to_string() == text(value, "command_uuid")) {
@@ -439,7 +439,7 @@ fn note_command(ear: &mut TurnTracker, value: &Value) -> bool {
     over
 }
 
-/// The answer to our message, not to what a background task had to say.
+/// Accepts only the answer to our message, not output about a background task.
 fn note_result(ear: &mut TurnTracker, value: &Value) {
     let continued = value.get("resume_reason").is_some_and(|reason| !reason.is_null());
     let Some((how, answer, usage, problem)) = stream_json::parse_result(value) else { return };
@@ -456,7 +456,7 @@ fn note_result(ear: &mut TurnTracker, value: &Value) {
         }
         return;
     };
-    // What a background task had to say names its origin.
+    // Output about a background task names its origin.
     let of_message = value.get("origin").is_none_or(Value::is_null);
     let ours = match ear.announces {
         TurnEndSignals::Everything => is_of(turn),
@@ -476,7 +476,7 @@ fn names(value: &Value) -> Vec<String> {
     }
 }
 
-/// Agents at work in the background hold a turn; shell commands do not.
+/// Background agents hold a turn; background shell commands do not.
 fn note_task(ear: &mut TurnTracker, value: &Value, open: bool) {
     let id = text(value, "task_id").to_owned();
     if !open {

@@ -1,15 +1,14 @@
-//! The control lines of the newline-JSON dialect, beside the conversation: leave to make a call, and settings that
-//! change while the agent runs.
+//! The control lines of the newline-JSON dialect: permission requests, and settings that change while the agent runs.
 
 use crate::AgentEvent;
 use ash_model::{LiveSetting, PermissionVerdict, tool_name};
 use serde_json::{Value, json};
 
-/// The call by which Claude Code puts a question to a person.
+/// The tool by which Claude Code asks a person a question.
 const QUESTION: &str = "AskUserQuestion";
 const SETTING: &str = "set-";
 
-/// What the agent asks of us. All that we offered to decide is whether a call is made.
+/// A request from the agent. We offer only permission decisions.
 pub(crate) fn permission_request(value: &Value) -> Option<AgentEvent> {
     let request = value.get("request")?;
     if request.get("subtype")?.as_str()? != "can_use_tool" {
@@ -36,7 +35,7 @@ pub(crate) fn withdrawn(value: &Value) -> Option<AgentEvent> {
     Some(AgentEvent::PermissionWithdrawn { request })
 }
 
-/// `input` is what the call was to be made with: the agent wants it back, changed or not.
+/// `input` is the tool input of the request: the agent expects it back, changed or not.
 pub(crate) fn answer(request: &str, input: &Value, verdict: &PermissionVerdict) -> Value {
     let decided = match verdict {
         PermissionVerdict::Allow { updated_input, answers, updated_permissions } => {
@@ -56,7 +55,7 @@ pub(crate) fn answer(request: &str, input: &Value, verdict: &PermissionVerdict) 
     json!({ "type": "control_response", "response": response })
 }
 
-/// The number of the input is the name of the request, so that the answer can be told from that to another.
+/// The request is named after the number of the input, so that its answer is distinct from other answers.
 pub(crate) fn set(setting: &LiveSetting, input: u64) -> Value {
     let request = match setting {
         LiveSetting::Model(model) => json!({ "subtype": "set_model", "model": model }),
@@ -65,7 +64,7 @@ pub(crate) fn set(setting: &LiveSetting, input: u64) -> Value {
     json!({ "type": "control_request", "request_id": format!("{SETTING}{input}"), "request": request })
 }
 
-/// Whether the agent goes on as it was told.
+/// Whether the agent accepted the setting.
 pub(crate) fn setting_answer(response: &Value) -> Option<AgentEvent> {
     let input = response.get("request_id")?.as_str()?.strip_prefix(SETTING)?.parse().ok()?;
     let refused = (response.get("subtype").and_then(Value::as_str) != Some("success")).then(|| {

@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all: the bodies of the fuzz targets in `fuzz/`. Whoever is in the sandbox writes the
-//! transcript and the lines. The tests below run each over the inputs that are kept in `fuzz/corpus`.
+//! Properties that hold for any input: the bodies of the fuzz targets in `fuzz/`. Transcripts and lines come from the
+//! sandbox and are untrusted. The tests below run each body on the inputs in `fuzz/corpus`.
 
 use crate::{
     AgentDriver, AgentEvent, BuiltinDriver, ClaudeDriver, ExpectedMessage, LoggedContent, LoggedMessage,
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::sync::OnceLock;
 use uuid::Uuid;
 
-/// Of the conversation that `tests/corpus/claude` has damaged transcripts of.
+/// The log of the conversation whose damaged transcripts are in `tests/corpus/claude`.
 const LOG: &str = include_str!("../../../tests/corpus/claude/log.jsonl");
 /// The longest name of a call.
 const MAX_CALL_NAME: usize = 256;
@@ -58,7 +58,7 @@ fn survey(transcript: &[u8]) -> TranscriptSurvey {
     ClaudeDriver.survey(&mut lines(transcript), expected())
 }
 
-/// As before a start: words are given for what is missing only.
+/// As before a start: only missing messages come with their content.
 fn mend(transcript: &[u8], missing: &[usize]) -> MendedTranscript {
     let given = |(number, message): (usize, &LoggedMessage)| LoggedMessage {
         words: message.words.clone().filter(|_| missing.contains(&number)),
@@ -69,7 +69,7 @@ fn mend(transcript: &[u8], missing: &[usize]) -> MendedTranscript {
     ClaudeDriver.mend(&mut lines(transcript), &log, &native)
 }
 
-/// A transcript of Claude Code. Whatever it holds: mended once it has every message of our log, and nothing is left to mend.
+/// Surveys and mends a Claude Code transcript. Afterwards it has every message of our log and needs no more repair.
 pub fn transcript(input: &[u8]) {
     let found = survey(input);
     if found.is_sound && found.resumed.is_found {
@@ -87,7 +87,7 @@ pub fn transcript(input: &[u8]) {
     assert!(after.is_sound && after.resumed.is_found && after.missing.is_empty(), "{after:?} after {done:?}");
 }
 
-/// What an agent says, line by line. The first byte says which agent.
+/// Parses agent output line by line. The first byte selects the agent.
 pub fn agent_lines(input: &[u8]) {
     let Some((agent, said)) = input.split_first() else { return };
     let agent: &dyn AgentDriver = if agent % 2 == 0 { &ClaudeDriver } else { &BuiltinDriver };
@@ -116,7 +116,7 @@ pub fn agent_lines(input: &[u8]) {
     assert!(tracker.unattended.len() <= MAX_TASKS);
 }
 
-/// Events are kept as lines of a log.
+/// The log stores events as lines.
 fn check_event(event: &AgentEvent) {
     match event {
         AgentEvent::Delta { line } | AgentEvent::Message { line } => {
@@ -141,7 +141,7 @@ mod tests {
         let inputs = std::fs::read_dir(folder).expect("a corpus");
         let inputs: Vec<PathBuf> = inputs.map(|input| input.expect("an input").path()).collect();
         for input in &inputs {
-            // The last one that is printed is the one that fails.
+            // The last printed input is the one that fails.
             println!("{}", input.display());
             target(&std::fs::read(input).expect("readable"));
         }

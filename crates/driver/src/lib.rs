@@ -1,8 +1,8 @@
-//! THE LANGUAGES: one file per agent program. No I/O, no clock, no async: a driver turns what we want into
-//! lines, and lines into what happened. Who carries them does not matter.
+//! Agent drivers: one file per agent program. A driver encodes our inputs as lines, and decodes the agent's lines into
+//! events. It has no I/O, no clock and no async code, so any transport can carry the lines.
 //!
-//! Whatever an agent speaks, its messages are kept in the shape of the Claude Agent SDK's (`assistant`, `user`,
-//! `result`, `stream_event`): that is what clients of the Ash API already read.
+//! Every driver keeps messages in the shape of the Claude Agent SDK (`assistant`, `user`, `result`, `stream_event`),
+//! because clients of the Ash API already read that.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -36,32 +36,32 @@ use uuid::Uuid;
 /// What the agent's process needs to know when it starts.
 #[derive(Debug, Clone)]
 pub struct AgentLaunch {
-    /// The folder that it works in, as the sandbox sees it.
+    /// The agent's working folder, as a path in the sandbox.
     pub workspace: PathBuf,
-    /// Its home, as the sandbox sees it.
+    /// The agent's home, as a path in the sandbox.
     pub home: PathBuf,
-    /// Our own program as the sandbox sees it.
+    /// Our own program, as a path in the sandbox.
     pub exe: PathBuf,
-    /// The agent's own program, as the sandbox sees it, where it is not ours.
+    /// The agent's own program as a path in the sandbox, if it is not ours.
     pub program: PathBuf,
-    /// What that program says of its version, where it is Claude Code.
+    /// The version that Claude Code reports, if that is the program.
     pub claude_version: Option<ClaudeVersion>,
-    /// Where model calls go, in HTTP; whoever listens there has the key.
+    /// The HTTP socket for model calls. The server behind it has the key.
     pub model_socket: PathBuf,
     /// The file with `mcpServers` and their secrets, where there are any.
     pub mcp_config: PathBuf,
-    /// What whoever answers speaks, where the agent is ours; none: nobody answers.
+    /// The dialect of the model service, for the built-in agent; `None`: there is no service.
     pub provider: Option<ModelApiDialect>,
-    /// Which conversation it takes up.
+    /// The conversation that the agent resumes.
     pub memory: ConversationSource,
-    /// A turn was cut off, and goes on.
+    /// The start continues a turn that was interrupted.
     pub continues_cut_turn: bool,
     /// What the caller set on the session.
     pub options: SessionOptions,
 }
 
 impl AgentLaunch {
-    /// Where a path of the sandbox is for the agent.
+    /// The path that the agent uses for a sandbox path.
     pub(crate) fn at(&self, path: &SandboxPath) -> PathBuf {
         match path.root() {
             (SandboxRoot::Workspace, rest) => self.workspace.join(rest),
@@ -70,12 +70,12 @@ impl AgentLaunch {
     }
 }
 
-/// Which conversation the agent takes up.
+/// Which conversation the agent resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationSource {
     /// A new conversation.
     Fresh {
-        /// The id that the agent is to keep it under.
+        /// The id for the new conversation.
         id: Uuid,
     },
     /// The session's own conversation.
@@ -83,11 +83,11 @@ pub enum ConversationSource {
         /// The id that the agent keeps it under.
         id: Uuid,
     },
-    /// The first start of a fork: another's conversation under an own id.
+    /// The first start of a fork: the parent's conversation under a new id.
     Fork {
         /// The id of the parent's conversation.
         from: Uuid,
-        /// The id that the agent is to keep the copy under.
+        /// The id for the copy.
         id: Uuid,
     },
 }
@@ -101,55 +101,55 @@ pub struct LaunchCommand {
     pub env: BTreeMap<String, String>,
 }
 
-/// What we tell an agent.
+/// An input to the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentInput {
     /// The first input of every process.
     Hello {
         /// Replaces the agent's own instructions.
         system_prompt: Option<String>,
-        /// What is said after the agent's own.
+        /// Appended to the agent's own instructions.
         append_system_prompt: Option<String>,
     },
     /// A message that begins a turn.
     Prompt {
         /// The turn.
         turn: TurnId,
-        /// What we have to say ourselves before it.
+        /// Our note before the message.
         head: Option<String>,
         /// The message: a text, or blocks of content.
         content: serde_json::Value,
-        /// What the message asks for beyond its content.
+        /// The options of the message.
         ask: MessageOptions,
         /// Which attempt of the turn this is, from 1.
         attempt: u32,
     },
-    /// The agent is to stop.
+    /// Stops a turn.
     Interrupt {
-        /// The turn that is to stop.
+        /// The turn to stop.
         turn: TurnId,
     },
-    /// Another message, in the middle of turn `into`.
+    /// A message during turn `into`.
     Steer {
         /// The message's own turn.
         turn: TurnId,
-        /// The turn that runs.
+        /// The running turn.
         into: TurnId,
         /// The message: a text, or blocks of content.
         content: serde_json::Value,
     },
-    /// To a request of its own; `input` is what the call was to be made with.
+    /// The answer to a permission request; `input` is the tool input of that request.
     Answer {
         /// The agent's own name for the request.
         request: String,
-        /// What the tool was to be called with.
+        /// The input for the tool.
         input: serde_json::Value,
         /// What was decided.
         verdict: PermissionVerdict,
     },
-    /// `input` is the number that it is said under.
+    /// Changes a setting of the running agent; `input` identifies this command.
     SetLiveSetting {
-        /// What it is to go on with.
+        /// The new setting.
         setting: LiveSetting,
         /// The number of the input.
         input: u64,
@@ -159,60 +159,60 @@ pub enum AgentInput {
 /// What an agent's line means.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentEvent {
-    /// It answers; `None`: it began without a conversation.
+    /// The agent is ready. `None`: it started without an earlier conversation.
     Ready {
-        /// What it found of an earlier conversation.
+        /// What the agent found of an earlier conversation.
         resumed: Option<ResumedConversation>,
     },
-    /// A piece of a message that will follow whole.
+    /// A part of a message; the complete message follows.
     Delta {
         /// The agent's line, verbatim.
         line: String,
     },
-    /// A whole message of the conversation.
+    /// A complete message of the conversation.
     Message {
-        /// The agent's line, or what stands for it if it is no JSON.
+        /// The agent's line, or a replacement if it is not JSON.
         line: String,
     },
-    /// It waits until somebody lets it make a call, or answers a question.
+    /// The agent waits for a permission or for the answer to a question.
     PermissionRequested {
         /// The agent's own name for the request.
         request: String,
         /// The tool's name.
         tool: String,
-        /// What the tool is to be called with.
+        /// The input for the tool.
         input: serde_json::Value,
         /// The id of the call in the agent's message.
         tool_use_id: Option<String>,
-        /// Rules that the agent proposes, so that it need not ask again.
+        /// Permission rules that the agent suggests, so that it does not ask again.
         suggestions: Vec<serde_json::Value>,
-        /// It is a question to a person, not a request for leave.
+        /// It is a question to a person, not a permission request.
         question: bool,
     },
-    /// It has heard this message in the turn that runs.
+    /// The agent has received this message in the running turn.
     Steered {
         /// The message's own turn.
         turn: TurnId,
     },
-    /// It does not wait for that any more.
+    /// The agent no longer waits for this request.
     PermissionWithdrawn {
         /// The agent's own name for the request.
         request: String,
     },
-    /// It goes on with what was set by this input, or says why not.
+    /// The agent accepted the setting of this input, or says why not.
     SettingAnswered {
         /// The number of the input that carried the setting.
         input: u64,
-        /// Why not; none: it goes on with it.
+        /// The reason for a refusal; `None`: it was accepted.
         refused: Option<String>,
     },
-    /// Nothing more comes for this turn.
+    /// The turn is over; no more events follow for it.
     TurnEnded {
         /// The turn that is over.
         turn: TurnId,
         /// How it ended.
         how: TurnOutcome,
-        /// The agent's last words in it.
+        /// The agent's final text in it.
         text: String,
         /// What the agent says the turn used.
         usage: TokenUsage,
@@ -221,95 +221,96 @@ pub enum AgentEvent {
     },
 }
 
-/// What the agent says it found of an earlier conversation.
+/// What the agent reports about an earlier conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResumedConversation {
     /// Whether there is a conversation at all.
     pub is_found: bool,
-    /// Messages of ours that are in it.
+    /// How many of our messages are in it.
     pub turns: u64,
-    /// Entries of its transcript that it could not read.
+    /// How many transcript entries it could not read.
     pub damaged: u64,
 }
 
 impl ResumedConversation {
-    /// It is not there, or nothing of it could be read.
+    /// There is no conversation, or none of it is readable.
     pub fn is_nothing(&self) -> bool {
         !self.is_found || (self.turns == 0 && self.damaged > 0)
     }
 }
 
-/// Where in the home a session has its plan and its documents, by its conversation's own id: what one conversation
-/// made goes back with it, and forks with it.
+/// The folder in the home for a session's plan and documents. It is named after the conversation's own id, so that a
+/// rewind and a fork include it.
 pub fn session_folder(id: Uuid) -> String {
     format!(".ash/session/{id}")
 }
 
-/// What differs between agents: how one is started, what it is told, and what its lines mean.
+/// Everything that differs between agents: how to start one, how to encode inputs, and what its lines mean.
 pub trait AgentDriver: Send + Sync {
     /// How its process is started.
     fn launch(&self, launch: &AgentLaunch) -> LaunchCommand;
-    /// The lines that say it, each with its newline.
+    /// The lines that encode this input, each with its newline.
     fn tell(&self, say: &AgentInput) -> Vec<u8>;
-    /// What a line means; `ear` remembers what the lines before it said.
+    /// The meaning of a line; `ear` holds the state from the lines before.
     fn parse_line(&self, ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent>;
 
-    /// What the line says about what the model's answers used.
+    /// What the line reports about the usage of model answers.
     fn reported_usage(&self, line: &[u8]) -> Option<UsageReport>;
 
-    /// Whether a live agent can be told to go on with another model or permission mode.
+    /// Whether a running agent can change its model or permission mode.
     fn takes_settings(&self) -> bool {
         false
     }
 
-    /// The model that a service will be asked for, where that is known before the first answer.
+    /// The model that the agent will request, if that is known before the first answer.
     fn model<'o>(&self, options: &'o SessionOptions) -> Option<&'o str> {
         options.model.as_deref()
     }
 
-    /// Which of these options it refuses because it cannot hold to them, by the names that callers know.
+    /// The options that this agent cannot honour and therefore refuses, by their API names.
     fn unsupported_options(&self, options: &SessionOptions) -> Vec<&'static str>;
 
-    /// Which of these have no effect on it. They are taken all the same: clients of the Ash API send them to every agent.
+    /// The options without effect on this agent. It accepts them, because clients of the Ash API send them to every
+    /// agent.
     fn ignores(&self, _options: &SessionOptions) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// What has to be in its home before it starts.
+    /// Entries that its home needs before a start.
     fn home_entries(&self, _options: &SessionOptions) -> Vec<HomeEntry> {
         Vec::new()
     }
 
-    /// Where in its home the agent keeps a conversation that we have to look at ourselves, because it does not say
-    /// what it found of it.
+    /// The path of the transcript in the agent's home, if we must read it ourselves because the agent does not report
+    /// what it found.
     fn transcript(&self, _cwd: &Path, _id: Uuid) -> Option<String> {
         None
     }
 
-    /// Where in its home the agent keeps what belongs to one conversation alone: files, and folders of them.
+    /// The files and folders in the agent's home that belong to one conversation alone.
     fn memory_paths(&self, cwd: &Path, id: Uuid) -> Vec<String>;
 
-    /// The plan that is in a call that the agent asked leave for.
+    /// The plan in a tool call that the agent asks permission for.
     fn plan<'i>(&self, _tool: &str, _input: &'i serde_json::Value) -> Option<&'i str> {
         None
     }
 
-    /// What this line says, if the agent keeps it as a message of its conversation.
+    /// The fingerprint of this line, if the agent keeps it as a message of its conversation.
     fn message_fingerprint(&self, _line: &str) -> Option<MessageFingerprint> {
         None
     }
 
-    /// Calls that a line says were made, with the tool, and that came to an end, without.
+    /// The calls that a line starts (with the tool) or ends (without).
     fn calls(&self, line: &str) -> Vec<(String, Option<String>)> {
         stream_json::calls(line)
     }
 
-    /// Work in the background that begins (and what it is) or ends with this line, by its id.
+    /// The background task that this line starts (with a description) or ends, by its id.
     fn background_task(&self, _line: &str) -> Option<(String, Option<String>)> {
         None
     }
 
-    /// What it will know of these messages, by the lines of its transcript.
+    /// Which of these messages the agent will know, judged by the lines of its transcript.
     fn survey(
         &self,
         _lines: &mut dyn Iterator<Item = Vec<u8>>,
@@ -318,7 +319,7 @@ pub trait AgentDriver: Send + Sync {
         TranscriptSurvey::default()
     }
 
-    /// The transcript as it should be, from what can be read of it and from our own log.
+    /// The repaired transcript, from its readable part and our own log.
     fn mend(
         &self,
         _lines: &mut dyn Iterator<Item = Vec<u8>>,
@@ -329,62 +330,62 @@ pub trait AgentDriver: Send + Sync {
     }
 }
 
-/// By its path in the agent's home.
+/// An entry of the agent's home, by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HomeEntry {
     /// A folder, made if it is not there.
     Folder(String),
-    /// A link, and what it says.
+    /// A link, and its target.
     Link(String, String),
 }
 
-/// What one message of the conversation says, in short.
+/// The fingerprint of one message of the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageFingerprint {
-    /// The id that the agent gave the message.
+    /// The agent's id for the message.
     pub id: Uuid,
-    /// A call or its outcome: what was done is not done again.
+    /// The message has a call or a result, and the effect of a call must not happen twice.
     pub has_call_or_result: bool,
-    /// Of its words, as the agent should have them.
+    /// The digest of the content that the agent should have.
     pub digest: u64,
 }
 
-/// A message that our log says the agent knows.
+/// A message that the agent should know according to our log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpectedMessage {
     /// The message's id.
     pub id: Uuid,
-    /// It is a message of ours, not one of the agent's.
+    /// It is one of our messages, not one of the agent's.
     pub prompt: bool,
-    /// Of its words, where they are kept as they were said: a prompt may have got a head.
+    /// The digest of the content, if the agent keeps it unchanged: we may have put a note before a prompt.
     pub digest: Option<u64>,
 }
 
-/// What was found of a conversation by looking at the agent's transcript.
+/// The result of checking the agent's transcript.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TranscriptSurvey {
-    /// What the agent will find.
+    /// The conversation that the agent will find.
     pub resumed: ResumedConversation,
-    /// Which of the expected messages it will not know.
+    /// Which of the expected messages the agent will not know.
     pub missing: Vec<usize>,
-    /// Nothing is to be mended.
+    /// The transcript needs no repair.
     pub is_sound: bool,
-    /// Which prompts it will know, those in the middle of turns included.
+    /// Which prompts the agent will know, including steering messages.
     pub prompts: Vec<Uuid>,
 }
 
-/// A message of our log, with its words if they are needed.
+/// A message of our log, with its content if the repair needs it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoggedMessage {
     /// The message's id.
     pub id: Uuid,
-    /// RFC 3339.
+    /// The time in RFC 3339.
     pub at: String,
-    /// None: they are not needed, because the transcript has them.
+    /// `None`: not needed, because the transcript has the content.
     pub words: Option<LoggedContent>,
 }
 
-/// The words of a message, as the log has them.
+/// The content of a message, as the log has it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LoggedContent {
     /// A message of ours: a text, or blocks of content.
@@ -393,25 +394,25 @@ pub enum LoggedContent {
     Line(String),
 }
 
-/// Whose transcript it is.
+/// The identity of a transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TranscriptIdentity {
     /// The id that the agent keeps the conversation under.
     pub id: Uuid,
-    /// The folder that the agent works in, as the sandbox sees it.
+    /// The agent's working folder, as a path in the sandbox.
     pub cwd: PathBuf,
 }
 
-/// A transcript in which nothing is left to mend.
+/// A transcript after the repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MendedTranscript {
     /// The lines, without newlines.
     pub lines: Vec<Vec<u8>>,
-    /// Nothing of what was there could be used: it is all from our log.
+    /// No original entry was usable: everything comes from our log.
     pub rebuilt: bool,
-    /// What was done to it, for people.
+    /// The repairs, for people.
     pub repairs: Vec<String>,
-    /// What of the conversation could not be brought back, for people.
+    /// What the repair could not restore, for people.
     pub lost: Vec<String>,
 }
 

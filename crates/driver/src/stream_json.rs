@@ -1,16 +1,16 @@
-//! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
+//! The newline-JSON dialect of Claude Code, which the built-in agent speaks as well.
 
 use crate::{AgentEvent, AgentInput, ResumedConversation, control, system_reminder};
 use ash_model::{Problem, TokenUsage, TurnOutcome, shown_tool_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Long enough to see what came, short enough to keep.
+/// Long enough to recognize the line, short enough to store.
 const MAX_GARBLED_BYTES: usize = 2048;
 
 pub(crate) fn tell(say: &AgentInput) -> Vec<u8> {
     let line = match say {
-        // Not on the command line: it may be larger than an argument, and it is nobody's business.
+        // Not on the command line: it may be longer than an argument, and other processes must not read it.
         AgentInput::Hello { system_prompt, append_system_prompt } => {
             let mut hello = request("hello", "initialize");
             if let Some(prompt) = system_prompt {
@@ -27,7 +27,7 @@ pub(crate) fn tell(say: &AgentInput) -> Vec<u8> {
                 "message": { "role": "user", "content": content },
             });
             if let Some(head) = head {
-                // It puts its own marks around it.
+                // The agent adds the marks itself.
                 line["head"] = json!(system_reminder::without_marks(head));
             }
             line
@@ -81,14 +81,14 @@ fn one_line(line: &[u8]) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Kept, so that nothing is lost in silence, but as what it is.
+/// Keeps the text, marked as invalid, so that no output is lost silently.
 fn garbled(line: &[u8]) -> AgentEvent {
     let shown = String::from_utf8_lossy(&line[..line.len().min(MAX_GARBLED_BYTES)]);
     let line = json!({ "type": "system", "subtype": "garbled", "bytes": line.len(), "text": shown });
     AgentEvent::Message { line: line.to_string() }
 }
 
-/// An id, in bytes.
+/// The longest id, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
 pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
@@ -151,7 +151,7 @@ fn turn_ended(value: &Value) -> Option<AgentEvent> {
     Some(AgentEvent::TurnEnded { turn, how, text, usage, problem })
 }
 
-/// How a result says that the turn ended.
+/// How a turn ended, according to its result line.
 pub(crate) fn parse_result(value: &Value) -> Option<(TurnOutcome, String, TokenUsage, Option<Problem>)> {
     let result = ResultLine::deserialize(value).ok()?;
     let how = match (result.is_error, result.terminal_reason.starts_with("aborted")) {
@@ -161,7 +161,7 @@ pub(crate) fn parse_result(value: &Value) -> Option<(TurnOutcome, String, TokenU
     };
     let problem = (how == TurnOutcome::Failed).then(|| {
         let what = if result.result.is_empty() { &result.subtype } else { &result.result };
-        // Its own words say who refused, and what to do.
+        // The agent's own text says which service refused, and what to do.
         match result.terminal_reason.as_str() {
             "api_error" | "invalid_request" => Problem::new("model_error", what.clone()),
             "context_full" => Problem::new("context_full", what.clone()),

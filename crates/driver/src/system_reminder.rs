@@ -1,14 +1,14 @@
-//! What we say ourselves before a message, marked as what it is. In it are names, paths and words of others, and none of
-//! them may end it: whatever came after would pass for the user's.
+//! Marks our own note before a message. The note contains untrusted names, paths and texts. They must not end the mark,
+//! because the text after it would pass for the user's.
 
 const MARK: &str = "system-reminder";
 
-/// As a block of its own.
+/// The note as a block of its own.
 pub(crate) fn marked(head: &str) -> String {
     format!("<{MARK}>\n{}\n</{MARK}>", without_marks(head))
 }
 
-/// Without anything that opens or closes the mark, however it is written.
+/// The note without any form of the opening or closing mark.
 pub(crate) fn without_marks(head: &str) -> String {
     let mut parts = head.split('<');
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,53 +1,52 @@
-//! What has to be remembered from one line to the next.
+//! The parser state that a driver keeps from one line to the next.
 
 use crate::AgentEvent;
 use ash_model::{Problem, TokenUsage, TurnId, TurnOutcome};
 use std::collections::BTreeSet;
 
-/// Of more work in the background at once we do not know.
+/// The limit for background tasks at the same time; further ones are ignored.
 pub(crate) const MAX_TASKS: usize = 1000;
 
-/// It follows from the messages of a turn alone: whoever takes over a running turn gets it back by hearing them
-/// again.
+/// The state follows from the messages of a turn alone, so a server that takes over a running turn rebuilds it by parsing
+/// them again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TurnTracker {
     pub(crate) turn: Option<TurnId>,
     pub(crate) answer: Option<TurnAnswer>,
-    /// The agent has nothing more to say to the message.
+    /// The agent has answered the message.
     pub(crate) completed: bool,
-    /// The agent works, and will say when it does not any more.
+    /// The agent works, and will report when it is idle.
     pub(crate) busy: bool,
-    /// What came of a turn that the agent took up again by itself, before we told it which one that is.
+    /// The answer to a turn that the agent resumed by itself, before we sent its message.
     pub(crate) resumed: Option<TurnAnswer>,
-    /// The agent began something that nobody asked for.
+    /// The agent began work that no message asked for.
     pub(crate) self_start_seen: bool,
-    /// The turn is its own: whatever it comes to is the answer.
+    /// The agent started the turn itself, so any result is its answer.
     pub(crate) self_started: bool,
-    /// Work in the background that belongs to the turn.
+    /// Background tasks that belong to the turn.
     pub(crate) tasks: BTreeSet<String>,
-    /// Work in the background that nobody waits for any more. As long as there is some the agent does not say that it
-    /// is idle.
+    /// Background tasks that no turn waits for any more. While one runs, the agent does not report idle.
     pub(crate) unattended: BTreeSet<String>,
-    /// The agent sums up what was said, and has said so.
+    /// The agent is compacting, and has reported it.
     pub(crate) compacting: bool,
-    /// A message that the agent had before its turn, and took up by itself, with what came of it.
+    /// A message that the agent received before its turn and took up by itself, with the answer.
     pub(crate) early_message: Option<(TurnId, Option<TurnAnswer>)>,
-    /// The agent has given a result, and nothing since.
+    /// The agent has sent a result, and nothing since.
     pub(crate) has_given_result: bool,
-    /// What the agent's version says about its turns, as its last `init` shows it.
+    /// Which signals the agent's version sends, from its last `init`.
     pub(crate) announces: TurnEndSignals,
 }
 
-/// How much the version of an agent says about the end of a turn. It follows from each turn's `init`, which is in the
-/// log, so that a server that takes over a running turn knows it too.
+/// Which signals a version of an agent sends at the end of a turn. Each turn's `init` is in the log, so a server that
+/// takes over a running turn knows it as well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum TurnEndSignals {
-    /// Results name the messages that they answer, and the agent says when it is idle.
+    /// Results name the messages that they answer, and the agent reports idle.
     #[default]
     Everything,
-    /// Results name no message; the agent says when it is idle.
+    /// Results name no message; the agent reports idle.
     Idle,
-    /// The agent does not say that it is idle: the result is the end of the turn.
+    /// The agent does not report idle: the result is the end of the turn.
     Results,
 }
 
@@ -60,7 +59,7 @@ pub(crate) struct TurnAnswer {
 }
 
 impl TurnTracker {
-    /// A message was told to the agent, or is about to be.
+    /// We have sent a message for this turn, or are about to.
     pub fn expect(&mut self, turn: TurnId) {
         if self.turn != Some(turn) {
             self.turn = Some(turn);
@@ -71,8 +70,8 @@ impl TurnTracker {
         }
     }
 
-    /// The agent begins with a message. In the middle of a turn it is part of that. What it has after one, which was
-    /// interrupted or at rest before we knew, is the next.
+    /// The agent takes up a message. During a turn the message becomes part of it. If the turn was interrupted, or the
+    /// agent was idle before we knew, the message is the next turn.
     pub(crate) fn take_up(&mut self, message: TurnId) -> Option<AgentEvent> {
         let interrupted =
             self.answer.as_ref().is_some_and(|answer| answer.outcome == TurnOutcome::Interrupted);
@@ -86,23 +85,23 @@ impl TurnTracker {
         }
     }
 
-    /// The agent works by itself, and no turn says so yet.
+    /// The agent works on its own, and no turn stands for that yet.
     pub fn has_self_started(&self) -> bool {
         self.self_start_seen && self.turn.is_none()
     }
 
-    /// What the agent does by itself is this turn.
+    /// The agent's self-started work is this turn.
     pub fn expect_self_started(&mut self, turn: TurnId) {
         self.expect(turn);
         self.self_started = true;
     }
 
-    /// The answer is there, and the agent does not say that it is idle: work in the background holds the turn.
+    /// The answer is there, but background work keeps the agent from reporting idle.
     pub fn is_waiting_for_background(&self) -> bool {
         self.turn.is_some() && self.has_answered() && self.has_given_result
     }
 
-    /// Whatever still works in the background is not waited for any more.
+    /// Ends the turn although background work continues.
     pub fn stop_waiting_for_background(&mut self) -> Option<AgentEvent> {
         self.unattended.append(&mut self.tasks);
         while self.unattended.len() > MAX_TASKS {
@@ -111,7 +110,7 @@ impl TurnTracker {
         self.end_turn_if_idle()
     }
 
-    /// Whether an answer is the end of the turn: nobody will say that the agent is idle.
+    /// Ends the turn if its answer is there and no idle report will come.
     pub(crate) fn end_turn_without_idle(&mut self) -> Option<AgentEvent> {
         let over = self.has_given_result && !self.unattended.is_empty();
         over.then(|| self.end_turn_if_idle()).flatten()
@@ -121,7 +120,7 @@ impl TurnTracker {
         self.completed || self.answer.is_some()
     }
 
-    /// The agent is idle: is that the end of the turn?
+    /// Ends the turn if its answer is there and no background task holds it.
     pub(crate) fn end_turn_if_idle(&mut self) -> Option<AgentEvent> {
         let turn = self.turn?;
         let interrupted =

@@ -1,66 +1,66 @@
-//! What an agent's line says about what the answers of its model used.
+//! Reads usage reports from an agent's lines.
 //!
-//! Claude Code prints a line for each block of an answer, all with what was known when the answer began; what it came to
-//! is in the stream of pieces, and that of helpers nowhere but in the sum that comes with each result. An answer that
-//! was cut off is in no sum.
+//! Claude Code prints a line for each block of an answer, all with the usage at the answer's start. The final usage is in
+//! the stream of deltas. The usage of subagents is only in the sum of each result. No sum includes an answer that was cut
+//! off.
 
 use ash_model::{ModelStopReason, TokenUsage};
 use serde_json::Value;
 
-/// An id or a model's name, in bytes.
+/// The longest id or model name, in bytes.
 const MAX_NAME_BYTES: usize = 256;
-/// Of more models than this in one sum we do not know.
+/// The limit for models in one sum; further ones are ignored.
 const MAX_MODELS: usize = 32;
 
-/// What one line says about the use of models.
+/// What one line reports about the usage of models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsageReport {
-    /// An answer, as far as it is known. The same again, or less, is no news.
+    /// The usage of an answer so far. A repeated or smaller report changes nothing.
     Answer {
         /// The service's id of the answer.
         id: String,
         /// The model that answered.
         model: String,
-        /// Not of the agent's own loop: a helper's.
+        /// The answer belongs to a subagent, not to the agent's own loop.
         helper: bool,
-        /// What the answer has used until now.
+        /// The usage so far.
         usage: TokenUsage,
-        /// How the answer ended; none: it goes on.
+        /// How the answer ended; `None`: it continues.
         end: Option<ModelStopReason>,
     },
-    /// An answer that passed the shim, whoever in the sandbox asked for it.
+    /// An answer that passed through the shim, for any process in the sandbox.
     Routed {
         /// The service's id of the answer.
         id: String,
         /// The model that answered.
         model: String,
-        /// What the answer used.
+        /// The usage of the answer.
         usage: TokenUsage,
     },
-    /// More of the agent's own answer that is under way.
+    /// A later report for the agent's own answer that is in progress.
     More {
-        /// What the answer has used until now.
+        /// The usage so far.
         usage: TokenUsage,
-        /// How the answer ended; none: it goes on.
+        /// How the answer ended; `None`: it continues.
         end: Option<ModelStopReason>,
     },
-    /// What a result says its turn used, of an agent that makes no sums. It counts if nothing else told of the turn.
+    /// The usage of a turn from the result of an agent without sums. It counts only if no other report covered the turn.
     Turn {
         /// The model that answered.
         model: String,
-        /// What the turn used.
+        /// The usage of the turn.
         usage: TokenUsage,
     },
-    /// The agent's own sum since its last one, by model. The answer under way, if there is one, is over, or was cut off.
+    /// The agent's own sum since its last one, by model. An answer that was in progress is over, or was cut off.
     Sum {
-        /// What was used of each model.
+        /// The usage of each model.
         models: Vec<(String, TokenUsage)>,
-        /// The answer under way was cut off.
+        /// The answer in progress was cut off.
         torn: bool,
     },
 }
 
-/// Whether a line with an answer says all of it.
+/// Whether an answer's line is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerLineKind {
     Whole,
@@ -68,7 +68,7 @@ pub(crate) enum AnswerLineKind {
 }
 
 pub(crate) fn used(line: &[u8], lines: AnswerLineKind) -> Option<UsageReport> {
-    // Most lines are pieces of a text, which are not about it.
+    // Most lines are parts of a text, so skip the parser.
     let line = std::str::from_utf8(line).ok()?;
     if !line.contains("\"usage\"") && !line.contains("\"tool_result\"") {
         return None;
@@ -81,7 +81,7 @@ pub(crate) fn used(line: &[u8], lines: AnswerLineKind) -> Option<UsageReport> {
                 .then(|| if calls(&value) { ModelStopReason::ToolCalls } else { ModelStopReason::Complete });
             answer(&value["message"], helper, end)
         }
-        // What a tool came to: the answer that called it is over.
+        // A tool result: the answer that made the call is over.
         ("user", _) if lines == AnswerLineKind::Blocks && !helper => {
             Some(UsageReport::More { usage: TokenUsage::default(), end: Some(ModelStopReason::ToolCalls) })
         }
@@ -95,7 +95,7 @@ pub(crate) fn used(line: &[u8], lines: AnswerLineKind) -> Option<UsageReport> {
 fn answer(message: &Value, helper: bool, end: Option<ModelStopReason>) -> Option<UsageReport> {
     let (id, model) = (name(&message["id"])?, name(&message["model"])?);
     let usage = tokens(message.get("usage")?);
-    // What it says in the name of a model, when that did not answer.
+    // Synthetic messages do not come from a model.
     (model != "<synthetic>").then_some(UsageReport::Answer { id, model, helper, usage, end })
 }
 
@@ -123,14 +123,14 @@ fn sum(result: &Value) -> Option<UsageReport> {
 
 fn of_turn(result: &Value) -> Option<UsageReport> {
     let usage = tokens(result.get("usage")?);
-    // Which model it was is certain if there was one alone.
+    // The model is certain only if there is exactly one.
     let models = result["modelUsage"].as_object().filter(|models| models.len() == 1);
     let model = models.and_then(|models| models.keys().next()).filter(|name| name.len() <= MAX_NAME_BYTES);
     let model = model.cloned().unwrap_or_default();
     (!usage.is_zero()).then_some(UsageReport::Turn { model, usage })
 }
 
-/// A request beside the conversation: what was said so far was put into fewer words.
+/// The request for a compaction summary, which is not part of the conversation.
 fn compaction_usage(line: &Value) -> Option<UsageReport> {
     let (id, usage) = (name(&line["uuid"])?, tokens(line.get("usage")?));
     let model = name(&line["model"]).unwrap_or_default();

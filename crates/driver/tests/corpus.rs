@@ -1,5 +1,5 @@
-//! Damaged transcripts of Claude Code (`tests/corpus/claude`): each is mended as far as it can be, and what is lost is
-//! said. Then damage at random: whatever is missing afterwards is named.
+//! Damaged transcripts of Claude Code (`tests/corpus/claude`): the driver repairs each as far as possible and reports
+//! what is lost. Random damage follows: the report must name everything that is missing afterwards.
 
 use ash_driver::{
     AgentDriver, ExpectedMessage, LoggedContent, LoggedMessage, MendedTranscript, TranscriptIdentity,
@@ -80,7 +80,7 @@ fn mend(transcript: &[u8], log: &[Said], missing: &[usize]) -> MendedTranscript 
     claude().mend(&mut lines(transcript), &logged, &native())
 }
 
-/// What a resume would make of it.
+/// The result of a resume with this transcript.
 fn resume(transcript: &[u8], log: &[Said]) -> (&'static str, Vec<String>, Vec<u8>) {
     let found = survey(transcript, log);
     if found.is_sound && found.resumed.is_found {
@@ -114,7 +114,7 @@ fn each_ends_where_it_should_and_says_what_is_lost() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What is neither in the transcript nor in the log is answered as unknown, once.
+/// A call whose result is neither in the transcript nor in the log gets an unknown result, once.
 #[test]
 fn a_call_that_nobody_heard_the_end_of_is_marked_as_unknown() {
     let whole = std::fs::read(corpus().join("whole.jsonl")).expect("a transcript");
@@ -157,7 +157,7 @@ fn holds(line: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(line).contains(text)
 }
 
-/// splitmix64.
+/// The splitmix64 generator.
 struct Dice(u64);
 
 impl Dice {
@@ -200,8 +200,7 @@ fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The entries that are no messages: what the log does not have. What somebody wrote into one that can still be read
-/// nobody can notice.
+/// The entries that are not messages, which the log does not have. Changes to a readable one cannot be detected.
 fn notes(transcript: &[u8], log: &[Said]) -> HashSet<String> {
     let ours: HashSet<String> = log.iter().map(|said| said.id.to_string()).collect();
     let id = |line: Vec<u8>| {

@@ -1,5 +1,5 @@
-//! Transcripts that somebody wrote to hurt us. Whoever is in the sandbox writes what we read before a start, so what
-//! it costs must stay in proportion to its size: in time, compared with reading the same lines once, and in memory.
+//! Hostile transcripts. A process in the sandbox writes what we read before a start, so the cost must be proportional to
+//! the size: in time, compared with reading the same lines once, and in memory.
 
 use ash_driver::{
     AgentDriver, ExpectedMessage, LoggedContent, LoggedMessage, MendedTranscript, TranscriptIdentity,
@@ -20,14 +20,14 @@ use uuid::Uuid;
 
 const MIB: usize = 1 << 20;
 
-/// Counts what is held, and the most that ever was.
+/// Counts allocated bytes and their peak.
 struct Counted;
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The counters are for all threads.
+/// All threads share the counters.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 // SAFETY: everything is handed on to the system's allocator as it came.
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// What this thread alone took: others may be at work on the machine.
+/// The CPU time of this thread: other processes may load the machine.
 fn time<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
     let began = now();
@@ -83,7 +83,7 @@ fn log() -> Vec<LoggedMessage> {
     (0..3).map(said).collect()
 }
 
-/// Every line once, as JSON and byte by byte.
+/// Reads every line once, as JSON and byte by byte.
 fn read_plainly(transcript: &[u8]) -> usize {
     let readable = |line: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok();
     let nuls = |line: &[u8]| line.iter().filter(|byte| **byte == 0).count();
@@ -100,13 +100,13 @@ fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[LoggedMessage]) -> Mend
     claude().mend(lines, log, &TranscriptIdentity { id: Uuid::from_u128(0xaa), cwd: "/workspace".into() })
 }
 
-/// At most so often the time of one plain reading, and so many bytes.
+/// The limits: a multiple of the time of one plain reading, and a number of bytes.
 struct Most {
     time: f64,
     memory: usize,
 }
 
-/// Looks at it and mends it, as before every start.
+/// Surveys and mends the transcript, as before every start.
 fn costs_at_most(most: Most, transcript: &[u8]) -> MendedTranscript {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (found, plain) = time(|| read_plainly(transcript));
@@ -138,7 +138,7 @@ fn prompt(number: usize, parent: usize) -> String {
         .to_string()
 }
 
-/// An entry whose content, or what somebody put into it beside, is this.
+/// An entry with this content, or with this value in another field.
 fn with(kind: &str, name: &str, what: &[u8]) -> Vec<u8> {
     let head = format!(
         r#"{{"type":"{kind}","uuid":"{}","parentUuid":"{}","message":{{"{name}":"#,
@@ -150,7 +150,7 @@ fn with(kind: &str, name: &str, what: &[u8]) -> Vec<u8> {
 
 #[test]
 fn braces_within_braces() {
-    // Each is open to the end of its line.
+    // Each fragment stays open until the end of its line.
     let open = r#"{"type":"a","x":"#;
     costs_at_most(Most { time: 45.0, memory: 3 * MIB }, &repeated(open, 2 * MIB));
     let line = open.repeat(64) + "\n";
@@ -166,7 +166,7 @@ fn one_line_of_32_mib() {
 #[test]
 fn a_million_tiny_lines() {
     let lines = |line: &str| repeated(line, line.len() * 1_000_000);
-    // What can be read is kept, up to as much as a conversation has.
+    // Readable lines stay, up to the size of a real conversation.
     costs_at_most(Most { time: 30.0, memory: 45 * MIB }, &lines("{}\n"));
     costs_at_most(Most { time: 15.0, memory: MIB }, &lines("x\n"));
     costs_at_most(Most { time: 15.0, memory: MIB }, &lines("{\n"));
@@ -192,7 +192,7 @@ fn deep_nesting() {
     }
 }
 
-/// As a tree it would be a hundred times as large.
+/// A parsed tree would need a hundred times the memory.
 #[test]
 fn content_and_notes_of_very_many_values() {
     let list = [b"[".to_vec(), repeated(r#"{"a":0},"#, MIB), b"0]".to_vec()].concat();
@@ -201,7 +201,7 @@ fn content_and_notes_of_very_many_values() {
         [("content", &list, 3), ("content", &object, 10), ("x", &list, 3), ("x", &object, 3)]
     {
         for kind in ["user", "system"] {
-            // It hangs on something that nobody has.
+            // Its parent does not exist.
             let transcript = [prompt(7, 8).into_bytes(), with(kind, name, what)].join(&b'\n');
             let mended = costs_at_most(Most { time: 40.0, memory: memory * MIB }, &transcript);
             assert!(mended.repairs.contains(&"5 links mended".to_owned()), "{:?}", mended.repairs);
@@ -222,7 +222,7 @@ fn chains_that_lead_in_circles_or_backwards() {
     costs_at_most(Most { time: 40.0, memory: 13 * MIB }, &many(count, |n| prompt(n, n)));
 }
 
-/// As many as are answered, each far from what follows it.
+/// As many calls as the repair answers, each far from the entry that follows it.
 #[test]
 fn calls_without_an_outcome_before_a_long_silence() {
     let call = |n: usize| {
@@ -237,7 +237,7 @@ fn calls_without_an_outcome_before_a_long_silence() {
     assert!(mended.repairs.contains(&answered), "{:?}", mended.repairs);
 }
 
-/// However it is hung together, and though whoever reads lines reads them into more space than they take.
+/// For any repair, although the line reader allocates more than the lines need.
 #[test]
 fn a_long_conversation_is_held_once() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -1,34 +1,34 @@
-//! Sessions that do not end because they grew long: what was said long ago is summed up before a model's window is full.
+//! Options of compaction: the agent summarizes the old part of a long conversation before the model's window is full.
 
 use serde::{Deserialize, Serialize};
 
-/// Thresholds are parts of the context window.
+/// Thresholds are fractions of the context window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CompactionOptions {
-    /// Whether anything is summed up at all.
+    /// Whether the agent compacts at all.
     pub enabled: bool,
-    /// From here on it is summed up beside the turns.
+    /// From this fraction on the agent compacts in the background.
     pub background_compaction_threshold: f64,
-    /// From here on turns wait for that.
+    /// From this fraction on turns wait for the compaction.
     pub buffer_exhaustion_threshold: f64,
-    /// In tokens; without it, as is usual for the model.
+    /// The window in tokens; `None`: the model's usual window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
 }
 
 impl CompactionOptions {
-    /// The usual `background_compaction_threshold`.
+    /// The default of `background_compaction_threshold`.
     pub const BACKGROUND: f64 = 0.80;
-    /// The usual `buffer_exhaustion_threshold`.
+    /// The default of `buffer_exhaustion_threshold`.
     pub const EXHAUSTION: f64 = 0.95;
-    /// What a session without a word about it assumes of a model.
+    /// The window that a session without this option assumes for a model.
     pub const DEFAULT_WINDOW: u64 = 200_000;
-    /// Tools and instructions alone take half of less.
+    /// Tools and instructions alone would fill half of a smaller window.
     pub const MIN_WINDOW: u64 = 4_000;
     /// The largest window that a caller may name, in tokens.
     pub const MAX_WINDOW: u64 = 10_000_000;
-    /// Those that Claude Code can be told of.
+    /// The windows that Claude Code accepts.
     pub const WINDOWS_OF_CLAUDE: std::ops::RangeInclusive<u64> = 100_000..=1_000_000;
 }
 

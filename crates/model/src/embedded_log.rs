@@ -1,5 +1,5 @@
-//! What travels in a checkpoint's pack besides files: the session as it was, and what happened to it since the
-//! checkpoint before. A stored format: see `docs/formats.md`.
+//! What a checkpoint's pack contains besides files: the session's state, and its events since the previous checkpoint. A
+//! stored format: see `docs/formats.md`.
 
 use crate::{
     AgentRuntime, Epoch, EventSeq, JournalPosition, OwnerId, SessionId, SessionMetadata, SessionOptions,
@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The names under which it lies in a pack; parts after the first are `events.1` and so on.
+/// The name of the session record in a pack. Event parts after the first are `events.1` and so on.
 pub const SESSION_NOTE: &str = "session";
 /// The name of the first part of the events.
 pub const EVENTS_NOTE: &str = "events";
@@ -17,15 +17,15 @@ pub fn events_note_name(number: usize) -> String {
     if number == 0 { EVENTS_NOTE.to_owned() } else { format!("{EVENTS_NOTE}.{number}") }
 }
 
-/// A session as its packs know it.
+/// A session as its packs describe it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PackSessionRecord {
-    /// Whose session it is.
+    /// The tenant that owns the session.
     pub tenant: TenantId,
     /// Its id, unique within the tenant.
     pub session: SessionId,
-    /// The workspace that the packs hold the files of.
+    /// The workspace whose files the packs hold.
     pub workspace: WorkspaceId,
     /// The name of its agent.
     pub agent: String,
@@ -33,7 +33,7 @@ pub struct PackSessionRecord {
     pub version: u32,
     /// The snapshot of the agent's own files.
     pub agent_tree: String,
-    /// The program that this version runs.
+    /// The agent program of this version.
     pub runtime: AgentRuntime,
     /// The id under which the agent keeps the conversation.
     pub native_id: uuid::Uuid,
@@ -43,11 +43,11 @@ pub struct PackSessionRecord {
     pub parent: Option<SessionId>,
     /// The number of the checkpoint that this pack belongs to.
     pub checkpoint: u64,
-    /// The turn that the checkpoint was made after.
+    /// The turn before the checkpoint.
     pub turn: Option<TurnId>,
-    /// The snapshot before this one: where the events up to `after` are.
+    /// The previous snapshot, which has the events up to `after`.
     pub previous: String,
-    /// The events in this pack: those after the one, up to and with the other.
+    /// The pack has the events after this one, up to and including `through`.
     pub after: EventSeq,
     /// The last event in this pack.
     pub through: EventSeq,
@@ -55,28 +55,29 @@ pub struct PackSessionRecord {
     pub created_at: Timestamp,
     /// When the pack was written.
     pub at: Timestamp,
-    /// With which the workspace was held. Like all that follows it is missing in older packs.
+    /// The epoch in which the workspace was held. Older packs lack this field and all below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
-    /// Who of the tenant's people it belongs to.
+    /// The tenant's owner whose session it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerId>,
-    /// What callers noted on the session.
+    /// The metadata that callers set on the session.
     #[serde(default, skip_serializing_if = "SessionMetadata::is_empty")]
     pub metadata: SessionMetadata,
-    /// The name of the workspace, if sessions share it.
+    /// The name of the workspace, if it is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slug: Option<Slug>,
     /// The session's environment, sealed with the server's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// What the options hold masks for, sealed like the environment.
+    /// The values behind masks in the options, sealed like the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
-    /// The agent's version, with everything that is not in its files.
+    /// The agent's version, with everything outside its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<Box<AgentDefinition>>,
-    /// Up to where the events have what the agent's process said: whoever rebuilds the session hears the rest of its journal.
+    /// The journal position up to which the events include the agent's output. A rebuild of the session reads the rest of
+    /// the journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "heard")]
     pub journal_position: Option<JournalPosition>,
@@ -87,13 +88,13 @@ pub struct PackSessionRecord {
 pub struct EventLine {
     /// Its number in the log.
     pub seq: EventSeq,
-    /// The turn that it belongs to, if any.
+    /// The turn of the event, if any.
     pub turn: Option<TurnId>,
     /// When it was recorded.
     pub at: Timestamp,
     /// The name of the fact, as `Fact::kind` gives it.
     pub kind: String,
-    /// As the log has it: an agent's line to the byte, everything else our own JSON.
+    /// The stored text: an agent's line byte for byte, or our own JSON.
     pub json: String,
 }
 

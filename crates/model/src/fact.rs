@@ -1,5 +1,5 @@
-//! What happened to a session, one fact after the other. A session's state is a fold over these; what is not
-//! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
+//! Facts: everything that happened to a session. The session's state is a fold over them, so an unrecorded event has no
+//! effect. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
     AgentName, Epoch, EventSeq, Incarnation, LiveSetting, LockAcquisition, PermissionId, PermissionRequest,
@@ -8,12 +8,12 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A fact with its place in the log.
+/// A fact with its position in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Its number in the session's log, from 1 without gaps.
     pub seq: EventSeq,
-    /// The turn that it belongs to, if any.
+    /// The turn of the event, if any.
     pub turn: Option<TurnId>,
     /// When it was recorded.
     pub at: Timestamp,
@@ -21,10 +21,10 @@ pub struct Event {
     pub fact: Fact,
 }
 
-/// A fact that has no place in the log yet.
+/// A fact without a position in the log yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
-    /// The turn that it belongs to, if any.
+    /// The turn of the event, if any.
     pub turn: Option<TurnId>,
     /// When it happened.
     pub at: Timestamp,
@@ -32,14 +32,14 @@ pub struct NewEvent {
     pub fact: Fact,
 }
 
-/// A piece of a message that is still being written: the n-th after event `seq`.
+/// A part of a message that is still streaming: the n-th after event `seq`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageDelta {
     /// The last event before the message.
     pub seq: EventSeq,
-    /// Which piece it is, from 1.
+    /// The number of the part, from 1.
     pub index: u64,
-    /// The turn that the message belongs to, if any.
+    /// The turn of the message, if any.
     pub turn: Option<TurnId>,
     /// The agent's line, verbatim.
     pub line: String,
@@ -55,88 +55,89 @@ pub enum Fact {
         agent: AgentName,
         /// The version of the agent.
         version: u32,
-        /// What the caller set, with the agent's own settings beneath it.
+        /// The caller's options, with the agent's own settings as defaults.
         options: SessionOptions,
     },
-    /// Made from another session: its files, and its conversation, which the agent keeps under id `memory` and
-    /// which is `told` turns long.
+    /// Forked from another session: its files and its conversation. The agent keeps that conversation under id `memory`,
+    /// and knows `turns_delivered` turns of it.
     Forked {
-        /// None: it was purged since.
+        /// `None`: the parent has been purged.
         parent: Option<SessionId>,
-        /// The checkpoint of the parent that it begins with, if there was one.
+        /// The parent's checkpoint that the fork starts from, if there was one.
         checkpoint: Option<u64>,
         /// The id under which the agent keeps the parent's conversation.
         memory: uuid::Uuid,
-        /// How many turns of it the agent has been told.
+        /// How many turns of it the agent has received.
         #[serde(rename = "told")]
         turns_delivered: u64,
-        /// Messages of the shared log that had not been told to the agent: they are the parent's alone.
+        /// Messages of the shared log that the agent had not received: they belong to the parent alone.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting: Vec<TurnId>,
     },
-    /// A message was accepted. Its turn runs when those before it are over.
+    /// The session accepted a message. Its turn runs after the turns before it.
     Queued {
-        /// The turn that the message begins.
+        /// The turn of the message.
         turn: TurnId,
         /// The message: a text, or blocks of content.
         content: serde_json::Value,
-        /// What the message asks for beyond its content.
+        /// The options of the message.
         #[serde(rename = "ask")]
         options: MessageOptions,
-        /// The number of the lock that its sender held.
+        /// The number of the lock that the sender held.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lock: Option<u64>,
     },
-    /// Messages that wait do so in this order from now on. Those that were withdrawn are no part of the conversation: the
-    /// agent never heard of them.
+    /// The new order of the waiting messages. Withdrawn messages are not part of the conversation, because the agent
+    /// never received them.
     Requeued {
-        /// All messages that wait, the next one first.
+        /// All waiting messages, the next one first.
         order: Vec<TurnId>,
-        /// Messages that were taken back by a caller.
+        /// Messages that a caller withdrew.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         withdrawn: Vec<TurnId>,
     },
-    /// A message that waits is told to the agent in the middle of turn `into`, as input number `input`.
+    /// We send a waiting message to the agent during turn `into`, as input number `input`.
     Steering {
         /// The message's own turn.
         turn: TurnId,
-        /// The turn that runs.
+        /// The running turn.
         into: TurnId,
         /// The number of the input that carries it.
         input: u64,
     },
-    /// The agent has heard it there: it ends with that turn. If the turn is cut off, it waits again until the agent says so.
+    /// The agent received the message in that turn, and it ends with the turn. If the turn is interrupted by a crash, the
+    /// message waits until the agent reports it again.
     Steered {
         /// The message's own turn.
         turn: TurnId,
-        /// The turn that it was heard in.
+        /// The turn that received it.
         into: TurnId,
     },
-    /// The prompt is about to be given to the agent as input number `input` of this shim's life.
+    /// We are about to send the prompt to the agent as input number `input` of this shim's incarnation.
     Started {
-        /// The turn that begins.
+        /// The turn that starts.
         turn: TurnId,
         /// The number of the input that carries the prompt.
         input: u64,
     },
-    /// A cut turn goes on; what was said after event `discard_after` by the attempts before does not count.
+    /// An interrupted turn continues. The output of earlier attempts after event `discard_after` does not count.
     Continued {
-        /// The turn that goes on.
+        /// The turn that continues.
         turn: TurnId,
-        /// Which attempt this is; the first one was 1.
+        /// The number of this attempt; the first one was 1.
         attempt: u32,
-        /// The last event that still counts.
+        /// The last event that counts.
         discard_after: EventSeq,
         /// The number of the input that carries the prompt.
         input: u64,
-        /// Which calls it had made before, and what became of them.
+        /// The calls of the earlier attempts, and their outcomes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolCallRecord>,
     },
-    /// The agent began to work by itself: something in the background came to its end. A turn without a prompt.
+    /// The agent started to work by itself, because a background task ended. A turn without a prompt.
     #[serde(rename = "stirred")]
     SelfStarted {
-        /// The turn that the agent began.
+        /// The turn that the agent started.
         turn: TurnId,
     },
     /// The agent's own line, verbatim.
@@ -145,176 +146,175 @@ pub enum Fact {
         /// One JSON object, without a newline.
         line: String,
     },
-    /// Somebody wants the turn to stop; told to the agent as input number `input`.
+    /// A client interrupts the turn; we send this to the agent as input number `input`.
     Interrupting {
-        /// The turn that is to stop.
+        /// The turn to stop.
         turn: TurnId,
-        /// The number of the input that says so.
+        /// The number of the input that carries the interrupt.
         input: u64,
     },
-    /// The agent waits for leave to call a tool, or for the answer to a question.
+    /// The agent waits for permission to call a tool, or for the answer to a question.
     #[serde(rename = "asked")]
     PermissionRequested(PermissionRequest),
-    /// Nobody needs to answer any more. What the agent is told, if anything, is input number `input`.
+    /// The request is closed. If the agent gets a verdict, it is input number `input`.
     Answered {
-        /// Which request this answers.
+        /// The request.
         id: PermissionId,
-        /// The turn that waits for it; none: the agent works on something of its own.
+        /// The turn that waits for it; `None`: the agent waits outside of a turn.
         turn: Option<TurnId>,
-        /// What the agent is told; none: it does not wait any more.
+        /// The verdict for the agent; `None`: it does not wait any more.
         verdict: Option<PermissionVerdict>,
         /// Where the answer came from.
         by: VerdictSource,
         /// The number of the input that carries the verdict.
         input: Option<u64>,
     },
-    /// Somebody wants the agent to go on with another setting; told to it as input number `input`.
+    /// A client changes a setting of the running agent; we send it as input number `input`.
     Setting {
-        /// What the agent is to go on with.
+        /// The new setting.
         setting: LiveSetting,
         /// The number of the input that carries it.
         input: u64,
     },
-    /// The agent rests: nothing more comes for this turn. Its files are not safe yet.
+    /// The agent is idle: the turn produces no more output. Its files are not saved yet.
     Rested {
         /// The turn that the agent ended.
         turn: TurnId,
         /// How it ended.
         #[serde(rename = "how")]
         outcome: TurnOutcome,
-        /// The agent's last words in it.
+        /// The agent's final text in it.
         text: String,
         /// What the agent says the turn used.
         usage: TokenUsage,
         /// What went wrong, if it failed.
         problem: Option<Problem>,
     },
-    /// Workspace and agent state are on disk as checkpoint `number`.
+    /// The files of workspace and agent are on disk as checkpoint `number`.
     Saved(SavedCheckpoint),
-    /// No checkpoint could be made.
+    /// The checkpoint failed.
     SaveFailed {
         /// The turn that waits for its checkpoint, if any.
         turn: Option<TurnId>,
         /// The cause, for a person.
         error: String,
     },
-    /// The turn is over, exactly once.
+    /// The turn is over. Recorded exactly once.
     Finished {
         /// The turn that is over.
         turn: TurnId,
         /// How it ended.
         #[serde(rename = "how")]
         outcome: TurnOutcome,
-        /// The checkpoint that holds what it left, if one was made.
+        /// The checkpoint after it, if there is one.
         checkpoint: Option<u64>,
         /// What went wrong, if it failed.
         problem: Option<Problem>,
     },
-    /// The turn's process is gone before the turn was over. Not final.
+    /// The turn's process died before the turn was over. Not final.
     Cut {
-        /// The turn that was cut off.
+        /// The turn that was interrupted.
         turn: TurnId,
-        /// Who died.
+        /// What died.
         death: Death,
     },
-    /// The sandbox is up and its agent answers.
+    /// The sandbox runs and its agent answers.
     Awake {
-        /// The life of the shim that runs the sandbox.
+        /// The incarnation of the shim that runs the sandbox.
         incarnation: Incarnation,
-        /// What a turn that was cut off had said and done up to this event is in the agent's memory: it goes on
-        /// from there.
+        /// The agent remembers the output of the interrupted turn up to this event, and continues from there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[serde(rename = "kept")]
         resumed_after: Option<EventSeq>,
-        /// Options changed while the agent was started, and it may not know of them: it starts again before its next
-        /// turn.
+        /// Options changed during the start, so the agent may have old ones: it restarts before its next turn.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         outdated: bool,
     },
-    /// The sandbox is gone, on purpose or not.
+    /// The sandbox is gone, intentionally or not.
     Asleep {
-        /// The life that ended; none: there was no sandbox.
+        /// The incarnation that ended; `None`: there was no sandbox.
         incarnation: Option<Incarnation>,
     },
-    /// Somebody wants the session back: a sandbox has to be made for it.
+    /// A client resumes the session, and it needs a sandbox.
     Resuming,
-    /// The session is back, with its agent and its files.
+    /// The session has its agent and its files again.
     Resumed {
         /// What was restored, from where, and what is missing.
         receipt: Receipt,
-        /// What the agent is told at the head of the next message: how it came back.
+        /// A note for the agent before the next message: how the session came back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         head: Option<String>,
     },
-    /// The agent did not start with its memory from there; the next step down is tried.
+    /// The agent did not start with its memory from this tier; the next tier follows.
     ResumeFailed {
         /// The tier that was tried.
         tier: Tier,
-        /// Why it did not work, for a person.
+        /// The reason, for a person.
         reason: String,
     },
     /// The session is paused: by a caller, by its rules, or because its sandbox is gone.
     Paused,
     /// The session was stopped.
     Stopped,
-    /// The session cannot go on by itself.
+    /// The session cannot continue by itself.
     Failed {
         /// The cause and the remedy.
         problem: Problem,
     },
-    /// Conversation, agent and files went to checkpoint `to` together. Nothing is deleted: what happened since
-    /// stays in the log, and a later one may go there again.
+    /// Conversation, agent and files went back to checkpoint `to` together. Nothing is deleted: the log keeps later
+    /// events, and a later rewind can return to them.
     Rewound(SessionRewind),
-    /// Another session of the workspace took the files of all of them back.
+    /// Another session of the workspace rewound the files of all its sessions.
     #[serde(rename = "taken_back")]
     WorkspaceRewound(WorkspaceRewind),
-    /// Nobody has used it for so long. In `left_ms` its sandbox is let go of; none: now, or it has just come to rest.
+    /// The session has been unused for `ms`. Its sandbox is released in `left_ms`; `None`: now, or it has just
+    /// become idle.
     Idle {
-        /// How long nobody has used it, in milliseconds.
+        /// How long the session has been unused, in milliseconds.
         ms: u64,
-        /// In how many milliseconds the sandbox is let go of.
+        /// When the sandbox is released, in milliseconds from now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         left_ms: Option<u64>,
-        /// Somebody else needed its sandbox more.
+        /// Another session needed the place of its sandbox.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         evicted: bool,
     },
-    /// Its options are these from now on. Those that an agent is told when it starts count from its next start on.
+    /// The session has these options from now on. Those that an agent reads at its start apply from its next start.
     Configured {
-        /// All options, also those that did not change.
+        /// All options, including unchanged ones.
         options: SessionOptions,
-        /// An agent that runs was started with others.
+        /// A running agent has other options and must restart.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restart: bool,
     },
-    /// What callers note on it is this from now on.
+    /// The session has this metadata from now on.
     Labelled {
-        /// All entries, also those that did not change.
+        /// All entries, including unchanged ones.
         metadata: SessionMetadata,
     },
-    /// Whoever has the lock's token may write to it, and nobody else.
+    /// Only the holder of the lock's token may write to the session.
     Locked {
-        /// How the lock was come by.
+        /// How the client acquired the lock.
         #[serde(rename = "how")]
         acquisition: LockAcquisition,
-        /// The lock that holds from now on.
+        /// The new lock.
         #[serde(flatten)]
         lock: SessionLock,
     },
-    /// Its holder gave it up.
+    /// The holder released the lock.
     Unlocked {
-        /// The number of the lock that was given up.
+        /// The number of the released lock.
         number: u64,
     },
-    /// A model's answer was heard of, or more of it.
+    /// A usage report for a model's answer.
     Used(UsageIncrement),
-    /// No more may be used. What is under way is asked to stop.
+    /// A budget is used up. The running turn is interrupted.
     BudgetReached(LimitReached),
-    /// Another witness knew more of this session than the database: its log up to `seq` was taken from there.
+    /// Another witness knew more of this session than the database; the log up to `seq` comes from there.
     Adopted(AdoptedHistory),
     /// An event that no witness has any more. It keeps its number, so that the log has no gap.
     Missing,
-    /// A caller ended the session. Nothing follows.
+    /// A caller ended the session. No event follows.
     Ended,
 }
 
@@ -364,7 +364,7 @@ impl Fact {
         }
     }
 
-    /// The text in the `json` column: an agent's line as it came, everything else as our own JSON.
+    /// The text in the `json` column: an agent's line byte for byte, or our own JSON.
     pub fn encode(&self) -> String {
         match self {
             Fact::Said { line } => line.clone(),
@@ -372,8 +372,8 @@ impl Fact {
         }
     }
 
-    /// The same without the names of other sessions. Those that were purged since are not named any more, but by witnesses
-    /// that cannot be changed.
+    /// The fact without the ids of other sessions. A purged session must not be named any more, except by witnesses that
+    /// cannot change.
     #[must_use]
     pub fn unnamed(mut self) -> Fact {
         if let Fact::Forked { parent, .. } = &mut self {
@@ -391,7 +391,7 @@ impl Fact {
         self
     }
 
-    /// Reads what `encode` wrote, by the text of the `kind` column.
+    /// Decodes the output of `encode`, by the text of the `kind` column.
     pub fn decode(kind: &str, json: String) -> Result<Fact, serde_json::Error> {
         match kind {
             "said" => Ok(Fact::Said { line: json }),
@@ -400,32 +400,32 @@ impl Fact {
     }
 }
 
-/// What one message asks for beyond its content.
+/// The options of one message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MessageOptions {
-    /// The model; none: that of the session.
+    /// The model; `None`: the session's model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Answers of the agent's loop that the turn may take.
+    /// The limit for answers of the agent's loop in this turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
-    /// Dollars that the turn may cost.
+    /// The limit for the cost of the turn, in dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
-    /// Tokens of every kind that the turn may use.
+    /// The limit for tokens of all kinds in this turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// How hard the model is to think, in the agent's own words.
+    /// The reasoning effort, in the agent's own terms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
-    /// The agent's own settings for thinking, passed on as they are.
+    /// The agent's own settings for thinking, passed on unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<serde_json::Value>,
     /// A JSON schema for the answer, in the agent's own form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_format: Option<serde_json::Value>,
-    /// When the turn is done; without it, as the session is set.
+    /// When the turn counts as done; `None`: the session's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<crate::Durability>,
 }
@@ -434,23 +434,23 @@ pub struct MessageOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnOutcome {
-    /// The agent answered.
+    /// The agent gave an answer.
     Done,
-    /// The agent, its model or its sandbox gave up.
+    /// The agent, its model or its sandbox failed.
     Failed,
-    /// Somebody stopped it while it ran.
+    /// A client interrupted it while it ran.
     Interrupted,
-    /// It was withdrawn before it began.
+    /// A client withdrew it before it started.
     Cancelled,
 }
 
-/// Tokens of one answer, or of many: how many of each kind.
+/// Tokens by kind, of one or more answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenUsage {
-    /// Input that was neither read from the service's cache nor written to it.
+    /// Input outside the service's cache.
     pub input_tokens: u64,
-    /// What the model wrote.
+    /// Output of the model.
     pub output_tokens: u64,
     /// Input that was written to the service's cache.
     pub cache_creation_tokens: u64,
@@ -458,15 +458,15 @@ pub struct TokenUsage {
     pub cache_read_tokens: u64,
 }
 
-/// How still the sandbox was while its files were read.
+/// Whether processes could write while the files were captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureConsistency {
     /// No process of the sandbox ran (cgroup freezer), or there was none.
     Frozen,
-    /// Every process was stopped by a signal.
+    /// A signal stopped every process.
     Stopped,
-    /// Processes may have written meanwhile.
+    /// Processes may have written during the capture.
     Live,
 }
 
@@ -476,43 +476,42 @@ pub enum CaptureConsistency {
 pub struct SavedCheckpoint {
     /// Its number in the workspace.
     pub number: u64,
-    /// The turn that it was made after, if any.
+    /// The turn before the checkpoint, if any.
     pub turn: Option<TurnId>,
     /// The id of the snapshot.
     pub tree: String,
-    /// How still the sandbox was meanwhile.
+    /// Whether processes could write during the capture.
     pub consistency: CaptureConsistency,
     /// How many files, folders and links the snapshot has.
     pub files: u64,
     /// How many bytes its files have.
     pub bytes: u64,
-    /// What was left out on purpose, as paths.
+    /// Paths that were left out on purpose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
-    /// What a checkpoint cannot hold or could not read, by name as far as there is room for it: a restore brings none of
-    /// it back.
+    /// Paths that a checkpoint cannot hold or could not read, up to a limit. A restore does not bring them back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<UnsavedPath>,
-    /// How many more there are than `unsaved` names.
+    /// How many more there are than `unsaved` lists.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unsaved_more: u64,
-    /// A tree that was found, not one that a turn left: kept so that nothing is thrown away.
+    /// A tree that we found, not the result of a turn: kept so that no file is thrown away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salvage: bool,
-    /// Taken while the turn was under way.
+    /// Taken while the turn was running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mid_turn: bool,
-    /// Turns of others that were under way in the same workspace.
+    /// Turns of other sessions that were running in the same workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "beside")]
     pub concurrent_turns: Vec<ConcurrentTurn>,
-    /// The files of a shared workspace, gone back to those of this checkpoint.
+    /// The files of a shared workspace are those of this earlier checkpoint again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "back")]
     pub rewound_to: Option<u64>,
 }
 
-/// The history of a session was taken from a witness that knew more than the database.
+/// The session took its history from a witness that knew more than the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdoptedHistory {
@@ -522,30 +521,30 @@ pub struct AdoptedHistory {
     pub seq: EventSeq,
     /// The newest checkpoint that the witness knew.
     pub checkpoint: Option<u64>,
-    /// Who knew more.
+    /// The source of the history.
     pub witness: HistorySource,
-    /// What the database had instead, if it was no beginning of this: it is a session of its own now.
+    /// What the database had instead, if it contradicted the witness: this is now a session of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<SessionId>,
-    /// Up to where these events have what the agent's process said, if the witness knew it.
+    /// The journal position up to which these events include the agent's output, if the witness knew it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "heard")]
     pub journal_position: Option<JournalPosition>,
 }
 
-/// How far a session has heard what its process in a sandbox said.
+/// How much of its process's journal a session has recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JournalPosition {
-    /// The life of the shim that writes the journal.
+    /// The incarnation of the shim that writes the journal.
     pub incarnation: Incarnation,
     /// The number of the process in the sandbox.
     pub process: u16,
-    /// In the journal of this incarnation.
+    /// The position in the journal of this incarnation.
     pub position: u64,
 }
 
-/// Who knew more of a session than the database.
+/// The source that knew more of a session than the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HistorySource {
@@ -555,12 +554,12 @@ pub enum HistorySource {
     Bucket,
 }
 
-/// Something that is in a tree and in no checkpoint.
+/// An entry of a tree that the checkpoint does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsavedPath {
-    /// With its root: `workspace/pipe`.
+    /// The path with its root: `workspace/pipe`.
     pub path: String,
-    /// What it is, or why it could not be read, in words.
+    /// What it is, or why it was not readable, for a person.
     pub what: String,
 }
 
@@ -571,16 +570,16 @@ fn is_zero(count: &u64) -> bool {
 /// A turn of another session of the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConcurrentTurn {
-    /// None: it was purged since.
+    /// `None`: the session has been purged.
     pub session: Option<SessionId>,
     /// That session's turn.
     pub turn: TurnId,
 }
 
-/// Another session of the workspace took everybody's files back to checkpoint `to`: they are `checkpoint` now.
+/// Another session of the workspace rewound the files of all sessions to checkpoint `to`; they are `checkpoint` now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceRewind {
-    /// None: it was purged since.
+    /// `None`: the session has been purged.
     pub by: Option<SessionId>,
     /// The checkpoint that the workspace has now.
     pub checkpoint: u64,
@@ -588,15 +587,15 @@ pub struct WorkspaceRewind {
     pub to: u64,
 }
 
-/// Where a session went back to, and the way back.
+/// The target of a session's rewind, and the way back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRewind {
-    /// The checkpoint that it went to.
+    /// The checkpoint that is restored.
     pub to: u64,
-    /// The checkpoint that holds what was there before: the way back.
+    /// The checkpoint of the state before the rewind, for the way back.
     pub from: Option<u64>,
-    /// The last event that counts; those between it and this one do not.
+    /// The last event that counts; the events between it and this one are superseded.
     pub seq: EventSeq,
     /// The conversation at that checkpoint.
     #[serde(rename = "then")]
@@ -607,29 +606,29 @@ pub struct SessionRewind {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConversationPoint {
-    /// Turns that the agent was told.
+    /// How many turns the agent has received.
     #[serde(rename = "told")]
     pub turns_delivered: u64,
-    /// Turns that were over.
+    /// How many turns were over.
     pub turns: u64,
     /// The session's title, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The agent's last words, if it had said any.
+    /// The agent's final text, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_text: Option<String>,
-    /// Of a fork that had no transcript of its own yet: under which id the agent keeps the conversation.
+    /// For a fork that had no transcript of its own yet: the id under which the agent keeps the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<uuid::Uuid>,
-    /// The turn that was under way.
+    /// The turn that was running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<TurnId>,
-    /// Turns that had been asked for and not begun: they are not part of the conversation.
+    /// Turns that were queued and had not started: they are not part of the conversation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<TurnId>,
 }
 
-/// Who died, as far as we can tell.
+/// What died, as far as we know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Death {
@@ -643,18 +642,18 @@ pub enum Death {
         /// How it ended, for a person.
         how: String,
     },
-    /// The kernel ended the sandbox for want of memory.
+    /// The kernel killed the sandbox because its memory was exhausted.
     OutOfMemory,
-    /// The agent wrote a line over the limit and was ended.
+    /// The agent wrote a line over the limit, so we killed it.
     LineTooLong,
-    /// The machine, or everything of ours on it.
+    /// The machine failed, or all our processes on it.
     Machine,
-    /// We stopped the server on purpose while it ran.
+    /// The server was stopped on purpose during the turn.
     Shutdown,
 }
 
 impl Death {
-    /// What clients are told of it, with the remedy.
+    /// The problem that clients see, with the remedy.
     pub fn problem(&self) -> Problem {
         match self {
             Death::Agent { how } => {

@@ -1,33 +1,33 @@
-//! Kinds of failure. One table turns them into HTTP statuses, one into exit codes; both match all of them.
+//! Kinds of failure. One table maps them to HTTP statuses, one to exit codes; both cover every kind.
 
 use serde::{Deserialize, Serialize};
 
-/// What a failure asks of whoever meets it. Each kind has one HTTP status and one exit code.
+/// What a caller can do about a failure. Each kind has one HTTP status and one exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureKind {
     /// The request itself is wrong.
     Invalid,
-    /// No valid key.
+    /// There is no valid key.
     Unauthorized,
-    /// A valid key, which may not do this.
+    /// The key is valid but may not do this.
     Forbidden,
-    /// It is not there, or not the caller's.
+    /// It does not exist, or belongs to another tenant.
     NotFound,
-    /// It contradicts what is there.
+    /// It conflicts with the current state.
     Conflict,
-    /// It was there and is over.
+    /// It existed and is over.
     Gone,
-    /// More than a limit allows.
+    /// It exceeds a limit.
     TooLarge,
-    /// More than a quota allows; less, or later, works.
+    /// It exceeds a quota; less, or a later attempt, works.
     TooMany,
-    /// Well-formed, but it cannot be done as things stand.
+    /// Well-formed, but not possible in the current state.
     Unprocessable,
-    /// The caller did not go on with its request.
+    /// The caller did not complete its request in time.
     Timeout,
-    /// Not now; later may work.
+    /// Not possible now; a later attempt may work.
     Unavailable,
-    /// Ours to fix.
+    /// A fault of the server.
     Internal,
 }
 

@@ -1,4 +1,4 @@
-//! Headers by which a proxy says on whose behalf it asks, and where to. A client that sends them itself could pass for
+//! Headers by which a proxy names the original client or target. A client that sends them itself could impersonate
 //! another one.
 
 const EXACT: [&str; 14] = [
@@ -17,7 +17,7 @@ const EXACT: [&str; 14] = [
     "x-remote-ip",
     "x-remote-user",
 ];
-/// With whatever follows.
+/// Prefixes of header names.
 const PREFIXES: [&str; 10] = [
     "cf-connecting-",
     "fastly-client-",
@@ -31,12 +31,12 @@ const PREFIXES: [&str; 10] = [
     "x-real-",
 ];
 
-/// As servers read it that make variables of headers: without case, and with `_` for `-`.
+/// The name in lower case and with `-` for `_`, as servers see it that turn headers into variables.
 pub fn normalized_header_name(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
 
-/// Whether a header of this name says who called a proxy, or whom.
+/// Whether a header of this name carries the original client or target of a proxy.
 pub fn is_forwarding_header(name: &str) -> bool {
     let name = normalized_header_name(name);
     EXACT.contains(&name.as_str()) || PREFIXES.iter().any(|start| name.starts_with(start))

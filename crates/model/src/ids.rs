@@ -1,18 +1,18 @@
-//! Identifiers. Names that come from callers are checked here, once; what has the type is safe to use.
+//! Identifiers. Parsing checks the names of callers once, so a value of these types is safe to use.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// An event's place in its session's log: 1 is the first, and there are no gaps.
+/// An event's position in its session's log: 1 is the first, and there are no gaps.
 pub type EventSeq = u64;
 
-/// A name was refused; the text says which rule it broke.
+/// An invalid name, with the rule that it breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {rule}")]
 pub struct BadName {
-    /// What kind of name it is.
+    /// The kind of name.
     pub what: &'static str,
-    /// What such a name must look like.
+    /// The rule for such names.
     pub rule: &'static str,
 }
 
@@ -24,7 +24,7 @@ macro_rules! checked_name {
         pub struct $name(String);
 
         impl $name {
-            /// Checks a name that comes from outside.
+            /// Checks an untrusted name.
             pub fn parse(text: &str) -> Result<Self, BadName> {
                 let check: fn(&str) -> bool = $check;
                 if check(text) { Ok(Self(text.to_owned())) } else { Err(BadName { what: $what, rule: $rule }) }
@@ -62,7 +62,7 @@ fn plain(text: &str, extra: &[u8]) -> bool {
 }
 
 checked_name!(
-    /// A session's name, unique within its tenant; callers may bring their own.
+    /// A session's name, unique within its tenant; callers may choose it.
     SessionId,
     "Session id",
     "must be 1 to 128 letters, digits, '-', '_' or '.', and not start with a dot",
@@ -70,7 +70,7 @@ checked_name!(
 );
 
 checked_name!(
-    /// Whose data it is. Every look-up by a caller's id goes through one.
+    /// The tenant that owns the data. Every look-up by a caller's id requires one.
     TenantId,
     "Tenant id",
     "must be 1 to 64 letters, digits, '-' or '_'",
@@ -78,7 +78,7 @@ checked_name!(
 );
 
 checked_name!(
-    /// Who of a tenant's people a key and a session belong to.
+    /// The owner within a tenant to whom a key and a session belong.
     OwnerId,
     "Owner",
     "must be 1 to 128 letters, digits, '-', '_', '.', '@', '+' or ':'",
@@ -115,13 +115,14 @@ checked_name!(
         (1..=255).contains(&t.len())
             && plain(t, b"._-/:@")
             && t.as_bytes()[0].is_ascii_alphanumeric()
-            // It becomes a part of a path that the engine is asked for.
+            // Each part becomes a path segment of a request to the engine.
             && !t.split('/').any(|part| part.is_empty() || part == "." || part == "..")
     }
 );
 
 impl Image {
-    /// What engines take. Stricter than `parse`, which must read what older servers stored: for new names.
+    /// The grammar of container engines, for new names. `parse` is less strict, because it must read what older servers
+    /// stored.
     pub fn parse_reference(text: &str) -> Result<Self, BadName> {
         let rule = "must be [registry[:port]/]name[:tag][@algorithm:digest], as `docker pull` takes it, of at most 255 \
             characters; names are lowercase letters and digits with '.', '_' or '-' between them";
@@ -131,7 +132,7 @@ impl Image {
 }
 
 impl SessionId {
-    /// A random id, for callers that bring none.
+    /// A random id, for callers that choose none.
     pub fn fresh() -> Self {
         Self(Uuid::new_v4().to_string())
     }
@@ -152,12 +153,12 @@ macro_rules! uuid_id {
         pub struct $name(pub Uuid);
 
         impl $name {
-            /// A new id; later ones sort behind earlier ones.
+            /// A new id; later ids sort after earlier ones.
             pub fn fresh() -> Self {
                 Self(Uuid::now_v7())
             }
 
-            /// Reads an id that comes from outside.
+            /// Parses an untrusted id.
             pub fn parse(text: &str) -> Option<Self> {
                 Uuid::try_parse(text).ok().map(Self)
             }
@@ -172,28 +173,28 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// One message and everything until the agent rests. Also the idempotency key given to the agent.
+    /// One message and all work until the agent is idle. Also the idempotency key that the agent gets.
     TurnId
 );
 uuid_id!(
-    /// A directory tree with its checkpoints. Directories carry this, never a caller's id.
+    /// A directory tree with its checkpoints. Directories are named after this, never after a caller's id.
     WorkspaceId
 );
 uuid_id!(
-    /// One time that an agent asked for leave.
+    /// One permission request of an agent.
     PermissionId
 );
 uuid_id!(
-    /// One life of one shim: journal offsets mean something only within it.
+    /// One run of one shim: journal offsets are valid only within it.
     Incarnation
 );
 
-/// A session's number inside this database. Whoever holds one has passed the tenant check.
+/// A session's number in this database. Code gets one only after the tenant check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionRowId(pub i64);
 
-/// Which hold on a workspace a write belongs to; an older one writes nothing.
+/// The number of a hold on a workspace; a write with an older epoch is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);

@@ -1,5 +1,5 @@
-//! Names of container images, by the grammar that engines and registries use: what they would refuse when a session
-//! starts is refused when an agent is deployed.
+//! Container image names, by the grammar of engines and registries: a deploy refuses names that would only fail when a
+//! session starts.
 
 const MAX_LENGTH: usize = 255;
 const MAX_TAG: usize = 128;
@@ -10,7 +10,7 @@ pub(crate) fn is_reference(text: &str) -> bool {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (text, None),
     };
-    // A colon after the last slash begins a tag; one before it is a registry's port.
+    // A colon after the last slash starts a tag; a colon before it belongs to the registry's port.
     let name_ends = rest.rfind('/').map_or(0, |slash| slash + 1);
     let (name, tag) = match rest[name_ends..].split_once(':') {
         Some((last, tag)) => (&rest[..name_ends + last.len()], Some(tag)),
@@ -46,7 +46,7 @@ fn is_host(host: &str) -> bool {
         && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Letters and digits with one '.', one or two '_', or any number of '-' between them.
+/// Letters and digits, separated by one '.', one or two '_', or any number of '-'.
 fn is_component(part: &str) -> bool {
     let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let ends_well = |b: Option<u8>| b.is_some_and(is_word);

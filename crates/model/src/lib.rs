@@ -1,4 +1,4 @@
-//! THE WORDS: ids, facts, options and kinds of failure that every other room speaks. Touches nothing.
+//! The vocabulary that all crates share: ids, facts, options and kinds of failure. No I/O.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -63,21 +63,21 @@ pub use usage::{
 
 use serde::{Deserialize, Serialize};
 
-/// Where a session stands. `ended` is the only one nothing comes back from.
+/// The status of a session. Only `ended` is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionStatus {
-    /// It is being made: its first sandbox does not answer yet.
+    /// The session is new: its first sandbox is not ready yet.
     Starting,
-    /// It takes messages; its sandbox is there, or comes with the next one.
+    /// The session accepts messages; it has a sandbox, or gets one with the next message.
     Active,
-    /// It has no sandbox, and gets one with the next message or when somebody resumes it.
+    /// The session has no sandbox, and gets one with the next message or a resume.
     Paused,
-    /// It takes no messages until somebody resumes it.
+    /// The session accepts no messages until a client resumes it.
     Stopped,
-    /// Something went wrong, and it takes no messages until somebody resumes it.
+    /// The session failed, and accepts no messages until a client resumes it.
     Error,
-    /// It is over for good.
+    /// The session is over for good.
     Ended,
 }
 
@@ -116,7 +116,7 @@ impl std::fmt::Display for SessionStatus {
     }
 }
 
-/// Which agent program a version runs.
+/// The agent program of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentRuntime {
@@ -145,13 +145,13 @@ impl AgentRuntime {
     }
 }
 
-/// Who answers the built-in agent.
+/// The model provider of the built-in agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelProvider {
-    /// Nobody: it follows commands.
+    /// No model: the agent follows commands in prompts.
     Offline,
-    /// The Messages API of Anthropic, or what speaks like it.
+    /// Anthropic's Messages API, or a compatible service.
     Anthropic,
 }
 
@@ -174,15 +174,15 @@ impl ModelProvider {
     }
 }
 
-/// What a service for models speaks.
+/// The API of a model service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelApiDialect {
     /// The Messages API.
     Anthropic,
-    /// Chat completions, which many services speak.
+    /// Chat completions, which many services offer.
     Openai,
-    /// The same, of one deployment.
+    /// Chat completions of one Azure deployment.
     Azure,
 }
 
@@ -206,15 +206,15 @@ impl ModelApiDialect {
     }
 }
 
-/// A way to a model that a client brings with a key of its own. The key is not in it.
+/// A model service that a client uses with its own key. The key itself is not stored here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ByokEndpoint {
-    /// What the service speaks.
+    /// The API of the service.
     pub r#type: ModelApiDialect,
-    /// Where it is, without the path of an endpoint.
+    /// The base URL, without the path of an endpoint.
     pub base_url: String,
-    /// At Azure, which answers.
+    /// At Azure: the deployment to call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<String>,
     /// At Azure: the version of the API, as a date.
@@ -222,128 +222,129 @@ pub struct ByokEndpoint {
     pub api_version: Option<String>,
 }
 
-/// What a caller may set on a session. Stored with it, re-applied on every start. Holds no secret.
+/// The options that a caller may set on a session. Stored with it, and applied again on every start. They contain no
+/// secret.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionOptions {
-    /// The model; none: the agent's own.
+    /// The model; `None`: the agent's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// None: the agent's own, else whoever the server has a key for.
+    /// `None`: the agent's own provider, or the one that the server has a key for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<ModelProvider>,
-    /// Whoever comes back has to bring the key again.
+    /// The client's own service. A client that resumes the session must send the key again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_provider: Option<ByokEndpoint>,
     /// Replaces the agent's own instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// When the agent asks for leave, in its own words.
+    /// When the agent asks for permission, in its own terms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<String>,
-    /// What is said after the agent's own instructions.
+    /// Text after the agent's own instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub append_system_prompt: Option<String>,
-    /// The only tools that there are.
+    /// The only tools that the agent has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_tools: Option<Vec<String>>,
-    /// How hard the model is to think, in the agent's own words.
+    /// The reasoning effort, in the agent's own terms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
-    /// Whether words are shown while they come; without it they are.
+    /// Whether the agent streams partial answers; the default is yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<bool>,
-    /// Tools that the agent may call without leave.
+    /// Tools that the agent may call without permission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
     /// Tools that the agent may not call at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
-    /// Beta features of the model's API, by the names of their headers.
+    /// Beta features of the model's API, by their header names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub betas: Option<Vec<String>>,
-    /// MCP servers by name, in the agent's own form, with masks in the place of secrets.
+    /// MCP servers by name, in the agent's own format, with masks instead of secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<serde_json::Value>,
-    /// Subagents by name, in the agent's own form.
+    /// Subagents by name, in the agent's own format.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subagents: Option<serde_json::Value>,
-    /// The subagent that speaks first.
+    /// The subagent that starts the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_agent: Option<String>,
-    /// Where the agent begins; without it, in the workspace itself.
+    /// The agent's working directory; `None`: the workspace itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_directory: Option<SandboxPath>,
-    /// Where the agent looks for what is its user's: instructions, skills, settings.
+    /// Where the agent looks for its user's configuration: instructions, skills, settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_dir: Option<SandboxPath>,
-    /// Folders of skills, besides those that the agent finds by itself.
+    /// Folders with skills, besides those that the agent finds by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skill_directories: Option<Vec<SandboxPath>>,
-    /// Skills that are not offered to the agent.
+    /// Skills that the agent does not get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_skills: Option<Vec<String>>,
-    /// When long conversations are summed up.
+    /// When the agent compacts long conversations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infinite_sessions: Option<CompactionOptions>,
-    /// What happens to a turn that a crash cut off; none: as the server is set.
+    /// What happens to a turn that a crash interrupted; `None`: the server's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<InterruptedTurnPolicy>,
-    /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.
+    /// The default for messages that arrive during another turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_busy: Option<BusyPolicy>,
-    /// Whether the agent is told, when it comes back, how long it slept and what happened meanwhile.
+    /// Whether a resumed agent gets a note about how long it slept and what happened meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_report: Option<bool>,
-    /// Seconds that a call waits for leave; without it, as the server is set.
+    /// How many seconds a call waits for permission; `None`: the server's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_timeout: Option<u64>,
-    /// What happens to a request for leave that nobody answers; none: it is denied.
+    /// What happens to a permission request without an answer; `None`: it is denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_permission_timeout: Option<PermissionTimeoutPolicy>,
-    /// Seconds that work in the background holds a turn whose answer is there; without it, as the server is set.
+    /// How many seconds background work may delay the end of a turn; `None`: the server's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<u64>,
-    /// Seconds that nobody uses it before its sandbox is let go of, 0 for ever; without it, as the server is set.
+    /// How many seconds a session may be unused before its sandbox is released, 0 for ever; `None`: the server's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<u64>,
-    /// Seconds after its last activity at which it is ended and put in the trash; without it, or with 0, never.
+    /// How many seconds after its last activity the session ends and goes to the trash; `None` or 0: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
-    /// When a turn is done; without it, as the server is set.
+    /// When a turn counts as done; `None`: the server's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
-    /// No checkpoint is made, only the log is kept: its files go with its sandbox.
+    /// Keep only the log and make no checkpoints: the files are lost with the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ephemeral: Option<bool>,
-    /// What it may use, all in all: answers of the agent's loop, dollars, tokens.
+    /// The limit for answers of the agent's loop in the whole session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
-    /// Dollars that the session may cost.
+    /// The limit for the cost of the session, in dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
-    /// Tokens of every kind that the session may use.
+    /// The limit for tokens of all kinds in the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// What each of its turns may use, unless a message says otherwise.
+    /// The limits of each turn, unless a message sets its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_limits: Option<BudgetLimits>,
-    /// How much of the machine its sandbox may take; without it, as its agent says, or the server.
+    /// The resource limits of the sandbox; `None`: the agent's, or the server's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<ResourceLimits>,
-    /// The checkpoint that changes are counted from; without one, the agent's own files.
+    /// The checkpoint that changes are relative to; `None`: the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
 }
 
-/// When a turn is done: when it is saved here, or when the object store has it too.
+/// When a turn counts as done: once it is saved here, or once the object store has it too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// When this machine's disk has it.
+    /// Once this machine's disk has it.
     #[default]
     Local,
-    /// When the object store has it, too.
+    /// Once the object store has it as well.
     Remote,
 }
 
@@ -358,28 +359,28 @@ impl Durability {
     }
 }
 
-/// What becomes of a message that comes while a turn is not over.
+/// What happens to a message that arrives while a turn is running.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BusyPolicy {
-    /// It waits for those before it.
+    /// The message waits for the messages before it.
     #[default]
     Queue,
-    /// It is refused.
+    /// The session refuses the message.
     Reject,
-    /// The turn that runs is asked to stop, and the message goes before all that wait.
+    /// The running turn is interrupted, and the message goes before all waiting ones.
     Interrupt,
-    /// The agent hears it in the turn that runs, if there is still something to be done in it; else it goes before all
-    /// that wait.
+    /// The agent receives the message in the running turn if that still makes model calls; otherwise the message goes
+    /// before all waiting ones.
     Steer,
 }
 
-/// What to do at start with a turn that a crash cut off.
+/// What a start does with a turn that a crash interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InterruptedTurnPolicy {
-    /// It goes on by itself.
+    /// The turn continues by itself.
     Continue,
-    /// It waits until a caller says what to do.
+    /// The turn waits for a caller's decision.
     Ask,
 }

@@ -1,18 +1,18 @@
-//! A reader's place in a session's log, and the text of it that is every SSE frame's id.
+//! A reader's position in a session's log, and its text, which is the id of every SSE frame.
 //!
-//! `42` is event 42, seen whole. `41.7` is the seventh delta after event 41. One item may be shown as several
-//! frames; `42-1` says that the first frame of event 42 was seen and the rest was not.
+//! `42` is after event 42. `41.7` is after the seventh delta after event 41. One item may take several frames; `42-1` is
+//! after the first frame of event 42.
 
 use crate::EventSeq;
 
-/// A place between two frames of a session's stream.
+/// A position between two frames of a session's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogCursor {
-    /// The last event that was seen, or began to be.
+    /// The last event that was sent completely or in part.
     pub seq: EventSeq,
     /// 0: the event itself; n: the n-th delta after it.
     pub delta: u64,
-    /// `None`: seen whole; `Some(n)`: only its first n frames were seen.
+    /// `None`: sent completely; `Some(n)`: only its first n frames were sent.
     pub frames: Option<u32>,
 }
 
@@ -25,17 +25,17 @@ impl LogCursor {
         LogCursor { seq, delta: 0, frames: None }
     }
 
-    /// After this delta, the n-th behind event `seq`.
+    /// After this delta, the n-th after event `seq`.
     pub fn delta(seq: EventSeq, delta: u64) -> LogCursor {
         LogCursor { seq, delta, frames: None }
     }
 
-    /// The same place, with only the first frames of its item seen.
+    /// The same position, with only the first frames of its item sent.
     pub fn partly(self, frames: u32) -> LogCursor {
         LogCursor { frames: Some(frames), ..self }
     }
 
-    /// Reads what `Display` writes. Clients send it back.
+    /// Parses the output of `Display`, which clients send back.
     pub fn parse(text: &str) -> Option<LogCursor> {
         let (place, frames) = match text.split_once('-') {
             Some((place, frames)) => (place, Some(number(frames)?.try_into().ok()?)),
@@ -49,7 +49,7 @@ impl LogCursor {
     }
 }
 
-/// Digits only (`u64::from_str` also takes a sign), and small enough for a database's signed integer.
+/// Digits only (`u64::from_str` also accepts a sign), and within a database's signed integer.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.len() <= 18 && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()

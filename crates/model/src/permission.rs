@@ -1,102 +1,101 @@
-//! Leave that an agent asks for before it calls a tool, and questions that it asks. The JSON is stored with the
-//! facts: see `docs/formats.md`.
+//! Permission requests and questions of an agent. The JSON is stored with the facts: see `docs/formats.md`.
 
 use crate::{PermissionId, Timestamp, TurnId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The agent wants to call a tool and waits until somebody lets it, or not.
+/// The agent wants to call a tool and waits for a permission.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
-    /// The id under which it is answered.
+    /// The id that clients answer.
     pub id: PermissionId,
-    /// None: it works on something of its own.
+    /// `None`: the agent asks outside of a turn.
     pub turn: Option<TurnId>,
     /// The agent's own name for the request.
     pub request: String,
     /// The tool's name.
     pub tool: String,
-    /// What the tool is to be called with.
+    /// The input for the tool.
     pub input: Value,
     /// The id of the call in the agent's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use_id: Option<String>,
-    /// Rules that the agent proposes, so that it need not ask again.
+    /// Permission rules that the agent suggests, so that it does not ask again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<Value>,
-    /// The call is a question to a person: it is answered, not only allowed.
+    /// The call is a question to a person: it needs an answer, not only a permission.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub question: bool,
-    /// After this nobody is waited for.
+    /// When the request expires.
     pub expires_at: Timestamp,
     /// What happens when it expires.
     pub on_timeout: PermissionTimeoutPolicy,
 }
 
-/// A call that a turn had made before it was cut off.
+/// A call from an earlier attempt of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCallRecord {
     /// The id of the call in the agent's message.
     pub id: String,
     /// The tool's name.
     pub tool: String,
-    /// What became of it.
+    /// The outcome of the call.
     #[serde(rename = "how")]
     pub outcome: ToolCallOutcome,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolCallOutcome {
-    /// It waited for leave.
+    /// The call was waiting for a permission.
     NotStarted,
-    /// It may have been made, or not, or in part: the agent is told so, and does not make it again.
+    /// The call may have run, fully, in part or not at all: the agent learns this, and does not repeat it.
     Unknown,
     /// Its result is in the log.
     Done,
 }
 
-/// What happens to a request that nobody answers in time.
+/// What happens to a request that no client answers in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionTimeoutPolicy {
     /// The agent may not make the call.
     #[default]
     Deny,
-    /// The agent makes the call.
+    /// The agent may make the call.
     Allow,
-    /// The turn is stopped.
+    /// The turn is interrupted.
     Interrupt,
 }
 
-/// What the agent is told.
+/// The answer to a permission request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "behavior", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum PermissionVerdict {
-    /// The agent makes the call, or has its answers.
+    /// The agent may make the call, or gets its answers.
     Allow {
-        /// The call is made with this instead.
+        /// A replacement for the tool's input.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         updated_input: Option<Value>,
-        /// To a question: what was chosen, by the words of each.
+        /// For a question: the chosen options, by the text of each question.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         answers: BTreeMap<String, String>,
-        /// Those of the agent's suggestions that hold from now on, so that it need not ask again.
+        /// Which of the agent's suggested rules apply from now on, so that it does not ask again.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         updated_permissions: Vec<Value>,
     },
-    /// The agent does not make the call.
+    /// The agent may not make the call.
     Deny {
-        /// What the agent is told instead of a result.
+        /// The text that the agent gets instead of a result.
         message: String,
     },
 }
 
 impl PermissionVerdict {
-    /// Makes the call as it was asked for.
+    /// Allows the call unchanged.
     pub fn allow() -> PermissionVerdict {
         PermissionVerdict::Allow {
             updated_input: None,
@@ -105,30 +104,30 @@ impl PermissionVerdict {
         }
     }
 
-    /// Refuses the call, and tells the agent why.
+    /// Denies the call, with a text for the agent.
     pub fn deny(message: &str) -> PermissionVerdict {
         PermissionVerdict::Deny { message: message.to_owned() }
     }
 }
 
-/// Where the end of a request came from.
+/// What closed a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictSource {
     /// A client answered.
     Client,
-    /// Nobody answered in time.
+    /// The request timed out.
     Policy,
-    /// Nobody waits for an answer any more.
+    /// The agent does not wait for an answer any more.
     Cancelled,
 }
 
-/// What a live agent goes on with.
+/// A setting that a running agent can change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LiveSetting {
     /// This model.
     Model(String),
-    /// This mode, in the agent's own words.
+    /// This permission mode, in the agent's own terms.
     PermissionMode(String),
 }

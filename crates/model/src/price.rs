@@ -1,11 +1,11 @@
-//! What models cost. One table for every agent program: what a program says about costs itself is its own guess.
+//! Model prices. One table for every agent program, because the costs that a program reports are its own estimate.
 
 use crate::TokenUsage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// In dollars for a million tokens: what goes in, what comes out, what is written to a cache, what is read from it. List
-/// prices; operators who pay others say so.
+/// List prices in dollars per million tokens: input, output, cache write, cache read. Operators with other prices
+/// configure them.
 const LIST: [(&str, [f64; 4]); 20] = [
     ("claude-fable-5", [10.0, 50.0, 12.5, 1.0]),
     ("claude-fable-5-1", [10.0, 50.0, 12.5, 0.25]),
@@ -25,12 +25,12 @@ const LIST: [(&str, [f64; 4]); 20] = [
     ("claude-sonnet-4-6", [3.0, 15.0, 3.75, 0.3]),
     ("claude-sonnet-5", [2.0, 10.0, 2.5, 0.2]),
     ("claude-sonnet-5-5", [2.0, 10.0, 2.5, 0.1]),
-    // The built-in agent without a model, and what Claude Code says itself in the name of one.
+    // The built-in agent without a model, and the synthetic messages of Claude Code.
     ("offline", [0.0; 4]),
     ("<synthetic>", [0.0; 4]),
 ];
 
-/// Of one token, in billionths of a dollar.
+/// The price of one token by kind, in billionths of a dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenPrice {
     input: u64,
@@ -41,7 +41,7 @@ pub struct TokenPrice {
 
 impl TokenPrice {
     fn new([input, output, cache_write, cache_read]: [f64; 4]) -> TokenPrice {
-        // A dollar for a million tokens is a thousand billionths for one.
+        // A dollar per million tokens is a thousand billionths per token.
         let of_one = |dollars: f64| (dollars * 1000.0).round() as u64;
         TokenPrice {
             input: of_one(input),
@@ -51,7 +51,7 @@ impl TokenPrice {
         }
     }
 
-    /// In billionths of a dollar.
+    /// The cost in billionths of a dollar.
     pub fn cost_of(&self, usage: &TokenUsage) -> u64 {
         let parts = [
             (usage.input_tokens, self.input),
@@ -63,18 +63,18 @@ impl TokenPrice {
     }
 }
 
-/// As an operator writes it, in dollars for a million tokens.
+/// An operator's price, in dollars per million tokens.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GivenPrice {
     input: f64,
     output: f64,
-    /// Without it, as what goes in: rather too much than too little.
+    /// Without it the input price: an estimate that is rather too high than too low.
     cache_write: Option<f64>,
     cache_read: Option<f64>,
 }
 
-/// By the beginning of a model's name; the longest that fits counts.
+/// Prices by prefix of the model name; the longest prefix wins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelPrices(BTreeMap<String, TokenPrice>);
 
@@ -85,13 +85,13 @@ impl Default for ModelPrices {
 }
 
 impl ModelPrices {
-    /// The list, with what an operator adds to it or has otherwise:
+    /// The list with the operator's additions and changes:
     /// `{"some-model": {"input": 3, "output": 15, "cacheWrite": 3.75, "cacheRead": 0.3}}`.
     pub fn with_overrides(given: BTreeMap<String, GivenPrice>) -> Result<ModelPrices, String> {
         let mut prices = ModelPrices::default();
         for (model, GivenPrice { input, output, cache_write, cache_read }) in given {
             let price = [input, output, cache_write.unwrap_or(input), cache_read.unwrap_or(input)];
-            // More would not fit into a sum.
+            // A higher price could overflow a sum.
             if model.is_empty() || !price.iter().all(|dollars| (0.0..=1_000_000.0).contains(dollars)) {
                 return Err(format!(
                     "the price of {model:?} must be 0 to 1000000 dollars for a million tokens"
@@ -102,9 +102,9 @@ impl ModelPrices {
         Ok(prices)
     }
 
-    /// The price of a model, by the longest beginning of its name that has one.
+    /// The price of a model, by the longest prefix of its name that has one.
     pub fn price_of(&self, model: &str) -> Option<&TokenPrice> {
-        // Some services put themselves before a name: `us.anthropic.claude-…`, `anthropic/claude-…`.
+        // Some services prefix the name: `us.anthropic.claude-…`, `anthropic/claude-…`.
         let starts = [Some(model), model.rsplit_once('/').map(|(_, name)| name), after_vendor(model)];
         starts.into_iter().flatten().find_map(|name| {
             let fitting = self.0.iter().filter(|(prefix, _)| is_of(prefix, name));
@@ -117,7 +117,7 @@ fn after_vendor(model: &str) -> Option<&str> {
     model.split_once("anthropic.").map(|(_, name)| name)
 }
 
-/// `claude-opus-5` is also the price of `claude-opus-5-20260101`, and not that of `claude-opus-5-9`, which is another
+/// The price of `claude-opus-5` also applies to `claude-opus-5-20260101`, but not to `claude-opus-5-9`, which is another
 /// model.
 fn is_of(prefix: &str, name: &str) -> bool {
     let Some(rest) = name.strip_prefix(prefix) else { return false };
@@ -152,7 +152,7 @@ mod tests {
             cache_creation_tokens: 11,
             cache_read_tokens: 21,
         };
-        // As Claude Code itself says.
+        // The amounts that Claude Code itself reports.
         assert_eq!(
             ModelPrices::default().price_of("claude-opus-5-5").map(|price| price.cost_of(&usage)),
             Some(6_083_200)

@@ -1,27 +1,27 @@
-//! How much one tenant, and one session, may make the server keep: the operator sets it, and no caller can raise it.
+//! Quotas: how much one tenant or session may store on the server. The operator sets them, and no caller can raise them.
 
-/// Which of them: their names in `ASH_QUOTAS` and in answers.
+/// The quotas, by their names in `ASH_QUOTAS` and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaKind {
-    /// Messages that wait in one session.
+    /// Waiting messages of one session.
     SessionMessages,
-    /// KiB of messages that wait in one session.
+    /// KiB of waiting messages of one session.
     SessionQueuedKb,
-    /// Messages that wait in all sessions of a tenant.
+    /// Waiting messages of all sessions of a tenant.
     TenantMessages,
-    /// KiB of messages that wait in all sessions of a tenant.
+    /// KiB of waiting messages of all sessions of a tenant.
     TenantQueuedKb,
     /// API keys of a tenant.
     Keys,
     /// Agents of a tenant.
     Agents,
-    /// Names of agents of a tenant, deleted ones included.
+    /// Agent names of a tenant, including deleted agents.
     KeptAgents,
     /// Versions of one agent.
     AgentVersions,
-    /// Sandboxes that are kept ready for one agent.
+    /// Prewarmed sandboxes of one agent.
     Prewarmed,
-    /// Sandboxes that are kept ready for all tenants together.
+    /// Prewarmed sandboxes of all tenants together.
     PrewarmedTotal,
     /// Bytes of one label.
     LabelBytes,
@@ -32,7 +32,7 @@ pub enum QuotaKind {
 }
 
 impl QuotaKind {
-    /// With what each is if the operator sets nothing.
+    /// All quotas with their defaults.
     const ALL: [(QuotaKind, &'static str, u64); Quotas::COUNT] = [
         (QuotaKind::SessionMessages, "sessionMessages", 1000),
         (QuotaKind::SessionQueuedKb, "sessionQueuedKb", 65_536),
@@ -55,54 +55,54 @@ impl QuotaKind {
     }
 }
 
-/// All of them, each a whole number; 0: no limit.
+/// The value of each quota; 0: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas([u64; Quotas::COUNT]);
 
-/// More is a mistake, and must not overflow when it is counted in bytes.
+/// A larger value is a mistake, and could overflow when counted in bytes.
 const MAX_QUOTA: u64 = 1 << 40;
 
-/// Why a text is no list of quotas.
+/// Why a list of quotas is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuotas {
     /// There is no quota of this name.
     #[error("there is no quota {0:?}; there are: {names}", names = QuotaKind::ALL.map(|(_, name, _)| name).join(", "))]
     Unknown(String),
-    /// The number is below the least that works.
+    /// The number is below the minimum that works.
     #[error("{name} must be 0 (no limit) or {least} to {MAX_QUOTA}")]
     Range {
         /// The quota.
         name: &'static str,
-        /// The least number that works.
+        /// The minimum.
         least: u64,
     },
-    /// This part is not a name and a number.
+    /// This part is not a name with a number.
     #[error("{0:?} is not NAME=NUMBER, as keys=1000; 0 is no limit, and {MAX_QUOTA} the most")]
     NotANumber(String),
 }
 
-/// A quota that has no room for what a caller asks for.
+/// A request exceeds a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Quota {name} reached: {used} of {limit} are used, and this needs {wanted} more. {remedy}, or have the operator raise {name} in ASH_QUOTAS",
     name = .quota.as_str(), remedy = .quota.remedy()
 )]
 pub struct QuotaReached {
-    /// Which one.
+    /// The quota.
     pub quota: QuotaKind,
-    /// How much there may be.
+    /// Its limit.
     pub limit: u64,
-    /// How much there is.
+    /// The amount in use.
     pub used: u64,
-    /// How much more was asked for.
+    /// The additional amount of the request.
     pub wanted: u64,
 }
 
 impl QuotaKind {
-    /// With less than this the server would refuse what it does by itself.
+    /// With less than this the server would refuse its own operations.
     fn least(self) -> u64 {
         match self {
-            // A key that is made without a label gets one.
+            // A key without a label gets a default label.
             QuotaKind::LabelBytes => 16,
             QuotaKind::SessionMessages
             | QuotaKind::SessionQueuedKb
@@ -153,7 +153,7 @@ impl Quotas {
         Some(self.0[quota as usize]).filter(|limit| *limit > 0)
     }
 
-    /// Whether there is room for `wanted` more where `used` is taken.
+    /// Whether `wanted` more fits on top of `used`.
     pub fn admit(&self, quota: QuotaKind, used: u64, wanted: u64) -> Result<(), QuotaReached> {
         match self.get(quota) {
             Some(limit) if used.saturating_add(wanted) > limit => {
@@ -163,7 +163,7 @@ impl Quotas {
         }
     }
 
-    /// The same of bytes, where the quota is in KiB.
+    /// The same for bytes, if the quota is in KiB.
     pub fn admit_bytes(&self, quota: QuotaKind, used: u64, wanted: u64) -> Result<(), QuotaReached> {
         match self.get(quota) {
             Some(limit) if used.saturating_add(wanted) > limit << 10 => {
@@ -173,7 +173,7 @@ impl Quotas {
         }
     }
 
-    /// `keys=50,agents=20`, as in a setting: what it does not name is as usual.
+    /// Parses `keys=50,agents=20`; quotas that it does not name keep their defaults.
     pub fn parse(text: &str) -> Result<Quotas, BadQuotas> {
         let shortened = |text: &str| text.chars().take(60).collect::<String>();
         let mut quotas = Quotas::default();
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!((reached.quota.as_str(), reached.limit, reached.used), ("keys", 2, 2));
     }
 
-    /// Without them a tenant of a server whose operator sets nothing could make it keep anything.
+    /// Without default limits a tenant could fill the server.
     #[test]
     fn every_quota_has_a_limit_if_the_operator_sets_nothing() {
         let usual = QuotaKind::ALL.map(|(quota, name, _)| (name, Quotas::default().get(quota)));

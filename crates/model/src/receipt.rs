@@ -1,19 +1,19 @@
-//! What a resume restored, from where, how it was checked, and what is missing.
+//! The receipt of a resume: what was restored, from where, how it was verified, and what is missing.
 
 use crate::{Epoch, EventSeq};
 use serde::{Deserialize, Serialize};
 
-/// Whether the session had a sandbox when it was resumed.
+/// Whether the session had a sandbox at the resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumePath {
     /// The sandbox was still there.
     Warm,
-    /// A sandbox was made.
+    /// A sandbox was created.
     Cold,
 }
 
-/// Where what was restored came from.
+/// The source of the restored state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeSource {
@@ -21,33 +21,33 @@ pub enum ResumeSource {
     Local,
     /// The object store.
     Cloud,
-    /// Nowhere: the session began anew.
+    /// No source: the session started anew.
     Fresh,
 }
 
-/// Where the files came from.
+/// The source of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeOrigin {
-    /// They were still in their place.
+    /// The live tree was still there.
     Live,
     /// A checkpoint was restored.
     Checkpoint,
 }
 
-/// How the agent got its memory back, best first.
+/// How the agent got its memory back, best tier first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
-    /// The agent's own transcript, as it was.
+    /// The agent's own transcript, unchanged.
     Native,
-    /// The agent's own transcript, mended from the log.
+    /// The agent's own transcript, repaired from the log.
     Repaired,
-    /// A transcript made from the log alone.
+    /// A transcript built from the log alone.
     Rebuilt,
-    /// The agent is told the conversation as a text.
+    /// The agent gets the conversation as a text.
     History,
-    /// Nothing: the agent does not know the conversation.
+    /// The agent does not know the conversation.
     Fresh,
 }
 
@@ -57,33 +57,34 @@ pub enum Tier {
 pub struct Receipt {
     /// Whether there was a sandbox.
     pub path: ResumePath,
-    /// Where the state came from.
+    /// The source of the state.
     pub source: ResumeSource,
-    /// Where the files came from.
+    /// The source of the files.
     pub from: TreeOrigin,
     /// How the agent got its memory back.
     pub tier: Tier,
-    /// The checkpoint that the session goes on from.
+    /// The checkpoint that the session continues from.
     pub checkpoint: Option<u64>,
-    /// True only if what was loaded was compared with what was saved and nothing was missing. A warm resume loads nothing.
+    /// True only if the loaded state was compared with the saved state and nothing was missing. A warm resume loads
+    /// nothing.
     pub verified: bool,
-    /// What did not come back, by name. Empty means nothing.
+    /// What is missing, by name. Empty: nothing.
     pub lost: Vec<String>,
-    /// What was looked at on both sides.
+    /// What was compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<Box<ResumeComparison>>,
-    /// What of the agent's memory had to be mended, and how.
+    /// The repairs of the agent's memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repaired: Vec<String>,
-    /// The checkpoint number under which a tree that could not be trusted was kept.
+    /// The number of the checkpoint that keeps a tree that could not be trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salvage: Option<u64>,
-    /// The database knew less of the session than another witness, whose history it goes on with.
+    /// The session took its history from another witness, which knew more than the database.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<AdoptionPoint>,
 }
 
-/// Up to where a history was taken from another witness.
+/// Up to where the history comes from another witness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptionPoint {
     /// The epoch of the last event that was adopted.
@@ -94,30 +95,29 @@ pub struct AdoptionPoint {
     pub checkpoint: Option<u64>,
 }
 
-/// How files were compared with a checkpoint's.
+/// How the files were compared with a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparisonMethod {
-    /// By what the file system says of each file, beside what it said at the last capture. Files that look changed were
-    /// read.
+    /// By the metadata of each file compared with that of the last capture. Files that look changed were read.
     Metadata,
     /// Every byte.
     Content,
 }
 
-/// How much of what was saved was compared with what came back.
+/// How much of the saved state was compared with the restored state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResumeComparison {
-    /// Events of the log that the newest checkpoint holds, to the byte.
+    /// How many log events of the newest checkpoint were compared, byte for byte.
     pub events: u64,
-    /// Messages of the conversation that the agent should have in its memory.
+    /// How many messages the agent should have in its memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<u64>,
-    /// The files and all that belongs to them, as the checkpoint names them.
+    /// The tree of the checkpoint, with all files and their metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<String>,
-    /// How the files that came back were compared with that tree; none: others were at work in them.
+    /// How the restored files were compared with that tree; `None`: other sessions were changing them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<ComparisonMethod>,
     /// The version of the agent.
@@ -128,7 +128,7 @@ pub struct ResumeComparison {
     /// The permission mode that the session is set to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<String>,
-    /// Settings that are not as the checkpoint has them: somebody changed them since.
+    /// Settings that differ from the checkpoint because a caller changed them since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
     /// Why the object store's history was not compared with the log.
@@ -140,6 +140,6 @@ pub struct ResumeComparison {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemoteComparison {
-    /// It did not answer in time. Nothing of the session counts as remote until it was compared.
+    /// It did not answer in time. Nothing of the session counts as remote until the comparison.
     Unreachable,
 }

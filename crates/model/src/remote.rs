@@ -1,5 +1,5 @@
-//! What an object store keeps besides packs: an agent's version, and a session as it was at one moment. From these and the
-//! packs everything can be told again. A stored format: see `docs/formats.md`.
+//! What the object store holds besides packs: agent versions and session manifests. Together with the packs they are
+//! enough to rebuild everything. A stored format: see `docs/formats.md`.
 
 use crate::{
     AgentName, AgentRuntime, CaptureConsistency, ConcurrentTurn, Epoch, EventSeq, Image, ModelProvider,
@@ -9,77 +9,77 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A version of an agent, and what the agent is like otherwise.
+/// A version of an agent, and the agent's other properties.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentDefinition {
-    /// The agent's id, which stays when it is deployed again.
+    /// The agent's id, which survives a new deploy.
     pub id: Uuid,
-    /// Whose agent it is.
+    /// The tenant that owns the agent.
     pub tenant: TenantId,
     /// Its name, unique within the tenant.
     pub name: AgentName,
-    /// The version that this is the definition of.
+    /// The version that this defines.
     pub version: u32,
-    /// How often it was changed: of two the higher one is right.
+    /// The number of changes: of two definitions the higher number is current.
     pub changes: u64,
     /// The snapshot of its files.
     pub tree: String,
-    /// The program that runs it.
+    /// The agent program.
     pub runtime: AgentRuntime,
-    /// Who answers the built-in agent; none: the server decides.
+    /// The model provider of the built-in agent; `None`: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<ModelProvider>,
     /// The container image; none: the server's own sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// How much of the machine its sandboxes may take.
+    /// The resource limits of its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ResourceLimits>,
-    /// What else it wants of its sandboxes.
+    /// Other requirements of its sandboxes.
     #[serde(default, skip_serializing_if = "SandboxRequirements::is_empty")]
     pub needs: SandboxRequirements,
-    /// Where it was deployed from, for people.
+    /// The source of the deploy, for people.
     pub origin: String,
     /// Its configuration, as JSON.
     pub config: String,
-    /// Sealed with the server's own key, which is not there.
+    /// The environment, sealed with the server's own key, which is not in the object store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
     /// When it was first deployed.
     pub created_at: Timestamp,
     /// When it was last changed.
     pub updated_at: Timestamp,
-    /// When it was deleted, if it was.
+    /// When it was deleted, if it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
 }
 
-/// A session up to an event.
+/// A session up to one event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionManifest {
-    /// Whose session it is.
+    /// The tenant that owns the session.
     pub tenant: TenantId,
     /// Its id, unique within the tenant.
     pub session: SessionId,
     /// The workspace with its files.
     pub workspace: WorkspaceId,
-    /// The name of its workspace, if it shares one.
+    /// The name of the workspace, if it is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slug: Option<Slug>,
-    /// The workspace was deleted since, and its name is free.
+    /// The workspace has been deleted, and its name is free.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unnamed: bool,
-    /// Of two that tell different things the one with the higher epoch is right.
+    /// Of two manifests that contradict each other the one with the higher epoch is right.
     pub epoch: Epoch,
-    /// The last event that it tells of.
+    /// The last event that the manifest covers.
     pub seq: EventSeq,
     /// The name of its agent.
     pub agent: AgentName,
     /// The version of the agent.
     pub version: u32,
-    /// The program that this version runs.
+    /// The agent program of this version.
     pub runtime: AgentRuntime,
     /// The id under which the agent keeps the conversation.
     pub native_id: Uuid,
@@ -88,128 +88,128 @@ pub struct SessionManifest {
     /// The session's environment, sealed with the server's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// What the options hold masks for, sealed like the environment.
+    /// The values behind masks in the options, sealed like the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
     /// The session that it was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
-    /// A fork has its parent's events up to this one.
+    /// For a fork: the last event that it shares with its parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<EventSeq>,
-    /// Whose it is, of the tenant's people.
+    /// The tenant's owner whose session it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerId>,
-    /// What callers noted on the session.
+    /// The metadata that callers set on the session.
     #[serde(default, skip_serializing_if = "SessionMetadata::is_empty")]
     pub metadata: SessionMetadata,
-    /// The checkpoints that a fork began with.
+    /// The checkpoints that a fork started with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "first")]
     pub initial_checkpoints: Vec<ManifestCheckpoint>,
-    /// Where it stands.
+    /// The session's status.
     pub status: SessionStatus,
     /// Its title, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The agent's last words, if it has said any.
+    /// The agent's latest final text, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_text: Option<String>,
-    /// How many turns are over.
+    /// How many turns are complete.
     pub turns: u64,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was last used.
     pub last_active_at: Timestamp,
-    /// What it was made for; none: only the log went on.
+    /// The checkpoint that caused this manifest; `None`: only the log has grown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<ManifestCheckpoint>,
-    /// The snapshot from which on back the packs have the events up to `covers`.
+    /// The newest snapshot with events; its pack and those before it hold the events up to `packed_through`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "chain")]
     pub log_snapshot: Option<String>,
     /// The last event that is in packs.
     #[serde(rename = "covers")]
     pub packed_through: EventSeq,
-    /// Those after it.
+    /// The events after that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventLine>,
 }
 
-/// A session that was purged: no witness brings it back up to here. It stands in the place of its last manifest.
+/// A purged session: no witness restores it up to this event. It replaces the session's last manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionTombstone {
-    /// Whose session it was.
+    /// The tenant that owned the session.
     pub tenant: TenantId,
-    /// The id that it had.
+    /// The session's id.
     pub session: SessionId,
-    /// A session that is made again under this id begins with the next one.
+    /// The last epoch; a new session under this id starts with the next one.
     pub epoch: Epoch,
-    /// The last event that it had.
+    /// The session's last event.
     pub seq: EventSeq,
     /// When it was purged.
     pub purged_at: Timestamp,
 }
 
-/// The same in a repository: a line that is recognised by the id and does not tell it.
+/// A tombstone in a repository: it matches the session's id without revealing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TombstoneLine {
-    /// Of the session's id, in hexadecimal digits.
+    /// The hash of the session's id, in hexadecimal digits.
     pub hash: String,
-    /// Of what the ids begin with of all sessions that diverged from the one that this one diverged from.
+    /// The hash of the id prefix that all sessions have that diverged from the same session as this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<String>,
-    /// The epoch that the session had at its end.
+    /// The session's last epoch.
     pub epoch: Epoch,
-    /// The last event that it had.
+    /// The session's last event.
     pub seq: EventSeq,
     /// When it was purged.
     pub purged_at: Timestamp,
 }
 
-/// A checkpoint, as a manifest names it.
+/// A checkpoint in a manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestCheckpoint {
     /// Its number in the workspace.
     pub number: u64,
-    /// The turn that it was made after, if any.
+    /// The turn before the checkpoint, if any.
     pub turn: Option<TurnId>,
     /// The event that recorded it.
     pub seq: EventSeq,
     /// The id of the snapshot.
     pub tree: String,
-    /// Of its own pack, in bytes.
+    /// The size of its own pack, in bytes.
     pub size: u64,
-    /// How still the sandbox was meanwhile.
+    /// Whether processes could write during the capture.
     pub consistency: CaptureConsistency,
-    /// It holds a tree that was found, not one that a turn left.
+    /// A tree that we found, not the result of a turn.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salvage: bool,
-    /// It was made while its turn was under way.
+    /// Taken while the turn was running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mid_turn: bool,
     /// How many files, folders and links it has.
     pub files: u64,
     /// How many bytes its files have.
     pub bytes: u64,
-    /// How many entries could not be captured; none: nobody counted.
+    /// How many entries could not be captured; `None`: not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<u64>,
-    /// How many files changed while they were read; none: nobody counted.
+    /// How many files changed while they were read; `None`: not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsettled: Option<u64>,
-    /// Turns of others that were under way in the workspace.
+    /// Turns of other sessions that were running in the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "beside")]
     pub concurrent_turns: Vec<ConcurrentTurn>,
-    /// The older checkpoint that the workspace went back to.
+    /// The earlier checkpoint whose files the workspace returned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "back")]
     pub rewound_to: Option<u64>,
-    /// When it was made.
+    /// When it was taken.
     pub at: Timestamp,
 }
 

@@ -1,39 +1,39 @@
-//! How much of the machine a sandbox may take: said by the server, by an agent's `ash.toml` and by a session, and the
-//! last one who says something is right, up to what the server allows at most.
+//! Resource limits of a sandbox. Precedence: session, then agent (`ash.toml`), then server; never above the server's
+//! maximum.
 
 use serde::{Deserialize, Serialize};
 
-/// Whole numbers all of them. `None`: whoever is asked next decides. 0: no limit.
+/// Whole numbers. `None`: the next level decides. 0: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceLimits {
-    /// Of all processes together.
+    /// Memory of all processes together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// Of one processor, for all processes together: 150 is one and a half.
+    /// Percent of one processor for all processes together: 150 is one and a half.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
-    /// How many processes and threads there may be.
+    /// The number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_processes: Option<u64>,
-    /// Of each process.
+    /// Open files of each process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_open_files: Option<u64>,
-    /// What its files take on the disk.
+    /// Disk space of the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u64>,
-    /// How many files, folders and links there may be.
+    /// The number of files, folders and links.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_files: Option<u64>,
-    /// How long one turn may run.
+    /// The duration of one turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_seconds: Option<u64>,
-    /// How fast its processes may print in the long run.
+    /// The sustained output rate of the processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_kb_per_second: Option<u64>,
 }
 
-/// With less than this nothing would start at all.
+/// Below this no sandbox would start.
 const MIN_LIMITS: [(&str, u64); ResourceLimits::COUNT] = [
     ("memoryMb", 16),
     ("cpuPercent", 1),
@@ -45,13 +45,13 @@ const MIN_LIMITS: [(&str, u64); ResourceLimits::COUNT] = [
     ("outputKbPerSecond", 1),
 ];
 
-/// More is a mistake, and must not overflow when it is counted in bytes.
+/// A larger value is a mistake, and could overflow when counted in bytes.
 const MAX_LIMIT: u64 = 1 << 40;
 
-/// Why limits are refused.
+/// Why limits are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadResourceLimits {
-    /// The number is none that anything could run with.
+    /// The number is outside the range that works.
     #[error("{name} must be 0 (no limit) or {least} to {MAX_LIMIT}")]
     Range {
         /// The limit's name in JSON.
@@ -59,7 +59,7 @@ pub enum BadResourceLimits {
         /// The smallest number that works.
         least: u64,
     },
-    /// The operator does not allow so much.
+    /// The operator does not allow this much.
     #[error("{name} may be at most {most} on this server")]
     TooHigh {
         /// The limit's name in JSON.
@@ -70,7 +70,7 @@ pub enum BadResourceLimits {
     /// There is no limit of this name.
     #[error("there is no limit {0:?}; there are: {names}", names = names())]
     Unknown(String),
-    /// This part is not a name and a number.
+    /// This part is not a name with a number.
     #[error("{0:?} is not NAME=NUMBER, as memoryMb=2048")]
     NotANumber(String),
 }
@@ -86,7 +86,7 @@ fn names() -> String {
 impl ResourceLimits {
     const COUNT: usize = 8;
 
-    /// As they are in JSON.
+    /// The names in JSON.
     pub const NAMES: [&str; ResourceLimits::COUNT] = {
         let mut names = [""; ResourceLimits::COUNT];
         let mut at = 0;
@@ -143,13 +143,13 @@ impl ResourceLimits {
         ResourceLimits::of(all)
     }
 
-    /// What this says, and otherwise what the other does.
+    /// These limits, with those of `other` where these are `None`.
     #[must_use]
     pub fn with_fallback(self, other: ResourceLimits) -> ResourceLimits {
         self.with(other, Option::or)
     }
 
-    /// Whatever was wanted, no more than this.
+    /// These limits, but at most `most`.
     #[must_use]
     pub fn capped_by(self, most: ResourceLimits) -> ResourceLimits {
         let limited = |number: Option<u64>| number.filter(|number| *number > 0);
@@ -160,8 +160,7 @@ impl ResourceLimits {
         })
     }
 
-    /// What this says, cut to what a server that allows `most` takes: the result is `within` it. What this leaves to
-    /// others stays open.
+    /// These limits, reduced to what a server with the maximum `most` accepts. `None` stays `None`.
     #[must_use]
     pub fn cut_to(self, most: ResourceLimits) -> ResourceLimits {
         self.with(self.capped_by(most), |own, cut| own.map(|own| cut.unwrap_or(own)))
@@ -175,7 +174,7 @@ impl ResourceLimits {
         found.map_or(Ok(()), |((name, least), _)| Err(BadResourceLimits::Range { name, least }))
     }
 
-    /// Whether a server that allows `most` takes what somebody asks for.
+    /// Whether a server with the maximum `most` accepts these limits.
     pub fn check_within(&self, most: ResourceLimits) -> Result<(), BadResourceLimits> {
         let most = most.all().map(|most| most.filter(|most| *most > 0));
         let too_high = |(given, most): &(Option<u64>, Option<u64>)| {
@@ -188,7 +187,7 @@ impl ResourceLimits {
         })
     }
 
-    /// By the name that it has in JSON.
+    /// Sets a limit by its name in JSON.
     pub fn set(&mut self, name: &str, number: Option<u64>) -> Result<(), BadResourceLimits> {
         let place = MIN_LIMITS.iter().position(|(known, _)| *known == name);
         let mut all = self.all();
@@ -197,7 +196,7 @@ impl ResourceLimits {
         self.check()
     }
 
-    /// `memoryMb=2048,diskMb=10240`, as in a setting.
+    /// Parses `memoryMb=2048,diskMb=10240`.
     pub fn parse(text: &str) -> Result<ResourceLimits, BadResourceLimits> {
         let mut bounds = ResourceLimits::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -209,16 +208,16 @@ impl ResourceLimits {
     }
 }
 
-/// What a workspace has taken of the machine so far, and of the disk now.
+/// What a workspace has used so far, and its disk usage now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     /// Processor time, in milliseconds.
     pub cpu_ms: u64,
-    /// The most that one of its sandboxes ever had.
+    /// The peak memory of any of its sandboxes.
     pub peak_memory: u64,
-    /// What its files take on the disk now, in bytes.
+    /// The disk space of its files now, in bytes.
     pub disk_bytes: u64,
-    /// How many files, folders and links there are now.
+    /// The number of files, folders and links now.
     pub files: u64,
 }
 

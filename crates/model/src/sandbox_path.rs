@@ -1,4 +1,4 @@
-//! A path as somebody inside a sandbox would name it. It can name nothing else.
+//! A path as a process in the sandbox sees it. It cannot name anything outside.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ const WORKSPACE: &str = "/workspace";
 const HOME: &str = "/home/agent";
 const MAX_PATH_BYTES: usize = 1024;
 
-/// Absolute, beneath the workspace or the agent's home, and plain: no `..` in it.
+/// Absolute, within the workspace or the agent's home, and without `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SandboxPath(String);
 
-/// The two trees that a sandbox keeps.
+/// The two persistent trees of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxRoot {
     /// `/workspace`.
@@ -20,7 +20,7 @@ pub enum SandboxRoot {
     Home,
 }
 
-/// The text is no path in a sandbox's trees; the message says what would be.
+/// The text is not a path in one of these trees; the message names the valid forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be a path beneath {WORKSPACE} or {HOME} (or ~), or one relative to the workspace; without \"..\", at most {MAX_PATH_BYTES} bytes"
@@ -28,7 +28,7 @@ pub enum SandboxRoot {
 pub struct BadSandboxPath;
 
 impl SandboxPath {
-    /// Reads a path as somebody inside would write it, relative to the workspace if it is relative.
+    /// Parses a path as a process in the sandbox would write it; a relative path starts at the workspace.
     pub fn parse(text: &str) -> Result<SandboxPath, BadSandboxPath> {
         if text.is_empty() || text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control) {
             return Err(BadSandboxPath);
@@ -59,7 +59,7 @@ impl SandboxPath {
         &self.0
     }
 
-    /// What it is beneath, and the rest, which is empty for the root itself.
+    /// The root, and the rest of the path, which is empty for the root itself.
     pub fn root(&self) -> (SandboxRoot, &str) {
         self.split().expect("checked when it was made")
     }

@@ -1,5 +1,5 @@
-//! What an agent wants of its sandboxes besides an image and limits: scripts that are run in them, calls that are
-//! refused otherwise, and some that are made before they are wanted. Kept with each version, as JSON: a stored format, see `docs/formats.md`.
+//! What an agent requires of its sandboxes besides an image and limits: setup scripts, system calls that are otherwise
+//! refused, and prewarming. Stored as JSON with each version: see `docs/formats.md`.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SandboxRequirements {
-    /// It has an `install.sh`, which may take so long.
+    /// The agent has an `install.sh`, which may take this long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub install_seconds: Option<u64>,
-    /// The same for its `startup.sh`.
+    /// The agent has a `startup.sh`, which may take this long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub startup_seconds: Option<u64>,
-    /// Its work takes user namespaces of its own.
+    /// Its work needs user namespaces.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub user_namespaces: bool,
-    /// So many of its sandboxes are kept ready for whoever comes.
+    /// How many prewarmed sandboxes it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prewarm: Option<u32>,
 }
 
 impl SandboxRequirements {
-    /// How long scripts may take if nobody says so: an installation fetches and compiles, a start waits for somebody.
+    /// The default time limit for `install.sh`, in seconds: an installation downloads and compiles.
     pub const INSTALL_SECONDS: u64 = 600;
-    /// The usual limit for `startup.sh`, in seconds.
+    /// The default time limit for `startup.sh`, in seconds: a client waits for it.
     pub const STARTUP_SECONDS: u64 = 60;
 
-    /// Whether nothing is asked for.
+    /// Whether there are no requirements.
     pub fn is_empty(&self) -> bool {
         *self == SandboxRequirements::default()
     }

@@ -1,20 +1,20 @@
-//! Values in `mcpServers` that are secret: those of `headers` and `env`. Options hold [`MASK`] in their place; the values
-//! are kept apart from them, sealed, under their JSON pointers.
+//! Secret values in `mcpServers`: those of `headers` and `env`. Options hold [`MASK`] instead; the values are stored
+//! separately, sealed, under their JSON pointers.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Shown in the place of a secret. A client that sends it back leaves the value as it is.
+/// The text that replaces a secret. A client that sends it back keeps the value.
 pub const MASK: &str = "***";
 
 const FIELDS: [&str; 2] = ["headers", "env"];
 
-/// What cannot be kept as a secret, by the name of the field.
+/// A field that cannot hold a secret, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} must be an object of strings")]
 pub struct BadSecrets(String);
 
-/// Puts [`MASK`] in the place of every secret and answers what was there. Numbers and booleans count as their text.
+/// Replaces every secret by [`MASK`] and returns the values. Numbers and booleans count as their text.
 pub fn extract_secrets(servers: &mut Map<String, Value>) -> Result<BTreeMap<String, String>, BadSecrets> {
     let mut secrets = BTreeMap::new();
     for (name, server) in servers {
@@ -35,7 +35,7 @@ pub fn extract_secrets(servers: &mut Map<String, Value>) -> Result<BTreeMap<Stri
     Ok(secrets)
 }
 
-/// Shown to clients: also what was stored before secrets were kept apart.
+/// The servers as clients see them. Also masks what was stored before secrets were separate.
 pub fn mask_secrets(servers: &Value) -> Value {
     let mut shown = servers.clone();
     for server in shown.as_object_mut().into_iter().flat_map(Map::values_mut) {
@@ -50,8 +50,8 @@ pub fn mask_secrets(servers: &Value) -> Value {
     shown
 }
 
-/// The servers as their agent needs them. A secret that is not known is left out: a server that gets the mask would
-/// report a wrong key, and the reader would look for the mistake there. Answers the pointers of those.
+/// The servers as the agent needs them, and the pointers of unknown secrets. An unknown secret is left out: with the mask
+/// in its place the MCP server would report a wrong key, which is misleading.
 pub fn fill_secrets(servers: &Value, secrets: &BTreeMap<String, String>) -> (Value, Vec<String>) {
     let (mut filled, mut missing) = (servers.clone(), Vec::new());
     for (name, server) in filled.as_object_mut().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What callers note on a session for themselves, to find it again by. It means nothing to us.
+//! Metadata that callers attach to a session, for example to find it. The server does not interpret it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ const MAX_ENTRIES: usize = 50;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_VALUE_BYTES: usize = 1024;
 
-/// Names and texts, checked when they are made.
+/// Names and texts, validated at construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct SessionMetadata(BTreeMap<String, String>);
@@ -15,7 +15,7 @@ pub struct SessionMetadata(BTreeMap<String, String>);
 /// Why entries are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMetadata {
-    /// There are so many entries.
+    /// There are too many entries: this many.
     #[error("metadata must have at most {MAX_ENTRIES} entries, not {0}")]
     Many(usize),
     /// A name is empty or too long.
@@ -36,17 +36,17 @@ pub enum BadMetadata {
     },
 }
 
-/// Something that is larger than it may be.
+/// Metadata over a size limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeLimitExceeded {
-    /// How large it may be.
+    /// The limit.
     pub limit: usize,
-    /// How large it is.
+    /// The size.
     pub used: usize,
 }
 
 impl BadMetadata {
-    /// `None`: it is wrong for another reason than its size.
+    /// `None`: the metadata is invalid for another reason than its size.
     pub fn oversize(&self) -> Option<SizeLimitExceeded> {
         match self {
             BadMetadata::Many(used) => Some(SizeLimitExceeded { limit: MAX_ENTRIES, used: *used }),

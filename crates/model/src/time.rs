@@ -1,4 +1,4 @@
-//! One time type: milliseconds since 1970, shown as ISO 8601 in UTC.
+//! The one time type: milliseconds since 1970, shown as ISO 8601 in UTC.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// For the program's edge only; everything inside is handed its time.
+    /// Reads the clock. Only for the edge of the program; all other code gets the time as an argument.
     pub fn now() -> Self {
         Self(jiff::Timestamp::now().as_millisecond())
     }
@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// As people write it: a number and a unit. Without one, 7 days and 7 seconds would look alike.
+/// Parses a number with a unit. The unit is required, because 7 days and 7 seconds would look alike without it.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match &text[digits.len()..] {

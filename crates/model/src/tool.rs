@@ -1,17 +1,17 @@
-//! The names of tools. Agents and models choose them, and people read them in streams, lists and permission requests.
+//! Tool names. Agents and models choose them, and people read them in streams, lists and permission requests.
 
-/// The longest name that services for models take.
+/// The longest name that model services accept.
 const MAX_TOOL_NAME: usize = 128;
 
-/// `[A-Za-z0-9_-]{1,128}`, as services for models want it. All other characters could mislead a reader, as line feeds and
-/// escape sequences do, and are left out. `None`: nothing is left.
+/// `[A-Za-z0-9_-]{1,128}`, as model services require. Drops all other characters, because line feeds or escape sequences
+/// could mislead a reader. `None`: nothing is left.
 pub fn tool_name(given: &str) -> Option<String> {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let name: String = given.chars().filter(plain).take(MAX_TOOL_NAME).collect();
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// The same where a call is shown in any case.
+/// The same, with a placeholder if nothing is left, because a call is always shown.
 pub fn shown_tool_name(given: &str) -> String {
     tool_name(given).unwrap_or_else(|| "unnamed".to_owned())
 }

@@ -1,19 +1,19 @@
-//! What answers of a model used, as the shim reads it from them and as an agent's own lines say, and how much may be used.
-//! What it costs is in `price.rs`.
+//! Token usage of model answers, as the shim reads it from responses and as agents report it, and the budgets for it.
+//! Prices are in `price.rs`.
 
 use crate::{MessageOptions, Problem, SessionOptions, TokenUsage, TurnId};
 use serde::{Deserialize, Serialize};
 
-/// Whoever says the numbers is in a sandbox: no answer has more tokens than this.
+/// Reports come from the sandbox and are untrusted, so no answer counts for more tokens than this.
 const MAX_TOKENS_PER_ANSWER: u64 = 1_000_000_000;
 
 impl TokenUsage {
-    /// As somebody says who may say anything.
+    /// The counts limited to the maximum, for untrusted reports.
     pub fn clamped(self) -> TokenUsage {
         self.with(TokenUsage::default(), |said, _| said.min(MAX_TOKENS_PER_ANSWER))
     }
 
-    /// Of every kind.
+    /// The sum of all kinds.
     pub fn tokens(&self) -> u64 {
         let TokenUsage { input_tokens, output_tokens, cache_creation_tokens, cache_read_tokens } = *self;
         [output_tokens, cache_creation_tokens, cache_read_tokens]
@@ -26,17 +26,17 @@ impl TokenUsage {
         *self == TokenUsage::default()
     }
 
-    /// Both together, each kind by itself.
+    /// The sum, separately for each kind.
     pub fn saturating_add(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::saturating_add)
     }
 
-    /// What there is beyond the other.
+    /// The difference, separately for each kind.
     pub fn saturating_sub(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::saturating_sub)
     }
 
-    /// Of each kind the smaller number.
+    /// The minimum, separately for each kind.
     pub fn at_most(self, other: TokenUsage) -> TokenUsage {
         self.with(other, u64::min)
     }
@@ -51,40 +51,40 @@ impl TokenUsage {
     }
 }
 
-/// So much more was used than the log said before. The sum of these is what a session used: nothing is counted
-/// twice, and nothing is taken back.
+/// An increase over the usage that the log already has. The sum of these is the session's usage: nothing is counted
+/// twice, and nothing is subtracted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageIncrement {
-    /// The turn that it belongs to, if any.
+    /// The turn, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Which attempt of the turn; 0 without a turn.
+    /// The attempt of the turn; 0 without a turn.
     #[serde(default)]
     pub attempt: u32,
-    /// The answer, by the model's id for it. None: only a sum of the agent's own knows of it.
+    /// The answer, by the model's id for it. `None`: the amount comes only from a sum of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The model that answered.
     pub model: String,
-    /// Not of the agent's own loop: a helper's, or beside the conversation.
+    /// The answer is outside the agent's main loop: from a subagent or beside the conversation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub helper: bool,
-    /// Read from the answer itself on its way through the shim, not told by the agent.
+    /// The shim read it from the response itself, instead of the agent reporting it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub routed: bool,
-    /// The agent had not told of the answer before, or nothing was known of it.
+    /// The first report of the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
-    /// The answer is over.
+    /// How the answer ended, if it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<ModelStopReason>,
-    /// How much more was used.
+    /// The increase.
     pub usage: TokenUsage,
-    /// In billionths of a dollar, by the prices of that time. None: nobody knows the model's price.
+    /// The cost in billionths of a dollar, at the prices of that time. `None`: the model has no known price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nano_usd: Option<u64>,
-    /// The agent's own sum since its last one: so much of what was counted is in it.
+    /// How much of the agent's own sum since its last one was already counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirms: Option<TokenUsage>,
 }
@@ -93,25 +93,25 @@ pub struct UsageIncrement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelStopReason {
-    /// It calls tools: the agent goes on.
+    /// The answer calls tools: the agent continues.
     #[serde(rename = "calls")]
     ToolCalls,
-    /// The agent has said what it had to say.
+    /// The answer is complete.
     #[serde(rename = "said")]
     Complete,
-    /// It was cut off.
+    /// The answer was cut off.
     #[serde(rename = "torn")]
     CutOff,
 }
 
-/// What was used, all in all.
+/// The total usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageTotal {
     /// Tokens of each kind.
     pub usage: TokenUsage,
     /// Billionths of a dollar.
     pub nano_usd: u64,
-    /// Some of it has no price.
+    /// A part of the usage has no price.
     pub unpriced: bool,
     /// Answers of the agent's own loop.
     pub rounds: u64,
@@ -122,12 +122,12 @@ impl UsageTotal {
     pub fn add(&mut self, used: &UsageIncrement) {
         self.usage = self.usage.saturating_add(used.usage);
         self.nano_usd = self.nano_usd.saturating_add(used.nano_usd.unwrap_or(0));
-        // The shim may say no more than that the model was another one, whose price nobody knows.
+        // The shim may report only that another model answered, whose price is not known.
         self.unpriced |= used.nano_usd.is_none() && (used.routed || !used.usage.is_zero());
         self.rounds += u64::from(used.first && !used.helper);
     }
 
-    /// What was used beyond the other; never less than nothing.
+    /// The difference; never negative.
     pub fn saturating_sub(self, other: UsageTotal) -> UsageTotal {
         UsageTotal {
             usage: self.usage.saturating_sub(other.usage),
@@ -138,7 +138,7 @@ impl UsageTotal {
     }
 }
 
-/// How much may be used.
+/// Limits for the usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct BudgetLimits {
@@ -148,7 +148,7 @@ pub struct BudgetLimits {
     /// Dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
-    /// Of every kind.
+    /// Tokens of all kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
 }
@@ -160,7 +160,7 @@ impl BudgetLimits {
         BudgetLimits { max_turns: *max_turns, max_budget_usd: *max_budget_usd, max_tokens: *max_tokens }
     }
 
-    /// What a message asks for, and otherwise what is usual for its session.
+    /// The limits of a message, with the session's defaults.
     pub fn of_turn(ask: &MessageOptions, usual: BudgetLimits) -> BudgetLimits {
         BudgetLimits {
             max_turns: ask.max_turns.or(usual.max_turns),
@@ -169,7 +169,7 @@ impl BudgetLimits {
         }
     }
 
-    /// These limits, and the others where these have none.
+    /// These limits, with the others where these are `None`.
     pub fn with_fallback(self, before: BudgetLimits) -> BudgetLimits {
         BudgetLimits {
             max_turns: self.max_turns.or(before.max_turns),
@@ -178,7 +178,7 @@ impl BudgetLimits {
         }
     }
 
-    /// None: any number. A limit is not reached before anything was used.
+    /// `None`: no limit. A limit is never reached before the first usage.
     pub fn tokens_left(&self, spent: &UsageTotal) -> Option<u64> {
         left(self.max_tokens?, spent.usage.tokens())
     }
@@ -188,7 +188,7 @@ impl BudgetLimits {
         left(nano(self.max_budget_usd?), spent.nano_usd)
     }
 
-    /// The first of them that is used up: (which, how much that is, how much was used).
+    /// The first limit that is used up: (kind, limit, usage).
     pub fn first_reached(&self, spent: &UsageTotal) -> Option<(LimitKind, u64, u64)> {
         let limits = [
             (LimitKind::MaxTurns, self.max_turns.map(u64::from), spent.rounds),
@@ -204,13 +204,13 @@ fn left(limit: u64, used: u64) -> Option<u64> {
     Some(if used == 0 { limit.max(1) } else { limit.saturating_sub(used) })
 }
 
-/// Dollars in billionths.
+/// Converts dollars to billionths.
 fn nano(usd: f64) -> u64 {
-    // Casts of floats saturate, and what is no number is 0.
+    // Float casts saturate, and NaN becomes 0.
     (usd * 1e9).round() as u64
 }
 
-/// Which limit was reached.
+/// The kind of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitKind {
@@ -220,18 +220,18 @@ pub enum LimitKind {
     MaxBudgetUsd,
     /// Tokens of every kind.
     MaxTokens,
-    /// A limit in dollars, and a model that has no price.
+    /// A limit in dollars, with a model that has no price.
     Price,
-    /// The time that a turn may run.
+    /// The duration of a turn.
     TurnSeconds,
-    /// The space that files may take.
+    /// The disk space of files.
     DiskMb,
-    /// How many files there may be.
+    /// The number of files.
     MaxFiles,
 }
 
 impl LimitKind {
-    /// The name of the option that raises it.
+    /// The name of the option for this limit.
     pub fn as_str(self) -> &'static str {
         match self {
             LimitKind::MaxTurns => "maxTurns",
@@ -244,37 +244,37 @@ impl LimitKind {
     }
 }
 
-/// Whose budget.
+/// The scope of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetScope {
-    /// That of the whole session.
+    /// The whole session.
     Session,
-    /// That of one turn.
+    /// One turn.
     Turn,
 }
 
-/// A limit is used up. Of dollars both numbers are billionths.
+/// A limit is used up. Dollars are in billionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitReached {
-    /// The turn that was stopped, if it was the turn's limit or in a turn.
+    /// The turn that was stopped, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Whether it was the session's limit or the turn's.
+    /// The session's limit or the turn's.
     #[serde(rename = "of")]
     pub scope: BudgetScope,
-    /// Which limit.
+    /// The kind of the limit.
     #[serde(rename = "which")]
     pub kind: LimitKind,
-    /// How much was allowed.
+    /// The limit.
     pub limit: u64,
-    /// How much was used.
+    /// The usage.
     pub used: u64,
 }
 
 impl LimitReached {
-    /// As people count.
+    /// The number in the unit that people read.
     pub fn display_value(&self, number: u64) -> serde_json::Value {
         match self.kind {
             LimitKind::MaxBudgetUsd | LimitKind::Price => serde_json::json!(nano_to_usd(number)),
@@ -286,7 +286,7 @@ impl LimitReached {
         }
     }
 
-    /// What clients are told of it, with the remedy.
+    /// The problem that clients see, with the remedy.
     pub fn problem(&self) -> Problem {
         match self.kind {
             LimitKind::Price => Problem::new(
@@ -338,7 +338,7 @@ impl std::fmt::Display for LimitReached {
     }
 }
 
-/// Dollars, from billionths of them.
+/// Converts billionths of a dollar to dollars.
 pub fn nano_to_usd(nano: u64) -> f64 {
     nano as f64 / 1e9
 }

@@ -1,5 +1,5 @@
-//! The built-in agent with a model: a real server, a real sandbox, the proxy that adds the key; only the model behind it
-//! is ours.
+//! The built-in agent with a model: a real server, a real sandbox, and the proxy that adds the key. Only the model behind
+//! it is the scripted one.
 
 use crate::{
     own_key::by_hand,
@@ -30,7 +30,7 @@ impl Stage {
         Stage { server, model }
     }
 
-    /// From the next start on.
+    /// Applies from the next start.
     fn give_the_key(&mut self) {
         self.server.set("ANTHROPIC_BASE_URL", &self.model.url);
         self.server.set("ANTHROPIC_API_KEY", SECRET);
@@ -53,7 +53,7 @@ impl Stage {
         made["session"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// All requests that the model got.
+    /// All requests that the model received.
     fn requests(&self) -> Vec<Value> {
         self.model.requests()
     }
@@ -62,7 +62,7 @@ impl Stage {
         self.requests().pop().expect("a request")
     }
 
-    /// Says something, and proves that the model was shown everything that was said before.
+    /// Sends a message, and checks that the model saw all earlier messages.
     async fn say(&self, id: &str, said: &mut Vec<String>) {
         let text = format!("message number {}", said.len() + 1);
         let answer = self.server.client().say(id, &text).await;
@@ -153,7 +153,7 @@ async fn a_call_that_was_cut_off_is_shown_once_as_unknown_and_not_made_again() {
     let unknown = || stage.last()["body"]["messages"].to_string().matches(UNKNOWN).count();
     assert_eq!(unknown(), 1);
     client.say(&id, "hello").await;
-    // The model has repeated what it was told.
+    // The model repeats the text it received, so count only the tool results.
     let results = stage.last()["body"]["messages"][2].to_string();
     assert_eq!(results.matches(UNKNOWN).count(), 1, "{results}");
 }
@@ -218,7 +218,7 @@ async fn the_key_is_nowhere_inside() {
     stage.server.keeps_outside(SECRET, &shown);
 }
 
-/// Files, batches and the organisation lie behind the same key.
+/// Files, batches and the organisation are behind the same key.
 #[tokio::test]
 async fn an_agent_may_call_only_what_talks_with_the_operators_model() {
     let stage = Stage::set().await;
@@ -231,7 +231,7 @@ async fn an_agent_may_call_only_what_talks_with_the_operators_model() {
     stage.say(&id, &mut Vec::new()).await;
 }
 
-/// People read it in lists and at terminals, and services refuse a conversation with such a name in it.
+/// People read the name in lists and at terminals, and services refuse a conversation with an invalid name.
 #[tokio::test]
 async fn a_tools_name_holds_nothing_that_could_mislead_a_reader() {
     const GIVEN: &str = "Read\n\u{202e}\u{1b}[2J";
@@ -252,7 +252,7 @@ async fn a_tools_name_holds_nothing_that_could_mislead_a_reader() {
             events["events"].as_array().expect("a list").iter().find(|event| event["type"] == "tool_start");
         let begun = begun.expect("a call")["data"].as_str().expect("text").to_owned();
         assert!(begun.contains(r#""toolName":"Read2J""#), "{begun}");
-        // The agent's own message is passed on as it is.
+        // The agent's own message passes unchanged.
         let said = of("message").filter_map(|frame| frame.data["message"]["content"].as_array());
         let calls = said.flatten().filter(|block| block["type"] == "tool_use");
         let names: Vec<&Value> = calls.map(|block| &block["name"]).collect();

@@ -1,4 +1,4 @@
-//! The real Claude Code in a real sandbox; only the model behind it is ours.
+//! The real Claude Code in a real sandbox; only the model behind it is the scripted one.
 
 use crate::support::{
     Client, Server,
@@ -120,7 +120,7 @@ async fn the_key_is_nowhere_inside() {
 async fn without_the_program_or_a_key_it_says_what_to_do() {
     let program = program();
     let without_key = [("ASH_CLAUDE_BIN", program.as_str())];
-    // As compose files leave it.
+    // Compose files leave an unset variable empty.
     let with_none = [("ASH_CLAUDE_BIN", program.as_str()), ("ANTHROPIC_API_KEY", "")];
     let cases = [
         (Server::without_claude(&[("ANTHROPIC_API_KEY", SECRET)]).await, "runtime_missing", "ASH_CLAUDE_BIN"),
@@ -140,7 +140,7 @@ async fn without_the_program_or_a_key_it_says_what_to_do() {
     }
 }
 
-/// Whoever is inside may write anything where its conversation is kept.
+/// A process in the sandbox may write anything to the conversation's folder.
 #[tokio::test]
 async fn a_transcript_that_is_no_transcript_is_named_and_hurts_nobody() {
     let stage = Stage::set().await;
@@ -167,7 +167,7 @@ async fn a_transcript_that_is_no_transcript_is_named_and_hurts_nobody() {
     }
 }
 
-/// A command in the background does not hold the turn; when it ends, the agent hears of it and works by itself.
+/// A background command does not hold the turn; when it ends, the agent starts a turn of its own.
 #[tokio::test]
 async fn what_ends_in_the_background_is_a_turn_of_the_agents_own() {
     let stage = Stage::set().await;
@@ -192,7 +192,7 @@ fn agent_call(prompt: &str) -> Value {
         "subagent_type": "general-purpose", "run_in_background": true } })
 }
 
-/// A helper in the background holds the turn: its answer, and what the agent makes of it, belong to it.
+/// A background subagent holds the turn: its answer, and the agent's reaction to it, belong to the turn.
 #[tokio::test]
 async fn a_turn_waits_for_helpers_in_the_background() {
     let stage = Stage::set().await;
@@ -213,7 +213,7 @@ async fn a_turn_waits_for_helpers_in_the_background() {
     assert_whole(&stage.back(&id).await);
 }
 
-/// One that takes too long does not hold it for ever, and what comes of it later is a turn of the agent's own.
+/// A subagent that takes too long does not hold the turn for ever; its later result starts a turn of the agent's own.
 #[tokio::test]
 async fn a_turn_does_not_wait_longer_than_it_was_told_to() {
     let stage = Stage::set().await;
@@ -224,7 +224,7 @@ async fn a_turn_does_not_wait_longer_than_it_was_told_to() {
     stage.script(rule).await;
     let first = client.say(&id, "ask the helper").await;
     assert_eq!(client.exec(&id, "test -e help").await["exitCode"], 1, "the helper still works: {first}");
-    // A helper that would be done before it was waited for would be a part of the turn.
+    // A subagent that finished before the wait would be part of the turn.
     eventually("the helper works", async || {
         (client.exec(&id, "test -e begun").await["exitCode"] == 0).then_some(())
     })
@@ -236,7 +236,7 @@ async fn a_turn_does_not_wait_longer_than_it_was_told_to() {
     stage.say(&id, &mut said).await;
 }
 
-/// What was summed up is not missing.
+/// Messages behind a summary do not count as missing.
 #[tokio::test]
 async fn a_conversation_that_was_compacted_is_whole() {
     let stage = Stage::set().await;

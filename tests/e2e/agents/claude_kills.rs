@@ -1,5 +1,5 @@
-//! `kill -9` in a turn of the real Claude Code, at each instant that matters and of everybody in turn: one answer to a
-//! prompt, no call made twice, nothing lost that a client saw.
+//! `kill -9` of each process in turn, at each important instant of a turn of the real Claude Code: each prompt gets one
+//! answer, no call runs twice, and nothing that a client saw is lost.
 
 use crate::support::{
     Client, Frame, Sse, children, claude::Stage, eventually, parent, permissions::careful, signal,
@@ -61,7 +61,7 @@ fn prompt(instant: Instant, run: usize) -> String {
     }
 }
 
-/// Reads until the instant has come; what a client has seen by then.
+/// Reads until the instant; returns what a client has seen by then.
 async fn until(client: &Client, id: &str, stream: &mut Sse, instant: Instant, run: usize) -> Vec<Frame> {
     match instant {
         Instant::PromptSent => stream.next().await.into_iter().collect(),
@@ -102,7 +102,7 @@ async fn at(instant: Instant) {
         come_to_rest(&client, &id, &name).await;
         check(&client, &id, &name, instant, run, &seen).await;
     }
-    // And the model still knows all of it.
+    // The model still sees the whole conversation.
     let client = stage.server.client();
     client.say(&id, "say: and now?").await;
     let shown = stage.last_request()["body"]["messages"].to_string();
@@ -113,7 +113,7 @@ async fn at(instant: Instant) {
     }
 }
 
-/// The session comes back by itself or is brought back, and whoever asks again is allowed.
+/// The session resumes by itself or is resumed, and every permission request is allowed.
 async fn come_to_rest(client: &Client, id: &str, name: &str) {
     eventually(&format!("{name}: the turn is over"), async || {
         let session = client.session(id).await;
@@ -121,7 +121,7 @@ async fn come_to_rest(client: &Client, id: &str, name: &str) {
             client.action(id, "resume").await;
         }
         for asked in session["pending"].as_array().into_iter().flatten() {
-            // It may have been withdrawn since.
+            // The agent may have withdrawn the request since.
             let permission = asked["id"].as_str().expect("an id");
             let path = format!("/api/sessions/{id}/permissions/{permission}");
             let (status, said) = client.ask(Method::POST, &path, Some(json!({ "behavior": "allow" }))).await;
@@ -130,7 +130,7 @@ async fn come_to_rest(client: &Client, id: &str, name: &str) {
         if session["openTurns"] != 0 || session["status"] != "active" {
             return None;
         }
-        // A server that has just started may not have found out yet that the sandbox is dead.
+        // A newly started server may not have noticed yet that the sandbox is dead.
         let path = format!("/api/sessions/{id}/exec");
         let (status, _) = client.ask(Method::POST, &path, Some(json!({ "command": "true" }))).await;
         status.is_success().then_some(())
@@ -210,7 +210,7 @@ async fn when_the_result_was_seen() {
     at(Instant::ResultSeen).await;
 }
 
-/// What the model gets after a cold resume begins, byte for byte, as what it would have got without one.
+/// The model's request after a cold resume has the same bytes at its start as without one.
 #[tokio::test]
 async fn the_request_after_a_cold_resume_begins_as_without_one() {
     let stage = Stage::set().await;
@@ -239,7 +239,7 @@ async fn the_request_after_a_cold_resume_begins_as_without_one() {
     }
 }
 
-/// The two sessions differ in their own ids, and the calls in theirs.
+/// Removes the ids of sessions and calls, which differ.
 fn without_ids(value: &Value) -> String {
     let text = value.to_string();
     let mut out = String::new();

@@ -1,5 +1,5 @@
-//! Releases of Claude Code as npm has them, each in the place of the one that the other tests use; and programs that only say
-//! that they are one.
+//! Releases of Claude Code from npm, in place of the one that the other tests use; and programs that only claim to be
+//! one.
 
 use crate::support::{
     Client, Server,
@@ -12,10 +12,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::{fs, path::Path, process::Command};
 
-/// The oldest that works, the newest that is tested, and five between them.
+/// The oldest that works, the newest tested, and five in between.
 const RELEASES: [&str; 7] = ["2.1.113", "2.1.140", "2.1.197", "2.1.225", "2.1.260", "2.1.290", "2.1.325"];
 
-/// Installs a release by the script that `./test` uses.
+/// Installs a release with the script that `./test` uses.
 fn install(version: &str) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.ci/claude");
     let installed = Command::new(script).arg(version).output().expect(".ci/claude");
@@ -37,7 +37,8 @@ async fn slowly_every_release_from_the_oldest_on_goes_through_a_session_s_life()
     }
 }
 
-/// Turns end by themselves, and the conversation goes on after a pause, a death of the agent and one of the server.
+/// Turns end by themselves, and the conversation continues after a pause, and after deaths of the agent and of the
+/// server.
 async fn converse(stage: &mut Stage) {
     let id = stage.create().await;
     let client = stage.server.client();
@@ -75,7 +76,7 @@ async fn asked(stage: &Stage) {
     client.action(&id, "stop").await;
 }
 
-/// What is added to its instructions counts from the next start on, also where no release was told so before.
+/// A change of the appended system prompt applies from the next start, also with releases that do not keep a prompt.
 async fn instructed(stage: &Stage) {
     let id = stage.create_with(json!({ "appendSystemPrompt": "Speak of towers." })).await;
     let client = stage.server.client();
@@ -107,7 +108,7 @@ async fn deploy(client: &Client, runtime: &str) -> (reqwest::StatusCode, Value) 
     client.ask(Method::POST, "/api/agents", Some(agent)).await
 }
 
-/// A server whose Claude Code is this file.
+/// A server with this file as Claude Code.
 async fn server(place: impl FnOnce(&Server) -> std::path::PathBuf) -> (Server, std::path::PathBuf) {
     let mut server = Server::prepare(&[("ANTHROPIC_API_KEY", "sk-none")]);
     let program = place(&server);
@@ -146,7 +147,7 @@ async fn deploy_and_create_refuse_a_claude_code_that_is_too_old_and_name_the_old
     );
 }
 
-/// The last release that is a script for Node.
+/// The last release that is a Node script.
 #[tokio::test]
 async fn slowly_the_release_before_the_oldest_that_works_is_refused() {
     let (server, program) = server(|_| install("2.1.112").into()).await;

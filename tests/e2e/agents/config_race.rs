@@ -1,4 +1,4 @@
-//! Options that change while a session is on its way back: whatever the answer says, the next turn has them.
+//! Options that change during a resume: whatever the response is, the next turn has them.
 
 use crate::{
     ladder::curtain,
@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// Waits at its start for as long as a file of the workspace says so.
+/// The startup script waits while a file of the workspace exists.
 const STARTUP: &str = "[ -e hold ] && touch held\nwhile [ -e hold ]; do sleep 0.02; done\nrm -f held\n";
 
 fn resume(client: &Client, id: &str) -> JoinHandle<Value> {
@@ -41,7 +41,7 @@ async fn a_working_directory_set_during_a_resume_is_that_of_the_next_turn() {
     assert!(said.contains("/workspace/deep") && said.contains("blue"), "{said}");
 }
 
-/// The agent's process is there already, and has the old ones.
+/// The agent's process is already running, with the old variables.
 #[tokio::test]
 async fn variables_set_while_the_agent_starts_are_those_of_the_next_turn_even_after_a_crash() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
@@ -63,7 +63,7 @@ async fn variables_set_while_the_agent_starts_are_those_of_the_next_turn_even_af
     assert!(said.contains("team blue") && !said.contains("team red"), "{said}");
 }
 
-/// At whichever instant of a resume the change comes.
+/// The change comes at any instant of a resume.
 #[tokio::test]
 async fn slowly_no_change_is_lost_in_a_race_with_a_resume() {
     let server = Server::start().await;

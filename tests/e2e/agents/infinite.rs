@@ -1,5 +1,5 @@
-//! Sessions that are longer than what a model can hold. The model refuses whatever is too long, so a turn that is done
-//! shows that nothing was.
+//! Sessions that exceed the model's window. The model refuses oversized requests, so a completed turn shows that no
+//! request was too large.
 
 use crate::support::{Client, Server, claude, eventually, model::Model, names, ok, signal};
 use reqwest::Method;
@@ -38,7 +38,7 @@ impl Stage {
         self.client().post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Turns until a summary is asked for.
+    /// The number of turns until the first summary request.
     async fn until_compacting(&self, id: &str) -> usize {
         for number in 0..40 {
             self.say(id, number).await;
@@ -62,7 +62,7 @@ impl Stage {
         assert!(refused.is_empty(), "{refused:?}");
     }
 
-    /// What the conversation was last asked with.
+    /// The last request of the conversation.
     fn last(&self) -> Value {
         let requests = self.model.requests();
         requests.iter().rfind(|request| !is_summary(request)).expect("a request")["body"]["messages"].clone()
@@ -78,7 +78,7 @@ fn is_summary(request: &Value) -> bool {
     last.is_some_and(|last| last.to_string().contains(ASKS_FOR_SUMMARY))
 }
 
-/// All that the timeline has of them, in order.
+/// All compaction events of the timeline, in order.
 async fn lifecycle(client: &Client, id: &str) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
@@ -99,7 +99,7 @@ async fn compactions(client: &Client, id: &str) -> Vec<Value> {
     lifecycle(client, id).await.into_iter().filter(of).collect()
 }
 
-/// Each is begun and then over, once, and makes it shorter. Answers how many there were.
+/// Each compaction starts and ends once, and shortens the conversation. Returns their number.
 fn are_whole(events: &[Value]) -> usize {
     for pair in events.chunks(2) {
         let [begun, over] = pair else { panic!("one is not over: {events:?}") };
@@ -173,7 +173,7 @@ async fn turns_go_on_beside_a_summary_and_wait_when_there_is_no_more_room() {
     let (begun, over) = (place("compaction_start"), place("compaction_complete"));
     let ended = |data: &&Value| data["action"] == "turn_ended";
     assert!(all[begun..over].iter().filter(ended).count() >= 2, "turns went on: {:#?}", &all[begun..=over]);
-    // The one that waited was asked of the model when there was room again.
+    // The waiting turn called the model after the compaction.
     let waited = &all[over]["turnOf"];
     let end = all[over..].iter().find(ended).expect("an end");
     assert_eq!((&end["turn"], &end["status"]), (waited, &json!("done")));
@@ -336,7 +336,7 @@ async fn claude_code_compacts_where_it_is_told_to_and_remembers_the_summary() {
     let there = stage.create().await;
     for (wrong, named) in [
         (json!({ "bufferExhaustionThreshold": 0.9 }), "bufferExhaustionThreshold"),
-        // Also the usual one: it would have no effect.
+        // Also the default value, because it would have no effect.
         (json!({ "bufferExhaustionThreshold": 0.95 }), "bufferExhaustionThreshold"),
         (json!({ "bufferExhaustionThreshold": 1, "enabled": false }), "bufferExhaustionThreshold"),
         (json!({ "contextWindow": 8000 }), "contextWindow"),

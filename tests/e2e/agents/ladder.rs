@@ -1,5 +1,5 @@
-//! The way back into a conversation when what Claude Code kept of it is damaged: the real program, the real sandbox, and
-//! the model's own log as the witness of what came back.
+//! The resume tiers when Claude Code's transcript is damaged: the real program, the real sandbox, and the model's log as
+//! proof of what the agent remembers.
 
 use crate::support::{claude::Stage, eventually, model::Model};
 use ash_driver::{ExpectedMessage, LoggedContent, LoggedMessage, TranscriptIdentity};
@@ -22,14 +22,14 @@ fn joined(lines: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Everything but the lines of a kind.
+/// All lines except those of one kind.
 fn but(bytes: &[u8], unwanted: impl Fn(&str) -> bool) -> Vec<u8> {
     let kept: Vec<Vec<u8>> =
         lines(bytes).into_iter().filter(|line| !unwanted(&String::from_utf8_lossy(line))).collect();
     joined(&kept)
 }
 
-/// What is done to the transcript, where the resume then ends, and whether anything is lost.
+/// The damage to the transcript, the tier of the resume, and whether anything is lost.
 const DAMAGES: [(&str, Damage, &str, bool); 12] = [
     ("untouched", |bytes| bytes, "native", false),
     ("NUL bytes at the end", |bytes| [bytes, vec![0; 4096]].concat(), "repaired", false),
@@ -116,7 +116,7 @@ fn assert_shown(request: &Value, name: &str) {
     assert!(shown.matches("the water is cold").count() >= 3, "{name}: call, outcome and answer: {shown}");
 }
 
-/// The real program behind one that refuses to resume, or to start, or waits, as long as a file beside it says so.
+/// The real program behind a wrapper, which refuses to resume, refuses to start or waits while a file beside it says so.
 pub fn curtain(dir: &Path) -> (PathBuf, PathBuf) {
     let bin = dir.join("bin");
     std::fs::create_dir(&bin).expect("made");
@@ -141,7 +141,7 @@ exec "${0%/*}/real" "$@"
     (claude, bin.join("refuse"))
 }
 
-/// A program that does not start with its memory gets it another way; one that does not start at all loses nothing.
+/// A program that does not start with its memory gets it by a lower tier; one that does not start at all loses nothing.
 #[tokio::test]
 async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
@@ -181,12 +181,12 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
     std::fs::remove_file(&refuse).expect("removed");
     client.action(&id, "stop").await;
     let receipt = stage.back(&id).await;
-    // What it was told as text it has; what it had before stays named until it is native again.
+    // The agent has the lost part as text; the receipt names it until the memory is native again.
     assert_ne!(receipt["tier"], "history", "{receipt}");
 }
 
-/// A server that dies when the transcript is mended and nobody was told yet: the next one finds it whole, and still says
-/// what was lost. And if the agent cannot be started at all it is as damaged as before.
+/// A server dies after it repaired the transcript and before it reported the loss: the next server finds the transcript
+/// whole, and still reports the loss. If the agent cannot start at all, the transcript is as damaged as before.
 #[tokio::test]
 async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
@@ -238,8 +238,8 @@ async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() 
     assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("native"), &json!(true)), "once: {receipt}");
 }
 
-/// What the driver makes of the damaged ones under `tests/corpus` is what the real program reads. Slow: the program is
-/// started for each, and one of each kind is in the ordinary run, too.
+/// The real program reads what the driver makes of the damaged transcripts under `tests/corpus`. Slow, because it starts
+/// once for each; the ordinary run has one of each kind.
 #[test]
 fn slowly_each_of_the_corpus_is_read_whole_by_the_real_program() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/claude");
@@ -282,7 +282,7 @@ fn slowly_each_of_the_corpus_is_read_whole_by_the_real_program() {
     }
 }
 
-/// The corpus's transcript, mended as a resume would mend it, where the program looks for it.
+/// Puts a transcript of the corpus, repaired as in a resume, where the program looks for it.
 fn place_mended(corpus: &Path, name: &str, home: &Path, cwd: &Path) -> Uuid {
     let claude = ash_driver::driver(ash_model::AgentRuntime::Claude);
     let said: Vec<Value> = std::fs::read_to_string(corpus.join("log.jsonl"))

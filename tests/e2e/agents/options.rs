@@ -1,12 +1,12 @@
-//! What a session is told on create and on resume: visible, in force, and still so whatever happened in between. One table
-//! for each runtime, walked from the first start over every kind of rest and death to another machine, and back with
-//! everything changed.
+//! Options given on create and on resume: visible, in force, and unchanged by anything in between. One table for each
+//! runtime, from the first start through every kind of rest and death to another machine, and back with all options
+//! changed.
 
 use crate::support::{Client, Frame, Server, runtime::Stage};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// A server for tools, as small as can be.
+/// A minimal MCP server.
 const TOOLS: &str = r#"
 import json, os, sys
 name = os.environ["TOWER"]
@@ -22,7 +22,7 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": said}), flush=True)
 "#;
 
-/// What is in the workspace and in the home for options to point at.
+/// Files in the workspace and the home that options refer to.
 const FURNITURE: &str = "for n in 1 2; do
   mkdir -p ~/config$n /workspace/skills$n/wanted$n /workspace/skills$n/unwanted$n
   echo \"The configuration says $n.\" > ~/config$n/CLAUDE.md
@@ -31,22 +31,22 @@ const FURNITURE: &str = "for n in 1 2; do
   done
 done";
 
-/// What is to be seen of a session's options.
+/// The visible effects of a session's options.
 struct Profile {
-    /// As a client says it.
+    /// The options as a client sends them.
     said: Value,
-    /// As it is shown from then on, field by field.
+    /// The options as the API shows them, field by field.
     shown: Value,
     number: u8,
     tools: Vec<&'static str>,
 }
 
-/// Of the context, in tokens.
+/// The context window in tokens.
 fn window(runtime: &str, number: u8) -> u64 {
     u64::from(number) * if runtime == "claude" { 150_000 } else { 12_000 }
 }
 
-/// The options of both runtimes, in two variants that differ in each of them.
+/// The options of both runtimes, in two variants that differ in every option.
 fn profile(runtime: &str, number: u8) -> Profile {
     let first = number == 1;
     let (model, effort) = if first { ("claude-opus-4-6", "low") } else { ("claude-sonnet-4-6", "high") };
@@ -81,7 +81,7 @@ fn profile(runtime: &str, number: u8) -> Profile {
     });
     let mut tools = if first { vec!["bash", "read"] } else { vec!["bash", "read", "write"] };
     if runtime == "claude" {
-        // Without it, it is told of none.
+        // Without the `Skill` tool the agent gets no skills.
         for list in [&mut said, &mut shown] {
             list["availableTools"].as_array_mut().expect("a list").push(json!("Skill"));
         }
@@ -110,7 +110,7 @@ impl Stage {
         self.server.client()
     }
 
-    /// The next message goes to the model as the options say, and they are shown as they were set.
+    /// The next model request matches the options, and the API shows them as set.
     async fn is(&self, id: &str, wanted: &Profile, when: &str) {
         let client = self.client();
         let config = client.session(id).await["config"].clone();
@@ -124,7 +124,7 @@ impl Stage {
             .rest()
             .await;
         let requests = &self.model.requests()[before..];
-        // What it asks beside the conversation is smaller, and so is what it asks for.
+        // The requests beside the conversation are smaller, and have a lower token limit.
         let request = requests
             .iter()
             .filter(|request| request["body"]["tools"].as_array().is_some_and(|tools| tools.len() > 1))
@@ -167,7 +167,7 @@ impl Stage {
             let room = body["max_tokens"].as_u64().expect("a number");
             let window = window("builtin", number);
             assert!(room < window && room > window / 2, "{when}: {room} of {window}");
-            // Claude Code says once what there is, in the conversation, where it stays.
+            // Claude Code lists the skills once in the conversation, where the list stays.
             not.push(format!("is the wanted skill of {other}"));
         }
         assert!(!body["system"].to_string().contains(&format!("number {other} only")), "{when}");
@@ -203,12 +203,12 @@ async fn are_kept(runtime: &'static str) {
     let made = stage.client().post("/api/sessions", body).await;
     let id = made["session"]["id"].as_str().expect("an id").to_owned();
     stage.client().exec(&id, FURNITURE).await;
-    // Its agent has looked around before there was anything.
+    // The agent listed its skills before the files existed.
     stage.client().action(&id, "stop").await;
     stage.client().action(&id, "resume").await;
     stage.is(&id, &first, "made").await;
     everywhere(&mut stage, &id, &first).await;
-    // Back with everything changed, while the agent of before is still there.
+    // A resume with all options changed, while the old agent still runs.
     stage.client().action(&id, "pause").await;
     let resumed = stage.client().post(&format!("/api/sessions/{id}/resume"), second.said.clone()).await;
     assert_eq!(resumed["resume"]["lost"], json!([]), "{resumed}");
@@ -217,7 +217,7 @@ async fn are_kept(runtime: &'static str) {
     stage.client().action(&id, "stop").await;
     stage.client().post(&format!("/api/sessions/{id}/resume"), first.said.clone()).await;
     stage.is(&id, &first, "changed on a cold resume").await;
-    // And while it is live, without a resume at all.
+    // A change while the session is active, without a resume.
     let (status, changed) = stage
         .client()
         .ask(Method::PATCH, &format!("/api/sessions/{id}/config"), Some(second.said.clone()))
@@ -231,7 +231,7 @@ async fn are_kept(runtime: &'static str) {
     );
 }
 
-/// Over every way to come to rest, and every way to come back.
+/// Goes through every way to rest and every way to come back.
 async fn everywhere(stage: &mut Stage, id: &str, wanted: &Profile) {
     for rest in ["pause", "stop"] {
         stage.client().action(id, rest).await;
@@ -245,7 +245,7 @@ async fn everywhere(stage: &mut Stage, id: &str, wanted: &Profile) {
     stage.is(id, wanted, "after a restart").await;
     crate::support::remote::until_remote(&stage.client(), id).await;
     stage.server.lose_the_machine().await;
-    // Its secrets were sealed with a key of the one that is gone.
+    // The session's secrets were sealed with the key of the lost machine.
     let resumed = stage.client().action(id, "resume").await;
     assert!(resumed["resume"]["lost"].to_string().contains("environment variables"), "{resumed}");
     let mut again = json!({ "env": wanted.said["env"] });
@@ -305,7 +305,7 @@ async fn a_field_of_a_custom_agent_that_is_not_known_is_refused_by_name() {
     assert_eq!((status.as_u16(), &refused["error"]), (400, &json!("promt: did you mean prompt?")));
 }
 
-/// Nothing that was asked for is left out in silence.
+/// No requested option is ignored silently.
 #[tokio::test]
 async fn what_a_runtime_cannot_hold_to_is_refused_by_name() {
     let stage = Stage::set("claude").await;
@@ -343,7 +343,8 @@ async fn what_a_runtime_cannot_hold_to_is_refused_by_name() {
     assert_eq!(config, json!({}), "nothing of it was stored");
 }
 
-/// Clients of the Ash API send these to every agent: they are taken, kept, and named where they have no effect.
+/// Clients of the Ash API send these options to every agent: they are accepted, stored, and reported where they have no
+/// effect.
 #[tokio::test]
 async fn what_has_no_effect_on_a_runtime_is_taken_and_named() {
     let stage = Stage::set("claude").await;
@@ -386,7 +387,7 @@ async fn what_has_no_effect_on_a_runtime_is_taken_and_named() {
     assert_eq!(made["session"]["ignoredOptions"], Value::Null, "it has an effect there: {made}");
 }
 
-/// A place that cannot be is said to be one, and the session is there for whoever names another.
+/// The error names the impossible directory, and the session works once a caller names another.
 #[tokio::test]
 async fn a_working_directory_that_is_a_file_is_said_to_be_one() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Keys that clients bring: they work, are written nowhere, and have to be brought again by whoever comes back.
+//! Keys of clients: they work, are stored nowhere, and a client must send them again to resume a session.
 
 use crate::support::{Client, Server, claude::program, cmdline, model::Model, own_uid, pids, signal};
 use reqwest::Method;
@@ -8,7 +8,7 @@ use std::{os::unix::fs::MetadataExt, process::Command};
 const OWN: &str = "sk-brought-by-the-client-4711";
 const HEADER: &str = "gate-pass-of-the-client-0815";
 
-/// Whom a client brings a key for.
+/// The services that clients have keys for.
 #[derive(Clone, Copy, PartialEq)]
 enum Service {
     Anthropic,
@@ -29,7 +29,7 @@ impl Service {
         provider
     }
 
-    /// What everybody may see of it.
+    /// What every client may see of it.
     fn shown(self, model: &Model) -> Value {
         let url = &model.url;
         match self {
@@ -41,7 +41,7 @@ impl Service {
         }
     }
 
-    /// The header with the key, and the path that is asked.
+    /// The header with the key, and the path of the request.
     fn asked(self) -> (&'static str, String, &'static str) {
         match self {
             Service::Anthropic => ("x-api-key", OWN.to_owned(), "/v1/messages"),
@@ -54,7 +54,7 @@ impl Service {
         }
     }
 
-    /// Where a deployment decides it needs no name.
+    /// Azure's deployment selects the model, so no name is needed.
     fn model(self) -> Option<&'static str> {
         match self {
             Service::Anthropic | Service::Azure => None,
@@ -71,7 +71,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A server that has no key at all.
+    /// A server without any key.
     async fn set(runtime: &'static str, service: Service) -> Stage {
         let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program())]);
         let model = Model::start(&server.dir);
@@ -101,7 +101,7 @@ impl Stage {
         self.say_to(self.service, id, text).await;
     }
 
-    /// The model was called with what the client brought.
+    /// The model was called with the client's key.
     async fn say_to(&self, service: Service, id: &str, text: &str) {
         let said = self.server.client().say(id, text).await;
         assert_eq!(said["status"], "done", "{said}");
@@ -112,7 +112,7 @@ impl Stage {
             (&json!(key), &json!(HEADER)),
             "{last}"
         );
-        // Claude Code has more to say in its paths.
+        // Claude Code adds a query to its paths.
         assert!(last["path"].as_str().is_some_and(|asked| asked.starts_with(path)), "{last}");
     }
 
@@ -132,7 +132,7 @@ async fn needs_it(client: &Client, id: &str) {
     }
 }
 
-/// However a session came to rest, its key is gone, and with it again everything goes on.
+/// The key is gone after every kind of rest, and the session continues once a client sends it again.
 async fn is_brought_again(runtime: &'static str, service: Service) {
     let mut stage = Stage::set(runtime, service).await;
     let id = stage.create().await;
@@ -146,7 +146,7 @@ async fn is_brought_again(runtime: &'static str, service: Service) {
         assert_eq!(receipt["tier"], "native", "{receipt}");
         stage.say(&id, "and on").await;
     }
-    // A server that dies leaves it in the memory of the shim, where the next one leaves it.
+    // When a server dies, the shim still has the key in memory, and the next server leaves it there.
     stage.server.crash_and_start().await;
     stage.say(&id, "after the crash").await;
     let shown = stage.model.requests().pop().expect("a request")["body"].to_string();
@@ -180,7 +180,7 @@ async fn whoever_comes_back_to_claude_code_brings_it_again() {
     is_brought_again("claude", Service::Anthropic).await;
 }
 
-/// A sandbox that dies under an active session takes nothing along: the server has the key as long as that lasts.
+/// The death of a sandbox under an active session does not lose the key: the server keeps it while the session is active.
 #[tokio::test]
 async fn an_active_session_outlives_its_sandbox() {
     for service in [Service::Anthropic, Service::OpenAi, Service::Azure] {
@@ -195,7 +195,7 @@ async fn an_active_session_outlives_its_sandbox() {
     }
 }
 
-/// Every byte that we wrote, and every byte that the agent can read.
+/// Searches every byte that we wrote, and every byte that the agent can read.
 async fn is_nowhere(runtime: &'static str, service: Service) {
     let stage = Stage::set(runtime, service).await;
     let id = stage.create().await;
@@ -207,14 +207,14 @@ async fn is_nowhere(runtime: &'static str, service: Service) {
     assert!(shown.contains("looked"), "{shown}");
     for secret in [OWN, HEADER] {
         stage.server.keeps_outside(secret, &shown);
-        // The log of the server, and everything else that it wrote.
+        // The server's log, and all its other files.
         let found =
             Command::new("grep").args(["-rlaF", secret]).arg(&stage.server.data).output().expect("grep");
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
         assert!(!stage.server.log().contains(secret), "{}", stage.server.log());
         let shows = |pid: &u32| {
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            // The searches of tests beside this one have it on their command lines.
+            // Searches of parallel tests have the key on their command lines.
             let cmdline = Some(cmdline(*pid)).filter(|line| !line.starts_with("grep ")).unwrap_or_default();
             cmdline.contains(secret) || String::from_utf8_lossy(&environ).contains(secret)
         };
@@ -251,8 +251,9 @@ fn core_limit(pid: u32) -> String {
     limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line").to_owned()
 }
 
-/// Whoever has keys in memory leaves them in no core dump, however much of one the machine would take. One whose memory
-/// is private belongs to root in /proc: by that it is known that no other collector of dumps gets it either.
+/// A process with keys in memory does not write them to a core dump, whatever the limit of the machine is. /proc shows
+/// root as the owner of a process whose memory is private, which proves that no other collector of dumps gets the memory
+/// either.
 #[tokio::test]
 async fn neither_server_nor_shim_leaves_a_core_dump() {
     let mut most = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -279,7 +280,7 @@ async fn neither_server_nor_shim_leaves_a_core_dump() {
     }
 }
 
-/// The conversation is the session's, whoever answers it next.
+/// The conversation belongs to the session, whichever service answers next.
 #[tokio::test]
 async fn a_session_goes_on_with_another_service() {
     let stage = Stage::set("builtin", Service::Anthropic).await;
@@ -288,7 +289,7 @@ async fn a_session_goes_on_with_another_service() {
     stage.say(&id, "run: echo the tower is high").await;
     let resume = format!("/api/sessions/{id}/resume");
     let wanted = |service: Service| json!({ "provider": service.provider(&stage.model) });
-    // With its sandbox still there, and without.
+    // With and without the old sandbox.
     client.action(&id, "pause").await;
     let (status, refused) = stage.refused(Method::POST, &resume, wanted(Service::OpenAi)).await;
     assert_eq!(status, 400, "{refused}");
@@ -301,7 +302,7 @@ async fn a_session_goes_on_with_another_service() {
     needs_it(&client, &id).await;
     client.post(&resume, wanted(Service::Azure)).await;
     stage.say_to(Service::Azure, &id, "and on").await;
-    // While a turn runs: it comes to its end as it began, and the next one is with the other service.
+    // The running turn ends with the old service, and the next turn uses the new one.
     let config = format!("/api/sessions/{id}/config");
     let mut turn = client.send(&id, "run: until [ -e go ]; do sleep 0.01; done").await;
     turn.until("tool_use").await;
@@ -319,7 +320,7 @@ async fn a_session_goes_on_with_another_service() {
     }
 }
 
-/// It is said which agent cannot, and which can; and what was refused is not kept.
+/// The error says which agents can use the service and which cannot, and the refused options are not stored.
 #[tokio::test]
 async fn claude_code_is_not_given_a_service_that_it_does_not_speak() {
     let stage = Stage::set("claude", Service::Anthropic).await;
@@ -345,7 +346,7 @@ async fn claude_code_is_not_given_a_service_that_it_does_not_speak() {
     assert_eq!(shown["config"]["model"], Value::Null, "{shown}");
 }
 
-/// What cannot be is refused, in words that do not repeat the key.
+/// Invalid services are refused, in an error that does not repeat the key.
 #[tokio::test]
 async fn what_cannot_be_called_is_refused_by_name() {
     let stage = Stage::set("builtin", Service::Anthropic).await;
@@ -390,7 +391,7 @@ async fn what_cannot_be_called_is_refused_by_name() {
     }
 }
 
-/// An answer that is there is shown to whoever asks for it again: nobody has to be called for that.
+/// A repeated request gets the stored answer, because that needs no call.
 #[tokio::test]
 async fn an_answer_is_told_again_without_the_key() {
     let stage = Stage::set("builtin", Service::Anthropic).await;
@@ -409,7 +410,7 @@ async fn an_answer_is_told_again_without_the_key() {
     needs_it(&client, &id).await;
 }
 
-/// The client's key opens no more of its service than talking with a model.
+/// The client's key gives access only to the model calls of its service.
 #[tokio::test]
 async fn an_agent_may_call_only_what_talks_with_the_clients_model() {
     for service in [Service::Anthropic, Service::OpenAi, Service::Azure] {
@@ -428,7 +429,7 @@ async fn an_agent_may_call_only_what_talks_with_the_clients_model() {
     }
 }
 
-/// What a request from inside is answered, and the status.
+/// The response to a request from inside the sandbox, and its status.
 pub async fn by_hand(client: &Client, id: &str, call: &str) -> String {
     let (method, path) = call.split_once(' ').expect("a method and a path");
     let command = format!(

@@ -1,14 +1,14 @@
-//! Permission modes with the real Claude Code: the agent cannot widen the mode that its session was given, by whatever it
-//! writes or asks for; a client can.
+//! Permission modes with the real Claude Code: an agent cannot widen the mode of its session by any file or request; a
+//! client can.
 
 use crate::support::{Client, claude::Stage, permissions::output, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// Rules that would let it do what it likes.
+/// Rules that would allow everything.
 const WIDE: &str = r#"{"permissions":{"defaultMode":"bypassPermissions","allow":["Bash","Write","Edit"]}}"#;
 
-/// Ways to bring such rules to where Claude Code looks for its settings, message by message.
+/// Ways to put such rules where Claude Code looks for its settings, one message after another.
 fn attempts() -> Vec<Vec<String>> {
     let own = |path: &str| format!("write {path}: {WIDE}");
     let said = |messages: &[&str]| messages.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -27,7 +27,7 @@ fn attempts() -> Vec<Vec<String>> {
     ]
 }
 
-/// A call that no mode but the widest lets pass. Whether it was made.
+/// A call that only the widest mode allows. Returns whether it ran.
 async fn passes(client: &Client, id: &str) -> bool {
     client.say(id, "run: python3 -c 'open(\"/workspace/passed\", \"a\").write(\"x\")'").await;
     output(client, id, "cat /workspace/passed; rm -f /workspace/passed").await == "x"
@@ -39,7 +39,7 @@ async fn change(client: &Client, id: &str, mode: &str) -> (u16, Value) {
     (status.as_u16(), said["session"]["config"]["permissionMode"].clone())
 }
 
-/// Nobody answers what it asks, so it is denied.
+/// No client answers the requests, so they are denied.
 #[tokio::test]
 async fn an_agent_cannot_widen_its_permission_mode_and_a_client_can() {
     let stage = Stage::with(&[("ASH_PERMISSION_TIMEOUT", "0")]).await;

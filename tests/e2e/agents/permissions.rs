@@ -1,5 +1,5 @@
-//! Leave and questions, with the real Claude Code: whoever is asked answers once, and the call is made once or not
-//! at all, whoever dies meanwhile.
+//! Permission requests and questions with the real Claude Code: each request takes one answer, and the call runs once or
+//! never, whichever process dies meanwhile.
 
 use crate::support::{
     Client, Frame,
@@ -29,7 +29,7 @@ fn find<'f>(frames: &'f [Frame], event: &str) -> &'f Value {
     &found.unwrap_or_else(|| panic!("no {event} in {:?}", names(frames))).data
 }
 
-/// How often something is in the session's log.
+/// How often an action is in the session's log.
 async fn count(client: &Client, id: &str, action: &str) -> usize {
     let events = client.get(&format!("/api/sessions/{id}/events?limit=1000&type=lifecycle")).await;
     let data = events["events"].as_array().expect("events").iter().filter_map(|event| event["data"].as_str());
@@ -157,7 +157,7 @@ async fn a_server_that_dies_meanwhile_is_not_missed_and_the_call_is_made_once() 
             format!("/api/sessions/{}/permissions/{}", question.0, question.1["id"].as_str().expect("an id"));
         answering.request(Method::POST, &path).json(&json!({ "behavior": "allow" })).send().await.ok();
     });
-    // It is in the log; whether the agent has heard it by now is a matter of luck.
+    // The answer is in the log; whether the agent has received it by now is random.
     stream.until("permission_answered").await;
     stage.server.crash_and_start().await;
     let client = stage.server.client();
@@ -193,7 +193,7 @@ async fn a_session_that_is_paused_stopped_or_shut_down_meanwhile_keeps_nobody_wa
     stage.server.stop().await;
     stage.server.launch().await;
     let client = stage.server.client();
-    // What it had written down is shown as interrupted, what it had not is asked for again.
+    // Calls in the agent's transcript are shown as interrupted; for other calls the agent asks again.
     let mut last = Value::Null;
     eventually("the turn is over", async || {
         if let Some(again) = pending(&client, &id).await.get(0).filter(|again| **again != last) {
@@ -231,7 +231,7 @@ async fn an_agent_that_dies_meanwhile_takes_its_request_along_and_the_turn_goes_
     let client = stage.server.client();
     let mut stream = client.send(&id, "run: echo one >> file\nrun: echo two >> file").await;
     let asked = stream.until("permission_request").await.pop().expect("a frame").data;
-    // What it has not written down it does not remember, and asks for again.
+    // The agent does not remember a call that is not in its transcript, and asks again.
     let search =
         format!("grep -q {} ~/.claude/projects/*/*.jsonl", asked["toolUseId"].as_str().expect("an id"));
     eventually("the call is written down", async || {
@@ -385,7 +385,7 @@ async fn an_answer_that_is_none_is_refused_and_changes_nothing() {
         json!({ "behavior": "allow", "updatedInput": 5 }),
         json!({ "behavior": "allow", "answers": { "x": "y" } }),
         json!({ "behavior": "deny", "updatedInput": {} }),
-        // Leave for more than the agent asked for.
+        // A permission for more than the agent asked for.
         json!({ "behavior": "allow", "updatedPermissions": [everything] }),
         json!({ "behavior": "allow", "updatedPermissions": [asked["suggestions"][0], everything] }),
     ] {
@@ -433,7 +433,7 @@ async fn the_python_client_passes_requests_on() {
     assert!(done.status.success() && out.trim() == "all good", "{out}\n{err}");
 }
 
-/// Whoever is inside may have replaced the agent.
+/// A process in the sandbox may have replaced the agent.
 #[tokio::test]
 async fn an_agent_that_asks_for_everything_at_once_hurts_nobody() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/clients/agent.sh");

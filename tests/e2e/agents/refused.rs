@@ -1,5 +1,5 @@
-//! A message that is answered with an error because something is missing does not run later, and its Idempotency-Key is
-//! free: when the thing is back, the same key runs the message once.
+//! A message that is refused because something is missing does not run later and frees its Idempotency-Key: once the
+//! missing part is back, the same key runs the message once.
 
 use crate::support::{Client, Point, Server, claude, claude::pretend, docker, model::Model};
 use reqwest::Method;
@@ -9,7 +9,7 @@ use std::{fs, path::Path, pin::pin, time::Duration};
 
 const KEY: &str = "sk-0123456789abcdef";
 
-/// One key for all of them.
+/// All messages use one key.
 async fn send(client: &Client, id: &str, text: &str) -> (u16, Value) {
     let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages"));
     let request = request.header("Idempotency-Key", "k1").header("Accept", "application/json");
@@ -33,7 +33,7 @@ async fn traces(server: &Server) -> (i64, i64) {
 async fn is_refused(server: &Server, id: &str, (status, code, words): (u16, &str, &str)) {
     let client = server.client();
     let before = traces(server).await;
-    // The second one has another body: only a key that was forgotten lets it through.
+    // The second message has another body, which works only if the key is free again.
     for text in ["first", "second"] {
         let (got, body) = send(&client, id, text).await;
         assert_eq!((got, &body["code"]), (status, &json!(code)), "{body}");
@@ -43,7 +43,7 @@ async fn is_refused(server: &Server, id: &str, (status, code, words): (u16, &str
     }
 }
 
-/// What was missing is back.
+/// The missing part is back.
 async fn runs_once(server: &Server, id: &str) {
     let client = server.client();
     let (queued, keys) = traces(server).await;
@@ -66,7 +66,7 @@ async fn create(client: &Client, body: Value) -> String {
     made["session"]["id"].as_str().expect("an id").to_owned()
 }
 
-/// A server that had a key when its session was made, and has none any more.
+/// A server that had a key when it created its session, and has none any more.
 async fn without_its_key() -> (Server, String) {
     let mut server = Server::with(&[("ANTHROPIC_API_KEY", KEY)]).await;
     let client = server.client();
@@ -115,7 +115,7 @@ async fn a_refusal_does_not_free_the_key_of_a_message_that_is_accepted_meanwhile
         answer = &mut first => panic!("it is held: {answer:?}"),
         () = server.reached("prompt.asked") => {}
     }
-    // It waits for the first one. If it did not, it would be refused within this time.
+    // The second request waits for the first. Otherwise it would be refused within this time.
     let early = tokio::time::timeout(Duration::from_millis(500), &mut second).await;
     assert!(early.is_err(), "{early:?}");
     let offline = Some(json!({ "provider": "offline" }));
@@ -140,7 +140,7 @@ async fn a_message_refused_for_the_agents_missing_program_runs_once_when_it_is_b
     runs_once(server, &id).await;
 }
 
-/// Of an image that others use too.
+/// A second name for an image that other tests use as well.
 struct SecondName(String);
 
 impl SecondName {
@@ -262,7 +262,7 @@ async fn a_change_of_something_else_is_not_refused_for_a_missing_key() {
     let path = format!("/api/sessions/{id}/config");
     let (status, body) = client.ask(Method::PATCH, &path, Some(change)).await;
     assert_eq!(status.as_u16(), 200, "{body}");
-    // And so is a way out of it.
+    // Another provider is also a way out of the error.
     let offline = json!({ "provider": "offline" });
     let (status, body) = client.ask(Method::PATCH, &path, Some(offline)).await;
     assert_eq!(status.as_u16(), 200, "{body}");

@@ -1,11 +1,11 @@
-//! Secrets of MCP servers: shown as `***`, stored sealed, read by the agent from a file that no checkpoint holds.
+//! Secrets of MCP servers: shown as `***`, stored sealed, and read by the agent from a file that no checkpoint holds.
 
 use crate::support::{Client, Server, eventually, runtime::Stage};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::{fs, io::Read, os::unix::fs::DirBuilderExt, path::Path};
 
-/// A server for tools, as small as can be.
+/// A minimal MCP server.
 const TOOLS: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -33,13 +33,13 @@ async fn patch(client: &Client, id: &str, servers: Value) -> (u16, Value) {
     (status.as_u16(), answer)
 }
 
-/// Every file beneath that holds the words.
+/// Every file below that contains the text.
 fn holders(dir: &Path, words: &str) -> Vec<String> {
     let found = std::process::Command::new("grep").args(["-rlaF", words]).arg(dir).output().expect("grep");
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
 }
 
-/// What the packs beneath hold: their bytes, and those of every frame of zstd in them.
+/// The content of the packs below: their bytes, and every zstd frame in them.
 fn unpacked(dir: &Path) -> Vec<u8> {
     const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let packs = ["-type", "f", "(", "-name", "*.pack", "-o", "-path", "*/packs/*", ")"];
@@ -49,7 +49,7 @@ fn unpacked(dir: &Path) -> Vec<u8> {
         let bytes = fs::read(path).expect("a pack");
         all.extend(&bytes);
         for at in (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&MAGIC)) {
-            // What only looks like one is no frame.
+            // Bytes that only look like a frame header do not decode.
             let frame = zstd::stream::read::Decoder::new(&bytes[at..]).map(|decoder| decoder.single_frame());
             frame.and_then(|mut frame| frame.read_to_end(&mut all)).ok();
         }
@@ -62,7 +62,7 @@ fn has(bytes: &[u8], words: &str) -> bool {
 }
 
 impl Stage {
-    /// The last letters of the secret that the local server was started with for the next turn.
+    /// The end of the secret that the local server has in the next turn.
     async fn key_in_use(&self, id: &str) -> String {
         let client = self.server.client();
         client.say(id, "run: true").await;
@@ -78,28 +78,28 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
     let client = stage.server.client();
     let body = json!({ "agent": "claude", "sessionId": "s", "availableTools": ["Bash"], "mcpServers": servers("hunter2-AAAA", "Bearer hunter2-h") });
     let made = client.post("/api/sessions", body).await;
-    // In answers their values are masked.
+    // Responses mask the values.
     assert_eq!(made["session"]["config"]["mcpServers"], servers("***", "***"));
     assert_eq!(stage.key_in_use("s").await, "AAAA");
-    // The agent reads them from a file beneath /run/ash, and no command line has them. What is printed is journaled, so only
-    // whether they are there is.
+    // The agent reads the secrets from a file below /run/ash, and no command line has them. The journal stores all
+    // output, so the command prints only the number of matches.
     let look = "grep -c hunter[2]-AAAA /run/ash/mcp-*.json; grep -c 'Bearer hunter[2]-h' /run/ash/mcp-*.json; \
                 cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -c '^hunter[2]\\|[^\\[]hunter[2]'; stat -c %a /run/ash/mcp-*.json; touch /run/ash/x";
     let read = client.exec("s", look).await;
     assert_eq!(read["stdout"], "1\n1\n0\n400\n", "{read}");
-    // Only there: no fact, row, log or trace of the server holds them.
+    // Only there: no fact, row, log or trace of the server has them.
     let outside = holders(&stage.server.dir, "hunter2");
     assert!(outside.iter().all(|path| path.contains("/egress/mcp-")), "{outside:?}");
-    // What is sent back as it was shown is unchanged.
+    // A mask that a client sends back leaves the value unchanged.
     let shown = client.session("s").await["config"]["mcpServers"].clone();
     assert_eq!(patch(&client, "s", shown.clone()).await.0, 200);
     assert_eq!(stage.key_in_use("s").await, "AAAA");
-    // One new value, the other as it is.
+    // One new value, and one mask.
     assert_eq!(patch(&client, "s", servers("hunter2-BBBB", "***")).await.0, 200);
     assert_eq!(stage.key_in_use("s").await, "BBBB");
     let read = client.exec("s", "grep -c 'hunter[2]-BBBB.*\\|Bearer hunter[2]-h' /run/ash/mcp-*.json").await;
     assert_eq!(read["stdout"], "1\n", "{read}");
-    // A mask for what is not there is refused, and says what to do.
+    // A mask without a stored secret is refused, with the remedy.
     let (status, refused) =
         patch(&client, "s", json!({ "new": { "command": "x", "env": { "KEY": "***" } } })).await;
     assert_eq!(status, 400, "{refused}");
@@ -109,17 +109,17 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
             .is_some_and(|e| e.contains("/mcpServers/new/env/KEY") && e.contains("send its value"))
     );
     client.exec("s", "echo plainly to be seen > note.txt").await;
-    // A fork has them too.
+    // A fork has the secrets as well.
     client.post("/api/sessions/s/fork", json!({ "sessionId": "f" })).await;
     client.action("f", "resume").await;
     assert_eq!(stage.key_in_use("f").await, "BBBB");
-    // At rest they are nowhere but sealed: also not in the object store.
+    // At rest the secrets exist only in sealed form, also in the object store.
     client.action("f", "stop").await;
     client.action("s", "stop").await;
     crate::support::remote::until_remote(&client, "s").await;
     assert_eq!(holders(&stage.server.dir, "hunter2"), Vec::<String>::new());
     assert_eq!(holders(stage.bucket.path(), "hunter2"), Vec::<String>::new());
-    // Packs are compressed. In them are all files of all checkpoints, and the log.
+    // Packs are compressed, and hold all files of all checkpoints and the log.
     for dir in [&stage.server.data, stage.bucket.path()] {
         let packs = unpacked(dir);
         let has = |words: &str| has(&packs, words);
@@ -133,7 +133,7 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
     assert_eq!(stage.key_in_use("s").await, "BBBB");
     let events = client.get("/api/sessions/s/events?limit=1000").await.to_string();
     assert!(!events.contains("hunter2"), "{events}");
-    // The bucket has them sealed: another machine with the same seal key has them again.
+    // The bucket has them sealed: another machine with the same seal key can open them.
     client.action("s", "stop").await;
     crate::support::remote::until_remote(&client, "s").await;
     let seal = stage.server.data.join("seal.key");
@@ -146,7 +146,7 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
     stage.server.take_over().await;
     let client = stage.server.client();
     client.action("s", "resume").await;
-    // Its log was put together from packs.
+    // The log was rebuilt from packs.
     let events = client.get("/api/sessions/s/events?limit=1000").await.to_string();
     assert!(events.contains("tool_start") && !events.contains("hunter2"), "{events}");
     assert_eq!(stage.key_in_use("s").await, "BBBB");
@@ -162,7 +162,7 @@ async fn exec_has_the_environment_of_the_session_and_of_its_agent() {
     client.post("/api/agents", agent).await;
     let body = json!({ "agent": "helper", "sessionId": "s", "env": { "FROM_SESSION": "session", "BOTH": "session" } });
     let made = client.post("/api/sessions", body).await;
-    // What create answers shows their names.
+    // The response to create shows the names.
     assert_eq!(made["session"]["config"]["env"], json!({ "FROM_SESSION": "***", "BOTH": "***" }));
     let done = client.exec("s", "echo $FROM_AGENT $FROM_SESSION $BOTH $ASH_SESSION_ID").await;
     assert_eq!(done["stdout"], "agent session session s\n", "{done}");

@@ -1,5 +1,5 @@
-//! What models' answers used: counted once, whoever dies, and never more of it than a budget allows. The model writes down
-//! what it said was used, and that is what must have been counted.
+//! Token usage: counted once, whichever process dies, and never above a budget by more than one answer. The model server
+//! logs the usage that it reports, and the tests compare.
 
 use crate::support::{
     Client, ash, children, claude::Stage, cmdline, eventually, is_for_people, let_go, signal,
@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 const RUNTIMES: [&str; 2] = ["builtin", "claude"];
-/// A call that takes long, after the model took a while to ask for it.
+/// A long call, which the model requests only after a delay.
 const LONG: &str = "stall 1000\nrun: touch begun; sleep 100";
 
 async fn create(stage: &Stage, runtime: &str, mut options: Value) -> String {
@@ -23,7 +23,7 @@ async fn create(stage: &Stage, runtime: &str, mut options: Value) -> String {
     made["session"]["id"].as_str().expect("an id").to_owned()
 }
 
-/// What the model said was used, in answers that came to their end: input, output, and dollars by the list.
+/// The usage that the model reported in complete answers: input, output, and dollars by the price list.
 fn said(stage: &Stage) -> (u64, u64, f64) {
     let used = stage.requests().into_iter().filter(|request| !request["usage"].is_null());
     used.fold((0, 0, 0.0), |(input, output, dollars), request| {
@@ -54,7 +54,7 @@ async fn of_session(client: &Client, id: &str) -> (u64, u64, f64) {
     counted(&client.session(id).await["usage"])
 }
 
-/// Everything there is was used by this one session, however it is summed.
+/// This session caused all usage, so every sum must match.
 async fn adds_up(stage: &Stage, id: &str, when: &str) {
     let client = stage.server.client();
     let said = said(stage);
@@ -111,7 +111,7 @@ async fn what_the_model_said_it_used_is_what_was_counted() {
         let after = of_session(&client, &id).await;
         let of_turn = (answer["usage"]["inputTokens"].as_u64(), answer["usage"]["outputTokens"].as_u64());
         assert_eq!(of_turn, (Some(after.0 - before.0), Some(after.1 - before.1)), "{runtime}: {answer}");
-        // One that comes back cold tells nothing again.
+        // A cold resume reports no usage again.
         client.action(&id, "stop").await;
         client.action(&id, "resume").await;
         client.say(&id, "say: and now?").await;
@@ -123,7 +123,7 @@ async fn what_the_model_said_it_used_is_what_was_counted() {
         let metrics = metrics.text().await.expect("text");
         let line = format!("ash_tokens_total{{kind=\"input\"}} {}", said(&stage).0);
         assert!(metrics.contains(&line), "{line}: {metrics}");
-        // So is what it took of the machine.
+        // The machine usage is reported as well.
         client.say(&id, "run: i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done").await;
         client.action(&id, "stop").await;
         let taken = client.session(&id).await["resources"].clone();
@@ -141,7 +141,7 @@ async fn what_the_model_said_it_used_is_what_was_counted() {
     }
 }
 
-/// A call of the model by whatever runs in the sandbox.
+/// A model call by any process in the sandbox.
 fn by_hand(socket: &str, text: &str) -> String {
     let body = json!({ "model": "claude-sonnet-5-5", "messages": [{ "role": "user", "content": text }] });
     format!(
@@ -170,14 +170,14 @@ async fn calls_by_hand_through_the_models_socket_are_counted_and_no_budget_is_ex
     client.say(&id, "run: true").await;
     adds_up(&stage, &id, "by hand and by the agent").await;
 
-    // A command of a turn uses up what the turn may: the next call is refused.
+    // A command of a turn uses up the turn's budget: the next call is refused.
     let asked = stage.requests().len();
     let before = of_session(&client, &id).await;
     let most = 400;
     let limits = json!({ "maxTokens": before.0 + before.1 + most });
     client.ask(Method::PATCH, &format!("/api/sessions/{id}/config"), Some(limits)).await;
     let long = by_hand("model.sock", &format!("say: {}", "word ".repeat(40)));
-    // The session pauses meanwhile, and with it the command ends.
+    // The session pauses meanwhile, which ends the command.
     let command = json!({ "command": long.repeat(50) });
     client.ask(Method::POST, &format!("/api/sessions/{id}/exec"), Some(command)).await;
     eventually("the session pauses", async || {
@@ -187,14 +187,14 @@ async fn calls_by_hand_through_the_models_socket_are_counted_and_no_budget_is_ex
     let passed = stage.requests().len() - asked;
     assert!(passed > 0 && passed < 50, "{passed}");
     adds_up(&stage, &id, "used up by hand").await;
-    // No more than the last one that passed is above it.
+    // The usage exceeds the budget by at most the last answer.
     let after = of_session(&client, &id).await;
     let used = after.0 + after.1 - before.0 - before.1;
     let one = used / passed as u64;
     assert!(used >= most && used < most + 2 * one, "{used} of {most}, {passed} passed");
 }
 
-/// The server tells the shim what is left, with the prices, so nobody has to be there when it is used up.
+/// The server sends the remaining budget and the prices to the shim, so the limit works without the server.
 #[tokio::test]
 async fn a_budget_closes_the_route_while_the_server_is_dead() {
     for (name, of) in [("maxTokens", 400.0), ("maxBudgetUsd", 0.002)] {
@@ -243,7 +243,7 @@ async fn many_callers_at_once_exceed_a_budget_by_no_more_than_what_is_in_flight_
         let mut stage = Stage::set().await;
         let client = stage.server.client();
         let id = create(&stage, "builtin", json!({})).await;
-        // All of them are on their way before the first is answered.
+        // All calls are under way before the first is answered.
         let call = by_hand("model.sock", &format!("stall 300\nsay: {}", "word ".repeat(400)));
         client.exec(&id, &call).await;
         eventually("it is counted", async || (of_session(&client, &id).await.1 > 0).then_some(())).await;
@@ -285,12 +285,12 @@ async fn each_session_of_a_workspace_pays_for_what_goes_through_its_own_socket()
     let (first, second, all) =
         (of_session(&client, &one).await, of_session(&client, &two).await, said(&stage));
     assert_eq!((first.0 + second.0, first.1 + second.1), (all.0, all.1));
-    // The first could use the second's socket.
+    // The first session could use the socket of the second one.
     let documented = include_str!("../../../docs/security.md");
     assert!(documented.contains("the sessions of a workspace trust each other"));
 }
 
-/// Server and agents die again and again, at whatever instant: the figures are those of the model.
+/// Server and agents die again and again, at random instants: the totals equal the model's.
 #[tokio::test]
 async fn slowly_after_fifty_deaths_of_servers_and_agents_the_figures_are_the_models_own() {
     for runtime in RUNTIMES {
@@ -306,7 +306,7 @@ async fn slowly_after_fifty_deaths_of_servers_and_agents_the_figures_are_the_mod
                 signal(agent_of(&stage, &id).await, libc::SIGKILL);
                 client.until_status(&id, "error").await;
             } else {
-                // At another instant each time, also in the middle of an answer.
+                // At another instant in each round, also in the middle of an answer.
                 tokio::time::sleep(std::time::Duration::from_millis(100 * (round % 13))).await;
                 stage.server.crash_and_start().await;
             }
@@ -318,7 +318,7 @@ async fn slowly_after_fifty_deaths_of_servers_and_agents_the_figures_are_the_mod
     }
 }
 
-/// With a shim goes what it has not passed on; what it has is counted.
+/// A dead shim loses what it has not forwarded; everything that it has forwarded is counted.
 #[tokio::test]
 async fn slowly_after_deaths_of_shims_nothing_that_was_received_is_missing() {
     let stage = Stage::set().await;
@@ -333,7 +333,7 @@ async fn slowly_after_deaths_of_shims_nothing_that_was_received_is_missing() {
         drop(sent);
         client.until_status(&id, "error").await;
         comes_to_rest(&client, &id).await;
-        // The last answer came to its end; of those that were cut off at least what went in was received.
+        // The last answer is complete; for answers that were cut off at least the input tokens arrived.
         let answers: Vec<_> =
             stage.requests().into_iter().filter(|request| !request["usage"].is_null()).collect();
         let last = answers.last().expect("an answer");
@@ -403,7 +403,7 @@ async fn an_answer_that_was_cut_off_counts_what_went_into_it() {
     let stage = Stage::set().await;
     let client = stage.server.client();
     let id = create(&stage, "claude", json!({})).await;
-    // Five letters twenty times a second, for longer than anything takes.
+    // Five letters twenty times a second, for longer than any step of the test.
     let mut stream = client.send(&id, &format!("slow 4000: {}", "word ".repeat(4000))).await;
     for _ in 0..5 {
         stream.until("text_delta").await;
@@ -445,7 +445,7 @@ async fn what_was_used_comes_back_from_the_object_store_and_a_fork_pays_for_itse
         assert_eq!(of_session(&client, &fork).await.0, both.0 - spent.0);
         assert_same(counted(&client.get("/api/usage?by=agent").await["total"]), both, runtime);
 
-        // What was spent stays spent.
+        // A rewind does not undo usage.
         let first = client.get(&format!("/api/sessions/{id}/checkpoints")).await;
         let oldest =
             first["checkpoints"].as_array().and_then(|all| all.last()).expect("one")["number"].clone();
@@ -497,7 +497,7 @@ async fn a_budget_that_is_used_up_pauses_the_session_and_raised_it_goes_on_with_
         assert_eq!(client.session(&id).await["openTurns"], 1, "{runtime}: it waits");
         let (status, problem) = client.ask(Method::PATCH, &config, Some(json!({ "maxTokens": 0 }))).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
-        // Not enough is not enough.
+        // A limit that is still too low does not resume the turn.
         client.ask(Method::PATCH, &config, Some(json!({ "maxTokens": 11 }))).await;
         assert_eq!((client.status(&id).await.as_str(), stage.requests().len()), ("paused", asked));
 
@@ -558,7 +558,7 @@ async fn limits_of_a_turn_end_that_turn_and_the_session_goes_on() {
         );
         assert!(stopped["error"]["error"].as_str().expect("why").contains("maxTurns is 2"), "{stopped}");
         assert_eq!(client.status(&id).await, "active");
-        // Two rounds are enough for these, and a message may ask for more or less.
+        // These turns need two rounds, and a message may set a higher or lower limit.
         assert_eq!(say(json!({}), "run: echo one").await["status"], "done", "{runtime}");
         let more = say(json!({ "maxTurns": 3 }), "run: echo one\nrun: echo two").await;
         assert_eq!(more["status"], "done", "{runtime}: {more}");
@@ -593,7 +593,7 @@ async fn prices_are_the_operators_and_a_model_without_one_cannot_have_a_limit_in
     assert!(words.contains("nobody-knows") && words.contains("ASH_PRICES"), "{words}");
     let id = create(&stage, "builtin", json!({ "model": "nobody-knows" })).await;
     let limited = json!({ "content": "say: hello", "maxBudgetUsd": 1 });
-    // Before the first one, too.
+    // Also before the first message.
     let before =
         client.ask(Method::POST, &format!("/api/sessions/{id}/messages"), Some(limited.clone())).await;
     assert_eq!((before.0.as_u16(), &before.1["code"]), (422, &json!("unpriced_model")), "{}", before.1);
@@ -603,7 +603,7 @@ async fn prices_are_the_operators_and_a_model_without_one_cannot_have_a_limit_in
     let said: Value =
         request.header("accept", "application/json").send().await.expect("sent").json().await.expect("json");
     assert_eq!((&said["status"], stage.requests().len()), (&json!("done"), asked), "nobody is paid: {said}");
-    // Whoever did not hear the answer asks again with the same key, and gets it.
+    // A client that missed the answer repeats the request with the same key, and gets it.
     for _ in 0..2 {
         let plain = json!({ "content": "say: hello" });
         let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&plain);
@@ -617,7 +617,7 @@ async fn prices_are_the_operators_and_a_model_without_one_cannot_have_a_limit_in
         client.ask(Method::POST, &format!("/api/sessions/{id}/messages"), Some(limited)).await;
     assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("unpriced_model")), "{problem}");
 
-    // A file, and what is wrong with it is said at the start.
+    // A price file; the start reports errors in it.
     let file = stage.server.dir.join("prices.json");
     std::fs::write(&file, r#"{"nobody-knows": {"input": 1, "output": 1}}"#).expect("written");
     stage.server.kill9();
@@ -679,7 +679,7 @@ async fn everybody_sees_what_they_used_and_nothing_else_and_it_outlives_the_sess
         assert!(status.is_client_error(), "{bad}: {problem}");
     }
 
-    // For people, and for programs.
+    // Both output formats, for people and for programs.
     let run = |args: &[&str]| {
         let mut command = std::process::Command::new(ash());
         command.args(args).args(["--server", &stage.server.url]).env("ASH_API_KEY", crate::support::KEY);

@@ -1,5 +1,5 @@
-//! Bad input, as tables: every case is refused with the right status and code in the one shape of an error, and
-//! changes nothing. Requests are written by hand, because a polite client would tidy up the hostile ones.
+//! Invalid requests, as tables: each case gets the right status and error code in the one error format, and changes
+//! nothing. The requests are raw bytes, because an HTTP client would clean up the hostile ones.
 
 mod addresses;
 mod bodies;

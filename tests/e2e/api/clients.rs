@@ -1,4 +1,4 @@
-//! Clients that we did not write: what they cannot read is our mistake.
+//! Third-party clients: if they cannot read our responses, the mistake is ours.
 
 use crate::support::{KEY, Server, python};
 use std::{path::Path, process::Command};

@@ -1,4 +1,4 @@
-//! What the server lets through its door: without a key, from web pages, under other names, and with keys that are wrong.
+//! Access checks of the server: missing keys, wrong keys, web pages, and other host names.
 
 mod crowds;
 mod data_dir;

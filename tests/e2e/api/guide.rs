@@ -1,4 +1,4 @@
-//! Sessions as other SDKs' guides teach them: their programs, in the clients of other languages, against this server.
+//! Sessions as in the guides of other SDKs: programs with the clients of other languages, against this server.
 
 use crate::support::{KEY, Server, model::Model, python, remote::until_remote};
 use serde_json::{Value, json};
@@ -11,21 +11,21 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/clients").join(name)
 }
 
-/// A program with a key, which says what came of it.
+/// A program with a key, which reports its result.
 struct Program<'p> {
     server: &'p Server,
     key: &'p str,
 }
 
 impl Program<'_> {
-    /// In JavaScript, with nothing but `fetch`.
+    /// JavaScript with only `fetch`.
     async fn node(&self, args: &[&str]) -> Value {
         let mut command = Command::new("node");
         command.arg(script("guide.mjs"));
         self.run(command, args).await
     }
 
-    /// In Python, with the client from PyPI.
+    /// Python with the client from PyPI.
     async fn python(&self, args: &[&str]) -> Value {
         let mut command = Command::new(python());
         command.arg(script("guide.py"));

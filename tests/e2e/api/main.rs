@@ -1,4 +1,4 @@
-//! Requests: what is refused, who may see what, limits at the door, and clients that we did not write.
+//! The API: refusals, access, limits for clients, and third-party clients.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

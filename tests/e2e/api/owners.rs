@@ -1,4 +1,4 @@
-//! Owners: a key of one of them opens what is theirs and nothing else, on every route that there is.
+//! Owners: the key of an owner gives access to the owner's sessions and nothing else, on every route.
 
 use crate::support::{Client, KEY, Server, eventually};
 use reqwest::{Method, StatusCode};
@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 const ROUTES: &str = include_str!("../../../crates/server/src/routes.rs");
 const SECRET: &str = "internal-secret";
 
-/// What every key opens: their answers are looked at one by one below. A route that is not here must refuse strangers.
+/// Routes that every key may use: the test checks their responses one by one below. Every other route must refuse other
+/// owners.
 const OPEN: [&str; 13] = [
     "GET /",
     "GET /health",
@@ -42,7 +43,7 @@ fn routes() -> Vec<String> {
     routes
 }
 
-/// A body that each route would take.
+/// A body that the route accepts.
 fn body(route: &str) -> Option<Value> {
     let (method, path) = route.split_once(' ').expect("a method and a path");
     if method == "GET" || method == "DELETE" {
@@ -73,7 +74,7 @@ fn path(route: &str, (session, key): (&str, &str)) -> String {
         .replace("{*path}", "note")
 }
 
-/// The status, and the code of a refusal. Streams are not waited for.
+/// The status, and the code of a refusal. Does not wait for streams.
 async fn answer(client: &Client, route: &str, at: (&str, &str)) -> (StatusCode, String) {
     let method = Method::from_bytes(route.split(' ').next().expect("a method").as_bytes()).expect("a method");
     let request = client.request(method, &path(route, at));
@@ -144,7 +145,7 @@ async fn no_route_shows_or_changes_what_is_somebody_elses() {
     let note = alice.get("/api/sessions/hers/files").await.to_string();
     assert!(note.contains("note") && !note.contains("stolen"), "{note}");
 
-    // What is open tells strangers nothing, and its names are not theirs.
+    // The open routes reveal nothing to other owners, and list none of the names.
     assert_eq!(ids(&bob.get("/api/sessions").await), set(&[]));
     assert_eq!(bob.get("/api/workspaces").await["workspaces"], json!([]));
     let pruned = bob.post("/api/prune", json!({ "olderThan": "0s", "dryRun": true })).await;
@@ -165,7 +166,7 @@ async fn no_route_shows_or_changes_what_is_somebody_elses() {
     let (status, _) = bob.ask(Method::POST, "/api/internal/api-keys", Some(json!({ "tenantId": "x" }))).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
 
-    // The same requests open everything to its owner: it was not the path that was wrong.
+    // The same requests succeed for the owner, so the refusals were not caused by the paths.
     let order = |route: &&String| match route.split(' ').next() {
         Some("DELETE") if !route.contains("files") => 2,
         Some("GET") => 0,
@@ -197,7 +198,7 @@ async fn an_admin_sees_all_and_may_say_whose_a_session_is() {
     assert_eq!(ids(&admin.get("/api/sessions?owner=alice").await), set(&["own", "given"]));
     let fork = admin.post("/api/sessions/own/fork", json!({ "sessionId": "copy" })).await;
     assert_eq!(fork["session"]["owner"], "alice", "a fork is whose its parent is");
-    // Whoever works in a workspace of hers works for her.
+    // A session in her workspace belongs to her, also when another key creates it.
     make(&alice, json!({ "agent": "tester", "sessionId": "shared", "workspace": "project" })).await;
     let joined = json!({ "agent": "tester", "sessionId": "joined", "workspace": "project" });
     assert_eq!(make(&admin, joined).await["owner"], "alice");
@@ -288,7 +289,7 @@ async fn owner_and_metadata_survive_the_loss_of_the_machine() {
     make(&alice, new).await;
     alice.say("hers", "run: echo hello > note").await;
     alice.post("/api/sessions/hers/stop", json!({})).await;
-    // Noted last of all: no checkpoint comes after it.
+    // Set last, so that no checkpoint comes after it.
     let noted = json!({ "metadata": { "ticket": "43" } });
     assert_eq!(alice.ask(Method::PATCH, "/api/sessions/hers", Some(noted)).await.0, StatusCode::OK);
     let last = server.client().session_seq("hers").await;

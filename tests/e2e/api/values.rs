@@ -1,5 +1,5 @@
-//! Values that cannot be meant are refused where they are given: settings at the start, options and limits when a session is
-//! made or changed, with the same words in both places.
+//! Implausible values are refused where they are given: settings at the start, options and limits on create or change,
+//! with the same text in both places.
 
 mod changes;
 mod dollars;
@@ -8,7 +8,7 @@ use crate::support::{Client, Server, disk_mb, names, run_to_end, total_memory_mb
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// Settings with which the server would be of no use, and what is said of them.
+/// Settings that would make the server unusable, and the error for each.
 const OF_NO_USE: [(&str, &str, &str); 29] = [
     ("ASH_MAX_SANDBOXES", "0", "Set it to 1"),
     ("ASH_MAX_STREAMS", "0", "Set it to 1 or more"),
@@ -77,7 +77,7 @@ async fn all_settings_of_no_use_are_named_at_once() {
     }
 }
 
-/// A turn that is interrupted, one that is done, and an end in good order.
+/// An interrupted turn, a complete turn, and an orderly stop.
 async fn works(mut server: Server) {
     let client = server.client();
     let id = client.create().await;
@@ -161,7 +161,7 @@ async fn the_shortest_times_the_smallest_sizes_and_empty_lists_work() {
     works(server).await;
 }
 
-/// What is refused below, and the least that is not.
+/// The minimum of each limit. It is accepted, and any lower number is refused.
 const LEAST_LIMITS: [(&str, u64); 8] = [
     ("memoryMb", 16),
     ("cpuPercent", 1),
@@ -188,7 +188,7 @@ async fn with_the_least_of_each_limit_a_session_starts_and_answers() {
             client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "default" }))).await;
         assert_eq!(status.as_u16(), 201, "{name}={least}: {made}");
         let id = made["session"]["id"].as_str().expect("an id");
-        // A busy machine may take longer than a second over it.
+        // On a busy machine the turn may take longer than a second.
         if name != "turnSeconds" {
             assert_eq!(client.text(id, "run: echo well").await, "well", "{name}={least}");
         }
@@ -221,7 +221,7 @@ async fn all_of_the_machine_may_be_asked_to_stay_free() {
     assert_eq!(server.client().get("/health").await["status"], "full");
 }
 
-/// Sandboxes see folders by their whole paths.
+/// Sandboxes see folders by their absolute paths.
 #[tokio::test]
 async fn a_data_directory_may_be_named_from_here() {
     let mut server = Server::prepare(&[]);
@@ -231,13 +231,13 @@ async fn a_data_directory_may_be_named_from_here() {
     works(server).await;
 }
 
-/// Status, code and words.
+/// Status, code and text.
 async fn asked(client: &Client, method: Method, path: &str, body: Option<Value>) -> (u16, Value, Value) {
     let (status, said) = client.ask(method, path, body).await;
     (status.as_u16(), said["code"].clone(), said["error"].clone())
 }
 
-/// Nowhere is a number without a unit an age.
+/// No interface accepts a number without a unit as an age.
 #[tokio::test]
 async fn an_age_without_a_unit_is_refused_everywhere() {
     let server = Server::start().await;
@@ -251,7 +251,7 @@ async fn an_age_without_a_unit_is_refused_everywhere() {
             format!("/api/usage?by=day&since={age}"),
             format!("/api/usage?by=day&until={age}"),
         ] {
-            // As forms leave them.
+            // Forms leave a field empty.
             if age.is_empty() && list.contains("usage") {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `ash doctor` on this machine, as root and as somebody else, and where bubblewrap is missing.
+//! `ash doctor` on this machine, as root and as another user, and where bubblewrap is missing.
 
 use crate::support::{Server, as_root, ash, claude::pretend, eventually};
 use serde_json::Value;
@@ -15,7 +15,7 @@ enum Bwrap {
     Missing,
 }
 
-/// Covers bubblewrap in a mount namespace of its own, then runs the rest of its arguments.
+/// Hides bubblewrap in a mount namespace, then runs the rest of the arguments.
 const COVERED: &str = "for p in /usr/bin/bwrap /usr/local/bin/bwrap /bin/bwrap /run/current-system/sw/bin/bwrap; do \
     if [ -f $p ]; then mount --bind /dev/null $p || exit 99; fi; done; exec \"$@\"";
 
@@ -26,7 +26,7 @@ fn doctor(server: &Server, uid: Option<u32>, bwrap: Bwrap) -> Command {
     }
     let mut program = ash();
     if let Some(uid) = uid {
-        // Where they can get at it.
+        // A place that the user can read.
         program = server.dir.join("ash");
         std::fs::copy(ash(), &program).expect("a copy of the binary");
         std::os::unix::fs::chown(&server.dir, Some(uid), Some(uid)).expect("chown");
@@ -52,7 +52,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The line of a check, without the padding.
+/// The line of a check, without padding.
 fn line(text: &str, name: &str) -> String {
     let named = |line: &&str| line.chars().skip(2).collect::<String>().starts_with(&format!("{name} "));
     let line = text.lines().find(named).unwrap_or_else(|| panic!("no line {name:?} in\n{text}"));
@@ -217,7 +217,7 @@ async fn a_running_server_is_asked_for_its_settings_and_its_troubles() {
         (output.status.code(), text(&output))
     };
     server.client().create().await;
-    // Nothing of this is in the environment of the shell.
+    // The shell's environment has none of these settings.
     let (code, said) = asked(&server, &[]);
     assert_eq!(code, Some(0), "{said}");
     let settings = format!("✓ settings those of the running server (pid {})", server.pid());
@@ -229,7 +229,7 @@ async fn a_running_server_is_asked_for_its_settings_and_its_troubles() {
         line(&said, "port").ends_with(&format!("is used by your server (pid {})", server.pid())),
         "{said}"
     );
-    // What the shell says otherwise is named, and nothing is judged by it.
+    // Differences in the shell's environment are reported but do not affect the result.
     let (code, said) =
         asked(&server, &[("ASH_LIMITS", "diskMb=5"), ("ASH_MAX_SANDBOXES", "7"), ("ASH_GC_EVERY", "1")]);
     assert_eq!(code, Some(0), "{said}");
@@ -239,14 +239,14 @@ async fn a_running_server_is_asked_for_its_settings_and_its_troubles() {
         "{said}"
     );
     assert!(line(&said, "limits").contains("disk 123 MB") && said.contains("ash restart"), "{said}");
-    // A variable that no server takes does not keep it from being asked.
+    // An invalid variable does not prevent the request to the server.
     let (_, said) = asked(&server, &[("ASH_PORT", "many")]);
     assert!(line(&said, "server").starts_with("✓ server ash "), "{said}");
     assert!(!said.contains(secret), "{said}");
     let noted = std::fs::read_to_string(server.data.join("server.json")).expect("a note");
     assert!(noted.contains("diskMb=123") && !noted.contains(secret), "{noted}");
     assert!(!noted.contains(crate::support::KEY), "{noted}");
-    // What troubles it is said as it says it.
+    // The server's own trouble report is shown unchanged.
     server.set("ASH_MIN_FREE_MB", &disk_mb(&server.dir).to_string());
     server.crash_and_start().await;
     let health = || server.client();
@@ -257,7 +257,7 @@ async fn a_running_server_is_asked_for_its_settings_and_its_troubles() {
     assert!(line(&said, "server").ends_with("it is full"), "{said}");
     assert!(line(&said, "trouble").starts_with("✗ trouble The server's disk has only"), "{said}");
     assert!(said.contains("disk_full since just now"), "{said}");
-    // A shell without the key hears no more than that something is wrong.
+    // Without the key the shell learns only that something is wrong.
     let said =
         text(&doctor(&server, None, Bwrap::There).env("ASH_API_KEY", "wrong").output().expect("ash doctor"));
     assert!(
@@ -340,7 +340,7 @@ fn as_root_data_that_is_not_the_user_s_is_noticed() {
     assert!(line(&text(&output), "data").ends_with(&format!("belongs to uid 0, and you are uid {USER}")));
 }
 
-/// Of the whole disk, of which some is always used.
+/// The size of the whole disk; some of it is always in use.
 fn disk_mb(path: &Path) -> u64 {
     let output = Command::new("df").args(["--output=size", "-BM"]).arg(path).output().expect("df");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! My folder in, the result out: the real `ash` as a client.
+//! Push a folder, run, and pull the result: the real `ash` as a client.
 
 use crate::support::{Client, KEY, Server};
 use reqwest::{Method, StatusCode};
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// A server, a session, and a folder of somebody's.
+/// A server, a session, and a user's folder.
 struct Bench {
     server: Server,
     client: Client,
@@ -242,7 +242,7 @@ async fn a_pull_makes_no_link_that_leaves_the_folder_and_is_not_blocked_by_what_
         assert!(fs::symlink_metadata(bench.dir.join(name)).is_err(), "{name}");
     }
     assert_eq!(bench.read("sub/near").as_deref(), Some("fine\n"));
-    // Nor is the next pull blocked by what was left out.
+    // Files that were left out do not block the next pull either.
     bench.run_inside("echo two > .hidden").await;
     let pulled = bench.ash(&["session", "pull", &bench.id, ".", "--json"]).await;
     let answer: Value = serde_json::from_str(&pulled.stdout).expect("JSON");

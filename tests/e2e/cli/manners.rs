@@ -1,4 +1,4 @@
-//! What the command line says, and with which exit code it ends.
+//! The output and the exit codes of the command line.
 
 mod ended;
 mod messages;
@@ -41,7 +41,7 @@ async fn a_client_without_a_server_of_its_own_talks_to_no_other() {
     );
 }
 
-/// Compose files leave it empty. Taken for the folder that one stands in, it would lead to whoever wrote there.
+/// Compose files leave the variable empty. As the current folder it would select whatever data another user left there.
 #[tokio::test]
 async fn an_empty_data_directory_is_none() {
     let (home, here) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
@@ -68,7 +68,7 @@ async fn an_empty_data_directory_is_none() {
 async fn the_command_line_says_what_is() {
     let server = Server::start().await;
     let client = server.client();
-    // The built-in agent is listed before it is used.
+    // The list has the built-in agent before its first use.
     let (_, listed, _) = run(command(&server, &["agent", "list"])).await;
     assert!(listed.lines().any(|line| line.starts_with("default ")), "{listed}");
     let (code, told, said) = run(command(&server, &["agent", "info", "default"])).await;
@@ -78,13 +78,13 @@ async fn the_command_line_says_what_is() {
     let (_, listed, _) = run(own).await;
     let row: Vec<&str> = listed.lines().last().expect("a row").split_whitespace().collect();
     assert_eq!(row, ["default", "-", "builtin", "not", "used", "yet"]);
-    // A start beside a server that runs says that it changed nothing, and how to.
+    // A start beside a running server says that it changed nothing, and how to change it.
     let mut start = command(&server, &["start", "-e", "X=1"]);
     start.env("ASH_DATA_DIR", server.dir.join("data"));
     let (code, _, said) = run(start).await;
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("nothing was changed") && said.contains("ash restart"), "{said}");
-    // An empty model is refused, wherever it is said.
+    // Every interface refuses an empty model.
     let id = "a-session-with-a-long-name-of-its-own";
     let (code, _, said) =
         run(command(&server, &["session", "create", "default", "--id", id, "-o", "model="])).await;
@@ -92,7 +92,7 @@ async fn the_command_line_says_what_is() {
     assert!(said.contains("model must not be empty"), "{said}");
     let (code, _, said) = run(command(&server, &["session", "create", "default", "--id", id])).await;
     assert_eq!(code, Some(0), "{said}");
-    // An id that somebody chose is never cut.
+    // An id that a user chose is never shortened.
     client.say(id, "one").await;
     let (_, _, said) = run(command(&server, &["session", "pause", id])).await;
     assert!(said.contains(&format!("ash chat --resume {id}")), "{said}");
@@ -120,17 +120,17 @@ async fn tail_follows_until_it_is_interrupted() {
         seen.lock().expect("whole").iter().filter(|frame| frame["event"] == "done").count()
     };
     let (mut child, seen) = follow(&[]);
-    // From the start, and over the end of a turn.
+    // From the start, across the end of a turn.
     eventually("the first turn", async || (turns(&seen) == 1).then_some(())).await;
     client.say("s", "second").await;
     eventually("the second turn", async || (turns(&seen) == 2).then_some(())).await;
     assert!(child.try_wait().expect("waits").is_none(), "it goes on");
     let done = |frame: &&Value| frame["event"] == "done";
     let first = seen.lock().expect("whole").iter().find(done).expect("a frame")["id"].clone();
-    // Only what came after an event.
+    // Only events after the given one.
     let (mut later, rest) = follow(&["--since", first.as_str().expect("an id")]);
     eventually("the second turn alone", async || (turns(&rest) == 1).then_some(())).await;
-    // And nothing of long ago: of the turns that end from now on, one comes after its clock was read.
+    // No old events: of the turns that end from now on, one comes after the start of this command.
     let (mut newest, none) = follow(&["--since", "0s"]);
     let mut said = 2;
     eventually("a turn that came later", async || {
@@ -170,13 +170,13 @@ async fn the_number_of_a_message_never_changes() {
         client.say("s", words).await;
     }
     let before = list("s", "limit=1000").await;
-    // The ordinal among user, assistant and result rows, from 1 on.
+    // The ordinal among user, assistant and result rows, from 1.
     let count = before.len() as u64;
     assert_eq!(before.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (1..=count).collect::<Vec<_>>());
     // `after` takes the same number.
     assert_eq!(list("s", "after=2&limit=3").await, before[2..5]);
     assert_eq!(list("s", &format!("after={count}")).await, []);
-    // What a rewind superseded keeps its number, and no other message gets it.
+    // Superseded messages keep their numbers after a rewind, and no other message reuses them.
     client.post("/api/sessions/s/rewind", json!({ "checkpoint": 1 })).await;
     client.say("s", "four").await;
     let whole = list("s", "limit=1000&all=true").await;
@@ -184,7 +184,7 @@ async fn the_number_of_a_message_never_changes() {
     let now = list("s", "limit=1000").await;
     assert!(now.len() < whole.len() && now.iter().all(|one| whole.contains(one)), "{now:?} of {whole:?}");
     assert_eq!(now.last().expect("one").0, whole.len() as u64);
-    // A fork goes on counting where it left its parent.
+    // A fork continues the numbers of its parent.
     client.post("/api/sessions/s/fork", json!({ "sessionId": "f" })).await;
     client.action("f", "resume").await;
     client.say("f", "five").await;

@@ -1,4 +1,4 @@
-//! `ash dev model-server` as a command: it says where it is, ends when it is told to, and refuses a wrong script.
+//! `ash dev model-server` as a command: it prints its address, stops on a signal, and refuses an invalid script.
 
 use crate::support::{DEADLINE, ash};
 use std::{

@@ -1,5 +1,5 @@
-//! The server as people start it: by somebody who is not root, without walls, without a key, and in places where
-//! it cannot work and has to say so.
+//! The server under ordinary conditions: started by a user who is not root, without a sandbox, without a key, and in
+//! places where it cannot work and must say so.
 
 use crate::support::{Client, Server, Sse, as_root, eventually, run_to_end};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use std::{
 
 const SOMEBODY: u32 = 61_001;
 
-/// What a turn said, over however many streams it took to hear it.
+/// The text of a turn, from one or more streams.
 async fn heard(stream: &mut Sse) -> String {
     let frames = stream.until("done").await;
     let complete = frames.iter().rfind(|frame| frame.event == "turn_complete").expect("turn_complete");
@@ -78,7 +78,7 @@ async fn as_root_sessions_that_an_ordinary_user_made_live_on() {
         client.say(id, "run: mkdir -m 700 closed && echo kept > closed/f && chmod 600 closed/f && ln -s f closed/link").await;
     }
     client.action(&stopped, "stop").await;
-    // One sandbox runs on, as the user that its server was.
+    // One sandbox continues to run, as the server's former user.
     server.leave().await;
     server.becomes_root();
     server.launch().await;
@@ -102,7 +102,7 @@ async fn as_root_sessions_that_an_ordinary_user_made_live_on() {
     assert_eq!(server.client().text(&stopped, "run: cat closed/f").await, "kept\nmore");
 }
 
-/// Without walls: the agent's own place is the real one, and it is whoever started the server.
+/// Without a sandbox the agent's path is the real one, and the agent runs as the user who started the server.
 async fn works_without_walls(mut server: Server) {
     assert!(server.log().contains("WITHOUT WALLS"), "{}", server.log());
     let mut client = server.client();
@@ -136,7 +136,7 @@ async fn a_user_without_walls() {
     works_without_walls(Server::of_user(SOMEBODY, &[("ASH_SANDBOX", "none")]).await).await;
 }
 
-/// A server that was started by hand; killed when dropped.
+/// A server that was started directly; killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -184,7 +184,7 @@ async fn without_a_key_one_is_made_once_and_only_its_owner_can_read_it() {
     };
     assert_eq!(again.key, client.key);
     assert_eq!(again.status(&id).await, "active");
-    // An empty variable, as compose files make them, is no key: it would lock everybody out, or let everybody in.
+    // An empty variable, as in compose files, is no key: it would lock out every client, or let every client in.
     drop(running);
     let command = {
         let mut command = server.command();

@@ -1,4 +1,4 @@
-//! Leave and questions from a shell: what waits is shown, asked and answered there.
+//! Permission requests and questions in the shell: it shows, asks and answers them.
 
 mod terminal;
 
@@ -91,7 +91,7 @@ async fn at_a_terminal_one_is_asked() {
     let messages = stage.last_request()["body"]["messages"].clone();
     assert!(messages.as_array().expect("all").last().expect("one").to_string().contains("ultramarine"));
 
-    // Somebody else is faster.
+    // Another client answers first.
     let terminal = Terminal::run(command(&stage, &["session", "send", &id, "run: echo made >> file"]));
     terminal.until("allow?").await;
     let asked = until_asked(&client, &id).await;
@@ -106,7 +106,7 @@ async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
-    // A long command, whose end is not what its beginning seems to be.
+    // A long command whose end differs from what its beginning suggests.
     let lines: Vec<String> = (1..=60).map(|n| format!("echo line-{n} >> long")).collect();
     let long = format!("run: {}", lines.join("\n"));
     let mut terminal = Terminal::run(command(&stage, &["session", "send", &id, &long]));
@@ -119,7 +119,7 @@ async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
     terminal.end().await;
     assert_eq!(output(&client, &id, "wc -l < long").await.trim(), "60");
 
-    // A file, with what is in it now.
+    // A file, with its current content.
     client.exec(&id, "printf 'one\\ntwo\\n' > notes").await;
     let mut terminal = Terminal::run(command(&stage, &["session", "send", &id, "write notes: one\nthree"]));
     terminal.until("allow?").await;
@@ -130,7 +130,7 @@ async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
     terminal.type_line("y");
     terminal.end().await;
 
-    // What a terminal would not show is written out.
+    // Characters that a terminal would not show are escaped.
     let sly = "run: mkdir -p sly\u{200b}dir";
     let mut terminal = Terminal::run(command(&stage, &["session", "send", &id, sly]));
     terminal.until("allow?").await;
@@ -138,7 +138,7 @@ async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
     terminal.type_line("n");
     terminal.end().await;
 
-    // What is always allowed is one of the agent's own suggestions, and it does not ask again.
+    // "Always allow" uses one of the agent's own suggestions, and the agent does not ask again.
     let plain = ["session", "send", &id, "run: mkdir -p plain"];
     let mut terminal = Terminal::run(command(&stage, &plain));
     terminal.until("a1: allow always").await;
@@ -147,7 +147,7 @@ async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
     terminal.end().await;
     let again = Terminal::run(command(&stage, &plain)).end().await;
     assert!(!again.contains("allow?"), "{again}");
-    // From a shell they are listed, and chosen by number.
+    // The shell lists the suggestions, and the user chooses by number.
     let mut stream = client.send(&id, "run: touch other").await;
     let asked = stream.until("permission_request").await.pop().expect("a frame").data;
     let permission = asked["id"].as_str().expect("an id");

@@ -211,7 +211,7 @@ fn the_newest_snapshot_is_missed_though_nothing_refers_to_it() {
         ran.out,
         ran.err
     );
-    // What collection takes away is not missed.
+    // Entries that a collection removed do not count as missing.
     fs::remove_file(desk.path("repo/inventory")).expect("removed");
     fs::write(desk.path("src/b"), "y".repeat(50_000)).expect("a file");
     desk.save();

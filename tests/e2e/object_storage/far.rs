@@ -12,7 +12,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-/// A server that sends everything to an S3 server.
+/// A server that replicates to an S3 server.
 struct Stage {
     server: Server,
     s3: servers::Server,
@@ -51,7 +51,7 @@ async fn a_session_comes_back_from_google_alone() {
     it_comes_back_alone_from("gs://shelf/some/where", servers::environment(&keys)).await;
 }
 
-/// Twice: what comes back can be lost again.
+/// Twice, because restored data can be lost again.
 async fn it_comes_back_alone_from(url: &str, keys: BTreeMap<String, String>) {
     let mut server = Server::prepare(&[("ASH_SNAPSHOT_URL", url)]);
     keys.iter().for_each(|(name, value)| server.set(name, value));
@@ -59,7 +59,7 @@ async fn it_comes_back_alone_from(url: &str, keys: BTreeMap<String, String>) {
     let client = server.client();
     let id = client.create().await;
     client.say(&id, "write a/b.txt: the tower is high").await;
-    // Larger than what is sent as one request.
+    // Larger than the largest single upload.
     client.say(&id, "run: head -c 17000000 /dev/urandom > noise; sha256sum noise > sum").await;
     client.say(&id, "run: echo the water is cold > water; chmod 700 water").await;
     client.say(&id, "say: the bread is warm").await;
@@ -93,7 +93,7 @@ async fn it_comes_back_alone_from(url: &str, keys: BTreeMap<String, String>) {
     assert!(messages(&client, &id).await.to_string().contains("and on it goes"), "again");
 }
 
-/// The model is shown the whole conversation by the real Claude Code on the other machine.
+/// On the other machine, the model sees the whole conversation of the real Claude Code.
 #[tokio::test]
 async fn claude_code_goes_on_on_another_machine() {
     let (s3, keys) = servers::Server::moto();
@@ -149,7 +149,7 @@ async fn a_fork_comes_back_with_what_it_shares() {
     assert_eq!(client.get("/api/agents").await["agents"].as_array().map(Vec::len), Some(1));
 }
 
-/// `done` comes when the object store has it, or with a clear word that it has not.
+/// `done` comes once the object store has the turn, or with a clear statement that it has not.
 #[tokio::test]
 async fn a_turn_may_wait_for_the_object_store() {
     let mut stage = Stage::set(&[]).await;
@@ -163,7 +163,7 @@ async fn a_turn_may_wait_for_the_object_store() {
         let checkpoint = client.session(&id).await["checkpoint"].clone();
         assert_eq!(checkpoint["local"], checkpoint["remote"], "done means that it is there: {checkpoint}");
     }
-    // One message can want more than its session.
+    // A message can request a stricter durability than its session.
     let other = client.create().await;
     let path = format!("/api/sessions/{other}/messages");
     let message = json!({ "content": "write b.txt: 1", "durability": "remote" });
@@ -173,7 +173,7 @@ async fn a_turn_may_wait_for_the_object_store() {
     let checkpoint = client.session(&other).await["checkpoint"].clone();
     assert_eq!(checkpoint["local"], checkpoint["remote"], "{checkpoint}");
 
-    // Not before: a busy machine may take longer than that to send something.
+    // Only now: a busy machine may take longer than that for an upload.
     stage.server.set("ASH_REMOTE_TIMEOUT", "1");
     stage.server.crash_and_start().await;
     let client = stage.server.client();
@@ -198,7 +198,7 @@ async fn a_turn_may_wait_for_the_object_store() {
     stage.server.kill9();
 }
 
-/// The command line on an empty machine: what is there, and all of it back, with its files.
+/// The command line on an empty machine: lists everything, and restores all of it with its files.
 #[tokio::test]
 async fn everything_is_listed_and_restored_by_hand() {
     let mut stage = Stage::set(&[]).await;
@@ -233,7 +233,7 @@ async fn everything_is_listed_and_restored_by_hand() {
         (&json!(2), &json!(1), &json!([])),
         "{told}"
     );
-    // Without an object store: everything is here.
+    // Works without the object store, because everything is local now.
     stage.server.set("ASH_SNAPSHOT_URL", "");
     stage.server.launch().await;
     let client = stage.server.client();
@@ -247,7 +247,7 @@ async fn everything_is_listed_and_restored_by_hand() {
     assert!(said.contains("another ash server"), "{said}");
 }
 
-/// What nobody uses is kept in the object store alone, never if that does not have it, and comes back when it is wanted.
+/// Unused sessions are evicted to the object store, but never if that does not have them, and come back on use.
 #[tokio::test]
 async fn what_nobody_uses_is_only_far_and_comes_back() {
     let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];
@@ -277,7 +277,7 @@ async fn what_nobody_uses_is_only_far_and_comes_back() {
     assert_eq!((&receipt["source"], &receipt["verified"]), (&json!("cloud"), &json!(true)), "{receipt}");
     assert_eq!(client.exec(&unused, "sha256sum -c sum").await["exitCode"], 0);
 
-    // Nothing goes that is only here.
+    // Data without a remote copy is not evicted.
     stage.s3.stop();
     client.say(&unused, "write only-here.txt: yes").await;
     client.action(&unused, "stop").await;
@@ -297,7 +297,7 @@ async fn what_nobody_uses_is_only_far_and_comes_back() {
     stage.server.kill9();
 }
 
-/// What is sealed here is sealed there, titles and last words included, and comes back with its key alone.
+/// Data that is sealed here is also sealed there, including titles and final texts, and its key alone opens it.
 #[tokio::test]
 async fn a_sealed_tenant_is_sealed_far_away_too() {
     let keys = tempfile::tempdir().expect("a directory");
@@ -347,7 +347,7 @@ async fn a_sealed_tenant_is_sealed_far_away_too() {
     assert!(refused["error"].as_str().is_some_and(|error| error.contains("key")), "{refused}");
 }
 
-/// Neither the keys nor where things are sent is known inside, to no process there, and to no shim.
+/// No process in a sandbox and no shim knows the keys or the address of the object store.
 #[tokio::test]
 async fn the_object_stores_keys_stay_outside() {
     let stage = Stage::set(&[("AWS_SECRET_ACCESS_KEY", "an-object-stores-secret")]).await;
@@ -373,7 +373,7 @@ async fn the_object_stores_keys_stay_outside() {
     }
 }
 
-/// While the object store takes long to say whether it has a session of one tenant, others are answered.
+/// While the object store is slow to look up a session of one tenant, requests of other tenants are answered.
 #[tokio::test]
 async fn a_slow_look_up_of_one_tenant_keeps_no_other_waiting() {
     const SECRET: &str = "a-secret-for-internal-use";

@@ -1,4 +1,4 @@
-//! Two servers and one bucket: one of them writes there, and the other one says so.
+//! Two servers with one bucket: one of them holds the claim, and the other reports the conflict.
 
 use crate::support::{Client, Server, eventually, remote::until_remote};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// No test waits so long: what works with it does not wait at all.
+/// Longer than any test waits: a request that succeeds does not wait at all.
 const LONG: &str = "600";
 const SHORT: &str = "0.2";
 
@@ -18,7 +18,7 @@ impl Shelf {
         Shelf(tempfile::tempdir().expect("a directory"))
     }
 
-    /// A server with a data directory of its own, which is not started yet.
+    /// A server with its own data directory, not started yet.
     fn server(&self, interval: &str) -> Server {
         let url = format!("file://{}", self.0.path().display());
         let env = [
@@ -34,7 +34,7 @@ impl Shelf {
         claims.map(|entry| entry.path()).collect()
     }
 
-    /// Everything that is there, but for claims.
+    /// The whole content except claims.
     fn content(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
         walk(self.0.path(), &mut found);
@@ -56,7 +56,7 @@ fn node_id(server: &Server) -> String {
     std::fs::read_to_string(server.data.join("node-id")).expect("a node id")
 }
 
-/// What `/health` says is wrong, once this is among it.
+/// The troubles in `/health`, once this one is among them.
 async fn until_trouble(client: &Client, code: &str) -> Value {
     eventually(code, async || {
         let health = client.get("/health").await;
@@ -68,7 +68,7 @@ async fn until_trouble(client: &Client, code: &str) -> Value {
     .await
 }
 
-/// A turn that wants to be in the bucket, and is told that it is not.
+/// A turn that requests remote durability, and learns that it is not remote.
 async fn is_not_remote(client: &Client, id: &str) {
     let path = format!("/api/sessions/{id}/messages");
     let message = json!({ "content": "write late.txt: late", "durability": "remote" });
@@ -91,7 +91,7 @@ async fn a_second_server_writes_nothing_and_leaves_when_the_first_one_lives() {
     assert_eq!(claims.len(), 1, "a crash leaves the claim: {claims:?}");
 
     let mut second = shelf.server(LONG);
-    // It would clean up there, too.
+    // This server would also collect garbage there.
     second.set("ASH_GC_EVERY", "1");
     second.launch().await;
     let other = second.client();
@@ -104,7 +104,7 @@ async fn a_second_server_writes_nothing_and_leaves_when_the_first_one_lives() {
     assert_eq!(other.session(&mine).await["checkpoint"]["remote"], Value::Null);
     assert!(shelf.content() == before && shelf.claims() == claims, "it wrote to the bucket");
 
-    // The same data directory goes on at once; the number rises with it.
+    // The same data directory continues at once; the claim's number increases.
     first.launch().await;
     let client = first.client();
     client.action(&id, "resume").await;

@@ -1,4 +1,4 @@
-//! What nobody needs any more goes from the object store, too, and nothing else does.
+//! Data that is not needed any more is deleted from the object store as well, and nothing else is.
 
 use crate::support::{
     Client, Server, disk_mb, eventually,
@@ -7,7 +7,7 @@ use crate::support::{
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Only the newest checkpoint of each workspace is kept, and everything happens at once.
+/// Keeps only the newest checkpoint of each workspace, and collects at once.
 const SOON: [(&str, &str); 6] = [
     ("ASH_KEEP_LAST", "1"),
     ("ASH_KEEP_HOURLY", "0"),
@@ -36,7 +36,7 @@ impl Stage {
         Stage { server, shelf, _dir: dir }
     }
 
-    /// Names and sizes of what is there beneath a folder of this tenant.
+    /// Names and sizes below a folder of this tenant.
     fn there(&self, beneath: &str) -> Vec<(String, u64)> {
         let mut found = Vec::new();
         walk(&self.shelf.join("tenants/default").join(beneath), &mut found);
@@ -56,7 +56,7 @@ impl Stage {
 
 fn walk(dir: &Path, found: &mut Vec<(String, u64)>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        // What is being deleted may be gone by now.
+        // Files that are being deleted may be gone by now.
         let Ok(is) = entry.metadata() else { continue };
         match is.is_dir() {
             true => walk(&entry.path(), found),
@@ -69,7 +69,7 @@ async fn make_noise(client: &Client, id: &str) {
     client.say(id, &format!("run: head -c {NOISE} /dev/urandom > noise; sha256sum noise > sum")).await;
 }
 
-/// Up to a fifth more than this is there in the end.
+/// Waits until the size is at most a fifth above this.
 async fn until_shrunk(stage: &Stage, to: u64) {
     eventually("what nobody needs goes from the object store", async || {
         (stage.bytes() < to + NOISE / 5).then_some(())
@@ -94,7 +94,7 @@ async fn what_the_rules_give_up_goes_from_the_object_store() {
     .await;
     let (before, said) = (files(&client, &id).await, messages(&client, &id).await);
 
-    // Everything is still told by what is left.
+    // The remaining objects still restore everything.
     stage.lose_the_machine().await;
     let client = stage.server.client();
     let receipt = client.action(&id, "resume").await["resume"].clone();
@@ -104,7 +104,7 @@ async fn what_the_rules_give_up_goes_from_the_object_store() {
     let there = listed.as_array().expect("a list").iter().filter(|one| one["removed"] != true);
     let there: Vec<_> = there.map(|one| &one["number"]).collect();
     assert_eq!(there, [&json!(4)], "what was given up stays so: {listed}");
-    // And goes on to be, after cleaning up with what came back.
+    // Still true after the restored server has collected as well.
     make_noise(&client, &id).await;
     until_remote(&client, &id).await;
     until_shrunk(&stage, NOISE).await;
@@ -116,7 +116,7 @@ async fn what_the_rules_give_up_goes_from_the_object_store() {
     assert_eq!(client.exec(&id, "sha256sum -c sum").await["exitCode"], 0);
 }
 
-/// Packs that are only there are not needed either, as soon as their session has gone on.
+/// Packs that exist only in the store are collected as well, once their session has continued.
 #[tokio::test]
 async fn what_is_only_there_is_made_smaller_there() {
     let stage = Stage::set(&[("ASH_COLD_TTL", "0")]).await;
@@ -146,7 +146,7 @@ async fn what_is_only_there_is_made_smaller_there() {
     }
 }
 
-/// A new machine that knows nobody: what those need whom nobody has asked for yet stays.
+/// A new machine that does not know any session yet keeps all data that those sessions need.
 #[tokio::test]
 async fn nothing_goes_that_somebody_unknown_needs() {
     let mut stage = Stage::set(&[]).await;
@@ -173,7 +173,7 @@ async fn nothing_goes_that_somebody_unknown_needs() {
     assert_eq!(client.exec(&other, "sha256sum -c sum").await["exitCode"], 0);
 }
 
-/// What was purged is gone for everybody at once, and in the end from everywhere; a fork of it has all it needs.
+/// A purged session is inaccessible at once, and in the end deleted everywhere; a fork of it keeps everything it needs.
 #[tokio::test]
 async fn what_is_purged_goes_from_everywhere() {
     let mut stage = Stage::set(&[("ASH_TRASH_TTL", "0")]).await;
@@ -192,7 +192,7 @@ async fn what_is_purged_goes_from_everywhere() {
         assert_eq!(status, 404);
     }
     eventually("nothing tells of it any more", async || {
-        // But for its tombstone.
+        // Everything except its tombstone.
         (stage.there(&format!("sessions/{id}")).len() == 1).then_some(())
     })
     .await;
@@ -221,7 +221,7 @@ async fn what_is_purged_goes_from_everywhere() {
     assert_eq!(client.exec(&fork, "sha256sum -c sum").await["exitCode"], 0);
 }
 
-/// Below the least space nothing is begun, and what is safe there goes from here before its time.
+/// Below the minimum of free space no work starts, and replicated data is evicted early.
 #[tokio::test]
 async fn with_little_space_nothing_is_begun_and_what_is_safe_goes() {
     let mut stage = Stage::set(&[]).await;

@@ -1,5 +1,5 @@
-//! A bad line to the object store: whatever fails and whenever the server dies, everything arrives in the end, nothing is
-//! said to be there before it is, and what is wrong is told. The seed is printed and can be given as ASH_SEED.
+//! A bad connection to the object store: whatever fails and whenever the server dies, everything arrives in the end,
+//! nothing counts as remote too early, and troubles are reported. The seed is printed; ASH_SEED sets it.
 
 mod arrived;
 mod story;
@@ -20,7 +20,7 @@ use std::{
 };
 use story::Story;
 
-/// A server that sends everything to an S3 server, over a line that we have in our hands.
+/// A server that replicates to an S3 server through a proxy that we control.
 struct Stage {
     server: Server,
     proxy: Proxy,
@@ -64,7 +64,7 @@ async fn fork(client: &Client, parent: &str) -> String {
     forked["session"]["id"].as_str().expect("an id").to_owned()
 }
 
-/// Nothing runs, and nothing waits to be sent.
+/// No turn runs, and no upload waits.
 async fn until_all_is_remote(client: &Client) {
     eventually("the object store has everything", async || {
         let rests = |session: &Value| {
@@ -101,7 +101,7 @@ async fn everything_arrives_whatever_fails() {
     story.end().await;
 }
 
-/// Work goes on, it is said what is wrong, and everything is made up for as soon as it can be.
+/// Work continues during an outage, the server reports it, and the uploads catch up afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_is_said_and_passes_by_itself() {
     let stage = Stage::set(1, &[]).await;
@@ -133,7 +133,7 @@ async fn an_outage_is_said_and_passes_by_itself() {
     assert_eq!((&health["degraded"], &health["trouble"]), (&Value::Null, &Value::Null), "{health}");
 }
 
-/// What a person has to do something about has its own word each.
+/// Each problem that needs an operator has its own code.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_with_the_object_store_is_told_apart() {
     let stage = Stage::without_bucket(1, &[]).await;
@@ -158,7 +158,7 @@ async fn what_is_wrong_with_the_object_store_is_told_apart() {
         let done = client.say(&id, &format!("write a.txt: {code}")).await;
         assert!(done["error"].is_null() && done["checkpoint"].is_u64(), "{done}");
         let told = until_trouble(&client, expected).await;
-        // A redirect is not read any further.
+        // The server does not follow a redirect.
         let (word, number) = (code, format!("HTTP {status}"));
         let names = |error: &str| error.contains(word) || (status == 301 && error.contains(&number));
         assert!(told["error"].as_str().is_some_and(names), "{told}");
@@ -177,7 +177,7 @@ async fn until_trouble(client: &Client, code: &str) -> Value {
     told
 }
 
-/// Nobody does anything but mend the line.
+/// Only repairs the connection.
 async fn heal(stage: &Stage, client: &Client, id: &str) {
     stage.proxy.set(Line::Good);
     until_remote(client, id).await;
@@ -189,7 +189,7 @@ async fn heal(stage: &Stage, client: &Client, id: &str) {
     assert_eq!((&well["waitingCheckpoints"], &well["code"]), (&json!(0), &Value::Null), "{well}");
 }
 
-/// What is asked of the object store for a turn is what has to be, and little more is sent than what is new.
+/// A turn needs a minimum of requests, and uploads little more than its new data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_costs_three_requests_at_most_and_a_tenth_more_than_its_pack() {
     let stage = Stage::set(1, &[]).await;
@@ -209,7 +209,7 @@ async fn a_turn_costs_three_requests_at_most_and_a_tenth_more_than_its_pack() {
     assert!(traffic.bytes * 10 <= new * 11, "{} bytes for {new} in packs", traffic.bytes);
 }
 
-/// What is new is sent once, and whoever has the rest asks for it once.
+/// New data is uploaded once, and a machine that has the rest downloads it once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_changed_file_is_one_pack_sent_and_one_read() {
     let mut stage = Stage::set(1, &[]).await;
@@ -246,7 +246,7 @@ async fn one_changed_file_is_one_pack_sent_and_one_read() {
     assert_eq!(messages(&client, &id).await, said);
 }
 
-/// What was asked of the object store about packs.
+/// The requests for packs.
 fn of_packs(stage: &Stage) -> Vec<String> {
     let requests = stage.proxy.take_traffic().requests;
     let of_packs = requests.iter().filter(|request| request.contains("/packs/"));
@@ -262,7 +262,7 @@ fn copy_packs(from: &Path, to: &Path) {
     }
 }
 
-/// The packs that are here, and their sizes.
+/// The local packs, and their sizes.
 fn packs(stage: &Stage) -> BTreeMap<String, u64> {
     let entries = std::fs::read_dir(stage.repo()).expect("a repository").flatten();
     let entries = entries.map(|entry| (entry.file_name().into_string().expect("a name"), entry));
@@ -270,7 +270,7 @@ fn packs(stage: &Stage) -> BTreeMap<String, u64> {
     packs.map(|(name, entry)| (name, entry.metadata().expect("a size").len())).collect()
 }
 
-/// A fork is nothing without the log of its parent, nor without the word that it is one.
+/// A fork needs the log of its parent, and the record that it is a fork.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fork_that_is_said_to_be_remote_comes_back() {
     let mut stage = Stage::set(1, &[]).await;
@@ -278,7 +278,7 @@ async fn a_fork_that_is_said_to_be_remote_comes_back() {
     let parent = client.create().await;
     client.say(&parent, "write a.txt: 0").await;
     until_remote(&client, &parent).await;
-    // Of the parent much more is to be sent than of the fork, which would be there first.
+    // The parent has much more to upload than the fork, which would otherwise arrive first.
     stage.proxy.set(Line::Cut);
     for number in 1..6 {
         client.say(&parent, &format!("write a.txt: {number}")).await;
@@ -296,7 +296,7 @@ async fn a_fork_that_is_said_to_be_remote_comes_back() {
     assert_eq!(messages(&client, &fork).await, said);
 }
 
-/// Without its agent nobody could go on with it.
+/// A session is useless without its agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_not_said_to_be_remote_before_its_agent_is() {
     let stage = Stage::set(1, &[]).await;
@@ -310,7 +310,7 @@ async fn a_session_is_not_said_to_be_remote_before_its_agent_is() {
     let id = made["session"]["id"].as_str().expect("an id").to_owned();
     client.say(&id, "write a.txt: late").await;
     eventually("its agent waits", async || stage.proxy.is_silent().then_some(())).await;
-    // Whoever came later is there by now.
+    // Sessions that came later have arrived by now.
     client.say(&other, "write a.txt: after").await;
     until_remote(&client, &other).await;
     assert_eq!(client.session(&id).await["checkpoint"]["remote"], Value::Null);
@@ -319,7 +319,7 @@ async fn a_session_is_not_said_to_be_remote_before_its_agent_is() {
     heal(&stage, &client, &id).await;
 }
 
-/// Whoever has much to send, or no luck, keeps nobody else from it.
+/// A session with a large or failing upload does not delay other sessions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_takes_long_to_send_holds_up_no_other() {
     let stage = Stage::set(1, &[]).await;
@@ -341,7 +341,7 @@ async fn a_session_that_takes_long_to_send_holds_up_no_other() {
     heal(&stage, &client, &slow).await;
 }
 
-/// What the rules give up before it was sent still has its part of the log.
+/// A checkpoint that retention removes before its upload still has its part of the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_is_whole_whatever_was_given_up_before_it_was_sent() {
     let rules = [("ASH_KEEP_LAST", "1"), ("ASH_KEEP_HOURLY", "0"), ("ASH_KEEP_DAILY", "0")];
@@ -373,7 +373,7 @@ async fn a_log_is_whole_whatever_was_given_up_before_it_was_sent() {
     assert!(files(&client, &id).await == before, "files");
 }
 
-/// A turn that waited for the object store ends after its checkpoint, which is found all the same.
+/// A turn that waits for the object store ends after its checkpoint, and the checkpoint is found all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_waits_for_the_object_store_comes_back_with_all_its_checkpoints() {
     let mut stage = Stage::set(1, &[("ASH_DURABILITY", "remote")]).await;
@@ -412,7 +412,7 @@ async fn numbers(client: &Client, id: &str) -> Vec<Value> {
     listed["checkpoints"].as_array().expect("a list").iter().map(|one| one["number"].clone()).collect()
 }
 
-/// Who follows a session sees that its files are on the way, and goes on from the same place in its log.
+/// A client that follows a session sees the progress of a restore, and continues at the same position of the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_told_how_far_a_long_restore_has_come() {
     let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];

@@ -1,5 +1,5 @@
-//! What vanishes from the object store, or is cut there, is noticed and sent again. Meanwhile `remote` does not say that
-//! it is there.
+//! Objects that vanish from the object store, or are truncated there, are noticed and uploaded again. Until then `remote`
+//! does not report them as stored.
 
 use crate::{
     proxy::{Line, Proxy},
@@ -37,7 +37,7 @@ fn packs(server: &Server) -> BTreeSet<String> {
     names.filter_map(|name| name.strip_suffix(".pack").map(str::to_owned)).collect()
 }
 
-/// One turn more, and the pack that it made.
+/// Runs one more turn, and returns its pack.
 async fn noise(server: &Server, id: &str, name: &str) -> String {
     let before = packs(server);
     let prompt = format!("run: head -c 20000 /dev/urandom > {name}; sha256sum {name} >> sums");
@@ -83,14 +83,14 @@ async fn remote_goes_back_to_what_is_there_until_a_lost_pack_is_sent_again() {
     noise(&server, &id, "three").await;
     until_remote_is(&client, &id, 3).await;
 
-    // The fourth is under way, and counts on what is there.
+    // The fourth checkpoint is under way, and relies on the stored objects.
     let manifests = format!("tenants/default/sessions/{id}/");
     proxy.set(Line::Holds(manifests.clone()));
     noise(&server, &id, "four").await;
     eventually("its manifest is on the way", async || proxy.is_silent().then_some(())).await;
     s3.delete_from_s3(&format!("/shelf/tenants/default/packs/{second}"));
     until_remote_is(&client, &id, 1).await;
-    // It arrives. What it needs does not.
+    // The manifest arrives, but an object that it needs does not.
     proxy.set(Line::CutAfter(manifests));
     eventually("the rest cannot be sent", async || {
         (client.get("/health").await["objectStore"]["status"] == "trouble").then_some(())
@@ -99,7 +99,7 @@ async fn remote_goes_back_to_what_is_there_until_a_lost_pack_is_sent_again() {
     let checkpoint = client.session(&id).await["checkpoint"].clone();
     assert_eq!(checkpoint, json!({ "local": 4, "remote": 1 }));
 
-    // A turn that wants to be there waits for all that it needs.
+    // A turn with remote durability waits for all objects that it needs.
     proxy.set(Line::Holds(format!("tenants/default/packs/{second}")));
     eventually("the lost pack is on the way", async || proxy.is_silent().then_some(())).await;
     let path = format!("/api/sessions/{id}/messages");
@@ -167,14 +167,14 @@ async fn what_is_cut_is_mended_and_an_empty_store_gets_everything() {
     .await;
 
     let (packs, agents) = (stage.there("packs"), stage.there("agents"));
-    // By the events that they go up to: what is sent again has the epoch of now.
+    // Compared by their last events, because a repeated upload has the current epoch.
     let events = |id: &str| -> BTreeSet<String> {
         let names = told(id).into_keys().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
         names.filter_map(|name| Some(name.split_once('-')?.1.to_owned())).collect()
     };
     let manifests: BTreeMap<&str, BTreeSet<String>> =
         [&id, &stopped, &fork].map(|id| (id.as_str(), events(id))).into();
-    // At once, whatever is being written: a claim is, all the while.
+    // Renamed at once, because the server writes claims all the time.
     let gone = stage.server.dir.join("gone");
     std::fs::create_dir(&gone).expect("made");
     for entry in std::fs::read_dir(&stage.shelf).expect("listed").flatten() {
@@ -207,7 +207,7 @@ impl<const N: usize> ConcatAll for [BTreeMap<PathBuf, u64>; N] {
     }
 }
 
-/// Nobody can send it again. It is said, and found when it comes back.
+/// No server can upload it again. The server reports the loss, and finds the pack when it comes back.
 #[tokio::test]
 async fn a_pack_that_only_the_store_had_is_said_to_be_lost() {
     let mut stage = Stage::set(&[]).await;

@@ -1,4 +1,4 @@
-//! Object stores: everything arrives there, comes back from there, and goes from there.
+//! Object storage: uploads, restores, and deletion.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

@@ -1,5 +1,5 @@
-//! Deaths of the agent, its shim, its sandbox, and by lack of memory: at rest, in a turn, during exec, and while
-//! the files are captured. The design says what each one means; here it is held to it.
+//! Deaths of the agent, the shim, the sandbox, and by exhausted memory: at rest, in a turn, during exec, and during a
+//! capture. The tests check the outcomes that the design specifies.
 
 use crate::support::{Client, Point, Processes, Server, Sse, as_root, eventually, is_alive, names, signal};
 use reqwest::Method;
@@ -31,7 +31,7 @@ async fn all_gone(processes: Processes) {
     .await;
 }
 
-/// The session comes back and remembers.
+/// The session comes back and remembers the conversation.
 async fn comes_back(client: &Client, id: &str, victim: impl std::fmt::Debug) {
     let resume = client.action(id, "resume").await["resume"].clone();
     assert_eq!(
@@ -97,7 +97,7 @@ async fn a_message_after_a_death_waits_until_the_cut_turn_is_over() {
     assert_eq!(client.text(&id, "read ran").await, "x\n", "the finished tool call was not run again");
 }
 
-/// A turn whose tool is done and whose answer is under way when `kill` happens. Begun again it holds again.
+/// A turn whose tool call is complete and whose answer is streaming when `kill` runs. A repeated turn holds again.
 async fn cut(client: &Client, id: &str, kill: impl FnOnce()) -> Sse {
     let mut stream =
         client.send(id, "run: echo x >> ran\nhold go: one two three four five six seven eight").await;
@@ -193,11 +193,11 @@ async fn a_death_while_files_are_captured_loses_no_answer() {
     }
 }
 
-/// Takes more than the sandbox may have, in portions: each is smaller than what makes the agent first in line.
+/// Takes more memory than the limit, in parts: each is smaller than the size that makes the agent the first victim.
 const GREEDY: &str =
     r"for i in 1 2 3 4 5 6 7 8; do (x=$(head -c 40000000 /dev/zero | tr '\0' x); sleep 60) & done; wait";
 
-/// The kernel takes the largest process first; here it is to take the agent.
+/// The kernel kills the largest process first; this makes it choose the agent.
 fn first_in_line(processes: Processes) {
     std::fs::write(format!("/proc/{}/oom_score_adj", processes.agent), "1000").expect("oom_score_adj");
 }
@@ -208,12 +208,12 @@ async fn as_root_running_out_of_memory_kills_that_sandbox_alone_and_is_recognise
     let server = Server::with(&[("ASH_SANDBOX_MEMORY_MB", "128")]).await;
     let (client, id, processes) = remembered(&server).await;
     let (_, other, bystander) = remembered(&server).await;
-    // In a turn.
+    // During a turn.
     let mut stream = client
         .send(&id, &format!("run: echo > waiting; until [ -e go ]; do sleep 0.01; done; {GREEDY}"))
         .await;
     let workspace = server.live(&id).await.join("tree/workspace");
-    // Only now: the shell would inherit it.
+    // Only now, because the shell would inherit the setting.
     eventually("the tool runs", async || workspace.join("waiting").exists().then_some(())).await;
     first_in_line(processes);
     client.exec(&id, "touch go").await;

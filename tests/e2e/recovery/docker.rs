@@ -1,4 +1,4 @@
-//! Sessions whose sandboxes are containers: what holds behind bubblewrap holds there.
+//! Repeats these tests with containers instead of bubblewrap.
 
 use crate::support::docker::again;
 

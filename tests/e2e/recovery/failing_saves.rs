@@ -1,12 +1,12 @@
-//! A repository that cannot be written to: answers stand, that their files are not safe is said, and it is tried again, less
-//! and less often.
+//! A repository without write access: answers stay valid, the server reports that the files are not saved, and it retries
+//! with growing delays.
 
 use crate::support::{Server, ok};
 use reqwest::Method;
 use serde_json::json;
 use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
-/// An ordinary user: modes do not bind root.
+/// An ordinary user, because file modes do not restrict root.
 const USER: u32 = 61_031;
 
 #[tokio::test]

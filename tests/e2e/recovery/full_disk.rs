@@ -1,5 +1,5 @@
-//! The server's own disk, full to the last byte or the last file because of somebody else, while sessions work. Nobody is
-//! lied to meanwhile, and when there is space again everything goes on: no answer, checkpoint or row is lost or damaged.
+//! Another process fills the server's disk to the last byte or the last inode while sessions work. Every response stays
+//! true, and once there is space everything continues: no answer, checkpoint or row is lost or damaged.
 
 use crate::support::{Client, DEADLINE, Server, as_root, eventually};
 use reqwest::Method;
@@ -19,14 +19,14 @@ use std::{
 };
 
 const SOMEBODY: u32 = 61_006;
-/// Longer than any answer takes, space or not.
+/// Longer than any response takes, with space or without.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is filled.
+/// How often the disk is filled.
 const ROUNDS: usize = 3;
 const PROMISED: &str = "promised";
 const UNCLEAR: &str = "unclear";
 
-/// A small file system of its own, so that nobody else's is filled.
+/// A small file system, so that the test fills no other disk.
 struct Disk {
     dir: PathBuf,
     at: PathBuf,
@@ -39,14 +39,14 @@ impl Disk {
         fs::create_dir_all(&at).expect("a directory");
         fs::File::create(&image).and_then(|file| file.set_len(megabytes << 20)).expect("an image");
         let disk = Disk { dir, at };
-        // Nothing is kept back for root, who is the server.
+        // No reserve for root, because the server runs as root.
         run(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-N", "8000"]).arg(&image));
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&disk.at));
         std::os::unix::fs::chown(&disk.at, Some(owner), Some(owner)).expect("given");
         disk
     }
 
-    /// What whoever else is on it does.
+    /// Fills the disk as another process would.
     fn fill(&self, with: Filler) {
         match with {
             Filler::Bytes => {
@@ -74,7 +74,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Shims end when their directory is gone; only then nobody holds it.
+        // Shims exit when their directory is gone; until then they keep the file system busy.
         Command::new("umount").arg("-l").arg(&self.at).status().ok();
         fs::remove_dir_all(&self.dir).ok();
     }
@@ -91,7 +91,7 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// The server goes first, then its disk.
+/// The server drops first, then its disk.
 struct Stage {
     server: Server,
     disk: Disk,
@@ -99,7 +99,7 @@ struct Stage {
 
 impl Stage {
     async fn set(owner: u32) -> Stage {
-        // Hardly any is kept free: here it is about what happens when there really is none.
+        // Almost no minimum of free space, because this test needs a disk without any.
         Stage::with(owner, &[("ASH_MIN_FREE_MB", "1")]).await
     }
 
@@ -123,7 +123,7 @@ impl Stage {
         }
     }
 
-    /// In the middle of it the server dies. It comes back before there is space, or says why it does not.
+    /// The server dies while the disk is full. It starts again before there is space, or says why it does not.
     async fn dies_meanwhile(&mut self) {
         self.server.kill9();
         let mut child = self.server.command().stderr(Stdio::piped()).spawn().expect("ash serve");
@@ -143,7 +143,7 @@ impl Stage {
         self.server.launch().await;
     }
 
-    /// Every pack, every byte of them, and every page of the database.
+    /// Checks every pack, every byte of it, and every page of the database.
     async fn is_whole(&self) {
         let verify = ["snapshot", "verify", "--read-data", "--repo"];
         let repo = self.server.data.join("repo/default");
@@ -157,7 +157,7 @@ impl Stage {
     }
 }
 
-/// One who works all along: every turn adds a line, and what was answered is promised.
+/// A session that works all the time: every turn adds a line, and a complete turn must survive.
 struct Worker {
     id: String,
     promised: Mutex<Vec<usize>>,
@@ -177,7 +177,7 @@ impl Worker {
         })
     }
 
-    /// Some of these turns make their disk fuller themselves.
+    /// Some of these turns fill their disk themselves.
     async fn turn(&self, client: &Client) {
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         let content =
@@ -195,12 +195,12 @@ impl Worker {
                         self.promised.lock().expect("nobody panics").push(number);
                         PROMISED.to_owned()
                     }
-                    // Its own command was told that there is no space.
+                    // The turn's own command got the error that there is no space.
                     (200, None) if !written => "not written".to_owned(),
                     (200, Some("checkpoint_failed")) | (503, Some("disk_full" | "try_again")) => {
                         format!("{} {}", status.as_u16(), why.unwrap_or_default())
                     }
-                    // It could not even remember what it was asked.
+                    // The agent could not even store the prompt.
                     (200, Some("agent_error"))
                         if ["No space left", "no storage space"]
                             .iter()
@@ -221,7 +221,7 @@ impl Worker {
         self.promised.lock().expect("nobody panics").len()
     }
 
-    /// Turns that failed, since their agent could not write down what it was asked: whoever asked was told.
+    /// Turns that failed because their agent could not store the prompt; the client got the error.
     async fn unheard(&self, client: &Client) -> usize {
         let (mut after, mut count) = (0, 0);
         loop {
@@ -239,7 +239,7 @@ impl Worker {
         }
     }
 
-    /// Two turns more, from here on.
+    /// Two more turns.
     async fn goes_on(&self) {
         let before = self.kept();
         eventually("turns are answered", async || (self.kept() > before + 1).then_some(())).await;
@@ -252,7 +252,7 @@ impl Worker {
     }
 }
 
-/// What the server has said about it so far.
+/// How often the server has reported it.
 fn noticed(server: &Server) -> usize {
     let log = server.log();
     ["disk is full", "could not be saved"].iter().map(|words| log.matches(words).count()).sum()
@@ -280,7 +280,7 @@ async fn attack(owner: u32, with: Filler) {
         }
         let before = noticed(&stage.server);
         stage.disk.fill(with);
-        // Long enough for everybody to run into it: the server looks at its disk every few seconds.
+        // Long enough for every part to meet it: the server checks its disk every few seconds.
         eventually("it is said", async || match with {
             Filler::Bytes => (stage.server.client().get("/health").await["status"] == "full").then_some(()),
             Filler::Files => (noticed(&stage.server) > before).then_some(()),
@@ -314,7 +314,7 @@ async fn everything_is_there(stage: &mut Stage, workers: &[Arc<Worker>], quiet: 
         let unheard = worker.unheard(&client).await;
         let back = client.action(&worker.id, "resume").await["resume"].clone();
         let lost = back["lost"].as_array().expect("a list");
-        // Of some that failed later in the turn it remembers the beginning.
+        // The agent remembers the beginning of turns that failed later.
         let known = |lost: &Value| {
             let count =
                 lost.as_str().and_then(|lost| lost.split_once(" of ")).map(|(count, _)| count.parse());
@@ -337,7 +337,7 @@ async fn everything_is_there(stage: &mut Stage, workers: &[Arc<Worker>], quiet: 
     assert!(!stage.server.log().contains("panicked"), "{}", stage.server.log());
 }
 
-/// Nothing is polled here: without a least that must be free only a write that fails says so.
+/// Without a minimum of free space the server does not poll, and only a failed write reveals the full disk.
 #[tokio::test]
 async fn as_root_a_full_disk_is_noticed_by_the_write_that_fails() {
     let mut stage = Stage::with(0, &[("ASH_MIN_FREE_MB", "0")]).await;
@@ -347,7 +347,7 @@ async fn as_root_a_full_disk_is_noticed_by_the_write_that_fails() {
     stage.disk.fill(Filler::Bytes);
     let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages"));
     let request = request.header("accept", "application/json").timeout(PATIENCE);
-    // Whatever becomes of it: it is tried to write it down.
+    // The result does not matter, as long as the agent tries to write the file.
     request.json(&json!({ "content": "write more: than there is" })).send().await.ok();
     let health = client.get("/health").await;
     assert_eq!((&health["status"], &health["freeBytes"]), (&json!("full"), &json!(0)), "{health}");

@@ -1,4 +1,4 @@
-//! What becomes of checkpoints: damaged ones, those that the rules give up, and sealed ones.
+//! Checkpoints over time: damaged ones, those that retention removes, and sealed ones.
 
 use crate::support::{Client, KEY, Point, Server, ash, eventually};
 use reqwest::{Method, StatusCode};
@@ -13,7 +13,7 @@ fn repo(server: &Server) -> PathBuf {
     server.data.join("repo/default")
 }
 
-/// `ash snapshot` on the tenant's repository, as somebody who has only that.
+/// `ash snapshot` on the tenant's repository, for a user who has only that.
 fn snapshot(server: &Server, args: &[&str]) -> (i32, Value) {
     let mut command = std::process::Command::new(ash());
     command.env_clear().env("HOME", &server.dir).args(["snapshot", "--json", "--repo"]).arg(repo(server));
@@ -22,7 +22,7 @@ fn snapshot(server: &Server, args: &[&str]) -> (i32, Value) {
     (output.status.code().unwrap_or(-1), told)
 }
 
-/// The session's packs, the newest first.
+/// The session's packs, newest first.
 fn packs(server: &Server, id: &str) -> Vec<PathBuf> {
     let listed = snapshot(server, &["list"]).1["snapshots"].as_array().expect("a list").clone();
     let mut own: Vec<&Value> = listed.iter().filter(|one| one["session"] == id).collect();
@@ -30,7 +30,7 @@ fn packs(server: &Server, id: &str) -> Vec<PathBuf> {
     own.iter().map(|one| repo(server).join(format!("{}.pack", one["id"].as_str().expect("an id")))).collect()
 }
 
-/// Files come first in a pack; what it says about itself is at its end.
+/// Files come first in a pack; its metadata is at the end.
 fn spoil(pack: &Path) {
     let file = fs::File::options().read(true).write(true).open(pack).expect("a pack");
     let size = file.metadata().expect("a size").len();
@@ -41,7 +41,7 @@ fn spoil(pack: &Path) {
     }
 }
 
-/// Stops the server and takes the live tree away, as on another machine.
+/// Stops the server and removes the live tree, as on another machine.
 async fn move_away(server: &mut Server, id: &str) {
     let live = server.live(id).await;
     server.stop().await;
@@ -87,7 +87,7 @@ async fn a_damaged_checkpoint_is_told_and_the_newest_whole_one_comes_back() {
     assert!(events.contains(&damaged), "it is an event, too");
     assert_eq!(client.text(&id, "read n").await, "2\n");
     let numbers = turns(&client, &id, 4..=4).await;
-    // From there on everything is as always.
+    // From there on everything works as usual.
     move_away(&mut server, &id).await;
     server.launch().await;
     let client = server.client();
@@ -214,7 +214,7 @@ async fn sealed_snapshots_tell_nothing_and_need_their_key() {
     assert_eq!(client.text(&id, "read secret-name").await, "words-nobody-may-read\n");
 }
 
-/// However short the grace is: between its pack and its row a checkpoint is known to nobody but who makes it.
+/// Even with the shortest grace: between pack and row only the process that writes it knows the checkpoint.
 #[tokio::test]
 async fn no_collection_takes_a_checkpoint_that_is_being_recorded() {
     let server = Server::with(&[("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")]).await;
@@ -226,7 +226,7 @@ async fn no_collection_takes_a_checkpoint_that_is_being_recorded() {
     server.reached("save.shot").await;
     let collections = || server.log().matches(" collected ").count();
     let before = collections();
-    // The one that is under way may have begun before.
+    // The running collection may have started before.
     eventually("two collections", async || (collections() >= before + 2).then_some(())).await;
     server.release("save.shot");
     assert_eq!(stream.until("done").await.last().expect("the end").data["status"], "done");

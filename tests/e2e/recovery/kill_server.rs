@@ -1,5 +1,4 @@
-//! `kill -9` of the server in every phase of a turn, and at random instants of it. The seed is printed and can be given
-//! as ASH_SEED.
+//! `kill -9` of the server in every phase of a turn, and at random instants. The seed is printed; ASH_SEED sets it.
 
 use crate::support::{Client, DEADLINE, Dice, Frame, Point, Server, Sse, eventually, let_go};
 use reqwest::Method;
@@ -7,10 +6,10 @@ use serde_json::json;
 use sqlx::{Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::time::Duration;
 
-/// Enough files that a capture takes a while, so that a kill can hit it.
+/// Enough files for a slow capture, so that a kill can hit it.
 const BALLAST: &str = "head -c 6000000 /dev/urandom > ballast; for i in $(seq 200); do echo $i > f$i; done";
 
-/// Where a turn is when the server dies, and what the database says of it then.
+/// The moments at which the server dies, and the phase in the database then.
 const PHASES: [(Moment, &str); 6] = [
     (Moment::Queued, "queued"),
     (Moment::Running, "running"),
@@ -25,11 +24,11 @@ enum Moment {
     /// Another turn runs.
     Queued,
     Running,
-    /// At a point of the capture.
+    /// At a fail point of the capture.
     Save(&'static str),
-    /// The client has heard of it.
+    /// The client has received it.
     Done,
-    /// So many milliseconds after an event of the stream: anything may be hit.
+    /// This many milliseconds after an event of the stream: any phase may be hit.
     After(&'static str, u64),
 }
 
@@ -44,7 +43,7 @@ async fn nothing_a_client_saw_is_lost_and_no_prompt_is_sent_twice() {
     }
 }
 
-/// What holds in every phase holds at every instant, whichever is hit.
+/// The guarantees of every phase hold at every instant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_sent_twice_at_random_instants() {
     let slow = std::env::var("ASH_SLOW").is_ok_and(|slow| slow == "1");
@@ -66,11 +65,11 @@ async fn nothing_is_lost_or_sent_twice_at_random_instants() {
     }
 }
 
-/// Kills the server at some moment of a turn, starts it again, and checks everything. Answers the phase that was hit.
+/// Kills the server at some moment of a turn, starts it again, and checks everything. Returns the phase that was hit.
 async fn one_run(server: &mut Server, id: &str, run: u64, moment: Moment) -> String {
     let client = server.client();
     let live = server.live(id).await;
-    // A turn that waits needs one before it that runs.
+    // A waiting turn needs a running one before it.
     let held = format!("hold go-{run}");
     let before = match moment {
         Moment::Queued => Some(client.send(id, &prompt(run, "before", &held)).await),
@@ -89,7 +88,7 @@ async fn one_run(server: &mut Server, id: &str, run: u64, moment: Moment) -> Str
         Moment::Done => seen.extend(stream.until("done").await),
         Moment::After(event, milliseconds) => {
             seen.extend(stream.until(event).await);
-            // The instant of the kill is what is random here; nothing waits for it, and nothing is asserted of it.
+            // The sleep is the random instant of the kill; no check depends on it.
             tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         }
     }
@@ -110,7 +109,7 @@ fn prompt(run: u64, name: &str, pace: &str) -> String {
     format!("run: echo {run}-{name} >> told\n{pace}: {}", ["word"; 8].join(" "))
 }
 
-/// What had reached us when the connection broke.
+/// The frames that arrived before the connection broke.
 async fn drain(stream: &mut Sse) -> Vec<Frame> {
     tokio::time::timeout(DEADLINE, stream.rest()).await.expect("a broken stream ends")
 }
@@ -130,10 +129,10 @@ async fn phase_of(server: &Server, turn: &str) -> String {
 
 async fn check(client: &Client, id: &str, turn: &str, seen: &[Frame]) {
     let last = seen.last().expect("at least one frame").id.clone();
-    // Everything from where the client was, by the cursor it has...
+    // Everything after the client's position, by its cursor...
     let mut continued = client.follow(id, &last).await;
     let rest = until_done(&mut continued, turn, seen).await;
-    // ...and the whole story from the beginning.
+    // ...and the complete stream from the beginning.
     let mut whole_stream = client.follow(id, "").await;
     let whole = until_done(&mut whole_stream, turn, &[]).await;
     let place = |id: &str| {

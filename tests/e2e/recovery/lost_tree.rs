@@ -1,12 +1,12 @@
-//! Files that are gone: with the machine while a turn is saved, or removed by an agent without walls. What was lost is named,
-//! what is left is kept, and the session goes on from its last checkpoint.
+//! Lost files: because the machine failed during a save, or because an agent without a sandbox removed them. The receipt
+//! names the loss, the rest is kept, and the session continues from its last checkpoint.
 
 use crate::support::{Client, Server, ok};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// As after a reboot.
+/// The state after a reboot.
 fn change_boot(live: &std::path::Path) {
     let stamp = std::fs::read(live.join("stamp")).expect("a stamp");
     let mut stamp: Value = serde_json::from_slice(&stamp).expect("json");
@@ -14,7 +14,7 @@ fn change_boot(live: &std::path::Path) {
     std::fs::write(live.join("stamp"), stamp.to_string()).expect("write");
 }
 
-/// Ends everything when the answer is there and its files are not yet safe. False: the capture was faster.
+/// Kills everything after the answer and before its checkpoint. False: the capture was faster.
 async fn crash_while_saving(server: &mut Server, id: &str, megabytes: u32) -> bool {
     let client = server.client();
     let before = client.session(id).await["checkpoint"]["local"].clone();
@@ -64,7 +64,7 @@ async fn after_a_crash_of_the_machine_the_files_of_finished_turns_are_named_and_
     let checkpoints = client.get(&format!("/api/sessions/{id}/checkpoints")).await;
     let saved = seconds(&checkpoints["checkpoints"][0]["at"]);
     let (lost, took) = (receipt["lost"].to_string(), (saved - failed).rem_euclid(86400.0));
-    // A save that failed is tried again after 10 s; that of another turn does not wait for it.
+    // A failed save is retried after 10 s; the save of another turn does not wait for that.
     assert!(
         lost.contains("finished turn") && lost.contains("later.txt") && took < 10.0,
         "the next turn was saved after {took} s; {receipt}"
@@ -74,13 +74,13 @@ async fn after_a_crash_of_the_machine_the_files_of_finished_turns_are_named_and_
     assert!(!receipt["lost"].to_string().contains("later.txt"), "once: {receipt}");
 }
 
-/// Of a day, of a time in ISO 8601.
+/// The seconds since midnight of an ISO 8601 time.
 fn seconds(time: &Value) -> f64 {
     let clock = time.as_str().expect("a time").split(['T', 'Z']).nth(1).expect("a time of the day");
     clock.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().expect("a number"))
 }
 
-/// Nothing is answered with a fault of ours.
+/// No response is an internal error.
 async fn proper(client: &Client, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
     let (status, body) = client.ask(method.clone(), path, body).await;
     assert!(status.as_u16() < 500, "{method} {path}: {status} {body}");

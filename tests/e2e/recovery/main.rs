@@ -1,4 +1,4 @@
-//! What comes after a death, a restart, a full disk, a lost file or a wrong table.
+//! Recovery after a death, a restart, a full disk, a lost file or a wrong table.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

@@ -1,4 +1,4 @@
-//! Stopping and starting: on purpose, by a crash, by the machine, and in another place.
+//! Stop and start: on purpose, by a crash, by a reboot, and in another place.
 
 use crate::support::{Client, Server, eventually, names};
 use reqwest::Method;
@@ -6,7 +6,7 @@ use serde_json::json;
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::path::Path;
 
-/// A workspace as real ones are.
+/// A realistic workspace.
 const FURNISH: &str = "git init -q . && git add -A && git commit -qm first && echo change >> CLAUDE.md && \
     mkdir -p node_modules/.bin node_modules/pkg empty deep/er && echo 'module.exports = 1' > node_modules/pkg/index.js && \
     ln -s ../pkg/index.js node_modules/.bin/pkg && ln -s nowhere dangling && ln -s /etc/hostname absolute && \
@@ -14,7 +14,7 @@ const FURNISH: &str = "git init -q . && git add -A && git commit -qm first && ec
     echo '#!/bin/sh' > run.sh && chmod 755 run.sh && echo secret > private && chmod 600 private && ln private twin && \
     touch -d '2001-02-03 04:05:06.789' old && printf 'a\\0b' > 'odd name' && git status --short | sort";
 
-/// Everything about the files that must be the same afterwards.
+/// All properties of the files that must not change.
 const INSPECT: &str = "find . -path ./.git -prune -o -printf '%p %y %m %s %l %T@\\n' | sort; find . -type f -exec sha256sum {} + | sort; \
     git log --format=%H; git status --short; stat -c %h private; git fsck 2>&1";
 
@@ -154,7 +154,7 @@ async fn a_turn_that_a_stop_cuts_goes_on_at_the_next_start() {
     assert_eq!(client.text(&id, "read ran").await, "x\n");
 }
 
-/// Whether the server is about to stop. Nobody is named, so nothing is made while it is not.
+/// Whether the server is about to stop. The request names no agent, so it creates nothing while the server still runs.
 async fn refuses(client: &Client) -> bool {
     let request = client.request(Method::POST, "/api/sessions").json(&json!({ "agent": "nobody" }));
     request.send().await.is_ok_and(|answer| answer.status() == 503)
@@ -215,7 +215,7 @@ async fn a_tree_from_before_a_reboot_is_salvaged_and_replaced() {
     let mut server = Server::start().await;
     let (_, id, before) = furnished(&server).await;
     server.stop().await;
-    // As after a reboot: another boot id, and a tree that may be torn.
+    // The state after a reboot: another boot id, and a tree that may be torn.
     let stamp = live_dir(&server).join("stamp");
     let text = std::fs::read_to_string(&stamp).expect("a stamp");
     let mut value: serde_json::Value = serde_json::from_str(&text).expect("json");
@@ -253,7 +253,7 @@ async fn a_shim_without_a_server_ends_by_itself() {
     assert!(client.text(&id, "still there?").await.contains("remember me"));
 }
 
-/// What the log has lost the checkpoint still has, and the receipt says so.
+/// The checkpoint still has events that the log has lost, and the receipt reports it.
 #[tokio::test]
 async fn a_log_that_is_not_as_the_checkpoint_has_it_is_named() {
     let mut server = Server::start().await;
@@ -278,7 +278,7 @@ async fn a_log_that_is_not_as_the_checkpoint_has_it_is_named() {
     assert!(receipt["lost"][0].as_str().is_some_and(|lost| lost.contains("are not the same")), "{receipt}");
 }
 
-/// Somebody removes what is on disk by hand, while the server runs: the last checkpoint has it.
+/// A user removes files on disk by hand while the server runs: the last checkpoint has them.
 #[tokio::test]
 async fn files_that_were_removed_from_outside_come_back() {
     let server = Server::start().await;

@@ -1,5 +1,5 @@
-//! What a receipt says of the files: that they were compared, how, and what of them is not as it was. Nothing that was put in
-//! the place of a tree, or of a part of it, is followed.
+//! The receipt's statements about files: that they were compared, how, and what differs. The comparison follows no link
+//! that replaces a tree or a part of it.
 
 use crate::support::{Client, Server, eventually};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ async fn cat(client: &Client, id: &str, path: &str) -> Value {
     client.exec(id, &format!("cat {path}")).await["stdout"].clone()
 }
 
-/// A session that rests, with two files.
+/// A stopped session with two files.
 async fn at_rest(server: &Server) -> (Client, String, PathBuf) {
     let client = server.client();
     let id = client.create().await;
@@ -26,7 +26,7 @@ async fn at_rest(server: &Server) -> (Client, String, PathBuf) {
     (client, id, live)
 }
 
-/// What was changed is in the list, and the list is all that is wrong.
+/// The list names every change, and nothing else is wrong.
 fn names(receipt: &Value, paths: &[&str]) {
     let lost = receipt["lost"].as_array().expect("a list");
     assert_eq!((lost.len(), &receipt["verified"]), (1, &json!(false)), "{receipt}");
@@ -48,7 +48,7 @@ async fn a_live_tree_is_verified_when_it_was_compared() {
     let warm = resume(&client, &id).await;
     assert_eq!((&warm["path"], &warm["compared"]), (&json!("warm"), &Value::Null), "{warm}");
 
-    // As large as it was, and one more.
+    // One file with its old size, and one additional file.
     client.action(&id, "stop").await;
     std::fs::write(live.join("tree/workspace/a.txt"), "KEPT\n").expect("written");
     std::fs::write(live.join("tree/home/planted"), "new").expect("written");
@@ -61,11 +61,11 @@ async fn a_live_tree_is_verified_when_it_was_compared() {
     );
     assert_eq!(cat(&client, &id, "a.txt").await, "KEPT\n", "what was found stays");
 
-    // Said once; from then on it is the session's own.
+    // Reported once; from then on the change belongs to the session.
     client.action(&id, "stop").await;
     assert_eq!(resume(&client, &id).await["verified"], true);
 
-    // What it looked like is forgotten: it is read.
+    // Without the recorded metadata the files are read.
     client.action(&id, "stop").await;
     std::fs::remove_file(live.join("index")).expect("removed");
     let receipt = resume(&client, &id).await;
@@ -77,7 +77,7 @@ async fn a_live_tree_is_verified_when_it_was_compared() {
     assert_eq!(receipt["compared"]["by"], "content", "{receipt}");
     names(&receipt, &["src/main"]);
 
-    // From a checkpoint it comes byte by byte.
+    // A checkpoint is restored byte for byte.
     client.action(&id, "stop").await;
     std::fs::remove_dir_all(live.join("tree")).expect("removed");
     let receipt = resume(&client, &id).await;
@@ -88,7 +88,7 @@ async fn a_live_tree_is_verified_when_it_was_compared() {
     );
 }
 
-/// Also if the change is in a checkpoint by the time that somebody resumes the session.
+/// Also if a checkpoint has the change before a client resumes the session.
 #[tokio::test]
 async fn what_was_changed_while_no_server_ran_is_said() {
     let mut server = Server::start().await;
@@ -113,7 +113,7 @@ async fn what_was_changed_while_no_server_ran_is_said() {
     assert_eq!(resume(&server.client(), &looked_at).await["verified"], true, "once");
 }
 
-/// Puts a link to a folder outside in the place of something, and answers that folder.
+/// Replaces an entry by a link to a folder outside, and returns that folder.
 fn replace_by_link(server: &Server, at: &Path) -> PathBuf {
     let outside = server.dir.join(format!("outside-{}", uuid::Uuid::new_v4()));
     for root in [&outside, &outside.join("tree/workspace"), &outside.join("workspace")] {

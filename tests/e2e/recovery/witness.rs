@@ -1,5 +1,5 @@
-//! What the server does when its own tables are wrong: the database, its log, packs or the bucket are missing, older,
-//! damaged or foreign. What was acknowledged is there or is named as lost, and nothing of it is deleted.
+//! Wrong tables: the database, its log, packs or the bucket are missing, older, damaged or foreign. Acknowledged work is
+//! there or is named as lost, and none of it is deleted.
 
 mod adoption;
 mod stage;
@@ -10,7 +10,7 @@ use crate::support::{Point, Server, eventually};
 use serde_json::{Value, json};
 use stage::{Stage, back_up, repair, restore_backup};
 
-/// The codes of the server's troubles, as somebody with a key sees them.
+/// The codes of the server's troubles, as a client with a key sees them.
 pub async fn troubles(server: &Server) -> Vec<Value> {
     server.client().get("/health").await["trouble"].as_array().cloned().unwrap_or_default()
 }
@@ -89,8 +89,8 @@ async fn a_lost_database_is_said_collected_by_nobody_and_repaired_from_packs() {
     assert!(troubles(&stage.server).await.is_empty());
 }
 
-/// What the agent said after its last checkpoint is in its sandbox's journal: it is heard when the session is rebuilt, and
-/// nothing that packs have is heard again.
+/// The sandbox's journal has the agent's output since the last checkpoint. A rebuild of the session reads that part, and
+/// does not repeat what packs have.
 #[tokio::test]
 async fn what_was_said_after_the_last_checkpoint_comes_back_from_the_journal() {
     let mut stage = Stage::alone().await;

@@ -1,6 +1,6 @@
-//! The sandbox as a boundary, attacked by an agent that runs in it. Every attempt is made twice by the same program:
-//! outside first, where it has to succeed, since one that cannot proves nothing; then as the agent inside, where it has to
-//! fail. Meanwhile another session of the same server answers, and afterwards nothing outside has changed.
+//! Attacks on the sandbox boundary by an agent inside. The same program makes every attempt twice: first outside, where
+//! it must succeed, because an attempt that never works proves nothing; then as the agent inside, where it must fail.
+//! Meanwhile another session of the same server answers, and afterwards nothing outside has changed.
 
 mod attempts;
 mod bombs;
@@ -28,11 +28,11 @@ use std::{
 };
 
 const SOMEBODY: u32 = 61_004;
-/// Who has nothing to do with any server.
+/// A user without any relation to the server.
 const NOBODY: u32 = 61_005;
-/// Less than what an attempt takes, and than what this machine has.
+/// Less than an attempt allocates, and less than this machine has.
 const MEMORY_MB: &str = "192";
-/// What the bar is: so many ways at least.
+/// The minimum number of attempts.
 const MANY: usize = 60;
 
 #[tokio::test]
@@ -79,12 +79,12 @@ async fn attack(mut server: Server) {
     stage.nothing_is_left(&mut server).await;
 }
 
-/// A server with three sessions, and what is outside of all of them.
+/// A server with three sessions, and targets outside of them.
 struct Stage {
     decoys: Decoys,
-    /// Where the hostile agent lives.
+    /// The session of the hostile agent.
     attacker: String,
-    /// Whose files it would like to have.
+    /// The session whose files the agent attacks.
     victim: String,
     bystander: String,
 }
@@ -117,7 +117,7 @@ impl Stage {
         }
     }
 
-    /// The same program, by whoever the attempt says and wherever.
+    /// Runs the attempts outside, as the user and in the place that each one names.
     fn outside(&self, attempts: &[Attempt]) -> BTreeMap<String, (bool, String)> {
         let mut found = BTreeMap::new();
         for world in [World::Host, World::Apart, World::Owner, World::Nobody] {
@@ -132,12 +132,12 @@ impl Stage {
         found
     }
 
-    /// With a descriptor too many, as a careless parent would leave it.
+    /// With one inherited descriptor too many, as a careless parent would leave it.
     fn command(&self, world: World, place: &Path) -> Command {
         let careless = ["sh", "-c", "exec 9<\"$0\"; exec \"$@\""];
         let mut words: Vec<&str> = match world {
             World::Host | World::Owner | World::Nobody => Vec::new(),
-            // So that nothing of this machine changes.
+            // In namespaces, so that nothing of this machine changes.
             World::Apart => {
                 "unshare --mount --mount-proc --uts --ipc --net --pid --fork".split(' ').collect()
             }
@@ -193,7 +193,7 @@ impl Stage {
     }
 }
 
-/// The directories of a sandbox's control groups, whoever made them.
+/// The directories of a sandbox's control groups, whichever process made them.
 fn group_of(note: &serde_json::Value) -> Vec<PathBuf> {
     let groups = [&note["cgroup"], &note["container"]["groups"]];
     let groups =
@@ -201,7 +201,7 @@ fn group_of(note: &serde_json::Value) -> Vec<PathBuf> {
     groups.filter_map(|dir| dir.as_str()).map(PathBuf::from).collect()
 }
 
-/// A session in the same server, which is asked again and again meanwhile.
+/// A session of the same server that answers requests meanwhile.
 struct Beside {
     over: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<usize>,
@@ -213,7 +213,7 @@ impl Beside {
         let (client, until): (Client, _) = (server.client(), over.clone());
         let task = tokio::spawn(async move {
             let mut turns = 0;
-            // Somebody who works there, and not one more load for the machine.
+            // At the pace of a real user, so that the requests add little load.
             let mut pace = tokio::time::interval(Duration::from_millis(250));
             while !until.load(Ordering::Relaxed) {
                 pace.tick().await;

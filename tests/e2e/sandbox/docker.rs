@@ -1,5 +1,4 @@
-//! Sessions whose sandboxes are containers. What holds behind bubblewrap holds there: those tests are run once more; and
-//! what only containers have.
+//! Sessions in containers. The tests of bubblewrap sandboxes run once more; some tests are only about containers.
 
 use crate::support::{
     Server, ash,
@@ -37,7 +36,7 @@ fn slowly_as_root_in_docker_an_agent_that_says_what_it_likes_hurts_only_its_own_
 
 #[test]
 fn slowly_as_root_in_docker_limits_are_hit_beside_neighbours_who_do_not_notice() {
-    // Not how important they are: engines have weights of their own for that.
+    // Without the scheduling weights, because engines have their own.
     again(&["limits::a_", "limits::as_root_", "limits::the_", "limits::what_"]);
 }
 
@@ -98,7 +97,7 @@ async fn as_root_in_docker_a_session_goes_from_one_kind_of_walls_to_the_other_an
     let text = server.client().text(&id, "what was first?").await;
     assert!(text.contains("turn 2") && text.contains("remember me"), "{text}");
     assert_eq!(ask("GET", &format!("/containers/{}/json", container(&server, &id).await)).0, 200);
-    // What runs is taken over as it is, whatever this server would have made.
+    // A new server adopts running sandboxes unchanged, whatever kind it would create.
     server.set("ASH_SANDBOX", "bubblewrap");
     server.crash_and_start().await;
     assert!(server.client().text(&id, "and now?").await.contains("turn 3"));

@@ -1,12 +1,12 @@
-//! A Docker engine that is stopped or slow, and servers beside it. What stands between a server and its engine can be
-//! closed, and can stop passing anything on.
+//! A Docker engine that is stopped or slow, and servers that use it. A gate between server and engine can be closed, and
+//! can stop forwarding.
 
 use crate::support::{Client, docker::behind_a_gate, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Longer than any request may take beside an engine that does not answer; the engine's own patience is far above it.
+/// Longer than any request may take while the engine does not answer; the timeout for the engine itself is far longer.
 const SECONDS: Duration = Duration::from_secs(10);
 
 async fn until_degraded(client: &Client, words: &str) {
@@ -26,7 +26,7 @@ async fn until_well(client: &Client) {
     eventually("its health says nothing more", well).await;
 }
 
-/// Nothing new can be started, and the answer comes soon and names the remedy.
+/// Nothing new can start, and the error comes soon and names the remedy.
 async fn is_refused(client: &Client, words: &str) {
     let began = Instant::now();
     let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "tester" }))).await;
@@ -48,7 +48,7 @@ async fn as_root_in_docker_an_engine_that_does_not_answer_holds_nobody_up_and_lo
     until_degraded(&client, "does not answer").await;
     is_refused(&client, "does not answer").await;
     assert!(client.text(&id, "what was first?").await.contains("remember me"), "what runs goes on");
-    // A server starts beside it, and has what runs.
+    // A server can start meanwhile, and adopts what runs.
     server.crash_and_start().await;
     let client = server.client();
     until_degraded(&client, "does not answer").await;

@@ -1,21 +1,21 @@
-//! The sandbox as an attacker on the agent's stream: whatever is written there hurts at most its own session.
+//! Hostile output on the agent's stream: it harms at most its own session.
 
 use crate::support::{Client, Frame, Server, Sse, as_root, eventually, names, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// The longest line that a shim takes.
+/// The longest line that a shim accepts.
 const LONGEST: usize = 32 << 20;
-/// What a server may ever have used, whatever agents say. A debug build.
+/// The memory limit for the server, whatever agents print. For a debug build.
 const MEMORY: u64 = 300 << 20;
-/// A turn that waits for a file, so that the agent says nothing while others speak in its name.
+/// A turn that waits for a file, so that the agent is silent while the test writes in its place.
 const WAIT: &str = "run: until [ -e go ]; do sleep 0.01; done; rm go; echo released";
 
 struct Attack {
     server: Server,
     client: Client,
-    /// The session whose stream is written to.
+    /// The session with the attacked stream.
     id: String,
     bystander: String,
 }
@@ -28,7 +28,7 @@ impl Attack {
         Attack { server, client, id, bystander }
     }
 
-    /// A turn that is in the middle of a tool call, and its id.
+    /// A turn during a tool call, and its id.
     async fn turn(&self) -> (Sse, String) {
         let mut stream = self.client.send(&self.id, WAIT).await;
         let frames = stream.until("tool_use").await;
@@ -37,12 +37,12 @@ impl Attack {
         (stream, turn)
     }
 
-    /// Writes into the pipe that the shim reads the agent's output (1) or complaints (2) from.
+    /// Writes into the pipe from which the shim reads the agent's stdout (1) or stderr (2).
     async fn write(&self, fd: u8, bytes: Vec<u8>) {
         let path = format!("/proc/{}/fd/{fd}", self.server.processes(&self.id).await.agent);
         let written = tokio::task::spawn_blocking(move || {
             let mut pipe = std::fs::OpenOptions::new().write(true).open(path).expect("the agent's pipe");
-            // Who said too much is killed while we write.
+            // The shim kills an agent over the limit while we write.
             pipe.write_all(&bytes).ok();
         });
         written.await.expect("written");
@@ -52,7 +52,7 @@ impl Attack {
         self.client.exec(&self.id, "touch go").await;
     }
 
-    /// The rest of a turn that was not hurt.
+    /// The rest of a turn that was not harmed.
     async fn unharmed(&self, stream: &mut Sse) -> Vec<Frame> {
         self.release().await;
         let frames = stream.until("done").await;
@@ -62,7 +62,7 @@ impl Attack {
         frames
     }
 
-    /// The server is as well as before, and so is everybody else.
+    /// The server is as healthy as before, and so are the other sessions.
     async fn nobody_else_is_hurt(&self) {
         assert!(self.client.text(&self.bystander, "are you there?").await.contains("This is turn"));
         assert!(!self.server.log().contains("panicked"), "{}", self.server.log());
@@ -191,7 +191,7 @@ async fn a_forged_result_for_the_running_turn_ends_that_turn_and_no_other() {
     let frames = stream.until("done").await;
     assert_eq!(frames.last().expect("done").data["turn"], turn.as_str());
     assert!(frames.iter().any(|frame| frame.data["result"] == "forged"));
-    // The agent itself ends later, when the turn is over already.
+    // The agent itself exits later, after the turn is over.
     let next = attack.client.send(&attack.id, "and now?").await;
     attack.release().await;
     let frames = { next }.until("done").await;
@@ -266,7 +266,7 @@ async fn a_line_that_is_too_long_ends_its_session_in_error_and_it_can_be_resumed
     attack.nobody_else_is_hurt().await;
     let resumed = attack.client.action(&attack.id, "resume").await;
     assert_eq!(resumed["session"]["status"], "active", "{resumed}");
-    // The turn that was cut goes on first.
+    // The interrupted turn continues first.
     attack.release().await;
     assert_eq!(attack.client.text(&attack.id, "read kept.txt").await, "kept");
     attack.nobody_else_is_hurt().await;
@@ -352,7 +352,7 @@ async fn as_root_the_stream_is_closed_from_inside() {
     attack.nobody_else_is_hurt().await;
 }
 
-/// With its owner's uid the sandbox may open the pipe; then its lines are the agent's, and hurt as little.
+/// With its owner's uid the sandbox may open the pipe. Its lines then count as the agent's, and are as harmless.
 #[tokio::test]
 async fn from_inside_the_stream_of_a_user_is_open_and_harmless() {
     let server = Server::of_user(61_002, &[]).await;

@@ -1,5 +1,5 @@
-//! The workspace as an attacker: whoever lives in it swaps files and directories for links that lead outside, without a
-//! pause, while everything of ours that touches the tree is at work in it. Nothing outside is read, written or removed.
+//! A hostile workspace: a process in it swaps files and directories for links to the outside, all the time, while every
+//! server operation on the tree runs. Nothing outside is read, written or removed.
 
 mod beside;
 mod outside;
@@ -25,16 +25,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a bundle may hold, and some more for its headers.
+/// The maximum size of a bundle, plus its headers.
 const LARGEST_BUNDLE: u64 = 130 << 20;
 const SOMEBODY: u32 = 61_003;
 const SHORT: Duration = Duration::from_secs(6);
 const LONG: Duration = Duration::from_secs(60);
-/// How long it may take until those are fooled who trust paths, and all of ours were at work, on a busy machine.
+/// How long it may take on a busy machine until the path-based code has been fooled and all our operations have run.
 const LATEST: Duration = Duration::from_secs(400);
-/// The workspace that is deleted, and comes again.
+/// The workspace that is deleted and created again.
 const SLUG: &str = "hostile";
-/// What has to have worked at least once while they race.
+/// Operations that must have succeeded at least once during the race.
 const WORKS: [&str; 22] = [
     "checkpoint",
     "cold resume",
@@ -59,9 +59,9 @@ const WORKS: [&str; 22] = [
     "turn",
     "write of 20",
 ];
-/// The same, of those that are mostly refused: what is unpacked meets a link as often as not.
+/// The same for operations that are mostly refused: an upload meets a link about half of the time.
 const TRIED: [&str; 2] = ["upload", REFUSED];
-/// All of its links lead outside.
+/// An upload whose links all lead outside.
 const REFUSED: &str = "upload of links";
 
 #[tokio::test]
@@ -74,13 +74,13 @@ async fn nothing_outside_is_touched_by_the_server_of_a_user() {
     attack(Server::of_user(SOMEBODY, &[]).await, SHORT).await;
 }
 
-/// Slow: a race is lost more often the longer it lasts.
+/// Slow: a longer race has more chances to fail.
 #[tokio::test]
 async fn slowly_nothing_outside_is_touched_while_links_are_swapped_in() {
     attack(Server::start().await, LONG).await;
 }
 
-/// Slow, as above.
+/// Slow for the same reason.
 #[tokio::test]
 async fn slowly_nothing_outside_is_touched_by_the_server_of_a_user() {
     attack(Server::of_user(SOMEBODY, &[]).await, LONG).await;
@@ -125,13 +125,13 @@ async fn attack(mut server: Server, length: Duration) {
 struct Stage {
     client: Client,
     outside: Outside,
-    /// Where the links lead. Nowhere that matters: the day this test fails, it is root who is fooled.
+    /// The targets of the links. Nothing important: if this test fails, root followed them.
     targets: Vec<String>,
-    /// What no answer, no archive and no checkpoint holds.
+    /// Texts that no response, no archive and no checkpoint may contain.
     forbidden: Vec<String>,
-    /// The program that races, as a bundle.
+    /// The racing program, as a bundle.
     racer: String,
-    /// A neighbour, who has a secret.
+    /// Another session, with a secret.
     quiet: String,
     alone: String,
     /// The session in the workspace that is deleted again and again.
@@ -140,11 +140,11 @@ struct Stage {
     fooled: AtomicBool,
     swaps: AtomicU64,
     done: Mutex<BTreeMap<&'static str, BTreeMap<u16, u64>>>,
-    /// What was answered as if it were our own fault.
+    /// Internal errors in responses.
     faults: Mutex<BTreeSet<String>>,
 }
 
-/// However the test ends: whoever works beside it stops, and nobody races any more in what is then removed.
+/// On any end of the test: stops the helpers, and stops the race before its folder is removed.
 struct Curtain {
     stage: Arc<Stage>,
     live: PathBuf,
@@ -237,7 +237,7 @@ impl Stage {
         self.shared.lock().expect("nobody panics while holding it").clone()
     }
 
-    /// One request, whatever becomes of it: never a fault of ours, and never something from outside.
+    /// One request with any outcome except an internal error or content from outside.
     async fn ask(&self, what: &'static str, request: RequestBuilder) -> (u16, Vec<u8>) {
         let answer = request.send().await.expect(what);
         let status = answer.status().as_u16();
@@ -296,7 +296,7 @@ impl Stage {
         assert_eq!(said["exitCode"], 0, "{said}");
     }
 
-    /// Adds what the racer has done before it dies.
+    /// Adds the racer's count before it dies.
     async fn count_swaps(&self, id: &str) {
         let (_, bytes) = self.get("read", &format!("/api/sessions/{id}/files/swaps")).await;
         let swaps: u64 = String::from_utf8_lossy(&bytes).parse().unwrap_or(0);
@@ -306,7 +306,7 @@ impl Stage {
     async fn no_way_is_simply_open(&self) {
         self.bring_racer(&self.alone).await;
         self.bring_racer(&self.shared()).await;
-        // /proc/self is its own.
+        // /proc/self is the racer's own.
         let outside = self.targets.iter().take(7).map(|target| format!(" '{target}/f' '{target}'"));
         let proc = format!(" '/proc/1/root{}/f'", self.targets[1]);
         let command = format!("./racer -attempt{}{proc}", outside.collect::<String>());

@@ -1,5 +1,5 @@
-//! How much of the machine a session may take. Each limit is hit in one sandbox, beside another one that goes on working
-//! and must not notice; in root's server and in that of somebody who is not.
+//! Resource limits of a session. One sandbox hits each limit, while another one continues to work and must not notice;
+//! with root's server and with an ordinary user's.
 
 mod unseen;
 
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 const SOMEBODY: u32 = 61_002;
 
-/// Both servers that people have.
+/// The servers of root and of an ordinary user.
 async fn servers() -> Vec<Server> {
     assert!(as_root(), "only root can be both");
     vec![Server::start().await, Server::of_user(SOMEBODY, &[]).await]
@@ -29,7 +29,7 @@ async fn limited(client: &Client, limits: Value) -> String {
     client.post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned()
 }
 
-/// A session that answers one message after the other, whatever happens beside it.
+/// A session that answers one message after another, whatever happens beside it.
 struct Neighbour {
     client: Client,
     id: String,
@@ -62,7 +62,7 @@ impl Neighbour {
         neighbour
     }
 
-    /// A message that is sent from here on is answered.
+    /// Waits until a message that is sent from now on is answered.
     async fn answers_again(&self) {
         let before = self.answers.load(Ordering::Relaxed);
         eventually("the neighbour is answered", async || {
@@ -94,7 +94,7 @@ async fn change(client: &Client, id: &str, limits: Value) -> Value {
     body["session"]["limits"].clone()
 }
 
-/// The problem with which a turn ended.
+/// The problem that ended a turn.
 fn problem(frames: &[Frame]) -> &str {
     let error = frames.iter().find(|frame| frame.event == "error");
     error.and_then(|frame| frame.data["code"].as_str()).unwrap_or_else(|| panic!("no problem: {frames:#?}"))
@@ -128,7 +128,7 @@ async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_ov
     assert!(enforced["memoryMb"].as_str().expect("a word").starts_with(by), "{enforced}");
     assert_eq!(enforced["diskMb"], "watchdog");
     assert_eq!(client.exec("one", "ulimit -n").await["stdout"], "500\n");
-    // What counts when a sandbox starts makes it start again; what is left out stays.
+    // A change of start-time limits restarts the sandbox; unnamed limits stay.
     let changed = change(&client, "one", json!({ "maxOpenFiles": 300, "maxProcesses": null })).await;
     assert_eq!((&changed["maxOpenFiles"], &changed["maxProcesses"]), (&json!(300), &json!(90)));
     assert_eq!(client.text("one", "run: ulimit -n").await, "300");
@@ -147,7 +147,7 @@ async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_ov
     let (status, said) =
         client.ask(Method::POST, "/api/agents", Some(json!({ "name": "own", "path": dir }))).await;
     assert_eq!((status.as_u16(), &said["code"]), (400, &json!("invalid_manifest")), "{said}");
-    // What does not count when a sandbox starts leaves the one that is there alone.
+    // A change of other limits keeps the running sandbox.
     let agent = server.processes("one").await.agent;
     change(&client, "one", json!({ "turnSeconds": 40, "maxFiles": 5000 })).await;
     client.text("one", "run: echo here").await;
@@ -158,7 +158,7 @@ async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_ov
     change(&client, "two", json!({ "turnSeconds": null, "memoryMb": null })).await;
     client.text("two", "run: echo here").await;
     assert_eq!(server.processes("two").await.agent, agent);
-    // Allowed once, and now too much: it counts no more, and is in nobody's way.
+    // A limit that was allowed and is too high now is capped, and blocks no other change.
     change(&client, "one", json!({ "memoryMb": 900 })).await;
     server.set("ASH_LIMITS_MAX", "memoryMb=500");
     server.crash_and_start().await;
@@ -182,7 +182,7 @@ async fn a_turn_that_takes_too_long_is_stopped_and_what_waits_goes_on() {
         assert_eq!(frames.last().expect("the end").data["status"], "interrupted");
         assert_eq!(waiting.until("done").await.last().expect("the end").data["status"], "done");
         neighbour.did_not_notice().await;
-        // The time goes on while no server looks after it.
+        // The time limit runs while no server watches.
         let _stream = client.send(&id, "run: touch begun; sleep 100").await;
         let begun = server.live(&id).await.join("tree/workspace/begun");
         eventually("the turn runs", async || begun.exists().then_some(())).await;
@@ -206,10 +206,10 @@ async fn a_sandbox_that_takes_too_much_memory_loses_what_took_it() {
         let greedy = r"sh -c 'x=$(head -c 150000000 /dev/zero | tr \\0 x); sleep 50; echo ${#x}'; echo $?";
         let (_, said) = exec(&client, &id, greedy).await;
         assert_eq!(said["stdout"], "137\n", "{said}");
-        // Whoever took it is gone, and the agent works on.
+        // The process that took it is gone, and the agent works.
         assert_eq!(client.text(&id, "run: echo here").await, "here");
         assert_eq!(server.processes(&id).await.agent, agent);
-        // In portions, of which each is small.
+        // In parts, each of them small.
         let many = r"for i in 1 2 3 4 5 6; do (x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 3; echo lives) & done; wait";
         let (_, said) = exec(&client, &id, many).await;
         assert_eq!(said["timedOut"], false, "{said}");
@@ -254,13 +254,13 @@ async fn as_root_a_sandbox_gets_so_much_of_a_processor_and_no_more() {
     let client = server.client();
     let id = limited(&client, json!({ "cpuPercent": 20 })).await;
     let neighbour = Neighbour::at_work(&server).await;
-    // User time of what the shell waited for is the first of the second line; before it is how long that was.
+    // The user time of the shell's children starts the second line; the line before is the elapsed time.
     let busy = "began=$(date +%s%N); sh -c 'while :; do :; done' & sleep 3; kill $!; wait; times; echo $((($(date +%s%N) - began) / 1000000))";
     let (_, said) = exec(&client, &id, busy).await;
     let times = said["stdout"].as_str().expect("text").to_owned();
     let user = times.lines().nth(1).and_then(|line| line.split(['m', 's']).nth(1)?.parse::<f64>().ok());
     let whole = times.lines().nth(2).and_then(|line| line.parse::<f64>().ok()).expect("a number") / 1000.0;
-    // A fifth, and what is given out at once. How little it gets is up to whoever else is there.
+    // A fifth, plus the initial burst. How much less it gets depends on other load.
     assert!(user.is_some_and(|user| user < whole * 0.2 + 0.5), "{times}");
     neighbour.did_not_notice().await;
 }
@@ -291,7 +291,7 @@ async fn a_sandbox_whose_files_take_too_much_is_ended_and_goes_on_with_fewer_or_
         let id = limited(&client, json!({ "diskMb": 20 })).await;
         client.text(&id, "write kept: as it was").await;
         let neighbour = Neighbour::at_work(&server).await;
-        // One file alone cannot.
+        // A single file cannot.
         let (_, said) = exec(&client, &id, "head -c 60000000 /dev/zero > one; stat -c %s one; rm one").await;
         assert_eq!(said["stdout"], "20971520\n", "{said}");
         let fill =
@@ -317,13 +317,13 @@ async fn a_sandbox_whose_files_take_too_much_is_ended_and_goes_on_with_fewer_or_
         client.until_status(&id, "error").await;
         assert_eq!(client.session(&id).await["error"]["code"], "disk_limit");
         for i in 1..=60 {
-            // Not all were made.
+            // Not all of them were made.
             client.ask(Method::DELETE, &format!("/api/sessions/{id}/files/many/{i}"), None).await;
         }
         client.action(&id, "resume").await;
         let looked = client.text(&id, "run: cat kept; ls many | wc -l").await;
         assert_eq!(looked, "as it was0");
-        // Or with more room.
+        // Or with a higher limit.
         let (status, said) = exec(
             &client,
             &id,
@@ -344,15 +344,16 @@ async fn the_neighbour_of_a_full_sandbox_does_not_notice() {
         let client = server.client();
         let id = limited(&client, json!({ "diskMb": 20, "maxFiles": 500 })).await;
         let neighbour = Neighbour::at_work(&server).await;
-        // Whose server may not look into a container does not count what is in its /tmp: there only memory is limited.
+        // A server without root cannot look into a container, so it does not count the container's /tmp: there only
+        // memory is limited.
         let looks_in = !in_docker() || server.uid() == 0;
         for bomb in [
-            // Small files in the workspace, and where they are memory.
+            // Small files in the workspace, and in a memory file system.
             "i=0; while :; do i=$((i+1)); : > f$i; done",
             "mkdir /tmp/d; i=0; while :; do i=$((i+1)); : > /tmp/d/f$i; done",
-            // What has no name any more still takes space.
+            // An unlinked file still takes space.
             "exec 3>a 4>b; rm a b; head -c 15000000 /dev/urandom >&3; head -c 15000000 /dev/urandom >&4; sleep 60",
-            // What cannot be looked into by others.
+            // Folders that other users cannot read.
             "mkdir closed; for i in $(seq 60); do head -c 1000000 /dev/urandom > closed/$i; done; chmod 0 closed; sleep 60",
         ] {
             if bomb.contains("/tmp") && !looks_in {
@@ -383,7 +384,7 @@ async fn what_is_printed_too_fast_comes_later_and_whole() {
         let took = began.elapsed();
         let text = said["stdout"].as_str().expect("text");
         assert_eq!((text.lines().count(), text.lines().last()), (1_000_000, Some("1000000")));
-        // Almost seven megabytes, of which four come at once.
+        // Almost seven megabytes, of which a burst of four comes at once.
         assert!(took > Duration::from_secs(2), "it came in {took:?}");
         neighbour.did_not_notice().await;
     }

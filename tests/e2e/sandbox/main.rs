@@ -1,4 +1,4 @@
-//! The sandbox and the workspace as attackers, their limits, scripts and walls, behind bubblewrap and in containers.
+//! Hostile sandboxes and workspaces, limits, setup scripts and isolation, with bubblewrap and with containers.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

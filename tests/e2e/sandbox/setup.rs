@@ -1,5 +1,5 @@
-//! An agent's own scripts: `install.sh` once for a workspace, `startup.sh` at every start of a sandbox. Both run inside, as
-//! the agent does, and what becomes of them can be read.
+//! Setup scripts of an agent: `install.sh` once per workspace, `startup.sh` at every start of a sandbox. Both run in the
+//! sandbox like the agent, and clients can read their output.
 
 use crate::support::{Client, Server, eventually};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const SOMEBODY: u32 = 61_006;
-/// Appends a line for each time it ran; the workspace is all that it has.
+/// Appends a line for each run, and uses only the workspace.
 const INSTALL: &str = "#!/bin/bash\nset -euo pipefail\nlines=(one two)\necho \"${lines[1]} $ANSWER\"\necho complaint >&2\necho x >> installed\nmkdir -p ~/tool && echo tool > ~/tool/bin\n";
 const STARTUP: &str = "echo starting\necho x >> started\n";
 
@@ -41,7 +41,7 @@ async fn logs(client: &Client, id: &str, level: &str) -> Vec<String> {
     lines.map(|line| line["text"].as_str().expect("a text").to_owned()).collect()
 }
 
-/// How often each has run, by what it left.
+/// How often each script has run, by the files that it left.
 async fn times(client: &Client, id: &str) -> (usize, usize) {
     let counted = run(client, id, "cat installed | wc -l; cat started 2>/dev/null | wc -l").await;
     let mut numbers = counted.split_whitespace().map(|word| word.parse().expect("a number"));
@@ -65,7 +65,7 @@ async fn scripts_run_and_are_not_run_again(mut server: Server) {
     let listed = client.get("/api/sessions/one/files").await.to_string();
     assert!(listed.contains("\"installed\"") && !listed.contains(".ash"), "{listed}");
 
-    // Warm: the sandbox is the same one. Cold: another, in the same workspace.
+    // Warm: the same sandbox. Cold: a new one, with the same workspace.
     client.action("one", "pause").await;
     client.action("one", "resume").await;
     assert_eq!(times(&client, "one").await, (1, 1));
@@ -76,7 +76,7 @@ async fn scripts_run_and_are_not_run_again(mut server: Server) {
     client = server.client();
     assert_eq!(times(&client, "one").await, (1, 2), "a sandbox that lived on was not started");
 
-    // A fork has what was installed; another session installs for itself.
+    // A fork inherits the installation; another session installs for itself.
     client.say("one", "hello").await;
     let fork = client.post("/api/sessions/one/fork", json!({})).await["session"]["id"].clone();
     let fork = fork.as_str().expect("an id").to_owned();
@@ -85,7 +85,7 @@ async fn scripts_run_and_are_not_run_again(mut server: Server) {
     session_of(&client, "own", "two").await;
     assert_eq!(times(&client, "two").await, (1, 1));
 
-    // A new version is for new sessions.
+    // New sessions use the new version.
     deploy(&client, "own", &[("install.sh", "echo second > installed")]).await;
     client.action("one", "stop").await;
     client.action("one", "resume").await;
@@ -164,7 +164,7 @@ async fn a_script_that_fails_says_how_and_can_be_mended() {
     assert_eq!(logs(&client, "s", "install").await.len(), 2);
     let run_dir = server.live("s").await.join("run");
     assert!(!run_dir.join("sock").exists(), "its sandbox is gone");
-    // Again: the same, and nothing is lost. A message is no way around it.
+    // A second resume fails in the same way, and nothing is lost. A message does not bypass the failure.
     let (status, body) = client.ask(Method::POST, "/api/sessions/s/resume", Some(json!({}))).await;
     assert_eq!((status.as_u16(), body["code"].as_str()), (422, Some("setup_failed")), "{body}");
     assert_eq!(problem(&client, "s").await["code"], "setup_failed");
@@ -173,7 +173,7 @@ async fn a_script_that_fails_says_how_and_can_be_mended() {
     client.action("s", "resume").await;
     assert_eq!(run(&client, "s", "cat seen").await, "kept\n");
     assert_eq!(client.session("s").await["error"], Value::Null);
-    // What is broken later keeps the session from starting, and not from being read.
+    // A script that breaks later prevents the session's start, but not reading it.
     let client = &client;
     deploy(client, "later", &[("startup.sh", "test ! -e broken")]).await;
     session_of(client, "later", "t").await;
@@ -202,7 +202,7 @@ async fn a_script_that_takes_too_long_is_ended() {
     let server = Server::with(&[("ASH_SETUP_MAX_SECONDS", "2")]).await;
     let client = server.client();
     let manifest = "[setup]\ninstallSeconds = 1\nstartupSeconds = 5000\n";
-    // One of its children would hold on to everything.
+    // One of its children would keep the pipes open.
     let slow = "echo waiting; (trap '' TERM; sleep 1000) & sleep 1000\n";
     for (agent, script, seconds) in [("slow", "install.sh", "1 s"), ("slower", "startup.sh", "2 s")] {
         deploy(&client, agent, &[("ash.toml", manifest), (script, slow)]).await;
@@ -230,7 +230,7 @@ async fn a_script_that_takes_too_long_is_ended() {
     }
 }
 
-/// Waits for what a script prints before it goes on for long.
+/// Waits for output of a script that then runs for a long time.
 async fn until_logged(client: &Client, id: &str, text: &str) {
     eventually(text, async || {
         let path = format!("/api/sessions/{id}/logs");
@@ -258,7 +258,7 @@ async fn lines_come_as_they_are_printed_and_a_stop_does_not_wait_for_the_end() {
     assert_eq!((status, body["code"].as_str()), (409, Some("setup_stopped")), "{body}");
     let read = client.request(Method::GET, "/api/sessions/s/files/done").send().await.expect("a file");
     assert_eq!(read.text().await.expect("a text"), "one\n");
-    // The same for a server that stops, and for the end.
+    // The same for a server that stops, and for an end.
     let made = later(&client, "t", "slow");
     until_logged(&client, "t", "begun").await;
     server.stop().await;
@@ -272,7 +272,7 @@ async fn lines_come_as_they_are_printed_and_a_stop_does_not_wait_for_the_end() {
     assert_eq!((client.status("u").await.as_str(), made.await.expect("answered").0), ("ended", 409));
 }
 
-/// The processes that the script of a session has on this machine.
+/// The processes of a session's script on this machine.
 fn sleeping(word: &str) -> Vec<u32> {
     crate::support::pids().into_iter().filter(|pid| crate::support::cmdline(*pid).contains(word)).collect()
 }
@@ -314,7 +314,7 @@ async fn scripts_are_behind_the_same_walls_and_limits() {
     let (script, agent) =
         (run(&client, "s", "cat seen-by-script").await, run(&client, "s", "cat seen-by-agent").await);
     assert!(script == agent && script.contains("Seccomp:\t2"), "{script}\n{agent}");
-    // More than its files may take.
+    // More than the disk limit.
     let greedy =
         "head -c 60000000 /dev/urandom > a; head -c 60000000 /dev/urandom > b; echo full; sleep 1000\n";
     deploy(&client, "greedy", &[("install.sh", greedy)]).await;
@@ -322,7 +322,7 @@ async fn scripts_are_behind_the_same_walls_and_limits() {
     let (status, body) = create(&client, body).await;
     assert_eq!((status, body["code"].as_str()), (422, Some("disk_limit")), "{body}");
     assert_eq!(problem(&client, "g").await["code"], "disk_limit");
-    // More output than anybody keeps: it is slowed, heard and forgotten.
+    // More output than the server keeps: it is slowed down, read and discarded.
     deploy(
         &client,
         "loud",
@@ -353,7 +353,7 @@ async fn files_of_that_name_that_are_not_the_agents_are_never_run() {
     client.action(&id, "stop").await;
     client.action(&id, "resume").await;
     assert!(run(&client, &id, "ls ran 2>&1 || true").await.contains("No such file"));
-    // From a folder on the machine, with a script that may be executed and one whose agent removed it.
+    // A script from a folder on the machine, which the agent then removes.
     let dir = folder(
         &server,
         &[("CLAUDE.md", "x"), ("startup.sh", "#!/usr/bin/env bash\n[[ -e gone ]] || echo up >> ups\n")],
@@ -365,7 +365,7 @@ async fn files_of_that_name_that_are_not_the_agents_are_never_run() {
     client.action("f", "resume").await;
     assert_eq!(run(&client, "f", "cat ups").await, "up\n");
     assert!(logs(&client, "f", "startup").await.concat().contains("not there any more"));
-    // What the agent puts in the place of the note is its own affair.
+    // The agent may replace the note, which affects only itself.
     deploy(&client, "own", &[("install.sh", INSTALL)]).await;
     session_of(&client, "own", "o").await;
     client.exec("o", "rm ~/.ash/installed; mkdir ~/.ash/installed").await;

@@ -1,4 +1,5 @@
-//! Walls that the operator requires, the one that can be lowered, and what is visible behind all of them.
+//! Sandbox protections: those that the operator requires, the one that can be relaxed, and what is visible inside all of
+//! them.
 
 use crate::support::{Client, Server, as_root};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -26,14 +27,14 @@ fn refused(answer: &(u16, Value), code: &str, word: &str) {
     assert!(body["error"].as_str().is_some_and(|text| text.contains(word)), "{body}");
 }
 
-/// Runs it to its end: the exit code and what it told the operator.
+/// Runs the command to its end: the exit code and its output for the operator.
 async fn told(mut command: Command) -> (Option<i32>, String) {
     let done = tokio::task::spawn_blocking(move || command.output()).await.expect("run").expect("ash");
     (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
 const NESTING: &str = "[sandbox]\nuserNamespaces = true\n";
-/// A namespace, another in it, and what stays refused there.
+/// A namespace, another one in it, and what stays refused there.
 const NEST: &str = "unshare -Ur id -u; unshare -Urpn --fork true && echo nested; unshare -Urm true 2>/dev/null || echo no mounts; \
                     unshare -Ur mount -t tmpfs none /tmp 2>/dev/null || echo no mount; unshare -Ur sh -c 'echo x > /usr/x' 2>/dev/null || echo no write";
 
@@ -53,7 +54,7 @@ async fn namespaces_are_for_those_who_ask_and_are_allowed(mut server: Server) {
     assert_eq!(said["stdout"], "0\nnested\nno mounts\nno mount\nno write\n", "{said}");
     assert_ne!(client.exec(&plain, "unshare -U true").await["exitCode"], 0, "who did not ask has none");
 
-    // A server that does not allow them any more neither keeps a sandbox that has them nor makes another.
+    // A server that does not allow them any more ends sandboxes that have them, and creates no new ones.
     server.set("ASH_ALLOW_USERNS", "0");
     server.crash_and_start().await;
     let client = server.client();
@@ -113,7 +114,7 @@ async fn a_server_without_the_walls_that_it_requires_does_not_start() {
     }
 }
 
-/// What somebody who is not root cannot have.
+/// Protections that need root.
 #[tokio::test]
 async fn an_ordinary_users_server_that_requires_what_takes_root_does_not_start() {
     let mut server = Server::of_user(SOMEBODY, &[("ASH_WALLS_REQUIRED", "sandbox,seccomp,no-userns")]).await;
@@ -165,7 +166,7 @@ async fn as_root_with_all_walls_required_sessions_live_and_weaker_sandboxes_are_
     client.until_status(&id, "paused").await;
     assert!(!crate::support::is_alive(weaker.init), "it had been built without a word about walls");
     assert!(client.text(&id, "what was first?").await.contains("remember me"));
-    // One that was built with them is.
+    // A sandbox that was built with them is kept.
     let stronger = server.processes(&id).await;
     server.crash_and_start().await;
     assert!(server.client().text(&id, "and now?").await.contains("turn 3"));
@@ -191,12 +192,12 @@ async fn as_root_nobody_asks_for_no_limits_where_they_are_required() {
         let manifest = format!("[limits]\n{name} = 0\n");
         refused(&deploy(&client, "greedy", &manifest).await, "walls_required", &name);
     }
-    // What the walls do not hold may be asked for.
+    // The required limits do not include disk space, so that one may be lifted.
     let body = json!({ "agent": "tester", "limits": { "diskMb": 0, "memoryMb": 100 } });
     assert_eq!(create(&client, body).await.0, 201);
 }
 
-/// Each place that a sandbox has mounted, and what can be done with it.
+/// Each mount of a sandbox, with its permissions.
 const LOOK: &str = r#"while read -r _ _ _ _ at options _; do
 if [ -c "$at" ]; then case ",$options," in *,nodev,*) how=hidden ;; *) how=device ;; esac
 elif touch "$at/.looked" 2>/dev/null; then rm "$at/.looked"; how=writable
@@ -204,7 +205,7 @@ else how=read-only; fi
 echo "$at $how"; done < /proc/self/mountinfo
 for at in / /home /run /var /.ash; do for name in $(ls -A $at); do echo "${at%/}/$name there"; done; done"#;
 
-/// The table in the documents: each path, and what can be done with it.
+/// The table in the documentation: each path, with its permissions.
 fn documented() -> BTreeMap<String, String> {
     let text = include_str!("../../../docs/security.md");
     let section = text.split("\n## ").find(|section| section.starts_with("What is visible inside"));
@@ -231,7 +232,7 @@ async fn nothing_else_is_visible(server: Server) {
             documented.get(path).unwrap_or_else(|| panic!("{path} is not in docs/security.md: {said}"));
         assert!(how == "there" || how == expected, "{path} is {how}, and said to be {expected}");
     }
-    // And what everybody needs is there.
+    // The paths that every program needs exist.
     for path in
         ["/", "/usr", "/etc", "/proc", "/dev", "/tmp", "/workspace", "/home/agent", "/.ash/ash", "/run/ash"]
     {

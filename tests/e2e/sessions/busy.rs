@@ -1,5 +1,5 @@
-//! A session that is at work when somebody wants something of it: messages wait in a queue that can be seen and changed,
-//! are refused, or go first; and a client may have a session to itself.
+//! Commands for a session that is running a turn: messages wait in a queue that clients can read and change, are refused,
+//! or go first; and a client may lock a session.
 
 use crate::support::{Client, Frame, Server, eventually, names, ok, runtime::Stage};
 use futures::future::join_all;
@@ -26,7 +26,7 @@ impl Client {
         self.post(&format!("/api/sessions/{id}/lock"), body).await["lock"].clone()
     }
 
-    /// With the token of a lock, or without.
+    /// A request with the token of a lock, or without.
     async fn with_lock(&self, method: Method, path: &str, token: Option<&str>, body: Value) -> (u16, Value) {
         let request = self.request(method, path).header("accept", "application/json").json(&body);
         let request = match token {
@@ -50,7 +50,7 @@ fn contents(queue: &[Value]) -> Vec<&str> {
     queue.iter().map(|turn| turn["content"].as_str().expect("text")).collect()
 }
 
-/// What each stream came to: its own turn, one answer, one end.
+/// The content of each stream: its own turn, one answer, one end.
 fn answered_once(frames: &[Frame]) -> String {
     let turns: BTreeSet<&str> = frames.iter().filter_map(|frame| frame.data["turn"].as_str()).collect();
     assert_eq!(turns.len(), 1, "one turn in one stream: {:?}", names(frames));
@@ -59,7 +59,7 @@ fn answered_once(frames: &[Frame]) -> String {
     (*turns.first().expect("a turn")).to_owned()
 }
 
-/// What was said to a session, in the order in which it was accepted.
+/// The messages of a session, in the order of acceptance.
 async fn prompts(client: &Client, id: &str) -> Vec<String> {
     let whole = client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await;
     let messages = whole["messages"].as_array().expect("a list").iter();
@@ -70,7 +70,7 @@ async fn prompts(client: &Client, id: &str) -> Vec<String> {
     prompts.collect()
 }
 
-/// The messages of a session as they were accepted, and the lines that they left behind as they ran.
+/// The messages of a session in the order of acceptance, and the lines that they wrote when they ran.
 async fn accepted_and_run(client: &Client, id: &str) -> (Vec<String>, Vec<String>) {
     let prompts = prompts(client, id).await;
     let accepted = prompts.iter().filter_map(|prompt| prompt.strip_prefix("run: echo "));
@@ -84,7 +84,7 @@ async fn a_hundred_clients_are_each_answered_once_in_the_queues_order() {
     let server = Server::start().await;
     let id = server.client().create().await;
     let send = async |n: usize| {
-        // Each on connections of its own.
+        // Each on its own connections.
         server.client().send(&id, &format!("run: echo {n} >> order")).await.rest().await
     };
     let streams = join_all((0..100).map(send)).await;
@@ -181,7 +181,7 @@ async fn what_waits_can_be_seen_reordered_and_taken_back() {
     );
     let taken_back = client.delete(&format!("{path}/{}", turn(1).as_str().expect("a turn"))).await;
     assert_eq!(taken_back["status"], "cancelled");
-    // Its stream says so, and it is no part of the conversation.
+    // Its stream reports it, and the message is not part of the conversation.
     assert_eq!(streams[0].rest().await.last().expect("an end").data["status"], "cancelled");
     for (what, body, status, code) in [
         ("one that runs", json!({ "order": [turn(0)] }), 409, "turn_not_waiting"),
@@ -218,18 +218,18 @@ async fn a_message_may_interrupt_and_go_first() {
     assert_eq!(running.rest().await.last().expect("an end").data["status"], "interrupted");
     waiting.rest().await;
     assert_eq!(client.text(&id, "read order").await.trim(), "urgent\nlater");
-    // Nothing runs: then there is nothing to interrupt.
+    // Without a running turn there is nothing to interrupt.
     let (status, plain) = client.push(&id, "run: echo plain", "interrupt").await;
     assert_eq!((status.as_u16(), &plain["status"]), (200, &json!("done")), "{plain}");
 }
 
-/// An agent with a model, which is told to run something long.
+/// An agent with a model, and a long command.
 async fn steers(runtime: &str, agent: Stage) {
     let Stage { mut server, model, .. } = agent;
     let client = server.client();
     let made = client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
     assert_eq!(made["session"]["status"], "active", "{made}");
-    // It goes on for a moment after it was let go: an agent reads what it is told while it waits for a command.
+    // It continues for a moment after its release: an agent reads new messages while it waits for a command.
     let long = "run: until [ -e go ]; do sleep 0.1; done; sleep 1; echo the first";
     let mut running = client.send("s", long).await;
     running.until("tool_use").await;
@@ -240,7 +240,7 @@ async fn steers(runtime: &str, agent: Stage) {
     let mut steered = crate::support::Sse::of(request.send().await.expect("sent"));
     steered.until("session_start").await;
     server.let_go("s", "go").await;
-    // The agent hears it in the turn that runs, and both come to one end.
+    // The agent receives it in the running turn, and both messages end together.
     let told = steered.until("steered").await.pop().expect("an event");
     let (own, into) = (told.data["turn"].clone(), told.data["into"].clone());
     let (first, second) = (running.rest().await, steered.rest().await);
@@ -270,10 +270,11 @@ async fn steers(runtime: &str, agent: Stage) {
     server.client().say("s", "say: and now").await;
     let shown = model.requests().pop().expect("a request")["body"]["messages"].to_string();
     assert_eq!(shown.matches("say: and mind the gap").count(), 1, "{shown}");
-    // What comes when nothing more is to be done runs next, before all others.
+    // A message that arrives after the last model call runs next, before all others.
     let client = server.client();
     assert_eq!(client.push("s", "say: at rest", "steer").await.1["status"], "done");
-    // And of the conversation of whoever goes back to the end of that turn: both are there, and both are over.
+    // It is also part of the conversation after a rewind to the end of that turn: both messages are there, and both are
+    // over.
     let all = client.get("/api/sessions/s/checkpoints?limit=1000").await;
     let all = all["checkpoints"].as_array().expect("a list");
     let end = all.iter().find(|checkpoint| checkpoint["turn"] == into).expect("the end of the turn");
@@ -298,14 +299,14 @@ async fn a_message_is_heard_in_the_middle_of_a_turn_of_claude_code() {
     steers("claude", Stage::set("claude").await).await;
 }
 
-/// Whoever dies in the middle: the message is heard, once, and answered, once.
+/// Whichever process dies meanwhile, the agent receives the message once and answers it once.
 #[tokio::test]
 async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
     let with = async |runtime: &'static str| {
         let Stage { mut server, model, .. } = Stage::set(runtime).await;
         let client = server.client();
         client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
-        // One model goes on with what it hears in the middle, the other with what it began: both are long at it.
+        // One model continues with the steering message, the other with its first task: both take long.
         let begun = "run: echo the first >> order; sleep 1\nrun: sleep 7";
         let mut running = client.send("s", begun).await;
         running.until("tool_use").await;
@@ -318,7 +319,8 @@ async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
         let client = server.client();
         let shim = server.note("s").await["shim"]["pid"].as_u64().expect("a pid") as u32;
         crate::support::signal(shim, libc::SIGKILL);
-        // A server that has just started and finds it dead goes on by itself; one that sees it die waits to be asked.
+        // A newly started server that finds the agent dead continues by itself; a server that sees it die waits for a
+        // request.
         eventually("everything is done", async || {
             if client.status("s").await == "error" {
                 client.action("s", "resume").await;
@@ -357,7 +359,7 @@ async fn how_a_session_is_when_it_is_busy_is_an_option_of_it() {
     assert_eq!(queued.1["status"], "done", "what a message says counts more");
 }
 
-/// The same message with the same key is the same message, however busy the session is with it.
+/// A repeated message with the same key is the same message, even while the session is running it.
 #[tokio::test]
 async fn a_message_that_is_sent_again_is_not_in_its_own_way() {
     let server = Server::start().await;
@@ -390,7 +392,7 @@ async fn who_holds_the_lock_writes_and_nobody_else() {
     assert_eq!((&lock["number"], &lock["holder"], &lock["ttl"]), (&json!(1), &json!("ci"), &json!(60)));
     let shown = client.session(&id).await["lock"].clone();
     assert_eq!((&shown["number"], &shown["token"]), (&json!(1), &Value::Null), "{shown}");
-    // The lock outlives the server.
+    // The lock survives the server.
     server.crash_and_start().await;
     let client = server.client();
     let path = |rest: &str| format!("/api/sessions/{id}{rest}");
@@ -415,7 +417,7 @@ async fn who_holds_the_lock_writes_and_nobody_else() {
         assert_eq!((status, &refused["code"]), (409, &json!("session_locked")), "{method} {rest}: {refused}");
         assert!(refused["error"].as_str().is_some_and(|error| error.contains("\"ci\"")), "{refused}");
     }
-    // Whoever reads is not in anybody's way; a fork reads too.
+    // Readers need no lock, and a fork only reads.
     for rest in ["", "/messages", "/events", "/files", "/files/file", "/queue", "/lock", "/checkpoints"] {
         assert_eq!(
             client.request(Method::GET, &path(rest)).send().await.expect(rest).status(),
@@ -440,7 +442,7 @@ async fn who_holds_the_lock_writes_and_nobody_else() {
     let (status, freed) = client.with_lock(Method::DELETE, &path("/lock"), Some(&token), json!({})).await;
     assert_eq!((status, &freed["lock"]), (200, &Value::Null));
     assert_eq!(client.say(&id, "hi").await["status"], "done");
-    // Given up, the token is worth nothing, and whoever sends it hears so.
+    // After its release the token is invalid, and a client that sends it gets an error.
     let (status, refused) =
         client.with_lock(Method::POST, &path("/messages"), Some(&token), json!({ "content": "hi" })).await;
     assert_eq!((status, &refused["code"]), (409, &json!("lock_lost")), "{refused}");
@@ -525,7 +527,7 @@ async fn there_is_no_way_around_a_lock() {
     assert_eq!((status, &gone["deleted"]), (200, &json!("common")), "{gone}");
 }
 
-/// What was to steer a turn that is interrupted is the next one, whoever takes it up.
+/// A steering message for an interrupted turn becomes the next turn, whichever process handles it.
 #[tokio::test]
 async fn an_interrupt_stops_the_turn_and_not_what_was_to_steer_it() {
     for runtime in ["builtin", "claude"] {
@@ -584,7 +586,7 @@ async fn a_lock_that_is_over_does_not_come_back_after_another_client_wrote() {
         let (status, wrote) = client.with_lock(method.clone(), &path(rest), None, body).await;
         assert_eq!(status, 200, "{method} {rest}: {wrote}");
         if rest == "/messages" {
-            // The lock went before the write came: a server that dies in between brings neither back.
+            // The lock was released before the write: a server that dies in between restores neither.
             server.crash_and_start().await;
             client = server.client();
         }
@@ -634,7 +636,7 @@ async fn a_lock_holds_while_a_turn_of_its_holder_runs() {
     let go = json!({ "files": [{ "path": "go", "content": "" }] });
     let (status, put) = client.with_lock(Method::POST, &path("/files"), Some(token), go).await;
     assert_eq!(status, 200, "{put}");
-    // Its time begins when the turn is over: its holder answers what it read.
+    // The lock's time starts when the turn is over, so that its holder can react to the answer.
     let after = eventually("the turn is over", async || {
         let shown = client.session(&id).await["lock"].clone();
         (shown["inUse"] != json!(true)).then_some(shown)
@@ -645,7 +647,7 @@ async fn a_lock_holds_while_a_turn_of_its_holder_runs() {
     assert_eq!(client.text(&id, "read end").await, "over\n");
 }
 
-/// What was begun before a lock was taken, and ends while it holds or after it, is a write that its holder does not know.
+/// A write that began before a lock, and ends during it or after it, is unknown to the lock's holder.
 #[tokio::test]
 async fn a_lock_that_is_over_does_not_come_back_after_a_write_that_it_overtook() {
     let mut server = Server::start().await;

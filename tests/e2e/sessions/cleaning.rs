@@ -1,13 +1,13 @@
-//! Cleaning up: sessions that go when their time is over, by rules, or because somebody says so; and the audit of it.
+//! Retention and deletion: sessions that end by TTL, by rules or by request; and the audit log of it.
 
 use crate::support::{Client, Server, claude::Stage, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::process::Output;
 
-/// Looks every second what is to go.
+/// Runs a collection every second.
 const OFTEN: (&str, &str) = ("ASH_GC_EVERY", "1");
-/// Looks when it starts, and then so seldom that only the test does.
+/// Runs a collection at the start, and then so rarely that only the test triggers it.
 const SELDOM: (&str, &str) = ("ASH_GC_EVERY", "0");
 
 async fn make(client: &Client, body: Value) -> Value {
@@ -22,7 +22,7 @@ async fn until_gone(client: &Client, id: &str) {
     eventually("it is gone", async || is_gone(client, id).await.then_some(())).await;
 }
 
-/// What was done to a session after it was made, the oldest first, each with the key and the rule it was done by.
+/// The audit entries of a session after its creation, oldest first, each with the key and the rule behind it.
 async fn audit(client: &Client, subject: &str) -> Vec<(String, Value, Value)> {
     let answer = client.get(&format!("/api/audit?session={subject}")).await;
     let lines = answer["audit"].as_array().expect("a list");
@@ -47,7 +47,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A turn that goes on until it is let go of.
+/// A turn that continues until its release.
 async fn set_to_work(client: &Client, id: &str) {
     let sent = client.send(id, "run: while [ ! -e go ]; do sleep 0.05; done").await;
     drop(sent);
@@ -73,7 +73,7 @@ async fn a_session_goes_when_its_time_is_over_but_not_while_it_works() {
         make(&client, new(id, ttl)).await;
     }
     assert_eq!(client.session("stays").await.get("expiresAt"), None);
-    // Begun after the one that works: when this is gone, the time of the other was over as well.
+    // Created after the busy session: once this one is gone, the TTL of the other is over as well.
     make(&client, new("idle", 2)).await;
     until_gone(&client, "idle").await;
     let ttl = |action: &str| deed(action, Value::Null, json!("ttl"));
@@ -84,7 +84,7 @@ async fn a_session_goes_when_its_time_is_over_but_not_while_it_works() {
     let_go(&client, "busy").await;
     until_gone(&client, "busy").await;
     assert_eq!(audit(&client, "busy").await, [ttl("ended"), ttl("purged")]);
-    // What is set later counts too.
+    // A later setting applies as well.
     let set = client.ask(Method::PATCH, "/api/sessions/later/config", Some(json!({ "ttl": 1 }))).await;
     assert_eq!(set.0, StatusCode::OK);
     until_gone(&client, "later").await;
@@ -178,7 +178,7 @@ async fn prune_lists_asks_and_lets_go_of_its_owners_alone() {
     assert_eq!(done.status.code(), Some(0), "{}", said(&done));
     assert_eq!(client.status("hers").await, "ended");
     assert_eq!(audit(&client, "hers").await, [deed("ended", json!("env"), json!("prune"))]);
-    // Somebody's key lets go of what is theirs, whatever they ask for.
+    // An owner's key deletes only the owner's sessions, whatever the request says.
     let asked = json!({ "olderThan": "0s", "purge": true, "owner": "bob" });
     assert_eq!(alice.post("/api/prune", asked).await["sessions"], json!([]));
     let pruned =
@@ -210,13 +210,13 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
     client.ask(Method::PATCH, "/api/agents/tester/config", Some(json!({ "colour": "hidden" }))).await;
     let asks = json!({ "agent": "tester", "sessionId": "s", "permissionMode": "default" });
     make(&client, asks).await;
-    // Sent twice, and made once.
+    // Sent twice, created once.
     for _ in 0..2 {
         let deploy = json!({ "name": "again", "systemPrompt": "x" });
         let deploy = client.request(Method::POST, "/api/agents").header("idempotency-key", "k").json(&deploy);
         crate::support::ok(deploy.send().await.expect("an answer")).await;
     }
-    // Made because somebody works with it.
+    // Created implicitly by a session.
     client.post("/api/workspaces", json!({ "slug": "project", "agent": "default" })).await;
     client.exec("s", "echo hidden").await;
     let change = json!({ "maxTurns": 5, "extraEnv": { "B": "hidden" } });
@@ -257,7 +257,7 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
         json!(["key_refused", "127.0.0.1", "1"]),
     ];
     assert_eq!(told, expected);
-    // Ids count one tenant's lines: they do not tell how much others do.
+    // Entry ids count per tenant, so they do not reveal the activity of other tenants.
     let inner = server.client_with("inner");
     let other = inner.post("/api/internal/api-keys", json!({ "tenantId": "other" })).await;
     let other = server.client_with(other["key"].as_str().expect("a key"));
@@ -345,7 +345,7 @@ async fn the_audit_says_who_made_and_removed_what() {
     assert!(shown.contains("purged") && shown.contains(id) && !shown.contains("key_created"), "{shown}");
 }
 
-/// Whatever the server is killed at, what is gone is told, and what is told is gone.
+/// At any death of the server, a deletion and its audit entry exist together or not at all.
 #[tokio::test]
 async fn no_deletion_goes_without_its_line_nor_a_line_without_its_deletion() {
     let mut server = Server::with(&[SELDOM]).await;
@@ -363,7 +363,7 @@ async fn no_deletion_goes_without_its_line_nor_a_line_without_its_deletion() {
                 deleting.request(Method::DELETE, &format!("/api/sessions/{id}?purge=true")).send().await.ok();
             }
         });
-        // It dies at the next one, at once or after some.
+        // The server dies at the next deletion, or after some more.
         if let Some(last) = (round % 4_usize).checked_sub(1) {
             until_gone(&client, &ids[last]).await;
         }
@@ -372,7 +372,7 @@ async fn no_deletion_goes_without_its_line_nor_a_line_without_its_deletion() {
         let client = server.client();
         for id in &ids {
             let told: Vec<String> = audit(&client, id).await.into_iter().map(|(action, ..)| action).collect();
-            // The end and the purge that were ordered together are there together.
+            // An end and a purge in one request happen together.
             let gone = is_gone(&client, id).await;
             assert_eq!(told, if gone { vec!["ended", "purged"] } else { vec![] }, "{id}");
             assert!(gone || client.status(id).await != "ended", "{id} has half gone");

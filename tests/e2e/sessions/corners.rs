@@ -1,4 +1,4 @@
-//! Corners where a hostile reader of the code found something: two things at once, or a death between two lines.
+//! Corner cases that an adversarial review found: two operations at once, or a death between two steps.
 
 use crate::support::{Client, Point, Server, eventually, let_go, ok, signal};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -21,7 +21,7 @@ fn live_dirs(server: &Server) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// As after a reboot.
+/// The state after a reboot.
 fn change_boot(server: &Server) {
     for dir in live_dirs(server) {
         let stamp = dir.join("stamp");
@@ -70,7 +70,7 @@ async fn a_caller_who_hangs_up_while_a_session_is_made_leaves_a_whole_one_or_non
         socket.write_all(text.as_bytes()).await.expect("send");
         server.reached(point).await;
         socket.shutdown().await.expect("the caller hangs up");
-        // The server hangs up as well: from here on it makes the session for nobody.
+        // The server closes the connection as well: from here on no client waits for the session.
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).await.ok();
         assert!(answer.is_empty(), "{point}: {}", String::from_utf8_lossy(&answer));
@@ -372,7 +372,7 @@ async fn a_reader_who_has_enough_is_no_reason_to_panic() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("started");
-    // More is written than a pipe holds, and nobody reads it.
+    // More output than a pipe holds, and no reader.
     drop(child.stdout.take());
     let ended = child.wait_with_output().await.expect("ended");
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many sessions at once.
 
 use crate::support::Server;
 use futures::future::join_all;

@@ -1,4 +1,4 @@
-//! Checkpoints as history: looking back, going back, going forward again, and going another way.
+//! Checkpoints as history: diffs, rewinds in both directions, and forks.
 
 use crate::support::{Client, Point, Server, eventually, names, signal};
 use reqwest::Method;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::Connection;
 use std::path::Path;
 
-/// A turn's work: something new, something changed, something gone, a link, an own mtime and mode.
+/// The work of a turn: a new, a changed and a removed file, a link, and explicit mtime and mode.
 fn work(turn: u64) -> String {
     format!(
         "run: echo {turn} >> log; echo {turn} > only-{turn}; rm -f only-{}; mkdir -p dir-{turn}/empty; \
@@ -16,7 +16,7 @@ fn work(turn: u64) -> String {
     )
 }
 
-/// Five turns, and the whole live tree as each left it.
+/// Five turns, and the whole live tree after each.
 async fn history(server: &Server) -> (Client, String, Vec<(u64, String)>) {
     let client = server.client();
     let id = client.create().await;
@@ -30,7 +30,7 @@ async fn history(server: &Server) -> (Client, String, Vec<(u64, String)>) {
     (client, id, trees)
 }
 
-/// Every entry of the live tree, HOME too: what it is, how large, when changed, where it points, what it holds.
+/// Every entry of the live tree, including HOME: type, size, change time, link target and content.
 fn tree(live: &Path) -> String {
     let script = "find workspace home -printf '%p %y %m %U %T@ %l %n\\n' | sort; \
         find workspace home -type f -exec sha256sum {} + | sort";
@@ -89,7 +89,7 @@ async fn a_session_goes_back_and_forward_again_with_conversation_agent_and_files
         assert_eq!(&tree(&live), expected, "checkpoint {number}");
         let works: Vec<String> = (1..=turn as u64).map(work).collect();
         assert_eq!(said(&client, &id, "").await, works);
-        // The next turn goes on from there.
+        // The next turn continues from there.
         let resume = client.action(&id, "resume").await["resume"].clone();
         assert_eq!(
             (&resume["verified"], &resume["tier"], &resume["checkpoint"]),
@@ -138,7 +138,7 @@ async fn a_session_that_sleeps_is_rewound_without_a_sandbox() {
     assert_eq!(answer["session"]["status"], "stopped");
     assert!(!server.live(&id).await.join("run/sock").exists(), "no sandbox was started");
     assert_eq!(tree(&server.live(&id).await), trees[1].1);
-    // Without a tree at all: it is made when it is needed.
+    // Without any tree: the server restores it when it is needed.
     server.stop().await;
     std::fs::remove_dir_all(server.data.join("live")).expect("remove");
     server.launch().await;
@@ -197,13 +197,13 @@ async fn a_fork_begins_at_any_checkpoint_and_can_itself_go_back() {
     assert_eq!((&resume["verified"], &resume["tier"]), (&json!(true), &json!("native")), "{resume}");
     assert_eq!(client.text("old", "read log").await, "1\n2\n");
     assert!(client.text("old", "still?").await.contains("turn 4"));
-    // Back to where it began: the conversation is its parent's again.
+    // Back to the fork's start: the conversation is its parent's again.
     rewind(&client, "old", 1).await;
     assert_eq!(said(&client, "old", "").await, [work(1), work(2)]);
     let resume = client.action("old", "resume").await["resume"].clone();
     assert_eq!((&resume["verified"], &resume["tier"]), (&json!(true), &json!("native")), "{resume}");
     assert!(client.text("old", "still?").await.contains("turn 3"));
-    // The parent is as it was; and a fork of an ended session, of a fork's first checkpoint, works too.
+    // The parent is unchanged; forks of an ended session, and of a fork's first checkpoint, work as well.
     assert_eq!(said(&client, &id, "").await.len(), 5);
     client.delete("/api/sessions/old").await;
     let again = json!({ "checkpoint": 1, "sessionId": "again" });
@@ -307,7 +307,7 @@ async fn a_server_killed_in_a_rewind_leaves_the_session_before_or_after_it() {
     let big = "run: head -c 3000000 /dev/urandom > ballast; for i in $(seq 150); do echo $i > f$i; done";
     server.client().say(&id, big).await;
     let mut round = Round { server: &mut server, id: &id, trees: &trees, number: 0 };
-    // From an active session, and from one that rests: before each of its steps, until it comes to its end.
+    // From an active session and from an idle one: a death before each step, until the rewind succeeds.
     for rests in [false, true] {
         let mut steps = 1;
         while round.is_cut(rests, "rewind.step", Point::AbortAt(steps), Tree::Before).await {
@@ -343,7 +343,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// A rewind with a point at which the server dies. False: it was not reached, and the rewind was answered.
+    /// A rewind with a fail point that kills the server. False: the point was not reached, and the rewind succeeded.
     async fn is_cut(&mut self, rests: bool, point: &str, how: Point, then: Tree) -> bool {
         let Round { server, id, trees, number } = self;
         *number += 1;
@@ -402,16 +402,16 @@ async fn a_long_turn_is_captured_on_its_way_and_goes_on_from_there() {
     })
     .await;
     assert_eq!(midway["turn"], seen[0].data["turn"]);
-    // A fork is of what a turn left, unless it asks for more.
+    // By default a fork starts at the end of a turn.
     let fork = client.action(&id, "fork").await["session"].clone();
     assert_eq!(fork["turns"], 1, "{fork}");
-    // Everything dies, the live tree too: the newest checkpoint is what is left.
+    // Everything dies, including the live tree: the newest checkpoint is what is left.
     let processes = server.processes(&id).await;
     let live = server.live(&id).await;
     server.kill9();
     signal(processes.shim, libc::SIGKILL);
     std::fs::remove_file(live.join("stamp")).expect("a stamp");
-    // It holds again, until the new tree has the file as well.
+    // The turn holds again, until the new tree has the file as well.
     server.launch().await;
     let client = server.client();
     let mut continued = client.follow(&id, &seen.last().expect("a frame").id).await;
@@ -428,7 +428,7 @@ async fn a_long_turn_is_captured_on_its_way_and_goes_on_from_there() {
         "{resumed:?}"
     );
     assert_eq!(client.text(&id, "read ran").await, "x\n", "what was done was not done again");
-    // Back into the middle: allowed, and said.
+    // A rewind into the middle of a turn is allowed, and the response says so.
     let answer = rewind(&client, &id, number).await["rewound"].clone();
     assert_eq!(
         (&answer["midTurn"], &answer["turn"], &answer["turns"]),
@@ -438,7 +438,7 @@ async fn a_long_turn_is_captured_on_its_way_and_goes_on_from_there() {
     assert!(text.contains("turn 3") && text.contains("remember me"), "{text}");
 }
 
-/// The command line, as somebody who sits before it: what it prints, what it says, how it ends.
+/// The command line as a user sees it: stdout, stderr and exit code.
 fn ash(server: &Server, args: &[&str]) -> (String, String, i32) {
     let mut command = std::process::Command::new(crate::support::ash());
     command.env_clear().env("HOME", &server.dir).env("PATH", std::env::var("PATH").expect("PATH"));
@@ -527,7 +527,7 @@ async fn a_tree_that_was_found_and_not_trusted_can_be_looked_at_and_gone_to() {
     let (_, id, _) = history(&server).await;
     let live = server.live(&id).await;
     server.stop().await;
-    // As after a reboot: another boot id, and a file that no checkpoint knows.
+    // The state after a reboot: another boot id, and a file that no checkpoint has.
     let stamp = std::fs::read_to_string(live.join("stamp")).expect("a stamp");
     let mut stamp: Value = serde_json::from_str(&stamp).expect("json");
     stamp["boot"] = json!("another-boot");
@@ -545,7 +545,7 @@ async fn a_tree_that_was_found_and_not_trusted_can_be_looked_at_and_gone_to() {
     assert!(client.text(&id, "still?").await.contains("turn 7"));
 }
 
-/// Between turns nothing is captured that nobody touched; what a process in the background wrote is.
+/// Between turns nothing is captured unless files changed; the output of a background process is captured.
 #[tokio::test]
 async fn a_fork_has_what_was_written_in_the_background_since_the_turn() {
     let server = Server::start().await;
@@ -555,7 +555,7 @@ async fn a_fork_has_what_was_written_in_the_background_since_the_turn() {
         .say(&id, "run: (until test -e go; do sleep 0.05; done; echo late > late) > /dev/null 2>&1 &")
         .await;
     let untouched = client.action(&id, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
-    // From outside, and not over the API: nobody tells the server of it.
+    // From outside and not over the API, so the server does not learn of it.
     let workspace = server.live(&id).await.join("tree/workspace");
     std::fs::write(workspace.join("go"), "").expect("written");
     eventually("the process has written", async || workspace.join("late").exists().then_some(())).await;

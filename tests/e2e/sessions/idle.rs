@@ -1,4 +1,4 @@
-//! Sessions that nobody uses let go of their sandboxes, and lose nothing by it.
+//! Idle sessions release their sandboxes, and lose nothing.
 
 use crate::support::{Client, Server, eventually};
 use reqwest::Method;
@@ -18,7 +18,7 @@ async fn until_released(client: &Client) {
     .await;
 }
 
-/// On a busy machine it may be asleep before it is asked.
+/// On a busy machine the session may be asleep before the request.
 async fn exec_awake(client: &Client, id: &str, command: &str) -> String {
     eventually("it is awake for as long as it takes to begin", async || {
         client.action(id, "resume").await;
@@ -31,7 +31,7 @@ async fn exec_awake(client: &Client, id: &str, command: &str) -> String {
     .await
 }
 
-/// Said before, captured, released and paused; the next message finds everything.
+/// Announced, captured, released and paused; the next message finds everything.
 #[tokio::test]
 async fn an_idle_session_is_paused_and_comes_back() {
     let server = Server::start().await;
@@ -53,7 +53,7 @@ async fn an_idle_session_is_paused_and_comes_back() {
     assert!(said["text"].as_str().is_some_and(|text| text.contains("kept")), "{said}");
 }
 
-/// A command that runs is use; so is whatever was wanted while it let go.
+/// A running command counts as use; so does any request during the release.
 #[tokio::test]
 async fn whoever_uses_it_keeps_it() {
     let server = Server::with(&[("ASH_IDLE_TIMEOUT", "1")]).await;
@@ -72,7 +72,7 @@ async fn whoever_uses_it_keeps_it() {
     assert_eq!(client.status(&never).await, "active");
 }
 
-/// In a shared sandbox each one leaves for itself, and the last one ends it.
+/// In a shared sandbox each session becomes idle separately, and the last one releases it.
 #[tokio::test]
 async fn the_last_one_at_rest_lets_a_shared_sandbox_go() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! A session's life without accidents.
+//! A session's life without failures.
 
 use crate::support::{Server, names};
 use reqwest::Method;
@@ -106,7 +106,7 @@ async fn a_fork_has_the_conversation_and_the_files_and_goes_its_own_way() {
     assert!(text.contains("turn 3") && text.contains("write a.txt: one"), "{text}");
     client.say(&fork, "write a.txt: changed by the fork").await;
     assert_eq!(client.text(&id, "read a.txt").await, "changed by the parent");
-    // A fork of a fork that has never run, and of an ended session.
+    // Forks of a fork that has never run, and of an ended session.
     client.delete(&format!("/api/sessions/{fork}")).await;
     let second = client.action(&fork, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
     let third = client.action(&second, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
@@ -281,7 +281,7 @@ async fn an_agent_names_its_runtime_and_a_deleted_one_can_come_back() {
     assert_eq!(client.action(&id, "resume").await["resume"]["tier"], "native");
     let db = std::fs::read(server.data.join("ash.db")).expect("the database");
     let wal = std::fs::read(server.data.join("ash.db-wal")).unwrap_or_default();
-    // The agent said it in its answer, so it is in the log once; as a setting it must not be readable.
+    // The agent's answer contains it, so the log has it once; it must not be readable as a setting.
     let needle = br#""TOKEN":"hunter2""#;
     assert!(![db, wal].iter().any(|bytes| bytes.windows(needle.len()).any(|w| w == needle)));
 }

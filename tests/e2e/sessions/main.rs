@@ -1,4 +1,4 @@
-//! A session and many of them: its life, its queue, its history, crossing wishes, the pool, cleaning up.
+//! One session and many: life cycle, queue, history, concurrent commands, pool, and retention.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

@@ -1,5 +1,5 @@
-//! More sessions than sandboxes: whoever waits makes way for whoever works, nothing is lost by it, and whoever cannot be
-//! served is told so, or waits in line.
+//! More sessions than sandboxes: idle sessions release their sandboxes for busy ones and lose nothing, and a request
+//! without a place fails or waits in line.
 
 mod line;
 
@@ -20,7 +20,7 @@ async fn pool(client: &Client) -> Value {
     client.get("/health").await["pool"].clone()
 }
 
-/// A turn that goes on until its sandbox has a file `go`.
+/// A turn that runs until its sandbox has a file `go`.
 async fn busy(client: &Client, id: &str) {
     let mut stream = client.send(id, "run: touch began; until [ -e go ]; do sleep 0.02; done").await;
     eventually("the turn runs", async || {
@@ -42,7 +42,7 @@ async fn make(client: &Client, wait: Option<&str>) -> Response {
     request.send().await.expect("an answer")
 }
 
-/// What it was refused with.
+/// The error code of the response.
 async fn refused(response: Response) -> String {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let after = response.headers()["retry-after"].to_str().expect("text").to_owned();
@@ -72,7 +72,7 @@ async fn whoever_nobody_used_for_longest_makes_way_and_loses_nothing() {
         (now["waiting"] == 2 && now["maxCapacity"] == 2).then_some(())
     })
     .await;
-    // Back with its next message, files and conversation; now it is the second one's turn to go.
+    // The next message restores files and conversation; now the second session loses its sandbox.
     assert_eq!(client.text(&one, "read mine").await, format!("{one}\n"));
     assert_eq!(
         [client.status(&two).await, client.status(&three).await],
@@ -103,7 +103,7 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
 
     let words = refused(make(&client, None).await).await;
     assert!(words.contains("Prefer: wait="), "it says what can be done: {words}");
-    // Who cannot come back is as it was.
+    // A session that cannot come back is unchanged.
     for (path, body) in [("resume", json!({})), ("messages", json!({ "content": "read kept" }))] {
         let request = client.request(Method::POST, &format!("/api/sessions/{sleeper}/{path}"));
         refused(request.json(&body).send().await.expect("an answer")).await;
@@ -114,7 +114,7 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
     let bad = make(&client, Some("wait=forever")).await;
     assert_eq!(bad.status(), StatusCode::BAD_REQUEST);
 
-    // In line; whoever hangs up leaves it, and no session comes of it.
+    // A caller that disconnects leaves the line, and no session is created.
     let gone = tokio::spawn({
         let client = client.clone();
         async move { make(&client, Some("wait=60")).await }
@@ -145,7 +145,7 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
     assert_eq!(sessions["sessions"].as_array().map(Vec::len), Some(3), "{sessions}");
 }
 
-/// People at a terminal wait, and know what for.
+/// Users at a terminal wait, and see the reason.
 #[tokio::test]
 async fn the_command_line_waits_in_line_and_says_so() {
     let server = server("1").await;
@@ -173,7 +173,7 @@ async fn whoever_waits_too_long_is_told() {
         async move { make(&client, Some("wait=600")).await }
     });
     eventually("it waits", async || (pool(&client).await["queued"] == 1).then_some(())).await;
-    // They came later, and are told while the other one still waits: the caller's own patience, and the server's.
+    // Later requests that time out while the first one still waits: by the caller's timeout, and by the server's.
     refused(make(&client, Some("wait=0")).await).await;
     let began = std::time::Instant::now();
     refused(make(&client, None).await).await;
@@ -183,7 +183,7 @@ async fn whoever_waits_too_long_is_told() {
     assert_eq!(patient.await.expect("ran").status(), StatusCode::CREATED);
 }
 
-/// Sessions of one workspace, so in one sandbox.
+/// Sessions of one workspace, and therefore of one sandbox.
 async fn who_share(client: &Client, count: usize) -> Vec<String> {
     client.deploy("tester").await;
     let mut shared = Vec::new();
@@ -195,7 +195,7 @@ async fn who_share(client: &Client, count: usize) -> Vec<String> {
     shared
 }
 
-/// A shared sandbox is one, and goes when all in it can.
+/// A shared sandbox counts once, and is released only when all its sessions are idle.
 #[tokio::test]
 async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     let server = server("1").await;
@@ -218,7 +218,7 @@ async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     assert_eq!(client.text(&shared[2], "read all").await, all);
 }
 
-/// Where one of those who share a sandbox cannot go, none of them is asked to.
+/// If one session of a shared sandbox is busy, none of them is paused.
 #[tokio::test]
 async fn whoever_shares_with_one_at_work_stays() {
     let server = server("1").await;
@@ -246,7 +246,7 @@ async fn whoever_shares_with_one_at_work_stays() {
     }
 }
 
-/// A sandbox that is gone has made room, even if what it left could not be saved: nobody else goes for it.
+/// A dead sandbox has freed its place even if its files cannot be saved: no other session is paused for it.
 #[tokio::test]
 async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
     let env = [("ASH_MAX_SANDBOXES", "2"), ("ASH_INTERNAL_SECRET", "inner")];
@@ -262,13 +262,13 @@ async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
     other.say(&unlucky, "write mine: here").await;
     let idle = client.create().await;
     client.say(&idle, "write mine: here").await;
-    // Nothing can be written where its tenant's checkpoints are, and there is something to write.
+    // The tenant's repository is not writable, and there is something to write.
     let repo = server.data.join("repo");
     std::fs::rename(repo.join("other"), repo.join("away")).expect("moved");
     let session = other.session(&unlucky).await;
     let live = server.data.join("live").join(session["workspaceId"].as_str().expect("an id"));
     std::fs::write(live.join("tree/workspace/more"), "unsaved").expect("written");
-    // Who has no place may have one of either; the one that was used last stays.
+    // A session without a place can get that of either one; the most recently used session stays.
     let third = newcomer.create().await;
     assert!(server.log().contains("the workspace could not be saved"), "or it shows nothing");
     let statuses = [other.status(&unlucky).await, client.status(&idle).await, newcomer.status(&third).await];
@@ -277,7 +277,7 @@ async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
     assert_eq!(other.text(&unlucky, "read more").await, "unsaved");
 }
 
-/// Whoever would lose something by going does not have to: files that no checkpoint holds.
+/// A session with files that no checkpoint holds keeps its sandbox.
 #[tokio::test]
 async fn whoever_would_lose_something_stays() {
     let server = server("2").await;
@@ -296,7 +296,7 @@ async fn whoever_would_lose_something_stays() {
     assert_eq!(client.text(&fleeting, "read here").await, "only");
 }
 
-/// An agent that takes its time to start, so that its sandbox is nobody's to take.
+/// An agent with a slow start, so that no other session can take its sandbox meanwhile.
 async fn deploy_slow(client: &Client) {
     let file = |path: &str, text: &str| json!({ "path": path, "content": BASE64.encode(text) });
     let files = [
@@ -312,8 +312,8 @@ fn make_slow(client: &Client) -> JoinHandle<Response> {
     tokio::spawn(async move { request.send().await.expect("an answer") })
 }
 
-/// A session had a sandbox when its message came, and has none when it gets to it: its sender is told, and nothing is left
-/// that waits for ever.
+/// A session had a sandbox when its message arrived, and has none when it handles the message: the sender gets an error,
+/// and nothing waits for ever.
 #[tokio::test]
 async fn a_message_that_comes_while_its_session_makes_way_is_told() {
     let server = server("1").await;
@@ -333,13 +333,13 @@ async fn a_message_that_comes_while_its_session_makes_way_is_told() {
     assert!(early.is_err(), "it is answered when the sandbox is gone: {early:?}");
     server.release("save.shot");
     refused(asked.await.expect("it is asked").expect("an answer")).await;
-    // Nothing waits for a place of its own.
+    // No session waits for a place.
     client.until_status(&leaving, "paused").await;
     assert_eq!(client.session(&leaving).await["openTurns"], 0);
     slow.abort();
 }
 
-/// The same with the sandbox of others, that was there when it was looked for.
+/// The same with a shared sandbox, which existed when it was looked up.
 #[tokio::test]
 async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
     let server = server("1").await;
@@ -347,7 +347,7 @@ async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
     deploy_slow(&client).await;
     let shared = who_share(&client, 2).await;
     client.action(&shared[0], "stop").await;
-    // Whoever leaves it takes long to.
+    // Its release takes long.
     let shim = server.note(&shared[1]).await["shim"]["pid"].as_u64().expect("a pid") as u32;
     signal(shim, libc::SIGSTOP);
     let slow = make_slow(&client);
@@ -361,7 +361,7 @@ async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
     slow.abort();
 }
 
-/// A restart with fewer places than there are sandboxes ends none of them.
+/// A restart with fewer places than sandboxes ends none of them.
 #[tokio::test]
 async fn what_lives_when_the_server_comes_back_stays() {
     let mut server = server("3").await;
@@ -389,11 +389,11 @@ async fn what_lives_when_the_server_comes_back_stays() {
         .await;
 }
 
-/// Where memory is short whoever holds it and waits makes way, whether or not somebody asks.
+/// When memory is short, idle sessions release theirs, with or without a waiting request.
 #[tokio::test]
 async fn as_root_memory_is_a_capacity_too() {
     assert!(as_root(), "it looks at the memory of a whole machine");
-    // Much more than what others take and give back meanwhile.
+    // Much more than other processes allocate and free meanwhile.
     let held = available_mb() / 3;
     let least = (available_mb() - held / 2).to_string();
     let server = Server::with(&[("ASH_MIN_MEMORY_MB", &least)]).await;

@@ -1,5 +1,5 @@
-//! Sandboxes that are made before anybody asks: a session that gets one cannot tell, nobody gets one that was another's, and
-//! none outlives its use.
+//! Prewarmed sandboxes: a session cannot tell that it got one, no session gets the used sandbox of another, and none
+//! outlives its use.
 
 use crate::support::{Client, Server, claude::program, eventually, is_alive, model::Model, pids};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// A server that has a model, and agents of both runtimes.
+/// A server with a model, and agents of both runtimes.
 struct Stage {
     server: Server,
     model: Model,
@@ -16,7 +16,7 @@ struct Stage {
 
 impl Stage {
     async fn set(uid: Option<u32>, prewarm: &str) -> Stage {
-        // Another user cannot reach the program that the tests installed.
+        // Another user has no access to the program that the tests installed.
         let claude = uid.is_none().then(|| ("ASH_CLAUDE_BIN", program()));
         let env = [
             Some(("ANTHROPIC_API_KEY", "sk-outside".to_owned())),
@@ -71,7 +71,7 @@ async fn made(client: &Client, body: Value) -> String {
     client.post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned()
 }
 
-/// Everything that can be seen of a sandbox from inside, but for what is by its nature the session's own or the moment's.
+/// Everything that is visible from inside a sandbox, except what differs between sessions or moments by nature.
 const LOOK: &str = r#"
 echo "== who"; id; hostname; pwd; umask
 echo "== files"; cd / && find /workspace /home/agent -printf '%p %y %m %u %g %s %l\n' | grep -v '/home/agent/\.ash/\|/\.claude\|/sessions' | sort
@@ -83,7 +83,7 @@ echo "== mounts"; sed 's/[0-9]*:[0-9]* //; s/^[0-9]* [0-9]* //; s/ [^ ]*tree\/[a
 echo "== processes"; all=$(ps -eo user,ni,args 2>/dev/null); echo "$all" | grep -v 'ps -eo\|sh -c' | sort
 "#;
 
-/// What a session sees of itself and the model of it, with all that is its own called by one name.
+/// What a session and its model see, with the session's own names replaced by one name.
 async fn portrait(stage: &Stage, body: &Value, asked: &str) -> (String, Value, Vec<String>, String) {
     let client = stage.server.client();
     let before = stage.model.requests().len();
@@ -96,7 +96,7 @@ async fn portrait(stage: &Stage, body: &Value, asked: &str) -> (String, Value, V
     let workspace = session["workspaceId"].as_str().expect("an id").to_owned();
     let stamp = std::fs::read_to_string(stage.server.live(&id).await.join("stamp")).expect("a stamp");
     let stamp: Value = serde_json::from_str(&stamp).expect("JSON");
-    // A container shows the uid that is each session's own.
+    // A container shows the session's own uid.
     let uid = stamp["uid"].as_u64().map_or("no uid".to_owned(), |uid| uid.to_string());
     let own = |text: &str| text.replace(&id, "SESSION").replace(&workspace, "WORKSPACE").replace(&uid, "UID");
     let mut shown = session.clone();
@@ -116,7 +116,7 @@ async fn portrait(stage: &Stage, body: &Value, asked: &str) -> (String, Value, V
     (own(inside["stdout"].as_str().expect("text")), shown, prompts, id)
 }
 
-/// Times, ids that are drawn anew and hashes of them differ between any two sessions.
+/// Removes times, random ids and their hashes, which differ between any two sessions.
 fn timeless(text: &str) -> String {
     let bytes: Vec<char> = text.chars().collect();
     let mut out = String::new();
@@ -159,13 +159,13 @@ async fn cannot_tell(uid: Option<u32>, runtime: &str) {
         assert_eq!(one.1, other.1, "how it is shown");
         assert!(!one.2.is_empty());
         assert_eq!(one.2, other.2, "what its model is told");
-        // And so it stays.
+        // It stays that way.
         client.action(&other.3, "stop").await;
         let said = client.text(&other.3, "run: cat /workspace/deep/er/file.txt; echo $TEAM").await;
         assert!(said.contains("deep"), "{said}");
         until_warm(&client, 2).await;
     }
-    // Limits that walls are built with are the session's own, too.
+    // Limits that are fixed at a sandbox's creation are the session's own as well.
     let tight = json!({ "agent": "twin", "limits": { "maxOpenFiles": 123, "memoryMb": 777 } });
     let one = portrait(&fresh, &tight, "run: ulimit -n").await;
     let other = portrait(&warm, &tight, "run: ulimit -n").await;
@@ -174,7 +174,7 @@ async fn cannot_tell(uid: Option<u32>, runtime: &str) {
     assert_eq!(one.1, other.1);
 }
 
-/// Line by line, so that one sees what differs.
+/// Compares line by line, so that a failure shows the difference.
 fn similar(one: &str, other: &str) {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let (one, other) = (lines(one), lines(other));
@@ -197,7 +197,7 @@ async fn as_root_a_session_of_an_ordinary_users_server_cannot_tell() {
     cannot_tell(Some(61_003), "builtin").await;
 }
 
-/// The directories of workspaces that nobody has.
+/// The directories of workspaces without a session.
 fn unclaimed(server: &Server) -> Vec<PathBuf> {
     let live = std::fs::read_dir(server.data.join("live")).expect("a folder").flatten();
     live.map(|entry| entry.path()).filter(|dir| dir.join("unclaimed").exists()).collect()
@@ -216,7 +216,7 @@ fn inits_of(server: &Server) -> Vec<u32> {
     shims.filter_map(|pid| u32::try_from(pid).ok()).collect()
 }
 
-/// Of another version, another agent or with other limits none is taken; what nobody wants any more goes.
+/// No session gets one of another version, another agent or other limits; sandboxes without a use are removed.
 #[tokio::test]
 async fn each_is_for_one_version_of_one_agent() {
     let stage = Stage::set(None, "1").await;
@@ -251,7 +251,7 @@ async fn each_is_for_one_version_of_one_agent() {
     until_warm(&client, 1).await;
 }
 
-/// One that died is nobody's trouble; neither is a crash of the server, nor its end.
+/// A dead one causes no trouble; neither does a crash or a stop of the server.
 #[tokio::test]
 async fn none_outlives_its_use() {
     let mut stage = Stage::set(None, "2").await;
@@ -268,7 +268,7 @@ async fn none_outlives_its_use() {
     let old = (inits_of(&stage.server), unclaimed(&stage.server));
     assert_eq!((old.0.len(), old.1.len()), (2, 2));
     stage.server.kill9();
-    // One who died when the database knew the session, and before its tree was said to be somebody's.
+    // A death after the database knew the session, and before its tree was marked as claimed.
     let claimed = std::fs::read_dir(stage.server.data.join("live")).expect("a folder").flatten();
     let claimed = claimed.map(|entry| entry.path()).find(|dir| !old.1.contains(dir)).expect("the session's");
     std::fs::write(claimed.join("unclaimed"), "").expect("written");
@@ -296,7 +296,7 @@ async fn none_outlives_its_use() {
     assert_eq!(left, Vec::<u32>::new());
 }
 
-/// An agent says itself how many it wants, and has them from the start of the server on.
+/// An agent's own setting for their number, which applies from the start of the server.
 #[tokio::test]
 async fn an_agent_may_want_its_own() {
     let mut server = Server::start().await;
@@ -319,7 +319,7 @@ async fn an_agent_may_want_its_own() {
     assert_eq!((status.as_u16(), body["code"].as_str()), (400, Some("invalid_manifest")), "{body}");
 }
 
-/// What the operator does not permit any more could not be taken over by anybody, so it is not made.
+/// An agent that the operator does not permit any more cannot use one, so the server creates none.
 #[tokio::test]
 async fn none_is_made_of_an_agent_that_may_not_start() {
     let mut server = Server::with(&[("ASH_ALLOW_USERNS", "1")]).await;
@@ -333,14 +333,14 @@ async fn none_is_made_of_an_agent_that_may_not_start() {
     server.set("ASH_ALLOW_USERNS", "0");
     server.crash_and_start().await;
     let client = server.client();
-    // One after the other: what was wanted at the start would be there before this one.
+    // In this order, because the ones for the start would be there before this one.
     client.post("/api/agents", deploy("usual", "")).await;
     until_warm(&client, 1).await;
     made(&client, json!({ "agent": "usual" })).await;
     assert_eq!(hits(&client).await, 1, "that one is the usual one's");
 }
 
-/// They are the first to make way, and never ask anybody else to.
+/// They are the first to release their places, and never cause another sandbox to be released.
 #[tokio::test]
 async fn they_take_nobodys_place() {
     let server = Server::with(&[("ASH_PREWARM", "3"), ("ASH_MAX_SANDBOXES", "3")]).await;

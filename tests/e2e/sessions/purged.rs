@@ -1,4 +1,4 @@
-//! A purged session is named nowhere, and its id is free at once: what is made under it next is new.
+//! A purged session is not named anywhere, and its id is free at once: a session created under it is new.
 
 use crate::support::{
     Client, Point, Server,
@@ -11,13 +11,13 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Looks when it starts, and then so seldom that only the test does.
+/// Runs a collection at the start, and then so rarely that only the test triggers it.
 const SELDOM: (&str, &str) = ("ASH_GC_EVERY", "0");
 const ID: &str = "walrus-of-tuesday";
-/// Only this session has heard of it.
+/// A word that occurs only in this session.
 const WORD: &str = "marmalade";
 
-/// Every list, and everything of one of those that are left.
+/// Every list, and everything of the remaining sessions.
 async fn everything(client: &Client, left: &[&str]) -> Vec<(String, String)> {
     let mut paths: Vec<String> = [
         "/health",
@@ -64,7 +64,7 @@ async fn everything(client: &Client, left: &[&str]) -> Vec<(String, String)> {
     all
 }
 
-/// In which files of the data directory a text stands.
+/// The files of the data directory that contain a text.
 fn files_with(data: &Path, text: &str) -> Vec<String> {
     let found = std::process::Command::new("grep").args(["-rlaF", text]).arg(data).output().expect("grep");
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
@@ -84,7 +84,7 @@ fn new_one(workspace: Option<&str>) -> Value {
     body
 }
 
-/// With everything that a session can leave somewhere.
+/// Creates every kind of data that a session can leave.
 async fn live_fully(client: &Client) {
     let made = with_key(client, "/api/sessions", "create", new_one(None)).await;
     assert_eq!(made["session"]["id"], ID, "{made}");
@@ -116,7 +116,7 @@ async fn a_purged_session_is_named_nowhere_and_its_id_is_free_at_once() {
     let client = server.client();
     client.post("/api/agents", json!({ "name": "coder", "runtime": "claude", "systemPrompt": "x" })).await;
     client.post("/api/workspaces", json!({ "slug": "project", "agent": "coder" })).await;
-    // A fork before anything was said, and one in the middle.
+    // A fork before the first message, and one in the middle.
     live_fully(&client).await;
     let fork = json!({ "sessionId": "fork" });
     with_key(&client, &format!("/api/sessions/{ID}/fork"), "fork", fork).await;
@@ -146,7 +146,7 @@ async fn a_purged_session_is_named_nowhere_and_its_id_is_free_at_once() {
         who["audit"].as_array().expect("a list").iter().filter_map(|line| line["action"].as_str()).collect();
     assert_eq!(deeds[..2], ["purged", "ended"], "who knows the id learns who ordered it: {who}");
 
-    // Free, and nothing of the first one shows: not even to the same idempotency keys.
+    // The id is free, and nothing of the first session shows, not even with the same idempotency keys.
     let again = with_key(&client, "/api/sessions", "create", new_one(None)).await["session"].clone();
     assert_eq!(again["id"], ID);
     assert_ne!(again["workspaceId"], purged["session"]["workspaceId"]);
@@ -165,7 +165,7 @@ async fn a_purged_session_is_named_nowhere_and_its_id_is_free_at_once() {
     assert!(of_new.contains("created") && !of_new.contains("purged\""), "{of_new}");
     assert_eq!(client.session("fork").await["parentSessionId"], Value::Null, "it is not the fork's parent");
 
-    // Both lives, through a crash: the second one is not taken for the first.
+    // Both sessions survive a crash, and the second is not confused with the first.
     server.crash_and_start().await;
     let client = server.client();
     client.action(ID, "resume").await;
@@ -173,7 +173,7 @@ async fn a_purged_session_is_named_nowhere_and_its_id_is_free_at_once() {
     for id in [ID, "fork", "fork-of-fork"] {
         assert_eq!(client.delete(&format!("/api/sessions/{id}?purge=true")).await["purged"], true);
     }
-    // At last nothing is left of any of them on this machine.
+    // In the end nothing is left of them on this machine.
     server.stop().await;
     for (name, value) in [("ASH_TRASH_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")] {
         server.set(name, value);
@@ -189,7 +189,7 @@ async fn a_purged_session_is_named_nowhere_and_its_id_is_free_at_once() {
     assert!(told.contains("forgotten") && !told.contains(ID), "{told}");
 }
 
-/// What forks do not share of their parent goes when its time in the trash is over, though they live on.
+/// Data that a fork does not share with its parent is deleted when the trash expires, although the fork lives.
 #[tokio::test]
 async fn a_fork_keeps_what_it_shares_of_a_purged_session_and_no_more() {
     let mut server =
@@ -217,8 +217,8 @@ async fn a_fork_keeps_what_it_shares_of_a_purged_session_and_no_more() {
     assert!(client.text("fork", "say: on").await.contains("on"));
 }
 
-/// Where others are at work nobody can tell two sessions of one id apart until the workspace was taken over: the refusal
-/// says when.
+/// While other sessions of the workspace are active, two sessions with one id cannot be told apart until a new hold on
+/// the workspace: the error says when.
 #[tokio::test]
 async fn in_a_shared_workspace_the_refusal_says_when_the_id_is_free() {
     let mut server = Server::with(&[SELDOM]).await;
@@ -245,7 +245,7 @@ async fn in_a_shared_workspace_the_refusal_says_when_the_id_is_free() {
     let fork = json!({ "sessionId": ID, "workspace": "project" });
     let (status, refused) = client.ask(Method::POST, "/api/sessions/beside/fork", Some(fork)).await;
     assert_eq!((status, &refused["code"]), (StatusCode::CONFLICT, &json!("session_exists")), "{refused}");
-    // Where nobody is at work it is free at once.
+    // Without active sessions the id is free at once.
     let elsewhere = json!({ "agent": "tester", "sessionId": "another", "workspace": "other" });
     client.post("/api/sessions", elsewhere).await;
 
@@ -253,7 +253,7 @@ async fn in_a_shared_workspace_the_refusal_says_when_the_id_is_free() {
     let client = server.client();
     client.post("/api/sessions", body(ID)).await;
     client.say(ID, "say: made again").await;
-    // No tombstone of the first one hits the second, whatever is compared.
+    // No tombstone of the first session affects the second in any comparison.
     for _ in 0..2 {
         server.crash_and_start().await;
         let client = server.client();
@@ -264,7 +264,7 @@ async fn in_a_shared_workspace_the_refusal_says_when_the_id_is_free() {
     assert!(server.client().text("beside", "say: here").await.contains("here"));
 }
 
-/// Wherever the server dies on the way, the next start comes to the same end, and the id is free.
+/// Wherever the server dies meanwhile, the next start completes the purge, and the id is free.
 #[tokio::test]
 async fn a_purge_that_was_begun_is_finished_by_the_next_start() {
     let mut server = Server::with(&[SELDOM]).await;
@@ -292,7 +292,7 @@ async fn a_purge_that_was_begun_is_finished_by_the_next_start() {
         }
         let again = client.post("/api/sessions", json!({ "agent": "tester", "sessionId": ID })).await;
         assert_ne!(again["session"]["workspaceId"], made["session"]["workspaceId"]);
-        // The packs of the first one do not prove anything of the second, nor do tombstones bury it.
+        // The packs of the first session prove nothing about the second, and its tombstones do not delete it.
         server.crash_and_start().await;
         let client = server.client();
         client.action(ID, "resume").await;
@@ -303,7 +303,7 @@ async fn a_purge_that_was_begun_is_finished_by_the_next_start() {
     }
 }
 
-/// The same of what the trash lets go of.
+/// The same for the removal from the trash.
 #[tokio::test]
 async fn a_trash_that_was_half_emptied_is_emptied_by_the_next_start() {
     let mut server =
@@ -316,7 +316,7 @@ async fn a_trash_that_was_half_emptied_is_emptied_by_the_next_start() {
         server.arm(point, Point::Abort);
         client.request(Method::DELETE, &format!("/api/sessions/{ID}?purge=true")).send().await.ok();
         server.died_at(point).await;
-        // Made again before the next start has come to the rest of the first one.
+        // Created again before the next start has finished with the first one.
         server.launch().await;
         let client = server.client();
         client.post("/api/sessions", json!({ "agent": "tester", "sessionId": ID })).await;

@@ -1,5 +1,5 @@
-//! Wishes that cross each other on one session: every caller gets an answer, and what another caller wanted in the
-//! meantime is nobody's failure.
+//! Concurrent commands for one session: every caller gets a response, and another caller's command causes no internal
+//! error.
 
 use crate::support::{Client, Dice, Point, Server, children, cmdline, eventually};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -11,7 +11,7 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// No request takes longer, whatever else is wanted of its session.
+/// No request takes longer, whatever other commands the session gets.
 const ANSWERED: Duration = Duration::from_secs(30);
 
 type Answered = (StatusCode, Value);
@@ -38,7 +38,7 @@ fn code(answered: &Answered) -> (u16, &str) {
     (answered.0.as_u16(), answered.1["code"].as_str().unwrap_or_default())
 }
 
-/// The end comes after the resume was accepted and before its start began, because other work is under way.
+/// The end arrives after the resume was accepted and before its start, because other work is under way.
 #[tokio::test]
 async fn a_resume_that_an_end_overtakes_is_answered() {
     let server = Server::start().await;
@@ -106,13 +106,13 @@ async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_i
     client.action(&id, "resume").await;
     done().await;
 
-    // A stop that an end overtakes: the server is not stopping.
+    // A stop that an end overtakes: it does not mean that the server is stopping.
     let mut running = client.send(&id, "slow 60000: never").await;
     running.until("message").await;
     let processes = server.processes(&id).await;
     crate::support::signal(processes.agent, libc::SIGSTOP);
     let stopping = post(&client, &id, "stop", json!({}));
-    // The interrupt is the first thing that a stop does.
+    // A stop first interrupts the turn.
     eventually("the stop is under way", async || {
         let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
         events.to_string().contains("interrupt").then_some(())
@@ -124,7 +124,7 @@ async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_i
     assert_eq!(code(&stopped), (410, "session_ended"), "{stopped:?}");
 }
 
-/// Said only when it is: whoever asks while running turns have their last time, and nobody before.
+/// Only while it stops: requests get this error during the grace period of running turns, and not before.
 #[tokio::test]
 async fn that_the_server_is_stopping_is_said_while_it_stops() {
     let mut server = Server::start().await;
@@ -142,7 +142,7 @@ async fn that_the_server_is_stopping_is_said_while_it_stops() {
         })
         .await;
     };
-    // Once it is known that it stops, everything new is refused at once.
+    // Once the server is stopping it refuses every new command at once.
     stopping(Method::POST, format!("/api/sessions/{rests}/resume"), json!({})).await;
     for (path, body) in [
         ("/api/sessions".to_owned(), json!({ "agent": "tester" })),
@@ -164,7 +164,7 @@ async fn that_the_server_is_stopping_is_said_while_it_stops() {
     assert_eq!(server.client().action(&rests, "resume").await["session"]["status"], "active");
 }
 
-/// Of those who wait for one start, the first gets the problem itself and the others a copy: all with one status.
+/// The first caller that waits for a start gets the error itself, the others get a copy: all with the same status.
 #[tokio::test]
 async fn everyone_who_waits_for_a_start_that_is_stopped_gets_the_same_answer() {
     let server = Server::start().await;
@@ -199,7 +199,7 @@ async fn everyone_who_waits_for_a_start_that_is_stopped_gets_the_same_answer() {
     );
 }
 
-/// The first caller gets the failure itself, the others a copy, and the message reads of it in the log.
+/// The first caller gets the error itself, the others a copy, and the message reads it from the log.
 #[tokio::test]
 async fn everyone_who_waits_for_a_start_that_fails_gets_the_same_answer() {
     let server = Server::start().await;
@@ -258,7 +258,7 @@ async fn stops_that_wait_for_a_start_that_fails_all_hear_that_there_is_nothing_t
         (paused.1["error"] == "Session is stopped").then_some(())
     })
     .await;
-    // What the start needs next is a folder.
+    // Replaces the folder that the start needs next.
     let run = server.live("one").await.join("run");
     std::fs::remove_dir_all(&run).expect("removed");
     std::fs::write(&run, "").expect("a file");
@@ -271,7 +271,7 @@ async fn stops_that_wait_for_a_start_that_fails_all_hear_that_there_is_nothing_t
     }
 }
 
-/// The key is asked for before anything is built; a part that was built all the same goes again.
+/// The key is checked before a sandbox is built; if a part was built anyway, it is removed.
 #[tokio::test]
 async fn a_resume_without_the_tenants_key_leaves_no_process_behind() {
     let keys = tempfile::tempdir().expect("a directory");
@@ -285,7 +285,7 @@ async fn a_resume_without_the_tenants_key_leaves_no_process_behind() {
         client.say(id, "say: hello").await;
     }
     client.action("comes", "stop").await;
-    // The other one goes on in the sandbox that both share, so that the agent of this one has where to start.
+    // The other session continues in the shared sandbox, so this session's agent has a place to start.
     server.leave().await;
     let others = tempfile::tempdir().expect("a directory");
     server.set("ASH_SNAPSHOT_KEYS", others.path().to_str().expect("a path"));
@@ -358,7 +358,7 @@ async fn deleting_an_agent_leaves_its_sessions_whole() {
         client.action(id, "stop").await;
         assert_eq!(client.action(id, "resume").await["resume"]["lost"], json!([]));
     }
-    // Another one of the name is another version, which these do not have.
+    // A redeploy under the name makes a new version, which these sandboxes do not have.
     deploy("blue").await;
     client.action("runs", "stop").await;
     client.action("runs", "resume").await;
@@ -370,7 +370,7 @@ async fn deleting_an_agent_leaves_its_sessions_whole() {
     }
 }
 
-/// What 50 clients want of one session, at once and for as long as it takes.
+/// Commands of 50 clients for one session, all at once, for this long.
 async fn race(lasting: Duration) {
     let server = Server::start().await;
     let client = server.client();
@@ -392,11 +392,11 @@ async fn race(lasting: Duration) {
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
-/// One session that everybody knows; whoever finds it ended makes it again under the next name.
+/// All clients use one session; a client that finds it ended creates the next one.
 async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, String), u64>, Duration) {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (number + 1));
     let (mut seen, mut longest, mut token) = (BTreeMap::new(), Duration::ZERO, None::<String>);
-    // All of them see the same one, for a while.
+    // All of them use the same one for a while.
     let mut generation = 0_u64;
     while Instant::now() < until {
         let id = format!("race-{generation}");
@@ -406,7 +406,7 @@ async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, S
             3..10 => (Method::POST, path("resume"), json!({})),
             10..15 => (Method::POST, path("pause"), json!({})),
             15..18 => (Method::POST, path("stop"), json!({})),
-            // One that was purged is made again under the same name.
+            // A purged session is created again under the same name.
             18 if number.is_multiple_of(3) => {
                 (Method::DELETE, format!("/api/sessions/{id}?purge=true"), json!({}))
             }
@@ -418,7 +418,7 @@ async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, S
             ),
             21..24 => (Method::POST, path("rewind"), json!({ "checkpoint": 1 })),
             24..28 => (Method::PATCH, path("config"), json!({ "env": { "N": number.to_string() } })),
-            // A lock keeps nearly everybody out: in most generations there is none.
+            // A lock refuses nearly every client, so most generations have none.
             28..31 if generation.is_multiple_of(4) => {
                 (Method::POST, path("lock"), json!({ "ttl": 1, "takeover": number.is_multiple_of(2) }))
             }
@@ -468,7 +468,7 @@ async fn slowly_fifty_clients_race_on_one_session_for_three_minutes() {
     race(Duration::from_secs(180)).await;
 }
 
-/// Each of them finds no agent called `default`.
+/// Each of the requests finds no agent called `default`.
 #[tokio::test]
 async fn sessions_that_are_made_at_once_make_one_version_of_the_default_agent() {
     let server = Server::start().await;
@@ -486,7 +486,7 @@ async fn sessions_that_are_made_at_once_make_one_version_of_the_default_agent() 
     assert_eq!(deployed.filter(|entry| entry["action"] == "deployed").count(), 1, "{audit}");
 }
 
-/// What somebody deploys as `default` meanwhile is what sessions are made of from then on.
+/// After a deploy of `default`, new sessions use that agent.
 #[tokio::test]
 async fn a_deploy_of_the_default_agent_is_not_superseded_by_the_one_that_is_built_in() {
     let server = Server::start().await;

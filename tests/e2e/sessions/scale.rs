@@ -1,4 +1,4 @@
-//! Many sandboxes at once, and many one after the other: what is gone leaves nothing behind.
+//! Many sandboxes at once, and many in sequence: ended ones leave nothing behind.
 
 use crate::support::{Client, Server, as_root, available_mb, eventually, parent, pids};
 use futures::{StreamExt as _, stream};
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// All are alive, each answers, and each has what is its own.
+/// All are alive, each answers, and each has its own data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_sandboxes_are_alive_at_once() {
     let server = Server::start().await;
@@ -53,7 +53,7 @@ async fn two_hundred_sandboxes_are_alive_at_once() {
     assert_eq!(client.get("/health").await["activeSandboxes"], 200, "nobody had to go");
 }
 
-/// The server's children and all beneath them: its shims and their sandboxes.
+/// The server's descendants: its shims and their sandboxes.
 fn descendants(of: u32) -> Vec<u32> {
     let parents: BTreeMap<u32, u32> =
         pids().into_iter().filter_map(|pid| parent(pid).map(|parent| (pid, parent))).collect();
@@ -63,7 +63,8 @@ fn descendants(of: u32) -> Vec<u32> {
     parents.keys().filter(is_beneath).copied().filter(|pid| *pid != of).collect()
 }
 
-/// What a server holds, by kind. Everything that may leak is in it. Of the groups of the whole machine, those of its sandboxes.
+/// The server's resources by kind, including everything that may leak. Counts only the control groups of its own
+/// sandboxes.
 fn held(server: &Server, incarnations: &BTreeSet<OsString>) -> BTreeMap<&'static str, usize> {
     let pid = server.pid();
     let count = |path: String| fs::read_dir(path).map_or(0, |entries| entries.flatten().count());
@@ -87,14 +88,14 @@ fn held(server: &Server, incarnations: &BTreeSet<OsString>) -> BTreeMap<&'static
     ])
 }
 
-/// But for packs, of which up to 64 are kept open on purpose.
+/// Without packs, of which the server keeps up to 64 open on purpose.
 fn descriptors(pid: u32) -> usize {
     let all = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
     let is_pack = |target: &Path| target.extension().is_some_and(|end| end == "pack");
     all.filter(|entry| !fs::read_link(entry.path()).is_ok_and(|target| is_pack(&target))).count()
 }
 
-/// Directories named `ash` have one for each sandbox.
+/// Directories named `ash` have one group for each sandbox.
 fn groups(dir: &Path, depth: usize, incarnations: &BTreeSet<OsString>) -> usize {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -106,14 +107,14 @@ fn groups(dir: &Path, depth: usize, incarnations: &BTreeSet<OsString>) -> usize 
     dirs.map(count).sum()
 }
 
-/// Of the sandboxes that there are now: their groups are named after them.
+/// The incarnations of the current sandboxes, after which their groups are named.
 fn incarnations(server: &Server) -> Vec<OsString> {
     let live = fs::read_dir(server.data.join("live")).expect("a folder").flatten();
     let runs = live.filter_map(|dir| fs::read_dir(dir.path().join("run")).ok()).flatten().flatten();
     runs.filter_map(|file| Some(file.file_name().to_str()?.strip_prefix("journal.")?.into())).collect()
 }
 
-/// Checkpoints are kept on purpose, and so is the log of what was.
+/// Without checkpoints and the log, which the server keeps on purpose.
 fn files(dir: &Path) -> usize {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let count = |entry: fs::DirEntry| match entry.file_type() {
@@ -127,14 +128,14 @@ fn files(dir: &Path) -> usize {
 struct Stage {
     server: Server,
     client: Client,
-    /// Sessions that were made, oldest first, and what is in a file of each.
+    /// The sessions, oldest first, and the content of a file of each.
     before: Vec<(String, String)>,
-    /// Of all sandboxes that there ever were.
+    /// The incarnations of all sandboxes so far.
     incarnations: BTreeSet<OsString>,
 }
 
-/// Nothing is under way, and each of four places is taken. One is left if somebody made way for a sandbox that is made in
-/// advance, and then another one ended: there is a new session in the place of the oldest, which has no sandbox.
+/// Nothing is under way, and each of the four places is in use. If a prewarmed sandbox took a place and another sandbox
+/// then ended, one place is free: a new session then replaces the oldest one, which has no sandbox.
 async fn at_rest(stage: &mut Stage) {
     let Stage { client, before, .. } = stage;
     loop {
@@ -155,7 +156,7 @@ async fn at_rest(stage: &mut Stage) {
     }
 }
 
-/// One session is made, so another one has to go; that one comes back, is as it was, and ends.
+/// A new session takes the place of another one; that one comes back unchanged, and ends.
 async fn cycle(stage: &mut Stage, number: usize) {
     let Stage { server, client, before, incarnations: seen } = stage;
     let id = client.create().await;
@@ -195,7 +196,8 @@ async fn cycles_leak_nothing(uid: Option<u32>, count: usize) {
         cycle(&mut stage, number).await;
     }
     at_rest(&mut stage).await;
-    // Threads and connections go a moment later, keepers of sessions within a minute: longer than one waits elsewhere.
+    // Threads and connections end a moment later, actors of sessions within a minute, which is longer than the usual
+    // deadline.
     let mut after = held(&stage.server, &stage.incarnations);
     let until = Instant::now() + Duration::from_secs(70);
     while before.iter().any(|(kind, was)| after[kind] > was + 2) {
@@ -228,14 +230,14 @@ async fn slowly_a_thousand_cycles_leak_nothing() {
     cycles_leak_nothing(None, 1000).await;
 }
 
-/// A create that finds walls that stand makes none: the shim that it gets was there before. How much time that saves is
-/// measured by `bench/http`.
+/// A create that finds a prewarmed sandbox builds none: its shim existed before. `bench/http` measures the time that this
+/// saves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_made_in_advance_is_taken_and_nothing_is_made_for_it() {
     let server = Server::with(&[("ASH_PREWARM", "1")]).await;
     let client = server.client();
     client.deploy("tester").await;
-    // Other walls than those that stand, and the same.
+    // A sandbox with other limits than the prewarmed ones, and one with the same.
     let other = json!({ "agent": "tester", "limits": { "maxOpenFiles": 4000 } });
     for (body, stood) in [(other, false), (json!({ "agent": "tester" }), true)].iter().cycle().take(10) {
         eventually("one is ready", async || (client.get("/health").await["pool"]["warm"] == 1).then_some(()))

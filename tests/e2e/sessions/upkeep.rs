@@ -1,5 +1,5 @@
-//! What a server does by itself about clocks, dead sandboxes and collections that were killed, and what it says of files that
-//! no checkpoint holds.
+//! Upkeep by the server: clock jumps, dead sandboxes, interrupted collections, and reports on files that no checkpoint
+//! holds.
 
 use crate::support::{Server, as_root, eventually, is_alive, signal};
 use reqwest::{Method, StatusCode};
@@ -13,7 +13,7 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim().to_owned()
 }
 
-/// Milliseconds since this machine was started.
+/// Milliseconds since the machine booted.
 fn since_boot() -> i64 {
     let text = fs::read_to_string("/proc/uptime").expect("a number");
     let seconds: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("seconds");
@@ -30,7 +30,7 @@ async fn a_clock_that_jumped_makes_nothing_old_before_it_has_stayed_there_for_an
     let mut server = Server::with(&[("ASH_GC_EVERY", "1")]).await;
     server.client().deploy("tester").await;
     server.stop().await;
-    // As a server leaves it whose clock then jumps: what it trusted last is 30 days behind.
+    // The file of a server whose clock then jumps: the last trusted time is 30 days behind.
     let file = server.data.join("clock.json");
     let trusted = json!({ "boot": boot(), "trusted": ago(30 * DAY), "sinceBoot": since_boot() });
     fs::write(&file, trusted.to_string()).expect("written");
@@ -49,7 +49,7 @@ async fn a_clock_that_jumped_makes_nothing_old_before_it_has_stayed_there_for_an
     assert_eq!(client.get("/api/retention").await["sessions"], json!([]));
     assert_eq!(client.status("short").await, "active");
     server.stop().await;
-    // And as it leaves it when the clock went on from there for an hour.
+    // The file after the clock ran for another hour.
     let mut trusted: Value = serde_json::from_slice(&fs::read(&file).expect("kept")).expect("json");
     assert_eq!(trusted["boot"], boot().as_str(), "{trusted}");
     trusted["jump"]["sinceBoot"] = json!(since_boot() - HOUR);
@@ -84,7 +84,7 @@ async fn what_a_checkpoint_cannot_hold_is_lost_and_named() {
         "{receipt}"
     );
     assert_eq!(receipt["verified"], false);
-    // Once: the next checkpoint has all that there is.
+    // Reported once: the next checkpoint has everything.
     client.say(&id, "run: cat file").await;
     server.stop().await;
     fs::remove_dir_all(server.data.join("live")).expect("removed");
@@ -137,7 +137,7 @@ async fn a_collection_that_was_killed_leaves_nothing_that_is_called_damaged() {
     let trees = trees_of(&server);
     assert!(trees.len() >= 3, "{trees:?}");
     assert!(verify(&server).status.success());
-    // As a collection of a purged session leaves it that dies after its first removal.
+    // The state of a collection of a purged session that dies after its first removal.
     let forgotten: String = trees.iter().map(|tree| format!("{tree}\n")).collect();
     fs::write(repo.join("forgotten"), forgotten).expect("written");
     let pack = &trees[1][64..];
@@ -146,12 +146,12 @@ async fn a_collection_that_was_killed_leaves_nothing_that_is_called_damaged() {
     fs::remove_file(repo.join(format!("{pack}.pack"))).expect("removed");
     let said = verify(&server);
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
-    // The same without having been given up is damage.
+    // The same removal without the tombstone is damage.
     fs::remove_file(repo.join("forgotten")).expect("removed");
     assert_eq!(verify(&server).status.code(), Some(8));
 }
 
-/// The checkpoints' snapshots, the oldest first.
+/// The checkpoints' snapshots, oldest first.
 fn trees_of(server: &Server) -> Vec<String> {
     let repo = server.data.join("repo/default");
     let listed =

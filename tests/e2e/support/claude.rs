@@ -1,4 +1,4 @@
-//! A server for the real Claude Code; only the model behind it is ours.
+//! A server for the real Claude Code; only the model behind it is the scripted one.
 
 use super::{Server, children, cmdline, model::Model};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 /// The key of the model, which no sandbox may see.
 pub const SECRET: &str = "sk-only-outside";
 
-/// Where ./test has put it. Without it these tests fail: a promise that was not looked at is none.
+/// Where ./test has installed it. Without it these tests fail, because a skipped test proves nothing.
 pub fn program() -> String {
     std::env::var("ASH_TEST_CLAUDE").expect("ASH_TEST_CLAUDE names no Claude Code binary: run ./test")
 }
@@ -31,14 +31,14 @@ impl Stage {
         Stage { server, model }
     }
 
-    /// What the model answers from now on.
+    /// Sets the model's replies from now on.
     pub async fn script(&self, rules: Value) {
         let http = self.server.client().http;
         let sent = http.post(format!("{}/_script", self.model.url)).body(rules.to_string()).send().await;
         assert!(sent.expect("a model server").status().is_success(), "{rules}");
     }
 
-    /// With another program in the place of Claude Code.
+    /// Uses another program in the place of Claude Code.
     pub async fn with_agent(mut self, program: &Path) -> Stage {
         self.server.kill9();
         let copy = self.server.dir.join("bin/claude");
@@ -67,18 +67,18 @@ impl Stage {
         made["session"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// All requests that the model got.
+    /// All requests that the model received.
     pub fn requests(&self) -> Vec<Value> {
         self.model.requests()
     }
 
-    /// The last one of a conversation. When Claude Code asks for a title and the like is its own to choose.
+    /// The last request of a conversation, without title requests and the like, which Claude Code makes at any time.
     pub fn last_request(&self) -> Value {
         let of_conversation = |request: &Value| request["answered"] != "helper";
         self.requests().into_iter().rfind(of_conversation).expect("a request")
     }
 
-    /// Says something, and proves that the model was shown everything that was said before.
+    /// Sends a message, and checks that the model saw all earlier messages.
     pub async fn say(&self, id: &str, said: &mut Vec<String>) {
         let text = format!("message number {}", said.len() + 1);
         self.server.client().say(id, &text).await;
@@ -115,7 +115,7 @@ pub fn assert_whole(receipt: &Value) {
     assert_eq!(receipt["lost"], json!([]), "{receipt}");
 }
 
-/// A program that says that it is this version.
+/// A program that reports this version.
 pub fn pretend(program: &Path, version: &str) {
     let new = program.with_extension("new");
     fs::write(&new, format!("#!/bin/sh\necho '{version} (Claude Code)'\n")).expect("written");

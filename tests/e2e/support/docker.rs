@@ -1,4 +1,4 @@
-//! The Docker engine of the tests, and a gate in front of it that can be closed or keep silent.
+//! The Docker engine of the tests, and a gate in front of it that can be closed or stop forwarding.
 
 use super::Server;
 use serde_json::Value;
@@ -12,20 +12,19 @@ use std::{
     thread,
 };
 
-/// The socket of the engine that ./test has started. Without it these tests fail: a promise that was not looked at
-/// is none.
+/// The socket of the engine that ./test has started. Without it these tests fail, because a skipped test proves nothing.
 pub fn engine() -> String {
     std::env::var("ASH_TEST_DOCKER").expect("ASH_TEST_DOCKER names no engine's socket: run ./test")
 }
 
-/// What a server needs to know.
+/// The server's settings for the engine.
 pub fn env() -> [(String, String); 3] {
     let host = format!("unix://{}", engine());
     [("ASH_SANDBOX", "docker"), ("DOCKER_HOST", &host), ("ASH_DOCKER_IMAGE", "ash-test")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
-/// Whoever is in it may use the engine.
+/// The group that may use the engine.
 pub fn group() -> u32 {
     std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(engine()).expect("an engine"))
 }
@@ -36,7 +35,7 @@ pub fn prepare(more: &[(&str, &str)]) -> Server {
     server
 }
 
-/// Asks the engine, and returns the status and what it said.
+/// Sends a request to the engine; returns the status and the body.
 pub fn ask(method: &str, path: &str) -> (u16, Value) {
     let mut stream = UnixStream::connect(engine()).expect("an engine");
     write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").expect("sent");
@@ -47,7 +46,7 @@ pub fn ask(method: &str, path: &str) -> (u16, Value) {
     (status, serde_json::from_str(body).unwrap_or_default())
 }
 
-/// Runs tests of this binary once more, with containers for sandboxes.
+/// Runs tests of this binary once more, with containers as sandboxes.
 pub fn again(tests: &[&str]) {
     let output = Command::new(std::env::current_exe().expect("we run"))
         .args(["--test-threads", "2", "--skip", "in_docker"])
@@ -59,7 +58,7 @@ pub fn again(tests: &[&str]) {
     assert!(output.status.success() && !out.contains("running 0 tests"), "{out}\n{err}");
 }
 
-/// A way to the engine, at a socket of its own.
+/// A proxy for the engine, with its own socket.
 pub struct Gate {
     socket: PathBuf,
     silent: Arc<Silence>,
@@ -76,7 +75,7 @@ impl Gate {
         Gate { socket: server.dir.join("engine.sock"), silent: Arc::default() }
     }
 
-    /// Takes connections until its socket is removed.
+    /// Accepts connections until its socket is removed.
     pub fn open(&self) {
         let listener = UnixListener::bind(&self.socket).expect("a socket");
         let (socket, silent) = (self.socket.clone(), self.silent.clone());
@@ -94,7 +93,7 @@ impl Gate {
     pub fn close(&self) {
         let last = UnixStream::connect(&self.socket);
         fs::remove_file(&self.socket).expect("removed");
-        // Wakes the listener up, which then finds that it is over.
+        // Wakes the listener, which then sees that it is over.
         drop(last);
     }
 
@@ -104,7 +103,7 @@ impl Gate {
     }
 }
 
-/// One connection there and back. A silent one keeps it open and says nothing, as an engine that is held still does.
+/// Forwards one connection in both directions. A silent gate keeps it open without data, like a frozen engine.
 fn pass(client: UnixStream, silent: &Silence) {
     let kept = silent.kept.lock().expect("nobody panics");
     drop(silent.changed.wait_while(kept, |kept| *kept).expect("nobody panics"));
@@ -117,7 +116,7 @@ fn pass(client: UnixStream, silent: &Silence) {
     there.join().ok();
 }
 
-/// A server whose way to the engine is a gate, and not yet started.
+/// A server that reaches its engine through a gate, not started yet.
 pub fn behind_a_gate() -> (Server, Gate) {
     let mut server = prepare(&[]);
     let gate = Gate::new(&server);

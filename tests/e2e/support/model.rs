@@ -1,4 +1,4 @@
-//! The model behind an agent: `ash dev model-server`, which ends with the test.
+//! The model behind an agent: `ash dev model-server`, which stops with the test.
 
 use super::ash;
 use serde_json::Value;
@@ -32,7 +32,7 @@ impl Model {
         Model::with(dir, &["--unix", dir.join("model.sock").to_str().expect("text")])
     }
 
-    /// It refuses what has more tokens than this.
+    /// A model that refuses requests with more tokens than this.
     pub fn with_window(dir: &Path, tokens: u64) -> Model {
         Model::with(dir, &["--window", &tokens.to_string()])
     }
@@ -52,7 +52,7 @@ impl Model {
         Model { child, url: line.trim_start_matches("listening on ").trim_end().to_owned(), log }
     }
 
-    /// All requests that it got.
+    /// All requests that it received.
     pub fn requests(&self) -> Vec<Value> {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str(line).expect("a request")).collect()

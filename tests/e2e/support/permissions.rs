@@ -1,15 +1,15 @@
-//! Sessions of Claude Code that have to ask, and what answers them.
+//! Claude Code sessions that ask for permissions, and helpers to answer them.
 
 use super::{Client, claude::Stage, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-/// A session that has to ask before it runs anything.
+/// A session that asks before it runs anything.
 pub async fn careful(stage: &Stage) -> String {
     stage.create_with(json!({ "permissionMode": "default" })).await
 }
 
-/// The requests that nobody has answered yet.
+/// The open requests.
 pub async fn pending(client: &Client, id: &str) -> Value {
     client.get(&format!("/api/sessions/{id}/permissions")).await["permissions"].clone()
 }
@@ -33,7 +33,7 @@ pub async fn output(client: &Client, id: &str, command: &str) -> String {
     client.exec(id, command).await["stdout"].as_str().expect("an output").to_owned()
 }
 
-/// What the model was shown last.
+/// The content of the model's last request.
 pub fn shown(stage: &Stage) -> String {
     stage.last_request()["body"]["messages"].to_string()
 }

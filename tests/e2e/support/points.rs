@@ -1,17 +1,17 @@
-//! Fail points of a server under test (`crates/failpoint`): it ends or waits at an instant that a test names.
+//! Fail points of a server under test (`crates/failpoint`): the server dies or waits at an instant that a test names.
 
 use super::{Server, eventually};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// The server ends there, as by `kill -9`.
+    /// The server dies there, as by `kill -9`.
     Abort,
-    /// It ends at this pass since the point was armed, counted from one.
+    /// It dies at this pass after the point was armed, counted from one.
     AbortAt(u64),
-    /// What comes there waits until it is released.
+    /// Each pass waits until it is released.
     Pause,
-    /// The same at this pass alone: what comes after it goes on.
+    /// Only this pass waits; later ones continue.
     PauseAt(u64),
 }
 
@@ -28,28 +28,28 @@ impl Server {
             Point::Pause => "pause".to_owned(),
             Point::PauseAt(pass) => format!("pause {pass}"),
         };
-        // Of somebody who was held there, and given up.
+        // Left by an earlier pass that waited and was abandoned.
         std::fs::remove_file(self.points().join(format!("{name}.reached"))).ok();
         std::fs::write(self.points().join(name), order).expect("a point is armed");
     }
 
-    /// Waits until something of the server is held at a point.
+    /// Waits until the server reaches a point.
     pub async fn reached(&self, name: &str) {
         let reached = self.points().join(format!("{name}.reached"));
         eventually(&format!("the server is at {name}"), async || reached.exists().then_some(())).await;
     }
 
-    /// Lets go whatever is held at a point, and nothing is held there any more.
+    /// Releases all passes at a point, and disarms it.
     pub fn release(&self, name: &str) {
         std::fs::remove_file(self.points().join(name)).expect("an armed point");
     }
 
-    /// Lets the offline agent go on with a text that it holds (`hold NAME: …`).
+    /// Lets the offline agent continue a held text (`hold NAME: …`).
     pub async fn let_go(&self, id: &str, name: &str) {
         let_go(&self.live(id).await, name);
     }
 
-    /// Waits until the server has ended at an armed point, and disarms it.
+    /// Waits until the server has died at an armed point, and disarms it.
     pub async fn died_at(&mut self, name: &str) {
         let mut child = self.child.take().expect("a running server");
         let status =
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-/// The same, where the server may be dead: by the place of the session on disk.
+/// The same without a request to the server, which may be dead: by the session's directory on disk.
 pub fn let_go(live: &Path, name: &str) {
     let (workspace, file) = (live.join("tree/workspace"), live.join("tree/workspace").join(name));
     std::fs::write(&file, "").expect("a file in the workspace");

@@ -1,4 +1,4 @@
-//! What a session holds, here and in the object store.
+//! Reads what a session holds: its replication state, its files and its messages.
 
 use super::{Client, eventually};
 use serde_json::Value;

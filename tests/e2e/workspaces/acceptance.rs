@@ -1,10 +1,11 @@
-//! What named workspaces were asked to do, one test for each demand and for each corner that was named with them. Each is
-//! written once and met by the real Claude Code and by the built-in agent; `docker.rs` has all of them again in
-//! containers. The witness of what an agent remembers is the model behind it, which logs what it is shown.
+//! The requirements of named workspaces: one test for each requirement and each corner case. Each test runs with the real
+//! Claude Code and with the built-in agent; `docker.rs` repeats all of them in containers. The model's request log proves
+//! what an agent remembers.
 //!
-//! Three demands were about how a program is written, and have no test: that the first try and the one after it share
-//! their code (`Waking::descend` takes every rung in the same way; that nothing is said twice is looked at where a resume
-//! fails), how an optional type is spelt (the compiler's business), and by which call a mode is set (which modes there
+//! Three requirements were about the code itself, and have no test: that the first attempt and its fallbacks share their
+//! code (`Waking::descend` treats every rung in the same way; the tests of failing resumes check that nothing is reported
+//! twice), the spelling of an optional type (the compiler checks it), and the call that sets a mode (tests check the
+//! resulting modes). The tests of a program that refuses to resume, and of the event for it, are in `ladder.rs`.
 //! are is looked at). A program that refuses to resume, and the event that says so, are in `ladder.rs`.
 
 use crate::support::{Client, as_root, claude::Stage, eventually, is_alive};
@@ -98,19 +99,19 @@ impl Cast {
         self.home(id).await.join(self.folder()).join(format!("{id}.jsonl"))
     }
 
-    /// The best that can be done without a transcript: Claude Code gets one that is made of our log.
+    /// The best tier without a transcript: Claude Code gets a transcript built from our log.
     fn second_best(&self) -> Value {
         json!(if self.runtime == "claude" { "rebuilt" } else { "history" })
     }
 
-    /// Says something, and returns all that the model was shown with it.
+    /// Sends a message, and returns all that the model saw with it.
     async fn shown(&self, id: &str, text: &str) -> String {
         let answer = self.client().say(id, text).await;
         assert_eq!(answer["status"], "done", "{answer}");
         self.stage.last_request()["body"]["messages"].to_string()
     }
 
-    /// The agent knows these words by itself, and not those.
+    /// The agent knows its own words, and not those of the others.
     async fn knows(&self, id: &str, own: &[&str], others: &[&str]) {
         let shown = self.shown(id, "say: and on").await;
         own.iter().for_each(|words| assert!(shown.contains(words), "{words:?} is forgotten: {shown}"));
@@ -127,7 +128,7 @@ impl Cast {
         }
     }
 
-    /// What happened to a session, by the names of the events that only we have.
+    /// The events of a session, by name, that only our log has.
     async fn happened(&self, id: &str) -> Vec<Value> {
         let events = self.client().get(&format!("/api/sessions/{id}/events?limit=1000")).await;
         let data =
@@ -211,7 +212,7 @@ async fn a_name_is_judged_alike_at_every_door(cast: Cast) {
     }
 }
 
-/// Every way in which a name comes in, and what was said to it.
+/// Every interface that takes a name, and its response.
 async fn doors(cast: &Cast, name: &str) -> Vec<(String, String)> {
     let client = cast.client();
     let mut said = Vec::new();
@@ -284,7 +285,7 @@ async fn a_transcript_that_is_there_is_resumed_natively(cast: Cast) {
     cast.client().say(&two, "say: the water is cold").await;
     cast.stop(&[&one, &two]).await;
     assert_native(&cast.back(&two).await);
-    // Whoever just goes on talking gets the same, and the receipt is in the log.
+    // A client that just sends a message gets the same, and the receipt is in the log.
     cast.knows(&one, &["tower is high"], &["water is cold"]).await;
     assert_native(cast.receipts(&one).await.last().expect("a receipt"));
     cast.knows(&two, &["water is cold"], &["tower is high"]).await;
@@ -324,11 +325,11 @@ async fn a_resume_that_fails_is_said_and_the_message_is_answered(cast: Cast) {
     cast.stop(&[&one, &two]).await;
     let length = std::fs::metadata(&transcript).expect("a transcript").len();
     std::fs::write(&transcript, vec![0xfe; length as usize]).expect("noise");
-    // Both at once: what befell one is not said of the other.
+    // Both at once: the damage of one does not appear in the receipt of the other.
     let (torn, whole) = tokio::join!(cast.back(&one), cast.back(&two));
     assert_native(&whole);
     check(torn).await;
-    // While the other is at work.
+    // While the other session is busy.
     cast.stop(&[&one]).await;
     std::fs::remove_file(&transcript).expect("removed");
     std::fs::create_dir(&transcript).expect("made");
@@ -364,7 +365,7 @@ async fn a_deletion_stops_the_sandbox_then_removes_the_data_then_frees_the_name(
     tokio::select! { _ = client.delete("/api/workspaces/gone") => {}, () = watch => unreachable!("it never ends") }
     assert!(!live.exists() && !pids.iter().any(|pid| is_alive(*pid)));
     assert_eq!(client.ask(Method::GET, "/api/workspaces/gone", None).await.0, 404);
-    // A link in the place of all of it: itself goes, and nothing behind it.
+    // If the workspace is replaced by a link, only the link is deleted, not its target.
     let made = client.post("/api/workspaces", json!({ "slug": "gone", "agent": "helper" })).await;
     let live = live.with_file_name(made["workspace"]["id"].as_str().expect("an id"));
     symlink(&outside, &live).expect("a link");
@@ -381,7 +382,7 @@ async fn a_link_in_the_place_of_a_transcript_is_not_followed(cast: Cast) {
     cast.client().say(&two, "say: the water is cold").await;
     let (transcript, others) = (cast.transcript(&one).await, cast.transcript(&two).await);
     let folder = transcript.parent().expect("a folder");
-    // What the links lead to would do: the transcript of somebody else, and a copy of its own outside.
+    // The targets of the links would work: the transcript of another session, and a copy outside.
     let copy = outside.join(format!("{one}.jsonl"));
     std::fs::copy(&transcript, &copy).expect("copied");
     for (link, to, kept) in [(&*transcript, &others, &others), (folder, &outside, &copy)] {
@@ -428,14 +429,14 @@ async fn as_root_a_sandbox_that_ran_out_of_memory_takes_no_conversation_along(mu
     client.say(&one, "run: echo 1 > one; echo the tower is high").await;
     client.say(&two, "run: echo 2 > two; echo the water is cold").await;
     let path = format!("/api/sessions/{one}/exec");
-    // Files on /tmp are memory, which the death of no process gives back.
+    // Files on /tmp use memory, which the death of a process does not free.
     let greedy = json!({ "command": "exec head -c 2G /dev/zero > /tmp/big" });
     let (status, said) = client.ask(Method::POST, &path, Some(greedy)).await;
     assert_eq!((status.as_u16(), &said["code"]), (500, &json!("sandbox_oom")), "{said}");
     for id in [&one, &two] {
         client.until_status(id, "error").await;
     }
-    // By force, everything that a sandbox has here is made anew.
+    // By force, so that all local data of the sandbox is created anew.
     let live = cast.stage.server.live(&one).await;
     cast.stage.server.kill9();
     std::fs::remove_dir_all(live).expect("removed");
@@ -516,7 +517,7 @@ async fn a_workspace_that_is_made_again_knows_nothing_of_the_one_before(cast: Ca
     assert!(!cast.home(&new).await.join(cast.folder()).join(format!("{old}.jsonl")).exists());
     cast.knows(&new, &[], &["tower is high"]).await;
     assert_eq!(client.get("/api/workspaces/again").await["workspace"]["sessions"], 1);
-    // The old session is readable, and goes on by what is told to it, in a place of its own.
+    // The old session is readable, and continues with its next message, in a place of its own.
     assert!(cast.words(&old).await.contains("tower is high"));
     let receipt = cast.back(&old).await;
     assert_eq!((&receipt["tier"], &receipt["source"]), (&json!("history"), &json!("fresh")), "{receipt}");

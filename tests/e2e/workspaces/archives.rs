@@ -1,5 +1,5 @@
-//! Archives over HTTP, from somebody who means harm, at a server that is killed in the middle. What each kind of harm is, and that
-//! it is one, is tested beside the reader; here that nothing of it gets through the door.
+//! Hostile archives over HTTP, and a server that is killed during an unpack. The tests of the reader check each kind of
+//! attack; these tests check that none of them passes the API.
 
 use crate::{
     files::{Files, Tar, gzip, start},
@@ -106,7 +106,7 @@ fn peak(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Half a gigabyte of zeros after this, packed.
+/// Half a gigabyte of zeros after this, compressed.
 fn bomb(start: &[u8]) -> Vec<u8> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
     gzip.write_all(start).expect("packed");
@@ -122,7 +122,7 @@ async fn a_bomb_costs_no_memory_and_nobody_else_notices() {
     let neighbour = server.client().create().await;
     let sized = |size: usize| good().entry(EntryType::Regular, "zeros", "", &vec![0; size]).0;
     let bombs = [bomb(&[good().0, vec![0; 1024]].concat()), bomb(&sized(90 << 20)[..4096])];
-    // As large as a bomb is packed, and harmless.
+    // As large as a compressed bomb, and harmless.
     let noise: String =
         (0..600_000u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 28) as u8)).collect();
     let (status, answer) = files.unbundle(&good().file("noise", &noise).gzip()).await;
@@ -181,7 +181,7 @@ async fn an_upload_is_there_whole_or_not_at_all_wherever_the_server_is_killed() 
         assert_eq!(at_death.len() > 1, point == "merge.step", "{when}: {at_death:?}");
         server.launch().await;
         files.client = server.client();
-        // Whoever asks finds it settled.
+        // The next request finds the result complete.
         assert!(files.list().await.len() >= MANY);
         stands = if finished { next } else { stands };
         let (count, found) = versions(&workspace);
@@ -217,7 +217,7 @@ async fn limited(client: &Client, limits: Value) -> Files {
     Files { client: client.clone(), id }
 }
 
-/// Of so many files with so many bytes each, which no hole and no packing makes less.
+/// An archive of this many files with this many bytes each, which neither holes nor compression can shrink.
 fn heavy(count: usize, bytes: usize) -> Vec<u8> {
     let noise: Vec<u8> = (0..bytes as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8 | 1).collect();
     let file = |tar: Tar, n: usize| tar.entry(EntryType::Regular, &format!("heavy{n}"), "", &noise);

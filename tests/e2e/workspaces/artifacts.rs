@@ -1,11 +1,11 @@
-//! A session's plan and its documents: there for anybody whose session it is, wherever the session is just now.
+//! A session's plan and documents: readable for its clients, wherever the session is at the moment.
 
 use crate::support::{Client, KEY, Server, claude, eventually, remote::until_remote, signal};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
-/// One session's folder, as a client sees it.
+/// A session's own folder, as a client sees it.
 #[derive(Clone)]
 struct Own {
     client: Client,
@@ -86,7 +86,7 @@ impl Own {
         Own { client: server.client(), id: self.id.clone() }
     }
 
-    /// The plan and the documents, and where they were read.
+    /// The plan and the documents, and the source of the response.
     async fn holds(&self, plan: &str, notes: &str, source: &str) {
         let answer = self.client.get(&self.path("plan")).await;
         assert_eq!((&answer["plan"], &answer["source"]), (&json!(plan), &json!(source)), "{answer}");
@@ -205,7 +205,7 @@ async fn a_fork_begins_with_a_copy() {
     fork.holds("its own way", "second", "sandbox").await;
     own.holds("one", "first", "sandbox").await;
     forks_fork.holds("one", "first", "sandbox").await;
-    // To before its first start: what it has then is its parent's.
+    // To a point before the fork's first start, where it has its parent's documents.
     fork.rewind(born, false).await;
     assert_eq!(fork.plan_at(born).await, "one");
     fork.holds("one", "first", "snapshot").await;
@@ -229,7 +229,7 @@ async fn sessions_of_one_workspace_have_a_plan_each() {
     left.run("echo new > $ASH_SESSION_DIR/files/new.txt").await;
     let beside = left.fork(json!({ "workspace": "project" })).await;
 
-    // The conversation of one goes back, and its plan with it: what it had not written then is gone.
+    // A rewind of a conversation also rewinds its plan: what it had not written by then is gone.
     left.rewind(then, false).await;
     left.holds("left one", "left first", "sandbox").await;
     right.holds("right one", "right first", "sandbox").await;
@@ -241,7 +241,7 @@ async fn sessions_of_one_workspace_have_a_plan_each() {
     beside.write("its own way", "third").await;
     left.holds("left one", "left first", "sandbox").await;
 
-    // The files of all go back; what the others have for themselves stays.
+    // A rewind of all files keeps the own folders of the other sessions.
     right.run("rm -r $ASH_SESSION_DIR/files/deep; echo other > $ASH_SESSION_DIR/files/other.txt").await;
     left.rewind(then, true).await;
     left.holds("left one", "left first", "snapshot").await;
@@ -286,7 +286,7 @@ async fn what_is_no_plan_is_not_read_and_nothing_leads_outside() {
     }
     let ran = ash(&server, &["session", "artifacts", &own.id]).await;
     assert!(ran.contains("a\u{fffd}b\u{fffd}[2Jc") && !ran.contains('\u{1b}'), "{ran:?}");
-    // From its checkpoint, too.
+    // From its checkpoint as well.
     own.client.action(&own.id, "stop").await;
     let live = server.live(&own.id).await;
     std::fs::remove_dir_all(live.join("tree")).expect("deleted");
@@ -354,7 +354,7 @@ async fn the_command_line_shows_them() {
     assert_eq!(std::fs::read_to_string(server.dir.join("here.txt")).expect("written"), "second");
 }
 
-/// Claude Code makes up a name for the file of its plan, tells the model, and shows the plan when it asks for leave.
+/// Claude Code invents a name for the plan's file, tells the model, and shows the plan when it asks for permission.
 #[tokio::test]
 async fn a_plan_of_claude_code_is_found_in_the_log() {
     let mut stage = claude::Stage::set().await;
@@ -386,7 +386,7 @@ async fn a_plan_of_claude_code_is_found_in_the_log() {
     stage.server.crash_and_start().await;
     let own = own.of(&stage.server);
     assert_eq!(own.plan().await, "# First look, then leap");
-    // What it writes down itself comes first.
+    // A plan that the session wrote itself comes first.
     own.client.exec(&id, "echo mine > $ASH_SESSION_DIR/plan.md").await;
     let answer = own.client.get(&own.path("plan")).await;
     assert_eq!((&answer["plan"], &answer["source"]), (&json!("mine\n"), &json!("sandbox")), "{answer}");

@@ -1,5 +1,5 @@
-//! A session's files from outside: round trips in every state, and an agent that plants links and swaps folders
-//! to make the server read or write beyond its workspace.
+//! A session's files over the API: round trips in every state, and an agent that plants links and swaps folders to make
+//! the server read or write outside its workspace.
 
 use crate::support::{Client, KEY, Server, eventually, signal};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -48,7 +48,7 @@ impl Files {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
-    /// Where the list, a file as JSON and a file as it is say that they come from.
+    /// The source that the list, a file as JSON and a raw file report.
     async fn sources(&self, url: &str) -> [String; 3] {
         let listed = self.client.get(&self.path("files")).await;
         let shown = self.client.get(&self.path(&format!("files/{url}?format=json"))).await;
@@ -64,7 +64,7 @@ impl Files {
         (status.as_u16(), body)
     }
 
-    /// The bundle as name to content. Only files are in it.
+    /// The bundle as name to content. It contains only files.
     async fn bundle(&self) -> BTreeMap<String, String> {
         let response =
             self.client.request(Method::GET, &self.path("workspace")).send().await.expect("bundle");
@@ -101,7 +101,7 @@ pub(crate) async fn start() -> (Server, Files) {
     (server, Files { client, id })
 }
 
-/// A tar written by hand: the library would not write these.
+/// A tar with raw headers, because the library would not write these.
 #[derive(Default)]
 pub(crate) struct Tar(pub(crate) Vec<u8>);
 
@@ -137,7 +137,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.finish().expect("packed")
 }
 
-/// What `ash session files` says on stderr, beside what it prints.
+/// The stderr of `ash session files`.
 fn shown_by_the_shell(server: &Server, files: &Files, more: &[&str]) -> String {
     let mut shell = server.command_of(&["session", "files", &files.id]);
     shell.args(more).env("ASH_SERVER_URL", &server.url).env("ASH_API_KEY", KEY);
@@ -183,7 +183,7 @@ async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_e
             files.client.action(&files.id, "resume").await;
         }
     }
-    // What was written while it was stopped is there when it comes back, and belongs to the agent.
+    // Files that were uploaded while it was stopped are there afterwards, and belong to the agent.
     let text = files.client.text(&files.id, "run: cat stop/bundled; echo >> stop/bundled && ls stop").await;
     assert_eq!(text.trim(), "in a bundlebundled\nü name.txt");
     let (before, packed) = (files.list().await, files.bundle().await);
@@ -199,7 +199,7 @@ async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_e
     assert_eq!(files.unbundle(&bundle).await.0, 400);
 }
 
-/// A folder of the operator's, inside the data directory, that nobody may reach.
+/// A folder of the operator's in the data directory, which no agent may reach.
 fn vault(server: &Server) -> PathBuf {
     let vault = server.data.join("vault");
     std::fs::create_dir(&vault).expect("made");
@@ -305,12 +305,12 @@ async fn a_link_in_the_last_place_is_replaced_or_removed_and_never_followed() {
 async fn folders_swapped_for_links_while_the_api_works_leak_nothing() {
     let (server, files) = start().await;
     let vault = vault(&server);
-    // What the API makes while there is no `d` is cleared away, or the swapping would be over.
+    // Removes what the API creates while there is no `d`, which would otherwise end the swapping.
     let clear = r#"unlink("d/f"); unlink("d/written"); unlink("d/bundled"); rmdir("d")"#;
     let to_and_fro = |name| format!(r#"rename("{name}", "d"); rename("d", "{name}"); {clear};"#);
     let outside = format!("{}/vault", server.data.display());
     let swap = format!("perl -e 'until (-e \"enough\") {{ {} {} }}'", to_and_fro("real"), to_and_fro("link"));
-    // What is there is read, and what leads outside is not, before anybody races.
+    // Before the race: a file inside is readable, and a link to the outside is not.
     files.client.exec(&files.id, &format!("mkdir real; echo inside > real/f; ln -s {outside} link")).await;
     files.client.exec(&files.id, "mv real d").await;
     assert_eq!(files.text("d/f").await, "inside\n");

@@ -1,4 +1,4 @@
-//! Files, archives, documents, and workspaces that sessions share.
+//! Files, archives, documents, and shared workspaces.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

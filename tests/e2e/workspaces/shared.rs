@@ -1,4 +1,4 @@
-//! Workspaces with a name: several conversations, one place to work.
+//! Named workspaces: several conversations in one place.
 
 use crate::support::{Client, Point, Server, as_root, eventually, signal};
 use reqwest::Method;
@@ -15,7 +15,7 @@ async fn workspace(client: &Client, slug: &str) -> Value {
     client.get(&format!("/api/workspaces/{slug}")).await
 }
 
-/// They see each other's files and processes, and each has a conversation of its own.
+/// They see each other's files and processes, and each has its own conversation.
 #[tokio::test]
 async fn sessions_of_one_workspace_share_a_sandbox() {
     let server = Server::start().await;
@@ -38,7 +38,7 @@ async fn sessions_of_one_workspace_share_a_sandbox() {
         "{shown} {health}"
     );
 
-    // The end of one does not stop the other, nor what it left running.
+    // The end of one session stops neither the other, nor the processes that it left running.
     client.delete(&format!("/api/sessions/{one}")).await;
     let seen = client.exec(&two, "ps ax | grep -c 'sleep [1]000'; cat a.txt").await;
     assert_eq!(seen["stdout"], "1\nfrom one", "{seen}");
@@ -46,7 +46,7 @@ async fn sessions_of_one_workspace_share_a_sandbox() {
     assert_eq!(client.exec(&two, "cat b.txt").await["stdout"], "and on");
 }
 
-/// Whatever dies, each comes back with its own conversation and with the files of all.
+/// Whatever dies, each session comes back with its own conversation and with all files.
 #[tokio::test]
 async fn a_shared_sandbox_that_dies_takes_no_conversation_along() {
     let mut server = Server::start().await;
@@ -65,14 +65,14 @@ async fn a_shared_sandbox_that_dies_takes_no_conversation_along() {
         client.say(id, "say: after the death").await;
         assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
     }
-    // The server alone: the sandbox goes on, and both are taken over.
+    // Only the server: the sandbox continues, and the next server adopts both sessions.
     server.crash_and_start().await;
     let client = server.client();
     for id in [&one, &two] {
         client.say(id, "say: after the crash").await;
     }
     assert_eq!(server.processes(&one).await.shim, server.processes(&two).await.shim);
-    // Everything: the tree, too.
+    // Everything, including the tree.
     let live = server.live(&one).await;
     server.kill9();
     server.launch().await;
@@ -105,7 +105,7 @@ async fn a_workspace_is_one_agents() {
     assert_eq!(client.get("/api/workspaces").await["workspaces"][0]["slug"], "mine");
 }
 
-/// One message, to its end, whatever dies meanwhile; and how often it was given up on the way.
+/// Runs one message to its end, whatever dies meanwhile. Also returns how often it was given up on the way.
 async fn insist(client: &Client, id: &str, text: &str, key: &str) -> (Value, u64) {
     let path = format!("/api/sessions/{id}/messages");
     let (mut key, mut gave_up) = (key.to_owned(), 0);
@@ -118,11 +118,11 @@ async fn insist(client: &Client, id: &str, text: &str, key: &str) -> (Value, u64
             if answer["error"]["code"] != "crashed_twice" {
                 return (answer, gave_up);
             }
-            // It was under way at two of the deaths, and was given up: it is sent again, as it says.
+            // It was interrupted by two deaths and given up: the error says to send it again.
             key.push('+');
             gave_up += 1;
         } else {
-            // It was cut. Whoever resumes is answered when the session is back; then the same message goes on.
+            // The turn was interrupted. A resume returns when the session is back; then the same message continues.
             client.ask(Method::POST, &format!("/api/sessions/{id}/resume"), Some(json!({}))).await;
         }
     }
@@ -142,7 +142,7 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     for _ in 0..SESSIONS {
         ids.push(create(&client, "crowd").await);
     }
-    // One is at work while another one's turn is captured: the checkpoint says so.
+    // One session is busy during the capture for another one's turn: the checkpoint says so.
     let mut held = client.send(&ids[0], "hold go: one two").await;
     held.until("text_delta").await;
     let number = client.say(&ids[1], "say: beside it").await["checkpoint"].clone();
@@ -177,9 +177,9 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
             (done.load(std::sync::atomic::Ordering::Relaxed) >= until).then_some(())
         })
         .await;
-        // The first process inside, everything in it at once, or the shim outside.
+        // The first process inside, all processes inside at once, or the shim outside.
         let run = server.live(&ids[0]).await.join("run");
-        // The sandbox that the last kill met is gone; the next one may not be there yet.
+        // The last kill ended a sandbox, and the next one may not exist yet.
         let note: Value = eventually("there is a sandbox", async || {
             std::fs::read(run.join("init")).ok().and_then(|note| serde_json::from_slice(&note).ok())
         })
@@ -196,7 +196,7 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     for talk in talks {
         given_up.push(talk.await.expect("all turns are done"));
     }
-    // Each checkpoint says who else was at work.
+    // Each checkpoint names the other sessions that were busy.
     let checkpoints = client.get("/api/workspaces/crowd/checkpoints?limit=1000").await;
     let beside: Vec<&Value> = checkpoints["checkpoints"]
         .as_array()
@@ -213,7 +213,7 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
         for other in (0..SESSIONS).filter(|other| *other != number) {
             assert!(!said.contains(&format!("said-{other}-")), "{number} has heard {other}");
         }
-        // One that had nothing to do when its sandbox died waits for somebody to come back.
+        // A session that was idle when its sandbox died waits for a resume.
         client.action(id, "resume").await;
         client.action(id, "stop").await;
     }
@@ -225,11 +225,11 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     for (id, given_up) in ids.iter().zip(given_up) {
         let receipt = client.action(id, "resume").await["resume"].clone();
         assert_eq!(receipt["tier"], "native", "{receipt}");
-        // A turn that was given up may never have come as far as the agent's memory, which is said.
+        // The agent may have no memory of a turn that was given up, and the receipt says so.
         assert!(receipt["lost"] == json!([]) || given_up > 0, "{receipt}");
     }
     for (number, id) in (0..SESSIONS).zip(&ids) {
-        // A call that was cut may or may not have been made, and is not made again.
+        // An interrupted call may or may not have run, and does not run again.
         let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await.to_string();
         let cut = events.matches("turn_continued").count() as u64;
         let lines = client.exec(first, &format!("sort -un of-{number} | wc -l")).await;
@@ -245,7 +245,7 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     assert!(verified.status.success(), "{verified:?}");
 }
 
-/// The real Claude Code: two conversations in one sandbox, each with a transcript of its own, which outlive it.
+/// The real Claude Code: two conversations in one sandbox, each with its own transcript, which survive the sandbox.
 #[tokio::test]
 async fn claude_code_keeps_its_conversations_apart() {
     let mut stage = crate::support::claude::Stage::set().await;
@@ -278,7 +278,7 @@ async fn claude_code_keeps_its_conversations_apart() {
     check(&stage).await;
 }
 
-/// From the object store alone: whoever is resumed first, the others and the files of all come along.
+/// From the object store alone: whichever session is resumed first, the other sessions and all files come back as well.
 #[tokio::test]
 async fn a_shared_workspace_comes_back_from_the_object_store() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -311,7 +311,7 @@ async fn a_shared_workspace_comes_back_from_the_object_store() {
     assert_eq!(client.exec(&two, "cat one.txt two.txt").await["stdout"], "12");
 }
 
-/// Only the log is kept: as long as its sandbox lives it goes on as it was, and then it is told.
+/// Only the log is kept: while its sandbox lives the session continues as it was, and afterwards from the log.
 #[tokio::test]
 async fn an_ephemeral_session_has_its_log_and_nothing_else() {
     let mut server = Server::start().await;
@@ -338,7 +338,7 @@ async fn an_ephemeral_session_has_its_log_and_nothing_else() {
     assert_eq!(said["status"], "done", "{said}");
 }
 
-/// Going back: the agent forgets what came after, and the files stay as everybody left them.
+/// A rewind of the conversation: the agent forgets what came after, and the files stay as they are.
 #[tokio::test]
 async fn going_back_concerns_the_conversation_alone() {
     let stage = crate::support::claude::Stage::set().await;
@@ -359,7 +359,7 @@ async fn going_back_concerns_the_conversation_alone() {
     client.say(&two, "say: undisturbed").await;
     let asked = stage.requests().last().expect("a request")["body"].to_string();
     assert!(asked.contains("echo theirs"), "{asked}");
-    // With the files: the other one remembers what it did, and is told that it is not so any more.
+    // With the files: the other session remembers its work, and learns that the files changed.
     client.post(&path, json!({ "checkpoint": first, "files": true })).await;
     client.say(&two, "say: and on").await;
     assert_eq!(client.exec(&two, "ls theirs").await["exitCode"], 2);
@@ -371,7 +371,7 @@ async fn going_back_concerns_the_conversation_alone() {
     );
 }
 
-/// Wherever the server dies while a workspace is deleted, the next one ends it: all of it goes, or nothing was begun.
+/// Wherever the server dies during the deletion of a workspace, the next one completes it, or nothing had begun.
 #[tokio::test]
 async fn a_deletion_that_was_cut_off_is_ended_by_the_next_server() {
     let mut server = Server::start().await;
@@ -407,7 +407,7 @@ async fn a_deletion_that_was_cut_off_is_ended_by_the_next_server() {
     }
 }
 
-/// The files of all go back only when everybody else is at rest, and everybody is told.
+/// A rewind with files requires that all other sessions are idle, and every one of them is informed.
 #[tokio::test]
 async fn going_back_with_the_files_waits_for_the_others_and_tells_them() {
     let mut server = Server::start().await;
@@ -440,14 +440,14 @@ async fn going_back_with_the_files_waits_for_the_others_and_tells_them() {
     let told: Vec<_> = events.as_array().into_iter().flatten().filter(|event| told(event)).collect();
     assert!(told.len() == 1 && told[0].to_string().contains(&one), "{events}");
 
-    // Its own conversation is whole, and it is told before its next message; the other's went back.
+    // The session's own conversation is complete, and it is informed before its next message; the other's was rewound.
     client.say(&two, "say: and on").await;
     let words = async |id: &str| client.get(&format!("/api/sessions/{id}/messages")).await.to_string();
     assert!(words(&two).await.contains("two was here") && words(&two).await.contains("went on"));
     assert!(!words(&one).await.contains("b.txt"));
     client.say(&one, "say: from there").await;
 
-    // And forward again, after a crash of everything.
+    // Forward again, after a crash of everything.
     let live = server.live(&one).await;
     server.kill9();
     server.launch().await;
@@ -469,7 +469,7 @@ async fn going_back_with_the_files_waits_for_the_others_and_tells_them() {
     assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
 }
 
-/// A fork in the same place: it remembers what its parent did, goes its own way, and sees the same files.
+/// A fork in the same workspace: it remembers its parent's conversation, continues separately, and sees the same files.
 #[tokio::test]
 async fn a_fork_may_stay_where_its_parent_is() {
     let mut stage = crate::support::claude::Stage::set().await;
@@ -482,7 +482,7 @@ async fn a_fork_may_stay_where_its_parent_is() {
     let fork =
         client.post(&path, json!({ "workspace": "fork-here", "sessionId": "twin" })).await["session"].clone();
     assert_eq!(fork["workspace"], "fork-here", "{fork}");
-    // What the parent says before the fork has begun is the parent's.
+    // The parent's messages before the fork's first start belong to the parent.
     client.say(&one, "say: the water is cold").await;
     client.say(&one, "run: echo bread > bread").await;
     let check = async |stage: &crate::support::claude::Stage| {
@@ -503,8 +503,8 @@ async fn a_fork_may_stay_where_its_parent_is() {
     check(&stage).await;
 }
 
-/// Wherever the server dies while the files go back, they are those of before or those of then, and nobody's
-/// conversation suffers. The record is the line between the two.
+/// Wherever the server dies during a rewind with files, the files are completely the old or the new ones, and no
+/// conversation is damaged. The record decides which ones.
 #[tokio::test]
 async fn going_back_with_the_files_happens_or_does_not() {
     let mut server = Server::start().await;
@@ -549,7 +549,7 @@ async fn going_back_with_the_files_happens_or_does_not() {
     }
 }
 
-/// What nobody uses is kept in the object store alone, until somebody comes back.
+/// An unused workspace is evicted to the object store until a client uses it again.
 #[tokio::test]
 async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -561,14 +561,15 @@ async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
     client.say(&one, "write one.txt: 1").await;
     client.say(&two, "write two.txt: 2").await;
     let tree = server.live(&one).await.join("tree");
-    // As long as one is at work it stays.
+    // It stays while one of its sessions is busy.
     client.action(&one, "stop").await;
     assert!(tree.exists());
     client.action(&two, "stop").await;
     for id in [&one, &two] {
         crate::support::remote::until_remote(&client, id).await;
     }
-    // Those who looked after them until now would stay for a minute; and so would whoever finds one half ended.
+    // Stopping the server ends the sessions' actors, which would stay for a minute, as would one that meets a
+    // half-finished end.
     server.stop().await;
     server.launch().await;
     let client = server.client();
@@ -580,7 +581,7 @@ async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
     }
 }
 
-/// A collection asks for the tree of a session while a capture of it, which has the floor, comes to its end.
+/// A collection wants to evict a tree during a capture, which holds the exclusive guard, and evicts it afterwards.
 #[tokio::test]
 async fn a_tree_that_is_asked_for_during_a_capture_goes_after_it() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -605,7 +606,7 @@ async fn a_tree_that_is_asked_for_during_a_capture_goes_after_it() {
     assert_eq!(client.exec(&id, "cat one.txt two.txt").await["stdout"], "12");
 }
 
-/// One takes the memory of all while another one's turn is under way: both come back as they were, and the turn goes on.
+/// One session exhausts the shared memory during another one's turn: both come back unchanged, and the turn continues.
 #[tokio::test]
 async fn as_root_a_turn_goes_on_after_another_session_took_all_memory() {
     assert!(as_root(), "memory is limited by cgroups, which are root's");
@@ -617,7 +618,7 @@ async fn as_root_a_turn_goes_on_after_another_session_took_all_memory() {
     let mut stream = client.send(&busy, "run: echo > begun; until [ -e go ]; do sleep 0.01; done").await;
     let workspace = server.live(&busy).await.join("tree/workspace");
     eventually("its tool runs", async || workspace.join("begun").exists().then_some(())).await;
-    // Files on /tmp are memory, which the death of no process gives back.
+    // Files on /tmp use memory, which the death of a process does not free.
     let greed = json!({ "command": "head -c 200000000 /dev/zero > /tmp/greed" });
     let (status, said) = client.ask(Method::POST, &format!("/api/sessions/{greedy}/exec"), Some(greed)).await;
     assert_eq!((status.as_u16(), &said["code"]), (500, &json!("sandbox_oom")), "{said}");

@@ -1,4 +1,5 @@
-//! What is too large on its own is shown by its ends, with a note: never silently, and never in the transcript.
+//! Shortens pieces that are too large to their beginning and end. A note marks the gap, and the transcript stays
+//! complete.
 
 use crate::conversation::{AssistantBlock, PromptContent, TranscriptItem, TranscriptTurn};
 use serde_json::Value;
@@ -12,7 +13,7 @@ pub(super) fn shortened(turn: &TranscriptTurn, longest: usize) -> TranscriptTurn
             match block {
                 AssistantBlock::Text { text } => shorten(text, longest),
                 AssistantBlock::ToolUse(call) => shorten_strings(&mut call.input, longest),
-                // Signed as they are.
+                // Unchanged, because they are signed.
                 AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. } => {}
             }
         }
@@ -44,7 +45,7 @@ fn shorten_strings(value: &mut Value, longest: usize) {
     }
 }
 
-/// The beginning and the end, and a note of what is missing.
+/// Keeps the beginning and the end, and puts a note in between.
 fn shorten(text: &mut String, longest: usize) {
     if text.len() <= longest {
         return;

@@ -1,32 +1,32 @@
-//! How large things are: guesses that err on the high side, and what the service itself has said.
+//! Estimates of token counts: guesses that err on the high side, and measurements that the service reports.
 
 use crate::conversation::{ApiUsage, AssistantBlock, PromptContent, TranscriptTurn, TurnStep};
 use serde_json::Value;
 
-/// Beside the words: what a block is wrapped in, in bytes.
+/// The JSON around the text of a block, in bytes.
 const WRAPPING: u64 = 80;
-/// What a provider adds of its own.
+/// What a provider adds itself.
 const PREAMBLE: u64 = 800;
-/// A picture costs what it shows, whatever its bytes. Of the largest, in bytes of text.
+/// A picture costs tokens by its dimensions, not by its bytes. This is the cost of the largest, in bytes of text.
 const PICTURE: u64 = 12_500;
-/// Providers show no more of what a tool said.
+/// Providers send at most this much of a tool result.
 const MAX_RESULT_BYTES: usize = 48 << 10;
 
-/// How many tokens a thousand bytes are.
+/// Tokens per thousand bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TokenDensity(u64);
 
 impl TokenDensity {
-    /// More than there are: text has about four bytes to a token, and numbers and strange words less.
+    /// An upper bound: text has about four bytes per token, numbers and rare words have fewer.
     pub(crate) const SAFE: TokenDensity = TokenDensity(400);
     const LEAST: u64 = 250;
 
-    /// As it was measured, and somewhat more.
+    /// The measured density plus a margin.
     pub(super) fn measured(tokens: u64, bytes: u64) -> TokenDensity {
         TokenDensity::of(tokens.saturating_mul(1100) / bytes.max(1))
     }
 
-    /// Whatever somebody has written down.
+    /// The value can come from a file, so it is clamped.
     pub(crate) fn of(per_thousand: u64) -> TokenDensity {
         TokenDensity(per_thousand.clamp(TokenDensity::LEAST, TokenDensity::SAFE.0))
     }
@@ -48,18 +48,18 @@ pub(super) fn bytes(tokens: u64) -> u64 {
     tokens.saturating_mul(5) / 2
 }
 
-/// What a request holds besides the conversation, in bytes.
+/// The size of a request without the conversation, in bytes.
 pub(crate) fn base(system: Option<&str>, tools: &[Value]) -> u64 {
     PREAMBLE + written(system.unwrap_or_default()) + tools.iter().map(value).sum::<u64>()
 }
 
-/// What the service said of a request and its answer, in tokens, and what came after, in bytes.
+/// Tokens that the service reported for a request and its answer, and bytes that were added after it.
 pub(super) struct MeasuredContext {
     pub(super) known: u64,
     pub(super) later: u64,
 }
 
-/// Of the request that this step answered.
+/// The measurement of the request that this step answered.
 pub(super) fn measured(turns: &[TranscriptTurn], step: &str, model: &str) -> Option<MeasuredContext> {
     let place = |turn: &TranscriptTurn| turn.steps.iter().position(|other| other.uuid == step);
     let (index, at) = turns.iter().enumerate().rev().find_map(|(index, turn)| Some((index, place(turn)?)))?;
@@ -84,7 +84,7 @@ pub(super) fn all(turns: &[TranscriptTurn]) -> u64 {
     turns.iter().enumerate().map(|(index, turn)| size(turn, index + 1 == turns.len())).sum()
 }
 
-/// Thoughts are shown of the last turn alone.
+/// Only the last turn is shown with its thinking blocks.
 pub(super) fn size(turn: &TranscriptTurn, is_last: bool) -> u64 {
     let prompt = turn.prompt.as_ref().map_or(WRAPPING, content);
     let head = turn.head.as_deref().map_or(0, piece);
@@ -119,7 +119,7 @@ pub(super) fn step_size(step: &TurnStep, with_thoughts: bool) -> u64 {
     said.sum::<u64>() + results(step)
 }
 
-/// Each call has one, if only a word that it has none; and what the user said after them.
+/// Each call has a result, even if it only says that there is none; the user's steering messages follow.
 fn results(step: &TurnStep) -> u64 {
     let longest = MAX_RESULT_BYTES as u64 + WRAPPING;
     let there = step.results.iter().map(|shown| piece(&shown.content.content).min(2 * longest) + WRAPPING);
@@ -136,7 +136,7 @@ fn value(value: &Value) -> u64 {
     value.to_string().len() as u64
 }
 
-/// In JSON.
+/// The size as JSON.
 fn written(text: &str) -> u64 {
     let more = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
@@ -146,7 +146,7 @@ fn written(text: &str) -> u64 {
     text.len() as u64 + more.sum::<u64>()
 }
 
-/// In bytes.
+/// The size in bytes.
 pub(crate) fn size_of(turn: &TranscriptTurn) -> u64 {
     size(turn, false)
 }

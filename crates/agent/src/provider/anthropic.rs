@@ -1,5 +1,5 @@
-//! Anthropic's models, over the Messages API. There is no network in here and no key: requests go in plain HTTP to
-//! a socket, and whoever listens there adds the key and passes them on.
+//! Anthropic's models over the Messages API. The sandbox has no network and no key: requests go in plain HTTP to a
+//! socket, and the server behind it adds the key and forwards them.
 
 mod request;
 mod stream;
@@ -12,9 +12,9 @@ use request::ThinkingScope;
 use std::path::PathBuf;
 use stream::AnthropicAssembler;
 
-/// Where a session names none.
+/// The model of sessions that name none.
 pub(crate) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
-/// The longest answer that is asked for, thoughts and calls and all.
+/// The longest answer that we request, including thinking and tool calls.
 const MAX_ANSWER_TOKENS: u32 = 32_000;
 
 pub(super) struct AnthropicClient {
@@ -67,8 +67,8 @@ impl AnthropicClient {
     }
 }
 
-/// Thoughts are signed over all that was before them. After a change of that, as of a CLAUDE.md between a death
-/// and the next start, they are refused, and the conversation goes on without them.
+/// Signatures of thinking blocks cover everything before them. If that changes, for example a CLAUDE.md between a crash
+/// and the restart, the service refuses the blocks, and the agent continues without them.
 fn is_about_thoughts(failure: &ProviderFailure) -> bool {
     match failure {
         ProviderFailure::Refused(ProviderRefusal { status: Some(400), message, .. }) => {

@@ -1,26 +1,26 @@
-//! What went wrong with a call, and what a person can do about it. Pure.
+//! Classifies failed model calls, and says what a person can do about them. Pure.
 
 use super::http::HttpResponseHead;
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Of what the service says about it. Others wrote it, and it is shown.
+/// The longest service message that we show. The text is untrusted.
 const MAX_MESSAGE_CHARS: usize = 500;
-/// Codes that say more than the types beside them.
+/// Error codes that are more precise than the error types beside them.
 const TOO_LONG: &str = "context_length_exceeded";
 const FILTERED: &str = "content_filter";
 
 #[derive(Debug, PartialEq)]
 pub(super) enum ProviderFailure {
     Cancelled,
-    /// The service said no: at once with a status, or in the middle of its answer without one.
+    /// The service refused: at once with a status, or within its answer without one.
     Refused(ProviderRefusal),
-    /// The connection broke, or what came over it makes no sense.
+    /// The connection broke, or the data was not valid.
     Broken(String),
-    /// It does not want to answer.
+    /// The model declined to answer.
     Declined,
-    /// It used up its tokens before it said anything.
+    /// The answer reached its token limit before any text.
     OutOfTokens,
 }
 
@@ -30,24 +30,24 @@ pub(super) struct ProviderRefusal {
     pub(super) kind: String,
     pub(super) message: String,
     pub(super) retry_after: Option<Duration>,
-    /// Whether the service itself wants to be asked again.
+    /// The service's own hint whether to retry.
     pub(super) again: Option<bool>,
 }
 
-/// Who was asked, for those who read that it failed.
+/// The target of the call, for the error message.
 pub(super) struct CallTarget<'a> {
     pub(super) model: &'a str,
     pub(super) key: ProviderKeyOwner,
 }
 
-/// Whose key it was asked with, as far as we know: all that can be told apart in here is who speaks with whom.
+/// Whose key the call used, as far as it is known here: the agent sees only which service it talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProviderKeyOwner {
     Server,
     Client,
 }
 
-/// An error as services tell of it: with a type, or a code, or both, and some with neither.
+/// An error in the formats of the services: with a type, a code, both, or neither.
 #[derive(Deserialize)]
 pub(super) struct ProviderErrorBody {
     #[serde(rename = "type", default)]
@@ -65,7 +65,7 @@ struct ProviderErrorEnvelope {
 
 impl From<ProviderErrorBody> for ProviderRefusal {
     fn from(wrong: ProviderErrorBody) -> ProviderRefusal {
-        // What is wrong with a conversation that is too long only the code says.
+        // Only the code says that a conversation is too long.
         let [code, kind] =
             [&wrong.code, &wrong.kind].map(|word| word.as_str().filter(|word| !word.is_empty()));
         let kind = match code {
@@ -82,7 +82,7 @@ impl From<ProviderErrorBody> for ProviderRefusal {
 }
 
 impl ProviderFailure {
-    /// Something that no honest service would send.
+    /// Data that no correct service sends.
     pub(super) fn malformed(what: &str) -> ProviderFailure {
         ProviderFailure::Broken(format!("the answer makes no sense: {what}"))
     }
@@ -116,7 +116,7 @@ impl ProviderFailure {
         }
     }
 
-    /// As Claude Code names it to its clients.
+    /// The error type as Claude Code shows it to its clients.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             ProviderFailure::Refused(ProviderRefusal { status: Some(429), .. }) => "rate_limit",
@@ -136,7 +136,7 @@ impl ProviderFailure {
         }
     }
 
-    /// Whether the same would be refused tomorrow, and all that is asked after it with it.
+    /// Whether the service would refuse the same prompt for ever, and every later request that contains it.
     pub(super) fn is_permanent(&self) -> bool {
         match self {
             ProviderFailure::Declined
@@ -148,7 +148,7 @@ impl ProviderFailure {
         }
     }
 
-    /// For the one whose turn it was: what happened, and the next step.
+    /// For the user of the turn: what happened, and the next step.
     pub(super) fn explain(&self, asked: &CallTarget<'_>, attempts: u32) -> String {
         match self {
             ProviderFailure::Cancelled => "the turn was interrupted".into(),
@@ -230,7 +230,7 @@ fn too_long(model: &str, said: &str) -> String {
     )
 }
 
-/// One line, and not too long.
+/// One line of limited length.
 fn words(text: &str) -> String {
     let line: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE_CHARS).collect();

@@ -1,28 +1,28 @@
-//! As much of HTTP/1.1 as one request and its answer need. What comes is bounded and checked: whoever is inside the
-//! sandbox may have put something else behind the socket.
+//! The part of HTTP/1.1 that one request and its response need. The response is bounded and checked, because a process in
+//! the sandbox may have replaced the socket.
 
 use super::failure::ProviderFailure;
 
-/// Where bytes come from. 0 is the end.
+/// A source of bytes; 0 means end of file.
 pub(super) trait ByteSource {
     fn read(&mut self, into: &mut [u8]) -> Result<usize, ProviderFailure>;
 }
 
-/// Of all headers together.
+/// The limit for all headers together.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// An answer of the longest kind, with all that is said around every token.
+/// Enough for the longest answer, including the JSON around every token.
 const MAX_BODY_BYTES: u64 = 64 << 20;
-/// A size and what may follow it.
+/// The chunk size and its extensions.
 const MAX_CHUNK_LINE_BYTES: usize = 1 << 10;
-/// `100 Continue` and the like, which are not the answer.
+/// Responses such as `100 Continue`, which come before the final one.
 const MAX_INFORMATIONAL_RESPONSES: usize = 8;
 const BUFFER: usize = 16 << 10;
 
-/// What is asked.
+/// A POST request.
 pub(super) struct HttpPost<'a> {
-    /// The path, and what follows it.
+    /// The path and the query.
     pub(super) target: &'a str,
-    /// Beside those that every request has.
+    /// Headers in addition to those of every request.
     pub(super) headers: &'a [(&'a str, &'a str)],
     pub(super) body: &'a [u8],
 }
@@ -43,7 +43,7 @@ pub(super) fn request(HttpPost { target, headers, body }: &HttpPost<'_>) -> Vec<
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct HttpResponseHead {
     pub(super) status: u16,
-    /// Names in lower case.
+    /// Names are in lower case.
     pub(super) headers: Vec<(String, String)>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct HttpResponseBody<S> {
 #[derive(Debug, PartialEq)]
 enum BodyFraming {
     Length(u64),
-    /// What is left of this chunk.
+    /// The rest of the current chunk.
     Chunk(u64),
     NextChunk,
     Over,
@@ -119,7 +119,7 @@ fn status(line: &str) -> Result<u16, ProviderFailure> {
     number.ok_or_else(|| ProviderFailure::malformed("no status"))
 }
 
-/// An answer without a length and without chunks is refused: its end could not be told from a broken connection.
+/// Refuses a response without a length and without chunks: its end would look like a broken connection.
 fn framing(head: &HttpResponseHead) -> Result<BodyFraming, ProviderFailure> {
     match (head.all("transfer-encoding")[..].as_ref(), head.all("content-length")[..].as_ref()) {
         ([coding], []) if coding.eq_ignore_ascii_case("chunked") => Ok(BodyFraming::NextChunk),
@@ -132,7 +132,7 @@ fn framing(head: &HttpResponseHead) -> Result<BodyFraming, ProviderFailure> {
 }
 
 impl<S: ByteSource> HttpResponseBody<S> {
-    /// Appends what came; false at the end.
+    /// Appends received bytes; false at the end.
     pub(super) fn read(&mut self, into: &mut Vec<u8>) -> Result<bool, ProviderFailure> {
         if self.framing == BodyFraming::NextChunk {
             self.framing = self.next_chunk()?;
@@ -202,7 +202,7 @@ struct HttpByteReader<S> {
 }
 
 impl<S: ByteSource> HttpByteReader<S> {
-    /// At least one byte, and at most so many.
+    /// At least one byte, and at most `most`.
     fn some(&mut self, most: u64) -> Result<&[u8], ProviderFailure> {
         if self.start == self.end {
             self.start = 0;
@@ -216,7 +216,7 @@ impl<S: ByteSource> HttpByteReader<S> {
         Ok(&self.buffer[self.start - length..self.start])
     }
 
-    /// Without its end. The line and its end have at most so many bytes.
+    /// A line without its terminator. Line and terminator have at most `most` bytes.
     fn line(&mut self, most: usize) -> Result<Vec<u8>, ProviderFailure> {
         let mut line = Vec::new();
         while line.len() < most {
@@ -237,7 +237,7 @@ impl<S: ByteSource> HttpByteReader<S> {
 mod tests {
     use super::*;
 
-    /// Gives so many bytes at a time, and for ever if it repeats.
+    /// Returns this many bytes per read, and repeats for ever if asked to.
     struct Script<'a> {
         bytes: &'a [u8],
         then: &'a [u8],

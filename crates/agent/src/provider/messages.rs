@@ -1,9 +1,8 @@
-//! The conversation as messages, in the blocks of the Messages API, which are the transcript's own: services that speak
-//! otherwise are told the same in their words. Pure, and the same for the same conversation: what a service has read
-//! before it finds again in its cache.
+//! The conversation as messages, in the content blocks of the Messages API, which the transcript uses too. Providers with
+//! another format convert them. Pure, and equal for equal conversations, so that a service finds the prefix in its cache.
 //!
-//! Whatever happened to the transcript, the messages are ones that services take: they begin with the user, each call
-//! has its result right after it, and nothing is empty.
+//! Whatever happened to the transcript, services accept the messages: they begin with the user, each call has its result
+//! right after it, and nothing is empty.
 
 #[cfg(test)]
 pub(super) mod testing;
@@ -20,20 +19,20 @@ const PREAMBLE: &str = "You are an agent that works with the tools you are given
     do what is asked, check that it is done, and then say what you did, shortly.";
 const LOST: &str = "[A message that was lost]";
 const EMPTY: &str = "[An empty message]";
-/// In the words that models know from Claude Code.
+/// Uses the wording of Claude Code, which models know.
 const INTERRUPTED: &str = "[Request interrupted by user]";
-/// Of what a tool has said, the beginning and the end: the whole could be larger than what a model can read.
+/// Keeps the beginning and the end of a tool result: the whole could exceed the model's window.
 const HEAD: usize = 32 << 10;
 const TAIL: usize = 16 << 10;
 
-/// What the agent is told beforehand: by us, and by its folder and its session.
+/// The system prompt: our part, then that of the folder and the session.
 pub(super) fn system(own: Option<&str>) -> Vec<&str> {
     let own = own.filter(|own| !is_blank(own));
     [PREAMBLE].into_iter().chain(own).collect()
 }
 
-/// `thoughts_of`: the model that is given back what it thought in the running turn. Thoughts are signed over everything
-/// before them, so those of earlier turns are left out: each edit of what the agent is told would make them worthless.
+/// `thoughts_of`: the model whose thinking blocks of the running turn are included. Earlier turns lose theirs: the
+/// signatures cover everything before them, so each edit of the system prompt would invalidate them.
 pub(super) fn messages(
     turns: &[TranscriptTurn],
     thoughts_of: Option<&str>,
@@ -74,7 +73,7 @@ impl RequestMessages {
             step.steers.iter().for_each(|steer| self.say(MessageRole::User, prompt(Some(&steer.content))));
         }
         if let Some(ended) = turn.ended.as_ref().filter(|ended| is_interrupted(ended)) {
-            // The user has seen it.
+            // The user has seen this text.
             self.say(MessageRole::Assistant, texts([ended.partial.as_str()]));
             self.say(MessageRole::User, texts([INTERRUPTED]));
         }
@@ -89,7 +88,7 @@ impl RequestMessages {
     }
 }
 
-/// A picture that the service cannot read would be the end of the conversation, were it sent again and again.
+/// A picture that the service cannot read would fail every later request of the conversation.
 fn is_refused(turn: &TranscriptTurn) -> bool {
     let ended = turn.ended.as_ref().and_then(|ended| ended.ending.terminal_reason);
     turn.steps.is_empty() && ended == Some(TerminalReason::InvalidRequest)
@@ -109,7 +108,7 @@ fn is_interrupted(ended: &TurnEndRecord) -> bool {
     }
 }
 
-/// Marked as Claude Code marks what is not the user's.
+/// Marked as Claude Code marks text that is not from the user.
 fn head(head: Option<&str>) -> Vec<Value> {
     let head = head.filter(|head| !is_blank(head));
     head.map(|head| text(&format!("<system-reminder>\n{head}\n</system-reminder>"))).into_iter().collect()
@@ -131,7 +130,7 @@ fn is_usable(block: &Value) -> bool {
         && (block["type"] != "text" || block["text"].as_str().is_some_and(|text| !is_blank(text)))
 }
 
-/// Where to remember is ours to say: there are only so many places.
+/// Removes the client's cache marks: a request may have only a few, and we place them.
 fn plain(block: &Value) -> Value {
     let mut block = block.clone();
     block.as_object_mut().into_iter().for_each(|block| drop(block.remove("cache_control")));
@@ -146,7 +145,7 @@ fn said(message: &AssistantMessage, thoughts_of: Option<&str>) -> Vec<Value> {
         AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. } => thinks,
     });
     let mut blocks: Vec<&AssistantBlock> = blocks.collect();
-    // The API takes no message that ends with a thought.
+    // The API refuses a message that ends with a thinking block.
     while let Some(AssistantBlock::Thinking { .. } | AssistantBlock::RedactedThinking { .. }) = blocks.last()
     {
         blocks.pop();
@@ -159,7 +158,7 @@ fn shape(block: &AssistantBlock) -> Value {
         AssistantBlock::ToolUse(call) => {
             let input =
                 Some(&call.input).filter(|input| input.is_object()).cloned().unwrap_or_else(|| json!({}));
-            // Older transcripts hold names as models gave them.
+            // Older transcripts hold tool names exactly as models gave them.
             let name = shown_tool_name(&call.name);
             json!({ "type": "tool_use", "id": call.id, "name": name, "input": input })
         }
@@ -171,7 +170,7 @@ fn shape(block: &AssistantBlock) -> Value {
     }
 }
 
-/// One for each call, in their order.
+/// One result for each call, in the order of the calls.
 fn results(step: &TurnStep) -> Vec<Value> {
     let results = step.message.calls().map(|call| {
         let result = step.results.iter().map(|shown| &shown.content).find(|result| result.tool_use_id == call.id);

@@ -1,4 +1,4 @@
-//! The socket on which models are called. Every wait ends when the turn is cancelled, and one day by itself.
+//! The socket for model calls. Every wait ends when the turn is cancelled, or at a timeout.
 
 use super::failure::ProviderFailure;
 use super::http::ByteSource;
@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// While a model thinks, the service says every few seconds that it is still there.
+/// While a model thinks, the service sends a ping every few seconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(super) struct ModelSocket<'a> {
@@ -27,7 +27,7 @@ impl ModelSocket<'_> {
     ) -> Result<ModelSocket<'a>, ProviderFailure> {
         let broken =
             |error: Errno| ProviderFailure::Broken(format!("cannot connect to {}: {error}", path.display()));
-        // Non-blocking: a full queue is an error that passes, not a wait that nobody can end.
+        // Non-blocking: a full queue is then a temporary error instead of a wait that cannot be cancelled.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(broken)?;
         connect(&socket, &SocketAddrUnix::new(path).map_err(broken)?).map_err(broken)?;
@@ -40,7 +40,7 @@ impl ModelSocket<'_> {
             match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // Who hangs up before the end has said why, perhaps; that is what is read next.
+                // A service that closes the connection early may have sent the reason, which we read next.
                 Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
                 Err(error) => return Err(broken(error)),
             }
@@ -103,7 +103,7 @@ mod tests {
         let far = cancel.clone();
         let canceller = std::thread::spawn(move || far.cancel());
         assert_eq!(wire.read(&mut [0; 8]), Err(ProviderFailure::Cancelled));
-        // More than a socket holds, and nobody reads.
+        // More than a socket buffer holds, and the peer does not read.
         assert_eq!(wire.send(&vec![0; 64 << 20]), Err(ProviderFailure::Cancelled));
         canceller.join().expect("no panic");
     }

@@ -1,6 +1,6 @@
-//! Answers without any model, and always the same: for tests, demonstrations, and machines without a network.
+//! Deterministic answers without a model: for tests, demonstrations, and machines without a network.
 //!
-//! The prompt is a small command language (see `command`); anything else is answered with what is remembered.
+//! The prompt is a small command language (see `command`). The provider answers any other prompt with what it remembers.
 
 mod command;
 
@@ -27,7 +27,7 @@ const HELP: &str = r#"I work without a model. One command per line, or one comma
 Anything else I answer with what I remember of our conversation."#;
 const HINT: &str = r#" Say "help" to see what I can do."#;
 const WORDS_AT_ONCE: usize = 8;
-/// However long the text, this many pieces are enough to see it grow.
+/// Any text is streamed in at most this many pieces.
 const MAX_PIECES: usize = 1024;
 
 pub(super) struct OfflineClient;
@@ -62,7 +62,7 @@ impl ModelClient for OfflineClient {
     }
 }
 
-/// What to say, and what to call, in one answer.
+/// The text and the calls of one answer.
 struct OfflineAnswer {
     parts: Vec<OfflineText>,
     calls: Vec<ToolUse>,
@@ -75,13 +75,13 @@ struct OfflineText {
 
 enum OfflineTextPace {
     AtOnce,
-    /// Waits that long before each word.
+    /// Waits this long before each word.
     Slow(Duration),
-    /// Waits after the first word until there is a file at this path.
+    /// Waits after the first word until a file exists at this path.
     UntilFile(PathBuf),
 }
 
-/// How often a held text looks for its file.
+/// How often a held text checks for its file.
 const FILE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl OfflineText {
@@ -89,7 +89,7 @@ impl OfflineText {
         OfflineText { text, pace: OfflineTextPace::AtOnce }
     }
 
-    /// Waits before a piece. True as soon as the turn is cancelled.
+    /// Waits before a piece. Returns true as soon as the turn is cancelled.
     fn is_cancelled_before(&self, piece: usize, cancel: &CancelToken) -> bool {
         match &self.pace {
             OfflineTextPace::AtOnce => cancel.is_cancelled(),
@@ -107,7 +107,7 @@ impl OfflineText {
     }
 }
 
-/// Each call takes one round, so the number of steps tells where we are. The last round says what came out.
+/// Each call takes one step, so the number of steps gives the position. The last answer reports the results.
 fn script(commands: Vec<OfflineCommand>, turn: &TranscriptTurn) -> OfflineAnswer {
     let mut parts = Vec::new();
     let mut called = 0;
@@ -138,7 +138,7 @@ fn results(step: &TurnStep) -> impl Iterator<Item = &str> {
     step.results.iter().map(|result| result.content.content.as_str())
 }
 
-/// The same for the same step of the same turn, and for no other.
+/// The same for the same step of the same turn, and different for any other.
 fn name(turn: &TranscriptTurn) -> FnvDigest {
     FnvDigest::EMPTY.add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
 }
@@ -163,7 +163,7 @@ fn perform(parts: &[OfflineText], sink: AnswerSink<'_>, cancel: &CancelToken) ->
     if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(said) }
 }
 
-/// Cuts after every so many words. Together the pieces are the text, spaces and all.
+/// Splits after every `words` words. The pieces joined are the text, including spaces.
 fn pieces(text: &str, words: usize) -> Vec<&str> {
     let shortest = if words == 1 { 0 } else { text.len() / MAX_PIECES };
     let (mut pieces, mut start, mut seen) = (Vec::new(), 0, 0);
@@ -214,7 +214,7 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// About four characters are a token.
+/// One token per four characters, approximately.
 fn usage(request: &ModelRequest<'_>, said: &str, calls: &[ToolUse]) -> ApiUsage {
     let read = characters(request.system.unwrap_or_default()) + request.turns.iter().map(size).sum::<u64>();
     let written = characters(said) + calls.iter().map(call_size).sum::<u64>();

@@ -1,5 +1,5 @@
-//! Models of every service that speaks chat completions, as OpenAI's does, and Azure's in its way. As with the others
-//! there is no network in here and no key: whoever listens on the socket knows where the service is.
+//! Models of every service with chat completions: OpenAI, Azure, and compatible ones. The sandbox has no network and no
+//! key: the server behind the socket knows the service and its key.
 
 mod request;
 mod stream;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use stream::OpenAiAssembler;
 
-/// Of the id of a call: services take no longer one back.
+/// Services accept no longer call id.
 const MAX_CALL_ID_BYTES: usize = 40;
 
 pub(super) struct OpenAiClient {
@@ -50,8 +50,8 @@ impl ModelClient for OpenAiClient {
     }
 }
 
-/// Many services number their calls, or name them as another would not take it. A result must find its call, and the
-/// conversation may go on with another service: such names are replaced.
+/// Replaces call ids that are not unique or that another service would refuse: many services just number their calls. A
+/// result must find its call, and the conversation may continue with another service.
 fn named(mut reply: ModelReply, turns: &[TranscriptTurn]) -> ModelReply {
     let before = turns.last().into_iter().flat_map(|turn| &turn.steps).flat_map(|step| step.message.calls());
     let mut taken: HashSet<String> = before.map(|call| call.id.clone()).collect();

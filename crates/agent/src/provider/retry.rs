@@ -1,16 +1,16 @@
-//! Whether to ask again, and when. Pure.
+//! Decides whether and when to retry a call. Pure.
 
 use super::failure::{ProviderFailure, ProviderRefusal};
 use std::time::Duration;
 
-/// How often one answer is asked for.
+/// The number of attempts for one answer.
 pub(super) const MAX_ATTEMPTS: u32 = 8;
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(30);
-/// Who is told to come back later than this is better off with an error.
+/// If the service asks for a longer wait, an error is better for the user.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// What services call an error in the middle of an answer that may be gone the next time.
+/// Error types within a stream that may be gone at the next attempt.
 const TRANSIENT_ERROR_TYPES: [&str; 7] = [
     "overloaded_error",
     "api_error",
@@ -28,7 +28,7 @@ pub(super) enum RetryDecision {
     Cancelled,
 }
 
-/// `dice` spreads those who failed at the same time.
+/// `dice` is jitter, which spreads agents that failed at the same time.
 pub(super) fn decide(failure: &ProviderFailure, attempt: u32, dice: u8) -> RetryDecision {
     let asked_for = match failure {
         ProviderFailure::Cancelled => return RetryDecision::Cancelled,
@@ -41,15 +41,15 @@ pub(super) fn decide(failure: &ProviderFailure, attempt: u32, dice: u8) -> Retry
         return RetryDecision::GiveUp;
     }
     let delay = FIRST_DELAY.saturating_mul(1 << (attempt - 1).min(16)).min(MAX_DELAY);
-    // From three quarters of it to all of it.
+    // Between three quarters of the delay and all of it.
     let delay = delay.mul_f32(0.75 + f32::from(dice) / 1020.0);
     RetryDecision::Again { delay: asked_for.unwrap_or(delay) }
 }
 
-/// Whether it may be another answer the next time.
+/// Whether a retry can have another result.
 fn is_transient(refusal: &ProviderRefusal) -> bool {
     let passing = match refusal.status {
-        // Nobody pays before the next try.
+        // Missing credit does not come back between two attempts.
         _ if refusal.kind == "insufficient_quota" => false,
         Some(408 | 409 | 429 | 500..) => true,
         Some(_) => false,

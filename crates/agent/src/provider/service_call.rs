@@ -1,5 +1,4 @@
-//! How a service is asked for an answer, whatever it speaks: on a connection of its own, listening while it speaks,
-//! and again if that may help.
+//! Calls a model service in any dialect: one connection per attempt, streaming, with retries.
 
 use super::failure::{CallTarget, ProviderFailure};
 use super::http::{self, HttpPost};
@@ -14,18 +13,18 @@ use ash_model::{shown_tool_name, tool_name};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Of a refusal this much is read.
+/// We read at most this much of an error response.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
-/// An answer that is put together from the events in which it comes.
+/// Assembles an answer from the events of its stream.
 pub(super) trait AnswerAssembler: Default {
-    /// The text is what the user should see at once.
+    /// Returns text that the user should see at once.
     fn take(&mut self, data: &[u8]) -> Result<Option<String>, ProviderFailure>;
 
-    /// The service has said that nothing more comes.
+    /// Whether the service has sent its end marker.
     fn is_over(&self) -> bool;
 
-    /// Whether the service may stop speaking here, without another word.
+    /// Whether the answer is complete if the service closes the connection here.
     fn is_whole(&self) -> bool;
 
     fn reply(self) -> Result<ModelReply, ProviderFailure>;
@@ -39,7 +38,7 @@ pub(super) enum StopReason {
     Declined,
 }
 
-/// Until there is an answer, or no hope for one.
+/// Repeats the call until it succeeds or a retry is pointless.
 pub(super) fn call_with_retries(
     asked: &CallTarget<'_>,
     sink: AnswerSink<'_>,
@@ -76,7 +75,7 @@ pub(super) fn call_with_retries(
     }
 }
 
-/// One request and its answer, on a connection of its own: nothing of a broken one is left for the next.
+/// One request and its response, on its own connection, so that a broken one leaves no state for the next.
 pub(super) fn call<M: AnswerAssembler>(
     socket: &Path,
     post: &HttpPost<'_>,
@@ -122,7 +121,7 @@ fn refusal<S: http::ByteSource>(mut answer: http::HttpResponse<S>) -> ProviderFa
         match answer.body.read(&mut body) {
             Ok(true) => {}
             Err(ProviderFailure::Cancelled) => return ProviderFailure::Cancelled,
-            // The status says enough.
+            // The status alone is enough.
             Ok(false) | Err(_) => break,
         }
     }
@@ -149,7 +148,7 @@ pub(super) fn reply(
     }
 }
 
-/// Every service refuses a conversation with a name in it that it would not take itself.
+/// Refuses invalid tool names: every later request with such a name would fail.
 fn named(mut block: AssistantBlock) -> Result<AssistantBlock, ProviderFailure> {
     match &mut block {
         AssistantBlock::ToolUse(call) => {
@@ -163,8 +162,8 @@ fn named(mut block: AssistantBlock) -> Result<AssistantBlock, ProviderFailure> {
     Ok(block)
 }
 
-/// What a tool is called with. A call that was cut off because the answer reached its longest is kept without its
-/// input, which no tool that changes anything accepts: the model is told so, and tries again.
+/// The input of a tool call. If the token limit cut the answer off, the call keeps no input. Tools that change anything
+/// refuse that, so the model learns of it and tries again.
 pub(super) fn input(name: &str, text: &str, end: StopReason) -> Result<Value, ProviderFailure> {
     let input = match serde_json::from_str::<Map<String, Value>>(text) {
         Ok(input) => input,

@@ -1,8 +1,8 @@
-//! Server-sent events, as far as services use them for answers: of each event its data. Pure, and bounded.
+//! Parses the data of server-sent events, as far as model services use them. Pure, and bounded.
 
 use super::failure::ProviderFailure;
 
-/// Longer than any event that a model makes, shorter than what would hurt.
+/// Longer than any event of a model, and short enough to hold in memory.
 const MAX_EVENT_BYTES: usize = 16 << 20;
 
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub(super) struct SseDecoder {
 }
 
 impl SseDecoder {
-    /// Takes what came, and gives the data of each event that is whole now.
+    /// Adds received bytes, and returns the data of each complete event.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ProviderFailure> {
         let mut whole = Vec::new();
         let mut rest = bytes;
@@ -40,7 +40,7 @@ impl SseDecoder {
         if line.is_empty() {
             return Some(std::mem::take(&mut self.data)).filter(|data| !data.is_empty());
         }
-        // Where an event has a name it is in the data too, and whatever else there is means nothing to us.
+        // The data repeats the name of its event, and we need no other fields.
         if let Some(data) = line.strip_prefix(b"data:") {
             if !self.data.is_empty() {
                 self.data.push(b'\n');

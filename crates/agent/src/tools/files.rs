@@ -1,4 +1,4 @@
-//! Files: read, write, edit, list. Only regular files are opened, since a pipe would never end.
+//! File tools: read, write, edit, list. They open only regular files, since reading a pipe might never end.
 
 use super::MAX_TEXT_BYTES;
 use rustix::fs::OFlags;
@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const MAX_LISTED_NAMES: usize = 10_000;
-/// Text files have no zero byte this early.
+/// Text files have no zero byte in this prefix.
 const BINARY_CHECK_BYTES: usize = 8 << 10;
 
 pub(super) fn read(path: &Path) -> Result<String, String> {
@@ -29,7 +29,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<String, String> {
     Ok(format!("Wrote {} bytes to {}.", text.len(), path.display()))
 }
 
-/// Works on bytes, so that what is not UTF-8 in the rest of the file survives.
+/// Works on bytes, so that the rest of the file keeps bytes that are not UTF-8.
 pub(super) fn edit(path: &Path, old: &str, new: &str) -> Result<String, String> {
     let (mut bytes, length) = beginning(path).map_err(because("edit", path))?;
     if length > bytes.len() as u64 {
@@ -61,7 +61,7 @@ fn because<E: Display>(what: &str, path: &Path) -> impl FnOnce(E) -> String {
     move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
-/// What fits, and the whole length.
+/// The bytes that fit, and the length of the whole file.
 pub(super) fn beginning(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     let file = open(OpenOptions::new().read(true), path)?;
     let mut bytes = Vec::new();
@@ -82,7 +82,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    // Non-blocking, or opening a pipe would wait for its other end before it can be looked at.
+    // Non-blocking, because opening a pipe would otherwise wait for its other end before we can check the file type.
     let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),

@@ -1,6 +1,6 @@
-//! Runs a shell command in a process group of its own, so that all it started can be stopped together.
+//! Runs a shell command in its own process group, so that the agent can stop everything that it started.
 //!
-//! The shell is not reaped before we are done: until then its id, which is the group's, cannot become another's.
+//! We reap the shell last: until then no other process can get its id, which is also the id of the group.
 
 use super::{MAX_TEXT_BYTES, ToolOutcome};
 use crate::cancel::{CancelToken, timespec};
@@ -15,9 +15,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-/// What a command leaves running in the background may hold the pipes open for ever.
+/// A background process of the command may hold the pipes open for ever, so the tool waits only this long.
 const OUTPUT_GRACE_AFTER_EXIT: Duration = Duration::from_secs(1);
-/// A killed process is gone at once, except in the depths of the kernel.
+/// A killed process exits at once, except inside an uninterruptible system call.
 const EXIT_GRACE_AFTER_KILL: Duration = Duration::from_secs(5);
 
 pub(super) fn run(command: &str, timeout_ms: Option<u64>, cancel: &CancelToken) -> ToolOutcome {
@@ -36,7 +36,7 @@ fn start(command: &str) -> io::Result<RunningCommand> {
     let stderr = OutputPipe::new(child.stderr.take().map(OwnedFd::from));
     let group = Pid::from_child(&child);
     let exit = pidfd_open(group, PidfdFlags::empty()).or_else(|error| {
-        // What cannot be watched must not run on unseen.
+        // A command that we cannot watch must not continue.
         let _ = kill_process_group(group, Signal::KILL);
         child.wait().and(Err(error.into()))
     })?;
@@ -56,7 +56,7 @@ struct RunningCommand {
 enum CommandPhase {
     Running,
     Killed(KillReason),
-    /// By itself, or because of us.
+    /// `None` if it exited by itself.
     Exited(Option<KillReason>),
 }
 
@@ -66,7 +66,7 @@ enum KillReason {
     TimedOut,
 }
 
-/// Which of the things we wait for have happened.
+/// Which of the awaited events have happened.
 struct CommandReadiness {
     exited: bool,
     cancelled: bool,
@@ -106,7 +106,7 @@ impl RunningCommand {
     }
 
     fn kill(&mut self, why: KillReason) -> Instant {
-        // Fails only if all of the group are gone, which is what is wanted.
+        // Fails only if the whole group is gone, which is the goal.
         let _ = kill_process_group(self.group, Signal::KILL);
         self.phase = CommandPhase::Killed(why);
         Instant::now() + EXIT_GRACE_AFTER_KILL
@@ -192,7 +192,7 @@ fn without_last_newline(text: &str) -> &str {
 }
 
 struct OutputPipe {
-    /// None once it has ended.
+    /// `None` after end of file.
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
     dropped: u64,
@@ -203,7 +203,7 @@ impl OutputPipe {
         OutputPipe { pipe, bytes: Vec::new(), dropped: 0 }
     }
 
-    /// Reads on when there is no room left: a command whose output nobody takes would stop.
+    /// Reads even without room and discards the rest: a command blocks if its pipe is full.
     fn read(&mut self, room: usize) {
         let Some(pipe) = &self.pipe else { return };
         let mut buffer = [0u8; 16 << 10];

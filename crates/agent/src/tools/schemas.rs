@@ -1,8 +1,8 @@
-//! The tools as a model is told of them: JSON schemas of what `Call` reads.
+//! The JSON schemas of the tools for the model. They match what `Call` parses.
 
 use serde_json::{Value, json};
 
-/// Those of them that a session may use.
+/// The schemas of the tools that a session allows.
 pub(crate) fn offered(names: &[&str]) -> Vec<Value> {
     let all = [
         tool(

@@ -1,4 +1,4 @@
-//! Finds a text in the files below a folder. In the order of names, so that twice the same search says the same.
+//! Searches for a text in the files below a folder, in the order of names, so that repeated searches have equal results.
 
 use super::files::{beginning, is_binary};
 use crate::cancel::CancelToken;
@@ -33,12 +33,12 @@ pub(super) fn search(text: &str, below: &Path, cancel: &CancelToken) -> Result<S
     Ok(if found.is_empty() { format!("No file contains \"{text}\".") } else { found.join("\n") })
 }
 
-/// Links are not followed: they may lead in a circle.
+/// Does not follow links: they may form a cycle.
 fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
-/// Last name first, since the last is taken first. What cannot be read has nothing to find.
+/// Sorted in reverse, because the caller pops from the end. Unreadable folders count as empty.
 fn inside(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let kept = entries.filter(|entry| entry.file_name() != ".git");

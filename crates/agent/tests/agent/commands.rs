@@ -1,4 +1,4 @@
-//! What each command of the offline provider does and says.
+//! The effect and the output of each command of the offline provider.
 
 use crate::harness::{Place, SESSION, streamed, types};
 use serde_json::json;

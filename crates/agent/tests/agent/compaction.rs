@@ -1,5 +1,5 @@
-//! Conversations that are longer than what a model can hold. It refuses whatever is too long, so a turn that is done shows
-//! that nothing was.
+//! Conversations that exceed the model's window. The model server refuses oversized requests, so a completed turn shows
+//! that no request was too large.
 
 use crate::harness::{Agent, Place, SESSION};
 use crate::model::Model;
@@ -22,14 +22,14 @@ fn is_summary(body: &Value) -> bool {
     body["messages"].to_string().contains(ASKS_FOR_SUMMARY)
 }
 
-/// Of a compaction, in the order in which they were said.
+/// The compaction lines, in the order of the output.
 fn told(lines: &[Value]) -> Vec<Value> {
     let told =
         lines.iter().filter(|line| line["status"] == "compacting" || line["subtype"] == "compact_boundary");
     told.cloned().collect()
 }
 
-/// The last request that was no request for a summary: one may have come after it, beside the turns.
+/// The last request of a turn: a summary request may follow it in the background.
 fn last_of_a_turn(model: &Model) -> String {
     let last = model.asked().into_iter().rfind(|body| !is_summary(body));
     last.expect("a request")["messages"].to_string()
@@ -43,7 +43,7 @@ fn written(lines: &[Value]) -> usize {
     lines.iter().filter(|line| line["subtype"] == "compact_boundary").count()
 }
 
-/// About 500 tokens each.
+/// About 500 tokens per message.
 fn say(number: usize) -> String {
     format!("say: number {number}, {}", "word ".repeat(180))
 }
@@ -114,11 +114,11 @@ fn a_summary_that_frees_nothing_is_not_written_down_and_not_asked_for_again() {
             break;
         }
     }
-    // Sent again, a turn runs nothing: it only takes a while.
+    // A repeated turn runs nothing; it only passes time.
     while place.entries_of("compaction_discarded") == 0 {
         done(&agent.ask("t0", &say(0)));
     }
-    // As long as little is said the answer would be the same, also to an agent that comes back.
+    // The conversation has hardly grown, so a summary would not help, also for a restarted agent.
     for number in 0..2 {
         done(&agent.ask(&format!("u{number}"), "hi"));
     }
@@ -136,7 +136,7 @@ fn a_summary_that_frees_nothing_is_not_written_down_and_not_asked_for_again() {
 
 #[test]
 fn instructions_that_fill_most_of_the_window_do_not_make_every_turn_pay_for_a_summary() {
-    // With the little that came after it, it is long enough to be summed up again.
+    // The summary is so long that with a few more messages it would be due for another summary.
     let long = format!("<summary>{}</summary>", "and so on ".repeat(100));
     let rule = json!({"when": {"contains": "summary of the"}, "reply": [{"type": "text", "text": long}]});
     let (place, model) = (Place::new(), Model::of(&rule.to_string(), None));
@@ -147,8 +147,8 @@ fn instructions_that_fill_most_of_the_window_do_not_make_every_turn_pay_for_a_su
         lines.extend(agent.ask(&format!("t{number}"), "a few words, and no more than that"));
         done(&lines);
     }
-    // A turn that has ended runs nothing when it is sent again: before its result all summaries are said that were begun. One
-    // that is under way ends by itself, unless the agent is killed.
+    // A repeated turn runs nothing, and the agent reports every started summary before the result. A summary that is
+    // still pending finishes by itself, unless the agent is killed.
     lines.extend(agent.ask("t99", "a few words, and no more than that"));
     while written(&lines) < begun(&lines) {
         lines.push(agent.line());
@@ -162,7 +162,7 @@ fn instructions_that_fill_most_of_the_window_do_not_make_every_turn_pay_for_a_su
 #[test]
 fn a_turn_that_works_for_long_is_summed_up_while_it_runs() {
     let place = Place::new();
-    // Without rules what it does next would follow from how many outcomes it sees.
+    // Without rules the model's next step would depend on how many results it sees.
     let call =
         json!({"type": "tool_use", "name": "run", "input": {"command": "echo x >> count; seq -s, 400"}});
     let rules = [
@@ -238,7 +238,7 @@ fn a_summary_that_is_there_between_two_turns_is_written_down_and_said() {
         if lines.iter().any(|line| line["status"] == "compacting") {
             break;
         }
-        // It is said after the result, if the answer was what made it so long.
+        // The report comes after the result if the answer itself filled the window.
         if model.asked().iter().any(is_summary) {
             break;
         }

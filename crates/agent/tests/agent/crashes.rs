@@ -1,4 +1,4 @@
-//! Killed at any point and asked again with the same uuid, a turn is completed, and nothing is done twice.
+//! After a kill at any point the same uuid completes the turn, and nothing runs twice.
 
 use crate::harness::{Place, SESSION, types};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn count(place: &Place, name: &str) -> usize {
     fs::read_to_string(place.work(name)).map_or(0, |text| text.lines().count())
 }
 
-/// Sends the turn again, as the host does, and gives what is then said.
+/// Sends the turn again, as the host does, and returns the output.
 fn again(place: &Place) -> Vec<Value> {
     let mut agent = place.resumed();
     agent.send(&json!({"type": "user", "uuid": TURN, "continue": true, "message": {"role": "user", "content": PROMPT}}));
@@ -55,7 +55,7 @@ fn killed_after_any_line() {
     }
 }
 
-/// Between any two entries, which a kill from outside hits only by luck.
+/// A kill from outside would hit a gap between two entries only by luck.
 #[test]
 fn cut_after_any_entry_and_in_the_middle_of_any() {
     let place = Place::new();
@@ -97,7 +97,7 @@ fn cut_after_any_entry_and_in_the_middle_of_any() {
     }
 }
 
-/// What is left of the transcript when the agent is killed right behind that many entries.
+/// The state of the transcript if the agent is killed right after that many entries.
 fn keep_entries(place: &Place, kept: usize) {
     let whole = fs::read_to_string(place.transcript(SESSION)).expect("transcript");
     fs::write(place.transcript(SESSION), whole.split_inclusive('\n').take(kept).collect::<String>())
@@ -146,7 +146,7 @@ fn without_room_for_the_transcript_nothing_runs_and_the_reason_is_told() {
     let transcript = place.transcript(SESSION);
     let mut agent = place.fresh();
     agent.hello();
-    // After it has looked: what it finds there when it starts it puts aside.
+    // Done after the agent's start, because the agent moves aside a folder that it finds there at start.
     fs::create_dir_all(transcript.parent().expect("a folder")).expect("folder");
     std::os::unix::fs::symlink(place.work("later/file"), &transcript).expect("a link to nowhere");
     let lines = agent.ask(TURN, PROMPT);
@@ -164,7 +164,7 @@ fn a_host_that_stopped_listening_ends_the_agent() {
     drop(reader);
     let mut agent = place.command(&["--session-id", SESSION]).stdout(writer).spawn().expect("it starts");
     let prompt = json!({"type": "user", "uuid": TURN, "message": {"role": "user", "content": "hello"}});
-    // Held, so that it is not the end of input that ends it.
+    // Held open, so that the agent does not exit because of the end of input.
     let mut stdin = agent.stdin.take().expect("piped");
     stdin.write_all(format!("{prompt}\n").as_bytes()).expect("the agent reads");
     assert_eq!(agent.wait().expect("it ends").code(), Some(1));

@@ -1,4 +1,4 @@
-//! Starts the real agent in a folder of its own and talks to it, line by line, with a deadline instead of hope.
+//! Starts the real agent in its own folder and exchanges lines with it. Every wait has a deadline.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -38,7 +38,7 @@ impl Place {
         self.home().join(format!(".ash/agent/{session}.jsonl"))
     }
 
-    /// The entries, all of which must be whole.
+    /// The entries; panics if one is torn.
     pub(crate) fn entries(&self, session: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.transcript(session)).expect("transcript");
         assert!(text.ends_with('\n'));
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// Cargo names only binaries for tests; examples are their neighbours.
+/// Cargo passes only the paths of binaries to tests; examples are in a neighbouring folder.
 fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("we run");
     let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
@@ -125,7 +125,7 @@ impl Agent {
         serde_json::from_str(&line).expect("JSON")
     }
 
-    /// Everything up to the next line of that type, which is the last.
+    /// All lines up to and including the next line of that type.
     pub(crate) fn until(&self, kind: &str) -> Vec<Value> {
         let mut lines = Vec::new();
         while lines.last().is_none_or(|line: &Value| line["type"] != kind) {
@@ -159,7 +159,7 @@ impl Agent {
         self.stdin = None;
     }
 
-    /// The rest of what it says, and its exit code.
+    /// The rest of the output, and the exit code.
     pub(crate) fn finish(mut self) -> (Vec<Value>, Option<i32>) {
         self.end_input();
         let mut rest = Vec::new();
@@ -186,7 +186,7 @@ pub(crate) fn types(lines: &[Value]) -> Vec<&str> {
     lines.iter().map(|line| line["type"].as_str().expect("a type")).collect()
 }
 
-/// The text of the stream, put together.
+/// The complete text of the stream.
 pub(crate) fn streamed(lines: &[Value]) -> String {
     lines.iter().filter_map(|line| line["event"]["delta"]["text"].as_str()).collect()
 }

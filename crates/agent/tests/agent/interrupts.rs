@@ -1,4 +1,4 @@
-//! An interrupt ends the turn that runs, soon and with a result, and nothing else.
+//! An interrupt ends only the running turn, soon and with a result.
 
 use crate::harness::{Agent, Place, SESSION, types};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn while_it_speaks() {
     );
 }
 
-/// A text that is held says its first word, and the others when there is a file, however long that takes.
+/// A held text sends its first word, and the rest when a file exists, however long that takes.
 #[test]
 fn while_it_holds_a_text() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The agent as its host sees it: a process with lines going in and out, which may be killed at any moment.
+//! The agent as its host sees it: a process that exchanges lines and can be killed at any moment.
 
 mod commands;
 mod compaction;

@@ -1,4 +1,4 @@
-//! What is remembered: across restarts, in forks, and with a transcript that has suffered.
+//! What the agent remembers: across restarts, in forks, and with a damaged transcript.
 
 use crate::harness::{Place, SESSION};
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// What is done, and in whose place.
+/// A path that the test replaces, and how.
 type Trick<'t> = (&'t Path, &'t dyn Fn(&Path));
 
 const FORK: &str = "22222222-2222-4222-8222-222222222222";
@@ -98,7 +98,7 @@ fn damage_in_the_middle_costs_only_what_it_hit() {
     let file = fs::OpenOptions::new().append(true).open(place.transcript(SESSION));
     file.and_then(|mut file| file.write_all(b"garbage\n{\"type\":\"of the future\"}\n\xff\n"))
         .expect("write");
-    // Its last line would be the torn end; another turn makes it the middle.
+    // Another turn, so that the damage is in the middle of the file and not at its end.
     let mut agent = place.resumed();
     assert_eq!(agent.hello()["damaged"], 3);
     agent.answer("b", "second");
@@ -157,7 +157,7 @@ fn a_transcript_of_the_first_version_is_still_understood() {
     assert_eq!(agent.ask("c", "")[0]["terminal_reason"], "aborted_streaming");
 }
 
-/// A transcript that takes a while to read.
+/// A transcript that is slow to read.
 fn many_turns(place: &Place) {
     let words = "x".repeat(400);
     let mut text = String::new();
@@ -171,7 +171,7 @@ fn many_turns(place: &Place) {
     fs::write(path, text).expect("written");
 }
 
-/// How many bytes a process has read since it began.
+/// How many bytes a process has read since its start.
 fn read_by(pid: u32) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).expect("it runs");
     let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("a number");
@@ -207,7 +207,7 @@ fn what_others_write_into_a_long_transcript_is_seen_by_the_very_next_turn() {
         let said = agent.answer(&format!("c{number}"), "next");
         assert!(said.starts_with(&format!("This is turn {turns}.")), "{said}");
     }
-    // Another file in its place, of the same length.
+    // Another file of the same length.
     let path = place.transcript(SESSION);
     let other = fs::read_to_string(&path).expect("read").replace("\"0 xxx", "\"9 yyy");
     fs::write(path.with_extension("new"), other).expect("written");

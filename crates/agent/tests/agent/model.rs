@@ -1,5 +1,5 @@
-//! With a model: the scripted one, on a Unix socket, as the agent finds it in its sandbox. It refuses what the real
-//! one refuses: calls without results, and results without calls.
+//! The agent with the scripted model on a Unix socket, as in a sandbox. Like the real service, the model refuses calls
+//! without results and results without calls.
 
 use crate::harness::{Agent, Place, SESSION, streamed, types};
 use ash_dev::{ListenAddress, ModelScript, ModelServer, ModelServerOptions};
@@ -15,7 +15,7 @@ pub(crate) const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown
 
 pub(crate) struct Model {
     folder: TempDir,
-    // In this order: a server ends on its runtime.
+    // Fields drop in this order: the server must stop before its runtime.
     _server: ModelServer,
     _runtime: Runtime,
 }
@@ -120,7 +120,7 @@ fn killed_after_any_line_the_turn_is_completed_and_nothing_is_done_twice() {
             assert!(times <= 1, "{killed_after}: {file} was written {times} times");
         }
         agent.answer("b", "hello");
-        // In the results: the model itself repeats what it was told.
+        // Counts only tool results: the model repeats the text itself.
         let unknown = model.last().to_string().matches(&format!("\"content\":\"{UNKNOWN}\"")).count();
         assert!(unknown <= 1, "{killed_after}: shown {unknown} times");
     }
@@ -149,7 +149,7 @@ fn trouble_that_passes_is_waited_for() {
             "{trouble}"
         );
         assert_eq!(json!(notices(&lines)), expected, "{trouble}");
-        // What came before the trouble is void, and what came after it is whole.
+        // Text before the failure is void, and text after it is complete.
         let after = lines.iter().rposition(|line| line["subtype"] == "api_retry").expect("a notice");
         assert_eq!(streamed(&lines[after..]), "all is well again", "{trouble}");
     }
@@ -313,7 +313,7 @@ fn a_transcript_with_the_thoughts_of_a_model_is_still_understood() {
     assert_eq!(model.last()["messages"][1]["content"], shown);
 }
 
-/// The message is part of the turn that it was heard in, and whoever takes the turn up again is told so.
+/// The message belongs to the turn that received it, and a resumed turn still includes it.
 #[test]
 fn a_transcript_with_something_said_in_the_middle_of_a_turn_is_still_understood() {
     let (place, model) = (Place::new(), Model::new());
@@ -342,7 +342,7 @@ fn thoughts_are_kept_and_given_back_while_their_turn_lasts() {
     assert_eq!(place.entries(SESSION)[1]["message"]["content"][0], *thought, "but kept");
 }
 
-/// Answers one request after the other with these bytes, and gives what it was asked.
+/// Answers one request after another with these bytes, and returns the requests.
 pub(crate) fn service(path: &std::path::Path, answers: Vec<String>) -> std::thread::JoinHandle<Vec<Value>> {
     let listener = UnixListener::bind(path).expect("bind");
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! With a service that speaks chat completions: what the agent promises with the other kind it promises with this one,
-//! too, and a conversation moves from one to the other.
+//! The agent with a chat completion service. It keeps the same promises as with the Messages API, and a conversation can
+//! move between services.
 
 use crate::harness::{Agent, Place, SESSION, streamed, types};
 use crate::model::{Model, UNKNOWN, notices, service};
@@ -162,7 +162,7 @@ fn a_picture_is_shown() {
     assert_eq!(shown, "data:image/png;base64,aGk=");
 }
 
-/// With the thoughts of one service, the calls of both, and commands from before there was any.
+/// Includes thinking blocks of one service, calls of both, and offline commands from before.
 #[test]
 fn a_conversation_goes_on_with_another_service() {
     let (place, model) = (Place::new(), Model::new());
@@ -184,7 +184,7 @@ fn answered(frames: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{frames}", frames.len())
 }
 
-/// Whoever is in the sandbox may have put something else behind the socket.
+/// A process in the sandbox may have replaced the socket.
 #[test]
 fn what_makes_no_sense_is_asked_for_again() {
     let chunk = |delta: Value, finish: Value| {

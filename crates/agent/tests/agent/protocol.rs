@@ -1,4 +1,4 @@
-//! The protocol apart from turns: the greeting, questions that make no sense, the queue, and the end.
+//! The protocol apart from turns: the greeting, invalid requests, the queue, and the end.
 
 use crate::harness::{Place, SESSION, types};
 use serde_json::{Value, json};

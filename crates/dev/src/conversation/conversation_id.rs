@@ -1,12 +1,13 @@
-//! Names of conversations, which are the same in every run.
+//! Conversation ids, which are the same in every run.
 
 use super::{RequestMessage, injected_text::CONTINUED};
 
-/// Names a conversation in a summary of it, so that what follows a summary is not mistaken for a beginning.
+/// Marks a summary with the conversation's id, so that the request after a compaction does not count as a new
+/// conversation.
 const NAMED: &str = "conversation-";
 
-/// A conversation's name: a hash of what people said and of how the messages follow each other. Not of what the tools
-/// and the model said: paths and times of one run would make it another's.
+/// A hash of the prompts and the order of the messages. It excludes the output of tools and model, because paths and
+/// times differ between runs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ConversationId(String);
 
@@ -42,7 +43,7 @@ fn short(hash: blake3::Hash) -> String {
     hash.to_hex()[..22].to_owned()
 }
 
-/// The name of the conversation that a text goes on from.
+/// The id of the conversation that a text continues.
 fn continued(text: &str) -> &str {
     let Some(at) = text.find(CONTINUED).and_then(|_| text.find(NAMED)) else { return "" };
     let end = text[at..].find(|c: char| !c.is_ascii_alphanumeric() && c != '-');

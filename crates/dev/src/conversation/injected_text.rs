@@ -1,6 +1,6 @@
-//! Which words are a person's, and which are Claude Code's own.
+//! Separates the words of a person from the text that Claude Code adds.
 
-/// Claude Code's own words, from the opening to the closing tag.
+/// Claude Code's own text, from the opening to the closing tag.
 const TAGS: [&str; 9] = [
     "system-reminder",
     "local-command-caveat",
@@ -12,12 +12,12 @@ const TAGS: [&str; 9] = [
     "command-contents",
     "task-notification",
 ];
-/// And those without tags: a text that begins so is not a person's, but means that there is something to do.
+/// Claude Code's own text without tags: it is not from a person but asks for an action.
 const CONTINUATION_PREFIXES: [&str; 3] =
     [CONTINUED, "[Request interrupted by user", "Continue from where you left off."];
 pub(super) const CONTINUED: &str = "This session is being continued from a previous conversation";
 
-/// What remains of a text without Claude Code's own words; none if nothing does.
+/// The text without Claude Code's additions; `None` if nothing remains.
 pub(super) fn strip_injected_text(text: &str) -> Option<String> {
     let text = without_tags(text);
     (!text.is_empty() && !begins_as_wish(&text)).then_some(text)

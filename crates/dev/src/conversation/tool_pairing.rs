@@ -1,5 +1,5 @@
-//! As the real API does: each call is answered in the next message, and nothing else is. A conversation that was put
-//! together wrongly after a crash is found out here, and not by a customer.
+//! Checks like the real API that the next message answers each call and nothing else. The tests thereby find
+//! conversations that were assembled wrongly after a crash.
 
 use super::{RequestBlock, RequestMessage};
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ pub(super) fn check(messages: &[RequestMessage]) -> Result<(), String> {
     }
 }
 
-/// Messages of the same role that follow each other count as one.
+/// Consecutive messages of the same role count as one.
 fn turns(messages: &[RequestMessage]) -> Vec<(&str, Vec<RequestBlock>)> {
     let mut turns: Vec<(&str, Vec<RequestBlock>)> = Vec::new();
     for message in messages.iter().filter(|message| message.role != "system") {

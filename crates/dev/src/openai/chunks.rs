@@ -1,4 +1,4 @@
-//! A reply as a chat completion: whole, or as the chunks of a stream.
+//! A reply as a chat completion, complete or as the chunks of a stream.
 
 use crate::{
     reply::{ReplyBlock, ScriptedReply},
@@ -21,7 +21,7 @@ pub(crate) fn whole(reply: &ScriptedReply) -> Value {
     about(reply, "chat.completion", json!([choice]), usage(reply))
 }
 
-/// `counted`: with what it cost at the end.
+/// `counted`: the last chunk has the usage.
 pub(crate) fn chunks(reply: &ScriptedReply, counted: bool) -> Vec<PacedSseEvent> {
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
@@ -44,7 +44,7 @@ pub(crate) fn overloaded() -> PacedSseEvent {
     PacedSseEvent::new(super::problem(503, "Overloaded"))
 }
 
-/// Thoughts come as other services send them: the one that this is named after keeps them to itself.
+/// Sends thinking as compatible services do; OpenAI itself does not send it.
 fn deltas(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Vec<(Value, Duration)> {
     match block {
         ReplyBlock::Text { text, pace } => {
@@ -72,7 +72,7 @@ fn deltas(reply: &ScriptedReply, index: usize, block: &ReplyBlock) -> Vec<(Value
 }
 
 fn about(reply: &ScriptedReply, object: &str, choices: Value, usage: Value) -> Value {
-    // As with messages: no two answers have the same.
+    // As with messages, each answer has its own id.
     let id = format!("chatcmpl-{}", reply.message_id());
     json!({ "id": id, "object": object, "created": 0, "model": reply.model, "choices": choices, "usage": usage })
 }

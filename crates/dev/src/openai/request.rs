@@ -1,10 +1,10 @@
-//! A request for a chat completion, in the shapes of the Messages API. What the real one refuses is refused here, as
-//! far as an agent that puts conversations together could get it wrong.
+//! Converts a chat completion request to the Messages API. Refuses what the real service refuses, as far as a wrongly
+//! assembled conversation could cause it.
 
 use super::deployment;
 use serde_json::{Value, json};
 
-/// Whether a stream ends with what it cost.
+/// Whether the stream ends with the usage.
 pub(crate) fn wants_counts(body: &Value) -> bool {
     body["stream_options"]["include_usage"] == true
 }
@@ -45,7 +45,7 @@ pub(crate) fn translated(path: &str, body: &Value) -> Result<Value, String> {
     }))
 }
 
-/// A text, or parts.
+/// A text or a list of parts.
 fn blocks(content: &Value) -> Result<Vec<Value>, String> {
     match content {
         Value::Null => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! The real Claude Code against the model server: what is scripted here is what it really gets.
+//! The real Claude Code with the model server: it really receives the scripted replies.
 
 use super::support::{DEADLINE, Stage, directory};
 use ash_dev::ListenAddress;
@@ -9,7 +9,7 @@ use tokio::{
     process::Command,
 };
 
-/// The pinned binary. `./test` installs it and says where; a test without it has shown nothing, so it fails.
+/// The pinned binary, which `./test` installs and announces. Without it the test fails, because it would prove nothing.
 fn claude() -> PathBuf {
     let given = std::env::var_os("ASH_TEST_CLAUDE").map(PathBuf::from);
     let path = given.expect("ASH_TEST_CLAUDE names no Claude Code binary: run ./test, which installs it");
@@ -17,7 +17,7 @@ fn claude() -> PathBuf {
     path
 }
 
-/// Where it listens, as Claude Code wants to be told.
+/// The address of the server, in Claude Code's variables.
 fn door(stage: &Stage) -> Vec<(&'static str, String)> {
     match stage.server.address().strip_prefix("unix:") {
         Some(path) => vec![
@@ -39,7 +39,7 @@ fn command(stage: &Stage) -> Command {
         .env_clear()
         .env("PATH", std::env::var("PATH").expect("PATH"))
         .env("HOME", stage.dir.path().join("home"))
-        // What it leaves there goes with the rest.
+        // Temporary files are removed with the test's directory.
         .env("CLAUDE_CODE_TMPDIR", stage.dir.path().join("tmp"))
         .envs([("IS_SANDBOX", "1"), ("ANTHROPIC_API_KEY", "placeholder")])
         .envs([("DISABLE_AUTOUPDATER", "1"), ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")])
@@ -51,7 +51,7 @@ fn command(stage: &Stage) -> Command {
     command
 }
 
-/// Gives it prompts, each after the result of the one before, and answers the lines it wrote until it ended.
+/// Sends prompts, each after the result of the one before, and returns all output lines.
 async fn run(stage: &Stage, prompts: &[&str]) -> Vec<Value> {
     let mut child = command(stage).spawn().expect("Claude Code starts");
     let mut stdin = child.stdin.take().expect("stdin");
@@ -69,7 +69,7 @@ async fn run(stage: &Stage, prompts: &[&str]) -> Vec<Value> {
             }
         }
         drop(stdin);
-        // Tasks in the background are waited for, and have results of their own.
+        // Claude Code waits for background tasks, which have their own results.
         while let Some(line) = stdout.next_line().await.expect("a line") {
             lines.push(serde_json::from_str(&line).expect("json"));
         }
@@ -86,7 +86,7 @@ fn result(lines: &[Value]) -> &Value {
     result
 }
 
-/// Gives it a command to run, and checks that it was run and that the model heard of it.
+/// Makes it run a command, and checks that the command ran and the model got the result.
 async fn runs_a_command(stage: Stage) {
     let lines = run(&stage, &["run: echo hi > f && cat f"]).await;
     assert_eq!(result(&lines)["result"], "The output begins with: hi");

@@ -1,4 +1,4 @@
-//! The model server as others see it: over HTTP, and from the real Claude Code.
+//! The model server from outside: over HTTP, and with the real Claude Code.
 
 mod claude;
 mod server;

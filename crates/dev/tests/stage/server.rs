@@ -1,4 +1,4 @@
-//! The model server over HTTP: what it answers, how it misbehaves, what it writes down.
+//! The model server over HTTP: its replies, its faults, and its log.
 
 use super::support::{Stage, directory, gathered, request};
 use ash_dev::ListenAddress;
@@ -234,7 +234,7 @@ async fn it_listens_only_on_this_machine_and_a_dead_socket_does_not_stop_it() {
     assert!(!path.exists());
 }
 
-/// The chunks of a chat completion as far as they came, and whether it was said that nothing more comes.
+/// The received chunks of a chat completion, and whether the end marker came.
 fn completion(text: &str) -> (Vec<Value>, bool) {
     let frames = text.split_terminator("\n\n").map(|frame| frame.strip_prefix("data: ").expect("data"));
     let chunks = frames.clone().filter(|data| *data != "[DONE]");

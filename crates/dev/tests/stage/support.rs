@@ -1,4 +1,4 @@
-//! A model server under test, in this process, and what its clients need. Nothing is left when it is dropped.
+//! A model server in this process, and helpers for its clients. Dropping it removes everything.
 
 use ash_dev::{ListenAddress, ModelScript, ModelServer, ModelServerOptions};
 use reqwest::Response;
@@ -43,7 +43,7 @@ impl Stage {
         client.post(self.url(path)).json(body).send().await
     }
 
-    /// The answer to a request, not streamed.
+    /// The response to a request without streaming.
     pub(crate) async fn ask(&self, body: &Value) -> (u16, Value) {
         let response = self.post("/v1/messages", body).await.expect("an answer");
         (response.status().as_u16(), response.json().await.expect("json"))
@@ -53,7 +53,7 @@ impl Stage {
         self.ask(&request(prompt)).await
     }
 
-    /// The events of a streamed answer as far as they came, and whether the stream ended as it should.
+    /// The received events of a stream, and whether the stream ended properly.
     pub(crate) async fn stream(&self, prompt: &str) -> (Vec<Value>, bool) {
         let mut body = request(prompt);
         body["stream"] = json!(true);
@@ -75,7 +75,7 @@ impl Stage {
         text.lines().map(|line| serde_json::from_str(line).expect("json")).collect()
     }
 
-    /// Waits until the log says so.
+    /// Waits until the log satisfies the condition.
     pub(crate) async fn until(&self, holds: impl Fn(&[String]) -> bool) {
         let waiting = async {
             while !holds(&self.answered()) {
@@ -99,7 +99,7 @@ pub(crate) fn request(prompt: &str) -> Value {
     })
 }
 
-/// Reads a stream of events; each has a name, one line of data, and the name is the data's type.
+/// Parses a stream of events; each has a name, one line of data, and the name equals the data's type.
 pub(crate) fn events(text: &str) -> Vec<Value> {
     let frames = text.split_terminator("\n\n").map(|frame| {
         let (name, data) = frame.split_once('\n').expect("two lines");
@@ -110,7 +110,7 @@ pub(crate) fn events(text: &str) -> Vec<Value> {
     frames.collect()
 }
 
-/// What deltas of one kind say together.
+/// The joined text of all deltas of one kind.
 pub(crate) fn gathered(events: &[Value], field: &str) -> String {
     events.iter().filter_map(|event| event["delta"][field].as_str()).collect()
 }

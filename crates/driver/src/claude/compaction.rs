@@ -1,9 +1,9 @@
-//! When Claude Code compacts. It does so by itself, at a part of its window less what it keeps for an answer, and its turn
-//! waits; what can be told to it is told with its own switches.
+//! Compaction in Claude Code. It starts by itself at a part of the window minus a reserve for the answer, and the turn
+//! waits. This sets the thresholds with Claude Code's own variables.
 
 use ash_model::CompactionOptions;
 
-/// What it keeps for an answer.
+/// The part of the window that Claude Code reserves for an answer.
 const ANSWER_RESERVE_TOKENS: u64 = 20_000;
 
 pub(super) fn environment(set: &CompactionOptions) -> Vec<(String, String)> {
@@ -12,7 +12,7 @@ pub(super) fn environment(set: &CompactionOptions) -> Vec<(String, String)> {
     }
     let window = set.context_window.unwrap_or(CompactionOptions::DEFAULT_WINDOW);
     let from = set.background_compaction_threshold * window as f64;
-    // A part of what is left of the window, in percent.
+    // The threshold in percent of the window without the reserve.
     let percent =
         (from * 100.0 / window.saturating_sub(ANSWER_RESERVE_TOKENS).max(1) as f64).clamp(1.0, 100.0);
     let percent = ("CLAUDE_AUTOCOMPACT_PCT_OVERRIDE".to_owned(), format!("{percent:.2}"));

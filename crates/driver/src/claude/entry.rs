@@ -1,4 +1,4 @@
-//! One line of a transcript, as far as we have to understand it, and what can be read of a damaged one.
+//! Parses one transcript line as far as we need it, and what is readable of a damaged one.
 
 use super::message_content::ContentOutline;
 use serde::{
@@ -9,21 +9,21 @@ use serde_json::value::RawValue;
 use std::{borrow::Cow, fmt};
 use uuid::Uuid;
 
-/// An entry of the conversation itself: what belongs to a subagent, and what is only kept, is none.
+/// An entry of the conversation itself. Subagent entries and pure bookkeeping are none.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClaudeEntry {
     pub(super) id: Uuid,
     pub(super) parent: Option<Uuid>,
-    /// After a compaction the chain begins anew, and says what it stands for.
+    /// The chain starts anew after a compaction; this names the entry that the summary continues.
     pub(super) logical: Option<Uuid>,
     pub(super) speaker: EntryAuthor,
-    /// A message of the assistant comes in several entries, one for each block.
+    /// Claude Code writes an assistant message as several entries, one for each block.
     pub(super) message: Option<String>,
     pub(super) calls: Vec<String>,
     pub(super) results: Vec<String>,
-    /// Of its words.
+    /// The digest of the content.
     pub(super) digest: u64,
-    /// A message that came in the middle of a turn: it is kept as something that the program attached.
+    /// The id of a message that arrived during a turn, which Claude Code stores as an attachment.
     pub(super) carries: Option<Uuid>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct ClaudeEntry {
 pub(super) enum EntryAuthor {
     User,
     Assistant,
-    /// The program itself: what it attached, and its marks.
+    /// Claude Code itself: attachments and markers.
     Program,
 }
 
@@ -45,15 +45,15 @@ impl ClaudeEntry {
     }
 }
 
-/// What a line holds. `None`: nothing that can be read.
+/// The content of a line. `None`: it is not readable.
 pub(super) fn read(line: &[u8]) -> Option<Option<ClaudeEntry>> {
     let (length, entry) = first(line)?;
     is_blank(&line[length..]).then_some(entry)
 }
 
-/// The line that these bytes begin with: how long it is, and the entry if it is one.
+/// The line at the start of these bytes: its length, and its entry if it is one.
 fn first(bytes: &[u8]) -> Option<(usize, Option<ClaudeEntry>)> {
-    // A list would do for serde as well.
+    // Serde would also accept a list.
     bytes.trim_ascii_start().starts_with(b"{").then_some(())?;
     let mut found = serde_json::Deserializer::from_slice(bytes).into_iter::<RawClaudeEntry<'_>>();
     let wire = found.next()?.ok()?;
@@ -71,12 +71,12 @@ struct RawClaudeEntry<'l> {
     #[serde(default)]
     is_sidechain: bool,
     message: Option<EntryMessage>,
-    /// Whatever it is.
+    /// Any JSON value.
     #[serde(borrow)]
     attachment: Option<&'l RawValue>,
 }
 
-/// The longest thing attached that is looked at.
+/// A larger attachment is not parsed.
 const MAX_ATTACHMENT_BYTES: usize = 64 << 20;
 
 #[derive(Deserialize)]
@@ -119,9 +119,9 @@ fn carried(attachment: &RawValue) -> Option<Uuid> {
     serde_json::from_str::<EntryAttachment>(text).ok()?.source_uuid
 }
 
-/// The line with these links instead of its own, and otherwise to the byte as it was. It may be large, and anything but
-/// the links is only copied: what it would be as a tree is a hundred times as large. Where nobody looked a line may hold
-/// bytes that are no text; Claude Code reads a replacement character there, and so it gets one.
+/// The line with new links and otherwise unchanged bytes. A line may be large, so everything except the links is only
+/// copied: parsed into a tree it would need a hundred times the memory. Skipped fields may contain invalid UTF-8. Claude
+/// Code reads replacement characters there, so we write them.
 pub(super) fn linked(line: &[u8], parent: Option<Uuid>, logical: Option<Uuid>) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(line.len() + 128);
     out.extend_from_slice(br#"{"parentUuid":"#);
@@ -136,7 +136,7 @@ pub(super) fn linked(line: &[u8], parent: Option<Uuid>, logical: Option<Uuid>) -
     Some(out)
 }
 
-/// Copies all fields but the links.
+/// Copies all fields except the links.
 struct UnlinkedFieldCopier<'o>(&'o mut Vec<u8>);
 
 impl<'de> Visitor<'de> for UnlinkedFieldCopier<'_> {
@@ -160,14 +160,14 @@ impl<'de> Visitor<'de> for UnlinkedFieldCopier<'_> {
     }
 }
 
-/// What was wrong with a line.
+/// The damage of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LineFaults {
-    /// Lines with bytes that are no text.
+    /// Lines with bytes that are not text.
     pub(super) nuls: u64,
-    /// Line separators that some readers take for the end of a line.
+    /// Line separators that some readers treat as the end of a line.
     pub(super) separators: u64,
-    /// Entries that stood on the line of another.
+    /// Entries that shared a line with another one.
     pub(super) joined_entries: u64,
     pub(super) unreadable: u64,
 }
@@ -182,19 +182,19 @@ impl std::ops::AddAssign for LineFaults {
 }
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Whoever is inside writes it: more pieces than this, and calls and outcomes in them, are not a conversation, and would
-/// fill our memory. Claude Code writes half a kilobyte and more for each.
+/// The agent writes the transcript, so it is untrusted. More pieces, calls and results than this are not a conversation
+/// and would fill our memory. Claude Code writes at least half a kilobyte for each.
 pub(super) const MAX_PIECES: usize = if cfg!(test) { 1 << 12 } else { 1 << 19 };
-/// How often a torn line is searched for the beginning of another one. Each time may take as long as the line.
+/// How often we search a torn line for the beginning of another entry. Each search may be as slow as reading the line.
 const MAX_SEARCHES_PER_LINE: u64 = 16;
 /// A longer line is not searched.
 const MAX_SEARCHED_LINE_BYTES: usize = if cfg!(test) { 1 << 16 } else { 4 << 20 };
-/// How much of a transcript is read again in such searches, all in all.
+/// The limit of bytes for all these searches in a transcript.
 const MAX_SEARCHED_BYTES: usize = if cfg!(test) { 1 << 18 } else { 64 << 20 };
-/// How entries begin.
+/// The prefixes of entries.
 const ENTRY_PREFIXES: [&[u8]; 2] = [br#"{"parentUuid""#, br#"{"type""#];
 
-/// Reads the lines of a transcript, one after the other.
+/// Reads a transcript line by line.
 #[derive(Debug, Default)]
 pub(super) struct TranscriptReader {
     pieces: usize,
@@ -203,8 +203,8 @@ pub(super) struct TranscriptReader {
 }
 
 impl TranscriptReader {
-    /// Hands on what stands on a line, each as a line of its own and with the entry that it is, if it is one. Returns
-    /// what was wrong with it. Of a line for which there is no room the rest counts as unreadable.
+    /// Passes on each piece of a line as its own line, together with its entry if it is one. Returns the damage. Above
+    /// the limits the rest of a line counts as unreadable.
     pub(super) fn read(
         &mut self,
         line: Vec<u8>,
@@ -232,7 +232,7 @@ impl TranscriptReader {
             match first(&line[at..]).filter(|_| !full) {
                 Some((length, entry)) => {
                     let end = at + length;
-                    // What is in it is kept as well.
+                    // Calls and results count as well, because they stay in memory.
                     self.pieces += entry.as_ref().map_or(0, |entry| entry.calls.len() + entry.results.len());
                     if found + faults.unreadable == 0 && is_blank(&line[end..]) {
                         take(line, entry);
@@ -253,7 +253,7 @@ impl TranscriptReader {
         faults
     }
 
-    /// What follows a torn entry may be whole.
+    /// An intact entry may follow a torn one.
     fn search(&mut self, line: &[u8], from: usize) -> Option<usize> {
         if line.len() > MAX_SEARCHED_LINE_BYTES || self.searched > MAX_SEARCHED_BYTES {
             return None;
@@ -268,7 +268,7 @@ fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(u8::is_ascii_whitespace)
 }
 
-/// Makes harmless what is no text, and what some readers take for the end of a line.
+/// Replaces bytes that are not text, and line separators that some readers treat as the end of a line.
 fn clean(line: &mut Vec<u8>) -> LineFaults {
     let before = line.len();
     if line.starts_with(BYTE_ORDER_MARK) {
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_torn_line_is_searched_so_often_and_no_more() {
-        // Each of them is open to the end of the line, which is what it takes to see it.
+        // Each fragment stays open until the end of the line, so a search must read the whole line.
         let open = r#"{"type":"a","x":"#;
         let whole = r#"{"type":"b"}"#;
         let seen = |count| texts(format!("{}}}{whole}", open.repeat(count)).as_bytes());

@@ -1,5 +1,5 @@
-//! A transcript made whole again: what can be read of it stays as it is, what our own log has is put back where it
-//! was, and what hung on something lost hangs on what came before. Whoever calls keeps the original.
+//! Repairs a transcript. Readable entries stay unchanged, messages that only our log has go back to their place, and
+//! broken links point to the entry before. The caller keeps the original.
 
 mod row;
 mod unpaired_calls;
@@ -14,17 +14,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use unpaired_calls::pair_up;
 use uuid::Uuid;
 
-/// More calls without an outcome than this are no conversation.
+/// A transcript with more calls without a result is not usable.
 const MAX_UNPAIRED: usize = 1000;
 
 #[derive(Debug, Default)]
 struct MendCounts {
     /// Messages that neither the transcript nor our log has.
     gone: u64,
-    /// Unreadable pieces that were none of the messages that were put back.
+    /// Unreadable pieces that were not one of the restored messages.
     unaccounted: u64,
     put_back: u64,
-    /// Of those, the ones that were lost together with what lay beside them, if anything did: nobody knows.
+    /// Restored messages beside which other entries may have been lost. Their number is not known.
     lost_neighbours: u64,
     relinked: u64,
     /// Links to entries that our log does not have.
@@ -43,10 +43,10 @@ pub(super) fn mend(
     let ParsedTranscript { rows, faults, torn, repeated } = read_all(lines);
     let spoken =
         |row: &TranscriptRow| row.entry.as_ref().is_some_and(|entry| entry.speaker != EntryAuthor::Program);
-    // Notes to messages that are gone are notes to nothing.
+    // Without messages, the program's own entries have no value.
     let usable = rows.iter().any(spoken);
     let woven = usable.then(|| merge(rows, log, native, torn));
-    // Only now: what hung nowhere may hang together.
+    // Checked after the merge: entries that had no chain may have one now.
     let woven = woven.filter(|woven| unpaired(&woven.rows).calls.len() <= MAX_UNPAIRED);
     let rebuilt = woven.is_none();
     let MergedTranscript { rows, mut done } =
@@ -61,7 +61,7 @@ pub(super) fn mend(
     }
 }
 
-/// What there is and what our log has, hanging together.
+/// The transcript and our log merged into one chain.
 struct MergedTranscript {
     rows: Vec<TranscriptRow>,
     done: MendCounts,
@@ -93,7 +93,7 @@ fn lost(rebuilt: bool, done: &MendCounts) -> Vec<String> {
     if rebuilt {
         lost.push("what the agent had noted beside the messages".to_owned());
     } else {
-        // A note that was torn is one that somebody hung on.
+        // A torn program entry can be the same one that a broken link named, so this does not add both counts.
         match done.unaccounted.max(done.notes) {
             0 => {}
             1 => lost.push("a note of the agent beside the messages".to_owned()),
@@ -135,8 +135,8 @@ fn repairs(faults: &LineFaults, done: &MendCounts) -> Vec<String> {
 struct ParsedTranscript {
     rows: Vec<TranscriptRow>,
     faults: LineFaults,
-    /// Before which row each unreadable piece stood. One that ends the file was being written when somebody died: nothing
-    /// else was to come of it.
+    /// How many unreadable pieces stood before each row. A piece at the end of the file does not count: the process died
+    /// while it wrote that line, so nothing followed it.
     torn: BTreeMap<usize, u64>,
     repeated: u64,
 }
@@ -154,7 +154,7 @@ fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> ParsedTranscript {
                 repeated += 1;
                 return;
             }
-            // Whoever reads lines reads them into more space than they take.
+            // The line reader allocates more space than a line needs.
             line.shrink_to_fit();
             rows.push(TranscriptRow::new(line, entry));
         });
@@ -169,7 +169,7 @@ fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> ParsedTranscript {
     ParsedTranscript { rows, faults: reader.faults, torn, repeated }
 }
 
-/// What somebody changed is taken out, and comes back as it was said.
+/// Removes messages that differ from our log, so that `put_back` restores the original.
 fn forget_altered(
     mut rows: Vec<TranscriptRow>,
     log: &[LoggedMessage],
@@ -191,8 +191,8 @@ fn forget_altered(
     rows
 }
 
-/// Puts what the log has and the transcript does not before what followed it. Each message that comes back accounts for
-/// one unreadable piece at its place.
+/// Inserts messages that only the log has before the entry that followed them. Each restored message accounts for one
+/// unreadable piece at its place.
 fn put_back(
     rows: Vec<TranscriptRow>,
     log: &[LoggedMessage],
@@ -210,7 +210,7 @@ fn put_back(
             }
         }
     }
-    // For each message, the place of the next one that is still there.
+    // For each message, the place of the next one that still exists.
     let mut following = vec![rows.len(); log.len() + 1];
     for (number, message) in log.iter().enumerate().rev() {
         following[number] = places.get(&message.id).copied().unwrap_or(following[number + 1]);
@@ -223,7 +223,7 @@ fn put_back(
             after = after.max(place + 1);
         } else if let Some(words) = &message.words {
             let place = first_child.get(&message.id).copied().unwrap_or(following[number]).max(after);
-            // It was one of those between the message before and the place where it comes back.
+            // The unreadable piece lies between the message before and the place where this one goes.
             if let Some((_, pieces)) = torn.range_mut(after..=place).rev().find(|(_, pieces)| **pieces > 0) {
                 *pieces -= 1;
             }
@@ -233,7 +233,7 @@ fn put_back(
             after = place;
         }
     }
-    // One that is missing at the end was never written; anywhere else something was destroyed.
+    // A single message missing at the end was never written; any other gap means damage.
     let end = rows.len();
     let destroyed = gaps.iter().filter(|(place, count)| **place < end || **count > 1);
     done.lost_neighbours = destroyed.map(|(_, count)| count).sum();
@@ -250,7 +250,7 @@ fn put_back(
     merged
 }
 
-/// What names an entry that nobody has, or that comes later, hangs on the one before it.
+/// Links an entry whose parent does not exist, or comes later, to the entry before it.
 fn relink(mut rows: Vec<TranscriptRow>, log: &[LoggedMessage], done: &mut MendCounts) -> Vec<TranscriptRow> {
     let ours: HashSet<Uuid> = log.iter().map(|message| message.id).collect();
     let there: HashSet<Uuid> = rows.iter().filter_map(TranscriptRow::id).collect();
@@ -284,8 +284,8 @@ fn is_whole(rows: &[TranscriptRow], log: &[LoggedMessage]) -> bool {
     log.iter().filter(|message| there.contains(&message.id)).all(|message| known.contains(&message.id))
 }
 
-/// Where links lead elsewhere: what the log has, in its order, each hanging on the one before, with the program's own
-/// notes between them, and what came after the last of them.
+/// A fallback for links that lead elsewhere: the messages of the log in their order, each linked to the one before.
+/// Program entries stay between them, and the entries after the last message follow.
 fn in_one_line(rows: Vec<TranscriptRow>, log: &[LoggedMessage]) -> Vec<TranscriptRow> {
     let order: HashMap<Uuid, usize> =
         log.iter().enumerate().map(|(number, message)| (message.id, number)).collect();
@@ -353,7 +353,7 @@ mod tests {
         mend(&mut lines.iter().map(|line| line.to_string().into_bytes()), &log, &native)
     }
 
-    /// Whether nothing is left to be mended, with these messages in it.
+    /// Whether the repaired transcript is sound and has these messages.
     fn is_sound(mended: &MendedTranscript, known: &[usize]) -> bool {
         let expected: Vec<ExpectedMessage> = known
             .iter()
@@ -373,7 +373,7 @@ mod tests {
         );
     }
 
-    /// Each hangs on something that nobody has, so that only the last is known until they are hung together.
+    /// Each call links to an entry that does not exist, so only the last one is known until the links are repaired.
     #[test]
     fn calls_that_only_hang_together_when_mended_are_too_many_as_well() {
         let calls = |count: usize| {
@@ -433,7 +433,7 @@ mod tests {
         assert!(is_sound(&mended, &[2, 3]));
     }
 
-    /// Of the two the parent counts.
+    /// If both links are broken, `parentUuid` gets the new target.
     #[test]
     fn an_entry_with_two_links_that_lead_nowhere_is_hung_up_again() {
         let mut both = prompt(2, Some(700));

@@ -1,5 +1,5 @@
-//! What a message says, as far as we have to know: the calls in it, the outcomes, and whether two say the same. It is
-//! read as it goes by. Whoever is in the sandbox may write anything, and as a tree it may be a hundred times as large.
+//! Outlines a message: its calls, its results, and a digest to compare it. Streams over the JSON without a tree, because
+//! the content is untrusted and a tree may need a hundred times the memory.
 
 use serde::{
     Deserialize, Deserializer,
@@ -14,13 +14,13 @@ use std::{
 pub(super) struct ContentOutline {
     pub(super) calls: Vec<String>,
     pub(super) results: Vec<String>,
-    /// There is a call or an outcome, with a name or without.
+    /// The message has a call or a result, even without an id.
     pub(super) has_call_or_result: bool,
-    /// The same words have the same, in whatever order the fields of an object come.
+    /// Equal content has an equal digest, whatever the order of object fields.
     pub(super) digest: u64,
 }
 
-/// Nothing is said, as with `null`.
+/// Empty content equals `null`.
 impl Default for ContentOutline {
     fn default() -> ContentOutline {
         let digest = digest(|hasher| JsonShape::Null.hash(hasher));
@@ -54,7 +54,7 @@ impl ContentOutline {
     }
 }
 
-/// What we want of a block of content.
+/// The fields that we need of a content block.
 #[derive(Default)]
 struct ContentBlockHeader {
     kind: Option<String>,
@@ -70,13 +70,13 @@ impl ContentBlockHeader {
             BlockFieldName::ToolUseId => &mut self.tool_use_id,
             BlockFieldName::Other => return ValueCapture::Nothing,
         };
-        // Of two fields of one name the last counts.
+        // The last of two fields with the same name counts.
         *field = None;
         ValueCapture::Text(field)
     }
 }
 
-/// What is wanted of a value beside its hash.
+/// What to extract from a value besides its hash.
 enum ValueCapture<'s> {
     Nothing,
     Content(&'s mut ContentOutline),
@@ -92,7 +92,7 @@ enum JsonShape {
     Text,
     List,
     Object,
-    /// Of a list or an object.
+    /// The end of a list or an object.
     End,
 }
 
@@ -185,7 +185,7 @@ impl<'de> Visitor<'de> for HashingVisitor<'_> {
             map.next_value_seed(HashingVisitor { hasher: &mut value, see })?;
             fields.push((key, value.finish()));
         }
-        // In the order of their names. The sort is stable: of those of one name the last counts.
+        // Sorted by name. The sort is stable, so the last of several equal names counts.
         fields.sort_by_key(|(key, _)| *key);
         JsonShape::Object.hash(hasher);
         for (at, (key, value)) in fields.iter().enumerate() {
@@ -198,7 +198,7 @@ impl<'de> Visitor<'de> for HashingVisitor<'_> {
     }
 }
 
-/// The name of a field, by its hash.
+/// Reads a field name and hashes it.
 struct FieldNameSeed;
 
 enum BlockFieldName {

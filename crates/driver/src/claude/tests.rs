@@ -1,4 +1,4 @@
-//! What is told to Claude Code and what its lines mean, line by line.
+//! What we send to Claude Code, and what its lines mean, line by line.
 
 use super::*;
 use crate::testing::launch;
@@ -36,7 +36,7 @@ fn a_message_that_came_too_late_for_its_turn_is_the_next_one() {
     let aborted = json!({"type": "result", "subtype": "error_during_execution", "is_error": true,
         "terminal_reason": "aborted_tools", "user_message_uuids": [TURN]});
     let done = result(TURN, "first");
-    // The turn was interrupted and the agent goes on with it, or it was at rest and nobody had heard so.
+    // Either the turn was interrupted and the agent continues with the new message, or the agent was idle before we knew.
     for (end, then) in [(vec![aborted], TurnOutcome::Interrupted), (vec![done, idle()], TurnOutcome::Done)] {
         for told_first in [true, false] {
             let mut ear = told();
@@ -51,7 +51,7 @@ fn a_message_that_came_too_late_for_its_turn_is_the_next_one() {
                 ear.expect(NEXT);
             }
             hear(&mut ear, result(NEXT, "second"));
-            // Another one may be told before it, and has an answer of its own.
+            // We may send another message before that one, and it has an answer of its own.
             if !told_first {
                 ear.expect(TurnId(Uuid::from_u128(9)));
                 assert_eq!(ear.answer, None);
@@ -165,7 +165,7 @@ fn what_it_begins_by_itself_is_a_turn_of_its_own() {
     hear(&mut ear, answer);
     assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "the build is done".into())));
     assert!(!ear.has_self_started(), "once");
-    // Over before anybody looked.
+    // The work ended before any turn was recorded for it.
     hear(&mut ear, json!({"type": "system", "subtype": "init"}));
     hear(&mut ear, idle());
     assert!(!ear.has_self_started());
@@ -205,7 +205,7 @@ fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all()
     );
     assert!(!ear.is_waiting_for_background(), "once");
 
-    // It does not say that it is idle as long as the other works.
+    // Claude Code does not report idle while the other task runs.
     let next = TurnId(Uuid::from_u128(9));
     ear.expect(next);
     hear(&mut ear, init());
@@ -259,7 +259,7 @@ fn a_turn_that_was_cut_off_goes_on_under_another_name() {
     hear(&mut ear, lifecycle("completed"));
     hear(&mut ear, continued.clone());
     assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "went on".into())));
-    // Or it was faster than we.
+    // The agent answers before we send the message again.
     let mut ear = TurnTracker::default();
     hear(&mut ear, busy);
     hear(&mut ear, continued);
@@ -354,7 +354,7 @@ fn a_result_that_names_no_message_is_the_answer_if_its_version_never_names_one()
     assert_eq!(rested(&hear(&mut ear, task)), None);
     assert_eq!(rested(&hear(&mut ear, unnamed.clone())), None, "it will say that it is idle");
     assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "old".to_owned())));
-    // Of one that names them it is the answer to something else.
+    // From a version that names messages, this result answers another message.
     let mut ear = told();
     let mut naming = init("2.1.325");
     naming["user_message_uuids"] = json!([TURN]);

@@ -1,6 +1,6 @@
-//! The conversation as Claude Code keeps it: `~/.claude/projects/<cwd>/<session>.jsonl`, one entry to a line, each
-//! naming the one before it. What the next request holds is the chain that ends in the newest entry; whatever is not
-//! in it is forgotten, in silence. So we look before it does.
+//! Reads the conversation as Claude Code keeps it: `~/.claude/projects/<cwd>/<session>.jsonl`, one entry per line, each
+//! linked to its parent. The next request contains the chain that ends in the newest entry. Claude Code silently forgets
+//! everything outside the chain, so we check the transcript before it starts.
 
 use super::entry::{ClaudeEntry, EntryAuthor, LineFaults, TranscriptReader};
 use crate::{ResumedConversation, TranscriptSurvey};
@@ -10,17 +10,17 @@ use std::{
 };
 use uuid::Uuid;
 
-/// Where it is in the agent's home.
+/// The path of the transcript in the agent's home.
 pub(super) fn place(cwd: &Path, id: Uuid) -> String {
     format!(".claude/projects/{}/{id}.jsonl", folder(cwd))
 }
 
-/// It replaces everything but letters and digits.
+/// Claude Code replaces everything except letters and digits.
 pub(super) fn folder(cwd: &Path) -> String {
     cwd.to_string_lossy().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// What of the messages in our log it will know.
+/// Which messages of our log Claude Code will know.
 pub(super) fn survey(
     lines: &mut dyn Iterator<Item = Vec<u8>>,
     expected: &[crate::ExpectedMessage],
@@ -41,7 +41,7 @@ pub(super) fn survey(
     let missing: Vec<usize> = (0..expected.len()).filter(|number| !as_said(&expected[*number])).collect();
     let damaged = faults.unreadable + thread.broken_links(&known);
     let unpaired = thread.unpaired(&known);
-    // Line separators it reads as what they are.
+    // Claude Code reads line separators correctly, so they are no damage here.
     let sound = LineFaults { separators: 0, ..faults } == LineFaults::default()
         && damaged == 0
         && missing.is_empty()
@@ -54,7 +54,7 @@ pub(super) fn survey(
     TranscriptSurvey { resumed: remembered, missing, is_sound: sound, prompts }
 }
 
-/// The entries in the order of the file, and how they hang together.
+/// The entries in the order of the file, and their links.
 #[derive(Debug, Default)]
 pub(super) struct EntryChain<'e> {
     entries: Vec<&'e ClaudeEntry>,
@@ -62,8 +62,8 @@ pub(super) struct EntryChain<'e> {
     repeated: u64,
 }
 
-/// Calls whose outcome the conversation does not say though it goes on after them, and outcomes of no call. The real
-/// API takes neither.
+/// Calls without a result although the conversation continues after them, and results without a call. The real API
+/// refuses both.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct UnpairedToolCalls {
     pub(super) calls: Vec<(Uuid, String)>,
@@ -88,13 +88,13 @@ impl<'e> EntryChain<'e> {
         self.places.get(&id).map(|place| self.entries[*place])
     }
 
-    /// What the next request will hold: the chain that ends in the newest entry, and beside it the other blocks of
-    /// the messages in it, with what came of them.
+    /// The content of the next request: the chain that ends in the newest entry, plus the other blocks of its messages
+    /// with their results.
     pub(super) fn known(&self) -> HashSet<Uuid> {
         let mut known = HashSet::new();
         let mut messages: HashSet<&str> = HashSet::new();
         let mut at = self.entries.last().copied();
-        // Hostile input: a circle ends where it began.
+        // The input is untrusted: a cycle ends where it began.
         while let Some(entry) = at.filter(|entry| known.insert(entry.id)) {
             messages.extend(entry.message.as_deref().filter(|_| entry.speaker == EntryAuthor::Assistant));
             at = entry.before().and_then(|before| self.get(before));
@@ -117,7 +117,7 @@ impl<'e> EntryChain<'e> {
             .collect()
     }
 
-    /// A chain that comes back to itself has no beginning.
+    /// A chain with a cycle has no beginning.
     fn reaches_beginning(&self) -> bool {
         let (mut at, mut steps) = (self.entries.last().copied(), 0);
         while let Some(entry) = at {
@@ -130,7 +130,7 @@ impl<'e> EntryChain<'e> {
         true
     }
 
-    /// How often the chain names an entry that nobody has.
+    /// How many links of the chain name an entry that does not exist.
     fn broken_links(&self, known: &HashSet<Uuid>) -> u64 {
         let before = known.iter().filter_map(|id| self.get(*id)?.before());
         before.filter(|id| !self.places.contains_key(id)).count() as u64
@@ -140,7 +140,7 @@ impl<'e> EntryChain<'e> {
         let counts = || self.entries.iter().filter(|entry| known.contains(&entry.id));
         let calls: HashSet<&str> = counts().flat_map(|entry| &entry.calls).map(String::as_str).collect();
         let results: HashSet<&str> = counts().flat_map(|entry| &entry.results).map(String::as_str).collect();
-        // What the last message asked for may still be under way.
+        // The calls of the last message may still be running.
         let last = self.entries.iter().rposition(|entry| known.contains(&entry.id) && entry.is_prompt());
         let over = self.entries[..last.unwrap_or(0)].iter().filter(|entry| known.contains(&entry.id));
         let named = |entry: &ClaudeEntry, id: &String| (entry.id, id.clone());
@@ -192,7 +192,7 @@ mod tests {
         survey(&mut lines.iter().map(|line| line.clone().into_bytes()), &expected)
     }
 
-    /// Whether there is a conversation, how many of the turns are in it, and what is damaged.
+    /// Whether there is a conversation, how many of the turns are in it, and how much is damaged.
     fn found(lines: &[String], prompts: &[u128]) -> (bool, u64, u64) {
         let ResumedConversation { is_found: found, turns, damaged } = look(lines, prompts).resumed;
         (found, turns, damaged)
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(found(&lines, &[1, 4]), (true, 2, 0));
     }
 
-    /// As it is recorded: each result hangs on its own call, and only one of them is in the chain.
+    /// As recorded: each result links to its own call, and only one of the results is in the chain.
     #[test]
     fn calls_made_side_by_side_are_known_with_what_came_of_them() {
         let lines = [

@@ -1,8 +1,8 @@
-//! Versions of Claude Code, and what is known of those that differ.
+//! Versions of Claude Code, and the differences between them.
 
 use std::{fmt, str::FromStr};
 
-/// `claude --version` prints it first, and every `init` line tells it.
+/// The version, which `claude --version` prints first and every `init` line has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaudeVersion {
     /// The first number: 2 in `2.1.113`.
@@ -13,14 +13,15 @@ pub struct ClaudeVersion {
     pub patch: u32,
 }
 
-/// The oldest that works, as the slow tests show with real releases. Those before are scripts for Node when they come from npm:
-/// 2.1.112 was run, and sends nothing to `ANTHROPIC_UNIX_SOCKET`, and a sandbox has no network.
+/// The oldest version that works; the slow tests run real releases. Older ones from npm are Node scripts. We ran 2.1.112:
+/// it does not connect to `ANTHROPIC_UNIX_SOCKET`, and a sandbox has no network.
 pub const OLDEST_CLAUDE: ClaudeVersion = ClaudeVersion::of(2, 1, 113);
 
-/// This one was seen to announce that it is idle, and so were later ones. What is older is taken not to.
+/// This version and later ones report idle. Older ones count as not reporting it.
 pub(super) const FIRST_IDLE: ClaudeVersion = ClaudeVersion::of(2, 1, 110);
 
-/// From here on it keeps the system prompt of a conversation, unless it is told by a flag that earlier ones do not know.
+/// From this version on Claude Code keeps the system prompt of a conversation. A flag turns that off, but earlier
+/// versions do not know it.
 pub(super) const FIRST_PROMPT_SNAPSHOT: ClaudeVersion = ClaudeVersion::of(2, 1, 257);
 
 impl ClaudeVersion {
@@ -32,7 +33,7 @@ impl ClaudeVersion {
 impl FromStr for ClaudeVersion {
     type Err = ();
 
-    /// Words after the number are ignored, as in `2.1.110 (Claude Code)`, and so is a suffix as in `2.1.110-beta`.
+    /// Ignores text after the number, as in `2.1.110 (Claude Code)`, and a suffix as in `2.1.110-beta`.
     fn from_str(words: &str) -> Result<ClaudeVersion, ()> {
         let first = words.split_whitespace().next().ok_or(())?;
         let number = first.split(['-', '+']).next().ok_or(())?;

@@ -1,5 +1,5 @@
-//! The JSON of every fact, as databases hold it. The golden file is only ever added to: a line that changes is
-//! a log that can no longer be read.
+//! The JSON of every fact as databases store it. Add only new lines to the golden file: after a change to a line, stored
+//! logs would not be readable.
 
 mod spending;
 
@@ -77,7 +77,7 @@ fn beginnings() -> Vec<Fact> {
     ]
 }
 
-/// Options that came after the first version of the golden file.
+/// Options that are newer than the first version of the golden file.
 fn later_options() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = SessionOptions { base: Some(4), ..SessionOptions::default() };
@@ -213,7 +213,7 @@ fn life() -> Vec<Fact> {
     facts
 }
 
-/// What came after the first lines were written; they stand last.
+/// Facts that are newer than the first lines; they come last.
 fn history() -> Vec<Fact> {
     let then = ConversationPoint { turns_delivered: 2, turns: 2, ..ConversationPoint::default() };
     let midway = ConversationPoint {
@@ -254,7 +254,7 @@ fn history() -> Vec<Fact> {
     ]
 }
 
-/// The way down, and what the agent is told of it.
+/// The tiers of a resume, and the note for the agent.
 fn ladder() -> Vec<Fact> {
     let receipt = Receipt {
         path: ResumePath::Cold,
@@ -312,7 +312,7 @@ fn own_turns() -> Vec<Fact> {
     ]
 }
 
-/// And after those.
+/// Facts of shared workspaces, newer than those above.
 fn shared() -> Vec<Fact> {
     let other = SessionId::parse("other").expect("a name");
     let saved = SavedCheckpoint {
@@ -359,7 +359,7 @@ fn places() -> SessionOptions {
     }
 }
 
-/// Messages that wait, and who may send them.
+/// Waiting messages, and locks.
 fn busy() -> Vec<Fact> {
     let lock = SessionLock {
         number: 2,
@@ -391,7 +391,7 @@ fn busy() -> Vec<Fact> {
     facts
 }
 
-/// Histories that came from another witness than the database.
+/// Histories that were adopted from another witness.
 fn witnesses() -> Vec<Fact> {
     let adopted = AdoptedHistory {
         epoch: Epoch(4),
@@ -472,7 +472,7 @@ fn providers() -> Vec<Fact> {
         .to_vec()
 }
 
-/// Leave that an agent asks for, and settings that change while it runs.
+/// Permission requests, and settings that change while the agent runs.
 fn permissions() -> Vec<Fact> {
     let id = PermissionId(Uuid::from_u128(11));
     let asked = PermissionRequest {
@@ -557,7 +557,7 @@ fn every_fact() -> Vec<Fact> {
     .concat()
 }
 
-/// What a receipt says of files, and an agent whose options changed while it was started.
+/// Comparisons in a receipt, and an agent whose options changed during its start.
 fn comparisons() -> Vec<Fact> {
     let receipt = |by| Receipt {
         path: ResumePath::Cold,
@@ -601,7 +601,7 @@ fn unsaved() -> Vec<Fact> {
     ]
 }
 
-/// The message of a lock's holder.
+/// A message of a lock's holder.
 fn of_a_holder() -> Vec<Fact> {
     vec![Fact::Queued {
         turn: turn(),
@@ -611,13 +611,13 @@ fn of_a_holder() -> Vec<Fact> {
     }]
 }
 
-/// What names another session, once that was purged.
+/// Facts that named a session, after its purge.
 fn of_purged_sessions() -> Vec<Fact> {
     let named = shared().into_iter().chain(beginnings().into_iter().skip(3));
     named.map(Fact::unnamed).collect()
 }
 
-/// A new kind does not compile here until it has a place, and fails below until it has a line.
+/// A new kind does not compile here until it is handled, and fails below until it has a line.
 const KINDS: usize = 39;
 fn place(fact: &Fact) -> usize {
     match fact {

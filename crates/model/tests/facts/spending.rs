@@ -1,8 +1,7 @@
-//! What was used, and what may be.
+//! Facts about usage and its limits.
 
 use super::*;
 
-/// What was used, and what may be.
 pub(crate) fn budgets() -> Vec<Fact> {
     let usage =
         TokenUsage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
@@ -55,7 +54,7 @@ pub(crate) fn budgets() -> Vec<Fact> {
     facts
 }
 
-/// What the shim read from an answer.
+/// Usage that the shim read from a response.
 pub(crate) fn routed() -> Vec<Fact> {
     let usage =
         TokenUsage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
@@ -75,7 +74,7 @@ pub(crate) fn routed() -> Vec<Fact> {
     vec![Fact::Used(used)]
 }
 
-/// How much of the machine a sandbox may take, and what stopped a turn.
+/// Resource limits, and what stopped a turn.
 pub(crate) fn bounds() -> Vec<Fact> {
     let limits = ResourceLimits::parse("memoryMb=64,diskMb=0,turnSeconds=5").expect("bounds");
     let options = SessionOptions { limits: Some(limits), ..SessionOptions::default() };

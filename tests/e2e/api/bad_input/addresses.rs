@@ -1,4 +1,4 @@
-//! What is in an address: hostile names, odd queries, and routes that are not there.
+//! Invalid addresses: hostile names, odd queries, and unknown routes.
 
 use super::world::{OF_A_SESSION, World, bearer};
 use crate::support::KEY;

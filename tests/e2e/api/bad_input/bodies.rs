@@ -1,4 +1,4 @@
-//! What is in a body: not JSON, not what was asked for, or too much.
+//! Invalid bodies: not JSON, not the expected shape, or too large.
 
 use super::world::{Case, SECRET, World, bearer};
 use serde_json::{Value, json};
@@ -35,7 +35,8 @@ async fn malformed_json_is_refused_wherever_a_body_is_read() {
     let cases: Vec<Case<'_>> = reading
         .iter()
         .flat_map(|call| bad.iter().map(move |(body, code)| (*call, *body, 400, *code)))
-        // What nobody reads is not looked at, so only a config, which takes anything, sees the half of a pair.
+        // The server does not check fields that it does not use, so only a config, which takes any JSON, rejects half a
+        // surrogate pair.
         .filter(|(call, body, ..)| !body.contains("ud800") || call.ends_with("tester/config"))
         .collect();
     world.refuse(&cases).await;
@@ -274,7 +275,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
         ("POST /api/api-keys", "<2M>", 413, "payload_too_large"),
         ("POST /api/sessions/<id>/messages", "<50M>", 413, "payload_too_large"),
     ]).await;
-    // What is not HTTP at all, or stops in the middle, hurts nobody.
+    // Bytes that are not HTTP, or stop in the middle, do no harm.
     for junk in [
         &b"\x16\x03\x01\x02\x00"[..],
         b"GET / HTTP/9.9\r\n\r\n",

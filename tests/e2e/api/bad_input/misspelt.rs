@@ -1,5 +1,5 @@
-//! Misspelt fields and parameters are refused by name; what the reference names is taken, also where it has no effect, and
-//! so are its coercions.
+//! Misspelt fields and parameters are refused by name. Everything in the reference is accepted, including fields without
+//! effect and coercions.
 
 use crate::support::{KEY, Server};
 use reqwest::Method;
@@ -191,7 +191,7 @@ async fn what_is_in_a_field_is_checked_as_the_field_itself() {
     assert_eq!((status.as_u16(), &changed["session"]["config"]["mcpServers"]), (200, &shown), "{changed}");
 }
 
-/// Every field that the reference names for POST /api/sessions, as it is sent and as it is shown.
+/// Every field of POST /api/sessions in the reference, as sent and as shown.
 fn of_create() -> Vec<(&'static str, Value, Value)> {
     let helper = json!({ "x": { "description": "helps", "prompt": "Help." } });
     let far = json!({ "x": { "url": "https://tools.example" } });

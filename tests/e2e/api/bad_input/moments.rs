@@ -1,4 +1,4 @@
-//! When it is asked: wishes that a session in its state cannot grant.
+//! Commands that a session cannot carry out in its current state.
 
 use super::world::World;
 use crate::support::{eventually, signal};
@@ -18,7 +18,7 @@ async fn wishes_that_do_not_fit_the_state_are_refused() {
     signal(world.server.processes("failed").await.agent, libc::SIGKILL);
     world.ours.until_status("failed", "error").await;
     world.names.insert("<x>", r#"{"content":"x","autoResume":false}"#.to_owned());
-    // What the dead left behind is captured first; that is not a change that a refusal made.
+    // The server first captures the files of dead sessions, which is not a change by a refused request.
     eventually("the dead are buried", async || {
         world.ours.session("failed").await["checkpoint"]["local"].as_u64()
     })

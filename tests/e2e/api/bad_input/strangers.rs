@@ -1,4 +1,4 @@
-//! Who asks: another tenant, somebody without a key, and somebody whose key was deleted.
+//! Requests of other callers: another tenant, a caller without a key, and a caller whose key was deleted.
 
 use super::world::{OF_A_SESSION, OF_AN_AGENT, World, bearer, raw};
 use crate::support::{KEY, Server};
@@ -64,7 +64,7 @@ async fn without_a_good_key_nothing_is_answered() {
         ("POST /api/internal/api-keys", r#"{"tenantId":"x"}"#),
         ("GET /no/such/route", ""),
         ("PUT /api/sessions", ""),
-        // A second slash or an upper-case letter must not find a way around.
+        // A second slash or an upper-case letter must not bypass the check.
         ("GET //api/sessions", ""),
         ("GET /API/sessions", ""),
         ("GET /health/../api/sessions", ""),
@@ -79,7 +79,7 @@ async fn without_a_good_key_nothing_is_answered() {
             answer.is_problem(401, "unauthorized").unwrap_or_else(|why| panic!("{call}: {why}"));
         }
     }
-    // The tenant's key is not the secret for making keys.
+    // The tenant's key is not the secret that creates keys.
     let answer = world.raw(&bearer(KEY), "POST /api/internal/api-keys", br#"{"tenantId":"x"}"#).await;
     answer.is_problem(401, "unauthorized").expect("closed");
     assert_eq!((world.state().await, world.conversations().await), (before, said));
@@ -96,7 +96,7 @@ async fn a_key_that_was_deleted_opens_nothing() {
     client.delete(&format!("/api/api-keys/{}", made["id"].as_str().expect("an id"))).await;
     let (status, body) = second.ask(Method::GET, "/api/sessions", None).await;
     assert_eq!((status.as_u16(), body["error"].as_str()), (401, Some("Invalid API key")));
-    // Nobody set a secret, so nobody can make keys for other tenants.
+    // Without a configured secret no caller can create keys for other tenants.
     let (status, body) =
         client.ask(Method::POST, "/api/internal/api-keys", Some(json!({ "tenantId": "x" }))).await;
     assert_eq!((status.as_u16(), body["code"].as_str()), (503, Some("internal_disabled")));

@@ -1,4 +1,4 @@
-//! What requests are tried on: two tenants, all that a refusal must leave alone, and requests written by hand.
+//! The setup for invalid requests: two tenants, the state that a refusal must not change, and raw requests.
 
 use crate::support::{Client, KEY, Server};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use tokio::{
 
 pub(super) const SECRET: &str = "internal-secret";
 
-/// Method and path, body, status, code. `<name>` stands for something of the world below.
+/// Method and path, body, status, code. `<name>` stands for an id from the setup below.
 pub(super) type Case<'a> = (&'a str, &'a str, u16, &'a str);
 
 /// Two tenants with an agent, a session and a key each.
@@ -59,7 +59,7 @@ impl World {
         self.names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    /// Everything that a refused request must leave alone.
+    /// All state that a refused request must not change.
     pub(super) async fn state(&self) -> Value {
         let mut state = Vec::new();
         for client in [&self.ours, &self.theirs] {
@@ -88,7 +88,7 @@ impl World {
         self.refuse_as(&bearer(KEY), cases).await;
     }
 
-    /// Tries every case and tells about all that went wrong together.
+    /// Tries every case and reports all failures together.
     pub(super) async fn refuse_as(&self, headers: &str, cases: &[Case<'_>]) {
         let (mut before, said) = (self.state().await, self.conversations().await);
         let mut wrong = Vec::new();
@@ -159,7 +159,7 @@ pub(super) async fn raw(
     head.extend_from_slice(headers);
     head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
     let (mut read, mut write) = stream.split();
-    // The server may answer and close before it has everything.
+    // The server may answer and close before it has read everything.
     let send = async {
         write.write_all(&head).await?;
         write.write_all(body).await
@@ -173,7 +173,7 @@ pub(super) async fn raw(
     Answer { status, body }
 }
 
-/// Every route beneath a session, with a body that is all right.
+/// Every route below a session, with a valid body.
 pub(super) const OF_A_SESSION: [(&str, &str); 28] = [
     ("GET /api/sessions/{}", ""),
     ("DELETE /api/sessions/{}", ""),

@@ -1,4 +1,4 @@
-//! Clients that hold the server without asking for anything: silent ones, half a request, and those that stop in the middle.
+//! Clients that hold connections without a complete request: silent ones, half requests, and stalled readers and senders.
 
 use crate::support::{Client, KEY, Server, eventually};
 use futures::StreamExt;
@@ -12,7 +12,7 @@ use tokio::{
 
 const MIB: usize = 1 << 20;
 
-/// The limit of open files of this process, which children begin with.
+/// Sets the limit of open files of this process, which children inherit.
 fn set_open_files(soft: Option<u64>) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills in, and then reads, a structure that is ours.
@@ -28,7 +28,7 @@ async fn connect(server: &Server) -> TcpStream {
     TcpStream::connect(address).await.expect("a connection")
 }
 
-/// A request whose answer nobody reads yet.
+/// Sends a request without reading the response.
 async fn begin(server: &Server, head: &str) -> TcpStream {
     let mut socket = connect(server).await;
     let head = format!("{head}\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n");
@@ -40,7 +40,7 @@ fn resident_mb(server: &Server) -> u64 {
     memory_mb(server, "VmRSS:")
 }
 
-/// The most since it began.
+/// The peak memory of the server.
 fn most_resident_mb(server: &Server) -> u64 {
     memory_mb(server, "VmHWM:")
 }
@@ -57,7 +57,7 @@ fn sockets(server: &Server) -> usize {
     links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Whether the server holds its end of the connection from this port. One that it closed has no inode.
+/// Whether the server still holds its end of the connection from this port. A closed socket has no inode.
 fn has_client(server: &Server, port: u16) -> bool {
     let own = server.url.rsplit(':').next().and_then(|port| port.parse::<u16>().ok()).expect("a port");
     let (local, remote) = (format!(":{own:04X}"), format!(":{port:04X}"));
@@ -68,7 +68,7 @@ fn has_client(server: &Server, port: u16) -> bool {
     })
 }
 
-/// True when the other end has closed, whatever it said before.
+/// True when the other end has closed, whatever it sent before.
 async fn is_closed(mut socket: TcpStream) -> bool {
     let mut rest = Vec::new();
     tokio::time::timeout(crate::support::DEADLINE, socket.read_to_end(&mut rest)).await.is_ok()
@@ -121,7 +121,7 @@ async fn when_all_connections_are_at_work_health_and_the_operator_are_still_serv
         (status == 503 && body["code"] == "too_many_connections").then_some(())
     })
     .await;
-    // However often they come: their connections to the reserve stay what they are.
+    // Repeated attempts do not change the connections to the reserve.
     for _ in 0..40 {
         let other = server.client_with(made["key"].as_str().expect("a key"));
         let (status, body) = other.ask(Method::GET, &format!("/api/sessions/{id}/stream"), None).await;
@@ -159,7 +159,7 @@ async fn the_streams_of_a_key_are_counted() {
     .await;
 }
 
-/// Padding counts as a body, and neither as content nor as a message that waits.
+/// Padding counts as part of the body, but neither as content nor as a waiting message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_whose_answers_take_long_keep_no_memory_and_hold_up_nobody() {
     let secret = "a-secret-for-internal-use";
@@ -223,7 +223,7 @@ async fn clients_that_stop_in_the_middle_are_given_up() {
     sending.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request_timeout"), "{answer}");
     drop(sending);
-    // Only what is watched is counted: connections of before may end at any time.
+    // Count only the watched connections: earlier ones may end at any time.
     let mut reading = begin(&server, &format!("GET /api/sessions/{id}/files/big HTTP/1.1")).await;
     reading.write_all(b"\r\n").await.expect("sent");
     reading.peek(&mut [0; 1]).await.expect("it comes");
@@ -232,7 +232,7 @@ async fn clients_that_stop_in_the_middle_are_given_up() {
     let mut rest = Vec::new();
     reading.read_to_end(&mut rest).await.ok();
     assert!(rest.len() < 60 * MIB, "it was cut off after {}", rest.len());
-    // One that goes on is not given up, however slow.
+    // The server keeps a client that makes progress, however slow it is.
     let mut slow =
         client.request(Method::GET, &format!("/api/sessions/{id}/files/big")).send().await.expect("a file");
     let mut length = 0;
@@ -252,7 +252,7 @@ async fn stalled_reader(server: &Server, path: &str) -> TcpStream {
     reading
 }
 
-/// Readers of a file of 100 MiB, and senders of one, who all stop.
+/// Readers and senders of a file of 100 MiB, which all stall.
 async fn stalled(server: &Server, id: &str, each: usize) -> Vec<TcpStream> {
     let mut sockets = Vec::new();
     for _ in 0..each {
@@ -285,7 +285,7 @@ async fn stalled_readers_and_senders_cost_little_memory_and_it_is_given_back() {
     eventually("memory is given back", async || (resident_mb(&server) < before + 15).then_some(())).await;
 }
 
-/// A file that only a checkpoint holds is unpacked as it is read.
+/// A file that only a checkpoint holds is unpacked while it is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_readers_of_a_stopped_session_cost_little_memory() {
     let server = Server::start().await;
@@ -307,7 +307,7 @@ async fn what_a_burst_of_sessions_took_is_given_back() {
     let server = Server::start().await;
     let client = server.client();
     let end = async |id: String| client.delete(&format!("/api/sessions/{id}")).await;
-    // Whatever a server needs once is there before.
+    // Allocates first what a server needs once.
     end(client.create().await).await;
     let before = resident_mb(&server);
     let made = futures::stream::iter(0..200).map(|_| client.create()).buffer_unordered(8);

@@ -1,4 +1,4 @@
-//! Who may read what the server keeps.
+//! The permissions of the server's files.
 
 use crate::support::Server;
 use std::{
@@ -17,7 +17,7 @@ async fn a_data_directory_that_others_could_enter_is_closed_with_a_log_line() {
     let mut server = Server::prepare(&[]);
     fs::create_dir(&server.data).expect("a directory");
     fs::set_permissions(&server.data, Permissions::from_mode(0o755)).expect("open to all");
-    // As an older version may have left them.
+    // The modes that an older version may have left.
     for name in ["ash.db", "ash.db-wal", "ash.db-shm"] {
         fs::write(server.data.join(name), "").expect("a file");
         fs::set_permissions(server.data.join(name), Permissions::from_mode(0o644)).expect("open to all");

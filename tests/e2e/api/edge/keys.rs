@@ -1,11 +1,11 @@
-//! Keys that are too short, wrong, or taken away.
+//! Keys that are too short, wrong, or deleted.
 
 use crate::support::{KEY, Server, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use std::process::{Command, Stdio};
 
-/// Whether a server with these settings starts, and what it says if it does not.
+/// Whether a server with these settings starts, and its error if it does not.
 fn refusal(server: &Server, args: &[&str], env: &[(&str, &str)]) -> Option<String> {
     let mut command: Command = server.command_of(args);
     let mut child = command
@@ -94,7 +94,7 @@ async fn the_streams_of_a_revoked_key_end_at_once() {
     let mut kept = client.follow(&id, "").await;
     kept.next().await.expect("a first frame");
     client.delete(&format!("/api/api-keys/{}", made["id"].as_str().expect("an id"))).await;
-    // Without it they would go on for as long as the turn is held.
+    // Otherwise they would continue for as long as the turn is held.
     follows.rest().await;
     turn.rest().await;
     client.exec(&id, "touch go").await;

@@ -1,4 +1,4 @@
-//! How much of the machine callers may ask for.
+//! The resource limits that callers may request.
 
 use crate::support::{Client, Server};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const SECRET: &str = "a-secret-for-internal-use";
 
-/// Another tenant's client, and one of an owner of the operator's tenant.
+/// A client of another tenant, and one of an owner in the operator's tenant.
 async fn others(server: &Server) -> [Client; 2] {
     let minted =
         server.client_with(SECRET).post("/api/internal/api-keys", json!({ "tenantId": "other" })).await;
@@ -43,11 +43,11 @@ async fn the_defaults_of_limits_are_their_maximum_for_all_but_the_operator() {
     assert_eq!((status.as_u16(), &said["code"]), (422, &json!("limit_too_high")), "{said}");
     let (status, said) = server.client().ask(Method::PATCH, &config, Some(more)).await;
     assert_eq!((status.as_u16(), &said["session"]["limits"]["maxProcesses"]), (200, &json!(101)), "{said}");
-    // What the operator gave stays when somebody else changes something else.
+    // The operator's limits stay when another caller changes a different one.
     let less = json!({ "limits": { "diskMb": 100 } });
     let (status, said) = owner.ask(Method::PATCH, &config, Some(less)).await;
     assert_eq!((status.as_u16(), &said["session"]["limits"]["maxProcesses"]), (200, &json!(101)), "{said}");
-    // They are that session's: a fork of its owner has as much as the owner may ask for.
+    // They belong to that session: a fork by its owner gets at most what the owner may request.
     let parent = id.as_str().expect("an id");
     let fork = owner.post(&format!("/api/sessions/{parent}/fork"), json!({ "sessionId": "copy" })).await;
     assert_eq!(
@@ -56,7 +56,7 @@ async fn the_defaults_of_limits_are_their_maximum_for_all_but_the_operator() {
     );
     assert_eq!(owner.session("copy").await["limits"]["maxProcesses"], 100);
     assert_eq!(owner.session(parent).await["limits"]["maxProcesses"], 101);
-    // What belongs to the operator keeps them.
+    // Sessions of the operator keep them.
     let (status, raised) = create(&server.client(), json!({ "maxProcesses": 101 })).await;
     assert_eq!(status, 201, "{raised}");
     let path = format!("/api/sessions/{}/fork", raised.as_str().expect("an id"));

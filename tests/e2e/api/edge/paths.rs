@@ -1,4 +1,4 @@
-//! Agents that are deployed from folders of the server's machine.
+//! Agents that are deployed from folders on the server's machine.
 
 use crate::support::{Server, own_uid};
 use reqwest::Method;
@@ -53,7 +53,7 @@ async fn with_agent_dirs_a_path_must_be_beneath_one_of_them() {
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         request.send().await.expect("an answer").status().as_u16()
     };
-    // Also to the server's own user, who needs none of them where none are set.
+    // The server's own user may deploy these folders, with a forwarding header or without.
     for headers in [&[("via", "x")][..], &[]] {
         assert_eq!(deploy(dir.path(), headers).await, 201, "{headers:?}");
         for out in [other.path(), &dir.path().join("link"), &dir.path().join("..")] {

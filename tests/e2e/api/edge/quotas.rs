@@ -1,4 +1,4 @@
-//! How much one tenant may make the server keep.
+//! Quotas: how much one tenant may store on the server.
 
 use crate::support::{Client, Server, eventually};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -12,7 +12,7 @@ async fn tenant(server: &Server, name: &str) -> Client {
     server.client_with(minted["key"].as_str().expect("a key"))
 }
 
-/// Status, code, and which quota was how full.
+/// The status, the code, and the quota with its usage.
 async fn refused(client: &Client, method: Method, path: &str, body: Value) -> (u16, Value) {
     let (status, said) = client.ask(method, path, Some(body)).await;
     let fields = ["code", "quota", "limit", "used"].map(|name| said[name].clone());
@@ -76,7 +76,7 @@ async fn keys_agents_and_sizes_have_quotas_that_the_operator_sets() {
     let (status, said) = refused(&one, Method::POST, "/api/sessions", large).await;
     assert_eq!((status, &said[1]), (413, &json!("configKb")), "{said}");
 
-    // What the options show as *** is stored, too; a secret that stays as it is counts again.
+    // Secrets behind *** count as well, also when a request leaves them unchanged.
     let servers = |env: Value| json!({ "x": { "command": "x", "env": env } });
     let secret =
         |length: usize| json!({ "agent": "a", "mcpServers": servers(json!({ "A": "x".repeat(length) })) });
@@ -91,7 +91,7 @@ async fn keys_agents_and_sizes_have_quotas_that_the_operator_sets() {
     assert_eq!(one.ask(Method::PATCH, &config, Some(less)).await.0, 200);
 }
 
-/// With an Idempotency-Key.
+/// A request with an Idempotency-Key.
 async fn keyed(client: &Client, path: &str, body: &Value) -> (u16, Value) {
     let request = client.request(Method::POST, path).header("Idempotency-Key", "again").json(body);
     let answer = request.send().await.expect("an answer");
@@ -203,10 +203,10 @@ async fn messages_that_wait_have_quotas_of_their_session_and_tenant() {
     two.post("/api/sessions", json!({ "agent": "tester", "sessionId": "c" })).await;
     assert_eq!(queue(&two, "c", "hi").await, queued, "another tenant's are not counted");
     server.crash_and_start().await;
-    // A dead server's messages wait still, and count.
+    // Messages that waited when the server died still wait, and count.
     let url = server.url.clone();
     let one = Client { url, ..one };
-    // Each is looked after again when it answers; a message that came before would be let in, and count.
+    // The server recovers each session when it answers; an earlier message would be accepted, and count.
     for id in ["a", "b"] {
         one.exec(id, "true").await;
     }
@@ -228,7 +228,7 @@ async fn sandboxes_made_in_advance_have_quotas_of_a_tenant_and_of_all() {
     let server = Server::with(&[
         ("ASH_INTERNAL_SECRET", SECRET),
         ("ASH_QUOTAS", quotas),
-        // Of every agent in use, whether it asks or not.
+        // Counts every agent in use, whether it asks for sandboxes or not.
         ("ASH_PREWARM", "5"),
     ])
     .await;

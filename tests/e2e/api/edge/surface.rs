@@ -1,4 +1,4 @@
-//! What a stranger, a browser and another tenant see of the server.
+//! What an anonymous caller, a browser and another tenant see of the server.
 
 use crate::support::{Client, Server, disk_mb, eventually, signal};
 use reqwest::{Method, Response};
@@ -63,7 +63,7 @@ async fn health_with_a_key_tells_of_trouble_and_the_object_store() {
     assert_eq!(known["objectStore"]["url"].as_str(), Some(url.as_str()), "{known}");
 }
 
-/// Whoever asks whether the server is there must not hear no because the database is not.
+/// The health check must not fail only because the database is unavailable.
 #[tokio::test]
 async fn health_is_answered_while_the_database_is_not() {
     let server = Server::start().await;

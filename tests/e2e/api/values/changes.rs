@@ -1,4 +1,4 @@
-//! What a new session is refused for a change of its options is refused for too: field by field, with the same words.
+//! A change of options refuses the same values as a create: field by field, with the same text.
 
 use super::asked;
 use crate::support::{Client, claude};
@@ -131,7 +131,7 @@ async fn every_option_is_refused_on_a_change_as_on_create() {
     assert_eq!(client.get("/api/sessions").await["total"], 2, "nothing was made");
 }
 
-/// What depends on who asks, and on what is shared.
+/// Checks that depend on the caller, or on sharing.
 #[tokio::test]
 async fn limits_of_a_tenant_and_keys_in_a_shared_workspace_are_refused_alike() {
     let stage = claude::Stage::with(&[("ASH_INTERNAL_SECRET", "a-secret-for-internal-use")]).await;

@@ -1,12 +1,12 @@
-//! A limit in dollars with a model without a price is refused before its first message, wherever either of them comes from;
-//! and never where nobody is paid.
+//! A limit in dollars with an unpriced model is refused before the first message, wherever either comes from; but never
+//! with a provider that costs nothing.
 
 use super::asked;
 use crate::support::{Client, claude};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// One as services name theirs, and one that could be a program's own word.
+/// A typical model name, and one that could be a program's own word.
 const UNPRICED: [&str; 2] = ["unheard-of-1", "unheard"];
 
 async fn is_unpriced(client: &Client, (method, path): (Method, &str), body: Value) {
@@ -56,7 +56,7 @@ async fn a_limit_in_dollars_without_a_price_is_refused_before_the_first_message(
     assert_eq!(stage.requests().len(), 0, "nobody was asked");
 }
 
-/// What answered before says nothing of the model that is asked next.
+/// Earlier answers say nothing about the model of the next request.
 #[tokio::test]
 async fn a_model_that_is_set_later_needs_a_price_before_its_first_message() {
     let stage = claude::Stage::set().await;
@@ -94,7 +94,7 @@ async fn where_nobody_is_paid_and_where_a_word_stands_for_a_model_no_price_is_ne
     let (status, _, error) = asked(&client, Method::PATCH, &format!("{path}/config"), Some(limit)).await;
     assert_eq!(status, 200, "{error}");
     assert_eq!(client.say(&free, "hello").await["status"], "done");
-    // Somebody would be paid from now on.
+    // From now on calls cost money.
     let paid = json!({ "provider": "anthropic" });
     is_unpriced(&client, (Method::PATCH, &format!("{path}/config")), paid).await;
 
@@ -110,7 +110,7 @@ async fn where_nobody_is_paid_and_where_a_word_stands_for_a_model_no_price_is_ne
     }
 }
 
-/// A price that is gone refuses what costs dollars, and no change of something else.
+/// A missing price refuses what costs dollars, and no other change.
 #[tokio::test]
 async fn a_price_that_is_gone_refuses_messages_and_no_other_change() {
     let mut stage = claude::Stage::with(&[("ASH_PRICES", r#"{"unheard": {"input": 1, "output": 1}}"#)]).await;

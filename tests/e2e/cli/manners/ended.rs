@@ -1,4 +1,4 @@
-//! What is over: sessions that have ended, and servers that stop.
+//! Ended sessions, and servers that stop.
 
 use super::{command, run};
 use crate::support::{Point, Server, eventually};
@@ -48,12 +48,12 @@ async fn an_ended_session_has_one_sentence_and_one_exit_code() {
     sentences.dedup();
     assert_eq!(sentences.len(), 1, "{sentences:#?}");
     assert!(sentences[0].contains("the session has ended") && sentences[0].contains("ash session fork"));
-    // The statuses of the API are what they were.
+    // The API's statuses are unchanged.
     let status =
         async |method, path: &str, body: Value| client.ask(method, path, Some(body)).await.0.as_u16();
     assert_eq!(status(Method::POST, "/api/sessions/s/messages", json!({ "content": "hi" })).await, 400);
     assert_eq!(status(Method::POST, "/api/sessions/s/resume", json!({})).await, 410);
-    // What is left of it can be read.
+    // An ended session is still readable.
     for words in [&["session", "get", "s"][..], &["session", "files", "s"], &["session", "tail", "s"]] {
         let (code, _, said) = run(command(&server, words)).await;
         assert_eq!(code, Some(0), "{words:?}: {said}");
@@ -150,7 +150,7 @@ async fn who_waits_when_the_server_stops_hears_that_it_stopped() {
     }
 }
 
-/// Each session waits for something else: its install.sh, its startup.sh, a capture, and a place.
+/// Each session waits for something else: its install.sh, its startup.sh, a capture, and a place in the pool.
 #[tokio::test]
 async fn requests_that_wait_when_the_server_stops_hear_that_it_stopped() {
     let env = [("ASH_STOP_GRACE", "0"), ("ASH_MAX_SANDBOXES", "4")];

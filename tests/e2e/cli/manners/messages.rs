@@ -1,4 +1,4 @@
-//! Refusals: they list what is good, and are in the words of a shell.
+//! Error messages: they list the valid values, and use the words of a shell.
 
 use super::{command, run};
 use crate::support::{KEY, Server, is_for_people};
@@ -65,14 +65,14 @@ async fn a_value_that_is_not_good_is_refused_with_those_that_are() {
         assert!(said.contains(good), "{words:?}: {said}");
         is_for_people(words, &said);
     }
-    // Of an event that the server does not have, it says which there are; an agent may have others.
+    // For an unknown event the error lists the server's events; an agent may have others.
     client.delete("/api/sessions/s").await;
     let (code, _, said) = run(command(&server, &["session", "tail", "s", "--type", "tool-use"])).await;
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("tool-use is none of the server's events") && said.contains("tool_use"), "{said}");
 }
 
-/// Other clients than ours do not know them beforehand.
+/// Third-party clients do not know the valid values beforehand.
 #[tokio::test]
 async fn a_filter_of_a_list_that_is_not_good_is_refused_with_those_that_are() {
     let server = Server::start().await;
@@ -117,7 +117,7 @@ async fn an_agents_folder_is_refused_in_words_of_our_own() {
         assert!(said.contains(good), "{manifest}: {said}");
         is_for_people(&words, &said);
     }
-    // The same of what only other clients send.
+    // The same for parameters that only other clients send.
     let client = server.client();
     for (path, body, good) in [
         ("/api/sessions", "{\"agent\": }", "not valid JSON: it cannot be read from line 1, column"),
@@ -192,7 +192,7 @@ async fn no_key_is_taken_as_a_flag() {
         assert!(said.contains("keys are not taken as flags") && said.contains(remedy), "{words:?}: {said}");
         assert!(!said.contains(secret), "{words:?}: {said}");
     }
-    // A variable whose value is in no command line.
+    // A variable whose value is on no command line.
     let mut create = command(&server, &["session", "create", "default", "--id", "s", "-e", "MY_TOKEN"]);
     create.env("MY_TOKEN", secret);
     let (code, _, said) = run(create).await;

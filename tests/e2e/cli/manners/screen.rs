@@ -1,4 +1,4 @@
-//! What people see at a terminal.
+//! The output at a terminal.
 
 use super::command;
 use crate::{
@@ -32,7 +32,7 @@ async fn a_chat_that_comes_back_names_its_agent() {
         super::run(command(&server, &["chat", "--resume", "s", "painter", "hello"])).await;
     assert_eq!(code, Some(0), "{heard}");
     assert!(heard.contains("Agent: painter") && said.contains("hello"), "{heard}{said}");
-    // A message in the place of the agent is not taken for one.
+    // A message in the place of the agent's name is not taken for the name.
     let (code, _, said) = super::run(command(&server, &["chat", "--resume", "s", "hello"])).await;
     assert_eq!(code, Some(2), "{said}");
     assert!(
@@ -54,7 +54,7 @@ async fn a_list_fits_the_terminal_and_shows_ids_whole() {
         client.post("/api/sessions", json!({ "agent": "default", "sessionId": id })).await;
         client.say(id, words).await;
     }
-    // As long as an id of our own, with as many hyphens.
+    // As long as a generated id, with as many hyphens.
     let alike = "payments-team-nightly-reconcile-2026";
     client.post("/api/sessions", json!({ "agent": "default", "sessionId": alike })).await;
     let screen = Terminal::of_width(at_a_terminal(&server, &["session", "list"]), 60).end().await;

@@ -1,4 +1,4 @@
-//! A terminal with nobody at it but the test.
+//! A terminal that only the test uses.
 
 use crate::support::eventually;
 use std::{
@@ -16,7 +16,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// As wide as most are.
+    /// As wide as most terminals.
     pub fn run(command: Command) -> Terminal {
         Terminal::of_width(command, 80)
     }
@@ -38,7 +38,7 @@ impl Terminal {
         let (mut from, shown) = (keys.try_clone().expect("a handle"), screen.clone());
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
-            // Ends with an error when the last one on the other side is gone.
+            // The read fails when the last process at the other end exits.
             while let Ok(read) = from.read(&mut piece) {
                 shown.lock().expect("whole").push_str(&String::from_utf8_lossy(&piece[..read]));
             }
@@ -78,7 +78,7 @@ impl Drop for Terminal {
         if std::thread::panicking() {
             eprintln!("--- terminal ---\n{}", self.seen());
         }
-        // Most have ended.
+        // Most have exited.
         self.child.kill().ok();
         self.child.wait().ok();
     }

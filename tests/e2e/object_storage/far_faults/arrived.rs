@@ -1,4 +1,4 @@
-//! What the object store has, as the proxy saw it come, and how it hangs together.
+//! The content of the object store, as the proxy saw it arrive, and its references.
 
 use crate::proxy::Stored;
 use ash_model::{embedded_log, remote::SessionManifest};
@@ -19,7 +19,7 @@ impl Arrived {
         Arrived { keys, manifests, repo: Repo::open(&repo).expect("a repository") }
     }
 
-    /// A checkpoint can be told again from what is there.
+    /// The stored objects are enough to restore a checkpoint.
     pub fn check(&self, id: &str, number: u64) {
         let of = |manifest: &&SessionManifest| {
             manifest.session.as_str() == id
@@ -50,7 +50,7 @@ impl Arrived {
         );
     }
 
-    /// Every event is in the manifest, or in a pack to which it leads.
+    /// Every event is in the manifest, or in a pack that it references.
     fn check_log(&self, manifest: &SessionManifest) {
         let (id, base) = (&manifest.session, manifest.base.unwrap_or(0));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What is told to some sessions while lines and servers break.
+//! The workload of some sessions while connections and servers fail.
 
 use super::{Stage, arrived::Arrived, fork, object_store, sessions, until_all_is_remote};
 use crate::{
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::task::JoinHandle;
 
-/// A prompt, the file that it makes, and what will be in it.
+/// A prompt, the file that it writes, and its content.
 struct Told {
     prompt: String,
     path: String,
@@ -33,11 +33,11 @@ pub struct Story {
     pub stage: Stage,
     dice: Dice,
     pub ids: Vec<String>,
-    /// Files that a client was told are safe, by session and path.
+    /// Files that the server confirmed to a client as safe, by session and path.
     promised: BTreeMap<(String, String), String>,
-    /// Checkpoints that were said to be remote, and are.
+    /// Checkpoints that the server reported as remote, and that are.
     pub checked: BTreeSet<(String, u64)>,
-    /// How often the server died while there was something to send.
+    /// How often the server died with uploads pending.
     pub cut_off: u64,
 }
 
@@ -48,12 +48,12 @@ impl Story {
         Story { stage, dice: Dice(seed), ids, promised, checked, cut_off: 0 }
     }
 
-    /// Some sessions work, and the server dies after so many requests to the object store.
+    /// Some sessions work, and the server dies after this many requests to the object store.
     pub async fn run(&mut self, run: u64) {
         self.stage.proxy.set(Line::Bad);
         let client = self.stage.server.client();
         if run.is_multiple_of(4) {
-            // An agent of its own, which has to arrive, too; and every other one waits for the object store.
+            // Each run has its own agent, which must arrive as well; every other run waits for the object store.
             let agent = format!("tester-{run}");
             client.deploy(&agent).await;
             let durability = if run.is_multiple_of(8) { "local" } else { "remote" };
@@ -67,7 +67,7 @@ impl Story {
             let parent = &self.ids[self.dice.below(self.ids.len() as u64) as usize];
             self.ids.push(fork(&client, parent).await);
         }
-        // Each turn takes two or three; those that come first are of the runs before.
+        // Each turn takes two or three requests; the first ones belong to earlier runs.
         let last = self.stage.proxy.seen() + self.dice.below(14);
         let mut talks = Vec::new();
         for number in 0..3 {
@@ -85,7 +85,7 @@ impl Story {
 
     fn told(&mut self, run: u64, number: u64) -> Told {
         let (path, text) = (format!("told/{run}-{number}.txt"), format!("word {}", self.dice.below(1 << 40)));
-        // Larger than what is sent as one request.
+        // Larger than the largest single upload.
         let large = if run % 10 == 3 && number == 0 { 17_000_000 } else { self.dice.below(60_000) };
         let prompt = match self.dice.below(3) {
             0 if large < 1_000_000 => format!("write {path}: {text}"),
@@ -96,7 +96,7 @@ impl Story {
         Told { prompt, path, text }
     }
 
-    /// The line takes what is sent and says nothing: the server dies while something is on its way.
+    /// The connection accepts data without a response: the server dies during an upload.
     pub async fn die_while_sending(&mut self) {
         self.stage.proxy.set(Line::Holds(String::new()));
         let client = self.stage.server.client();
@@ -110,8 +110,8 @@ impl Story {
         self.check_announced().await;
     }
 
-    /// Looks at what is announced until so many requests came, none is answered, or there is nothing left to be sent.
-    /// Answers whether there is.
+    /// Checks announcements until this many requests have come, none is answered, or nothing is left to upload. Returns
+    /// whether uploads are left.
     async fn watch_until(&mut self, last: u64, talks: &[JoinHandle<Option<Promise>>]) -> bool {
         let client = self.stage.server.client();
         eventually("the line is used", async || {
@@ -124,7 +124,7 @@ impl Story {
         .await
     }
 
-    /// Whatever is said to be remote arrived before.
+    /// Everything that is reported as remote has arrived before.
     pub async fn check_announced(&mut self) {
         let said = sessions(&self.stage.server.client()).await;
         let stored = self.stage.proxy.stored();
@@ -137,7 +137,7 @@ impl Story {
         }
     }
 
-    /// The machine is lost, and nothing else.
+    /// Only the machine is lost.
     pub async fn end(mut self) {
         self.stage.proxy.set(Line::Good);
         let client = self.stage.server.client();
@@ -154,7 +154,7 @@ impl Story {
         for id in &self.ids {
             self.check_back(id, &before[id]).await;
         }
-        // And once more, over a line that is as bad as it was.
+        // Once more, over an equally bad connection.
         self.stage.server.lose_the_machine().await;
         self.stage.proxy.set(Line::Bad);
         for id in self.ids.iter().take(3) {
@@ -179,7 +179,7 @@ impl Story {
     }
 }
 
-/// What the turn promised, if somebody was there to tell it.
+/// The turn's promise, if a client received it.
 async fn talk(client: Client, id: String, told: Told) -> Option<Promise> {
     let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages"));
     let request = request.header("accept", "application/json").json(&json!({ "content": told.prompt }));

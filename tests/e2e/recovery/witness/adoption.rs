@@ -1,4 +1,4 @@
-//! The bucket knows more of a session than the database, or something else.
+//! The bucket knows more of a session than the database, or contradicts it.
 
 use super::{
     stage::{Stage, back_up, restore_backup},
@@ -8,7 +8,7 @@ use crate::support::{eventually, remote::until_remote};
 use serde_json::json;
 use std::fs;
 
-/// A backup of the database, after the first of two turns.
+/// Restores a backup of the database from after the first of two turns.
 async fn older_database(stage: &mut Stage) {
     stage.turn(1).await;
     stage.server.stop().await;
@@ -20,7 +20,7 @@ async fn older_database(stage: &mut Stage) {
     restore_backup(&stage.server);
 }
 
-/// So that only the bucket knows what came later.
+/// Removes newer packs, so that only the bucket has the later work.
 fn without_newer_packs(stage: &Stage) {
     let repo = stage.server.data.join("repo/default");
     fs::remove_dir_all(&repo).expect("packs are gone");
@@ -53,7 +53,7 @@ async fn two_histories_are_both_kept() {
     let mut stage = Stage::with_bucket(&[]).await;
     older_database(&mut stage).await;
     without_newer_packs(&stage);
-    // Its own packs of before the backup are here.
+    // The machine still has its own packs from before the backup.
     let (repo, packs) =
         (stage.server.data.join("repo/default"), stage.bucket().join("tenants/default/packs"));
     fs::create_dir_all(&repo).expect("made");
@@ -61,7 +61,7 @@ async fn two_histories_are_both_kept() {
         fs::copy(packs.join(&pack), repo.join(format!("{pack}.pack"))).expect("a pack");
     }
     stage.server.launch().await;
-    // The server goes on without the bucket, and takes another way.
+    // The server continues without the bucket, on another history.
     let aside = stage.server.dir.join("bucket-away");
     break_bucket(&stage, &aside);
     let client = stage.server.client();
@@ -100,13 +100,13 @@ async fn two_histories_are_both_kept() {
     eventually("no trouble is left", async || troubles(&stage.server).await.is_empty().then_some(())).await;
 }
 
-/// Nothing can be read or written there until it is put back.
+/// Makes all reads and writes there fail until it is restored.
 fn break_bucket(stage: &Stage, aside: &std::path::Path) {
     fs::rename(stage.bucket(), aside).expect("moved");
     fs::write(stage.bucket(), "in the way").expect("a file where the bucket was");
 }
 
-/// The packs that the first manifest with a checkpoint needs: those that are older than the last.
+/// The packs that the first manifest with a checkpoint needs: those before the last one.
 fn older_packs(packs: &std::path::Path, bucket: &std::path::Path) -> Vec<String> {
     let sessions = bucket.join("tenants/default/sessions/s");
     let mut trees = Vec::new();
@@ -143,7 +143,7 @@ async fn a_bucket_that_does_not_answer_delays_nobody_and_confirms_nothing() {
     assert_eq!(receipt["compared"].get("remote"), None, "{receipt}");
 }
 
-/// Somebody else writes under the names of a session that was compared already, as two servers on one prefix would.
+/// Another writer uses the names of a session that was already compared, as two servers on one prefix would.
 #[tokio::test]
 async fn a_manifest_that_says_something_else_does_not_count_as_sent() {
     let stage = Stage::with_bucket(&[]).await;

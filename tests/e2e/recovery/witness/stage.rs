@@ -1,4 +1,4 @@
-//! A server with one session, and what is done to the files behind it.
+//! A server with one session, and damage to the files behind it.
 
 use crate::support::{Client, Server, remote::until_remote};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub struct Stage {
     pub bucket: Option<PathBuf>,
 }
 
-/// Whatever nobody needs is collected at once.
+/// Collects unreferenced data at once.
 const EAGER: [(&str, &str); 4] =
     [("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0"), ("ASH_REMOTE_GC_EVERY", "1"), ("ASH_TRASH_TTL", "0")];
 
@@ -42,7 +42,7 @@ impl Stage {
         Stage { server, bucket: Some(bucket) }
     }
 
-    /// Writes a file that says which turn it was.
+    /// Writes a file named after the turn.
     pub async fn turn(&self, number: u64) {
         let client = self.server.client();
         client.say("s", &format!("write {}.txt: {number}", name(number))).await;
@@ -69,7 +69,7 @@ impl Stage {
         crate::support::remote::messages(&self.server.client(), "s").await
     }
 
-    /// The names of all packs that are here.
+    /// The names of all local packs.
     pub fn packs(&self) -> BTreeSet<String> {
         names(&self.server.data.join("repo/default"))
             .into_iter()
@@ -81,7 +81,7 @@ impl Stage {
         self.bucket.as_deref().expect("a bucket")
     }
 
-    /// The session's manifests in the bucket, the oldest first.
+    /// The session's manifests in the bucket, oldest first.
     pub fn manifests(&self) -> Vec<PathBuf> {
         let dir = self.bucket().join("tenants/default/sessions/s");
         let names = names(&dir).into_iter().filter(|name| name.ends_with(".json"));
@@ -99,7 +99,7 @@ pub fn name(turn: u64) -> &'static str {
 
 const DATABASE: [&str; 2] = ["ash.db", "ash.db-wal"];
 
-/// Copies the database of a server that does not run.
+/// Copies the database of a stopped server.
 pub fn back_up(server: &Server) {
     let to = server.dir.join("backup");
     fs::create_dir_all(&to).expect("a directory");
@@ -108,7 +108,7 @@ pub fn back_up(server: &Server) {
     }
 }
 
-/// Puts the copy in the place of the database.
+/// Restores the copy of the database.
 pub fn restore_backup(server: &Server) {
     for name in ["ash.db", "ash.db-wal", "ash.db-shm"] {
         fs::remove_file(server.data.join(name)).ok();
@@ -118,7 +118,7 @@ pub fn restore_backup(server: &Server) {
     }
 }
 
-/// `ash repair` beside a server that does not run.
+/// `ash repair` on the data of a stopped server.
 pub fn repair(server: &Server, args: &[&str]) -> (i32, Value) {
     let all: Vec<&str> = ["repair", "--json"].iter().chain(args).copied().collect();
     let output = server.command_of(&all).output().expect("ash repair");
@@ -139,7 +139,7 @@ pub fn flip(file: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 1], at).expect("written");
 }
 
-/// Cuts a file in the middle.
+/// Truncates a file in the middle.
 pub fn cut(file: &Path) {
     let file = fs::File::options().write(true).open(file).expect("a file");
     let size = file.metadata().expect("a size").len();
@@ -157,7 +157,7 @@ pub fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Everything beneath a directory, by path.
+/// All files below a directory, by path.
 pub fn files_beneath(dir: &Path) -> BTreeSet<PathBuf> {
     let mut all = BTreeSet::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
-//! Every witness × everything that can happen to it. Whatever it is: what was acknowledged is there, or is named as lost, and
-//! nothing of it was deleted.
+//! Every witness × every kind of damage. In each case acknowledged work is there, or is named as lost, and none of it is
+//! deleted.
 
 use super::{
     comparison,
@@ -19,7 +19,7 @@ enum Witness {
     Database,
     Wal,
     Packs,
-    /// In the bucket, and the machine is lost: nothing else knows of the session.
+    /// The bucket's manifests, and the machine is lost: nothing else knows the session.
     Manifests,
     Bucket,
 }
@@ -66,7 +66,7 @@ cells! {
     a_bucket_that_is_foreign: Bucket Foreign,
 }
 
-/// Another server's data, with a session and a bucket of its own.
+/// The data of another server, with its own session and bucket.
 async fn foreign() -> Stage {
     let mut other = Stage::with_bucket(&[]).await;
     other.turn(1).await;
@@ -102,11 +102,11 @@ async fn holds(witness: Witness, harm: Harm) {
         let gone = async || fs::remove_dir_all(&stage.server.data).is_ok().then_some(());
         eventually("the machine is gone", gone).await;
     }
-    // What another server has put there is not what this one has acknowledged.
+    // Files of the other server are not acknowledged by this one.
     let before: BTreeSet<PathBuf> = kept(&stage).intersection(&own).cloned().collect();
     let what = format!("{witness:?} {harm:?}");
     start_and_repair(&mut stage, witness).await;
-    // Its sandbox may have lived on: only a cold resume has something to say.
+    // The sandbox may have survived: only a cold resume has a receipt to check.
     let (status, _) = stage.server.client().ask(reqwest::Method::POST, "/api/sessions/s/stop", None).await;
     let receipt = stage.resume().await;
     assert!(receipt.is_object(), "{what}: {status} {receipt}");
@@ -116,7 +116,7 @@ async fn holds(witness: Witness, harm: Harm) {
     let two = stage.file("two.txt").await;
     assert!(two == "2" || !lost.is_empty(), "{what}: neither there nor named as lost: {receipt}");
     assert!(lost.is_empty() == (receipt["verified"] == true), "{what}: {receipt}");
-    // Sweeps have compared, and would have collected.
+    // Sweeps have compared, so they would also have collected.
     let sweeps = stage.server.log().matches("the database was compared with its witnesses").count();
     comparison(&stage.server, sweeps + 2).await;
     let after = kept(&stage);
@@ -140,7 +140,7 @@ async fn start_and_repair(stage: &mut Stage, witness: Witness) {
     assert!(!codes.contains(&Value::from("database_damaged")), "{codes:?}");
 }
 
-/// What holds acknowledged work: packs here and in the bucket.
+/// Where acknowledged work is stored: packs here and in the bucket.
 fn kept(stage: &Stage) -> BTreeSet<PathBuf> {
     let mut kept: BTreeSet<PathBuf> = files_beneath(&stage.server.data.join("repo/default"));
     kept.retain(|path| path.extension().is_some_and(|extension| extension == "pack"));
@@ -154,7 +154,7 @@ fn harm_database(server: &Server, harm: Harm, other: Option<&Stage>) {
         Harm::Missing => remove_database(server),
         Harm::Older => restore_backup(server),
         Harm::Damaged => {
-            // All that was committed is in the one file, of which the middle is overwritten.
+            // All commits are in this one file, and its middle is overwritten.
             fs::remove_file(server.data.join("ash.db-wal")).ok();
             let size = fs::metadata(&file).expect("a database").len();
             let noise = vec![0xa5; usize::try_from(size / 2).expect("a size")];

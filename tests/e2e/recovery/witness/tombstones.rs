@@ -1,4 +1,4 @@
-//! Purged stays purged, whatever else is lost.
+//! A purged session stays purged, whatever else is lost.
 
 use super::{
     comparison,
@@ -10,7 +10,7 @@ use crate::support::{
 };
 use serde_json::json;
 
-/// How often the database was compared so far.
+/// How often the database has been compared.
 fn compared(stage: &Stage) -> usize {
     stage.server.log().matches("the database was compared with its witnesses").count()
 }
@@ -20,7 +20,7 @@ async fn purge(stage: &Stage) {
     assert!(answer.is_object(), "{answer}");
 }
 
-/// A line of the repository says so, without the name.
+/// The repository has a tombstone, without the name.
 fn is_buried(stage: &Stage) {
     let lines = std::fs::read_to_string(stage.server.data.join("repo/default/tombstones")).expect("durable");
     let line = lines.lines().find(|line| !line.is_empty()).expect("a line");
@@ -98,7 +98,7 @@ async fn a_purged_session_leaves_no_packs_and_no_trouble_behind() {
     assert!(super::troubles(&stage.server).await.is_empty());
 }
 
-/// An id that looks like one of ours may be one that somebody has used before.
+/// An id in the format of generated ones may have been used before.
 #[tokio::test]
 async fn an_id_of_our_own_kind_that_was_purged_is_new_again_on_another_machine() {
     let mut stage = Stage::with_bucket(&[("ASH_TRASH_TTL", "3600")]).await;
@@ -123,7 +123,7 @@ async fn an_id_of_our_own_kind_that_was_purged_is_new_again_on_another_machine()
     assert_eq!(messages(&client, id).await, said);
 }
 
-/// The id is free while forks live on the log of the session that had it: each comes back with its own.
+/// The id is free while forks use the log of the session that had it: each comes back with its own log.
 #[tokio::test]
 async fn a_fork_of_a_purged_session_and_the_next_of_its_name_outlive_the_machine() {
     let mut stage = Stage::with_bucket(&[("ASH_TRASH_TTL", "3600")]).await;
@@ -135,7 +135,7 @@ async fn a_fork_of_a_purged_session_and_the_next_of_its_name_outlive_the_machine
     stage.turn(2).await;
     purge(&stage).await;
     client.post("/api/sessions", json!({ "agent": "default", "sessionId": "s" })).await;
-    // Its events have other numbers than those of the first one.
+    // Its events have other numbers than those of the first session.
     let (status, _) = client
         .ask(reqwest::Method::PATCH, "/api/sessions/s", Some(json!({ "metadata": { "life": "second" } })))
         .await;
@@ -157,12 +157,12 @@ async fn a_fork_of_a_purged_session_and_the_next_of_its_name_outlive_the_machine
             (files("fork").await, files("s").await),
             (json!("one.txt\n"), json!("five.txt\nfour.txt\nthree.txt\n"))
         );
-        // What nobody needs goes from the object store, and neither of them is nobody.
+        // Unreferenced data is deleted from the object store, and both sessions keep theirs.
         comparison(&stage.server, compared(&stage) + 3).await;
         let listed = client.get("/api/sessions").await["sessions"].as_array().map(Vec::len);
         assert_eq!(listed, Some(2));
     }
-    // With its trash emptied, too.
+    // Also after its trash has been emptied.
     stage.server.stop().await;
     stage.server.set("ASH_TRASH_TTL", "0");
     stage.server.launch().await;

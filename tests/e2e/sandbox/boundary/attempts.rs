@@ -1,18 +1,17 @@
-//! Everything that is tried: what it is called, the words for `tests/attacker` outside and inside, and what success looks
-//! like.
+//! The list of attempts: the name, the arguments for `tests/attacker` outside and inside, and the proof of success.
 
 use super::decoys::Decoys;
 use crate::support::Processes;
 use std::path::{Path, PathBuf};
 
-/// Where an attempt has to succeed.
+/// Where an attempt must succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum World {
     /// As root on this machine, against decoys.
     Host,
-    /// As root in namespaces of its own, where it changes nothing of the machine.
+    /// As root in separate namespaces, where it changes nothing of the machine.
     Apart,
-    /// As who the server is.
+    /// As the server's user.
     Owner,
     /// As an ordinary user of this machine.
     Nobody,
@@ -24,21 +23,21 @@ pub struct Attempt {
     pub world: World,
     pub outside: String,
     pub inside: String,
-    /// In what was got outside.
+    /// A text in the output of a successful attempt outside.
     pub proof: String,
 }
 
-/// What there is to be had.
+/// The targets of the attempts.
 pub struct Targets<'a> {
     pub decoys: &'a Decoys,
     pub data: PathBuf,
     pub url: String,
-    /// Of the attacker's own session, and of another one.
+    /// The home of the attacker's session, and of another one.
     pub own: PathBuf,
     pub victim: PathBuf,
     pub server: u32,
     pub processes: Processes,
-    /// Whether the server is root's.
+    /// Whether the server runs as root.
     pub root: bool,
     pub docker: bool,
     pub group: Vec<PathBuf>,
@@ -56,19 +55,19 @@ fn host(name: &'static str, words: String, proof: &str) -> Attempt {
     Attempt { name, world: World::Host, inside: words.clone(), outside: words, proof: proof.to_owned() }
 }
 
-/// A call that needs nothing but itself.
+/// A call that needs no target.
 fn apart(name: &'static str, words: &str) -> Attempt {
     Attempt { world: World::Apart, ..host(name, words.to_owned(), "") }
 }
 
 impl Attempt {
-    /// Inside, the same has another name.
+    /// The target has another name inside.
     fn inside(self, words: impl Into<String>) -> Attempt {
         Attempt { inside: words.into(), ..self }
     }
 }
 
-/// What the server keeps.
+/// The server's data.
 fn secrets(targets: &Targets<'_>) -> Vec<Attempt> {
     let at = |what: &str, path: &str| format!("{what} {}", targets.data.join(path).display());
     let own = |what: &str, path: &str| format!("{what} {}", targets.own.join(path).display());
@@ -153,7 +152,7 @@ fn network(targets: &Targets<'_>) -> Vec<Attempt> {
         host("a service on loopback", format!("tcp 127.0.0.1:{}", decoys.tcp), word),
         host("a service on the other loopback", format!("tcp [::1]:{}", decoys.tcp6), word),
         host("a service without connections", format!("udp 127.0.0.1:{}", decoys.udp), word),
-        // Never sent from outside: there it may be answered.
+        // Not tried outside, where a real metadata service could answer.
         host("the metadata of a cloud", format!("tcp 127.0.0.1:{}", decoys.tcp), word)
             .inside("tcp 169.254.169.254:80"),
         host("an address of the Internet", format!("tcp 127.0.0.1:{}", decoys.tcp), word)
@@ -196,7 +195,7 @@ fn writing(targets: &Targets<'_>) -> Vec<Attempt> {
         proof("moving a file out", format!("rename {seen}")),
         proof("climbing out", format!("climb {file}")),
         proof("opening again for writing", format!("reopen {file}")).inside("reopen /etc/passwd"),
-        // Not by opening it: what runs cannot be written anyway.
+        // Not by opening it, because a running program cannot be written anyway.
         proof("changing our own program", format!("change-mode {file}")).inside("change-mode /.ash/ash"),
         proof("replacing our own program", format!("replace {seen}/new")).inside("replace /.ash/ash"),
         proof("replacing a name of the system", format!("replace {seen}/new")).inside("replace /etc/passwd"),
@@ -219,7 +218,7 @@ fn writing(targets: &Targets<'_>) -> Vec<Attempt> {
     ]
 }
 
-/// What the kernel shows of the machine, and takes orders by.
+/// What the kernel reveals of the machine, and its control files.
 fn machine(targets: &Targets<'_>) -> Vec<Attempt> {
     let keys = format!("search /proc/keys {}", targets.decoys.word);
     let mut all = vec![
@@ -227,7 +226,7 @@ fn machine(targets: &Targets<'_>) -> Vec<Attempt> {
         apart("settings of the network", "open-to-write /proc/sys/net/ipv4/ip_forward"),
         Attempt { world: World::Owner, ..host("names of its owner's keys", keys, "found") },
         host("the kernel's log in /proc", "device /proc/kmsg".to_owned(), "opened"),
-        // Its own by every other rule: this one only Landlock refuses.
+        // Other rules treat this file as the agent's own: only Landlock refuses it.
         host("whom the kernel kills first", "open-to-write /proc/self/oom_score_adj".to_owned(), "opened"),
         host("pages of the machine", "device /proc/kpageflags".to_owned(), "opened"),
         host(
@@ -328,13 +327,13 @@ fn kernel() -> Vec<Attempt> {
     all
 }
 
-/// More than its part. Bytes and files on the disk are not among them.
+/// Attempts to exceed the share of resources, except for disk space and files.
 fn takings(targets: &Targets<'_>) -> Vec<Attempt> {
     let mut all = vec![
         host("a fork bomb", "fork 600".to_owned(), "600 processes"),
         host("open files without end", "open-files 9000".to_owned(), "9000 files"),
     ];
-    // Memory is limited by control groups, which take root, or an engine that is.
+    // Memory limits use control groups, which need root or an engine that runs as root.
     if targets.root || targets.docker {
         all.push(host("memory without end", "memory 300".to_owned(), "300 MiB"));
     }

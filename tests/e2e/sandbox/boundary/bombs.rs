@@ -1,6 +1,6 @@
-//! Taking more than one's part. Every bomb goes off twice: where its limit is lifted it has to do the harm that it is made
-//! for, as far as is safe here; where it is not it has to be cut short, and whoever looks is told by what. All along the
-//! server says that it is well, and the session beside answers.
+//! Attempts to exceed resource limits. Every bomb runs twice: without its limit it must do its harm, as far as that is
+//! safe here; with its limit it must be stopped, and the session must say by which limit. Meanwhile the server reports
+//! itself healthy, and another session answers.
 
 use super::{Beside, program, put};
 use crate::support::{Client, DEADLINE, Frame, Server, as_root, cmdline, eventually, in_docker, pids};
@@ -17,15 +17,15 @@ use std::{
 };
 
 const SOMEBODY: u32 = 61_007;
-/// Whoever does not stop when asked to has no longer than this.
+/// The grace period for turns that ignore an interrupt.
 pub(super) const IMPATIENT: [(&str, &str); 1] = [("ASH_INTERRUPT_GRACE", "1")];
 
 #[derive(Debug)]
 pub(super) struct Bomb {
     pub(super) name: &'static str,
-    /// What goes off where it is lifted, and how far it has to come there.
+    /// The command without the limit, and the output that proves the harm.
     pub(super) harm: (&'static str, &'static str),
-    /// What goes off where it is not.
+    /// The command with the limit.
     pub(super) words: &'static str,
     pub(super) limits: Value,
     pub(super) cut: Cut,
@@ -33,15 +33,15 @@ pub(super) struct Bomb {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Its turn is over, for this reason.
+    /// The turn ends, for this reason.
     Turn(&'static str),
-    /// So is its sandbox, and the session says why.
+    /// The sandbox ends, and the session says why.
     Sandbox(&'static str),
-    /// It is told no, or killed; whoever lit it goes on.
+    /// Only the bomb fails or is killed; the process that started it continues.
     Itself,
 }
 
-/// Where the limit is a size that nobody can change, harm is done outside.
+/// Some limits are fixed sizes, so the harm is done outside.
 const SCRATCH: [(&str, &str, &str); 2] =
     [("bytes in /tmp", "/tmp", "1100"), ("bytes in shared memory", "/dev/shm", "300")];
 
@@ -91,7 +91,7 @@ fn bombs(counts_processors: bool) -> Vec<Bomb> {
             json!({ "diskMb": 4 }),
             full,
         ),
-        // As much as a file of this disk can be; the other one is a petabyte.
+        // The largest possible file of this disk; the other file is a petabyte.
         bomb(
             "a file of holes",
             ("sparse /workspace 8796093022208", "8796093022208 bytes"),
@@ -113,7 +113,7 @@ fn bombs(counts_processors: bool) -> Vec<Bomb> {
             json!({ "memoryMb": 128 }),
             Cut::Itself,
         ),
-        // Without its limit it would be this machine's last.
+        // Without its limit it would exhaust this machine.
         bomb(
             "forks of forks",
             ("processes 600", "600 processes"),
@@ -129,7 +129,7 @@ fn bombs(counts_processors: bool) -> Vec<Bomb> {
     all
 }
 
-/// Everything that can be.
+/// All limits that can be lifted.
 pub(super) fn lifted() -> Value {
     let limits = ["memoryMb", "cpuPercent", "maxProcesses", "diskMb", "maxFiles", "outputKbPerSecond"];
     limits.iter().map(|name| ((*name).to_owned(), json!(0))).collect::<serde_json::Map<_, _>>().into()
@@ -169,7 +169,7 @@ async fn go_off(server: Server) {
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
-/// In memory that is nobody's, for a moment.
+/// In memory outside of any sandbox, for a moment.
 fn outside(megabytes: &str) -> String {
     let dir = PathBuf::from(format!("/dev/shm/ash-test-{}", uuid::Uuid::new_v4()));
     let mut command = Command::new(program());
@@ -178,7 +178,7 @@ fn outside(megabytes: &str) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// Who lights bombs, in a session with these limits.
+/// Starts bombs in a session with these limits.
 pub(super) struct Sapper {
     client: Client,
     id: String,
@@ -189,7 +189,7 @@ impl Sapper {
         let client = server.client();
         let made = client.post("/api/sessions", json!({ "agent": "tester", "limits": limits })).await;
         let id = made["session"]["id"].as_str().expect("an id").to_owned();
-        // Not in the workspace, of which some bombs leave nothing.
+        // Not in the workspace, because some bombs delete its content.
         put(&program(), &server.live(&id).await.join("tree/home/attacker"), 0o755);
         Sapper { client, id }
     }
@@ -198,11 +198,11 @@ impl Sapper {
         self.run(&format!("~/attacker bomb {words} 2>&1; echo $?")).await
     }
 
-    /// So that one knows what it is that is cut short elsewhere.
+    /// Proves that the bomb works without its limit.
     pub(super) async fn does_harm(&self, bombs: &[Bomb]) {
         for bomb in bombs {
             let name = bomb.name;
-            // On a busy machine one that needs processors may get too little of them at first.
+            // On a busy machine a bomb that needs processor time may get too little at first.
             eventually(&format!("{name} does harm"), async || {
                 let got = self.light(bomb.harm.0).await;
                 self.clear().await;
@@ -219,7 +219,7 @@ impl Sapper {
     }
 
     async fn run(&self, command: &str) -> String {
-        // However slow the machine is: how far it comes is the point, not when.
+        // With a long timeout: the test measures how far it comes, not how fast.
         let body = json!({ "command": command, "timeout": 240_000 });
         let path = format!("/api/sessions/{}/exec", self.id);
         let (status, said) = self.client.ask(Method::POST, &path, Some(body)).await;
@@ -261,9 +261,9 @@ impl Sapper {
         self.client.delete(&format!("/api/sessions/{}", self.id)).await;
     }
 
-    /// What it left behind may hold its sandbox; the next one has nothing of it.
+    /// Leftovers may keep the sandbox busy; the next sandbox has none of them.
     async fn starts_again(&self, bomb: &Bomb) {
-        // Unless it was ended already, together with its agent.
+        // Fails if the sandbox has already ended together with its agent.
         self.client.ask(Method::POST, &format!("/api/sessions/{}/stop", self.id), None).await;
         let left = format!("bomb {}", bomb.words);
         eventually("nothing of it runs", async || {
@@ -273,7 +273,7 @@ impl Sapper {
         self.client.action(&self.id, "resume").await;
     }
 
-    /// Everything that is not easily saved, all of it at once; and it comes back from its checkpoint as it was.
+    /// Entries of every kind that is hard to save; the restored checkpoint has them unchanged.
     async fn leaves_what_it_likes(&self, server: &Server) {
         let put = ["odd /workspace", "nest ~ 3000", "sparse ~ 8796093022208", "attributes ~ 300"];
         for words in put {
@@ -286,7 +286,7 @@ impl Sapper {
         let live = server.live(&self.id).await;
         ash_snapshot::Folder::erase(&live.join("tree")).expect("deeper than others can erase");
         let back = self.client.action(&self.id, "resume").await;
-        // What is no file is not kept, and is named.
+        // Entries that are not files, folders or links are not saved, and the receipt names them.
         let lost: Vec<&str> = back["resume"]["lost"]
             .as_array()
             .expect("a list")
@@ -296,7 +296,7 @@ impl Sapper {
         let kinds = ["pipe (a FIFO)", "socket (a socket)", "whiteout (a device)"];
         assert_eq!(lost.len(), kinds.len(), "{back}");
         assert!(kinds.iter().all(|kind| lost.iter().any(|line| line.contains(kind))), "{back}");
-        // Two files with names that are no words.
+        // Two files whose names are not valid text.
         let look = "cd /workspace/bomb; for name in *; do [ -f \"$name\" ] && cat \"$name\"; done; stat -c ' %s %b' ~/bomb/sparse";
         let found = self.client.exec(&self.id, look).await;
         assert_eq!(found["stdout"], "keptkept 8796093022208 0\n", "{found}");
@@ -311,7 +311,7 @@ fn told(frames: &[Frame]) -> Option<&str> {
     frames.iter().find(|frame| frame.event == "error").and_then(|frame| frame.data["code"].as_str())
 }
 
-/// Asks the server whether it is well, several times a second.
+/// Checks the server's health several times a second.
 pub(super) struct Pulse {
     over: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<(usize, Duration)>,

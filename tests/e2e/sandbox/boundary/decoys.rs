@@ -1,4 +1,4 @@
-//! What an attacker would like to have, and may: nothing real is ever attacked from outside.
+//! Decoys for the attacks outside: nothing real is ever attacked there.
 
 use super::{attempts::World, program, put};
 use std::{
@@ -20,31 +20,31 @@ use std::{
 };
 
 pub struct Decoys {
-    /// Who the server is.
+    /// The server's user.
     pub owner: u32,
     pub dir: PathBuf,
-    /// In all of them, and nowhere else.
+    /// A word that is in every decoy, and nowhere else.
     pub word: String,
     pub file: PathBuf,
     pub tcp: u16,
     pub tcp6: u16,
     pub udp: u16,
-    /// As an engine's.
+    /// Like the socket of an engine.
     pub socket: PathBuf,
     pub abstract_name: String,
     pub shared_memory: PathBuf,
     pub queue: String,
-    /// Of the old kind of shared memory.
+    /// A System V shared memory segment.
     pub key: i32,
     segment: i32,
-    /// With the word in its environment, and as the name of a keyring; it must live.
+    /// A process with the word in its environment, and as the name of a keyring; it must survive.
     pub process: Child,
-    /// One that may be killed.
+    /// A process that may be killed.
     pub mortal: Child,
 }
 
 impl Decoys {
-    /// `owner`: who the server is, so that nothing is closed only because it is somebody else's.
+    /// `owner`: the server's user, so that no attempt fails only because of other ownership.
     pub fn new(owner: u32) -> Decoys {
         let id = uuid::Uuid::new_v4();
         let dir = std::env::temp_dir().join(format!("ash-test-{id}"));
@@ -96,7 +96,7 @@ impl Decoys {
         assert!(queue >= 0, "a queue");
     }
 
-    /// As they were before anybody attacked them.
+    /// The decoys as they were before the attacks.
     pub fn restore(&self) {
         for entry in fs::read_dir(self.dir.join("seen")).expect("a directory").flatten() {
             if entry.path() != self.socket {
@@ -109,7 +109,7 @@ impl Decoys {
         }
     }
 
-    /// Everything that could have been changed.
+    /// Everything that an attack could have changed.
     pub fn look(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = fs::read_dir(self.dir.join("seen")).expect("a directory").flatten();
         let files = entries.map(|entry| entry.path()).chain([self.shared_memory.clone()]);
@@ -125,7 +125,7 @@ impl Decoys {
         })
     }
 
-    /// What nobody inside can make, but might be given: a program of root's, and a device.
+    /// Entries that an agent cannot make but could be given: a setuid program of root, and a device.
     pub fn tempt(&self, workspace: &Path) {
         self.put_setuid(&workspace.join("setuid"));
         self.put_device(&workspace.join("device"));
@@ -137,7 +137,7 @@ impl Decoys {
         fs::set_permissions(at, fs::Permissions::from_mode(0o4755)).expect("a mode");
     }
 
-    /// The kernel's log: one that containers are not given either.
+    /// The kernel's log, a device that containers do not get either.
     fn put_device(&self, at: &Path) {
         let name = CString::new(at.as_os_str().as_encoded_bytes()).expect("no NUL");
         // SAFETY: the name outlives the call.
@@ -179,7 +179,7 @@ fn sleeper(word: &str, owner: u32) -> Child {
     command.spawn().expect("sleep")
 }
 
-/// Says the word to everybody who comes. The threads end with the tests.
+/// Sends the word to every client. The threads end with the tests.
 fn tcp(address: &str, word: &str) -> u16 {
     let listener = TcpListener::bind(address).expect("a port");
     let (port, word) = (listener.local_addr().expect("an address").port(), word.to_owned());

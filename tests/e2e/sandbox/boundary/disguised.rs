@@ -1,5 +1,5 @@
-//! Bombs that take no more than others do, and hide it: where a look at a process under its own number shows nothing. Each
-//! goes off twice, as all bombs do.
+//! Bombs that hide their resource usage: looking at a process under its own number shows nothing. Like all bombs, each
+//! runs twice.
 
 use super::{
     Beside,
@@ -15,7 +15,7 @@ const MEMORY: [(&str, &str); 2] = [
     ("memory behind a dead thread", "behind grow 400"),
 ];
 
-/// What has no name takes space for as long as somebody holds it, in whatever way. The last word is for how long.
+/// An unlinked file takes space while a process holds it, in any way. The last word says for how long.
 const FILES: [(&str, &str, &str); 6] = [
     ("open and unlinked", "open /workspace 60 0", "open /workspace 60 100"),
     ("mapped and unlinked", "mapped /workspace 60 0", "mapped /workspace 60 100"),
@@ -59,13 +59,13 @@ async fn go_off(server: Server) {
     let bystander = server.client().create().await;
     let (beside, pulse) = (Beside::begin(&server, bystander), Pulse::begin(&server));
     let mut bombs = bombs();
-    // Whose server did not make a container's namespaces may not look there at whoever does not want it.
+    // A server without root cannot inspect a container's processes that hide themselves.
     bombs.retain(|bomb| !in_docker() || server.uid() == 0 || bomb.harm.0 != HIDDEN);
     Sapper::new(&server, &lifted()).await.does_harm(&bombs).await;
     for bomb in &bombs {
         Sapper::new(&server, &bomb.limits).await.is_cut_short(bomb).await;
     }
-    // 60 MiB in seven processes are still 60, and who has them is no bomb.
+    // 60 MiB shared by seven processes are still 60, so this is no bomb.
     let got = Sapper::new(&server, &json!({ "memoryMb": 128 })).await.light("share 6 60").await;
     assert!(got.starts_with("reached 60 MiB in 6 processes"), "memory that many have counts once: {got}");
     let answers = beside.end().await;

@@ -1,4 +1,4 @@
-//! More words than anybody can listen to, from inside: whoever floods is cut short, and only they.
+//! Floods of output from inside a sandbox: the limits stop only the session that floods.
 
 use crate::support::{Client, Server};
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 
 const MILLION: usize = 1_000_000;
-/// What an exec keeps of each stream.
+/// The limit that an exec keeps of each stream.
 const MOST: usize = 10 << 20;
 
 pub async fn flood(server: &Server, id: &str, place: &Path) {
@@ -31,14 +31,14 @@ pub async fn flood(server: &Server, id: &str, place: &Path) {
 
     pester(server, id).await;
     speak_in_the_agents_place(server, id).await;
-    // Everything that it can reach: itself.
+    // Kills everything that it can reach, which is itself.
     fatal(&client, id, "kill -9 -1").await;
     client.until_status(id, "error").await;
     client.action(id, "resume").await;
     assert!(client.text(id, "are you there?").await.contains("This is turn"));
 }
 
-/// Callers who hold their shim's only other door: what it spends on them has an end.
+/// Clients that keep their shim's only other socket busy: the shim's cost stays bounded.
 async fn pester(server: &Server, id: &str) {
     let client = server.client();
     let shim = server.processes(id).await.shim;
@@ -61,7 +61,7 @@ async fn pester(server: &Server, id: &str) {
     assert!(most < before + 100, "{before} descriptors, then {most}");
 }
 
-/// A command that ends its own sandbox, and so gets no answer.
+/// A command that kills its own sandbox, and therefore gets no response.
 async fn fatal(client: &Client, id: &str, command: &str) {
     let body = serde_json::json!({ "command": command });
     client.ask(reqwest::Method::POST, &format!("/api/sessions/{id}/exec"), Some(body)).await;
@@ -71,7 +71,7 @@ fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-/// Root's sandboxes cannot: the pipe is not theirs. Others can, and hurt themselves.
+/// Sandboxes of root's server cannot, because they do not own the pipe. Others can, and affect only themselves.
 async fn speak_in_the_agents_place(server: &Server, id: &str) {
     let client = server.client();
     let forged = client.exec(id, "./attacker forge frames").await;

@@ -1,5 +1,5 @@
-//! The agent itself is the attacker: the program that the server starts and talks to, in the place of Claude Code. Shim and
-//! driver get whatever it says, straight from its stdout; the server stays well, and who is beside it does not notice.
+//! A hostile agent: a program in the place of Claude Code that the server starts and talks to. Shim and driver get
+//! arbitrary output directly from its stdout; the server stays healthy, and other sessions do not notice.
 
 use super::{
     Beside,
@@ -10,12 +10,12 @@ use crate::support::{Client, Frame, Server, Sse, as_root, eventually};
 use serde_json::{Value, json};
 
 const SOMEBODY: u32 = 61_008;
-/// What a server may ever have used, whatever agents say. A debug build.
+/// The memory limit for the server, whatever agents print. For a debug build.
 const MEMORY: u64 = 300 << 20;
-/// As many lines of its complaints are kept.
+/// The server keeps this many lines of the agent's stderr.
 const LOGS: usize = 10_000;
 const MILLION: usize = 1_000_000;
-/// More than any server that kept them in memory would have room for, and not for minutes.
+/// More than a server could keep in memory, but done within minutes.
 const MANY: usize = 30_000;
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn slowly_as_root_an_agent_of_an_ordinary_users_server_that_says_what_it_l
     listen(Server::prepared_for(SOMEBODY, &IMPATIENT), MANY).await;
 }
 
-/// Slow: each of them is kept.
+/// Slow, because each line is stored.
 #[tokio::test]
 async fn slowly_a_million_lines_of_an_agent_hurt_only_its_own_session() {
     listen(Server::prepared_for(0, &IMPATIENT), MILLION).await;
@@ -60,7 +60,7 @@ async fn listen(mut server: Server, lines: usize) {
     assert!(peak < MEMORY, "the server used {} MiB", peak >> 20);
 }
 
-/// With a program that does what messages ask it to.
+/// Installs a program that follows the messages.
 fn replace_claude(server: &mut Server) {
     let bin = server.dir.join("bin");
     std::fs::create_dir(&bin).expect("a folder");
@@ -73,7 +73,7 @@ fn replace_claude(server: &mut Server) {
     server.set("ANTHROPIC_BASE_URL", "http://127.0.0.1:9");
 }
 
-/// There is a key here, and nobody to talk to.
+/// A session with the offline provider, because the service behind the server's key is unreachable.
 async fn calm(client: &Client) -> String {
     client.deploy("tester").await;
     let made = client.post("/api/sessions", json!({ "agent": "tester", "provider": "offline" })).await;
@@ -87,7 +87,7 @@ async fn hostile(client: &Client, limits: Value) -> String {
     id
 }
 
-/// It is there, and speaks as Claude Code does.
+/// The agent runs, and speaks like Claude Code.
 async fn obeys(client: &Client, id: &str) {
     assert_eq!(client.text(id, "nothing").await, "obeyed");
 }
@@ -100,7 +100,7 @@ fn told(frames: &[Frame]) -> Option<&str> {
     frames.iter().find(|frame| frame.event == "error").and_then(|frame| frame.data["code"].as_str())
 }
 
-/// No message at all, messages of wrong shapes, and messages about a turn of somebody else that runs meanwhile.
+/// Invalid messages, messages of wrong shapes, and messages about a running turn of another session.
 async fn frames_that_are_none_of_its_business(client: &Client, victim: &str) {
     let (mut stream, turn) = waits(client, victim).await;
     let id = hostile(client, json!({})).await;
@@ -110,7 +110,7 @@ async fn frames_that_are_none_of_its_business(client: &Client, victim: &str) {
     let garbled = frames.iter().filter(|frame| frame.data["subtype"] == "garbled").count();
     println!("{} frames, of which {garbled} were none", frames.len());
     assert!(garbled >= 20 * 9, "{garbled}");
-    // Whose turn it was about has heard nothing of it.
+    // The other session's turn has not received any of it.
     client.exec(victim, "touch go").await;
     let frames = stream.until("done").await;
     assert!(!frames.iter().any(|frame| frame.data.to_string().contains("forged")), "{frames:#?}");
@@ -122,7 +122,7 @@ async fn frames_that_are_none_of_its_business(client: &Client, victim: &str) {
     end(client, &id).await;
 }
 
-/// A turn in the middle of a tool call, and its id.
+/// A turn during a tool call, and its id.
 async fn waits(client: &Client, id: &str) -> (Sse, String) {
     let wait = "run: until [ -e go ]; do sleep 0.01; done; rm go; echo released";
     let mut stream = client.send(id, wait).await;
@@ -153,7 +153,7 @@ async fn a_line_without_end(client: &Client) {
     end(client, &id).await;
 }
 
-/// All of them are heard, and the turn is captured on its way, so that nobody has to carry all of them at once.
+/// All lines are stored, and the turn's progress is saved on the way, so that no part holds all of them at once.
 async fn many_lines(client: &Client, lines: usize) {
     let id = hostile(client, json!({})).await;
     let began = std::time::Instant::now();
@@ -164,19 +164,19 @@ async fn many_lines(client: &Client, lines: usize) {
     end(client, &id).await;
 }
 
-/// Those who never stop are held to what they may say in a second, and to their time.
+/// The limits on output per second and on turn time stop endless output.
 async fn lines_without_end(client: &Client) {
-    // Not without any limit: what it says then takes minutes to write down here.
+    // With a limit, because unlimited output would take minutes to store here.
     let (much, kb, seconds) = (128, 32, 3);
     let free = chatter(client, json!({ "outputKbPerSecond": much, "turnSeconds": seconds })).await;
     let bound = chatter(client, json!({ "outputKbPerSecond": kb, "turnSeconds": seconds })).await;
-    // Four seconds' worth comes at once, and it has another one after it was asked to stop; twice that on a busy machine.
+    // A burst of four seconds passes at once, and one second follows the interrupt; twice that on a busy machine.
     let most = (kb << 10) * 2 * (4 + seconds + 1);
     println!("{free} bytes of an agent that talks as it likes, {bound} of one that may not");
     assert!(free > most && bound < most, "{free} and {bound} bytes, of at most {most}");
 }
 
-/// How many bytes of it came until it was stopped.
+/// How many bytes of it came before it was stopped.
 async fn chatter(client: &Client, limits: Value) -> usize {
     let id = hostile(client, limits).await;
     let frames = client.send(&id, "forever").await.until("done").await;
@@ -188,17 +188,17 @@ async fn chatter(client: &Client, limits: Value) -> usize {
     bytes
 }
 
-/// Nothing of it is kept but its beginning; it is read no faster for that.
+/// The server keeps only the beginning of it, but does not read it faster because of that.
 async fn a_complaint_without_end(client: &Client) {
     let (free, _) = muttered(client, json!({ "outputKbPerSecond": 0 })).await;
     let (bound, millis) = muttered(client, json!({ "outputKbPerSecond": 32 })).await;
-    // Four seconds' worth comes at once, and then there is what is in the pipe and in the hands of the shim.
+    // A burst of four seconds passes at once, plus the content of the pipe and of the shim's buffers.
     let most = 32 * (4000 + millis) * 1024 / 1000 + (256 << 10);
     println!("{free} bytes of a complaint that is heard as it comes, {bound} of one that is not");
     assert!(free > most && bound <= most, "{free} and {bound} bytes, of at most {most}");
 }
 
-/// How many bytes it got rid of, in how many milliseconds.
+/// How many bytes the agent wrote, in how many milliseconds.
 async fn muttered(client: &Client, limits: Value) -> (u64, u64) {
     let id = hostile(client, limits).await;
     let said = client.text(&id, "mutter 3").await;
@@ -207,7 +207,7 @@ async fn muttered(client: &Client, limits: Value) -> (u64, u64) {
     numbers.next().zip(numbers.next()).unwrap_or_else(|| panic!("{said}"))
 }
 
-/// It closes its stdout, and lives on.
+/// The agent closes its stdout, and continues to run.
 async fn silence(client: &Client) {
     let id = hostile(client, json!({ "turnSeconds": 2 })).await;
     let frames = client.send(&id, "shut").await.until("done").await;

@@ -1,17 +1,17 @@
-//! Those who work in the tree itself: some trust paths, and are fooled; ours do not.
+//! Code that works on the tree itself: path-based code is fooled; ours is not.
 
 use super::Stage;
 use crate::support::ash;
 use ash_snapshot::Folder;
 use std::{fs, path::Path, process::Command, sync::atomic::Ordering};
 
-/// So often is proof, and takes no time from the others any more.
+/// This often is proof enough, and leaves time for the other operations.
 const ENOUGH: u64 = 20;
 
-/// How long somebody is slow, if nobody swaps anything at this moment.
+/// How long the path-based code is slow if no swap happens at this moment.
 const LOOKS: u32 = 2000;
 
-/// How often each of those who trust paths was fooled.
+/// How often each path-based operation was fooled.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Fooled {
     reading: u64,
@@ -26,12 +26,12 @@ impl Fooled {
 }
 
 impl Stage {
-    /// What one writes without handles: look, then do, and others have their turn in between. It must be fooled, or
-    /// nothing is raced.
+    /// Path-based code: it checks, then acts, and lets other threads run in between. It must be fooled, or the test races
+    /// nothing.
     pub(super) fn trust_paths(&self, workspace: &Path) -> Fooled {
         let decoy = self.outside.dir.join("decoy");
         let dir = workspace.join("d0");
-        // Whoever looks and then does is as slow as it takes until it is wrong.
+        // Waits between check and act until the check is outdated.
         let looked = |fine: bool| {
             let is_swapped = || dir.symlink_metadata().is_ok_and(|is| is.is_symlink());
             let mut looks = 0;
@@ -61,9 +61,9 @@ impl Stage {
         fooled
     }
 
-    /// Captures and deletions of a tree in which nobody is held still.
+    /// Captures and deletions of a tree whose processes are not frozen.
     pub(super) fn save_and_erase(&self, tree: &Path) {
-        // So often is enough, too: all the others need the processors as well.
+        // This often is enough here as well, because all other operations need the processors.
         for _ in 0..ENOUGH {
             if self.over.load(Ordering::Relaxed) {
                 return;
@@ -74,11 +74,11 @@ impl Stage {
                 let saved = save.arg(self.outside.repo()).arg(tree.join(root)).output().expect("ash");
                 let said = String::from_utf8_lossy(&saved.stderr);
                 self.is_clean("snapshot", &[&saved.stdout[..], said.as_bytes()].concat());
-                // A rewind has just taken the tree away.
+                // A rewind has just removed the tree.
                 assert!(saved.status.success() || said.contains("No such file"), "{said}");
                 self.count("snapshot", if saved.status.success() { 200 } else { 400 });
                 for _ in 0..10 {
-                    // While it is filled again it may not become empty.
+                    // The erase may fail while other code fills the folder again.
                     let erased = Folder::erase(&tree.join(root).join("erased"));
                     self.count("erase", if erased.is_ok() { 200 } else { 400 });
                 }

@@ -1,4 +1,4 @@
-//! What nobody who works in a workspace may ever see or change, and how one sees that it was not.
+//! Files outside the workspace that no code for a workspace may read or change, and the check that it did not.
 
 use std::{
     collections::BTreeMap,
@@ -7,15 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What nobody who works in a workspace may ever see or change.
+/// Files outside the workspace that no code for a workspace may read or change.
 pub(super) struct Outside {
     pub(super) dir: PathBuf,
-    /// Each is somewhere outside, and must be nowhere else.
+    /// Each word is in one place outside, and must appear nowhere else.
     pub(super) words: Vec<String>,
 }
 
 impl Outside {
-    /// `seen/open`: everybody may do everything. `seen/closed`: only root may. `decoy`: those who trust paths fall for it.
+    /// `seen/open`: every user has full access. `seen/closed`: only root has. `decoy`: for the path-based code.
     pub(super) fn new() -> Outside {
         let dir = std::env::temp_dir().join(format!("ash-test-{}", uuid::Uuid::new_v4()));
         let words: Vec<String> = (0..4).map(|_| format!("canary-{}", uuid::Uuid::new_v4())).collect();
@@ -29,7 +29,7 @@ impl Outside {
         let files = [("seen/open", 1), ("seen/open/sub", 1), ("seen/closed", 2), ("decoy", 3)];
         for (place, word) in files {
             let word: &String = &words[word];
-            // A listing would show the name, and a reader the content.
+            // A listing would reveal the name, and a read the content.
             for name in ["f", word] {
                 fs::write(dir.join(place).join(name), word).expect("a file");
             }
@@ -50,7 +50,7 @@ impl Drop for Outside {
     }
 }
 
-/// Everything about a tree but when it was read. The time of the last change tells of whatever is not named here.
+/// All properties of a tree except access times. The change time reveals changes of any other property.
 pub(super) type Look = BTreeMap<PathBuf, ([u64; 4], [i64; 4], Vec<u8>)>;
 
 pub(super) fn look(path: &Path) -> Look {
@@ -67,7 +67,7 @@ pub(super) fn look(path: &Path) -> Look {
     found
 }
 
-/// Somebody who writes to one of its sessions a moment later gets a new tree, which has nothing of the old one.
+/// A client that sends a message a moment later gets a new tree without any content of the old one.
 pub(super) fn is_gone(live: &Path) {
     let name = live.file_name().and_then(|name| name.to_str()).expect("an id");
     let left = fs::read_dir(live.parent().expect("live")).expect("listed").flatten();

@@ -1,11 +1,11 @@
-//! Everything that was ever captured holds nothing from outside.
+//! Checks that no capture contains anything from outside.
 
 use super::{LARGEST_BUNDLE, Stage};
 use ash_snapshot::{ContentId, FileEntryKind, RelPath, Repo, SnapshotEntry};
 use std::{io::Read, path::Path, sync::Arc};
 
 impl Stage {
-    /// Everything that was ever captured, but the neighbour's own.
+    /// Every capture, except the other session's own.
     pub(super) fn search(&self, repo: &Path) {
         let repo = Arc::new(Repo::open(repo).expect("a repository"));
         let (snapshots, damaged) = repo.snapshots().expect("listed");
@@ -13,7 +13,7 @@ impl Stage {
         let (mut files, mut seen): (usize, Vec<ContentId>) = (0, Vec::new());
         for snapshot in &snapshots {
             for root in ["workspace", "home", "files"] {
-                // Each has some of these.
+                // Each snapshot has some of these roots.
                 let leaves = match repo.entries(&snapshot.tree, root) {
                     Err(ash_snapshot::Error::NotFound { .. }) => continue,
                     leaves => leaves.expect("listed"),

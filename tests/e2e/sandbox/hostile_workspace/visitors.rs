@@ -1,4 +1,4 @@
-//! Those who come in over the API: everything that one can ask of a session and of its files.
+//! Clients of the API: every operation on a session and on its files.
 
 use super::{LARGEST_BUNDLE, SLUG, Stage, bundle, create, outside::is_gone};
 use crate::support::{Dice, Server};
@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::io::Read;
 
-/// What is no link, and not what it seems either.
+/// Entries that are not links, and not what they seem either.
 const OTHERS: [&str; 16] = [
     "hard",
     "up/in/f",
@@ -30,9 +30,9 @@ const OTHERS: [&str; 16] = [
 ];
 
 impl Stage {
-    /// Everything one can ask of a session's files.
+    /// Runs every operation on a session's files.
     pub(super) async fn visit(&self, mut dice: Dice, goes_on: &dyn Fn() -> bool) {
-        // Everything in its turn, begun somewhere: what comes of it is up to the dice, that it is asked is not.
+        // Runs all operations in turn from a random start: the outcome is random, but every operation is tried.
         let first = dice.below(14) as usize;
         for what in (0..14).cycle().skip(first).take_while(|_| goes_on()) {
             let id = if dice.below(2) == 0 { self.alone.clone() } else { self.shared() };
@@ -86,7 +86,7 @@ impl Stage {
     }
 
     fn path(&self, dice: &mut Dice) -> String {
-        // Most often where the canaries are.
+        // Most often the decoys.
         let most = if dice.below(2) == 0 { 4 } else { self.targets.len() as u64 };
         let number = dice.below(most);
         let pair = ["d", "l"][dice.below(2) as usize];
@@ -100,7 +100,7 @@ impl Stage {
         }
     }
 
-    /// An archive that makes its own links, and then goes through them.
+    /// An archive that contains links, and then writes through them.
     fn bundle_of_links(&self, dice: &mut Dice) -> String {
         let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         let target = &self.targets[dice.below(self.targets.len() as u64) as usize];
@@ -129,7 +129,7 @@ impl Stage {
         }
     }
 
-    /// A session's whole life, again and again, while somebody races in it.
+    /// The complete life of a session, again and again, during the race.
     pub(super) async fn live_alone(&self, server: &Server, mut dice: Dice, goes_on: &dyn Fn() -> bool) {
         let session = format!("/api/sessions/{}", self.alone);
         self.release_racer(&self.alone).await;
@@ -172,7 +172,7 @@ impl Stage {
         self.count_swaps(&self.alone).await;
     }
 
-    /// Everything of a session that was raced in is gone from here but its checkpoints; what comes back is as harmless.
+    /// A session of the race loses its local data except for checkpoints; the restored files are as harmless.
     async fn start_cold(&self, server: &Server) {
         let id = create(&self.client, None).await;
         let session = format!("/api/sessions/{id}");
@@ -204,7 +204,7 @@ impl Stage {
         assert!(status < 400, "{}", String::from_utf8_lossy(&resumed));
     }
 
-    /// The workspace is deleted while they race in it, and comes again under the same name.
+    /// The workspace is deleted during the race, and created again under the same name.
     pub(super) async fn come_and_go(&self, server: &Server, goes_on: &dyn Fn() -> bool) {
         while goes_on() {
             let id = self.shared();

@@ -1,13 +1,13 @@
-//! What is easily not counted, and what is easily counted to the wrong one.
+//! Usage that is easy to miss, and usage that is easily attributed to the wrong session.
 
 use super::{Neighbour, SOMEBODY, exec, limited, servers};
 use crate::support::{Client, Server, as_root, eventually};
 use serde_json::json;
 use std::time::Instant;
 
-/// Writes to whoever took its output over, and counts how much of it was taken.
+/// Writes to the reader of its inherited output, and counts how much was read.
 const LEFT: &str = "(n=0; while head -c 65536 /dev/zero; do n=$((n+65536)); echo $n > next; mv next taken; done) & echo left";
-/// Far more than anybody may say in the time that this takes.
+/// Far more than the output limit allows in this time.
 const MUCH: u64 = 32 << 20;
 
 #[tokio::test]
@@ -29,10 +29,10 @@ async fn what_a_command_leaves_behind_is_not_read_faster_because_nobody_hears_it
         most.await;
         neighbour.did_not_notice().await;
         let taken = taken(&client, &bound).await;
-        // Four seconds' worth comes at once, and then there is what is in pipes.
+        // A burst of four seconds passes at once, plus the content of the pipes.
         let most = kb * 1024 * (5 + began.elapsed().as_secs()) + (512 << 10);
         assert!((1..=most).contains(&taken), "{taken} bytes, of at most {most}");
-        // It waits for what it left, and is heard.
+        // The session waits for its background process, and still answers.
         assert!(client.text(&bound, "are you there?").await.contains("This is turn"));
     }
 }

@@ -1,4 +1,4 @@
-//! A line as long as it gets: it costs the server next to nothing, ends somewhere, and is served in order.
+//! A waiting line of maximum length: it costs the server almost nothing, has a limit, and is served in order.
 
 use super::{busy, let_go, pool, refused, server};
 use crate::support::{Client, Server, eventually};
@@ -6,9 +6,9 @@ use reqwest::{Method, Response, StatusCode};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-/// So many may wait.
+/// The maximum number of waiting requests.
 const LONGEST: usize = 512;
-/// Of these so many wait until they are served.
+/// This many of them wait until they are served.
 const PATIENT: usize = 4;
 const LOOKS: usize = 600;
 
@@ -23,7 +23,7 @@ async fn until_queued(client: &Client, count: usize) {
         .await;
 }
 
-/// What the server needs of its processor to answer so often, in ticks.
+/// The processor time of the server for this many responses, in ticks.
 async fn cost(server: &Server, client: &Client) -> u64 {
     let used = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("it runs");
@@ -58,10 +58,10 @@ async fn a_long_line_costs_little_ends_somewhere_and_is_served_in_order() {
     assert_eq!(pool(&client).await["queued"], LONGEST, "told while all the others wait");
     let crowded = cost(&server, &client).await;
     assert!(hasty.iter().all(|request| !request.is_finished()), "they waited all the while");
-    // Of the processor, not of the clock. Ten looks a second of each of them would cost many times as much.
+    // Processor time, not elapsed time. Ten checks per second for each request would cost many times as much.
     assert!(crowded <= alone * 4, "{crowded} ticks instead of {alone}");
 
-    // They hang up, and leave the line.
+    // They disconnect, and leave the line.
     for request in hasty {
         request.abort();
     }
@@ -76,7 +76,7 @@ async fn a_long_line_costs_little_ends_somewhere_and_is_served_in_order() {
     assert!(made.is_sorted(), "first come, first served: {made:?}");
 }
 
-/// One tenant has all places and waits for more; another gets the first that frees.
+/// One tenant has all places and waits for more; another tenant gets the first free one.
 #[tokio::test]
 async fn a_tenant_that_waits_gets_its_share_of_places_before_one_that_has_more() {
     const SECRET: &str = "a-secret-for-internal-use";

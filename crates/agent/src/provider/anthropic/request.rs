@@ -1,4 +1,4 @@
-//! The conversation as a request of the Messages API. Pure.
+//! Builds a request of the Messages API from the conversation. Pure.
 
 use super::MAX_ANSWER_TOKENS;
 use crate::provider::ModelRequest;
@@ -6,7 +6,7 @@ use crate::provider::messages::{self, text};
 use crate::tools;
 use serde_json::{Value, json};
 
-/// What of a model's thoughts is given back to it.
+/// Which thinking blocks a request includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ThinkingScope {
     OfTheTurn,
@@ -44,7 +44,7 @@ fn messages(model: &str, request: &ModelRequest<'_>, thoughts: ThinkingScope) ->
     messages.into_iter().map(|(role, blocks)| json!({ "role": role.name(), "content": blocks })).collect()
 }
 
-/// Up to here the next request is the same.
+/// The next request has the same prefix up to here, so the service can cache it.
 fn remember(block: &mut Value) {
     block["cache_control"] = json!({ "type": "ephemeral" });
 }

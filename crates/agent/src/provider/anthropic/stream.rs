@@ -1,4 +1,4 @@
-//! An answer of a model, put together from the events in which it comes. Pure.
+//! Assembles an answer from the events of its stream. Pure.
 
 use crate::conversation::{ApiUsage, AssistantBlock, ToolUse};
 use crate::provider::ModelReply;
@@ -33,7 +33,7 @@ enum AnthropicEvent {
     Error {
         error: ProviderErrorBody,
     },
-    /// Pings, ends of blocks, and whatever is invented one day.
+    /// Pings, ends of blocks, and event types that are not known yet.
     #[serde(other)]
     Other,
 }
@@ -93,7 +93,7 @@ struct AnthropicMessageDelta {
     stop_reason: Option<String>,
 }
 
-/// Each is the whole so far, and left out if it did not change.
+/// Each count is the total so far; the service leaves out unchanged counts.
 #[derive(Deserialize, Default)]
 struct AnthropicUsage {
     input_tokens: Option<u64>,

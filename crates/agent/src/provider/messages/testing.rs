@@ -1,4 +1,4 @@
-//! Conversations for tests: the lines of a transcript, without what does not matter there.
+//! Conversations for tests: the lines of a transcript, without irrelevant fields.
 
 use crate::conversation::{ConversationHistory, TranscriptEntry, TranscriptTurn};
 use serde_json::{Value, json};

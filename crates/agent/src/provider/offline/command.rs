@@ -1,4 +1,4 @@
-//! The command language of the offline provider: what a prompt asks for, if it asks in the right words.
+//! The command language of the offline provider.
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(super) enum OfflineCommand {
         pause: Duration,
         text: String,
     },
-    /// Says the first word, and the others when there is a file at the path.
+    /// Sends the first word, and the others when a file exists at the path.
     Hold {
         path: String,
         text: String,
@@ -21,7 +21,7 @@ pub(super) enum OfflineCommand {
     Help,
 }
 
-/// One command per line if every line is one; otherwise one command, whose text goes on to the end.
+/// One command per line if every line is one; otherwise one command whose text continues to the end.
 pub(super) fn parse(text: &str) -> Option<Vec<OfflineCommand>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let each = lines.map(one).collect::<Option<Vec<_>>>().filter(|commands| !commands.is_empty());
@@ -60,7 +60,7 @@ fn call(tool: &'static str, input: Value) -> OfflineCommand {
     OfflineCommand::Call { tool, input }
 }
 
-/// `PATH: TEXT`, or `PATH:` with the text on the lines below.
+/// `PATH: TEXT`, or `PATH:` with the text on the next lines.
 fn path_and_text(rest: &str) -> Option<(&str, &str)> {
     let ends = rest.char_indices().filter(|(_, c)| *c == ':').map(|(at, _)| at);
     let mut ends = ends.filter(|at| rest[at + 1..].chars().next().is_none_or(char::is_whitespace));

@@ -1,5 +1,4 @@
-//! The conversation as a request for a chat completion: the messages that the Messages API would get, in other words.
-//! Pure.
+//! Builds a chat completion request from the messages of the Messages API. Pure.
 
 use crate::provider::ModelRequest;
 use crate::provider::messages::{self, MessageRole};
@@ -21,7 +20,7 @@ pub(super) fn body(model: &str, request: &ModelRequest<'_>) -> Vec<u8> {
         "messages": messages,
     });
     let tools: Vec<Value> = tools::offered(&request.manner.tools).into_iter().map(tool).collect();
-    // An empty list is refused.
+    // Services refuse an empty list.
     if !tools.is_empty() {
         body["tools"] = json!(tools);
     }
@@ -31,7 +30,7 @@ pub(super) fn body(model: &str, request: &ModelRequest<'_>) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// The most of one service is not called so by the others.
+/// OpenAI's highest effort has another name than Anthropic's.
 fn named(effort: &str) -> &str {
     if effort == "max" { "xhigh" } else { effort }
 }
@@ -43,7 +42,7 @@ fn tool(tool: Value) -> Value {
     json!({ "type": "function", "function": function })
 }
 
-/// Each result is a message of its own, and comes before what the user said after it.
+/// Each result is its own message, and comes before the user's next text.
 fn heard(blocks: Vec<Value>) -> Vec<Value> {
     let (results, rest): (Vec<Value>, Vec<Value>) =
         blocks.into_iter().partition(|block| block["type"] == "tool_result");
@@ -56,7 +55,7 @@ fn heard(blocks: Vec<Value>) -> Vec<Value> {
 fn said(blocks: &[Value]) -> Option<Value> {
     let content = match blocks {
         [] => return None,
-        // Some services know nothing but this.
+        // Some services accept only a plain string.
         [block] if block["type"] == "text" => block["text"].clone(),
         blocks => blocks.iter().map(part).collect(),
     };

@@ -1,5 +1,5 @@
-//! A chat completion, put together from the chunks in which it comes. Pure. Services that call themselves compatible
-//! differ in what they leave out: what is not needed is not asked for.
+//! Assembles a chat completion from its chunks. Pure. Compatible services leave out different fields, so this requires
+//! only those that it needs.
 
 use crate::conversation::{ApiUsage, AssistantBlock, ToolUse};
 use crate::provider::ModelReply;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// More than any model makes in one answer.
 const MAX_CALLS: usize = 1000;
-/// Says that nothing more comes, and is no chunk.
+/// The end marker, which is no chunk.
 const DONE: &[u8] = b"[DONE]";
 
 #[derive(Deserialize)]
@@ -32,12 +32,12 @@ struct ChatCompletionChoice {
 #[derive(Deserialize)]
 struct ChatCompletionDelta {
     content: Option<String>,
-    /// Why it does not want to, in its own words.
+    /// The model's text when it declines.
     refusal: Option<String>,
     tool_calls: Option<Vec<ToolCallDelta>>,
 }
 
-/// Of a call: its name and its id come first, and then what it is called with.
+/// A part of a call: the name and the id come first, the arguments follow.
 #[derive(Deserialize)]
 struct ToolCallDelta {
     #[serde(default)]
@@ -100,7 +100,7 @@ impl service_call::AnswerAssembler for OpenAiAssembler {
             self.usage = counted(&counts);
         }
         let mut shown = String::new();
-        // One was asked for.
+        // The request asks for one choice.
         for choice in chunk.choices.into_iter().flatten().filter(|choice| choice.index == 0) {
             self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
             if let Some(delta) = choice.delta {
@@ -116,7 +116,7 @@ impl service_call::AnswerAssembler for OpenAiAssembler {
         self.over
     }
 
-    /// Some hang up instead of saying that it was all.
+    /// Some services close the connection without an end marker.
     fn is_whole(&self) -> bool {
         self.over || self.finish_reason.is_some()
     }
@@ -141,7 +141,7 @@ impl service_call::AnswerAssembler for OpenAiAssembler {
 }
 
 impl OpenAiAssembler {
-    /// A piece with another id is of another call, even where the service counts all of them as the first.
+    /// A delta with another id belongs to another call, even where the service gives all calls index 0.
     fn add(&mut self, piece: ToolCallDelta) -> Result<(), ProviderFailure> {
         let FunctionCallDelta { name, arguments } = piece.function.unwrap_or_default();
         let (id, name) = (piece.id.unwrap_or_default(), name.unwrap_or_default());
@@ -160,7 +160,7 @@ impl OpenAiAssembler {
         match arguments {
             Value::Null => {}
             Value::String(more) => self.calls[at].input.push_str(&more),
-            // Where they come at once.
+            // Some services send all arguments at once, as an object.
             Value::Object(_) => self.calls[at].input.push_str(&arguments.to_string()),
             Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
                 return Err(ProviderFailure::malformed("the arguments of a call"));
@@ -170,7 +170,7 @@ impl OpenAiAssembler {
     }
 }
 
-/// What was found in a cache is counted apart, as in the transcript.
+/// Counts cached tokens apart, as the transcript does.
 fn counted(counts: &ChatCompletionUsage) -> ApiUsage {
     let prompt = counts.prompt_tokens.unwrap_or(0);
     let cached = counts.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// In the shapes of OpenAI; the one with the filter in that of Azure.
+    /// In OpenAI's format; the file with the content filter is in Azure's.
     const TEXT: &str = include_str!("../../../tests/streams/text.sse");
     const CALLS: &str = include_str!("../../../tests/streams/calls.sse");
     const FILTERED: &str = include_str!("../../../tests/streams/filtered.sse");
@@ -295,13 +295,13 @@ mod tests {
             message.reply().expect("a reply").content
         };
         let two = vec![call("a", "run", json!({"x": 1})), call("b", "run", json!({"x": 2}))];
-        // All are the first; or none is counted, and each comes at once.
+        // Every call has index 0, or none has an index and each comes at once.
         let first =
             [piece(Some(0), "a", "run", json!("{\"x\":1}")), piece(Some(0), "b", "run", json!("{\"x\":2}"))];
         assert_eq!(content(&first), two);
         let none = [piece(None, "a", "run", json!({"x": 1})), piece(None, "b", "run", json!({"x": 2}))];
         assert_eq!(content(&none), two);
-        // The id and the name are said again with each piece.
+        // The id and the name are repeated with each delta.
         let again = [piece(Some(3), "a", "run", json!("{\"x\"")), piece(Some(3), "a", "run", json!(":1}"))];
         assert_eq!(content(&again), two[..1]);
         assert_eq!(content(&[piece(Some(0), "a", "list", Value::Null)]), [call("a", "list", json!({}))]);

@@ -1,4 +1,4 @@
-//! A line of the transcript that is written: one that was found, or one of our own.
+//! A line of the repaired transcript: an original line, or one that we write.
 
 use super::super::entry::{self, ClaudeEntry};
 use crate::{LoggedContent, LoggedMessage, TranscriptIdentity};
@@ -7,13 +7,13 @@ use serde_json::{json, value::RawValue};
 use std::borrow::Cow;
 use uuid::Uuid;
 
-/// A line to be written, and the entry that it is, if it is one.
+/// A line to write, and its entry if it is one.
 #[derive(Debug)]
 pub(super) struct TranscriptRow {
     pub(super) line: Vec<u8>,
-    /// Beside it: most of what hurts is many lines that are none.
+    /// Boxed: the worst hostile input is many lines that are no entries.
     pub(super) entry: Option<Box<ClaudeEntry>>,
-    /// It hangs on another one than it did.
+    /// Its parent link changed.
     pub(super) moved: bool,
 }
 
@@ -26,10 +26,10 @@ impl TranscriptRow {
         self.entry.as_ref().map(|entry| entry.id)
     }
 
-    /// Hangs it on another entry, or on none.
+    /// Links the row to another entry, or to none.
     pub(super) fn hang(&mut self, on: Option<Uuid>) {
         let Some(entry) = &mut self.entry else { return };
-        // Where a summary begins it says so, and goes on saying so.
+        // A compaction boundary keeps its form: no parent, only a logical parent.
         let summary = entry.parent.is_none() && entry.logical.is_some();
         let (parent, logical) =
             if summary { (None, on) } else { (on, entry.logical.filter(|_| on.is_some())) };
@@ -40,7 +40,7 @@ impl TranscriptRow {
     }
 }
 
-/// What we write ourselves: an entry as the program would have written it, as far as it needs it.
+/// An entry that we write, with the fields that Claude Code needs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SynthesizedEntry<'o, Message> {
@@ -87,7 +87,7 @@ impl<'o, Message: Serialize> SynthesizedEntry<'o, Message> {
     }
 }
 
-/// What our log has of a message. It was said by whoever is inside: what can be large in it is only copied.
+/// A row from a message of our log. The content is untrusted, so its large parts are only copied, not parsed.
 pub(super) fn row_of(
     message: &LoggedMessage,
     words: &LoggedContent,

@@ -1,4 +1,4 @@
-//! Calls and their outcomes: the real API takes neither without the other.
+//! Pairs calls with their results: the real API refuses one without the other.
 
 use super::{
     super::{entry::ClaudeEntry, transcript::UnpairedToolCalls},
@@ -11,17 +11,17 @@ use serde_json::json;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
-/// What the model is told of a call whose outcome nobody recorded.
+/// The result that the model sees for a call without a recorded one.
 const UNKNOWN: &str = "[The outcome of this call was not recorded and is unknown. Check whether it took effect before you make it again.]";
 
-/// A call that was not answered is answered as unknown; an answer to no call is taken out.
+/// Adds an unknown result to a call without one, and removes a result without a call.
 pub(super) fn pair_up(
     rows: Vec<TranscriptRow>,
     native: &TranscriptIdentity,
     done: &mut MendCounts,
 ) -> Vec<TranscriptRow> {
     let UnpairedToolCalls { mut calls, results } = unpaired(&rows);
-    // Of our own log there may be more: an answer is longer than a call, and nobody would go on with them anyway.
+    // Our own log may have more unpaired calls. A result is longer than a call, and no conversation needs more of them.
     calls.truncate(MAX_UNPAIRED);
     let kept = take_out(rows, results, done);
     let places = places_after(&kept, calls.iter().map(|(caller, _)| *caller));
@@ -52,7 +52,7 @@ pub(super) fn pair_up(
     paired
 }
 
-/// What hung on an answer to no call hangs on what came before it.
+/// Entries that linked to a removed result link to the entry before it.
 fn take_out(
     rows: Vec<TranscriptRow>,
     results: Vec<(Uuid, String)>,
@@ -78,12 +78,12 @@ fn take_out(
     kept
 }
 
-/// For each caller the place of the entry that goes on after its message. From behind, because a message may have any
-/// number of blocks.
+/// For each caller, the place of the entry that continues after its message. Iterates backwards, because a message may
+/// have any number of blocks.
 fn places_after(rows: &[TranscriptRow], callers: impl Iterator<Item = Uuid>) -> HashMap<Uuid, usize> {
     let callers: HashSet<Uuid> = callers.collect();
     let mut places = HashMap::with_capacity(callers.len());
-    // The next entry that is no outcome, and the next one after it that is of another message.
+    // The next entry that is not a result, and the next one after it that belongs to another message.
     let (mut next, mut beyond): (Option<(usize, &ClaudeEntry)>, Option<usize>) = (None, None);
     for (place, row) in rows.iter().enumerate().rev() {
         let Some(entry) = row.entry.as_deref() else { continue };
