@@ -5,11 +5,11 @@
 //! - Sending: `replicator.rs` (start reading here), `upload.rs` (what is sent, in which order), `manifest.rs`,
 //!   `write_once.rs`, `object_keys.rs`, `claim.rs` (which server may write).
 //! - Restore: `bucket_listing.rs`, `bring_back.rs`, `manifest_history.rs`, `rows.rs`, `pack_source.rs` (files on
-//! demand).
+//!   demand).
 //! - Consistency: `census.rs` (is everything still there), `divergence.rs` (does the bucket have another history),
-//! `gc.rs`.
+//!   `gc.rs`.
 //! - What this machine's packs prove, also without a bucket: `repositories.rs` and `encryption_keys.rs` (the packs of
-//! each tenant), `pack_log.rs`, `pack_history.rs`, `pack_proofs.rs`, `tombstones.rs`, `witness_cache.rs`.
+//!   each tenant), `pack_log.rs`, `pack_history.rs`, `pack_proofs.rs`, `tombstones.rs`, `witness_cache.rs`.
 //!
 //! This crate does not know what events mean: the caller passes the function that folds a log (`services.rs`).
 
