@@ -24,6 +24,7 @@ mod tests {
     fn a_tools_name_is_letters_digits_dashes_and_underscores() {
         assert_eq!(tool_name("mcp__git-hub__list_9").as_deref(), Some("mcp__git-hub__list_9"));
         assert_eq!(tool_name("Read\n\u{202e}\x1b[2J(ok)").as_deref(), Some("Read2Jok"));
+        assert_eq!(tool_name("a.b/c:d e\u{e9}").as_deref(), Some("abcde"));
         assert_eq!(tool_name(&"x".repeat(500)), Some("x".repeat(128)));
         assert_eq!((tool_name("\u{202e}"), tool_name("")), (None, None));
         assert_eq!([shown_tool_name("Read\n"), shown_tool_name("\n")], ["Read", "unnamed"]);
