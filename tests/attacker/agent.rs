@@ -23,14 +23,14 @@ pub(crate) fn live() {
                     &json!({ "type": "control_response", "response": { "subtype": "success", "request_id": id, "response": {} } }),
                 );
             }
-            // Whoever asks it to stop is not listened to.
+            // It ignores requests to stop.
             Some("user") => obey(&words(&heard["message"]["content"]), &heard["uuid"]),
             _ => {}
         }
     }
 }
 
-/// Of the last block: what comes before is not from whoever talks to it.
+/// The text of the last block: earlier blocks do not come from the user.
 fn words(content: &Value) -> Vec<String> {
     let last = content.as_array().and_then(|blocks| blocks.last()).map_or(content, |block| &block["text"]);
     last.as_str().unwrap_or_default().split(' ').map(str::to_owned).collect()

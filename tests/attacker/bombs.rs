@@ -206,7 +206,7 @@ fn odd(dir: &Path) -> Tried {
         answer(unsafe { libc::mknod(named(name).as_ptr(), mode, 0) }.into())?;
     }
     UnixListener::bind(dir.join("socket"))?;
-    // Held open on both sides, so that whoever opens it is not waited for either.
+    // Held open on both sides, so that opening it does not block.
     let pipe = File::options().read(true).write(true).open(dir.join("pipe"))?;
     (&pipe).write_all(b"endless")?;
     Ok("a name of newlines, a pipe, a socket, a device".to_owned())
@@ -304,7 +304,7 @@ fn spin(processes: u64, time: Duration) -> Tried {
     if millis > allowed { Ok(format!("{millis} ms")) } else { Err(io::Error::other(format!("{millis} ms"))) }
 }
 
-/// The real one: whoever is left forks again, and leaves its parents.
+/// The real fork bomb: each remaining process forks again and leaves its parents.
 fn forks() -> Tried {
     loop {
         // SAFETY: numbers only, in processes of one thread each.

@@ -132,14 +132,14 @@ fn climb(path: &str) -> Tried {
 }
 
 fn descriptors() -> Tried {
-    // Only files: the pipe to whoever started us is not one, and would be waited for.
+    // Only files: a write to the pipe of our parent process could block.
     let files = (3..256).map(|fd| format!("/proc/self/fd/{fd}"));
     let files = files.filter(|path| fs::metadata(path).is_ok_and(|found| found.is_file()));
     let got: Vec<String> = files.filter_map(|path| read(Path::new(&path)).ok()).collect();
     if got.is_empty() { Err(io::Error::other("there are none")) } else { Ok(got.join(" ")) }
 }
 
-/// So that whoever runs the file may do everything.
+/// With these capabilities the file runs with all rights.
 fn give_capability() -> Tried {
     fs::write("capable", "")?;
     let all = u32::MAX.to_le_bytes();

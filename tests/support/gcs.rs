@@ -37,7 +37,7 @@ type Answer = Response<Body>;
 type Parameters = HashMap<String, String>;
 
 impl Gcs {
-    /// One bucket, for whoever has the token. Lives as long as the runtime.
+    /// One bucket, for clients with the token. Lives as long as the runtime.
     pub async fn start(bucket: &str, token: &str) -> Gcs {
         let bucket =
             Arc::new(Bucket { name: bucket.to_owned(), token: token.to_owned(), contents: Mutex::default() });

@@ -170,7 +170,7 @@ impl Proxy {
         Proxy { url, shared }
     }
 
-    /// Whoever waits for an answer that never comes waits no longer.
+    /// From now on the line behaves like this. A request whose answer was held back goes on.
     pub fn set(&self, line: Line) {
         self.shared.line.send_replace(line);
     }

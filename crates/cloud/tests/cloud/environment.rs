@@ -91,7 +91,7 @@ async fn an_instance_gives_out_keys() {
 
 #[tokio::test]
 async fn a_proxy_of_the_process_is_not_used() {
-    // Nobody listens there, so whoever used it would not get through.
+    // No server listens there, so a client that uses it fails.
     // SAFETY: this process runs this test alone.
     unsafe { std::env::set_var("http_proxy", "http://127.0.0.1:1") };
     first_request("s3://shelf", Scripted::as_s3).await;

@@ -243,7 +243,7 @@ async fn a_server_that_never_answers_is_given_up() {
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Unreachable, true), "{trouble}");
 }
 
-/// S3 at that server, for whoever has little patience.
+/// S3 at that server, with short timeouts.
 fn quick(server: &Scripted) -> Bucket {
     let patience = RetryPolicy {
         max_attempts: 3,

@@ -74,7 +74,7 @@ async fn ask_around() {
             Bucket::open(url, &environment(env)).expect("a bucket").check().await.expect_err("nowhere");
         assert_eq!(trouble.code, BucketErrorCode::Unreachable, "{trouble}");
     }
-    // Whoever has keys does not get there by being sent, either.
+    // A redirect does not lead a client with keys there, either.
     let elsewhere = [
         ("AWS_ACCESS_KEY_ID", "a"),
         ("AWS_SECRET_ACCESS_KEY", "b"),

@@ -64,7 +64,7 @@ async fn serve(
         heard.push(head.to_owned());
         reply(head, heard.len() - 1)
     };
-    // Whoever asked may be gone.
+    // The client may have disconnected.
     let _ = stream.write_all(&answer).await;
     let _ = stream.shutdown().await;
 }
