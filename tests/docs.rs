@@ -1,4 +1,4 @@
-//! The documents are true: every `sh` block of README.md and docs/ is run, file by file, with the real binary.
+//! Runs every `sh` block of README.md and docs/, page by page, with the real binary.
 
 use std::{
     fs,
@@ -10,8 +10,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The commands of a page, as one script. The two commands of the README build and test the project itself; that
-/// they are there and are valid is checked, and running them is what CI does.
+/// The commands of a page, as one script. Two commands of the README build and test the project itself: this checks
+/// only that these scripts exist and parse, because CI runs them.
 fn script(page: &Path) -> String {
     let text = fs::read_to_string(page).expect("a page");
     let mut script = String::new();
@@ -34,7 +34,7 @@ fn run(page: &str) {
     fs::create_dir_all(&home).expect("a home");
     let bin = Path::new(env!("CARGO_BIN_EXE_ash")).parent().expect("a directory").to_owned();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
-    // However it ends, the servers it started are stopped.
+    // Stops the servers that the script started, however it ends.
     let stop = "{ ash stop; kill $(jobs -p); } >/dev/null 2>&1 || true";
     let whole = format!("set -euo pipefail\ntrap '{stop}' EXIT\n{script}");
     let output = Command::new("bash")
@@ -84,7 +84,7 @@ fn the_operations_page_is_true() {
 }
 
 #[test]
-fn the_guide_for_those_who_come_from_other_sdks_is_true() {
+fn the_guide_for_users_of_other_sdks_is_true() {
     run("docs/guide.md");
 }
 

@@ -1,5 +1,5 @@
-//! Run last: nothing of ours may be left on the machine. What was there before the tests began, as the server of whoever
-//! runs them, or belongs to somebody else, is not ours.
+//! Runs last: the tests must leave nothing on the machine. What existed before they began, such as a developer's own
+//! server, or belongs to another user, does not count.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ fn no_process_mount_cgroup_or_directory_is_left() {
     }
 }
 
-/// Seconds after boot at which the tests began, as `./test` says; without it, everything is later.
+/// Seconds after boot at which the tests began, which `./test` sets; without it, everything counts as later.
 fn began() -> f64 {
     std::env::var("ASH_TESTS_BEGAN").ok().and_then(|text| text.parse().ok()).unwrap_or(0.0)
 }
@@ -51,7 +51,7 @@ fn is_new(path: &Path) -> bool {
     uptime() - age.as_secs_f64() >= began() && fs::metadata(path).is_ok_and(|found| is_ours(found.uid()))
 }
 
-/// Root's tests start sandboxes as other users; everybody else's only as themselves.
+/// Tests of root start sandboxes as other users; tests of any other user only as that user.
 fn is_ours(uid: u32) -> bool {
     let own = fs::metadata("/proc/self").map(|own| own.uid()).expect("/proc");
     own == 0 || uid == own
@@ -98,7 +98,7 @@ fn cgroups() -> Vec<String> {
         .collect()
 }
 
-/// What containers were in, in one hierarchy or in several.
+/// The control groups of containers, in one hierarchy or in several.
 fn engines() -> Vec<std::path::PathBuf> {
     let list = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let top = Path::new("/sys/fs/cgroup");

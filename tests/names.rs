@@ -10,7 +10,7 @@ use std::{
 /// Each crate has one of these.
 const ONE_FOR_EACH_CRATE: [&str; 2] = ["Error", "Result"];
 
-/// Names of std and its prelude that a reader takes for theirs.
+/// Names of std and its prelude that a reader would take for std's own.
 const STD: &[&str] = &[
     "Any",
     "Arc",
@@ -193,8 +193,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The types that a file defines, unit tests aside: they end a file, and name what only they see. rustfmt has put each head
-/// on a line of its own. An indented `type` belongs to a trait or to its implementation.
+/// The types that a file defines, except in its unit tests, which end the file and have private types. rustfmt puts
+/// each definition on a new line. An indented `type` belongs to a trait or to its implementation.
 fn definitions(krate: &str, place: &str, text: &str) -> Vec<Definition> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().enumerate();
@@ -241,7 +241,7 @@ fn workspace() -> Vec<Definition> {
     all
 }
 
-/// What is wrong with the names of these types, a line for each.
+/// The problems with the names of these types, one line for each.
 fn complaints(all: &[Definition]) -> Vec<String> {
     let mut within: BTreeMap<(&str, &str), Vec<&Definition>> = BTreeMap::new();
     let mut exported: BTreeMap<&str, Vec<&Definition>> = BTreeMap::new();

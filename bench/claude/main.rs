@@ -148,7 +148,7 @@ struct Ending(Child);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // SAFETY: kill has no memory effects; it is our child, which nobody has waited for.
+        // SAFETY: kill has no memory effects; it is our child, and no code has waited for it.
         unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
         self.0.wait().ok();
     }

@@ -62,7 +62,7 @@ impl Machine {
 
     /// Stops the server; its sandboxes end with it.
     pub(crate) async fn stop(mut self) -> Result<()> {
-        // SAFETY: kill has no memory effects; it is our child, which nobody has waited for.
+        // SAFETY: kill has no memory effects; it is our child, and no code has waited for it.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         let until = Instant::now() + PATIENCE;
         while self.child.try_wait()?.is_none() {

@@ -144,7 +144,7 @@ impl Watch {
     async fn stop(self) -> Result<[Vec<Duration>; 2]> {
         self.state.over.store(true, Ordering::SeqCst);
         self.task.await??;
-        Ok(self.state.times.lock().expect("nobody panics while holding it").clone())
+        Ok(self.state.times.lock().expect("no code panics while it holds this lock").clone())
     }
 }
 
@@ -159,7 +159,7 @@ async fn ask(state: Arc<State>, ash: Client) -> Result<()> {
         http.get(&bare).send().await?.bytes().await?;
         let theirs = began.elapsed();
         if state.looking.load(Ordering::SeqCst) {
-            let mut times = state.times.lock().expect("nobody panics while holding it");
+            let mut times = state.times.lock().expect("no code panics while it holds this lock");
             times[0].push(ours);
             times[1].push(theirs);
         }

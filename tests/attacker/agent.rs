@@ -1,5 +1,5 @@
-//! The agent itself as the attacker: started in the place of Claude Code, it speaks its language, and then does what each
-//! message asks it to. Nobody is between its stdout and the server but the shim.
+//! The agent itself as the attacker. The server starts it as Claude Code; it speaks that protocol, and does what each
+//! message asks. Only the shim is between its stdout and the server.
 
 use crate::{complain, endless, lines};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ fn obey(words: &[String], turn: &Value) {
         ["frames", session, of] => frames(session, of),
         ["complain", count] => complain(number(count)),
         ["forever"] => lines(u64::MAX),
-        // It lives on, and nobody will ever hear of it.
+        // The process continues, but prints no further line.
         ["shut"] => {
             // SAFETY: closes a descriptor that nothing here writes to any more.
             unsafe { libc::close(io::stdout().as_raw_fd()) };
@@ -61,7 +61,7 @@ fn obey(words: &[String], turn: &Value) {
     say(&json!({ "type": "system", "subtype": "session_state_changed", "state": "idle" }));
 }
 
-/// A complaint without an end, of which nothing is kept but the beginning. And how much of it anybody took.
+/// Endless output on stderr, of which the server keeps only the beginning. Returns how much of it was read.
 fn mutter(time: Duration) -> String {
     let (began, much, mut bytes) = (Instant::now(), [b'x'; 4096], 0);
     while began.elapsed() < time {
@@ -78,7 +78,7 @@ fn say(value: &Value) {
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }
 
-/// What is no message, what is one of the wrong shape, and what would be about somebody else.
+/// Lines that are no messages, messages of wrong shapes, and messages about another session.
 fn frames(session: &str, turn: &str) {
     let mut all: Vec<Vec<u8>> = vec![
         b"nonsense".to_vec(),
@@ -103,7 +103,7 @@ fn frames(session: &str, turn: &str) {
         json!({ "type": "system", "subtype": "task_started", "task_id": { "a": 1 } }),
         json!({ "type": "command_lifecycle", "state": "started", "command_uuid": "not one" }),
         json!({ "type": "result", "result": "x", "usage": { "input_tokens": -1 } }),
-        // Somebody else's.
+        // About another session.
         json!({ "type": "result", "session_id": session, "result": "forged", "user_message_uuid": turn }),
         json!({ "type": "assistant", "session_id": session, "uuid": turn, "message": { "role": "assistant", "content": [{ "type": "text", "text": "forged" }] } }),
         json!({ "type": "command_lifecycle", "state": "completed", "command_uuid": turn, "session_id": session }),

@@ -1,5 +1,5 @@
-//! Taking more than one's part, until somebody says no: bytes, files, names, memory, processors. Each says how far it got,
-//! so that the same words show harm where nothing limits them.
+//! Bombs: each takes more than its share of bytes, files, names, memory or processors until a limit stops it. It
+//! prints how far it got, so a run without limits shows that the same bomb does harm there.
 
 use crate::{Tried, answer, c, hold_on, processes::many_processes, word};
 use std::{
@@ -50,7 +50,7 @@ const BOMBS: &[(&str, Bomb)] = &[
     ("forks", |_| forks()),
 ];
 
-/// What became of it, on stdout.
+/// Runs a bomb and prints its outcome on stdout.
 pub(crate) fn go_off(words: &[String]) {
     match bomb(words) {
         Ok(got) => println!("reached {got}"),
@@ -63,7 +63,7 @@ fn bomb(words: &[String]) -> Tried {
     BOMBS.iter().find(|(name, _)| name == kind).unwrap_or_else(|| panic!("no bomb {kind}")).1(args)
 }
 
-/// Another bomb, in a process whose first thread has ended: what it has is no longer shown under its own number.
+/// Another bomb, in a process whose first thread has ended: /proc no longer shows what it holds under its own pid.
 fn behind(words: &[String]) -> Tried {
     let words = words.to_vec();
     std::thread::spawn(move || {
@@ -96,7 +96,7 @@ fn place(dir: &str) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// What no compression makes smaller.
+/// Incompressible bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state: u64 = 0x5eed;
     let mut next = || {
@@ -130,7 +130,7 @@ fn many(dir: &str, count: u64, make: impl Fn(&Path) -> io::Result<()>) -> Tried 
     Ok(format!("{count} files"))
 }
 
-/// Of few files: a file may have tens of thousands.
+/// Many names for few files: one file may have tens of thousands.
 fn names(dir: &str, count: u64) -> Tried {
     let dir = place(dir)?;
     for n in 0..count {
@@ -143,7 +143,7 @@ fn names(dir: &str, count: u64) -> Tried {
     Ok(format!("{count} names"))
 }
 
-/// As large as the file system takes them, which is less than a block for some and 64 KiB for others.
+/// Attributes as large as the file system allows: less than a block in some, 64 KiB in others.
 fn attributes(dir: &str, count: u64) -> Tried {
     let dir = place(dir)?;
     let value = noise(64 << 10);
@@ -165,7 +165,7 @@ fn attributes(dir: &str, count: u64) -> Tried {
     Ok(format!("{count} files with {bytes} bytes beside them"))
 }
 
-/// By relative steps: the whole path is longer than any that the kernel takes.
+/// Descends by relative steps, because the whole path is longer than the kernel accepts.
 fn nest(dir: &str, count: u64) -> Tried {
     let mut at: OwnedFd = File::open(place(dir)?)?.into();
     let step = c("d");
@@ -185,7 +185,7 @@ fn below(at: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// What `nest` has made.
+/// Descends the folders that `nest` has made.
 fn depth(dir: &str) -> Tried {
     let (mut at, mut deep): (OwnedFd, usize) = (File::open(place(dir)?)?.into(), 0);
     while let Ok(next) = below(&at) {
@@ -194,7 +194,7 @@ fn depth(dir: &str) -> Tried {
     Ok(format!("{deep} deep"))
 }
 
-/// What is no file, and names that are no words.
+/// Special files, and names that are not text.
 fn odd(dir: &Path) -> Tried {
     let newlines = "\n".repeat(255);
     fs::write(dir.join(&newlines), "kept")?;
@@ -212,7 +212,7 @@ fn odd(dir: &Path) -> Tried {
     Ok("a name of newlines, a pipe, a socket, a device".to_owned())
 }
 
-/// Files without a name, each of them held in some way, for so many seconds.
+/// Unlinked files, each held in some way for that many seconds.
 fn nameless<T>(args: &[String], hold: fn(File) -> io::Result<T>) -> Tried {
     let dir = place(word(args, 0))?;
     let mut held = Vec::new();
@@ -227,13 +227,13 @@ fn nameless<T>(args: &[String], hold: fn(File) -> io::Result<T>) -> Tried {
     Ok(format!("{} MiB without a name", held.len()))
 }
 
-/// And closed.
+/// A mapping of the file, which is closed then.
 fn map(file: File) -> io::Result<&'static mut [u8]> {
     memory(MIB, libc::MAP_SHARED, file.as_raw_fd())
 }
 
 fn memory(bytes: usize, flags: i32, fd: i32) -> io::Result<&'static mut [u8]> {
-    // SAFETY: new memory of this size, which nobody else has and which is never given back.
+    // SAFETY: new memory of this size, which no other code uses and which is never freed.
     unsafe {
         let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
         if at == libc::MAP_FAILED {
@@ -243,7 +243,7 @@ fn memory(bytes: usize, flags: i32, fd: i32) -> io::Result<&'static mut [u8]> {
     }
 }
 
-/// What honest programs do, too: so many processes that have the same memory.
+/// That many processes share one piece of memory, as honest programs do too.
 fn share(processes: u64, megabytes: u64) -> Tried {
     let all = memory(megabytes as usize * MIB, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?;
     for _ in 0..processes {
@@ -264,7 +264,7 @@ fn share(processes: u64, megabytes: u64) -> Tried {
     if whole == processes { Ok(said) } else { Err(io::Error::other(said)) }
 }
 
-/// Step by step, as what leaks does.
+/// Grows step by step, like a leak.
 fn grow(megabytes: u64, flags: i32) -> Tried {
     let mut all: Vec<&'static mut [u8]> = Vec::new();
     for n in 0..megabytes / 20 {
@@ -278,7 +278,7 @@ fn grow(megabytes: u64, flags: i32) -> Tried {
     Ok(format!("{} MiB", held >> 8))
 }
 
-/// How much of the processors so many processes get in this time.
+/// Measures how much processor time that many processes get in this time.
 fn spin(processes: u64, time: Duration) -> Tried {
     let until = Instant::now() + time;
     for _ in 0..processes {
@@ -299,7 +299,7 @@ fn spin(processes: u64, time: Duration) -> Tried {
         usage
     };
     let millis = usage.ru_utime.tv_sec * 1000 + i64::from(usage.ru_utime.tv_usec as i32) / 1000;
-    // Little, so that it is much also where everybody else is busy.
+    // A low figure, so that it counts as much even on a busy machine.
     let allowed = i64::try_from(time.as_millis()).expect("a short time") / 10;
     if millis > allowed { Ok(format!("{millis} ms")) } else { Err(io::Error::other(format!("{millis} ms"))) }
 }

@@ -1,4 +1,4 @@
-//! System calls that open walls, asked for directly.
+//! System calls that could open the sandbox, called directly.
 
 use crate::{Attempt, Tried, answer, c, files::made_dir, word};
 use std::{
@@ -31,7 +31,7 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
         call(libc::SYS_umount2, [p(&at), libc::MNT_DETACH as i64, 0, 0, 0])
     }),
     ("pivot-root", |_| {
-        // What it takes is done first, as far as one may: the answer is the last call's.
+        // The preparation may fail; only the result of the last call counts.
         let (at, kind) = (made_dir("pivot"), c("tmpfs"));
         let _ = call(libc::SYS_unshare, [libc::CLONE_NEWNS as i64, 0, 0, 0, 0]);
         let _ = call(libc::SYS_mount, [p(&kind), p(&at), p(&kind), 0, 0]);
@@ -91,10 +91,10 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     ("userfaultfd", |_| call(libc::SYS_userfaultfd, [libc::O_CLOEXEC.into(), 0, 0, 0, 0])),
     ("secret-memory", |_| call(libc::SYS_memfd_secret, [0, 0, 0, 0, 0])),
     ("place-memory", |_| call(libc::SYS_set_mempolicy, [0, 0, 0, 0, 0])),
-    // Its sixth argument is whatever is there: who may call it is told so.
+    // Its sixth argument is undefined, so a permitted call fails with another error than EPERM.
     ("move-memory", |_| through(call(libc::SYS_move_pages, [0, 0, 0, 0, 0]))),
     ("add-key", |_| {
-        // The last but one: into the keyring of this process, which goes with it.
+        // -2 is the keyring of this process, which disappears with it.
         let (kind, name) = (c("user"), c("ash-test"));
         call(libc::SYS_add_key, [p(&kind), p(&name), p(&name), 8, -2])
     }),
@@ -129,14 +129,14 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     ("remove-module", |_| through(call(libc::SYS_delete_module, [p(&c("ash_test_has_none")), 0, 0, 0, 0]))),
     ("kexec", |_| through(call(libc::SYS_kexec_load, [0, 0, 0, -1, 0]))),
     ("kexec-file", |_| through(call(libc::SYS_kexec_file_load, [-1, -1, 0, 0, -1]))),
-    // Without the two numbers that make it act.
+    // Without the two magic numbers the call has no effect.
     ("reboot", |_| through(call(libc::SYS_reboot, [0, 0, 0, 0, 0]))),
     ("swap-on", |_| through(call(libc::SYS_swapon, [p(&c(NOWHERE)), 0, 0, 0, 0]))),
     ("swap-off", |_| through(call(libc::SYS_swapoff, [p(&c(NOWHERE)), 0, 0, 0, 0]))),
     ("accounting", |_| through(call(libc::SYS_acct, [p(&c(NOWHERE)), 0, 0, 0, 0]))),
     ("quota", |_| through(call(libc::SYS_quotactl, [0x8000_0700, p(&c(NOWHERE)), 0, 0, 0]))),
     ("quota-newer", |_| through(call(QUOTACTL_FD, [-1, 0x8000_0700, 0, 0, 0]))),
-    // With a time that is not there to be read.
+    // With an invalid pointer to the time.
     ("clock", |_| through(call(libc::SYS_clock_settime, [0, 1, 0, 0, 0]))),
     ("time-of-day", |_| through(call(libc::SYS_settimeofday, [1, 0, 0, 0, 0]))),
     #[cfg(target_arch = "x86_64")]
@@ -154,15 +154,15 @@ fn p(text: &std::ffi::CStr) -> i64 {
     text.as_ptr() as i64
 }
 
-/// Pointers among the arguments are to values that their owners keep until this returns.
+/// Callers keep the values behind pointer arguments alive until this returns.
 fn call(number: i64, args: [i64; 5]) -> Tried {
-    // SAFETY: as said; what the calls are for is the point of this program.
+    // SAFETY: callers keep the pointers valid, as documented; the effect of the calls is what this program tests.
     answer(unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4]) })
         .map(|got| format!("allowed {got}"))
 }
 
-/// Of a call that would do harm, so that it is made with arguments that cannot: whoever may make it is told what is
-/// wrong with them, and whoever may not is told that.
+/// The result of a harmful call, which is made with invalid arguments. A permitted caller gets an error about the
+/// arguments; any other caller gets EPERM or EACCES.
 fn through(tried: Tried) -> Tried {
     match tried {
         Err(e) if !matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
@@ -172,7 +172,7 @@ fn through(tried: Tried) -> Tried {
     }
 }
 
-/// A second process that came out of a call ends at once.
+/// If the call created a child process, the child ends at once.
 fn as_child(tried: Tried) -> Tried {
     if tried.as_deref().is_ok_and(|got| got == "allowed 0") {
         // SAFETY: ends this process.
@@ -196,7 +196,7 @@ fn type_into_terminal() -> Tried {
     Ok("typed".to_owned())
 }
 
-/// The calls of 32-bit programs have numbers of their own, which no list of ours has: `getpid` by its.
+/// 32-bit programs use other numbers for calls, which the filter's lists do not contain: this calls `getpid` by its.
 #[cfg(target_arch = "x86_64")]
 fn other_numbers() -> Tried {
     let mut got: i64 = 20;

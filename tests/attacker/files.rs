@@ -1,4 +1,4 @@
-//! Reading and writing where one should not, on every way that leads through names and descriptors.
+//! Attempts to read and write forbidden files, by every route through names and descriptors.
 
 use crate::{Attempt, Tried, answer, c, word};
 use std::{
@@ -15,7 +15,7 @@ use std::{
 
 pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     ("read", |args| read(Path::new(word(args, 0)))),
-    // What a container's engine hides reads as empty.
+    // Files that a container engine hides read as empty.
     ("peek", |args| {
         let mut first = [0];
         File::open(word(args, 0))?.read_exact(&mut first)?;
@@ -85,7 +85,7 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     ("immutable", |_| immutable()),
     ("by-handle", |args| by_handle(word(args, 0))),
     ("watch-all", |_| {
-        // SAFETY: numbers only. 4 is FAN_CLASS_CONTENT: to be asked before others may open.
+        // SAFETY: numbers only. 4 is FAN_CLASS_CONTENT: the caller may decide whether others can open a file.
         answer(unsafe { libc::syscall(libc::SYS_fanotify_init, 4, libc::O_RDONLY) })?;
         Ok("asked".to_owned())
     }),
@@ -96,7 +96,7 @@ pub(crate) fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// What is empty has told nothing.
+/// An empty answer reveals nothing.
 pub(crate) fn read(path: &Path) -> Tried {
     let mut bytes = Vec::new();
     File::open(path)?.take(4096).read_to_end(&mut bytes)?;
@@ -117,7 +117,7 @@ fn write(path: &Path) -> Tried {
     Ok("attacked".to_owned())
 }
 
-/// A directory that is moved while one stands in it: its parents are then others than those that were checked.
+/// Moves the current directory: afterwards its parents are not those that the kernel checked.
 fn climb(path: &str) -> Tried {
     fs::create_dir_all("climb/a/b/c")?;
     let inner = File::open("climb/a/b/c")?;
@@ -152,7 +152,7 @@ fn give_capability() -> Tried {
     answer(done.into()).map(|_| "capable".to_owned())
 }
 
-/// A file that not even root can remove before it knows why.
+/// An immutable file: even root can remove it only after it clears the flag.
 fn immutable() -> Tried {
     const GET: u64 = 0x8008_6601;
     const SET: u64 = 0x4008_6602;
@@ -175,7 +175,7 @@ struct Handle {
     data: [u8; 128],
 }
 
-/// By its number on the disk: no directory on the way is asked.
+/// Opens a file by its inode, without permission checks on the directories above it.
 fn by_handle(path: &str) -> Tried {
     let mut handle = Handle { bytes: 128, kind: 0, data: [0; 128] };
     let (mut mount, name, dir) = (0, c(path), File::open(".")?);

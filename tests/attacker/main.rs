@@ -1,7 +1,6 @@
-//! What a hostile agent would do, as a program that runs anywhere: outside, where each attempt has to succeed, and as the
-//! agent inside a sandbox, where each has to fail. `attacker LIST REPORT`: one attempt a line, its words separated by
-//! tabs, the first of them its name. With other words it floods whoever listens, or takes more than it may; started as
-//! Claude Code is, it is the agent.
+//! The attempts of a hostile agent, as a program. Outside a sandbox each attempt must succeed; as the agent inside a
+//! sandbox each must fail. `attacker LIST REPORT` reads one attempt per line: words separated by tabs, the first is the
+//! name. Other arguments make it flood a reader or exceed a limit. With Claude Code's arguments, it is the agent.
 
 mod agent;
 mod bombs;
@@ -17,15 +16,15 @@ use std::{
     time::Duration,
 };
 
-/// What was got, or why not.
+/// What the attempt reached, or why it failed.
 type Tried = io::Result<String>;
 type Attempt = fn(&[String]) -> Tried;
 
-/// An attempt that hangs has failed, too.
+/// Seconds. An attempt that hangs counts as failed.
 const PATIENCE: u32 = 5;
 
-/// What was taken is kept for so long, so that whoever looks from time to time can see it: there is nothing to wait for but
-/// one's own end.
+/// Keeps what the bomb took for this long, so that periodic measurements see it. A sleep, because no event tells this
+/// process that it was measured.
 fn hold_on(time: Duration) {
     std::thread::sleep(time);
 }
@@ -95,7 +94,7 @@ fn attempt(kind: &str) -> Attempt {
     known.find(|(name, _)| *name == kind).unwrap_or_else(|| panic!("no attempt {kind}")).1
 }
 
-/// In a process of its own: some attempts change who or where one is, and some are answered with death.
+/// Runs an attempt in a child process: some attempts change the process's user or directory, and some end in its death.
 fn alone(attempt: Attempt, args: &[String]) -> Result<String, String> {
     let mut ends = [0; 2];
     // SAFETY: there is one thread; the child only tries, writes and ends.
@@ -133,7 +132,7 @@ fn alone(attempt: Attempt, args: &[String]) -> Result<String, String> {
     }
 }
 
-/// Of a raw system call.
+/// The result of a raw system call.
 fn answer(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

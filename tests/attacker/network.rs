@@ -1,4 +1,4 @@
-//! Getting to whatever listens: on this machine, beyond it, and in the kernel.
+//! Attempts to reach listeners: on this machine, on other machines, and in the kernel.
 
 use crate::{Attempt, Tried, answer, hold_on, word};
 use std::{
@@ -59,18 +59,18 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     }),
 ];
 
-/// To be connected is enough: not everybody speaks first.
+/// A connection is enough, because many servers do not speak first.
 fn heard(mut stream: impl Read) -> Tried {
     let mut bytes = [0; 300];
     let got = stream.read(&mut bytes).unwrap_or(0);
     Ok(format!("connected {}", String::from_utf8_lossy(&bytes[..got])))
 }
 
-/// Hundreds of callers who begin to speak and do not go on. How many there were.
+/// Hundreds of callers that send the start of a request and then stall. Returns how many connected.
 pub(crate) fn pester(socket: &str) -> usize {
     let mut callers = Vec::new();
     for _ in 0..400 {
-        // Not waited for: a full queue would keep us for ever.
+        // Non-blocking, because a full queue would block for ever.
         let Ok(mut caller) = connect_at_once(socket) else { break };
         if caller.write_all(b"POST /v1/messages HTTP/1.1\r\nx-").is_err() {
             break;
@@ -83,7 +83,7 @@ pub(crate) fn pester(socket: &str) -> usize {
 
 fn connect_at_once(path: &str) -> io::Result<UnixStream> {
     use std::os::fd::FromRawFd;
-    // SAFETY: an address that is all bytes, shorter than its room; the new descriptor has no other owner.
+    // SAFETY: an address that is all bytes, shorter than its buffer; the new descriptor has no other owner.
     unsafe {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
         let fd = answer(libc::socket(libc::AF_UNIX, kind, 0).into())? as i32;

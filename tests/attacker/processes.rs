@@ -1,4 +1,4 @@
-//! Other processes: finding, reading, steering and ending them; and being more, or taking more, than one may.
+//! Attempts on other processes: finding, reading, controlling and ending them; and attempts to exceed process limits.
 
 use crate::{Attempt, Tried, answer, c, word};
 use std::{
@@ -10,7 +10,7 @@ use std::{
 pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     ("hunt", |args| hunt(word(args, 0))),
     ("signal", |args| {
-        // SAFETY: numbers only; 0 asks whether one could.
+        // SAFETY: numbers only; signal 0 only checks the permission.
         answer(unsafe { libc::kill(number(word(args, 0)), 0) }.into()).map(|_| "signalled".to_owned())
     }),
     ("signal-by-handle", |args| {
@@ -73,7 +73,7 @@ fn number(text: &str) -> i32 {
     text.parse().expect("a number")
 }
 
-/// Everything that /proc tells of anybody, searched for a word that only somebody else knows.
+/// Searches everything that /proc shows of any process for a word that only another process knows.
 fn hunt(word: &str) -> Tried {
     let own = std::process::id();
     let mut pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| {
@@ -89,7 +89,7 @@ fn hunt(word: &str) -> Tried {
     if pids.any(knows) {
         return Ok("found".to_owned());
     }
-    Err(io::Error::other("nobody knows it"))
+    Err(io::Error::other("no process shows it"))
 }
 
 fn runs(pid: i32) -> bool {
@@ -98,7 +98,7 @@ fn runs(pid: i32) -> bool {
     state.is_some_and(|state| matches!(state, 'R' | 'S' | 'D'))
 }
 
-/// By whatever ends or stops others.
+/// Every call that ends or stops another process.
 fn end(pid: i32) -> Tried {
     for signal in [libc::SIGSTOP, libc::SIGTERM, libc::SIGSEGV, libc::SIGABRT, libc::SIGKILL] {
         // SAFETY: numbers only.
@@ -116,7 +116,7 @@ fn end(pid: i32) -> Tried {
 
 static SECRET: [u8; 8] = *b"a secret";
 
-/// A child that waits to be attacked, with the same things at the same addresses.
+/// A child that waits to be attacked, with the same memory layout as this process.
 fn with_victim(attack: impl Fn(i32) -> Tried) -> Tried {
     // SAFETY: one thread; the child waits for its end and does nothing else.
     unsafe {
@@ -143,13 +143,13 @@ fn trace(victim: i32) -> Tried {
     }
 }
 
-/// From its memory or into it.
+/// Reads its memory or writes into it.
 fn carry(call: i64, victim: i32) -> Tried {
     let mut bytes = [b'x'; 8];
     let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
     let mut theirs = *b"a secret";
     let there = libc::iovec { iov_base: theirs.as_mut_ptr().cast(), iov_len: 8 };
-    // The child was made before this variable was, but its stack is where ours is: mapped, and that is enough.
+    // The child was forked before this variable existed, but its stack is mapped at the same address, which is enough.
     // SAFETY: our part is valid; theirs is in another process.
     let carried =
         answer(unsafe { libc::syscall(call, i64::from(victim), &here, 1_i64, &there, 1_i64, 0_i64) })?;
@@ -194,7 +194,7 @@ pub(crate) fn many_processes(wanted: i32) -> Tried {
     refused.map_or_else(|| Ok(format!("{} processes", made.len())), Err)
 }
 
-/// Speaks in the agent's place, if its pipe can be opened.
+/// Writes to the agent's output pipe, if the pipe can be opened.
 pub(crate) fn forge(what: &str) {
     let agent = fs::read_dir("/proc").expect("/proc").flatten().find(|entry| {
         let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -205,7 +205,7 @@ pub(crate) fn forge(what: &str) {
         Err(e) => println!("{e}"),
         Ok(out) if what == "endless" => crate::endless(out, 40),
         Ok(mut out) => {
-            // Half of a message, no message, a message that is none of its business, and bytes that are no text.
+            // Half a message, an invalid line, a message about another session, and bytes that are not text.
             let frames: [&[u8]; 4] = [
                 b"{\"type\":\"assist\n",
                 b"\n",

@@ -42,7 +42,7 @@ pub fn own_uid() -> u32 {
 /// False, with a message, for tests that need root.
 pub fn as_root() -> bool {
     if own_uid() != 0 {
-        eprintln!("skipped: it takes root to try this");
+        eprintln!("skipped: this test needs root");
     }
     own_uid() == 0
 }

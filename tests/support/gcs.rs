@@ -1,5 +1,5 @@
-//! The XML API of Google Cloud Storage, as much of it as we use, in memory: there is no server of others that keeps its
-//! conditions. Included by `#[path]` wherever it is needed.
+//! The part of the XML API of Google Cloud Storage that we use, in memory: no third-party server supports its
+//! preconditions. Tests include it by `#[path]`.
 
 use axum::{
     Router,
@@ -90,7 +90,7 @@ async fn listing(
                 bytes.len()
             ),
         };
-        // A directory comes once.
+        // Each directory is listed once.
         if entries.last() != Some(&entry) {
             cut = entries.len() == PAGE;
             if cut {

@@ -1,5 +1,5 @@
-//! A bad line to an S3 server: a proxy that loses, breaks and delays requests and answers by a seed, and knows what
-//! arrived. Included by `#[path]` wherever it is needed.
+//! A bad connection to an S3 server: a proxy that loses, breaks and delays requests and answers, by a seed, and
+//! records what arrived. Tests include it by `#[path]`.
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -22,39 +22,39 @@ use std::{
 };
 use tokio::{net::TcpListener, sync::watch};
 
-/// How it is with the line.
+/// The state of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     Good,
     /// Three of ten requests fail, each in one of many ways.
     Bad,
-    /// Nobody gets through.
+    /// No request gets through.
     Cut,
-    /// Good until something is stored beneath this key, then cut.
+    /// Good until an object is stored beneath this key, then cut.
     CutAfter(String),
-    /// Good, but for what is beneath this key: nobody answers there.
+    /// Good, except that requests for keys beneath this one get no answer.
     Holds(String),
-    /// This is what everybody is told, instead of what the server would say.
+    /// Every request gets this answer instead of the server's.
     Says(Refusal),
 }
 
-/// An answer in S3's words.
+/// An error response as S3 sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
     pub code: &'static str,
 }
 
-/// What went over the line since it was last asked.
+/// What passed the proxy since the last query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// With the range that is asked for.
+    /// Method, URI and the requested range.
     pub requests: Vec<String>,
     /// In the bodies of requests.
     pub bytes: u64,
 }
 
-/// An object, from the moment on when the server said that it has it.
+/// An object that the server has confirmed.
 #[derive(Debug, Clone)]
 pub struct Stored {
     pub key: String,
@@ -65,24 +65,24 @@ pub struct Stored {
 enum Fault {
     SlowDown,
     Failing,
-    /// Before the server hears of it.
+    /// The connection closes before the server gets the request.
     Closed,
-    /// It took effect, and nobody is told.
+    /// The request took effect, but the client gets no answer.
     Dropped,
     /// The answer ends in the middle.
     CutShort,
     Late,
-    /// Nobody answers until the line is good again, or the client gives up.
+    /// No answer until the connection is good again or the client gives up.
     Silent,
-    /// As before, but it took effect.
+    /// As `Silent`, but the request took effect.
     SilentAfter,
 }
 
 impl Fault {
-    /// One of a hundred.
+    /// `throw` is below 100: each number is one percent of the requests.
     fn of(throw: u64, method: &Method) -> Option<Fault> {
         Some(match throw {
-            // Somebody waits for what is read, and would for as long as clients wait.
+            // Not silent for reads: a caller waits for them, and would wait until the client's timeout.
             28..30 if *method == Method::GET || *method == Method::HEAD => Fault::Closed,
             0..6 => Fault::SlowDown,
             6..11 => Fault::Failing,
@@ -112,19 +112,19 @@ pub struct Proxy {
 
 struct Shared {
     server: String,
-    /// What comes before the keys.
+    /// The path before the keys.
     root: String,
     seed: u64,
     client: reqwest::Client,
     line: watch::Sender<Line>,
     seen: AtomicU64,
-    /// Claims, too: each has luck of its own.
+    /// Counts claims as well, so that each claim has its own chance to fail.
     answered: AtomicU64,
     silent: AtomicU64,
     log: Mutex<Log>,
 }
 
-/// Counts as long as somebody waits for nothing.
+/// Counts one request that gets no answer, while it lives.
 struct Silence<'s>(&'s AtomicU64);
 
 impl Silence<'_> {
@@ -147,7 +147,7 @@ struct Log {
 }
 
 impl Proxy {
-    /// In front of a server, for the keys beneath `/bucket/prefix`. Lives as long as the runtime.
+    /// Starts a proxy in front of a server, for the keys beneath `/bucket/prefix`. It lives as long as the runtime.
     pub async fn start(server: &str, root: &str, seed: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -170,7 +170,7 @@ impl Proxy {
         Proxy { url, shared }
     }
 
-    /// From now on the line behaves like this. A request whose answer was held back goes on.
+    /// Changes the state of the connection. A request whose answer was held back continues.
     pub fn set(&self, line: Line) {
         self.shared.line.send_replace(line);
     }
@@ -189,7 +189,7 @@ impl Proxy {
         self.shared.seen.load(Relaxed)
     }
 
-    /// Whether somebody waits for an answer that never comes.
+    /// Whether a client waits for an answer that never comes.
     pub fn is_silent(&self) -> bool {
         self.shared.silent.load(Relaxed) > 0
     }
@@ -203,7 +203,7 @@ impl Shared {
     async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Result<Answer, Broken> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
-        // A server says all the while that it is alive: that is no part of what it sends.
+        // A server renews its claim all the time; the traffic does not include that.
         let is_claim = head.uri.path().contains("/claims/")
             || head.uri.query().is_some_and(|query| query.contains("claims"));
         if !is_claim {
@@ -239,7 +239,7 @@ impl Shared {
             Fault::CutShort => cut_short(self.pass(head, body).await?).await,
             Fault::Late => {
                 let answer = self.pass(head, body).await?;
-                // A late answer is what this is about: nobody waits for the time to pass but the client.
+                // A sleep, because the fault is a late answer; only the client waits for it.
                 tokio::time::sleep(Duration::from_millis(100 + luck / 100 % 300)).await;
                 Ok(answer)
             }
@@ -262,7 +262,7 @@ impl Shared {
         Err(Broken)
     }
 
-    /// To the end, whether or not the client is still there: what takes effect is known here.
+    /// Forwards to the end even if the client has gone, so that the proxy knows what took effect.
     async fn pass(self: &Arc<Self>, head: &Parts, body: Bytes) -> Result<Answer, Broken> {
         let (shared, head) = (self.clone(), head.clone());
         tokio::spawn(async move { shared.ask(&head, body).await }).await.map_err(|_| Broken)?
@@ -283,7 +283,7 @@ impl Shared {
         Ok(answered(status, headers, content))
     }
 
-    /// Keeps what has arrived: an object is there when it was put as one, or when its parts were put together.
+    /// Records what has arrived: an object exists after a single put, or once its parts are completed.
     fn note(&self, head: &Parts, body: Bytes) {
         let query = head.uri.query().unwrap_or_default();
         let whole = head.method == Method::PUT && !query.contains("partNumber=");
@@ -307,7 +307,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             let shared = shared.clone();
             async move { shared.answer(request).await }
         });
-        // Broken connections are what it is for.
+        // Broken connections are the purpose of this proxy.
         tokio::spawn(async move {
             drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await)
         });
@@ -328,7 +328,7 @@ fn refuse(method: &Method, refusal: &Refusal) -> Answer {
     answered(StatusCode::from_u16(*status).expect("a status"), HeaderMap::new(), text.into())
 }
 
-/// Promises all of it, or one byte if it is nothing, and sends half.
+/// Announces the full length, or one byte for an empty body, and sends half.
 async fn cut_short(answer: Answer) -> Result<Answer, Broken> {
     let (mut head, body) = answer.into_parts();
     let content = body.collect().await?.to_bytes();
@@ -338,7 +338,7 @@ async fn cut_short(answer: Answer) -> Result<Answer, Broken> {
     Ok(Response::from_parts(head, BodyExt::boxed(body)))
 }
 
-/// splitmix64: the same seed and number give the same throw.
+/// splitmix64: the same seed and number give the same result.
 fn throw(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

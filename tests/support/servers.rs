@@ -1,5 +1,5 @@
-//! Object stores of others, as processes on loopback: moto (S3) and Azurite (Azure). Each reads its stdin and goes when
-//! that ends, so whatever becomes of the test, nothing is left. Included by `#[path]` wherever it is needed.
+//! Third-party object stores, as processes on loopback: moto (S3) and Azurite (Azure). Each reads its stdin and exits
+//! when that ends, so nothing is left however the test ends. Tests include it by `#[path]`.
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -15,7 +15,7 @@ use std::{
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One request at a time: its threads let two write one key that both found free.
+/// One request at a time: with threads, moto lets two requests create one key that both found free.
 const MOTO: &str = r#"
 import os, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -31,11 +31,11 @@ process.stdin.on("end", () => process.exit()).resume();
 require(process.argv[1]);
 "#;
 
-/// Everybody's: Azurite comes with it.
+/// The public key that Azurite comes with.
 const AZURITE_ACCOUNT: &str = "devstoreaccount1";
 const AZURITE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-/// Signed with that key, for everything, until 2099.
+/// A token signed with that key: all rights, until 2099.
 pub const AZURITE_SAS: &str = "sv=2020-12-06&ss=b&srt=sco&sp=rwdlacu&se=2099-01-01T00:00:00Z&spr=https,http&\
                                sig=s5v%2BGsuapuhnT0%2F9U2mas9rL%2FxGBb2sp%2BbLRPcFdS7k%3D";
 
@@ -46,7 +46,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Either may have ended by itself.
+        // Either process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -80,9 +80,9 @@ impl Server {
         (server, env)
     }
 
-    /// Nobody answers any more.
+    /// Stops the server.
     pub fn stop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -99,9 +99,9 @@ impl Server {
         self.put(&format!("/{AZURITE_ACCOUNT}/{name}?restype=container&{AZURITE_SAS}"));
     }
 
-    /// An object of an S3 server goes, as if by a rule of the bucket.
+    /// Deletes an object of an S3 server, as a lifecycle rule of the bucket would.
     pub fn delete_from_s3(&self, path: &str) {
-        // Moto looks at nothing but who it says it is.
+        // Moto reads only the access key id and checks no signature.
         let credential = "Credential=test/20260101/us-east-1/s3/aws4_request";
         let rest = "SignedHeaders=host, Signature=0";
         self.ask("DELETE", path, &format!("Authorization: AWS4-HMAC-SHA256 {credential}, {rest}\r\n"));
@@ -125,7 +125,7 @@ impl Server {
         assert!(answer.split(' ').nth(1).is_some_and(|status| status.starts_with('2')), "{answer}");
     }
 
-    /// It listens when it says on which port, which is after `mark` on a line of its own.
+    /// The server listens once it prints its port, after `mark` on a separate line.
     fn start(command: &mut Command, mark: &'static str) -> Server {
         let mut child = command
             .stdin(Stdio::piped())
@@ -138,11 +138,11 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
         let mut stderr = child.stderr.take().expect("stderr");
         let (say, heard) = mpsc::channel();
-        // Goes on reading, so that it never waits for us.
+        // Keeps reading, so that a full pipe never blocks the server.
         std::thread::spawn(move || {
             while let Some(Ok(line)) = lines.next() {
                 if let Some((_, port)) = line.split_once(mark) {
-                    // The test may be over.
+                    // The test may have ended.
                     let _ = say.send(port.trim().parse::<u16>());
                 }
             }

@@ -45,7 +45,7 @@ fn open(above: impl std::os::fd::AsFd, name: &CString) -> rustix::io::Result<Own
 
 fn walk_some(waiting: &Mutex<Waiting>, bell: &Condvar, seen: &AtomicUsize) -> Result<()> {
     let mut buffer = Vec::with_capacity(LISTING);
-    let lock = || waiting.lock().expect("nobody panics while holding it");
+    let lock = || waiting.lock().expect("no code panics while it holds this lock");
     loop {
         let mut state = lock();
         let (above, name) = loop {
@@ -55,7 +55,7 @@ fn walk_some(waiting: &Mutex<Waiting>, bell: &Condvar, seen: &AtomicUsize) -> Re
             if state.busy == 0 {
                 return Ok(());
             }
-            state = bell.wait(state).expect("nobody panics while holding it");
+            state = bell.wait(state).expect("no code panics while it holds this lock");
         };
         state.busy += 1;
         drop(state);

@@ -88,7 +88,7 @@ impl Drop for Disk {
 }
 
 fn private_mounts() -> Result<()> {
-    // SAFETY: no memory is involved; there is one thread, so nobody else is left behind.
+    // SAFETY: no memory is involved; there is only one thread.
     let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
     ensure!(done == 0, "cannot have mounts of our own: {}", std::io::Error::last_os_error());
     let flags = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;

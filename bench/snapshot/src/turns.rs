@@ -184,5 +184,5 @@ fn best(
     by: impl Fn(&Samples) -> f64,
 ) -> (f64, &'static str) {
     let found = among.iter().map(|contender| (by(&report.get(group, contender.name())), contender.name()));
-    found.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::NAN, "nobody"))
+    found.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::NAN, "none"))
 }

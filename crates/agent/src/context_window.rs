@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_said_counts_and_what_came_since_is_guessed_high() {
+    fn reported_tokens_count_and_later_text_is_estimated_high() {
         let entries = [turn("a", 1_000), turn("b", 1_000)].concat();
         let before = view(&WINDOW, &conversation(&entries[..3]), 0, "m");
         assert_eq!(before.tokens, all(&before.turns) / 4, "100 is less than it can be");
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_turns_stay_and_the_rest_is_summed_up() {
+    fn the_last_turns_stay_and_the_rest_is_summarized() {
         let entries: Vec<Value> = ["a", "b", "c", "d"].iter().flat_map(|name| turn(name, 600)).collect();
         let conversation = conversation(&entries);
         let turns = view(&WINDOW, &conversation, 0, "m").turns;
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn little_that_is_new_beside_an_earlier_summary_is_not_summed_up_again() {
+    fn little_new_text_after_a_summary_is_not_summarized_again() {
         let mut entries = [turn("a", 10), turn("b", 150), turn("c", 900)].concat();
         let mut long = summary(&["a"]);
         long["summary"] = json!("It was about words. ".repeat(120));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_session_keeps_its_id_unless_told_otherwise() {
+    fn a_resumed_session_keeps_its_id_unless_a_flag_names_another() {
         let flags = parse(&["--resume", "a-1"]).expect("valid");
         assert_eq!((flags.session.as_str(), flags.resume.as_deref()), ("a-1", Some("a-1")));
         let flags = parse(&["--resume", "a-1", "--session-id", "b-2"]).expect("valid");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_has_a_name_even_if_nobody_gave_it_one() {
+    fn a_model_without_a_given_name_gets_one() {
         let answers = |args: &[&str]| parse(args).map(|flags| flags.backend);
         let named = |model: &str| Ok(ModelBackend::Anthropic { model: model.into(), socket: "/s".into() });
         let socket = ["--provider", "anthropic", "--model-socket", "/s"];
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_has_models_of_its_own_is_told_which() {
+    fn a_service_with_its_own_models_gets_the_model_name() {
         let answers = |args: &[&str]| parse(args).map(|flags| flags.backend);
         let azure = ["--provider", "azure", "--model-socket", "/s", "--api-version", "v"];
         assert!(answers(&azure).is_err(), "there is none that all of them have");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_flags_are_refused() {
         for args in
             [&["--what", "x"][..], &["--provider", "oracle"], &["--session-id"], &["--provider", "anthropic"]]
         {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_looked_through_and_what_is_not_wanted_is_left_out() {
+    fn folders_are_searched_and_unwanted_skills_are_left_out() {
         let dir = tempfile::tempdir().expect("a directory");
         for (name, about) in [("towers", "builds towers"), ("wells", "digs wells")] {
             let folder = dir.path().join(name);

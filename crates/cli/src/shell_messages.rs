@@ -124,7 +124,9 @@ mod tests {
         for entry in fs::read_dir(folder).expect("sources").flatten() {
             let path = entry.path();
             if path.is_dir() {
-                found.extend(sentences(&path));
+                // The document is about routes and headers, for readers of HTTP.
+                let is_about_http = ["openapi", "wire", "tests"].iter().any(|name| path.ends_with(name));
+                found.extend(if is_about_http { Vec::new() } else { sentences(&path) });
             } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
                 let text = fs::read_to_string(&path).expect("a source");
                 let code = text.split("#[cfg(test)]").next().unwrap_or_default().lines();

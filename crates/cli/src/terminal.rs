@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_of_our_own_is_told_from_a_chosen_one_by_its_form() {
+    fn a_generated_id_is_distinguished_from_a_chosen_one_by_its_form() {
         assert!(!is_custom_id("0190f3a2-7c1b-7def-8a90-5b6c7d8e9f01"));
         for chosen in [
             "payments-team-nightly-reconcile-2026",
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said_as_people_say_them() {
+    fn times_are_printed_as_people_say_them() {
         let now: jiff::Timestamp = "2026-11-15T12:00:00Z".parse().expect("a time");
         for (time, said) in [
             ("2026-11-15T12:00:00.000Z", "just now"),
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_too_many_columns_is_told_in_lines() {
+    fn a_table_with_too_many_columns_is_printed_as_lines() {
         let wide = "日本語".repeat(20);
         let agent = "an-agent-with-a-name-as-long-as-the-terminal";
         let rows: [&[&str]; 2] = [&["a", agent, "12345678", ""], &["b", "default", "1", &wide]];
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_what_commands_take_are_never_cut() {
+    fn numbers_and_command_arguments_are_never_cut() {
         for head in ["TURN", "WHICH", "BY KEY", "OF", "TENANT", "COST", "CACHE READ", "MODEL", "OWNER"] {
             let value = "0123456789-0123456789";
             let lines = table(&[head, "TITLE"], &[&[value, "words and words"]]).lines(Some(24));

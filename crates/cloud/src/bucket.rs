@@ -46,7 +46,7 @@ pub struct Bucket {
     patience: RetryPolicy,
     bare: Arc<dyn ObjectBackend>,
     retried: RetryingObjectStore,
-    shelf: CountingObjectStore,
+    backend: CountingObjectStore,
 }
 
 /// Prints only the name: the stores underneath hold secrets.
@@ -82,8 +82,8 @@ impl Bucket {
     /// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///directory`. Sends no
     /// request yet: see [`Bucket::check`].
     pub fn open(url: &str, env: &BTreeMap<String, String>) -> Result<Bucket, BucketError> {
-        let (shelf, prefix) = crate::open::open_backend(url, env)?;
-        Ok(Bucket { name: url.trim_end_matches('/').to_owned(), prefix, ..Bucket::with_backend(shelf) })
+        let (backend, prefix) = crate::open::open_backend(url, env)?;
+        Ok(Bucket { name: url.trim_end_matches('/').to_owned(), prefix, ..Bucket::with_backend(backend) })
     }
 
     /// A bucket on a store that the caller built.
@@ -118,19 +118,19 @@ impl Bucket {
     ) -> Bucket {
         let throttled = ThrottledObjectStore::new(bare.clone(), limits);
         let retried = RetryingObjectStore::new(Arc::new(throttled), patience);
-        let shelf = CountingObjectStore::new(Arc::new(retried.clone()));
-        Bucket { name, prefix, limits, patience, bare, retried, shelf }
+        let backend = CountingObjectStore::new(Arc::new(retried.clone()));
+        Bucket { name, prefix, limits, patience, bare, retried, backend }
     }
 
     /// The requests to this bucket so far.
     pub fn traffic(&self) -> BucketTraffic {
-        BucketTraffic { retries: self.retried.retries(), ..self.shelf.tally() }
+        BucketTraffic { retries: self.retried.retries(), ..self.backend.tally() }
     }
 
     /// Writes an object unless the key exists: the first writer wins.
     pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, BucketError> {
         let path = self.path(key)?;
-        match self.shelf.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
+        match self.backend.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
             Ok(_) => Ok(PutOutcome::Created),
             Err(e) if bucket_error::is_there(&e) => Ok(PutOutcome::AlreadyExists),
             // Every attempt met a conflict (409) with other writers, so check whether one of them succeeded.
@@ -169,7 +169,7 @@ impl Bucket {
     /// Like [`Bucket::put_new`], but overwrites an existing object.
     pub async fn replace(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
         let path = self.path(key)?;
-        let put = self.shelf.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
+        let put = self.backend.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
         put.map_err(|e| self.trouble(&e))?;
         Ok(())
     }
@@ -207,16 +207,18 @@ impl Bucket {
             return Err(BucketError::new(BucketErrorCode::Settings, sentence));
         }
         let path = self.path(key)?;
-        let id = self.shelf.create_multipart(&path).await.map_err(|e| self.trouble(&e))?;
+        let id = self.backend.create_multipart(&path).await.map_err(|e| self.trouble(&e))?;
         let completed = match self.send_parts(&path, &id, file, length, progress).await {
-            Ok(parts) => self.shelf.complete_multipart(&path, &id, parts).await.map_err(|e| self.trouble(&e)),
+            Ok(parts) => {
+                self.backend.complete_multipart(&path, &id, parts).await.map_err(|e| self.trouble(&e))
+            }
             Err(e) => Err(e),
         };
         let Err(trouble) = completed else { return Ok(()) };
         // Uploaded parts cost money until the upload is aborted. If the abort fails too, return the first error: it
         // explains more.
-        if let Err(e) = self.shelf.abort_multipart(&path, &id).await {
-            tracing::warn!(bucket = %self.name, key, error = %self.trouble(&e), "an upload was not given up");
+        if let Err(e) = self.backend.abort_multipart(&path, &id).await {
+            tracing::warn!(bucket = %self.name, key, error = %self.trouble(&e), "an unfinished upload could not be aborted: remove its parts in the bucket, because they cost storage");
         }
         Err(trouble)
     }
@@ -237,7 +239,7 @@ impl Bucket {
                 let begin = n * PART as u64;
                 let size = (length - begin).min(PART as u64);
                 let data = read_part(file, begin, size).await?;
-                let part = self.shelf.put_part(path, id, n as usize, PutPayload::from(data)).await;
+                let part = self.backend.put_part(path, id, n as usize, PutPayload::from(data)).await;
                 let part = part.map_err(|e| self.trouble(&e))?;
                 progress(arrived.fetch_add(size, Relaxed) + size);
                 Ok(part)
@@ -260,7 +262,7 @@ impl Bucket {
     /// Reads a whole object into memory. Read large objects by ranges instead.
     pub async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
         let path = self.path(key)?;
-        let got = async { self.shelf.get(&path).await?.bytes().await };
+        let got = async { self.backend.get(&path).await?.bytes().await };
         got.await.map_err(|e| self.trouble_with(key, &e))
     }
 
@@ -273,7 +275,7 @@ impl Bucket {
     pub async fn get_ranges(&self, key: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, BucketError> {
         let path = self.path(key)?;
         let wanted: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
-        let got = self.shelf.get_ranges(&path, &wanted).await.map_err(|e| self.trouble_with(key, &e))?;
+        let got = self.backend.get_ranges(&path, &wanted).await.map_err(|e| self.trouble_with(key, &e))?;
         let mut got = got.into_iter();
         let parts = ranges.iter().map(|range| match range.is_empty() {
             true => Ok(Bytes::new()),
@@ -296,7 +298,7 @@ impl Bucket {
         let path = self.path(key)?;
         let options = GetOptions { range: Some((0..most).into()), ..GetOptions::default() };
         let got = async {
-            let got = self.shelf.get_opts(&path, options).await?;
+            let got = self.backend.get_opts(&path, options).await?;
             Ok((got.meta.size, got.bytes().await?))
         };
         match got.await.map_err(|e| self.trouble_with(key, &e)) {
@@ -311,7 +313,7 @@ impl Bucket {
     /// The length of an object. `None`: there is no such object.
     pub async fn head(&self, key: &str) -> Result<Option<u64>, BucketError> {
         let path = self.path(key)?;
-        match self.shelf.get_opts(&path, GetOptions { head: true, ..GetOptions::default() }).await {
+        match self.backend.get_opts(&path, GetOptions { head: true, ..GetOptions::default() }).await {
             Ok(got) => Ok(Some(got.meta.size)),
             Err(e) => match self.trouble(&e) {
                 BucketError { code: BucketErrorCode::Missing, .. } => Ok(None),
@@ -324,7 +326,7 @@ impl Bucket {
     pub fn list(&self, prefix: &str) -> BoxStream<'static, Result<BucketObject, BucketError>> {
         let bucket = self.clone();
         match self.beneath(prefix) {
-            Ok(path) => self.shelf.list(Some(&path)).map(move |listed| bucket.found(listed)).boxed(),
+            Ok(path) => self.backend.list(Some(&path)).map(move |listed| bucket.found(listed)).boxed(),
             Err(trouble) => futures::stream::once(async { Err(trouble) }).boxed(),
         }
     }
@@ -338,7 +340,7 @@ impl Bucket {
     /// The names of the directories directly under a prefix.
     pub async fn list_dirs(&self, prefix: &str) -> Result<Vec<String>, BucketError> {
         let path = self.beneath(prefix)?;
-        let listing = self.shelf.list_with_delimiter(Some(&path)).await.map_err(|e| self.trouble(&e))?;
+        let listing = self.backend.list_with_delimiter(Some(&path)).await.map_err(|e| self.trouble(&e))?;
         let names = listing.common_prefixes.iter().filter_map(|found| found.filename().map(str::to_owned));
         Ok(names.collect())
     }
@@ -347,7 +349,7 @@ impl Bucket {
     pub async fn delete(&self, keys: &[String]) -> Result<(), BucketError> {
         let paths: Vec<Path> = keys.iter().map(|key| self.path(key)).collect::<Result<_, _>>()?;
         let paths = futures::stream::iter(paths.into_iter().map(Ok)).boxed();
-        self.shelf.delete_stream(paths).try_for_each(async |_| Ok(())).await.map_err(|e| self.trouble(&e))
+        self.backend.delete_stream(paths).try_for_each(async |_| Ok(())).await.map_err(|e| self.trouble(&e))
     }
 
     /// Checks with as few requests as possible that the bucket can be listed, written and read.

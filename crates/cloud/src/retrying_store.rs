@@ -94,7 +94,7 @@ impl RetryingObjectStore {
         }
         let nth = self.again.fetch_add(1, Relaxed);
         let wait = self.patience.wait(tried, seeded_random::splitmix64(self.seed.wrapping_add(nth)));
-        tracing::debug!(store = %self.inner, tried, ?wait, code = bucket_error::code(error).as_str(), "trying again");
+        tracing::debug!(store = %self.inner, tried, ?wait, code = bucket_error::code(error).as_str(), "a request failed and is sent again");
         tokio::time::sleep(wait).await;
         true
     }

@@ -64,7 +64,7 @@ impl ThrottledObjectStore {
 
     async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         let turns = self.turns.clone()?;
-        Some(turns.acquire_owned().await.expect("nobody closes it"))
+        Some(turns.acquire_owned().await.expect("the semaphore is never closed"))
     }
 
     async fn keep_pace(&self, bytes: usize) {

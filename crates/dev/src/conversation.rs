@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_told_from_a_wish_to_go_on() {
+    fn a_notice_is_distinguished_from_a_request_to_continue() {
         let after = |text: &str| {
             read(json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"},
                 {"role": "user", "content": text}]))

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_comes_once_for_each_time_it_is_asked_for() {
+    fn each_requested_fault_happens_once() {
         let mut director = ScriptedModel::default();
         let prompt = json!({"role": "user", "content": "fail 529 2 times\nsay: hi"});
         let once = json!([prompt]);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_the_window_is_refused_as_by_the_real_one() {
+    fn a_request_larger_than_the_window_is_refused_as_by_the_real_service() {
         let body = |words: usize, most: u64| json!({ "max_tokens": most, "messages": [{"role": "user", "content": "word ".repeat(words)}] });
         assert_eq!(exceeds(&body(100, 100), 1000), None);
         let long = exceeds(&body(1000, 1), 1000).expect("refused");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_tool_is_spared_what_the_prompt_got() {
+    fn a_tool_answer_does_not_repeat_the_fault_of_its_prompt() {
         let mut director = ScriptedModel::default();
         let prompt = json!({"role": "user", "content": "usage 9\nrun: ls"});
         assert_eq!(why(&mut director, "a", json!([prompt])), "call of Bash, usage 9");

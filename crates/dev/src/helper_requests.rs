@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_is_given_in_the_form_that_is_asked_for() {
+    fn a_title_has_the_requested_form() {
         let schema =
             json!({"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]});
         let request = read(json!({
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn little_room_means_a_helper_only_from_claude_code() {
+    fn a_low_token_limit_means_a_helper_only_from_claude_code() {
         let request = |metadata: Value| {
             read(
                 json!({"messages": [{"role": "user", "content": "quota"}], "max_tokens": 1, "metadata": metadata}),

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn subagents_get_only_what_is_meant_for_them() {
+    fn subagents_match_only_rules_for_subagents() {
         let script = r#"[{"when": {"turn": 1}, "fail": 500}, {"when": {"subagent": true}, "fail": 429}]"#;
         let mut script = ModelScript::parse(script).expect("a script");
         let mut taken = |speaker| script.match_rule(&request("x", "m"), speaker).map(|taken| taken.number);

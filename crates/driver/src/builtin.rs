@@ -101,11 +101,11 @@ impl AgentDriver for BuiltinDriver {
 
     fn parse_line(&self, _ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent> {
         let mut heard = stream_json::hear(line);
-        let steered = match &heard[..] {
-            [AgentEvent::Message { line }] => steered(line),
+        let more = match &heard[..] {
+            [AgentEvent::Message { line }] => steered(line).or_else(|| stream_json::compacted(line)),
             _ => None,
         };
-        heard.extend(steered);
+        heard.extend(more);
         heard
     }
 

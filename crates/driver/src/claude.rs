@@ -251,7 +251,6 @@ impl AgentDriver for ClaudeDriver {
             ("result", _) => {
                 note_result(ear, &value);
                 ear.has_given_result = true;
-                // The self-started work ended before any turn was recorded for it.
                 ear.self_start_seen &= ear.turn.is_some();
                 let over = match (ear.announces, ear.self_started) {
                     (TurnEndSignals::Results, _) => ear.end_turn_if_idle(),
@@ -272,9 +271,10 @@ impl AgentDriver for ClaudeDriver {
             ("system", "status") if text(&value, "status") == "compacting" => {
                 if std::mem::replace(&mut ear.compacting, true) { Vec::new() } else { heard }
             }
-            ("system", "status" | "compact_boundary") => {
+            ("system", subtype @ ("status" | "compact_boundary")) => {
                 ear.compacting &= text(&value, "status") == "requesting";
-                heard
+                let compacted = (subtype == "compact_boundary").then_some(AgentEvent::MemoryCompacted);
+                heard.into_iter().chain(compacted).collect()
             }
             ("system", "init") => {
                 ear.compacting = false;
@@ -305,6 +305,14 @@ impl AgentDriver for ClaudeDriver {
             _ => heard,
         }
     }
+}
+
+/// Whether no checkpoint may hold this file of an agent's home: credentials belong to their owner, and Claude Code's
+/// snapshots of shells are stale by design.
+pub fn is_never_captured(path: &[u8]) -> bool {
+    path == b".claude/.credentials.json"
+        || path.starts_with(b".claude/shell-snapshots/")
+        || (path.starts_with(b".claude/sessions/") && path.ends_with(b".key"))
 }
 
 /// Claude Code writes every message that it prints to its transcript, under the same id. Exceptions: subagents have their
@@ -453,6 +461,8 @@ fn note_result(ear: &mut TurnTracker, value: &Value) {
     let Some(turn) = ear.turn else {
         if continued {
             ear.resumed = Some(answer);
+        } else if ear.self_start_seen {
+            ear.self_started_answer = Some(answer);
         }
         return;
     };

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_waits_for_leave_is_heard_with_everything_it_says() {
+    fn a_permission_request_is_parsed_with_all_its_fields() {
         let asked = |tool: &str, question| AgentEvent::PermissionRequested {
             request: "r".into(),
             tool: tool.into(),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_that_we_decide_is_no_request() {
+    fn control_lines_without_a_decision_for_us_are_no_request() {
         for request in
             [json!(null), json!({}), json!({"subtype": "hook_callback"}), json!({"subtype": "can_use_tool"})]
         {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_gives_the_input_back_as_somebody_wants_it() {
+    fn an_answer_returns_the_input_or_its_replacement() {
         let said = |verdict| {
             let say = AgentInput::Answer { request: "r".into(), input: json!({"command": "ls"}), verdict };
             let line = tell(&say);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_told_under_its_number_and_its_answer_is_known_by_it() {
+    fn a_setting_and_its_answer_carry_the_same_number() {
         let model = tell(&AgentInput::SetLiveSetting { setting: LiveSetting::Model("m".into()), input: 4 });
         assert_eq!(model["request"], json!({"subtype": "set_model", "model": "m"}));
         let mode = tell(&AgentInput::SetLiveSetting {

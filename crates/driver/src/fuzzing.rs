@@ -125,6 +125,7 @@ fn check_event(event: &AgentEvent) {
         }
         AgentEvent::Ready { .. }
         | AgentEvent::PermissionRequested { .. }
+        | AgentEvent::MemoryCompacted
         | AgentEvent::Steered { .. }
         | AgentEvent::PermissionWithdrawn { .. }
         | AgentEvent::SettingAnswered { .. }

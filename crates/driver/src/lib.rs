@@ -13,13 +13,15 @@ mod control;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod retelling;
 mod stream_json;
 mod system_reminder;
 mod turn_tracker;
 mod usage;
 
 pub use builtin::BuiltinDriver;
-pub use claude::{ClaudeDriver, ClaudeVersion, OLDEST_CLAUDE};
+pub use claude::{ClaudeDriver, ClaudeVersion, OLDEST_CLAUDE, is_never_captured};
+pub use retelling::{RetoldMessage, content_text, retold_message};
 pub use turn_tracker::TurnTracker;
 pub use usage::UsageReport;
 
@@ -189,6 +191,8 @@ pub enum AgentEvent {
         /// It is a question to a person, not a permission request.
         question: bool,
     },
+    /// The agent has compacted its memory, perhaps between two turns.
+    MemoryCompacted,
     /// The agent has received this message in the running turn.
     Steered {
         /// The message's own turn.

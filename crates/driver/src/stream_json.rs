@@ -132,17 +132,13 @@ struct ResultLine {
     terminal_reason: String,
     #[serde(default)]
     result: String,
-    #[serde(default)]
-    usage: ResultTokens,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ResultTokens {
-    input_tokens: u64,
-    output_tokens: u64,
-    cache_creation_input_tokens: u64,
-    cache_read_input_tokens: u64,
+/// Both drivers' agents write this line after a compaction.
+pub(crate) fn compacted(line: &str) -> Option<AgentEvent> {
+    let value: Value = line.contains("\"compact_boundary\"").then(|| serde_json::from_str(line).ok())??;
+    let is_boundary = value["type"] == "system" && value["subtype"] == "compact_boundary";
+    is_boundary.then_some(AgentEvent::MemoryCompacted)
 }
 
 fn turn_ended(value: &Value) -> Option<AgentEvent> {
@@ -151,9 +147,15 @@ fn turn_ended(value: &Value) -> Option<AgentEvent> {
     Some(AgentEvent::TurnEnded { turn, how, text, usage, problem })
 }
 
+/// Whether every count is one. An agent's own counts are; other lines are forged, and end nothing.
+fn are_counts(usage: &Value) -> bool {
+    let names = ["input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+    usage.is_object() && names.iter().all(|name| usage.get(name).is_none_or(Value::is_u64))
+}
+
 /// How a turn ended, according to its result line.
 pub(crate) fn parse_result(value: &Value) -> Option<(TurnOutcome, String, TokenUsage, Option<Problem>)> {
-    let result = ResultLine::deserialize(value).ok()?;
+    let result = ResultLine::deserialize(value).ok().filter(|_| value.get("usage").is_none_or(are_counts))?;
     let how = match (result.is_error, result.terminal_reason.starts_with("aborted")) {
         (_, true) => TurnOutcome::Interrupted,
         (true, false) => TurnOutcome::Failed,
@@ -168,13 +170,7 @@ pub(crate) fn parse_result(value: &Value) -> Option<(TurnOutcome, String, TokenU
             _ => Problem::new("agent_error", format!("The agent gave up: {what}")),
         }
     });
-    let usage = TokenUsage {
-        input_tokens: result.usage.input_tokens,
-        output_tokens: result.usage.output_tokens,
-        cache_creation_tokens: result.usage.cache_creation_input_tokens,
-        cache_read_tokens: result.usage.cache_read_input_tokens,
-    };
-    Some((how, result.result, usage, problem))
+    Some((how, result.result, TokenUsage::of_messages_api(&value["usage"]), problem))
 }
 
 #[cfg(test)]
@@ -228,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_prompt_is_told_in_the_same_bytes() {
+    fn the_same_prompt_is_sent_in_the_same_bytes() {
         let say = AgentInput::Prompt {
             turn: TurnId(uuid::Uuid::from_u128(1)),
             head: None,

@@ -21,6 +21,8 @@ pub struct TurnTracker {
     pub(crate) resumed: Option<TurnAnswer>,
     /// The agent began work that no message asked for.
     pub(crate) self_start_seen: bool,
+    /// The result of such work that came before a turn stood for it.
+    pub(crate) self_started_answer: Option<TurnAnswer>,
     /// The agent started the turn itself, so any result is its answer.
     pub(crate) self_started: bool,
     /// Background tasks that belong to the turn.
@@ -67,6 +69,7 @@ impl TurnTracker {
             self.answer = early.and_then(|(_, answer)| answer).or(self.resumed.take());
             (self.completed, self.self_start_seen, self.self_started, self.has_given_result) =
                 (false, false, false, false);
+            self.self_started_answer = None;
         }
     }
 
@@ -85,12 +88,28 @@ impl TurnTracker {
         }
     }
 
-    /// The agent works on its own, and no turn stands for that yet.
+    /// The agent works on its own, or has finished such work, and no turn stands for that yet.
     pub fn has_self_started(&self) -> bool {
-        self.self_start_seen && self.turn.is_none()
+        self.turn.is_none() && (self.self_start_seen || self.has_finished_self_started())
     }
 
-    /// The agent's self-started work is this turn.
+    /// Whether self-started work is over before it has a turn. An agent that has given its result and has not reported
+    /// idle yet may go on.
+    fn has_finished_self_started(&self) -> bool {
+        let reports_idle = self.announces != TurnEndSignals::Results && self.unattended.is_empty();
+        self.self_started_answer.is_some() && !(self.busy && reports_idle)
+    }
+
+    /// The agent's self-started work is this turn. Answers the end of the turn if the work is over already; it must be
+    /// recorded together with the beginning, because the lines that say so came before.
+    pub fn begin_self_started(&mut self, turn: TurnId) -> Option<AgentEvent> {
+        let answer = self.self_started_answer.take_if(|_| !self.self_start_seen);
+        self.expect_self_started(turn);
+        self.answer = answer;
+        self.end_turn_if_idle()
+    }
+
+    /// The agent's self-started work is this turn, whose lines follow.
     pub fn expect_self_started(&mut self, turn: TurnId) {
         self.expect(turn);
         self.self_started = true;

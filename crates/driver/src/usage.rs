@@ -94,7 +94,7 @@ pub(crate) fn used(line: &[u8], lines: AnswerLineKind) -> Option<UsageReport> {
 
 fn answer(message: &Value, helper: bool, end: Option<ModelStopReason>) -> Option<UsageReport> {
     let (id, model) = (name(&message["id"])?, name(&message["model"])?);
-    let usage = tokens(message.get("usage")?);
+    let usage = TokenUsage::of_messages_api(message.get("usage")?);
     // Synthetic messages do not come from a model.
     (model != "<synthetic>").then_some(UsageReport::Answer { id, model, helper, usage, end })
 }
@@ -107,7 +107,7 @@ fn piece(event: &Value, helper: bool) -> Option<UsageReport> {
                 "tool_use" => ModelStopReason::ToolCalls,
                 _ => ModelStopReason::Complete,
             });
-            Some(UsageReport::More { usage: tokens(&event["usage"]), end })
+            Some(UsageReport::More { usage: TokenUsage::of_messages_api(&event["usage"]), end })
         }
         _ => None,
     }
@@ -122,7 +122,7 @@ fn sum(result: &Value) -> Option<UsageReport> {
 }
 
 fn of_turn(result: &Value) -> Option<UsageReport> {
-    let usage = tokens(result.get("usage")?);
+    let usage = TokenUsage::of_messages_api(result.get("usage")?);
     // The model is certain only if there is exactly one.
     let models = result["modelUsage"].as_object().filter(|models| models.len() == 1);
     let model = models.and_then(|models| models.keys().next()).filter(|name| name.len() <= MAX_NAME_BYTES);
@@ -132,7 +132,7 @@ fn of_turn(result: &Value) -> Option<UsageReport> {
 
 /// The request for a compaction summary, which is not part of the conversation.
 fn compaction_usage(line: &Value) -> Option<UsageReport> {
-    let (id, usage) = (name(&line["uuid"])?, tokens(line.get("usage")?));
+    let (id, usage) = (name(&line["uuid"])?, TokenUsage::of_messages_api(line.get("usage")?));
     let model = name(&line["model"]).unwrap_or_default();
     Some(UsageReport::Answer { id, model, helper: true, usage, end: Some(ModelStopReason::Complete) })
 }
@@ -146,17 +146,6 @@ fn name(value: &Value) -> Option<String> {
     value.as_str().filter(|text| text.len() <= MAX_NAME_BYTES).map(str::to_owned)
 }
 
-fn tokens(usage: &Value) -> TokenUsage {
-    let number = |name: &str| usage[name].as_u64().unwrap_or(0);
-    let usage = TokenUsage {
-        input_tokens: number("input_tokens"),
-        output_tokens: number("output_tokens"),
-        cache_creation_tokens: number("cache_creation_input_tokens"),
-        cache_read_tokens: number("cache_read_input_tokens"),
-    };
-    usage.clamped()
-}
-
 fn summed(used: &Value) -> TokenUsage {
     let number = |name: &str| used[name].as_u64().unwrap_or(0);
     let usage = TokenUsage {
@@ -164,6 +153,7 @@ fn summed(used: &Value) -> TokenUsage {
         output_tokens: number("outputTokens"),
         cache_creation_tokens: number("cacheCreationInputTokens"),
         cache_read_tokens: number("cacheReadInputTokens"),
+        ..TokenUsage::default()
     };
     usage.clamped()
 }
@@ -221,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_without_a_sum_tells_what_its_turn_used() {
+    fn a_result_without_a_sum_reports_its_turns_usage() {
         let told = |models: Value| {
             heard(
                 json!({"type": "result", "usage": {"input_tokens": 3, "output_tokens": 4}, "modelUsage": models}),
@@ -237,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_beside_the_conversation_counts_once_too() {
+    fn usage_beside_the_conversation_counts_once_too() {
         let line = json!({"type": "system", "subtype": "compact_boundary", "uuid": "u",
             "usage": {"input_tokens": 7, "output_tokens": 1}});
         let report = heard(line, AnswerLineKind::Whole);
@@ -258,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_said_can_be_heard() {
+    fn invalid_usage_reports_do_no_harm() {
         for line in [
             json!({"type": "assistant", "usage": 1}),
             json!({"type": "assistant", "message": {"id": "i", "model": "<synthetic>", "usage": {}}}),

@@ -95,7 +95,7 @@ fn resume(transcript: &[u8], log: &[Said]) -> (&'static str, Vec<String>, Vec<u8
 }
 
 #[test]
-fn each_ends_where_it_should_and_says_what_is_lost() {
+fn each_transcript_reaches_its_tier_and_names_its_losses() {
     let cases = std::fs::read_to_string(corpus().join("cases.json")).expect("cases");
     let cases: BTreeMap<String, Case> = serde_json::from_str(&cases).expect("cases");
     assert!(cases.len() >= 25);
@@ -116,7 +116,7 @@ fn each_ends_where_it_should_and_says_what_is_lost() {
 
 /// A call whose result is neither in the transcript nor in the log gets an unknown result, once.
 #[test]
-fn a_call_that_nobody_heard_the_end_of_is_marked_as_unknown() {
+fn a_call_without_a_recorded_result_is_marked_as_unknown() {
     let whole = std::fs::read(corpus().join("whole.jsonl")).expect("a transcript");
     let is_outcome = |said: &Said| said.line.as_ref().is_some_and(|line| line.contains("tool_result"));
     let log: Vec<Said> = log().into_iter().filter(|said| !is_outcome(said)).collect();
@@ -143,7 +143,7 @@ fn an_outcome_of_no_call_is_taken_out_and_named() {
 }
 
 #[test]
-fn words_that_were_changed_come_back_as_they_were_said() {
+fn changed_words_come_back_from_the_log() {
     let whole = std::fs::read_to_string(corpus().join("whole.jsonl")).expect("a transcript");
     let altered = whole.replace("I do both.", "I do neither.");
     assert!(whole != altered, "it was said");
@@ -211,7 +211,7 @@ fn notes(transcript: &[u8], log: &[Said]) -> HashSet<String> {
 }
 
 #[test]
-fn whatever_is_damaged_nothing_is_lost_in_silence() {
+fn the_report_names_every_loss_from_random_damage() {
     let slow = std::env::var("ASH_SLOW").is_ok_and(|slow| slow == "1");
     let until = Instant::now() + Duration::from_secs(if slow { 60 } else { 3 });
     let whole = std::fs::read(corpus().join("whole.jsonl")).expect("a transcript");

@@ -30,7 +30,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// All threads share the counters.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-// SAFETY: everything is handed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -188,7 +188,7 @@ fn deep_nesting() {
             costs_at_most(Most { time: 30.0, memory: 8 * MIB }, &deep);
         }
         let mended = costs_at_most(Most { time: 30.0, memory: 8 * MIB }, &with("user", "x", &whole));
-        assert!(!mended.rebuilt, "what nobody looks at may be as deep as it likes");
+        assert!(!mended.rebuilt, "a skipped field may have any depth");
     }
 }
 
@@ -210,7 +210,7 @@ fn content_and_notes_of_very_many_values() {
 }
 
 #[test]
-fn ids_that_are_there_again_and_again() {
+fn repeated_ids() {
     costs_at_most(Most { time: 30.0, memory: 12 * MIB }, &many(20_000, |n| prompt(7, n)));
 }
 

@@ -23,7 +23,7 @@ fn passes_points() {
     runtime.block_on(async {
         let held = tokio::spawn(async { ash_failpoint::reach_async("future").await });
         tokio::task::yield_now().await;
-        // On one thread: the held task holds nobody else.
+        // On one thread, to show that the held task blocks no other task.
         mark("beside-future");
         held.await.expect("no panic");
         mark("after-future");

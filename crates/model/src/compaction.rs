@@ -1,19 +1,24 @@
 //! Options of compaction: the agent summarizes the old part of a long conversation before the model's window is full.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Thresholds are fractions of the context window.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CompactionOptions {
     /// Whether the agent compacts at all.
+    #[schema(required)]
     pub enabled: bool,
     /// From this fraction on the agent compacts in the background.
+    #[schema(required)]
     pub background_compaction_threshold: f64,
     /// From this fraction on turns wait for the compaction.
+    #[schema(required)]
     pub buffer_exhaustion_threshold: f64,
     /// The window in tokens; `None`: the model's usual window.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub context_window: Option<u64>,
 }
 

@@ -2,11 +2,13 @@
 //! effect. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Epoch, EventSeq, Incarnation, LiveSetting, LockAcquisition, PermissionId, PermissionRequest,
-    PermissionVerdict, Receipt, SessionId, SessionLock, SessionMetadata, SessionOptions, Tier, Timestamp,
-    ToolCallRecord, TurnId, UsageIncrement, VerdictSource, failure::Problem, usage::LimitReached,
+    AgentName, Death, Epoch, EventSeq, Incarnation, LiveSetting, LockAcquisition, PermissionId,
+    PermissionRequest, PermissionVerdict, Receipt, SessionId, SessionLock, SessionMetadata, SessionOptions,
+    Tier, Timestamp, TokenUsage, ToolCallRecord, TurnId, UsageIncrement, VerdictSource, failure::Problem,
+    usage::LimitReached,
 };
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A fact with its position in the log.
 #[derive(Debug, Clone, PartialEq)]
@@ -431,7 +433,7 @@ pub struct MessageOptions {
 }
 
 /// How a turn ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnOutcome {
     /// The agent gave an answer.
@@ -444,22 +446,8 @@ pub enum TurnOutcome {
     Cancelled,
 }
 
-/// Tokens by kind, of one or more answers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TokenUsage {
-    /// Input outside the service's cache.
-    pub input_tokens: u64,
-    /// Output of the model.
-    pub output_tokens: u64,
-    /// Input that was written to the service's cache.
-    pub cache_creation_tokens: u64,
-    /// Input that was read from the service's cache.
-    pub cache_read_tokens: u64,
-}
-
 /// Whether processes could write while the files were captured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureConsistency {
     /// No process of the sandbox ran (cgroup freezer), or there was none.
@@ -471,12 +459,13 @@ pub enum CaptureConsistency {
 }
 
 /// A checkpoint, as the log names it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SavedCheckpoint {
     /// Its number in the workspace.
     pub number: u64,
     /// The turn before the checkpoint, if any.
+    #[schema(required)]
     pub turn: Option<TurnId>,
     /// The id of the snapshot.
     pub tree: String,
@@ -508,11 +497,12 @@ pub struct SavedCheckpoint {
     /// The files of a shared workspace are those of this earlier checkpoint again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "back")]
+    #[schema(nullable = false)]
     pub rewound_to: Option<u64>,
 }
 
 /// The session took its history from a witness that knew more than the database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdoptedHistory {
     /// The epoch of the last event that the witness knew.
@@ -520,15 +510,18 @@ pub struct AdoptedHistory {
     /// The last event that the witness knew.
     pub seq: EventSeq,
     /// The newest checkpoint that the witness knew.
+    #[schema(required)]
     pub checkpoint: Option<u64>,
     /// The source of the history.
     pub witness: HistorySource,
     /// What the database had instead, if it contradicted the witness: this is now a session of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub diverged: Option<SessionId>,
     /// The journal position up to which these events include the agent's output, if the witness knew it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "heard")]
+    #[schema(ignore)]
     pub journal_position: Option<JournalPosition>,
 }
 
@@ -545,7 +538,7 @@ pub struct JournalPosition {
 }
 
 /// The source that knew more of a session than the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HistorySource {
     /// Packs of this machine's repository.
@@ -555,7 +548,7 @@ pub enum HistorySource {
 }
 
 /// An entry of a tree that the checkpoint does not hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnsavedPath {
     /// The path with its root: `workspace/pipe`.
     pub path: String,
@@ -563,23 +556,25 @@ pub struct UnsavedPath {
     pub what: String,
 }
 
-fn is_zero(count: &u64) -> bool {
+pub(crate) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
 /// A turn of another session of the workspace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConcurrentTurn {
     /// `None`: the session has been purged.
+    #[schema(required)]
     pub session: Option<SessionId>,
     /// That session's turn.
     pub turn: TurnId,
 }
 
 /// Another session of the workspace rewound the files of all sessions to checkpoint `to`; they are `checkpoint` now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkspaceRewind {
     /// `None`: the session has been purged.
+    #[schema(required)]
     pub by: Option<SessionId>,
     /// The checkpoint that the workspace has now.
     pub checkpoint: u64,
@@ -627,64 +622,6 @@ pub struct ConversationPoint {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<TurnId>,
 }
-
-/// What died, as far as we know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum Death {
-    /// The agent's process ended by itself.
-    Agent {
-        /// Its exit code or signal, for a person.
-        how: String,
-    },
-    /// The sandbox ended, with every process in it.
-    Sandbox {
-        /// How it ended, for a person.
-        how: String,
-    },
-    /// The kernel killed the sandbox because its memory was exhausted.
-    OutOfMemory,
-    /// The agent wrote a line over the limit, so we killed it.
-    LineTooLong,
-    /// The machine failed, or all our processes on it.
-    Machine,
-    /// The server was stopped on purpose during the turn.
-    Shutdown,
-}
-
-impl Death {
-    /// The problem that clients see, with the remedy.
-    pub fn problem(&self) -> Problem {
-        match self {
-            Death::Agent { how } => {
-                Problem::new("agent_died", format!("The agent's process ended ({how}). {RETRY}"))
-            }
-            Death::Sandbox { how } => {
-                Problem::new("sandbox_died", format!("The sandbox ended ({how}). {RETRY}"))
-            }
-            Death::OutOfMemory => Problem::new(
-                "sandbox_oom",
-                format!(
-                    "The sandbox ran out of memory and was killed. {RETRY} Raise ASH_SANDBOX_MEMORY_MB if it happens again."
-                ),
-            ),
-            Death::LineTooLong => Problem::new(
-                "line_too_long",
-                format!("The agent wrote a line of over 32 MiB and was ended. {RETRY}"),
-            ),
-            Death::Machine => Problem::new(
-                "machine_died",
-                format!("The machine or the sandbox went away during the turn. {RETRY}"),
-            ),
-            Death::Shutdown => Problem::new(
-                "server_stopped",
-                "The server was stopped during the turn, which goes on when it is started again.".to_owned(),
-            ),
-        }
-    }
-}
-
-const RETRY: &str = "Resume the session or send a message: the turn goes on first.";
 
 #[cfg(test)]
 mod tests {

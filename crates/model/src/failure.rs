@@ -1,6 +1,7 @@
 //! Kinds of failure. One table maps them to HTTP statuses, one to exit codes; both cover every kind.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// What a caller can do about a failure. Each kind has one HTTP status and one exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,7 +33,7 @@ pub enum FailureKind {
 }
 
 /// A failure as a client sees it: a stable code for programs, a sentence with the remedy for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// For programs; never changes.
     pub code: String,

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_proxies_say_of_a_caller_is_known_however_it_is_written() {
+    fn forwarding_headers_are_recognized_in_every_spelling() {
         for name in [
             "Forwarded",
             "Via",

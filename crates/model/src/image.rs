@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_engines_take_is_taken() {
+    fn names_that_engines_accept_are_accepted() {
         let digest = format!("python@sha256:{}", "0a".repeat(32));
         for good in [
             "python",
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_refuse_is_refused() {
+    fn names_that_engines_refuse_are_refused() {
         let long = "a".repeat(256);
         for bad in [
             "",

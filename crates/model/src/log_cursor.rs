@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn other_text_is_refused_as_a_cursor() {
         for text in ["", "x", "-1", "+1", "1.", ".1", "1.2.3", "1-", "1--1", "99999999999999999999", " 1"] {
             assert_eq!(LogCursor::parse(text), None, "{text:?}");
         }

@@ -4,6 +4,7 @@ use crate::{PermissionId, Timestamp, TurnId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// The agent wants to call a tool and waits for a permission.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ pub struct PermissionRequest {
 }
 
 /// A call from an earlier attempt of a turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallRecord {
     /// The id of the call in the agent's message.
     pub id: String,
@@ -47,7 +48,7 @@ pub struct ToolCallRecord {
 }
 
 /// The outcome of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolCallOutcome {
     /// The call was waiting for a permission.
@@ -59,7 +60,7 @@ pub enum ToolCallOutcome {
 }
 
 /// What happens to a request that no client answers in time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionTimeoutPolicy {
     /// The agent may not make the call.
@@ -111,7 +112,7 @@ impl PermissionVerdict {
 }
 
 /// What closed a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictSource {
     /// A client answered.
@@ -123,7 +124,7 @@ pub enum VerdictSource {
 }
 
 /// A setting that a running agent can change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LiveSetting {
     /// This model.

@@ -37,26 +37,37 @@ pub struct TokenPrice {
     output: u64,
     cache_write: u64,
     cache_read: u64,
+    /// For what the service keeps for an hour. `None`: twice the input price, as in the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cache_write_1h: Option<u64>,
+}
+
+/// A dollar per million tokens is a thousand billionths per token.
+fn of_one_token(dollars: f64) -> u64 {
+    (dollars * 1000.0).round() as u64
 }
 
 impl TokenPrice {
     fn new([input, output, cache_write, cache_read]: [f64; 4]) -> TokenPrice {
-        // A dollar per million tokens is a thousand billionths per token.
-        let of_one = |dollars: f64| (dollars * 1000.0).round() as u64;
+        let of_one = of_one_token;
         TokenPrice {
             input: of_one(input),
             output: of_one(output),
             cache_write: of_one(cache_write),
             cache_read: of_one(cache_read),
+            cache_write_1h: None,
         }
     }
 
-    /// The cost in billionths of a dollar.
+    /// The cost in billionths of a dollar. The costs of two usages add up to the cost of their sum, also if only the
+    /// second says which part of the first was written for an hour.
     pub fn cost_of(&self, usage: &TokenUsage) -> u64 {
+        let for_an_hour = self.cache_write_1h.unwrap_or(self.input.saturating_mul(2));
         let parts = [
             (usage.input_tokens, self.input),
             (usage.output_tokens, self.output),
             (usage.cache_creation_tokens, self.cache_write),
+            (usage.cache_creation_1h_tokens, for_an_hour.saturating_sub(self.cache_write)),
             (usage.cache_read_tokens, self.cache_read),
         ];
         parts.into_iter().fold(0, |sum, (tokens, price)| sum.saturating_add(tokens.saturating_mul(price)))
@@ -66,12 +77,15 @@ impl TokenPrice {
 /// An operator's price, in dollars per million tokens.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GivenPrice {
+pub struct OperatorPrice {
     input: f64,
     output: f64,
     /// Without it the input price: an estimate that is rather too high than too low.
     cache_write: Option<f64>,
     cache_read: Option<f64>,
+    /// Without it twice the input price.
+    #[serde(rename = "cacheWrite1h")]
+    cache_write_1h: Option<f64>,
 }
 
 /// Prices by prefix of the model name; the longest prefix wins.
@@ -87,17 +101,20 @@ impl Default for ModelPrices {
 impl ModelPrices {
     /// The list with the operator's additions and changes:
     /// `{"some-model": {"input": 3, "output": 15, "cacheWrite": 3.75, "cacheRead": 0.3}}`.
-    pub fn with_overrides(given: BTreeMap<String, GivenPrice>) -> Result<ModelPrices, String> {
+    pub fn with_overrides(given: BTreeMap<String, OperatorPrice>) -> Result<ModelPrices, String> {
         let mut prices = ModelPrices::default();
-        for (model, GivenPrice { input, output, cache_write, cache_read }) in given {
+        for (model, OperatorPrice { input, output, cache_write, cache_read, cache_write_1h }) in given {
             let price = [input, output, cache_write.unwrap_or(input), cache_read.unwrap_or(input)];
             // A higher price could overflow a sum.
-            if model.is_empty() || !price.iter().all(|dollars| (0.0..=1_000_000.0).contains(dollars)) {
+            if model.is_empty()
+                || !price.iter().chain(&cache_write_1h).all(|dollars| (0.0..=1_000_000.0).contains(dollars))
+            {
                 return Err(format!(
                     "the price of {model:?} must be 0 to 1000000 dollars for a million tokens"
                 ));
             }
-            prices.0.insert(model, TokenPrice::new(price));
+            let cache_write_1h = cache_write_1h.map(of_one_token);
+            prices.0.insert(model, TokenPrice { cache_write_1h, ..TokenPrice::new(price) });
         }
         Ok(prices)
     }
@@ -151,6 +168,7 @@ mod tests {
             output_tokens: 101,
             cache_creation_tokens: 11,
             cache_read_tokens: 21,
+            ..TokenUsage::default()
         };
         // The amounts that Claude Code itself reports.
         assert_eq!(
@@ -162,6 +180,23 @@ mod tests {
             ModelPrices::default().price_of("claude-opus-5-5").map(|price| price.cost_of(&most)),
             Some(u64::MAX)
         );
+    }
+
+    #[test]
+    fn an_hour_in_the_services_cache_costs_twice_the_input() {
+        let prices = given(r#"{"m": {"input": 1, "output": 1, "cacheWrite": 1.5, "cacheWrite1h": 4}}"#)
+            .expect("prices");
+        let price = |model: &str| *prices.price_of(model).expect("a price");
+        let written = TokenUsage { cache_creation_tokens: 100, ..TokenUsage::default() };
+        let for_an_hour = TokenUsage { cache_creation_1h_tokens: 40, ..written };
+        // 60 tokens for five minutes, and 40 for an hour.
+        assert_eq!(price("claude-opus-5-5").cost_of(&for_an_hour), 60 * 5_000 + 40 * 8_000);
+        assert_eq!(price("m").cost_of(&for_an_hour), 60 * 1_500 + 40 * 4_000);
+        // The agent reports the tokens first, and the shim then says how long they are kept.
+        let more = for_an_hour.saturating_sub(written);
+        let parts = [written, more].map(|part| price("claude-opus-5-5").cost_of(&part));
+        assert_eq!(parts.iter().sum::<u64>(), price("claude-opus-5-5").cost_of(&for_an_hour));
+        assert!(given(r#"{"m": {"input": 1, "output": 1, "cacheWrite1h": -1}}"#).is_err());
     }
 
     fn given(json: &str) -> Result<ModelPrices, String> {

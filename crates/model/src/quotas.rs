@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_sets_some_and_the_rest_is_as_usual() {
+    fn quotas_that_the_operator_does_not_set_keep_their_defaults() {
         let quotas = Quotas::parse("keys=2, agents=0").expect("quotas");
         assert_eq!(quotas.get(QuotaKind::Keys), Some(2));
         assert_eq!(quotas.get(QuotaKind::Agents), None);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_quotas_is_named() {
+    fn errors_in_quotas_are_named() {
         let said = |text: &str| Quotas::parse(text).expect_err(text).to_string();
         assert!(said("key=2").contains("there are: sessionMessages, sessionQueuedKb"));
         for wrong in ["keys", "keys=-1", "keys=a", "keys=1099511627777"] {

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_far_away_is_written_and_read_as_in_the_first_version() {
+    fn remote_objects_are_written_and_read_as_in_the_first_version() {
         let agent = r#"{"id":"00000000-0000-0000-0000-000000000001","tenant":"default","name":"a","version":2,"changes":5,"tree":"t0","runtime":"builtin","origin":"/a","config":"{}","createdAt":"2025-11-15T22:00:00.007Z","updatedAt":"2025-11-15T22:00:01.007Z"}"#;
         let read: AgentDefinition = serde_json::from_str(agent).expect("an agent");
         assert_eq!(serde_json::to_string(&read).expect("plain"), agent);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_and_metadata_are_kept_far_away_as_in_the_first_version() {
+    fn remote_owners_and_metadata_are_as_in_the_first_version() {
         let owned = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{"ttl":60},"owner":"alice@example.com","metadata":{"ticket":"42"},"status":"paused","turns":1,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","covers":0}"#;
         let read: SessionManifest = serde_json::from_str(owned).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), owned);

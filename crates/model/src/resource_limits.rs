@@ -2,34 +2,43 @@
 //! maximum.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Whole numbers. `None`: the next level decides. 0: no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceLimits {
     /// Memory of all processes together.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub memory_mb: Option<u64>,
     /// Percent of one processor for all processes together: 150 is one and a half.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub cpu_percent: Option<u64>,
     /// The number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_processes: Option<u64>,
     /// Open files of each process.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_open_files: Option<u64>,
     /// Disk space of the files.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub disk_mb: Option<u64>,
     /// The number of files, folders and links.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_files: Option<u64>,
     /// The duration of one turn.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub turn_seconds: Option<u64>,
     /// The sustained output rate of the processes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub output_kb_per_second: Option<u64>,
 }
 
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_over_its_agent_and_nobody_over_what_the_server_allows() {
+    fn a_session_overrides_its_agent_and_the_server_caps_both() {
         let server = bounds("memoryMb=2048,maxProcesses=512");
         let agent = bounds("memoryMb=4096,diskMb=100");
         let session = bounds("diskMb=0");
@@ -245,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_taken_and_says_nothing_of_its_own() {
+    fn limits_above_the_maximum_are_cut_and_unset_ones_stay_unset() {
         let most = bounds("memoryMb=3000,maxProcesses=100,diskMb=500,turnSeconds=0");
         let given = bounds("memoryMb=2048,maxProcesses=101,diskMb=0,turnSeconds=0,maxFiles=70");
         let cut = given.cut_to(most);
@@ -255,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_in_limits_are_named() {
         let said = |text: &str| ResourceLimits::parse(text).expect_err(text).to_string();
         assert_eq!(said("memoryMb=1"), format!("memoryMb must be 0 (no limit) or 16 to {MAX_LIMIT}"));
         assert!(said("memory=64").contains("there are: memoryMb, cpuPercent"));

@@ -2,22 +2,26 @@
 //! refused, and prewarming. Stored as JSON with each version: see `docs/formats.md`.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// What an agent's sandboxes need beyond an image and limits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SandboxRequirements {
     /// The agent has an `install.sh`, which may take this long.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub install_seconds: Option<u64>,
     /// The agent has a `startup.sh`, which may take this long.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub startup_seconds: Option<u64>,
     /// Its work needs user namespaces.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub user_namespaces: bool,
     /// How many prewarmed sandboxes it has.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub prewarm: Option<u32>,
 }
 

@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_in_the_clear_is_shown_masked_and_still_works() {
+    fn secrets_stored_in_the_clear_are_masked_and_still_work() {
         let plain = Value::Object(servers());
         assert_eq!(mask_secrets(&plain)["c"]["env"], json!({ "K~": "***" }));
         assert_eq!(fill_secrets(&plain, &BTreeMap::new()), (plain.clone(), Vec::new()));
     }
 
     #[test]
-    fn what_is_no_object_of_strings_is_refused_by_name() {
+    fn an_env_that_is_no_object_of_strings_is_refused_by_name() {
         for field in [json!("x"), json!(["x"]), json!({ "a": ["x"] }), json!({ "a": null })] {
             let mut odd = json!({ "s": { "env": field } }).as_object().expect("an object").clone();
             let error = extract_secrets(&mut odd).expect_err("refused");

@@ -1,11 +1,34 @@
 //! Token usage of model answers, as the shim reads it from responses and as agents report it, and the budgets for it.
 //! Prices are in `price.rs`.
 
-use crate::{MessageOptions, Problem, SessionOptions, TokenUsage, TurnId};
+use crate::{MessageOptions, Problem, SessionOptions, TurnId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
 
 /// Reports come from the sandbox and are untrusted, so no answer counts for more tokens than this.
 const MAX_TOKENS_PER_ANSWER: u64 = 1_000_000_000;
+
+/// Tokens by kind, of one or more answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenUsage {
+    /// Input outside the service's cache.
+    #[schema(required)]
+    pub input_tokens: u64,
+    /// Output of the model.
+    #[schema(required)]
+    pub output_tokens: u64,
+    /// Input that was written to the service's cache.
+    #[schema(required)]
+    pub cache_creation_tokens: u64,
+    /// Input that was read from the service's cache.
+    #[schema(required)]
+    pub cache_read_tokens: u64,
+    /// The part of the input written to the cache that the service keeps for an hour, which costs more.
+    #[serde(rename = "cacheCreation1hTokens", skip_serializing_if = "crate::fact::is_zero")]
+    pub cache_creation_1h_tokens: u64,
+}
 
 impl TokenUsage {
     /// The counts limited to the maximum, for untrusted reports.
@@ -13,9 +36,40 @@ impl TokenUsage {
         self.with(TokenUsage::default(), |said, _| said.min(MAX_TOKENS_PER_ANSWER))
     }
 
+    /// The `usage` of an answer of the Messages API, which Claude Code passes on. It comes from outside: the counts are
+    /// limited to the maximum.
+    pub fn of_messages_api(usage: &Value) -> TokenUsage {
+        let whole = TokenUsage::of_iteration(usage);
+        // The service may call models several times for one answer, for example to compact the conversation first. The
+        // outer counts leave some of these calls out.
+        let parts = usage["iterations"].as_array().into_iter().flatten().map(TokenUsage::of_iteration);
+        let sum = parts.fold(TokenUsage::default(), TokenUsage::saturating_add);
+        whole.at_least(sum).clamped()
+    }
+
+    fn of_iteration(usage: &Value) -> TokenUsage {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let created = &usage["cache_creation"];
+        let for_an_hour = number(&created["ephemeral_1h_input_tokens"]);
+        let by_duration = number(&created["ephemeral_5m_input_tokens"]).saturating_add(for_an_hour);
+        TokenUsage {
+            input_tokens: number(&usage["input_tokens"]),
+            output_tokens: number(&usage["output_tokens"]),
+            cache_creation_tokens: number(&usage["cache_creation_input_tokens"]).max(by_duration),
+            cache_creation_1h_tokens: for_an_hour,
+            cache_read_tokens: number(&usage["cache_read_input_tokens"]),
+        }
+    }
+
     /// The sum of all kinds.
     pub fn tokens(&self) -> u64 {
-        let TokenUsage { input_tokens, output_tokens, cache_creation_tokens, cache_read_tokens } = *self;
+        let TokenUsage {
+            input_tokens,
+            output_tokens,
+            cache_creation_tokens,
+            cache_creation_1h_tokens: _,
+            cache_read_tokens,
+        } = *self;
         [output_tokens, cache_creation_tokens, cache_read_tokens]
             .into_iter()
             .fold(input_tokens, u64::saturating_add)
@@ -41,11 +95,17 @@ impl TokenUsage {
         self.with(other, u64::min)
     }
 
+    /// The maximum, separately for each kind.
+    pub fn at_least(self, other: TokenUsage) -> TokenUsage {
+        self.with(other, u64::max)
+    }
+
     fn with(self, other: TokenUsage, of: impl Fn(u64, u64) -> u64) -> TokenUsage {
         TokenUsage {
             input_tokens: of(self.input_tokens, other.input_tokens),
             output_tokens: of(self.output_tokens, other.output_tokens),
             cache_creation_tokens: of(self.cache_creation_tokens, other.cache_creation_tokens),
+            cache_creation_1h_tokens: of(self.cache_creation_1h_tokens, other.cache_creation_1h_tokens),
             cache_read_tokens: of(self.cache_read_tokens, other.cache_read_tokens),
         }
     }
@@ -139,17 +199,20 @@ impl UsageTotal {
 }
 
 /// Limits for the usage.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct BudgetLimits {
     /// Answers of the agent's own loop.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_turns: Option<u32>,
     /// Dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_budget_usd: Option<f64>,
     /// Tokens of all kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_tokens: Option<u64>,
 }
 
@@ -211,7 +274,7 @@ fn nano(usd: f64) -> u64 {
 }
 
 /// The kind of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitKind {
     /// Answers of the agent's loop.
@@ -245,7 +308,7 @@ impl LimitKind {
 }
 
 /// The scope of a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetScope {
     /// The whole session.
@@ -346,23 +409,54 @@ pub fn nano_to_usd(nano: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn tokens(input_tokens: u64) -> TokenUsage {
         TokenUsage { input_tokens, ..TokenUsage::default() }
     }
 
     #[test]
-    fn nothing_that_is_said_is_too_much_to_be_added() {
+    fn the_largest_reports_can_be_added() {
         let most = TokenUsage {
             input_tokens: u64::MAX,
             output_tokens: u64::MAX,
             cache_creation_tokens: 1,
             cache_read_tokens: 1,
+            ..TokenUsage::default()
         };
         assert_eq!(most.tokens(), u64::MAX);
         assert_eq!(most.saturating_add(most).input_tokens, u64::MAX);
         assert_eq!(most.clamped().input_tokens, MAX_TOKENS_PER_ANSWER);
         assert_eq!(tokens(3).saturating_sub(tokens(5)), tokens(0));
+    }
+
+    #[test]
+    fn the_hour_cache_and_iterations_beside_the_answer_are_counted() {
+        let written = json!({"input_tokens": 7, "output_tokens": 2, "cache_creation_input_tokens": 30,
+            "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+            "cache_read_input_tokens": 4, "iterations": null});
+        let expected = TokenUsage {
+            input_tokens: 7,
+            output_tokens: 2,
+            cache_creation_tokens: 30,
+            cache_creation_1h_tokens: 20,
+            cache_read_tokens: 4,
+        };
+        assert_eq!(TokenUsage::of_messages_api(&written), expected);
+        assert_eq!(expected.tokens(), 43, "the part of an hour is not counted twice");
+        let compacted = json!({"input_tokens": 10, "output_tokens": 5, "iterations": [
+            {"type": "compaction", "input_tokens": 900, "output_tokens": 40},
+            {"type": "message", "input_tokens": 10, "output_tokens": 5}]});
+        let sum = TokenUsage { input_tokens: 910, output_tokens: 45, ..TokenUsage::default() };
+        assert_eq!(TokenUsage::of_messages_api(&compacted), sum);
+        let lie = json!({"input_tokens": 1, "cache_creation": {"ephemeral_1h_input_tokens": u64::MAX}, "iterations": "x"});
+        let most = TokenUsage {
+            input_tokens: 1,
+            cache_creation_tokens: MAX_TOKENS_PER_ANSWER,
+            cache_creation_1h_tokens: MAX_TOKENS_PER_ANSWER,
+            ..TokenUsage::default()
+        };
+        assert_eq!(TokenUsage::of_messages_api(&lie), most);
     }
 
     #[test]

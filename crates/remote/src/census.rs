@@ -33,7 +33,7 @@ impl Replicator {
             let pause = match self.check_all().await {
                 Ok(()) => every,
                 Err(error) => {
-                    tracing::warn!(%error, "what the object store has could not be compared; it is tried again");
+                    tracing::warn!(%error, "the server could not compare the object store with the database, and tries again");
                     every.min(MIN_CENSUS_INTERVAL)
                 }
             };
@@ -96,7 +96,7 @@ impl Replicator {
         tracing::warn!(
             %tenant, missing = missing.len(), packs = packs.len(), agents = agents.len(), checkpoints = checkpoints.len(),
             logs = logs.len(), found = not_missing.len(),
-            "the object store does not have all that was sent, or has it again; what is here is sent"
+            "the object store lost objects, or has them again; the server sends those that this machine has"
         );
         {
             // Uploads in progress relied on the recorded objects, so the retraction prevents their confirmation.

@@ -380,7 +380,7 @@ impl BucketClaim {
         if !older.is_empty()
             && let Err(error) = self.bucket.delete(&older).await
         {
-            tracing::debug!(%error, "older claims on the bucket were not deleted");
+            tracing::debug!(%error, "older claims on the bucket could not be deleted");
         }
     }
 

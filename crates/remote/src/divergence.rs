@@ -32,7 +32,7 @@ impl Replicator {
                 if is_same {
                     self.note_agreement(session);
                 } else {
-                    tracing::error!(session = %session.id, "the object store has another history of this session: nothing is sent until it was compared, before its next start");
+                    tracing::error!(session = %session.id, "the object store has another history of this session: the server sends nothing of it until its next start compares both");
                 }
                 Ok(is_same)
             }

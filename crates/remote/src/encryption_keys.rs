@@ -20,7 +20,7 @@ pub(crate) fn key(keys: Option<&Path>, repo: &Path, tenant: &TenantId) -> Result
     };
     let path = keys.join(format!("{tenant}.key"));
     if is_sealed == Some(false) {
-        tracing::warn!(%tenant, "its snapshots were begun without a key, and are not sealed");
+        tracing::warn!(%tenant, "this tenant's repository was created without a key, so its snapshots are not sealed");
         return Ok(None);
     }
     match fs::read(&path) {
@@ -62,6 +62,6 @@ fn make(path: &Path) -> Result<EncryptionKey> {
         File::open(dir)?.sync_all()
     };
     write().map_err(failed())?;
-    tracing::info!(key = %path.display(), "a key was made; without it the tenant's snapshots cannot be read, so keep a copy");
+    tracing::info!(key = %path.display(), "the server made an encryption key: keep a copy, because without the key the tenant's snapshots cannot be read");
     Ok(EncryptionKey::new(bytes))
 }

@@ -154,7 +154,7 @@ impl Replicator {
                     })));
                 }
                 Err(damage) => {
-                    tracing::warn!(session = %id, %tenant, key, damage, "a manifest in the object store cannot be read; the one before it is used");
+                    tracing::warn!(session = %id, %tenant, key, damage, "a manifest in the object store cannot be read; the server uses the manifest before it");
                     why = damage;
                 }
             }
@@ -210,7 +210,7 @@ impl Replicator {
         else {
             return Ok(None);
         };
-        tracing::warn!(session = %manifest.session, manifest = manifest.seq, pack = proof.seq, "a manifest is missing in the object store although its pack is there; the session comes back from the pack");
+        tracing::warn!(session = %manifest.session, manifest = manifest.seq, pack = proof.seq, "a manifest is missing in the object store, but its pack is there; the server restores the session from the pack");
         let epoch = proof.epoch.unwrap_or(manifest.epoch).max(known.proven.0);
         let history = PackHistory::read(&self.services, &proof, &manifest.tenant).await?;
         let mut rebuilt = history.rebuilt(&self.services, manifest.base, epoch).await?;
@@ -356,7 +356,7 @@ fn unless_damaged<T>(read: Result<T>, id: &SessionId) -> Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(Error::Snapshot(error @ ash_snapshot::Error::Damaged { .. })) => {
-            tracing::warn!(session = %id, %error, "a pack of its log cannot be read");
+            tracing::warn!(session = %id, %error, "a pack of the session's log cannot be read");
             Ok(None)
         }
         Err(error) => Err(error),

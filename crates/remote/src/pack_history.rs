@@ -124,7 +124,7 @@ fn read(repo: &Repo, proof: &PackProof) -> Result<PackHistory> {
     while let Some(at) = next.take().filter(|at| seen.insert(at.clone())) {
         // The events of an unreadable pack become `missing`.
         let of = pack_log::read_record(repo, &at).unwrap_or_else(|error| {
-            tracing::warn!(session = %proof.session, %error, "a pack of its history cannot be read");
+            tracing::warn!(session = %proof.session, %error, "a pack of the session's history cannot be read");
             None
         });
         let is_own =
@@ -134,7 +134,7 @@ fn read(repo: &Repo, proof: &PackProof) -> Result<PackHistory> {
             break;
         };
         let part = pack_log::read_events(repo, &at).unwrap_or_else(|error| {
-            tracing::warn!(session = %proof.session, %error, "a part of its log cannot be read");
+            tracing::warn!(session = %proof.session, %error, "a part of the session's log cannot be read");
             Vec::new()
         });
         for line in part {

@@ -168,7 +168,7 @@ impl PackProofs {
             fs::File::options().create(true).append(true).open(&self.file)?.write_all(text.as_bytes())
         };
         if let Err(error) = append() {
-            tracing::warn!(%error, file = %self.file.display(), "what packs prove could not be cached");
+            tracing::warn!(%error, file = %self.file.display(), "the cache of pack proofs could not be written; the next start reads the packs again");
         }
     }
 }

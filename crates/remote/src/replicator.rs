@@ -150,9 +150,11 @@ impl Replicator {
         match released {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the claim on the bucket stays; this data directory can go on with it")
+                tracing::warn!(%error, "the server could not release its claim on the bucket: a server with another data directory has to wait before it writes")
             }
-            Err(_) => tracing::warn!("the claim on the bucket stays; this data directory can go on with it"),
+            Err(_) => tracing::warn!(
+                "the server could not release its claim on the bucket: a server with another data directory has to wait before it writes"
+            ),
         }
     }
 
@@ -185,7 +187,7 @@ impl Replicator {
             }
         };
         if tokio::time::timeout(longest, draining).await.is_err() {
-            tracing::warn!("not everything is in the object store yet; the next start goes on with it");
+            tracing::warn!("some data is not in the object store yet; the next start sends it");
         }
     }
 

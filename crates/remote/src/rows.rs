@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damage_is_told_in_words_of_our_own() {
+    fn damage_is_reported_in_our_own_words() {
         let id = SessionId::parse("s").expect("an id");
         let line = |kind: &str| EventLine {
             seq: 7,

@@ -144,7 +144,7 @@ impl WitnessCache {
             let new: Vec<String> = remote_packs.iter().filter(unknown).cloned().collect();
             for some in new.chunks(CHUNK) {
                 if began.elapsed() > PACK_READ_TIME {
-                    tracing::warn!(session = %id, "the object store has more packs than could be looked at in time: whether one of them knows more of the session is not known");
+                    tracing::warn!(session = %id, "the object store has too many packs to read in time: an unread one may hold a longer history of the session");
                     break;
                 }
                 of.remote.learn(&repo, &tenant, some)?;

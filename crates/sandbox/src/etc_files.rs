@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_mended_and_what_is_right_stays_the_same_file() {
+    fn wrong_files_are_replaced_and_right_ones_stay() {
         let base = tempfile::tempdir().expect("a directory");
         let etc = base.path().join("etc");
         write(&etc).expect("made");

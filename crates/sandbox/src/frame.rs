@@ -51,7 +51,8 @@ pub(crate) struct ShimPlan {
     pub(crate) version: u32,
     pub(crate) incarnation: Incarnation,
     pub(crate) epoch: Epoch,
-    pub(crate) walls: BackendKind,
+    #[serde(rename = "walls")]
+    pub(crate) backend: BackendKind,
     pub(crate) bwrap: PathBuf,
     pub(crate) exe: PathBuf,
     pub(crate) run_dir: PathBuf,
@@ -368,7 +369,7 @@ mod tests {
             version: 1,
             incarnation: Incarnation(uuid::Uuid::nil()),
             epoch: Epoch(7),
-            walls: BackendKind::Bubblewrap,
+            backend: BackendKind::Bubblewrap,
             bwrap: "/usr/bin/bwrap".into(),
             exe: "/usr/bin/ash".into(),
             run_dir: "/data/run".into(),
@@ -480,7 +481,7 @@ mod tests {
         let engine = DockerEngine { socket: "/run/docker.sock".into() };
         let container = Some(ContainerRequest { engine, image: "ash-agent".to_owned() });
         let build =
-            ClientFrame::Build(Box::new(ShimPlan { walls: BackendKind::Docker, container, ..plan() }));
+            ClientFrame::Build(Box::new(ShimPlan { backend: BackendKind::Docker, container, ..plan() }));
         let bytes = build.encode();
         insta::assert_snapshot!("plan_with_container", bytes.escape_ascii());
         assert_eq!(ClientFrame::decode(bytes[4], &bytes[HEADER..]), Ok(build));

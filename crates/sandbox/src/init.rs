@@ -49,7 +49,7 @@ pub(crate) fn main(args: &[OsString]) -> i32 {
 struct SandboxInit {
     control: OwnedFd,
     children: OwnedFd,
-    walls: BackendKind,
+    backend: BackendKind,
     /// By pid: init also reaps orphans that the shim did not start.
     running: BTreeMap<u32, u16>,
     image: ImageEnvironment,
@@ -57,7 +57,7 @@ struct SandboxInit {
 
 fn begin(orders: &ConfineConfig) -> io::Result<SandboxInit> {
     process::prefer_for_oom_kill();
-    if orders.walls == BackendKind::Docker {
+    if orders.backend == BackendKind::Docker {
         // A Docker engine starts this init, so no shim has lowered the priority already.
         process::lower_cpu_priority();
         mounts::refuse_beneath(&orders.writable)?;
@@ -71,7 +71,7 @@ fn begin(orders: &ConfineConfig) -> io::Result<SandboxInit> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let children = process::watch_children()?;
     limits::restrict(&Rlimits { processes: nproc(orders), ..orders.rlimits.clone() })?;
-    match orders.walls {
+    match orders.backend {
         BackendKind::Bubblewrap | BackendKind::Docker => {
             rustix::thread::set_no_new_privs(true)?;
             let enforced = landlock::apply(&orders.writable, orders.user_namespaces);
@@ -80,11 +80,11 @@ fn begin(orders: &ConfineConfig) -> io::Result<SandboxInit> {
         }
         BackendKind::None => {}
     }
-    let image = match orders.walls {
+    let image = match orders.backend {
         BackendKind::Docker => ImageEnvironment::new(orders.prefix.clone()),
         BackendKind::Bubblewrap | BackendKind::None => ImageEnvironment::default(),
     };
-    Ok(SandboxInit { control, children, walls: orders.walls, running: BTreeMap::new(), image })
+    Ok(SandboxInit { control, children, backend: orders.backend, running: BTreeMap::new(), image })
 }
 
 fn connected(control: &InitControlSocket) -> io::Result<OwnedFd> {
@@ -103,7 +103,7 @@ fn connected(control: &InitControlSocket) -> io::Result<OwnedFd> {
 /// Only in a user namespace, where the kernel counts separately. Elsewhere the limit would count all processes of the
 /// user.
 fn nproc(orders: &ConfineConfig) -> Option<u64> {
-    match orders.walls {
+    match orders.backend {
         BackendKind::Bubblewrap => orders.rlimits.processes.filter(|_| process::kernel_at_least(5, 14)),
         BackendKind::Docker | BackendKind::None => None,
     }
@@ -159,7 +159,7 @@ impl SandboxInit {
         let [what, stdin, stdout, stderr] = <[OwnedFd; 4]>::try_from(fds).ok()?;
         let start = init_protocol::unseal(what).ok()?;
         let process = start.process;
-        Some(match spawn(&self.image.with_image_environment(start), [stdin, stdout, stderr], self.walls) {
+        Some(match spawn(&self.image.with_image_environment(start), [stdin, stdout, stderr], self.backend) {
             Ok(pid) => {
                 self.running.insert(pid, process);
                 InitReport::Started { process, pid }
@@ -176,7 +176,7 @@ impl SandboxInit {
     }
 
     fn stop_all(&self) -> bool {
-        match self.walls {
+        match self.backend {
             BackendKind::Bubblewrap | BackendKind::Docker => {
                 self.signal_everything(libc::SIGSTOP);
                 wait_until_stopped(Instant::now() + STOP_TIMEOUT)
@@ -188,7 +188,7 @@ impl SandboxInit {
     /// -1 means every process in the pid namespace except its init, atomically against fork. Without a namespace it
     /// would mean every process of the user.
     fn signal_everything(&self, signal: i32) {
-        if self.walls != BackendKind::None && std::process::id() == 1 {
+        if self.backend != BackendKind::None && std::process::id() == 1 {
             process::kill(-1, signal);
         }
     }
@@ -204,7 +204,7 @@ impl SandboxInit {
     }
 
     fn kill_all(&self) {
-        match self.walls {
+        match self.backend {
             // The end of pid 1 ends its namespace.
             BackendKind::Bubblewrap | BackendKind::Docker => {}
             BackendKind::None => process::kill_descendants(),
@@ -212,7 +212,11 @@ impl SandboxInit {
     }
 }
 
-fn spawn(start: &ProcessSpec, [stdin, stdout, stderr]: [OwnedFd; 3], walls: BackendKind) -> io::Result<u32> {
+fn spawn(
+    start: &ProcessSpec,
+    [stdin, stdout, stderr]: [OwnedFd; 3],
+    backend: BackendKind,
+) -> io::Result<u32> {
     let (program, args) = start.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(&start.env).current_dir(&start.cwd);
@@ -224,7 +228,7 @@ fn spawn(start: &ProcessSpec, [stdin, stdout, stderr]: [OwnedFd; 3], walls: Back
             process::unblock_signals()?;
             // CLOEXEC instead of close: std still needs its own pipe to report a failed exec.
             process::close_on_exec_from(3)?;
-            if walls == BackendKind::None {
+            if backend == BackendKind::None {
                 // Without a pid namespace, each child must end with its parent by itself.
                 process::die_with_parent()?;
             }

@@ -29,7 +29,8 @@ const MAX_START_BYTES: u64 = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConfineConfig {
     pub(crate) control: InitControlSocket,
-    pub(crate) walls: BackendKind,
+    #[serde(rename = "walls")]
+    pub(crate) backend: BackendKind,
     pub(crate) rlimits: Rlimits,
     /// Where it may write besides the scratch directories.
     pub(crate) writable: Vec<PathBuf>,

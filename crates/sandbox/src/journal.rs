@@ -122,6 +122,12 @@ struct TokensRecordBody {
     output_tokens: u64,
     cache_creation_tokens: u64,
     cache_read_tokens: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    cache_creation_1h_tokens: u64,
+}
+
+fn is_zero(tokens: &u64) -> bool {
+    *tokens == 0
 }
 
 impl From<UsageRecordBody> for ModelUsage {
@@ -130,6 +136,7 @@ impl From<UsageRecordBody> for ModelUsage {
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             cache_creation_tokens: usage.cache_creation_tokens,
+            cache_creation_1h_tokens: usage.cache_creation_1h_tokens,
             cache_read_tokens: usage.cache_read_tokens,
         };
         Self { message, model, usage, torn }
@@ -200,6 +207,7 @@ pub(crate) fn usage(batch: &mut Vec<u8>, process: u16, usage: &ModelUsage) {
         input_tokens: *input_tokens,
         output_tokens: *output_tokens,
         cache_creation_tokens: usage.usage.cache_creation_tokens,
+        cache_creation_1h_tokens: usage.usage.cache_creation_1h_tokens,
         cache_read_tokens: usage.usage.cache_read_tokens,
     };
     let (message, model) = (message.clone(), model.clone());
@@ -439,8 +447,13 @@ mod tests {
         exit(&mut batch, 1, ProcessExit { code: None, signal: Some(9), oom: true });
         too_long(&mut batch, 5);
         gone(&mut batch, "signal 9", false);
-        let tokens =
-            TokenUsage { input_tokens: 7, output_tokens: 9, cache_creation_tokens: 1, cache_read_tokens: 2 };
+        let tokens = TokenUsage {
+            input_tokens: 7,
+            output_tokens: 9,
+            cache_creation_tokens: 1,
+            cache_read_tokens: 2,
+            ..TokenUsage::default()
+        };
         let answer = ModelUsage { message: "msg_1".into(), model: "m".into(), usage: tokens, torn: true };
         usage(&mut batch, 1, &answer);
         batch
@@ -461,6 +474,19 @@ mod tests {
     fn the_bytes_of_every_record_are_those_of_version_one() {
         insta::assert_snapshot!("records", batch().escape_ascii().to_string());
         insta::assert_debug_snapshot!("records_read", read(&batch(), 1 << 20));
+    }
+
+    #[test]
+    fn what_the_service_keeps_for_an_hour_is_in_the_record_if_there_is_any() {
+        let tokens =
+            TokenUsage { cache_creation_tokens: 3, cache_creation_1h_tokens: 2, ..TokenUsage::default() };
+        let answer = ModelUsage { message: "msg_1".into(), model: "m".into(), usage: tokens, torn: false };
+        let mut batch = Vec::new();
+        usage(&mut batch, 1, &answer);
+        insta::assert_snapshot!("usage_for_an_hour", batch.escape_ascii().to_string());
+        let payloads: Vec<JournalPayload> =
+            read(&batch, 5).into_iter().map(|record| record.payload).collect();
+        assert_eq!(payloads, [JournalPayload::Usage(answer)]);
     }
 
     #[test]
@@ -492,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_refuses_is_kept_and_written_later() {
+    fn records_that_a_full_disk_refuses_are_kept_and_written_later() {
         let dir = tempfile::tempdir().expect("a directory");
         let handle = File::open(dir.path()).expect("open");
         let mut journal = Journal::create(&handle, Incarnation::fresh()).expect("created");

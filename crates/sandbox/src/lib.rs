@@ -280,7 +280,7 @@ fn needs_no_image(image: Option<&Image>) -> Result<(), Error> {
 
 fn plan(
     spec: &SandboxSpec,
-    walls: BackendKind,
+    backend: BackendKind,
     (exe, bwrap): (&Path, &Path),
     (caps, required): (&ShimLimits, &RequiredWalls),
 ) -> Result<frame::ShimPlan, Error> {
@@ -290,15 +290,15 @@ fn plan(
             return Err(Error::Path(path.to_owned()));
         }
     }
-    if walls != BackendKind::Docker {
+    if backend != BackendKind::Docker {
         needs_no_image(spec.image.as_ref())?;
     }
-    required.permits(spec, walls).map_err(|why| Error::StartFailed { why: why.to_owned() })?;
+    required.permits(spec, backend).map_err(|why| Error::StartFailed { why: why.to_owned() })?;
     Ok(frame::ShimPlan {
         version: frame::VERSION,
         incarnation: spec.incarnation,
         epoch: spec.epoch,
-        walls,
+        backend,
         bwrap: bwrap.to_owned(),
         exe: exe.to_owned(),
         run_dir: spec.run_dir.clone(),

@@ -20,11 +20,11 @@ const PLACES: [&str; 4] =
 const NOBODY: u32 = 65534;
 
 const INSTALL: &str = "Install it with `apt-get install bubblewrap` (or your system's package manager), \
-    or set ASH_SANDBOX=none to run agents without walls";
+    or set ASH_SANDBOX=none to run agents without backend";
 const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubuntu with the AppArmor profile \
     for /usr/bin/bwrap or `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, elsewhere with \
     `sysctl -w kernel.unprivileged_userns_clone=1` and user.max_user_namespaces above 0; \
-    or set ASH_SANDBOX=none to run agents without walls";
+    or set ASH_SANDBOX=none to run agents without backend";
 
 /// Only in the directories of the system's programs: PATH may name a directory that other users write to.
 pub fn find_bubblewrap() -> Result<PathBuf, Error> {
@@ -80,7 +80,7 @@ pub fn groups() -> CgroupSupport {
 pub(crate) async fn test_bubblewrap(walls: &BubblewrapBackend) -> Result<(), Error> {
     launch_and_end(walls).await.map_err(|e| match e {
         Error::StartFailed { why } => {
-            Error::Unavailable { why: format!("bubblewrap cannot build walls here: {why}"), remedy: ALLOW }
+            Error::Unavailable { why: format!("bubblewrap cannot build backend here: {why}"), remedy: ALLOW }
         }
         other => other,
     })

@@ -38,7 +38,7 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
 
 /// Processes started from here on yield to the server if both want the same processor.
 pub(crate) fn lower_cpu_priority() {
-    // SAFETY: takes a number only. It cannot fail: one may always be nicer.
+    // SAFETY: takes a number only. It cannot fail: every process may lower its own priority.
     unsafe { libc::nice(5) };
 }
 
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_from_a_later_one_with_its_number() {
+    fn a_process_is_distinguished_from_a_later_one_with_its_pid() {
         let me = HostProcess::of(std::process::id()).expect("we run");
         assert!(me.runs());
         assert!(!HostProcess { starttime: me.starttime + 1, ..me }.runs());

@@ -56,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_added_up_or_not_understood() {
+    fn kernel_counters_are_summed_or_rejected() {
         let said = "Rss:  9 kB\nPss_Anon:         3 kB\nPss_Shmem:\t4 kB\n";
         assert_eq!(sum(said, &["Pss_Anon:", "Pss_Shmem:"]), Some(7 << 10));
         assert_eq!(sum(said, &["Pss_Anon:", "VmPTE:"]), None);
     }
 
     #[test]
-    fn memory_is_counted_once_however_often_it_is_asked_for() {
+    fn memory_is_counted_once_however_often_it_is_queried() {
         let me = std::process::id() as i32;
         let once = proportional_bytes(&[me]);
         assert!(matches!(once[..], [(pid, bytes)] if pid == me && bytes > 0), "{once:?}");

@@ -62,7 +62,7 @@ pub struct RequiredWalls(BTreeSet<WallKind>);
 /// The features of a machine, and the relevant settings of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostWallSupport {
-    pub walls: BackendKind,
+    pub backend: BackendKind,
     pub is_root: bool,
     pub landlock: Option<u32>,
     pub groups: CgroupSupport,
@@ -114,8 +114,8 @@ impl RequiredWalls {
     }
 
     /// Refuses a spec that asks for user namespaces where the requirements or the backend exclude them.
-    pub(crate) fn permits(&self, spec: &SandboxSpec, walls: BackendKind) -> Result<(), &'static str> {
-        match (spec.user_namespaces, walls) {
+    pub(crate) fn permits(&self, spec: &SandboxSpec, backend: BackendKind) -> Result<(), &'static str> {
+        match (spec.user_namespaces, backend) {
             (UserNamespacePolicy::Refused, _) => Ok(()),
             (UserNamespacePolicy::Allowed, _) if self.has(WallKind::NoUserns) => {
                 Err("ASH_WALLS_REQUIRED=no-userns, and its agent wants user namespaces")
@@ -147,7 +147,7 @@ const WITH_SCOPES: u32 = 6;
 
 impl WallKind {
     fn lack(self, machine: &HostWallSupport) -> Option<MissingWall> {
-        let bare = machine.walls == BackendKind::None;
+        let bare = machine.backend == BackendKind::None;
         let (is_there, why, remedy) = match self {
             WallKind::Sandbox => (
                 !bare,
@@ -196,7 +196,7 @@ impl WallKind {
 
 impl HostWallSupport {
     fn limits(&self) -> bool {
-        match (self.walls, self.groups) {
+        match (self.backend, self.groups) {
             (BackendKind::Docker, _) | (_, CgroupSupport::Unified) => true,
             (
                 BackendKind::Bubblewrap | BackendKind::None,
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     const STRONG: HostWallSupport = HostWallSupport {
-        walls: BackendKind::Bubblewrap,
+        backend: BackendKind::Bubblewrap,
         is_root: true,
         landlock: Some(7),
         groups: CgroupSupport::Unified,
@@ -230,21 +230,21 @@ mod tests {
         assert!(
             lacking(
                 "all",
-                HostWallSupport { walls: BackendKind::Docker, groups: CgroupSupport::None, ..STRONG }
+                HostWallSupport { backend: BackendKind::Docker, groups: CgroupSupport::None, ..STRONG }
             )
             .is_empty()
         );
         assert!(
-            lacking("", HostWallSupport { walls: BackendKind::None, is_root: false, ..STRONG }).is_empty()
+            lacking("", HostWallSupport { backend: BackendKind::None, is_root: false, ..STRONG }).is_empty()
         );
     }
 
     #[test]
-    fn what_is_missing_is_named_one_by_one() {
+    fn each_missing_wall_is_named() {
         let user = HostWallSupport { is_root: false, groups: CgroupSupport::None, ..STRONG };
         assert_eq!(lacking("all", user), ["limits", "uid"]);
         assert_eq!(lacking("landlock,uid", user), ["uid"]);
-        let bare = HostWallSupport { walls: BackendKind::None, ..STRONG };
+        let bare = HostWallSupport { backend: BackendKind::None, ..STRONG };
         assert_eq!(lacking("all", bare), ["sandbox", "seccomp", "landlock", "scopes", "uid"]);
         assert_eq!(lacking("all", HostWallSupport { landlock: None, ..STRONG }), ["landlock", "scopes"]);
         assert_eq!(lacking("all", HostWallSupport { landlock: Some(5), ..STRONG }), ["scopes"]);

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_and_has_no_name_is_known_by_its_line() {
+    fn a_mapped_unlinked_file_is_recognized_by_its_line() {
         let line = "7f10a0000000-7f10a0100000 rw-s 00200000 fe:10 247706     /work space/a b (deleted)";
         let map = ProcMapsLine::without_name(line).expect("it has no name");
         let expected = ProcMapsLine {

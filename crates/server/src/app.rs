@@ -20,7 +20,6 @@ use ash_session::{
 };
 use ash_store::{RepairStore, ReplicationStore, SealingKey, SqliteStore, Store};
 use axum::{Router, extract::FromRef};
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use secrecy::SecretString;
 use std::{
     fs,
@@ -117,8 +116,6 @@ const MACHINE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a stopping server continues to upload to the object store.
 const SHUTDOWN_UPLOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A disk that was full counts as usable again when it takes this many bytes.
-const PROBE_BYTES: usize = 1 << 20;
 /// How long deltas and idempotency keys are kept.
 const DELTA_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
@@ -129,8 +126,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     let open_files = edge::raise_open_files();
     data_dir::create_private(&data).map_err(ServerError)?;
     config.check(&HostResources::detect(&data)).map_err(ServerError)?;
-    check_disk(&data)?;
-    let _lock = lock(&data)?;
+    data_dir::check_disk(&data).map_err(ServerError)?;
+    let _lock = data_dir::lock(&data).map_err(ServerError)?;
     let full = Arc::default();
     let store = open_store(&data, &full).await?;
     let BuiltServer { app, services, replicator, engine, node, address } =
@@ -144,9 +141,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServerError> {
     write_server_info(&data, address, &config, woken)?;
     tokio::spawn(compare_witnesses(app.sessions.clone()));
     tokio::spawn(prune_deltas_forever(app.sessions.clone()));
-    if let Some(far) = replicator.clone() {
-        let checking = far.clone();
-        tokio::spawn(async move { far.send_for_ever().await });
+    if let Some(replicator) = replicator.clone() {
+        let checking = replicator.clone();
+        tokio::spawn(async move { replicator.send_for_ever().await });
         if let Some(every) = Some(config.remote_check_every).filter(|every| !every.is_zero()) {
             tokio::spawn(async move { checking.check_for_ever(every).await });
         }
@@ -184,7 +181,7 @@ fn claim_bucket(replicator: Option<Arc<Replicator>>, claimant: Claimant) -> ones
     let (lost, conflict) = oneshot::channel();
     tokio::spawn(async move {
         match replicator {
-            Some(far) => lost.send(far.keep_claim(claimant).await).is_ok(),
+            Some(replicator) => lost.send(replicator.keep_claim(claimant).await).is_ok(),
             None => std::future::pending().await,
         }
     });
@@ -200,17 +197,17 @@ pub async fn restore(
 ) -> Result<RemoteRestoreReport, ServerError> {
     let data = config.data_dir().map_err(ServerError)?;
     data_dir::create_private(&data).map_err(ServerError)?;
-    check_disk(&data)?;
-    let _lock = lock(&data)?;
+    data_dir::check_disk(&data).map_err(ServerError)?;
+    let _lock = data_dir::lock(&data).map_err(ServerError)?;
     let full = Arc::default();
     let store = open_store(&data, &full).await?;
     // A restore starts no sandbox.
     let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
     let config = ServerConfig { sandbox, walls_required, ..config.clone() };
     let built = build_server(&config, &data, (store.clone(), full)).await?;
-    let far = built.replicator.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
-    store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
-    let returned = far.bring_back_all(lazily, tell).await.map_err(ash_session::Error::from)?;
+    let replicator = built.replicator.ok_or_else(|| ServerError("say where from: --from URL".to_owned()))?;
+    store.set_remote(&replicator.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    let returned = replicator.bring_back_all(lazily, tell).await.map_err(ash_session::Error::from)?;
     close(&store, &data).await;
     Ok(returned)
 }
@@ -220,8 +217,8 @@ pub async fn restore(
 pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairReport, ServerError> {
     let data = config.data_dir().map_err(ServerError)?;
     data_dir::create_private(&data).map_err(ServerError)?;
-    check_disk(&data)?;
-    let _lock = lock(&data)?;
+    data_dir::check_disk(&data).map_err(ServerError)?;
+    let _lock = data_dir::lock(&data).map_err(ServerError)?;
     let full = Arc::new(AtomicBool::new(false));
     let damaged = match open_store(&data, &full).await {
         Err(failure) => Some(failure.0),
@@ -244,8 +241,8 @@ pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairRepo
     let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
     let config = ServerConfig { sandbox, walls_required, ..config.clone() };
     let BuiltServer { app, replicator, .. } = build_server(&config, &data, (store.clone(), full)).await?;
-    if let Some(far) = &replicator {
-        store.set_remote(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    if let Some(replicator) = &replicator {
+        store.set_remote(&replicator.bucket.to_string()).await.map_err(ash_session::Error::from)?;
     }
     let (sessions, orphans) = app.sessions.repair(how).await?;
     let kept = match how {
@@ -298,8 +295,8 @@ async fn build_server(
     let enforced = LimitEnforcement::of(config.sandbox, groups);
     let metrics = ServerMetrics::new(format!("{}-{}", hostname(), std::process::id()));
     let settings = ServiceSettings {
-        node: node_id(data)?,
-        boot: boot_id(),
+        node: data_dir::node_id(data).map_err(ServerError)?,
+        boot: data_dir::boot_id(),
         live_dir: data.join("live"),
         limits: config.limits(),
         max_limits: config.limits_max,
@@ -329,7 +326,7 @@ async fn build_server(
         data_dir::create_private_dir(dir).map_err(ServerError)?;
     }
     clear_scratch(&data.join("scratch"));
-    hint_top_level_dirs(&settings.live_dir);
+    data_dir::hint_top_level_dirs(&settings.live_dir);
     // As root, every workspace gets its own uid. Another user can use only its own uid.
     let is_root = rustix::process::geteuid().is_root() && config.sandbox != SandboxSetting::None;
     let uids = UidPool::new(is_root.then(|| config.sandbox_uids.0.clone()));
@@ -434,7 +431,7 @@ async fn open_store(data: &Path, full: &Arc<AtomicBool>) -> Result<Arc<SqliteSto
     let seal = SealingKey::open(&data.join("seal.key"))
         .map_err(|error| ServerError(format!("cannot read the seal key: {error}")))?;
     let path = data.join("ash.db");
-    let boot = boot_id();
+    let boot = data_dir::boot_id();
     database::check_wal(data, &boot).map_err(ServerError)?;
     let store = SqliteStore::open_reporting(&path, seal, full.clone()).await;
     let store = store.map(Arc::new).map_err(|error| {
@@ -491,8 +488,8 @@ impl LeavingServer {
     async fn stop(&self, grace: Duration) {
         self.sessions.shut_down(grace).await;
         self.services.drain_replication(SHUTDOWN_UPLOAD_TIMEOUT).await;
-        if let Some(far) = &self.replicator {
-            far.release_claim().await;
+        if let Some(replicator) = &self.replicator {
+            replicator.release_claim().await;
         }
     }
 }
@@ -580,7 +577,7 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Retent
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        if sessions.is_full() && probe_disk_space(&data).is_ok() {
+        if sessions.is_full() && data_dir::probe_disk_space(&data).is_ok() {
             sessions.has_space_again();
         }
         match FilesystemInfo::of(&data) {
@@ -588,17 +585,6 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Retent
             Err(error) => tracing::warn!(%error, "the free disk space could not be measured"),
         }
     }
-}
-
-/// Whether the disk accepts a file of the size that a small turn writes.
-fn probe_disk_space(data: &Path) -> std::io::Result<()> {
-    let path = data.join("probe.new");
-    let written = fs::File::create(&path).and_then(|mut file| {
-        file.write_all(&vec![0; PROBE_BYTES])?;
-        file.sync_all()
-    });
-    fs::remove_file(&path).ok();
-    written
 }
 
 /// Removes cgroups of sandboxes whose shims were killed and whose sessions may never be resumed.
@@ -667,68 +653,6 @@ fn write_server_info(
     Ok(())
 }
 
-/// SQLite relies on locks, which network file systems do not provide reliably.
-fn check_disk(data: &Path) -> Result<(), ServerError> {
-    let disk = FilesystemInfo::of(data)
-        .map_err(|error| ServerError(format!("cannot look at {}: {error}", data.display())))?;
-    match disk.network_filesystem {
-        None => Ok(()),
-        Some(kind) => Err(ServerError(format!(
-            "{} is on a network file system ({kind}), where SQLite loses data. Choose a local directory with --data-dir or ASH_DATA_DIR",
-            data.display()
-        ))),
-    }
-}
-
-/// Only one server may own a data directory.
-fn lock(data: &Path) -> Result<fs::File, ServerError> {
-    let path = data.join("ash.lock");
-    let file = fs::File::create(&path)
-        .map_err(|error| ServerError(format!("cannot open {}: {error}", path.display())))?;
-    for _ in 0..20 {
-        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(file);
-        }
-        // A server that was just killed may still hold the lock, and so may a process that only tests it.
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Err(ServerError(format!(
-        "another ash server uses {}. Stop it, or choose another directory with --data-dir",
-        data.display()
-    )))
-}
-
-/// Tells ext4 that the trees in this directory are unrelated, so that it spreads them over the disk. In one block group
-/// all trees search for free inodes among those that were just erased. Without a journal this takes most of the time of
-/// a new session. Other file systems do not know this hint and do not need it.
-fn hint_top_level_dirs(dir: &Path) {
-    if let Ok(dir) = fs::File::open(dir)
-        && let Ok(flags) = ioctl_getflags(&dir)
-    {
-        ioctl_setflags(&dir, flags | IFlags::TOPDIR).ok();
-    }
-}
-
-fn node_id(data: &Path) -> Result<String, ServerError> {
-    let path = data.join("node-id");
-    if let Ok(text) = fs::read_to_string(&path)
-        && !text.trim().is_empty()
-    {
-        return Ok(text.trim().to_owned());
-    }
-    let id = uuid::Uuid::new_v4().to_string();
-    let fresh = data.join("node-id.new");
-    fs::write(&fresh, &id)
-        .and_then(|()| fs::rename(&fresh, &path))
-        .map_err(|error| ServerError(format!("cannot write {}: {error}", path.display())))?;
-    Ok(id)
-}
-
-/// Changes with every boot. Writes from before a boot that were not synced are lost.
-fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
-}
-
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -753,4 +677,16 @@ impl AppState {
     pub(crate) fn is_operator(&self, tenant: &TenantId) -> bool {
         *tenant == TenantId::main()
     }
+}
+
+/// The router of a server that never listens, and its store.
+#[cfg(test)]
+pub(crate) async fn router_for_tests(
+    config: &ServerConfig,
+    data: &Path,
+) -> Result<(Router, Arc<SqliteStore>), ServerError> {
+    let full = Arc::default();
+    let store = open_store(data, &full).await?;
+    let BuiltServer { app, .. } = build_server(config, data, (store.clone(), full)).await?;
+    Ok((routes::router(app), store))
 }

@@ -4,6 +4,7 @@
 use crate::{
     app::AppState,
     edge::{PeerAddresses, ReservedConnection, StreamPermit, TooManyStreams},
+    openapi::{DocumentedInput, OperationDraft},
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{FailureKind, TenantId};
@@ -94,9 +95,36 @@ impl FromRequestParts<AppState> for ServerOperator {
     }
 }
 
+const KEY_ERRORS: [&str; 3] = ["unauthorized", "too_many_wrong_keys", "too_many_connections"];
+
+impl DocumentedInput for Caller {
+    fn describe(operation: &mut OperationDraft) {
+        operation.needs_key = true;
+        operation.errors(&KEY_ERRORS);
+    }
+}
+
+impl DocumentedInput for TenantAdmin {
+    fn describe(operation: &mut OperationDraft) {
+        Caller::describe(operation);
+        operation.errors(&["admin_only"]);
+    }
+}
+
+impl DocumentedInput for ServerOperator {
+    fn describe(operation: &mut OperationDraft) {
+        TenantAdmin::describe(operation);
+        operation.errors(&["operator_only"]);
+    }
+}
+
+/// The first page, the state of the server and its documentation. Nothing in them belongs to a tenant.
+fn is_public(path: &str) -> bool {
+    ["/", "/health", "/openapi.json"].contains(&path) || path.starts_with("/docs")
+}
+
 pub(crate) async fn authenticate(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    if path == "/health" || path == "/" {
+    if is_public(request.uri().path()) {
         return next.run(request).await;
     }
     match authorize(&app, &mut request).await {

@@ -239,7 +239,7 @@ pub struct ServerConfig {
     #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = ANTHROPIC)]
     pub anthropic_base_url: String,
     /// Prices of models beyond the built-in list, in dollars for a million tokens: {"MODEL": {"input": 3, "output": 15,
-    /// "cacheWrite": 3.75, "cacheRead": 0.3}}, or a file with that
+    /// "cacheWrite": 3.75, "cacheRead": 0.3, "cacheWrite1h": 6}}, or a file with that
     #[arg(long, env = "ASH_PRICES", value_name = "JSON|FILE", default_value = "", hide_default_value = true, value_parser = prices)]
     pub prices: ash_model::ModelPrices,
     /// Claude Code's program [default: `claude` on the PATH]
@@ -372,7 +372,7 @@ fn prices(text: &str) -> Result<ash_model::ModelPrices, String> {
     })
 }
 
-fn given_prices(json: &str) -> Result<BTreeMap<String, ash_model::GivenPrice>, String> {
+fn given_prices(json: &str) -> Result<BTreeMap<String, ash_model::OperatorPrice>, String> {
     let object =
         field_coercion::parse_unique_object(json.as_bytes()).map_err(|error| match error.classify() {
             serde_json::error::Category::Data => "it must be an object that names each model once".to_owned(),
@@ -518,5 +518,25 @@ impl ServerConfig {
         })?;
         // Sandboxes mount its folders by absolute path.
         std::path::absolute(&dir).map_err(|error| format!("cannot find {}: {error}", dir.display()))
+    }
+}
+
+/// For tests: independent of the environment of the process.
+#[cfg(test)]
+impl ServerConfig {
+    pub(crate) fn of_flags(flags: &[&str]) -> ServerConfig {
+        use clap::{Command, FromArgMatches as _, builder::Resettable};
+        let command = ServerConfig::augment_args(Command::new("serve").no_binary_name(true));
+        let command = command.mut_args(|arg| arg.env(Resettable::Reset));
+        let matches =
+            command.try_get_matches_from(flags).unwrap_or_else(|error| panic!("{flags:?}: {error}"));
+        let config = ServerConfig::from_arg_matches(&matches).expect("settings");
+        ServerConfig {
+            api_key: None,
+            internal_secret: None,
+            anthropic_api_key: None,
+            claude_oauth_token: None,
+            ..config
+        }
     }
 }

@@ -210,7 +210,7 @@ mod tests {
         }
         let mut last = log.clone();
         *last.last_mut().expect("bytes") ^= 1;
-        assert!(damage(&last, true).is_some(), "nobody wrote the last frame in part");
+        assert!(damage(&last, true).is_some(), "the last frame was not written in part");
         assert_eq!(damage(&last, false), None, "the machine may have died while it was written");
         assert_eq!(
             damage(&log[..log.len() - 10], true),

@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_wrote_into_a_file_is_taken_as_it_is() {
+    fn values_in_a_file_are_not_coerced() {
         let read = |value: Value| as_written::<Choices>(value).map_err(|error| error.to_string());
         assert_eq!(read(json!({ "maxTurns": 5 })).expect("good").max_turns, Some(5));
         for (given, words) in [
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_coerced_is_refused_by_name_in_plain_words() {
+    fn other_values_are_refused_by_name_in_plain_words() {
         for (given, words) in [
             (json!({ "maxTurns": "many" }), "maxTurns must be a whole number, 0 or more"),
             (json!({ "maxTurns": -1 }), "maxTurns must be a whole number, 0 or more"),

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_file_systems_are_told_from_local_ones() {
+    fn network_file_systems_are_distinguished_from_local_ones() {
         let (ext4, btrfs, tmpfs, overlay) = (0xef53, 0x9123_683e, 0x0102_1994, 0x794c_7630);
         for local in [ext4, btrfs, tmpfs, overlay] {
             assert_eq!(remote(local, ""), None);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machines_own_disk_is_local_and_has_room() {
+    fn this_machines_own_disk_is_local_and_has_space() {
         let disk = FilesystemInfo::of(&std::env::temp_dir()).expect("a file system");
         assert!(disk.free_bytes > 0 && disk.network_filesystem.is_none(), "{disk:?}");
     }

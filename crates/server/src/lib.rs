@@ -15,6 +15,7 @@ mod gitignore;
 mod idempotency;
 mod limit_enforcement;
 mod metrics;
+mod openapi;
 mod poll_time;
 mod problem;
 mod render;
@@ -23,6 +24,7 @@ mod routes;
 mod shapes;
 mod sse;
 mod turn;
+mod wire;
 
 pub use app::{RepairReport, ServerError, list_remote_sessions, repair, restore, serve};
 #[cfg(any(test, feature = "fuzzing"))]
@@ -34,8 +36,8 @@ pub use config::{SECRETS, SandboxSetting, ServerConfig};
 pub use filesystem::FilesystemInfo;
 pub use limit_enforcement::LimitEnforcement;
 pub use poll_time::watch_poll_times;
-pub use render::EVENTS;
 pub use required_walls::unmet_wall_requirements;
+pub use wire::stream::EVENTS;
 
 /// The server's version, as clients see it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_not_root_has_a_watchdog_and_rlimits() {
+    fn a_server_without_root_has_a_watchdog_and_rlimits() {
         let user = LimitEnforcement::of(SandboxSetting::Bubblewrap, CgroupSupport::None);
         assert_eq!(user, LimitEnforcement { memory: "watchdog", cpu: "nobody", processes: "rlimit" });
         let some = CgroupSupport::Separate { memory: false, processes: true, cpu: true };

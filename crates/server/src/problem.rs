@@ -1,33 +1,31 @@
 //! Errors of the API: one table from kinds of failure to HTTP statuses, and one shape for every error body.
 
+use crate::openapi::{Answer, ApiErrorBody, ErrorDetails};
 use ash_model::{FailureKind, QuotaReached};
 use axum::{
-    Json,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde_json::{Map, Value, json};
 
 #[derive(Debug)]
 pub(crate) struct ApiProblem {
     pub(crate) kind: FailureKind,
     pub(crate) code: String,
     pub(crate) error: String,
-    /// Further fields of the body.
-    pub(crate) details: Map<String, Value>,
+    /// Further fields of the body. In a box, because most errors have none.
+    pub(crate) details: Option<Box<ErrorDetails>>,
 }
 
 pub(crate) type ApiResult<T> = Result<T, ApiProblem>;
 
 impl ApiProblem {
     pub(crate) fn new(kind: FailureKind, code: &str, error: impl Into<String>) -> ApiProblem {
-        ApiProblem { kind, code: code.to_owned(), error: error.into(), details: Map::new() }
+        ApiProblem { kind, code: code.to_owned(), error: error.into(), details: None }
     }
 
-    /// Adds a field to the body.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> ApiProblem {
-        self.details.insert(name.to_owned(), value.into());
-        self
+    /// Adds fields to the body.
+    pub(crate) fn with(self, details: ErrorDetails) -> ApiProblem {
+        ApiProblem { details: Some(Box::new(details)), ..self }
     }
 
     pub(crate) fn invalid(code: &str, error: impl Into<String>) -> ApiProblem {
@@ -62,14 +60,18 @@ pub(crate) fn status(kind: FailureKind) -> StatusCode {
 
 /// The one shape of an error.
 pub(crate) fn answer(status: StatusCode, code: &str, error: &str) -> Response {
-    answer_with(status, code, error, Map::new())
+    answer_with(status, code, error, None)
 }
 
-fn answer_with(status: StatusCode, code: &str, error: &str, details: Map<String, Value>) -> Response {
-    let mut body = details;
-    let fields = [("error", json!(error)), ("statusCode", json!(status.as_u16())), ("code", json!(code))];
-    body.extend(fields.map(|(name, value)| (name.to_owned(), value)));
-    (status, Json(body)).into_response()
+fn answer_with(status: StatusCode, code: &str, error: &str, details: Option<Box<ErrorDetails>>) -> Response {
+    let details = details.map(|details| *details).unwrap_or_default();
+    let body = ApiErrorBody {
+        error: error.to_owned(),
+        status_code: status.as_u16(),
+        code: code.to_owned(),
+        details,
+    };
+    (status, Answer(body)).into_response()
 }
 
 impl IntoResponse for ApiProblem {
@@ -92,7 +94,7 @@ impl From<ash_session::Error> for ApiProblem {
         let problem = ApiProblem::new(error.kind(), error.code(), error.to_string());
         match error {
             ash_session::Error::Quota(QuotaReached { quota, limit, used, .. }) => {
-                problem.with("quota", quota.as_str()).with("limit", limit).with("used", used)
+                problem.with(ErrorDetails::quota(quota.as_str(), limit, used))
             }
             _ => problem,
         }

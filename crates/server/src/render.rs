@@ -1,10 +1,23 @@
 //! Renders items of the log as stream events. Messages of the agent are sent verbatim, after the granular events that
 //! clients of the Ash API expect.
 
-use crate::shapes;
-use ash_model::{Fact, LockAcquisition, Problem, SessionId, TurnId, TurnOutcome};
+use crate::{
+    shapes::{self, Compaction},
+    wire::{
+        permission::PermissionView,
+        session::RewindView,
+        stream::{
+            self, AnsweredRequest, ChangedMetadata, DeltaText, EVENTS, FailedTier, IdleSession, IdleWarning,
+            LockNumber, LockTaken, NoData, QueueOrder, ReachedLimit, RestoreStatus, SessionCreated,
+            SessionForked, SessionStart, SteeredMessage, StreamError, StreamedAnswer, ToolResult, ToolUse,
+            TurnComplete, TurnContinued, TurnDone, TurnRef, TurnStarted, TurnUsage,
+        },
+    },
+};
+use ash_model::{Fact, LockAcquisition, Problem, SessionId, TurnId};
 use ash_session::RestoreProgress;
 use ash_store::{LogItem, LogItemContent};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -14,8 +27,9 @@ pub(crate) struct SseFrame {
 }
 
 impl SseFrame {
-    fn new(name: &str, data: Value) -> SseFrame {
-        SseFrame { name: name.to_owned(), data: data.to_string() }
+    /// The fields are in alphabetical order, as they have always been sent.
+    pub(crate) fn of(name: &str, data: &impl Serialize) -> SseFrame {
+        SseFrame { name: name.to_owned(), data: json!(data).to_string() }
     }
 }
 
@@ -42,115 +56,125 @@ pub(crate) fn sse_frames(session: &SessionId, view: StreamScope, item: &LogItem)
 }
 
 fn fact_frames(session: &SessionId, view: StreamScope, fact: &Fact) -> Vec<SseFrame> {
-    let named = |name: &str, data: Value| {
-        if view == StreamScope::All { vec![SseFrame::new(name, data)] } else { Vec::new() }
-    };
     match fact {
         Fact::Queued { turn, .. } => {
-            vec![SseFrame::new(
-                "session_start",
-                json!({ "sessionId": session, "version": crate::VERSION, "turn": turn }),
-            )]
+            let session_id = session.clone();
+            vec![stream::session_start(&SessionStart { session_id, version: crate::VERSION, turn: *turn })]
         }
         Fact::Continued { turn, attempt, discard_after, calls, .. } => {
-            vec![SseFrame::new("turn_continued", shapes::continued(*turn, *attempt, *discard_after, calls))]
+            let (turn, attempt, discard_after) = (*turn, *attempt, *discard_after);
+            let continued = TurnContinued { turn, attempt, discard_after, calls: calls.clone() };
+            vec![stream::turn_continued(&continued)]
         }
-        Fact::PermissionRequested(asked) => {
-            vec![SseFrame::new("permission_request", shapes::permission(asked))]
-        }
+        Fact::PermissionRequested(asked) => vec![stream::permission_request(&PermissionView::of(asked))],
         Fact::Answered { id, turn, verdict, by, .. } => {
-            let mut answered = shapes::permission_answered(*id, verdict.as_ref(), *by);
-            answered["turn"] = json!(turn);
-            vec![SseFrame::new("permission_answered", answered)]
+            let answered = AnsweredRequest::of(*id, verdict.as_ref(), *by);
+            vec![stream::permission_answered(&StreamedAnswer { answered, turn: *turn })]
         }
-        Fact::Setting { setting, .. } => named("setting", serde_json::to_value(setting).unwrap_or_default()),
         Fact::SaveFailed { error, .. } => vec![error_frame(error, "checkpoint_failed")],
         Fact::Cut { death, .. } => {
             let problem = death.problem();
             vec![error_frame(&problem.error, &problem.code)]
         }
         Fact::Failed { problem } => vec![error_frame(&problem.error, &problem.code)],
-        Fact::Finished { turn, outcome: how, checkpoint, problem } => {
+        Fact::Finished { turn, outcome, checkpoint, problem } => {
             let error = problem.as_ref().map(|problem| error_frame(&problem.error, &problem.code));
-            let status = match how {
-                TurnOutcome::Done => "done",
-                TurnOutcome::Failed => "failed",
-                TurnOutcome::Interrupted => "interrupted",
-                TurnOutcome::Cancelled => "cancelled",
-            };
-            let done =
-                json!({ "sessionId": session, "turn": turn, "status": status, "checkpoint": checkpoint });
-            error.into_iter().chain([SseFrame::new("done", done)]).collect()
+            let (session_id, status) = (session.clone(), *outcome);
+            let done = TurnDone { session_id, turn: *turn, status, checkpoint: *checkpoint };
+            error.into_iter().chain([stream::done(&done)]).collect()
         }
-        Fact::Saved(saved) => named("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
-        Fact::Resumed { receipt, .. } => named("resumed", serde_json::to_value(receipt).unwrap_or_default()),
-        Fact::ResumeFailed { tier, reason } => {
-            named("resume_failed", json!({ "tier": tier, "reason": reason }))
+        Fact::Steered { turn, into } => {
+            vec![stream::steered(&SteeredMessage { turn: *turn, into: *into })]
         }
-        Fact::Created { agent, version, .. } => {
-            named("created", json!({ "agentName": agent, "agentVersion": version }))
-        }
-        Fact::Forked { parent, .. } => named("forked", json!({ "parentSessionId": parent })),
-        Fact::Started { turn, .. } => named("turn_started", json!({ "turn": turn })),
-        Fact::SelfStarted { turn } => named("turn_started", json!({ "turn": turn, "origin": "agent" })),
-        Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
-        Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
-        Fact::WorkspaceRewound(by) => {
-            named("workspace_rewound", serde_json::to_value(by).unwrap_or_default())
-        }
-        Fact::Idle { ms, left_ms: Some(left), .. } => {
-            named("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
-        }
-        Fact::Idle { ms, left_ms: None, evicted: false } => {
-            named("session_idle", json!({ "idleDurationMs": ms }))
-        }
-        Fact::Idle { ms, left_ms: None, evicted: true } => {
-            named("session_idle", json!({ "idleDurationMs": ms, "reason": "evicted" }))
-        }
-        Fact::Requeued { order, withdrawn } => {
-            named("queue", json!({ "order": order, "withdrawn": withdrawn }))
-        }
-        Fact::Steering { .. } => Vec::new(),
-        Fact::Steered { turn, into } => vec![SseFrame::new("steered", json!({ "turn": turn, "into": into }))],
-        Fact::Locked { acquisition: LockAcquisition::Renewed, .. } => Vec::new(),
-        Fact::Locked { acquisition: how, lock } => named("locked", shapes::locked(*how, lock)),
-        Fact::Adopted(adopted) => named("adopted", shapes::adopted(adopted)),
-        Fact::Missing => named("missing", json!({})),
-        Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
-        Fact::Configured { .. } => named("config", json!({})),
-        Fact::BudgetReached(reached) => vec![SseFrame::new("budget_reached", shapes::limit_reached(reached))],
-        Fact::Rested { turn, usage, .. } => {
-            let mut used = json!(usage);
-            used["turn"] = json!(turn);
-            named("usage", used)
-        }
-        Fact::Labelled { metadata } => named("metadata", json!({ "metadata": metadata })),
-        Fact::Paused => named("paused", json!({})),
-        Fact::Stopped => named("stopped", json!({})),
-        Fact::Ended => named("ended", json!({})),
-        Fact::Said { .. } | Fact::Used(_) | Fact::Awake { .. } | Fact::Asleep { .. } | Fact::Resuming => {
-            Vec::new()
-        }
+        Fact::BudgetReached(reached) => vec![stream::budget_reached(&ReachedLimit::of(reached))],
+        other => match view {
+            StreamScope::All => own_frame(other).into_iter().collect(),
+            StreamScope::Turn(_) => Vec::new(),
+        },
     }
 }
 
+/// The events that the reference does not have. A stream of one turn leaves them out.
+fn own_frame(fact: &Fact) -> Option<SseFrame> {
+    Some(match fact {
+        Fact::Setting { setting, .. } => stream::setting(setting),
+        Fact::Saved(saved) => stream::checkpoint(saved),
+        Fact::Resumed { receipt, .. } => stream::resumed(receipt),
+        Fact::ResumeFailed { tier, reason } => {
+            stream::resume_failed(&FailedTier { tier: *tier, reason: reason.clone() })
+        }
+        Fact::Created { agent, version, .. } => {
+            stream::created(&SessionCreated { agent_name: agent.clone(), agent_version: *version })
+        }
+        Fact::Forked { parent, .. } => stream::forked(&SessionForked { parent_session_id: parent.clone() }),
+        Fact::Started { turn, .. } => stream::turn_started(&TurnStarted { turn: *turn, origin: None }),
+        Fact::SelfStarted { turn } => {
+            stream::turn_started(&TurnStarted { turn: *turn, origin: Some("agent") })
+        }
+        Fact::Interrupting { turn, .. } => stream::interrupting(&TurnRef { turn: *turn }),
+        Fact::Rewound(rewound) => stream::rewound(&RewindView::of(rewound)),
+        Fact::WorkspaceRewound(by) => stream::workspace_rewound(by),
+        Fact::Idle { ms, left_ms: Some(left), .. } => {
+            stream::timeout_warning(&IdleWarning { idle_duration_ms: *ms, remaining_ms: *left })
+        }
+        Fact::Idle { ms, left_ms: None, evicted } => {
+            let reason = evicted.then_some("evicted");
+            stream::session_idle(&IdleSession { idle_duration_ms: *ms, reason })
+        }
+        Fact::Requeued { order, withdrawn } => {
+            stream::queue(&QueueOrder { order: order.clone(), withdrawn: withdrawn.clone() })
+        }
+        Fact::Locked { acquisition: LockAcquisition::Renewed, .. } => return None,
+        Fact::Locked { acquisition: how, lock } => stream::locked(&LockTaken::of(*how, lock)),
+        Fact::Adopted(adopted) => stream::adopted(&shapes::without_journal(adopted)),
+        Fact::Missing => stream::missing(&NoData {}),
+        Fact::Unlocked { number } => stream::unlocked(&LockNumber { number: *number }),
+        Fact::Configured { .. } => stream::config(&NoData {}),
+        Fact::Rested { turn, usage, .. } => stream::usage(&TurnUsage { usage: *usage, turn: *turn }),
+        Fact::Labelled { metadata } => stream::metadata(&ChangedMetadata { metadata: metadata.clone() }),
+        Fact::Paused => stream::paused(&NoData {}),
+        Fact::Stopped => stream::stopped(&NoData {}),
+        Fact::Ended => stream::ended(&NoData {}),
+        Fact::Queued { .. }
+        | Fact::Continued { .. }
+        | Fact::PermissionRequested(_)
+        | Fact::Answered { .. }
+        | Fact::SaveFailed { .. }
+        | Fact::Cut { .. }
+        | Fact::Failed { .. }
+        | Fact::Finished { .. }
+        | Fact::Steering { .. }
+        | Fact::Steered { .. }
+        | Fact::BudgetReached(_)
+        | Fact::Said { .. }
+        | Fact::Used(_)
+        | Fact::Awake { .. }
+        | Fact::Asleep { .. }
+        | Fact::Resuming => return None,
+    })
+}
+
 pub(crate) fn error_frame(error: &str, code: &str) -> SseFrame {
-    SseFrame::new("error", json!({ "error": error, "code": code }))
+    stream::error(&StreamError { error: error.to_owned(), code: code.to_owned(), queued: None })
 }
 
 /// The answer to a message was cut off: the reason, and whether the message is still queued.
 pub(crate) fn cut_frame(problem: &Problem, queued: Option<bool>) -> SseFrame {
-    SseFrame::new("error", json!({ "error": problem.error, "code": problem.code, "queued": queued }))
+    let Problem { error, code } = problem.clone();
+    stream::error(&StreamError { error, code, queued: Some(queued.into()) })
 }
 
 /// Progress of a restore of files.
 pub(crate) fn restore_progress_frame(restoring: &RestoreProgress) -> SseFrame {
-    let RestoreProgress { fetched, to_fetch, files, bytes } = restoring;
+    let RestoreProgress { fetched, to_fetch, files, bytes } = *restoring;
     let phase = if fetched < to_fetch { "fetching" } else { "writing" };
-    let data = json!({
-        "phase": phase, "fetchedBytes": fetched, "totalBytes": to_fetch, "files": files, "bytes": bytes,
-    });
-    SseFrame::new("restore_progress", data)
+    stream::restore_progress(&RestoreStatus {
+        phase,
+        fetched_bytes: fetched,
+        total_bytes: to_fetch,
+        files,
+        bytes,
+    })
 }
 
 /// An agent's message: first the granular events for it, then the message itself.
@@ -161,18 +185,21 @@ fn agent_message_frames(line: &str) -> Vec<SseFrame> {
         Some("assistant") => blocks(&parsed),
         Some("user") if parsed.get("tool_use_result").is_some() => tool_results(&parsed),
         Some("result") => {
-            vec![SseFrame::new(
-                "turn_complete",
-                json!({ "numTurns": parsed["num_turns"], "result": parsed["result"] }),
-            )]
+            let (num_turns, result) = (parsed["num_turns"].clone(), parsed["result"].clone());
+            vec![stream::turn_complete(&TurnComplete { num_turns, result })]
         }
-        Some("system") => {
-            shapes::compaction(&parsed).map(|(name, data)| SseFrame::new(name, data)).into_iter().collect()
-        }
+        Some("system") => compaction_frame(&parsed).into_iter().collect(),
         _ => Vec::new(),
     };
     frames.push(SseFrame { name: "message".to_owned(), data: line.to_owned() });
     frames
+}
+
+fn compaction_frame(line: &Value) -> Option<SseFrame> {
+    Some(match shapes::compaction(line)? {
+        Compaction::Start(start) => stream::compaction_start(&start),
+        Compaction::Complete(result) => stream::compaction_complete(&result),
+    })
 }
 
 fn delta(event: &Value) -> Vec<SseFrame> {
@@ -181,11 +208,11 @@ fn delta(event: &Value) -> Vec<SseFrame> {
     }
     let delta = &event["delta"];
     match delta["type"].as_str() {
-        Some("text_delta") => vec![SseFrame::new("text_delta", json!({ "delta": delta["text"] }))],
+        Some("text_delta") => vec![stream::text_delta(&DeltaText { delta: delta["text"].clone() })],
         Some("thinking_delta") => {
-            vec![SseFrame::new("thinking_delta", json!({ "delta": delta["thinking"] }))]
+            vec![stream::thinking_delta(&DeltaText { delta: delta["thinking"].clone() })]
         }
-        Some(other) if is_event_name(other) => vec![SseFrame::new(other, delta.clone())],
+        Some(other) if is_event_name(other) => vec![SseFrame::of(other, delta)],
         _ => Vec::new(),
     }
 }
@@ -194,12 +221,12 @@ fn blocks(message: &Value) -> Vec<SseFrame> {
     let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
     let frames = blocks.iter().filter_map(|block| match block["type"].as_str()? {
         "text" => None,
-        "tool_use" => Some(SseFrame::new(
-            "tool_use",
-            json!({ "id": block["id"], "name": shapes::tool_name(block), "input": block["input"] }),
-        )),
-        "thinking" => Some(SseFrame::new("thinking_delta", json!({ "delta": block["thinking"] }))),
-        other if is_event_name(other) => Some(SseFrame::new(other, block.clone())),
+        "tool_use" => {
+            let (id, input) = (block["id"].clone(), block["input"].clone());
+            Some(stream::tool_use(&ToolUse { id, name: shapes::tool_name(block), input }))
+        }
+        "thinking" => Some(stream::thinking_delta(&DeltaText { delta: block["thinking"].clone() })),
+        other if is_event_name(other) => Some(SseFrame::of(other, block)),
         _ => None,
     });
     frames.collect()
@@ -209,60 +236,14 @@ fn tool_results(message: &Value) -> Vec<SseFrame> {
     let result = &message["tool_use_result"];
     let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
     let frames = blocks.iter().filter(|block| block["type"] == "tool_result").map(|block| {
-        let content = result.get("stdout").unwrap_or(&block["content"]);
-        let mut data = json!({ "tool_use_id": block["tool_use_id"], "content": content });
-        if let Some(is_error) = block.get("is_error") {
-            data["is_error"] = is_error.clone();
-        }
-        SseFrame::new("tool_result", data)
+        stream::tool_result(&ToolResult {
+            tool_use_id: block["tool_use_id"].clone(),
+            content: result.get("stdout").unwrap_or(&block["content"]).clone(),
+            is_error: block.get("is_error").cloned(),
+        })
     });
     frames.collect()
 }
-
-/// The names of our own events, which no agent can use.
-pub const EVENTS: [&str; 41] = [
-    "steered",
-    "session_start",
-    "session_end",
-    "message",
-    "text_delta",
-    "thinking_delta",
-    "tool_use",
-    "tool_result",
-    "turn_complete",
-    "error",
-    "done",
-    "turn_continued",
-    "turn_started",
-    "interrupting",
-    "checkpoint",
-    "created",
-    "forked",
-    "resumed",
-    "rewound",
-    "permission_request",
-    "permission_answered",
-    "setting",
-    "queue",
-    "locked",
-    "unlocked",
-    "budget_reached",
-    "usage",
-    "resume_failed",
-    "workspace_rewound",
-    "timeout_warning",
-    "session_idle",
-    "config",
-    "metadata",
-    "restore_progress",
-    "compaction_start",
-    "compaction_complete",
-    "paused",
-    "stopped",
-    "ended",
-    "adopted",
-    "missing",
-];
 
 /// The name comes from the sandbox. A line break in it would let the agent write its own frames, and names of our own
 /// events are reserved.
@@ -314,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_says_of_a_compaction_is_an_event_too() {
+    fn an_agents_report_of_a_compaction_is_an_event_too() {
         let status =
             |status: &str| names(&format!(r#"{{"type":"system","subtype":"status","status":{status}}}"#));
         assert_eq!(status(r#""compacting""#), ["compaction_start", "message"]);

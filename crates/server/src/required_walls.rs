@@ -11,7 +11,7 @@ pub fn unmet_wall_requirements(
     groups: CgroupSupport,
 ) -> Result<(), Vec<UnmetWallRequirement>> {
     let machine = HostWallSupport {
-        walls: match config.sandbox {
+        backend: match config.sandbox {
             SandboxSetting::Bubblewrap => BackendKind::Bubblewrap,
             SandboxSetting::Docker => BackendKind::Docker,
             SandboxSetting::None => BackendKind::None,

@@ -28,6 +28,7 @@ mod workspaces;
 use crate::{
     app::AppState,
     auth, edge,
+    openapi::{self, ApiRouter, delete, get, patch, post},
     problem::{self, ApiProblem},
 };
 use ash_model::FailureKind;
@@ -37,82 +38,143 @@ use axum::{
     http::{Method, StatusCode, Uri},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{delete, get, patch, post},
 };
 use tower_http::catch_panic::CatchPanicLayer;
+
+#[cfg(test)]
+mod tests;
 
 const MIB: usize = 1 << 20;
 /// Limits of the reference, in characters.
 const MAX_MODEL_CHARS: usize = 100;
 const MAX_SYSTEM_PROMPT_CHARS: usize = 1_000_000;
 
-pub(crate) fn router(app: AppState) -> Router {
-    let limited = |most: usize| DefaultBodyLimit::max(most);
-    Router::new()
-        .route("/", get(health::hello))
-        .route("/health", get(health::health))
-        .route("/metrics", get(health::metrics))
-        // Agents
-        .route("/api/agents", get(agents::list).post(agents::deploy).layer(limited(128 * MIB)))
-        .route("/api/agents/{name}", get(agents::get).patch(agents::change).delete(agents::delete))
-        .route("/api/agents/{name}/config", get(agents::config).patch(agents::change_config))
-        // Sessions
-        .route("/api/sessions", get(session_list::sessions).post(sessions::create))
-        .route("/api/sessions/{id}", get(sessions::get).patch(session_metadata::change).delete(sessions::end))
-        .route("/api/sessions/{id}/config", patch(sessions::change_config))
-        .route("/api/sessions/{id}/pause", post(sessions::pause))
-        .route("/api/sessions/{id}/resume", post(sessions::resume))
-        .route("/api/sessions/{id}/stop", post(sessions::stop))
-        .route("/api/sessions/{id}/fork", post(sessions::fork))
-        .route("/api/sessions/{id}/rewind", post(checkpoints::rewind))
-        .route("/api/sessions/{id}/interrupt", post(sessions::interrupt))
-        .route("/api/sessions/{id}/exec", post(sessions::exec))
-        .route("/api/sessions/{id}/logs", get(sessions::logs))
-        // Workspaces that sessions share
-        .route("/api/workspaces", get(workspaces::list).post(workspaces::create))
-        .route("/api/workspaces/{slug}", get(workspaces::get).delete(workspaces::delete))
-        .route("/api/workspaces/{slug}/files", get(workspaces::files))
-        .route("/api/workspaces/{slug}/checkpoints", get(workspaces::checkpoints))
-        // Permission requests and questions
-        .route("/api/sessions/{id}/permissions", get(permissions::list))
-        .route("/api/sessions/{id}/permissions/{permission}", post(permissions::answer))
-        // Conversation
+/// The API as a table. The document at `/openapi.json` comes from it, too.
+pub(crate) fn api() -> ApiRouter {
+    ApiRouter::new()
+        .tag("Server")
+        .route("/", get("getServer", health::hello))
+        .route("/health", get("health", health::health))
+        .route("/metrics", get("getMetrics", health::metrics))
+        .route("/openapi.json", get("getOpenApi", openapi::openapi_json))
+        .route("/docs", get("getDocs", openapi::docs_page))
+        .route("/docs/json", get("getDocsJson", openapi::docs_json))
+        .route("/docs/yaml", get("getDocsYaml", openapi::docs_yaml))
+        .tag("Agents")
+        .route(
+            "/api/agents",
+            get("listAgents", agents::list).and(post("createAgent", agents::deploy)).limited(128 * MIB),
+        )
+        .route(
+            "/api/agents/{name}",
+            get("getAgent", agents::get)
+                .and(patch("updateAgent", agents::change))
+                .and(delete("deleteAgent", agents::delete)),
+        )
+        .route(
+            "/api/agents/{name}/config",
+            get("getAgentConfig", agents::config).and(patch("updateAgentConfig", agents::change_config)),
+        )
+        .tag("Sessions")
+        .route(
+            "/api/sessions",
+            get("listSessions", session_list::sessions).and(post("createSession", sessions::create)),
+        )
+        .route(
+            "/api/sessions/{id}",
+            get("getSession", sessions::get)
+                .and(patch("updateSessionMetadata", session_metadata::change))
+                .and(delete("endSession", sessions::end)),
+        )
+        .route("/api/sessions/{id}/config", patch("updateSessionConfig", sessions::change_config))
+        .route("/api/sessions/{id}/pause", post("pauseSession", sessions::pause))
+        .route("/api/sessions/{id}/resume", post("resumeSession", sessions::resume))
+        .route("/api/sessions/{id}/stop", post("stopSession", sessions::stop))
+        .route("/api/sessions/{id}/fork", post("forkSession", sessions::fork))
+        .route("/api/sessions/{id}/rewind", post("rewindSession", checkpoints::rewind))
+        .route("/api/sessions/{id}/interrupt", post("interruptSession", sessions::interrupt))
+        .route("/api/sessions/{id}/exec", post("exec", sessions::exec))
+        .route("/api/sessions/{id}/logs", get("getSessionLogs", sessions::logs))
+        .tag("Workspaces")
+        .route(
+            "/api/workspaces",
+            get("listWorkspaces", workspaces::list).and(post("createWorkspace", workspaces::create)),
+        )
+        .route(
+            "/api/workspaces/{slug}",
+            get("getWorkspace", workspaces::get).and(delete("deleteWorkspace", workspaces::delete)),
+        )
+        .route("/api/workspaces/{slug}/files", get("getWorkspaceFiles", workspaces::files))
+        .route("/api/workspaces/{slug}/checkpoints", get("listWorkspaceCheckpoints", workspaces::checkpoints))
+        .tag("Permissions")
+        .route("/api/sessions/{id}/permissions", get("listPermissions", permissions::list))
+        .route("/api/sessions/{id}/permissions/{permission}", post("answerPermission", permissions::answer))
+        .tag("Messages")
         .route(
             "/api/sessions/{id}/messages",
-            get(messages::list).post(messages::send).layer(limited(50 * MIB)),
+            get("listMessages", messages::list).and(post("sendMessage", messages::send)).limited(50 * MIB),
         )
-        .route("/api/sessions/{id}/events", get(messages::events))
-        .route("/api/sessions/{id}/stream", get(messages::stream))
-        // Queue and locks
-        .route("/api/sessions/{id}/queue", get(queue::list).patch(queue::reorder))
-        .route("/api/sessions/{id}/queue/{turn}", delete(queue::withdraw))
-        .route("/api/sessions/{id}/lock", get(locks::show).post(locks::acquire).delete(locks::release))
-        // Files
-        .route("/api/sessions/{id}/files", get(files::list).post(files::write).layer(limited(200 * MIB)))
-        .route("/api/sessions/{id}/files/{*path}", get(files::read).delete(files::delete))
+        .route("/api/sessions/{id}/events", get("listSessionEvents", messages::events))
+        .route("/api/sessions/{id}/stream", get("streamSession", messages::stream))
+        .tag("Queue")
+        .route(
+            "/api/sessions/{id}/queue",
+            get("listQueue", queue::list).and(patch("reorderQueue", queue::reorder)),
+        )
+        .route("/api/sessions/{id}/queue/{turn}", delete("withdrawMessage", queue::withdraw))
+        .tag("Locks")
+        .route(
+            "/api/sessions/{id}/lock",
+            get("getLock", locks::show)
+                .and(post("acquireLock", locks::acquire))
+                .and(delete("releaseLock", locks::release)),
+        )
+        .tag("Files")
+        .route(
+            "/api/sessions/{id}/files",
+            get("getSessionFiles", files::list)
+                .and(post("writeSessionFiles", files::write))
+                .limited(200 * MIB),
+        )
+        .route(
+            "/api/sessions/{id}/files/{*path}",
+            get("getSessionFile", files::read).and(delete("deleteSessionFile", files::delete)),
+        )
         .route(
             "/api/sessions/{id}/workspace",
-            get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)),
+            get("downloadWorkspace", files::bundle)
+                .and(post("uploadWorkspace", files::unbundle))
+                .limited(134 * MIB),
         )
-        // Plan and artifacts
-        .route("/api/sessions/{id}/plan", get(artifacts::plan))
-        .route("/api/sessions/{id}/artifacts", get(artifacts::list))
-        .route("/api/sessions/{id}/artifacts/{*path}", get(artifacts::read))
-        // Checkpoints
-        .route("/api/sessions/{id}/checkpoints", get(checkpoints::list).post(checkpoints::create))
-        .route("/api/sessions/{id}/checkpoints/{n}", get(checkpoints::get))
-        .route("/api/sessions/{id}/checkpoints/{n}/diff", get(checkpoints::diff))
-        // Usage
-        .route("/api/usage", get(usage::usage))
-        .route("/api/usage/stats", get(usage::stats))
-        // Retention, cleanup and audit log
-        .route("/api/retention", get(retention::retention).post(retention::apply_retention))
-        .route("/api/prune", post(retention::prune))
-        .route("/api/audit", get(retention::audit))
-        // Keys
-        .route("/api/api-keys", get(keys::list).post(keys::create))
-        .route("/api/api-keys/{id}", delete(keys::delete))
-        .route("/api/internal/api-keys", post(keys::create_for_tenant))
+        .route("/api/sessions/{id}/plan", get("getPlan", artifacts::plan))
+        .route("/api/sessions/{id}/artifacts", get("listArtifacts", artifacts::list))
+        .route("/api/sessions/{id}/artifacts/{*path}", get("getArtifact", artifacts::read))
+        .tag("Checkpoints")
+        .route(
+            "/api/sessions/{id}/checkpoints",
+            get("listCheckpoints", checkpoints::list).and(post("createCheckpoint", checkpoints::create)),
+        )
+        .route("/api/sessions/{id}/checkpoints/{n}", get("getCheckpoint", checkpoints::get))
+        .route("/api/sessions/{id}/checkpoints/{n}/diff", get("diffCheckpoint", checkpoints::diff))
+        .tag("Usage")
+        .route("/api/usage", get("listUsageEvents", usage::usage))
+        .route("/api/usage/stats", get("getUsageStats", usage::stats))
+        .tag("Retention")
+        .route(
+            "/api/retention",
+            get("getRetention", retention::retention).and(post("applyRetention", retention::apply_retention)),
+        )
+        .route("/api/prune", post("pruneSessions", retention::prune))
+        .route("/api/audit", get("listAudit", retention::audit))
+        .tag("Keys")
+        .route("/api/api-keys", get("listApiKeys", keys::list).and(post("createApiKey", keys::create)))
+        .route("/api/api-keys/{id}", delete("deleteApiKey", keys::delete))
+        .route("/api/internal/api-keys", post("createTenantApiKey", keys::create_for_tenant))
+}
+
+pub(crate) fn router(app: AppState) -> Router {
+    api()
+        .router
         .route_layer(middleware::from_fn_with_state(app.clone(), locks::require_session_lock))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

@@ -1,168 +1,39 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
-use ash_model::{
-    AdoptedHistory, Event, EventSeq, Fact, LimitKind, LimitReached, LockAcquisition, PermissionId,
-    PermissionRequest, PermissionVerdict, SessionLock, SessionRewind, Timestamp, ToolCallRecord, TurnId,
-    UsageTotal, VerdictSource, nano_to_usd, secrets, shown_tool_name,
+use crate::wire::{
+    history::{MessageView, SessionEventView},
+    permission::PermissionView,
+    session::RewindView,
+    stream::{AnsweredRequest, CompactionResult, CompactionStart, LockTaken, ReachedLimit},
 };
-use ash_store::{AgentRow, Checkpoint, SessionRow, UsageReportRow};
+use ash_model::{
+    AdoptedHistory, Event, Fact, LimitReached, LockAcquisition, PermissionId, PermissionRequest,
+    PermissionVerdict, SessionRewind, VerdictSource, shown_tool_name,
+};
+use ash_store::{AgentRow, SessionRow};
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-pub(crate) fn agent(agent: &AgentRow) -> Value {
-    let mut shown = json!({
-        "id": agent.id, "tenantId": agent.tenant, "name": agent.name, "version": agent.version, "path": agent.origin,
-        "runtime": agent.runtime, "config": config(agent),
-        "createdAt": agent.created_at, "updatedAt": agent.updated_at,
-    });
-    if let Some(provider) = agent.provider {
-        shown["provider"] = json!(provider);
-    }
-    if let Some(image) = &agent.image {
-        shown["image"] = json!(image);
-    }
-    if let Some(limits) = &agent.limits {
-        shown["limits"] = json!(limits);
-    }
-    if !agent.needs.is_empty() {
-        shown["needs"] = json!(agent.needs);
-    }
-    if !agent.env.0.is_empty() {
-        shown["env"] = agent.env.0.keys().map(|name| (name.clone(), json!("***"))).collect();
-    }
-    shown
-}
 
 pub(crate) fn config(agent: &AgentRow) -> Value {
     serde_json::from_str(&agent.config).unwrap_or_else(|_| json!({}))
 }
 
-pub(crate) fn session(session: &SessionRow, now: Timestamp) -> Value {
-    let card = &session.summary;
-    let mut shown = json!({
-        "id": session.id, "tenantId": session.tenant, "agentName": session.agent, "agentVersion": session.version,
-        "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace, "workspace": session.slug,
-        "status": card.status, "model": session.options.model, "config": session.options,
-        "runnerId": null, "parentSessionId": session.parent, "title": card.title, "lastText": card.last_text,
-        "turns": card.turns, "openTurns": card.open_turns, "error": card.problem,
-        "checkpoint": { "local": card.checkpoint, "remote": session.remote_checkpoint },
-        "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
-        "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
-        "owner": session.owner, "metadata": session.metadata,
-    });
-    if let Some(servers) = &session.options.mcp_servers {
-        shown["config"]["mcpServers"] = secrets::mask_secrets(servers);
-    }
-    let ignored = ash_driver::driver(session.runtime).ignores(&session.options);
-    if !ignored.is_empty() {
-        shown["ignoredOptions"] = json!(ignored);
-    }
-    if let Some(expires) = expires_at(session) {
-        shown["expiresAt"] = json!(expires);
-    }
-    shown
-}
-
-/// When the session's time to live ends if it is not used before.
-fn expires_at(session: &SessionRow) -> Option<Timestamp> {
-    let seconds = session.options.ttl.filter(|seconds| *seconds > 0)?;
-    Some(Timestamp(session.last_active_at.0 + i64::try_from(seconds).ok()?.checked_mul(1000)?))
-}
-
-/// `current`: the checkpoint that the session is at.
-pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value {
-    let mut shown = json!({
-        "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
-        "files": checkpoint.files, "bytes": checkpoint.bytes, "consistency": checkpoint.consistency,
-        "salvage": checkpoint.salvage, "midTurn": checkpoint.mid_turn,
-        "current": current == Some(checkpoint.number), "remote": checkpoint.uploaded_at.is_some(),
-    });
-    if checkpoint.removed_at.is_some() {
-        shown["removed"] = json!(true);
-    }
-    if !checkpoint.concurrent_turns.is_empty() {
-        shown["beside"] = json!(checkpoint.concurrent_turns);
-    }
-    if let Some(to) = checkpoint.rewound_to {
-        shown["back"] = json!(to);
-    }
-    shown
-}
-
-/// With all details.
-pub(crate) fn checkpoint_detail(current: Option<u64>, row: &Checkpoint) -> Value {
-    let mut shown = checkpoint(current, row);
-    shown["skipped"] = json!(row.skipped);
-    shown["unsettled"] = json!(row.unsettled);
-    shown
-}
-
-/// The target of a rewind, the checkpoint that leads back, and the turn that was running at the target, which does not
-/// continue.
 pub(crate) fn rewound(rewound: &SessionRewind) -> Value {
-    let SessionRewind { to, from, seq, conversation: then } = rewound;
-    json!({
-        "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
-        "midTurn": then.under_way.is_some(), "turn": then.under_way,
-    })
-}
-
-/// The usage as one sum.
-pub(crate) fn usage(sum: &UsageReportRow) -> Value {
-    let UsageTotal { usage, nano_usd, unpriced, rounds } = sum.spent;
-    // The cost of a model without a price is unknown. A sum shows the cost of the models with a price.
-    let cost = (!unpriced || nano_usd > 0).then(|| nano_to_usd(nano_usd));
-    let mut shown = json!(usage);
-    shown["tokens"] = json!(usage.tokens());
-    shown["costUsd"] = json!(cost);
-    shown["unpriced"] = json!(unpriced);
-    shown["rounds"] = json!(rounds);
-    shown["turns"] = json!(sum.turns);
-    shown["firstAt"] = json!(sum.first);
-    shown["lastAt"] = json!(sum.last);
-    shown
+    json!(RewindView::of(rewound))
 }
 
 pub(crate) fn limit_reached(reached: &LimitReached) -> Value {
-    let mut shown = json!({
-        "of": reached.scope, "which": reached.kind.as_str(), "limit": reached.display_value(reached.limit),
-        "used": reached.display_value(reached.used), "turn": reached.turn,
-    });
-    if reached.kind == LimitKind::Price {
-        shown["unpriced"] = json!(true);
-        shown["limit"] = Value::Null;
-    }
-    shown
-}
-
-pub(crate) fn continued(
-    turn: TurnId,
-    attempt: u32,
-    discard_after: EventSeq,
-    calls: &[ToolCallRecord],
-) -> Value {
-    json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after, "calls": calls })
+    json!(ReachedLimit::of(reached))
 }
 
 /// Omits the position in the sandbox's journal, which is internal.
-pub(crate) fn adopted(adopted: &AdoptedHistory) -> Value {
-    serde_json::to_value(AdoptedHistory { journal_position: None, ..adopted.clone() }).unwrap_or_default()
+pub(crate) fn without_journal(adopted: &AdoptedHistory) -> AdoptedHistory {
+    AdoptedHistory { journal_position: None, ..adopted.clone() }
 }
 
 /// A permission request or a question.
 pub(crate) fn permission(asked: &PermissionRequest) -> Value {
-    json!({
-        "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
-        "toolUseId": asked.tool_use_id, "suggestions": asked.suggestions, "question": asked.question,
-        "expiresAt": asked.expires_at, "onTimeout": asked.on_timeout,
-    })
-}
-
-/// The new holder of a lock; `takenOver` tells the previous holder that it has lost the lock.
-pub(crate) fn locked(how: LockAcquisition, lock: &SessionLock) -> Value {
-    json!({
-        "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "takenOver": how == LockAcquisition::Over,
-    })
+    json!(PermissionView::of(asked))
 }
 
 /// The decision on a permission request.
@@ -171,11 +42,7 @@ pub(crate) fn permission_answered(
     verdict: Option<&PermissionVerdict>,
     by: VerdictSource,
 ) -> Value {
-    let said = verdict.and_then(|verdict| serde_json::to_value(verdict).ok());
-    let mut shown = said.unwrap_or_else(|| json!({ "behavior": "cancelled" }));
-    shown["id"] = json!(id);
-    shown["by"] = json!(by);
-    shown
+    json!(AnsweredRequest::of(id, verdict, by))
 }
 
 /// Ids for rows that have none of their own. The same row always gets the same id, also on another machine.
@@ -184,29 +51,39 @@ fn id(session: &SessionRow, seq: u64, part: usize) -> Uuid {
 }
 
 /// A message: the user's, or the agent's answer. `ordinal`: its number among all messages of the session.
-pub(crate) fn message(session: &SessionRow, event: &Event, ordinal: u64) -> Option<Value> {
+pub(crate) fn message(session: &SessionRow, event: &Event, ordinal: u64) -> Option<MessageView> {
     let (role, content) = match &event.fact {
         Fact::Queued { content, .. } => ("user", json!({ "type": "user", "content": content }).to_string()),
         Fact::Said { line } => ("assistant", line.clone()),
         _ => return None,
     };
-    Some(json!({
-        "id": id(session, event.seq, 0), "sessionId": session.id, "tenantId": session.tenant, "role": role,
-        "content": content, "sequence": ordinal, "turn": event.turn, "createdAt": event.at,
-    }))
+    Some(MessageView {
+        id: id(session, event.seq, 0),
+        session_id: session.id.clone(),
+        tenant_id: session.tenant.clone(),
+        role,
+        content,
+        sequence: ordinal,
+        turn: event.turn,
+        created_at: event.at,
+    })
 }
 
 /// An event as zero or more entries of the timeline, in the types that clients know.
-pub(crate) fn timeline(session: &SessionRow, event: &Event) -> Vec<Value> {
+pub(crate) fn timeline(session: &SessionRow, event: &Event) -> Vec<SessionEventView> {
     let entries = match &event.fact {
         Fact::Said { line } => agent_line_entries(line),
         other => lifecycle_entry(session, other).into_iter().collect(),
     };
-    let shown = entries.into_iter().enumerate().map(|(part, (kind, data))| {
-        json!({
-            "id": id(session, event.seq, part), "sessionId": session.id, "tenantId": session.tenant, "type": kind,
-            "data": data.to_string(), "sequence": event.seq, "turn": event.turn, "createdAt": event.at,
-        })
+    let shown = entries.into_iter().enumerate().map(|(part, (kind, data))| SessionEventView {
+        id: id(session, event.seq, part),
+        session_id: session.id.clone(),
+        tenant_id: session.tenant.clone(),
+        kind,
+        data: data.to_string(),
+        sequence: event.seq,
+        turn: event.turn,
+        created_at: event.at,
     });
     shown.collect()
 }
@@ -224,35 +101,43 @@ fn agent_line_entries(line: &str) -> Vec<TimelineEntry> {
         Some("result") => {
             vec![("turn_complete", json!({ "numTurns": message["num_turns"], "result": message["result"] }))]
         }
-        Some("system") => compaction(&message)
-            .map(|(name, mut data)| {
-                data["action"] = json!(name);
-                ("lifecycle", data)
-            })
-            .into_iter()
-            .collect(),
+        Some("system") => compaction(&message).map(compaction_entry).into_iter().collect(),
         _ => Vec::new(),
     }
 }
 
-/// The start or the end of a compaction, as an agent reports it. Fields that the agent leaves out are omitted.
-pub(crate) fn compaction(line: &Value) -> Option<(&'static str, Value)> {
-    let (name, fields) = match line["subtype"].as_str()? {
-        "status" if line["status"] == "compacting" => ("compaction_start", vec![("tokens", &line["tokens"])]),
+/// The start or the end of a compaction, as an agent reports it.
+pub(crate) enum Compaction {
+    Start(CompactionStart),
+    Complete(CompactionResult),
+}
+
+pub(crate) fn compaction(line: &Value) -> Option<Compaction> {
+    let field = |value: &Value| Some(value.clone()).filter(|value| !value.is_null());
+    match line["subtype"].as_str()? {
+        "status" if line["status"] == "compacting" => {
+            Some(Compaction::Start(CompactionStart { tokens: field(&line["tokens"]) }))
+        }
         "compact_boundary" => {
             let told = &line["compact_metadata"];
-            let fields = vec![
-                ("tokensBefore", &told["pre_tokens"]),
-                ("tokensAfter", &told["post_tokens"]),
-                ("summary", &line["summary"]),
-                ("usage", &line["usage"]),
-            ];
-            ("compaction_complete", fields)
+            Some(Compaction::Complete(CompactionResult {
+                tokens_before: field(&told["pre_tokens"]),
+                tokens_after: field(&told["post_tokens"]),
+                summary: field(&line["summary"]),
+                usage: field(&line["usage"]),
+            }))
         }
-        _ => return None,
+        _ => None,
+    }
+}
+
+fn compaction_entry(compaction: Compaction) -> TimelineEntry {
+    let (name, mut data) = match compaction {
+        Compaction::Start(start) => ("compaction_start", json!(start)),
+        Compaction::Complete(result) => ("compaction_complete", json!(result)),
     };
-    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-    Some((name, fields.map(|(name, value)| (name.to_owned(), value.clone())).collect()))
+    data["action"] = json!(name);
+    ("lifecycle", data)
 }
 
 fn assistant_block(block: &Value) -> Option<TimelineEntry> {
@@ -297,7 +182,9 @@ fn lifecycle_entry(session: &SessionRow, fact: &Fact) -> Option<TimelineEntry> {
             action("resume_failed", json!({ "tier": tier, "reason": reason }))
         }
         Fact::Continued { turn, attempt, discard_after, calls, .. } => {
-            action("turn_continued", continued(*turn, *attempt, *discard_after, calls))
+            let data =
+                json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after, "calls": calls });
+            action("turn_continued", data)
         }
         Fact::Saved(saved) => action("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
         Fact::Finished { turn, outcome: how, checkpoint, problem } => action(
@@ -327,8 +214,8 @@ fn lifecycle_entry(session: &SessionRow, fact: &Fact) -> Option<TimelineEntry> {
         }
         Fact::Steered { turn, into } => action("steered", json!({ "turn": turn, "into": into })),
         Fact::Locked { acquisition: LockAcquisition::Renewed, .. } => None,
-        Fact::Locked { acquisition: how, lock } => action("locked", locked(*how, lock)),
-        Fact::Adopted(adopted) => action("adopted", self::adopted(adopted)),
+        Fact::Locked { acquisition: how, lock } => action("locked", json!(LockTaken::of(*how, lock))),
+        Fact::Adopted(adopted) => action("adopted", json!(without_journal(adopted))),
         Fact::Missing => action("missing", json!({})),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => action("config", json!({})),
@@ -361,10 +248,32 @@ fn lifecycle_entry(session: &SessionRow, fact: &Fact) -> Option<TimelineEntry> {
     }
 }
 
+/// The shapes that only handlers send, for the tests.
+#[cfg(test)]
+mod sent {
+    use super::{Value, json};
+    use crate::wire::{files, usage::UsageView};
+
+    pub(super) fn usage(sum: &ash_store::UsageReportRow) -> Value {
+        json!(UsageView::of(sum))
+    }
+
+    pub(super) fn checkpoint(current: Option<u64>, row: &ash_store::Checkpoint) -> Value {
+        json!(files::CheckpointView::of(current, row))
+    }
+
+    pub(super) fn checkpoint_detail(current: Option<u64>, row: &ash_store::Checkpoint) -> Value {
+        json!(files::CheckpointDetailView::of(current, row))
+    }
+}
+#[cfg(test)]
+use sent::{checkpoint, checkpoint_detail, usage};
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::ConversationPoint;
+    use ash_model::{ConversationPoint, LimitKind, Timestamp, TurnId, UsageTotal};
+    use ash_store::{Checkpoint, UsageReportRow};
 
     #[test]
     fn a_rewind_is_sent_as_in_the_first_version() {
@@ -452,12 +361,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_and_what_may_be_is_sent_as_in_the_first_version() {
+    fn usage_and_limits_are_sent_as_in_the_first_version() {
         let usage = ash_model::TokenUsage {
             input_tokens: 1,
             output_tokens: 2,
             cache_creation_tokens: 3,
             cache_read_tokens: 4,
+            ..ash_model::TokenUsage::default()
         };
         let spent = UsageTotal { usage, nano_usd: 1_500_000, unpriced: false, rounds: 5 };
         let at = Some(Timestamp(0));

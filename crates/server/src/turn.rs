@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_waits_is_told_when_the_session_rests() {
+    fn a_stop_interrupts_a_message_that_waits() {
         let mut reader = TurnWatcher::new(turn(), 1);
         assert!(
             matches!(reader.classify(&item(2, Fact::Stopped)), TurnStreamAction::Interrupted(problem) if problem.code == "session_stopped")

@@ -28,10 +28,11 @@ use crate::{
     live_directory::{LiveDirectory, LiveTree},
     machine::{Effect, Machine, NextStep, Now, TreeInspection},
     mailbox::ActorMessage,
-    pool::{Admission, SandboxPhase, SandboxPhaseCell},
+    pool::{SandboxPhase, SandboxPhaseCell},
     rewind,
     sandbox_conn::{SandboxConn, StartupUsage},
     services::Services,
+    slots::Admission,
     start,
     workspace::Workspace,
 };
@@ -213,6 +214,7 @@ impl SessionActor {
         self.execs.expire(self.link.conn.as_ref().map(|conn| &conn.remote)).await;
         self.observe();
         let driven = self.carry_out_steps().await;
+        self.start_waiting_execs().await;
         self.show_phase();
         if self.machine.log.status != SessionStatus::Starting {
             self.admission = Admission::default();
@@ -252,6 +254,10 @@ impl SessionActor {
         run.tree.present = self.ctx.workspace.tree().is_some();
         run.agent.self_started = self.link.tracker.has_self_started();
         run.agent.commands_running = self.execs.is_busy();
+        // In a shared workspace the others' turns would go on in the sandbox, and its slot would not become free.
+        let conn =
+            self.link.conn.as_ref().filter(|_| self.machine.log.waits_to_begin() && !run.profile.shared);
+        run.agent.yields = conn.is_some_and(|conn| conn.sandbox.is_asked_to_yield());
         self.limits.note_work(&self.machine);
         self.machine.observe(Instant::now());
         let turns_over = self.limits.note_turns(&self.machine);

@@ -50,7 +50,7 @@ struct LogLineRing {
 impl AgentLogBuffer {
     pub(crate) fn add(&self, level: LogLineSource, text: &[u8], at: Timestamp) {
         let text = String::from_utf8_lossy(&text[..text.len().min(MAX_LINE_BYTES)]).into_owned();
-        let mut ring = self.0.lock().expect("nobody panics while holding it");
+        let mut ring = self.0.lock().expect("no thread panics while holding it");
         let index = ring.next;
         ring.next += 1;
         ring.bytes += text.len();
@@ -62,7 +62,7 @@ impl AgentLogBuffer {
     }
 
     pub(crate) fn after(&self, index: i64) -> Vec<LogLine> {
-        let ring = self.0.lock().expect("nobody panics while holding it");
+        let ring = self.0.lock().expect("no thread panics while holding it");
         ring.lines.iter().filter(|line| i64::try_from(line.index).is_ok_and(|i| i > index)).cloned().collect()
     }
 }

@@ -49,7 +49,7 @@ pub struct AgentEdit<'a> {
 }
 
 /// The change of an agent's settings. `None`: the setting stays.
-pub struct AgentChange {
+pub struct AgentSettingsChange {
     /// The whole configuration, as JSON.
     pub config: Option<String>,
     pub env: Option<SecretEnv>,
@@ -186,10 +186,10 @@ impl AgentEdit<'_> {
     }
 
     /// Returns the agent after the change. `None`: it was deleted meanwhile.
-    pub async fn save(self, change: AgentChange, by: &AuditActor) -> Result<Option<AgentRow>> {
+    pub async fn save(self, change: AgentSettingsChange, by: &AuditActor) -> Result<Option<AgentRow>> {
         let AgentServices { store, audit, .. } = &self.agents.services;
         let AgentRow { tenant, name, .. } = &self.agent;
-        let AgentChange { config, env, fields } = change;
+        let AgentSettingsChange { config, env, fields } = change;
         let changed = ConfigChange { fields, variables: names_in(env.as_ref()) };
         audit.record_config_change(by, AuditSubject::Agent { tenant, name }, changed).await?;
         store.change_agent(tenant, name, config, env).await?;

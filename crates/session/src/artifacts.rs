@@ -2,17 +2,13 @@
 //! is opened beneath a directory handle, and no link is followed. Blocking, except for finding the folder.
 
 use crate::{
-    Result, Sessions,
+    Result,
     files::{self, FileLookup, FileSource},
-    history,
-    mailbox::ActorMessage,
 };
 use ash_driver::session_folder;
-use ash_model::{EventSeq, Fact, Timestamp};
 use ash_snapshot::{
     FileInfo, FileOwner, Folder, LinkPolicy, RelPath, Repo, SnapshotEntry, SnapshotErrorKind,
 };
-use ash_store::{EventQuery, SessionRow};
 use std::{path::PathBuf, sync::Arc};
 use uuid::Uuid;
 
@@ -24,87 +20,16 @@ const MAX_COPIED_FILES: usize = 10_000;
 
 /// What a session's agent made for itself and for its user, as it is now or in a checkpoint.
 pub struct SessionArtifacts {
-    source: FileSource,
-    repo: Arc<Repo>,
+    pub(crate) source: FileSource,
+    pub(crate) repo: Arc<Repo>,
     /// The agent's home, if there is a live tree.
-    home: PathBuf,
+    pub(crate) home: PathBuf,
     /// The session's folder, relative to the home.
-    own: String,
+    pub(crate) own: String,
     /// The folder of the session that this one was forked from. It is used as long as the session's own does not exist.
-    inherited: Option<String>,
+    pub(crate) inherited: Option<String>,
     /// The session's folder, as the agent sees it.
-    inside: PathBuf,
-}
-
-/// A plan that the agent showed when it asked for permission to carry it out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProposedPlan {
-    pub text: String,
-    pub at: Timestamp,
-}
-
-impl Sessions {
-    pub async fn artifacts(&self, session: &SessionRow, checkpoint: Option<u64>) -> Result<SessionArtifacts> {
-        let inherited = self.inherited(session, checkpoint).await?.map(session_folder);
-        let place = match checkpoint {
-            Some(number) => self.files_at(session, number).await?,
-            None => self.files(session).await?,
-        };
-        let live = &self.rooms().workspace(session.workspace).live;
-        let own = session_folder(session.native_id);
-        let inside = self.rooms().inside(live).home.join(&own);
-        Ok(SessionArtifacts {
-            source: place.source,
-            repo: place.repo,
-            home: live.home(),
-            own,
-            inherited,
-            inside,
-        })
-    }
-
-    /// The conversation that a fork continues, if the fork has not stored its own yet.
-    async fn inherited(&self, session: &SessionRow, checkpoint: Option<u64>) -> Result<Option<Uuid>> {
-        match checkpoint {
-            None => self.ask(session.no, |reply| ActorMessage::Inherited { reply }).await,
-            Some(_) if session.base.is_none() => Ok(None),
-            Some(number) => match self.own_checkpoint(session, number).await {
-                Ok(checkpoint) => Ok(self.conversation_at(session, checkpoint.seq).await?.memory),
-                // The agent's own files, or a checkpoint of another session.
-                Err(_) => Ok(None),
-            },
-        }
-    }
-
-    /// The last plan in the visible part of the log. For a checkpoint: the last one before it.
-    pub async fn proposed(
-        &self,
-        session: &SessionRow,
-        checkpoint: Option<u64>,
-    ) -> Result<Option<ProposedPlan>> {
-        let upto = match checkpoint {
-            Some(number) => match self.own_checkpoint(session, number).await {
-                Ok(checkpoint) => checkpoint.seq,
-                Err(_) => return Ok(None),
-            },
-            None => EventSeq::MAX,
-        };
-        let past = history::past_upto(self.rooms(), session.no, upto).await?;
-        let driver = ash_driver::driver(session.runtime);
-        let (mut found, mut after) = (None, 0);
-        loop {
-            let query = EventQuery { after, limit: 100, kinds: vec!["asked"] };
-            let events = self.rooms().store.events(session.no, &query).await?;
-            let Some(last) = events.last() else { return Ok(found) };
-            after = last.seq;
-            for event in events.iter().filter(|event| event.seq <= upto && !past.hides(event)) {
-                let Fact::PermissionRequested(asked) = &event.fact else { continue };
-                if let Some(plan) = driver.plan(&asked.tool, &asked.input) {
-                    found = Some(ProposedPlan { text: plan.to_owned(), at: event.at });
-                }
-            }
-        }
-    }
+    pub(crate) inside: PathBuf,
 }
 
 impl SessionArtifacts {
@@ -216,7 +141,7 @@ fn copy(home: &Folder, (from, to): (&str, &str), owner: Option<FileOwner>) -> Re
             other => other?,
         };
         if stat.size > left {
-            tracing::warn!(path = %to, size = stat.size, "a fork does not get a copy of this: it is too large");
+            tracing::warn!(path = %to, size = stat.size, "the fork gets no copy of this file: it is too large");
             continue;
         }
         left -= stat.size;

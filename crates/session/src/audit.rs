@@ -1,5 +1,6 @@
-//! The commands of callers, for the audit. An entry is written before the command is carried out: a crash in between
-//! leaves an entry too many, never one too few.
+//! The commands of callers, for the audit. The entry about a new session is recorded together with the session. Other
+//! entries are written right before their command is carried out: a crash in between leaves an entry too many, never one
+//! too few.
 
 use crate::{Result, services::WallClock};
 use ash_model::{AgentName, OwnerId, SessionId, SessionRowId, TenantId};
@@ -52,8 +53,14 @@ impl Audit {
     }
 
     pub async fn record(&self, entry: NewAuditEntry<'_>) -> Result<()> {
+        let session = entry.subject.session();
+        Ok(self.store.add_audit_entry(self.entry(entry), session).await?)
+    }
+
+    /// The entry, for what is recorded together with it.
+    pub fn entry(&self, entry: NewAuditEntry<'_>) -> AuditEntry {
         let NewAuditEntry { actor, action, subject, detail } = entry;
-        let entry = AuditEntry {
+        AuditEntry {
             no: 0,
             at: (self.clock)(),
             tenant: subject.tenant().clone(),
@@ -62,8 +69,7 @@ impl Audit {
             owner: subject.owner().cloned(),
             actor,
             detail,
-        };
-        Ok(self.store.add_audit_entry(entry, subject.session()).await?)
+        }
     }
 
     /// Records an entry for the fields and one for the variables, if they change.
@@ -99,7 +105,7 @@ impl Audit {
             detail: Some(times.to_string()),
         };
         if let Err(error) = self.store.add_audit_entry(entry, None).await {
-            tracing::warn!(%error, "a wrong key could not be written to the audit");
+            tracing::warn!(%error, "the audit entry about a wrong key could not be written");
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::{
     Error, Result, blocking,
-    embedded_log::{self, EmbeddedLog, PackMetadata},
-    live_directory::LiveDirectory,
+    embedded_log::{self, PackMetadata},
+    live_directory::{CaptureNotes, LiveDirectory},
     machine::CaptureOccasion,
     services::Services,
     workspace::{ExclusiveGuard, Workspace},
@@ -36,15 +36,15 @@ pub(crate) struct CheckpointCapture {
 pub(crate) struct LockedCapture {
     pub(crate) shot: CheckpointCapture,
     /// Held until the capture is recorded, because the next capture builds on it.
-    pub(crate) _floor: ExclusiveGuard,
+    pub(crate) _exclusive: ExclusiveGuard,
 }
 
 /// A capture under way.
 #[derive(Clone)]
 pub(crate) struct CaptureJob {
-    pub(crate) rooms: Arc<Services>,
+    pub(crate) services: Arc<Services>,
     pub(crate) live: LiveDirectory,
-    pub(crate) common: Arc<Workspace>,
+    pub(crate) workspace: Arc<Workspace>,
     pub(crate) session: SessionRow,
     /// The epoch of the workspace's lease.
     pub(crate) epoch: Epoch,
@@ -60,10 +60,10 @@ pub(crate) struct CaptureJob {
 impl CaptureJob {
     /// `None`: nothing changed since the last one.
     pub(crate) async fn run(self, occasion: CaptureOccasion) -> Result<Option<LockedCapture>> {
-        let floor = self.common.exclusive().await;
+        let exclusive = self.workspace.exclusive().await;
         let shot = self.capture_tree(occasion).await?;
         ash_failpoint::reach_async("save.shot").await;
-        Ok(shot.map(|shot| LockedCapture { shot, _floor: floor }))
+        Ok(shot.map(|shot| LockedCapture { shot, _exclusive: exclusive }))
     }
 
     fn is_shared(&self) -> bool {
@@ -72,7 +72,7 @@ impl CaptureJob {
 
     /// The last checkpoint of any session, and the number of the next.
     pub(crate) fn numbers(&self) -> (Option<u64>, u64) {
-        match self.common.newest().filter(|_| self.is_shared()) {
+        match self.workspace.newest().filter(|_| self.is_shared()) {
             Some(newest) => (Some(newest), newest + 1),
             None => self.own,
         }
@@ -84,20 +84,20 @@ impl CaptureJob {
         &self,
         number: u64,
         turn: Option<TurnId>,
-    ) -> Result<(EmbeddedLog, TreeId)> {
+    ) -> Result<(CaptureNotes, TreeId)> {
         let (newest, _) = self.numbers();
         let SessionRow { tenant, agent, version, workspace, .. } = &self.session;
-        let repo = self.rooms.repo(tenant)?;
-        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        let repo = self.services.repo(tenant)?;
+        let found = self.services.store.version(tenant, agent, *version).await?;
         let agent_tree = found.map(|version| version.tree).unwrap_or_default();
         let checkpoint = match newest {
-            Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
+            Some(number) => self.services.store.checkpoint(*workspace, number).await?,
             None => None,
         };
         let base = checkpoint.map_or(agent_tree.clone(), |checkpoint| checkpoint.tree);
         let base = TreeId::parse(&base).map_err(|_| Error::NoWorkspace)?;
         let before = match self.own.0.filter(|_| self.is_shared()) {
-            Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
+            Some(number) => self.services.store.checkpoint(*workspace, number).await?,
             None => None,
         };
         let before = before.and_then(|checkpoint| TreeId::parse(&checkpoint.tree).ok());
@@ -110,7 +110,7 @@ impl CaptureJob {
             epoch: self.epoch,
             incarnation: self.incarnation,
         };
-        Ok((embedded_log::collect(&self.rooms, &repo, trip).await?, base))
+        Ok((embedded_log::collect(&self.services, &repo, trip).await?, base))
     }
 
     /// Requires the exclusive guard.
@@ -122,19 +122,19 @@ impl CaptureJob {
                 return Ok(None);
             }
         }
-        let repo = self.rooms.repo(&self.session.tenant)?;
-        let (luggage, base) = self.embedded_log(number, occasion.turn()).await?;
+        let repo = self.services.repo(&self.session.tenant)?;
+        let (capture_notes, base) = self.embedded_log(number, occasion.turn()).await?;
         let still = match &self.remote {
             Some(remote) => remote.freeze().await.unwrap_or(CaptureConsistency::Live),
             // Without a sandbox no process writes.
             None => CaptureConsistency::Frozen,
         };
-        let beside = self.common.concurrent_turns(self.session.no);
+        let beside = self.workspace.concurrent_turns(self.session.no);
         reach(occasion, "save.frozen").await;
-        let (live, rooms) = (self.live.clone(), self.rooms.clone());
+        let (live, services) = (self.live.clone(), self.services.clone());
         let taken = blocking(move || {
             let settled = live.settled();
-            let taken = live.capture(&repo, &base, &luggage, rooms.tracker.as_ref())?;
+            let taken = live.capture(&repo, &base, &capture_notes, services.tracker.as_ref())?;
             if let Some(before) = settled {
                 // Before it is recorded: afterwards the change looks like the session's own.
                 live.note_changes(&repo, &before, &taken.tree)?;

@@ -74,7 +74,7 @@ impl ClaudeProgram {
             return version;
         }
         let version = ask(&self.path).await.inspect_err(|why| {
-            tracing::warn!(program = %self.path.display(), %why, "Claude Code tells no version: it is taken for a new one");
+            tracing::warn!(program = %self.path.display(), %why, "Claude Code reports no version: the server treats it as the newest");
         });
         let version = version.ok();
         *answer = Some((identity, version));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_tells_no_version_is_not_refused() {
+    async fn a_program_without_a_version_is_accepted() {
         let dir = tempfile::tempdir().expect("a folder");
         for text in ["echo hello", "exit 3", "yes hello", "exec >&-; exit 1"] {
             assert_eq!(program(dir.path(), text).supported().await.expect(text), None, "{text}");

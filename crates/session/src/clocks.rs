@@ -37,7 +37,7 @@ impl Clocks {
             None => troubles.clear(CLOCK_JUMPED),
         }
         if let Err(error) = self.trusted.store() {
-            tracing::warn!(%error, "the trusted time could not be written down");
+            tracing::warn!(%error, "the trusted time could not be stored");
         }
     }
 }

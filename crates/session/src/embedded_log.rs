@@ -1,7 +1,7 @@
 //! What is embedded in the pack of a checkpoint: the session's record, and its events since the checkpoint before. With
 //! it a session can be rebuilt from its packs alone.
 
-use crate::{Result, blocking, services::Services};
+use crate::{Result, blocking, live_directory::CaptureNotes, services::Services};
 use ash_model::{
     Epoch, EventSeq, Incarnation, JournalPosition, ResumeComparison, SessionRowId, TurnId,
     embedded_log::{self, PackSessionRecord},
@@ -14,18 +14,6 @@ use std::sync::Arc;
 const PAGE: u32 = 1000;
 /// The blocks of a pack hold less than 64 MiB.
 const MAX_NOTE_BYTES: usize = 32 << 20;
-
-#[derive(Debug)]
-pub(crate) struct EmbeddedLog {
-    pub(crate) notes: Vec<(String, Vec<u8>)>,
-    pub(crate) unchanged: UnchangedPolicy,
-}
-
-impl Default for EmbeddedLog {
-    fn default() -> EmbeddedLog {
-        EmbeddedLog { notes: Vec::new(), unchanged: UnchangedPolicy::ReuseBase }
-    }
-}
 
 /// What a capture stores in addition to files.
 pub(crate) struct PackMetadata<'t> {
@@ -41,27 +29,28 @@ pub(crate) struct PackMetadata<'t> {
 }
 
 pub(crate) async fn collect(
-    rooms: &Services,
+    services: &Services,
     repo: &Arc<Repo>,
     trip: PackMetadata<'_>,
-) -> Result<EmbeddedLog> {
+) -> Result<CaptureNotes> {
     let PackMetadata { session, checkpoint, turn, before: last, agent_tree, epoch, incarnation } = trip;
     // Read from the pack itself: events that were recorded while that pack was written are not in it. If the pack is
     // only in the object store, this waits for the download.
     let (own, tree) = (repo.clone(), last.clone());
     let before = blocking(move || Ok(pack_log::read_record(&own, &tree)?)).await.unwrap_or_else(|error| {
         // A damaged pack must not prevent the next one, which then holds all events again.
-        tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
+        tracing::warn!(session = %session.id, %error, "the checkpoint before this one cannot be read");
         None
     });
     let after = before.filter(|record| pack_log::is_record_of(record, session));
     let after = after.map_or(0, |record| record.through);
-    let heard = heard_by(rooms, session.no, incarnation).await?;
-    let (parts, through) = events(rooms, session, after, EventSeq::MAX).await?;
+    let heard = heard_by(services, session.no, incarnation).await?;
+    let (parts, through) = events(services, session, after, EventSeq::MAX).await?;
     // If the agent wrote more meanwhile, it is unknown at which place in the journal the events end.
-    let heard = if heard == heard_by(rooms, session.no, incarnation).await? { heard } else { None };
-    let sealed = rooms.store.sealed_values(session.no).await?;
-    let definition = rooms.store.agent_definition(&session.tenant, &session.agent, session.version).await?;
+    let heard = if heard == heard_by(services, session.no, incarnation).await? { heard } else { None };
+    let sealed = services.store.sealed_values(session.no).await?;
+    let definition =
+        services.store.agent_definition(&session.tenant, &session.agent, session.version).await?;
     let record = PackSessionRecord {
         tenant: session.tenant.clone(),
         session: session.id.clone(),
@@ -72,14 +61,14 @@ pub(crate) async fn collect(
         runtime: session.runtime,
         native_id: session.native_id,
         options: session.options.clone(),
-        parent: pack_log::parent(rooms.store.as_ref(), session).await?,
+        parent: pack_log::parent(services.store.as_ref(), session).await?,
         checkpoint,
         turn,
         previous: last.to_string(),
         after,
         through,
         created_at: session.created_at,
-        at: rooms.clock(),
+        at: services.clock(),
         epoch: Some(epoch),
         owner: session.owner.clone(),
         metadata: session.metadata.clone(),
@@ -94,22 +83,22 @@ pub(crate) async fn collect(
     notes.extend(parts.into_iter().enumerate().map(|(n, part)| (embedded_log::events_note_name(n), part)));
     // A turn gets a checkpoint even if it changed no file; a capture between turns does not.
     let unchanged = if turn.is_some() { UnchangedPolicy::WriteNotes } else { UnchangedPolicy::ReuseBase };
-    Ok(EmbeddedLog { notes, unchanged })
+    Ok(CaptureNotes { notes, unchanged })
 }
 
 async fn heard_by(
-    rooms: &Services,
+    services: &Services,
     no: SessionRowId,
     of: Option<Incarnation>,
 ) -> Result<Option<JournalPosition>> {
     let Some(incarnation) = of else { return Ok(None) };
-    let all = rooms.store.journal_positions(incarnation).await?;
+    let all = services.store.journal_positions(incarnation).await?;
     Ok(all.into_iter().find(|heard| heard.session == no).map(|heard| heard.journal))
 }
 
 /// Compares what a checkpoint says of its session with what exists now, and lists what is lost.
 pub(crate) async fn compare(
-    rooms: &Services,
+    services: &Services,
     repo: Arc<Repo>,
     session: &SessionRow,
     tree: &TreeId,
@@ -141,7 +130,7 @@ pub(crate) async fn compare(
         return Ok((compared, lost));
     }
     compared.events = parts.iter().flatten().filter(|byte| **byte == b'\n').count() as u64;
-    let (ours, _) = events(rooms, session, record.after, record.through).await?;
+    let (ours, _) = events(services, session, record.after, record.through).await?;
     if !pack_log::is_same_log(&ours.concat(), &parts.concat()) {
         lost.push(format!(
             "the log as checkpoint {} has it: events {} to {} are not the same",
@@ -165,7 +154,7 @@ pub(crate) async fn compare(
 }
 
 async fn events(
-    rooms: &Services,
+    services: &Services,
     session: &SessionRow,
     after: EventSeq,
     upto: EventSeq,
@@ -173,7 +162,7 @@ async fn events(
     let (mut parts, mut last) = (Vec::new(), after);
     loop {
         let query = EventQuery { after: last, limit: PAGE, kinds: Vec::new() };
-        let page = rooms.store.events(session.no, &query).await?;
+        let page = services.store.events(session.no, &query).await?;
         let full = page.len() == PAGE as usize;
         for event in page {
             let seq = event.seq;

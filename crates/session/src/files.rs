@@ -190,3 +190,13 @@ pub(crate) fn missing_or(error: ash_snapshot::Error) -> Result<FileLookup> {
         | ash_snapshot::SnapshotErrorKind::Io => Err(error.into()),
     }
 }
+
+impl WorkspaceFiles {
+    /// The uid of new files, if the workspace has one of its own.
+    pub(crate) fn owner(&self) -> Result<Option<u32>> {
+        match &self.source {
+            FileSource::Live { uid, .. } => Ok(*uid),
+            FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
+        }
+    }
+}

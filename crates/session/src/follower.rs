@@ -80,7 +80,7 @@ impl SessionBells {
     }
 
     fn change(&self, no: SessionRowId, change: impl FnOnce(&mut BellState)) {
-        let mut bells = self.0.lock().expect("nobody panics while holding it");
+        let mut bells = self.0.lock().expect("no thread panics while holding it");
         if let Some(bell) = bells.get(&no) {
             if bell.receiver_count() == 0 {
                 bells.remove(&no);
@@ -91,7 +91,7 @@ impl SessionBells {
     }
 
     fn listen(&self, no: SessionRowId) -> watch::Receiver<BellState> {
-        let mut bells = self.0.lock().expect("nobody panics while holding it");
+        let mut bells = self.0.lock().expect("no thread panics while holding it");
         bells.entry(no).or_insert_with(|| watch::channel(BellState::default()).0).subscribe()
     }
 }

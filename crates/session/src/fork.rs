@@ -7,14 +7,13 @@ use crate::{
     mailbox::{ActorMessage, ForkPoint},
     rewind::AgentMemoryTree,
     services::Services,
-    sessions::native_id,
-    witness::{self, IdFrom},
+    sessions::{IdFrom, beginning, native_id},
 };
 use ash_model::{
     Epoch, EventSeq, Fact, NewEvent, SessionId, SessionOptions, SessionStatus, TenantId, WorkspaceId,
 };
 use ash_snapshot::{FileOwner, TreeId};
-use ash_store::{AccessScope, Checkpoint, ForkBase, SecretEnv, SessionRow, SessionSummary};
+use ash_store::{AccessScope, AuditEntry, Checkpoint, ForkBase, SecretEnv, SessionRow, SessionSummary};
 use uuid::Uuid;
 
 #[derive(Debug, Clone)]
@@ -25,6 +24,8 @@ pub struct ForkSpec {
     pub checkpoint: Option<u64>,
     /// The fork works in its parent's workspace, if that has a name; otherwise in a copy.
     pub in_place: bool,
+    /// Who forks it.
+    pub audit: AuditEntry,
 }
 
 /// The sealed values that a fork takes over.
@@ -43,10 +44,10 @@ impl Sessions {
 
     async fn fork_whole(&self, parent: &SessionRow, fork: ForkSpec) -> Result<SessionRow> {
         self.check_room_for_work()?;
-        let rooms = self.rooms();
+        let services = self.services();
         // The version also exists if the agent was deleted, because a session keeps the version that it was created
         // with.
-        if rooms.store.version(&parent.tenant, &parent.agent, parent.version).await?.is_none() {
+        if services.store.version(&parent.tenant, &parent.agent, parent.version).await?.is_none() {
             return Err(Error::NoAgent(parent.agent.to_string()));
         }
         let point: ForkPoint = match fork.checkpoint {
@@ -54,36 +55,36 @@ impl Sessions {
             None => self.ask(parent.no, |reply| ActorMessage::ForkPoint { reply }).await?,
         };
         let base = match parent.options.base {
-            Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
+            Some(number) => services.store.checkpoint(parent.workspace, number).await?,
             None => None,
         };
         // What entered the workspace after the fork point is not in the fork.
         let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
         let hidden = ForkSecrets {
-            env: rooms.store.env(parent.no).await?,
-            secrets: rooms.store.secrets(parent.no).await?,
+            env: services.store.env(parent.no).await?,
+            secrets: services.store.secrets(parent.no).await?,
         };
         if fork.in_place {
             let point = self.remember(parent, point).await?;
-            let new = forked_beside(rooms, parent, &fork, point, hidden);
+            let new = forked_beside(services, parent, &fork, point, hidden);
             return self.make_fork(new, fork.id_from).await;
         }
         let from = (point, base);
-        let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), hidden);
+        let new = forked(services, parent, &fork, from, WorkspaceId::fresh(), hidden);
         self.make_fork(new, fork.id_from).await
     }
 
     async fn make_fork(&self, new: ash_store::NewSessionRow, id_from: IdFrom) -> Result<SessionRow> {
-        let rooms = self.rooms();
-        let beginning = witness::beginning(rooms, &new.tenant, (&new.id, id_from)).await?;
+        let services = self.services();
+        let beginning = beginning(services, &new.tenant, (&new.id, id_from)).await?;
         if let Some(slug) = &new.slug {
-            beginning.in_shared(rooms, &new.id, (new.workspace, slug)).await?;
+            beginning.in_shared(services, &new.id, (new.workspace, slug)).await?;
         }
         let native_id = beginning.native_id(&new.tenant, &new.id);
         let (epoch, at) = (beginning.epoch, beginning.at.max(new.at));
         let fork =
-            rooms.store.create_session(ash_store::NewSessionRow { epoch, at, native_id, ..new }).await?;
-        rooms.witnesses.mark_compared(fork.no);
+            services.store.create_session(ash_store::NewSessionRow { epoch, at, native_id, ..new }).await?;
+        services.witnesses.mark_compared(fork.no);
         Ok(fork)
     }
 
@@ -96,8 +97,8 @@ impl Sessions {
         let (tree, repo) =
             (TreeId::parse(&checkpoint.tree).map_err(|_| Error::NoWorkspace)?, place.repo.clone());
         let (live, driver) =
-            (self.rooms().workspace(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
-        let cwd = self.rooms().inside(&live).workspace;
+            (self.services().workspace(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
+        let cwd = self.services().inside(&live).workspace;
         let (from, memory) = (point.memory, Uuid::new_v4());
         blocking(move || {
             let home = open_root(&live.home())?;
@@ -116,14 +117,14 @@ impl Sessions {
 }
 
 fn forked(
-    rooms: &Services,
+    services: &Services,
     parent: &SessionRow,
     fork: &ForkSpec,
     (point, counted_from): (ForkPoint, Option<Checkpoint>),
     workspace: WorkspaceId,
     hidden: ForkSecrets,
 ) -> ash_store::NewSessionRow {
-    let at = rooms.clock();
+    let at = services.clock();
     let seq = point.checkpoint.as_ref().map(|checkpoint| checkpoint.seq);
     let base = counted_from.as_ref().map(|_| 1);
     let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint.clone()).collect();
@@ -134,31 +135,31 @@ fn forked(
             Checkpoint { workspace, number, turn: None, uploaded_at: None, at, ..checkpoint.clone() };
     }
     let newest = first.last().map(|checkpoint| checkpoint.number);
-    let new = child(rooms, parent, fork, (point, newest, seq), hidden);
+    let new = child(services, parent, fork, (point, newest, seq), hidden);
     let options = SessionOptions { base, ..new.options };
     ash_store::NewSessionRow { workspace, options, first_checkpoints: first, ..new }
 }
 
 /// A fork in the workspace of its parent, which has the checkpoints.
 fn forked_beside(
-    rooms: &Services,
+    services: &Services,
     parent: &SessionRow,
     fork: &ForkSpec,
     point: ForkPoint,
     hidden: ForkSecrets,
 ) -> ash_store::NewSessionRow {
     let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
-    let new = child(rooms, parent, fork, (point, at.0, at.1), hidden);
+    let new = child(services, parent, fork, (point, at.0, at.1), hidden);
     ash_store::NewSessionRow { slug: parent.slug.clone(), ..new }
 }
 
 /// Limits above the tenants' maximum were granted by the operator to this one session: its owner cannot multiply them
 /// by forking. Only the operator can fork the operator's own sessions, and those keep their limits.
-fn options(rooms: &Services, parent: &SessionRow) -> SessionOptions {
+fn options(services: &Services, parent: &SessionRow) -> SessionOptions {
     let mut options = parent.options.clone();
     let scope = AccessScope { tenant: parent.tenant.clone(), owner: parent.owner.clone() };
     if scope != AccessScope::all(&TenantId::main()) {
-        let most = rooms.settings.tenant_limits();
+        let most = services.settings.tenant_limits();
         options.limits = options.limits.map(|limits| limits.cut_to(most));
     }
     options
@@ -166,7 +167,7 @@ fn options(rooms: &Services, parent: &SessionRow) -> SessionOptions {
 
 /// What every fork gets from its parent.
 fn child(
-    rooms: &Services,
+    services: &Services,
     parent: &SessionRow,
     fork: &ForkSpec,
     (point, newest, seq): (ForkPoint, Option<u64>, Option<EventSeq>),
@@ -174,7 +175,7 @@ fn child(
 ) -> ash_store::NewSessionRow {
     // Not earlier than the parent's creation, even if the clock went back: this time identifies which session with the
     // parent's id is the parent.
-    let at = rooms.clock().max(parent.created_at);
+    let at = services.clock().max(parent.created_at);
     let fact = Fact::Forked {
         parent: Some(parent.id.clone()),
         checkpoint: newest,
@@ -197,12 +198,12 @@ fn child(
         metadata: parent.metadata.clone(),
         id: fork.id.clone(),
         workspace: parent.workspace,
-        node: rooms.settings.node.clone(),
+        node: services.settings.node.clone(),
         agent: parent.agent.clone(),
         version: parent.version,
         runtime: parent.runtime,
         native_id: native_id(&parent.tenant, &fork.id),
-        options: options(rooms, parent),
+        options: options(services, parent),
         env: hidden.env,
         secrets: hidden.secrets,
         parent: Some(parent.id.clone()),
@@ -211,6 +212,7 @@ fn child(
         first_checkpoints: Vec::new(),
         summary: card,
         events: vec![NewEvent { turn: None, at, fact }],
+        audit: Some(fork.audit.clone()),
         epoch: Epoch(1),
         at,
     }

@@ -1,11 +1,14 @@
 //! Decides which checkpoints stay, and deletes the rest: the decision uses rows only, is marked in the store, and is
 //! then carried out by garbage collection in the repository. Nothing that a session needs is ever deleted.
 
-use crate::{Error, Replicator, Result, Sessions, session_ttl::earlier_by as long_ago, sessions::is_cold};
-use ash_model::{TenantId, Timestamp, WorkspaceId};
+use crate::{
+    Error, Replicator, Result, Sessions, SweepReport, live_directory::list_workspaces, mailbox::ActorMessage,
+    session_ttl::earlier_by as long_ago, witness::write_tombstone,
+};
+use ash_model::{SessionStatus, TenantId, Timestamp, WorkspaceId};
 use ash_remote::RemotePackComparison;
 use ash_snapshot::{GcReport, GcRoots, Repo, RetentionCandidate, SnapshotRetention, TreeId};
-use ash_store::{AccessScope, TenantCheckpoint, TenantSnapshots, WorkspaceSession};
+use ash_store::{AccessScope, SessionRow, TenantCheckpoint, TenantSnapshots, WorkspaceSession};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -34,51 +37,35 @@ pub struct RetentionPolicy {
     pub remote_gc_interval: Duration,
 }
 
-/// What was deleted, in one tenant's repository or in all of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SweepReport {
-    pub checkpoints: u64,
-    pub packs: GcReport,
-    /// The size of what is left.
-    pub size: u64,
-}
-
-impl SweepReport {
-    fn add(&mut self, other: SweepReport) {
-        let GcReport { removed, unneeded, rewritten, evicted, kept, freed } = other.packs;
-        self.checkpoints += other.checkpoints;
-        self.packs.removed.extend(removed);
-        self.packs.unneeded.extend(unneeded);
-        self.packs.rewritten.extend(rewritten);
-        self.packs.evicted += evicted;
-        self.packs.kept += kept;
-        self.packs.freed += freed;
-        self.size += other.size;
-    }
-}
-
 impl Sessions {
     /// Sweeps one tenant after the other. A failure of one tenant is logged, and does not stop the others.
     pub async fn sweep(&self, keep: &RetentionPolicy) -> Result<()> {
         let began = Instant::now();
         let mut all = SweepReport::default();
-        Box::pin(self.compare_witnesses()).await?;
-        if !self.may_delete() {
-            tracing::warn!("nothing is collected or deleted: the database knows less than its witnesses");
+        Box::pin(self.services().compare_witnesses()).await?;
+        if !self.services().may_delete() {
+            tracing::warn!(
+                "garbage collection deletes nothing: the database knows less than packs and the object store"
+            );
             return Ok(());
         }
-        if self.rooms().replicator.is_some() {
+        if self.services().replicator.is_some() {
             let before = self.cold_before(keep);
             match self.evict_local_trees(before).await {
                 Ok(0) => {}
-                Ok(trees) => tracing::info!(trees, "trees of sessions that nobody uses are only far now"),
-                Err(error) => tracing::warn!(%error, "not all trees that are far could be let go of"),
+                Ok(trees) => tracing::info!(
+                    trees,
+                    "the server removed local trees of idle sessions; the object store has them"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, "some local trees that the object store has could not be removed")
+                }
             }
         }
         if let Err(error) = self.empty_trash(keep.trash_ttl).await {
-            tracing::error!(%error, "the trash could not be emptied; it is tried again");
+            tracing::error!(%error, "the trash could not be emptied; the next sweep tries again");
         }
-        for tenant in self.rooms().store.tenants().await? {
+        for tenant in self.services().store.tenants().await? {
             match self.sweep_tenant(&tenant, keep).await {
                 Ok(swept) => {
                     let SweepReport { checkpoints, packs, size } = &swept;
@@ -88,12 +75,12 @@ impl Sessions {
                     all.add(swept);
                 }
                 Err(error) => {
-                    self.rooms().watch.sweep_failed();
-                    tracing::error!(%tenant, %error, "the repository could not be collected; nothing that is needed was removed");
+                    self.services().watch.sweep_failed();
+                    tracing::error!(%tenant, %error, "garbage collection of a repository failed; it removed nothing that a session needs");
                 }
             }
         }
-        self.rooms().watch.swept(&all, began.elapsed());
+        self.services().watch.swept(&all, began.elapsed());
         Ok(())
     }
 
@@ -101,31 +88,79 @@ impl Sessions {
     /// then their rows. Their packs go with the next collection. What a session shares with its forks stays as long as
     /// they do.
     async fn empty_trash(&self, after: Duration) -> Result<()> {
-        let rooms = self.rooms();
+        let services = self.services();
         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
-        let before = Timestamp(rooms.retention_clock().0.saturating_sub(after));
-        for session in rooms.store.trashed_sessions(before).await? {
-            let Some(row) = rooms.store.tombstone(session.no).await? else { continue };
+        let before = Timestamp(services.retention_clock().0.saturating_sub(after));
+        for session in services.store.trashed_sessions(before).await? {
+            let Some(row) = services.store.tombstone(session.no).await? else { continue };
             // Before the row is deleted: from then on only the tombstone says that the session was purged.
-            self.write_tombstone(session.no).await?;
-            if let Some(far) = &rooms.replicator {
-                far.forget(&row.tombstone).await?;
+            write_tombstone(self.services(), session.no).await?;
+            if let Some(replicator) = &services.replicator {
+                replicator.forget(&row.tombstone).await?;
             }
             ash_failpoint::reach_async("trash.told").await;
-            while !rooms.store.purge(session.no, rooms.clock()).await? {
+            while !services.store.purge(session.no, services.clock()).await? {
                 ash_failpoint::reach_async("trash.burying").await;
             }
             tracing::info!(session = session.no.0, tenant = %session.tenant, "purged");
         }
-        for no in rooms.store.trashed_parents(before).await? {
-            while !rooms.store.forget_unshared(no).await? {}
+        for no in services.store.trashed_parents(before).await? {
+            while !services.store.forget_unshared(no).await? {}
         }
         Ok(())
     }
 
+    /// Sets the free bytes on the disk. If they are few, files that are safe in the object store are removed from this
+    /// machine before their time. Files that are only here are never removed.
+    pub async fn set_free(&self, free: u64, keep: &RetentionPolicy) {
+        let before = self.replace_free(free);
+        let least = self.services().settings.min_free;
+        match (before < least, free < least) {
+            (false, true) => {
+                tracing::error!(
+                    free,
+                    "little disk space is left: the server starts nothing new until there is more"
+                );
+            }
+            (true, false) => tracing::info!(free, "there is enough disk space again"),
+            (_, _) => {}
+        }
+        // Each time, because some sessions must first check whether all of their files are safe.
+        if free < least
+            && let Err(error) =
+                Box::pin(self.sweep(&RetentionPolicy { local_ttl: Duration::ZERO, ..*keep })).await
+        {
+            tracing::warn!(%error, "garbage collection failed and freed no disk space");
+        }
+    }
+
+    /// Removes the live trees of sessions that were not used since `before`, if the object store has what they hold.
+    async fn evict_local_trees(&self, before: Timestamp) -> Result<u64> {
+        let root = self.services().settings.live_dir.clone();
+        let workspaces =
+            tokio::task::spawn_blocking(move || list_workspaces(&root)).await.map_err(|_| Error::Gone)?;
+        let mut gone = 0;
+        for workspace in workspaces {
+            let mut sessions = Vec::new();
+            for WorkspaceSession { no, .. } in self.services().store.workspace_sessions(workspace).await? {
+                sessions.extend(self.services().store.session(no).await?);
+            }
+            // All sessions of a shared workspace must be unused.
+            let cold = sessions.iter().all(|session| is_cold(session, before));
+            // An ended session is asked only if there is no other.
+            sessions.sort_by_key(|session| session.summary.status == SessionStatus::Ended);
+            if let Some(session) = sessions.first().filter(|_| cold)
+                && self.ask(session.no, |reply| ActorMessage::DropLocalFiles { reply }).await?
+            {
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
     fn cold_before(&self, keep: &RetentionPolicy) -> Timestamp {
         let cold = i64::try_from(keep.local_ttl.as_millis()).unwrap_or(i64::MAX);
-        Timestamp(self.rooms().retention_clock().0.saturating_sub(cold))
+        Timestamp(self.services().retention_clock().0.saturating_sub(cold))
     }
 
     /// The workspaces whose files need not be on this machine, and the packs that the object store has.
@@ -135,18 +170,18 @@ impl Sessions {
         held: &TenantSnapshots,
         keep: &RetentionPolicy,
     ) -> Result<EvictableLocalFiles> {
-        let rooms = self.rooms();
-        let Some(far) = &rooms.replicator else { return Ok(EvictableLocalFiles::default()) };
+        let services = self.services();
+        let Some(replicator) = &services.replicator else { return Ok(EvictableLocalFiles::default()) };
         let before = self.cold_before(keep);
-        let RemotePackComparison { same, differing } = far.compare_packs(tenant).await?;
+        let RemotePackComparison { same, differing } = replicator.compare_packs(tenant).await?;
         let mut cold =
             EvictableLocalFiles { packs: same, differing_packs: differing, ..EvictableLocalFiles::default() };
         let workspaces: HashSet<WorkspaceId> =
             held.checkpoints.iter().map(|held| held.checkpoint.workspace).collect();
         for workspace in workspaces {
             let mut all = true;
-            for WorkspaceSession { no, .. } in rooms.store.workspace_sessions(workspace).await? {
-                all &= rooms.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
+            for WorkspaceSession { no, .. } in services.store.workspace_sessions(workspace).await? {
+                all &= services.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
             }
             if all {
                 cold.workspaces.insert(workspace);
@@ -156,46 +191,47 @@ impl Sessions {
     }
 
     async fn sweep_tenant(&self, tenant: &TenantId, keep: &RetentionPolicy) -> Result<SweepReport> {
-        let rooms = self.rooms();
-        let now = rooms.retention_clock();
-        let before = rooms.store.tenant_snapshots(tenant).await?;
+        let services = self.services();
+        let now = services.retention_clock();
+        let before = services.store.tenant_snapshots(tenant).await?;
         let mut checkpoints = 0;
         for held in before.checkpoints.chunk_by(|a, b| a.checkpoint.workspace == b.checkpoint.workspace) {
             let numbers = expired_checkpoints(held, keep.rules, now);
             if let (false, Some(workspace)) = (numbers.is_empty(), workspace(held)) {
-                checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, rooms.clock()).await?;
+                checkpoints +=
+                    services.store.remove_checkpoints(workspace, &numbers, services.clock()).await?;
             }
         }
-        let far = self.cleaned().await;
-        let there = match &far {
-            Some(far) => self.listed(far, tenant, keep).await,
+        let replicator = self.cleaned().await;
+        let there = match &replicator {
+            Some(replicator) => self.listed(replicator, tenant, keep).await,
             None => None,
         };
         // Before the rows are read: anything that is written from here on is missing in them.
-        let before = system_time(long_ago(rooms.retention_clock(), keep.grace));
-        let capturing = rooms.repo(tenant)?.oldest_capture().unwrap_or(before);
+        let before = system_time(long_ago(services.retention_clock(), keep.grace));
+        let capturing = services.repo(tenant)?.oldest_capture().unwrap_or(before);
         let before = before.min(capturing) - COARSE_CLOCK;
-        let holdings = rooms.store.tenant_snapshots(tenant).await?;
+        let holdings = services.store.tenant_snapshots(tenant).await?;
         let cold = self.cold(tenant, &holdings, keep).await?;
         let mut wanted = retained(&holdings, now, keep.grace, cold)?;
         wanted.all_remote = there;
-        wanted.undecided = rooms.unclear_packs(tenant).await?;
+        wanted.undecided = services.unclear_packs(tenant).await?;
         let collected = self.collect(tenant, &wanted, before).await;
         let listed = wanted.all_remote.take();
         let (packs, size) = match collected {
             // The bucket could not be searched; collect on this machine all the same.
             Err(error) if listed.is_some() => {
-                tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
+                tracing::warn!(%tenant, %error, "garbage in the object store could not be searched for");
                 self.collect(tenant, &wanted, before).await?
             }
             collected => collected?,
         };
-        if let Some(far) = far {
-            let unneeded = rooms.explained_packs(tenant, &packs.unneeded).await?;
+        if let Some(replicator) = replicator {
+            let unneeded = services.explained_packs(tenant, &packs.unneeded).await?;
             let gone = [&packs.removed[..], &unneeded].concat();
-            far.delete_packs(tenant, &gone).await?;
-            if let Err(error) = far.replace_smaller(tenant, listed).await {
-                tracing::warn!(%tenant, %error, "what is smaller here could not be made so in the object store");
+            replicator.delete_packs(tenant, &gone).await?;
+            if let Err(error) = replicator.replace_smaller(tenant, listed).await {
+                tracing::warn!(%tenant, %error, "smaller packs could not be copied to the object store");
             }
         }
         Ok(SweepReport { checkpoints, packs, size })
@@ -203,39 +239,39 @@ impl Sessions {
 
     /// The object store, if garbage may be deleted there.
     async fn cleaned(&self) -> Option<&Replicator> {
-        let far = self.rooms().replicator.as_deref()?;
-        match self.bring_back_unknown_sessions(far).await {
-            Ok(()) => Some(far),
+        let replicator = self.services().replicator.as_deref()?;
+        match self.bring_back_unknown_sessions(replicator).await {
+            Ok(()) => Some(replicator),
             Err(error) => {
-                tracing::warn!(%error, "nothing is deleted in the object store: not everybody who is there is known");
+                tracing::warn!(%error, "garbage collection deletes nothing in the object store: some of its sessions could not be read");
                 None
             }
         }
     }
 
     /// Brings back sessions that only the object store has, because everything that they need must stay there.
-    async fn bring_back_unknown_sessions(&self, far: &Replicator) -> Result<()> {
-        for (tenant, sessions) in far.unknown_sessions().await? {
+    async fn bring_back_unknown_sessions(&self, replicator: &Replicator) -> Result<()> {
+        for (tenant, sessions) in replicator.unknown_sessions().await? {
             for id in sessions {
                 let _alone = self.bringing_back.lock(tenant.clone()).await;
-                Box::pin(far.bring_back(&AccessScope::all(&tenant), &id)).await?;
-                tracing::info!(session = %id, %tenant, "found in the object store");
+                Box::pin(replicator.bring_back(&AccessScope::all(&tenant), &id)).await?;
+                tracing::info!(session = %id, %tenant, "the server restored a session that only the object store had");
             }
         }
-        far.mark_all_sessions_known();
+        replicator.mark_all_sessions_known();
         Ok(())
     }
 
     async fn listed(
         &self,
-        far: &Replicator,
+        replicator: &Replicator,
         tenant: &TenantId,
         keep: &RetentionPolicy,
     ) -> Option<HashMap<String, u64>> {
-        match far.list_packs_for_gc(tenant, keep.remote_gc_interval).await {
+        match replicator.list_packs_for_gc(tenant, keep.remote_gc_interval).await {
             Ok(there) => there,
             Err(error) => {
-                tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
+                tracing::warn!(%tenant, %error, "garbage in the object store could not be searched for");
                 None
             }
         }
@@ -247,7 +283,7 @@ impl Sessions {
         wanted: &GcRoots,
         before: SystemTime,
     ) -> Result<(GcReport, u64)> {
-        let (repo, wanted) = (self.rooms().repo(tenant)?, wanted.clone());
+        let (repo, wanted) = (self.services().repo(tenant)?, wanted.clone());
         at_low_priority(move || collect(&repo, &wanted, before)).await
     }
 }
@@ -323,12 +359,12 @@ fn retained(
     let notes: HashSet<TreeId> = notes.collect::<Result<_>>()?;
     let notes = notes.into_iter().filter(|tree| !trees.contains(tree) && !resting.contains(tree)).collect();
     let resting = resting.into_iter().filter(|tree| !trees.contains(tree)).collect();
-    let EvictableLocalFiles { packs: far, differing_packs: unlike, .. } = cold;
+    let EvictableLocalFiles { packs: replicator, differing_packs: unlike, .. } = cold;
     Ok(GcRoots {
         trees: trees.into_iter().collect(),
         notes,
         remote_suffices: resting,
-        remote: far,
+        remote: replicator,
         remote_differs: unlike,
         ..GcRoots::default()
     })
@@ -337,6 +373,18 @@ fn retained(
 /// A tree that cannot be parsed cannot be kept, so the error stops the whole collection.
 fn parse(tree: &str) -> Result<TreeId> {
     TreeId::parse(tree).map_err(|_| Error::NoWorkspace)
+}
+
+/// Whether a session was not used since `before`, and the object store has what it needs.
+fn is_cold(session: &SessionRow, before: Timestamp) -> bool {
+    let rests = matches!(
+        session.summary.status,
+        SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended
+    );
+    // A session of a shared workspace may have made no checkpoint.
+    let made = session.summary.checkpoint.is_some() || session.slug.is_some();
+    let replicator = made && session.remote_checkpoint >= session.summary.checkpoint;
+    rests && replicator && session.summary.open_turns == 0 && session.last_active_at < before
 }
 
 #[cfg(test)]
@@ -371,7 +419,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_anybody_needs_is_given_up(
+        fn needed_checkpoints_do_not_expire(
             mut rows in proptest::collection::vec((0..20 * SALVAGE_TTL_MS, any::<(bool, bool, bool)>()), 1..40),
             (last, hourly, daily) in (0..5usize, 0..5usize, 0..5usize),
         ) {
@@ -392,7 +440,7 @@ mod tests {
         }
 
         #[test]
-        fn what_one_of_two_keeps_is_kept_with_its_files(
+        fn a_tree_stays_as_long_as_one_of_its_checkpoints(
             rows in proptest::collection::vec((1..8u64, 0..1000i64, any::<bool>()), 0..40),
             grace in 0..1000u64,
         ) {

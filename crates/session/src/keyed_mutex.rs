@@ -18,7 +18,7 @@ impl<K> Default for KeyedMutex<K> {
 impl<K: Eq + Hash> KeyedMutex<K> {
     pub async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.0.lock().expect("nobody panics while holding it");
+            let mut locks = self.0.lock().expect("no thread panics while holding it");
             // Remove locks that no caller holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             locks.entry(key).or_default().clone()

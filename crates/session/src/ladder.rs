@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_checkpoint_holds_is_lost() {
+    fn files_that_no_checkpoint_holds_are_lost() {
         let unsaved = ["workspace/pipe (a FIFO), which a checkpoint cannot hold".to_owned()];
         let others = ReceiptDetails { unsaved: &unsaved, ..ReceiptDetails::default() };
         let receipt = receipt(&with(3), StartTreeOrigin::Checkpoint, &recalled(true, 3), others);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_salvage_holds_is_named() {
+    fn files_that_only_the_salvage_holds_are_named() {
         let mut files = PathList::default();
         files.add("workspace", b"later.txt");
         let salvage = SalvageOnlyFiles { files, unreadable: None };

@@ -21,7 +21,6 @@ mod fold_log;
 mod follower;
 mod fork;
 mod gc;
-mod history;
 mod idempotency;
 mod keyed_mutex;
 mod ladder;
@@ -29,10 +28,12 @@ mod live_directory;
 pub mod machine;
 mod mailbox;
 mod named_workspaces;
+mod observer;
 mod operator_policy;
 mod path_list;
 mod permission;
 mod pool;
+mod prewarm;
 mod pricing;
 mod queued_messages;
 mod resource_limits;
@@ -43,9 +44,12 @@ mod server_troubles;
 mod services;
 mod session_ttl;
 mod sessions;
+mod settings;
+mod slots;
 mod start;
 mod tool_calls;
 mod trusted_clock;
+mod uid_pool;
 mod upload;
 mod usage;
 mod visibility;
@@ -53,11 +57,11 @@ mod witness;
 mod workspace;
 
 pub use agent_logs::{LogLine, LogLineSource};
-pub use agents::{AgentChange, AgentEdit, AgentServices, Agents, CapturedAgentFiles};
+pub use agents::{AgentEdit, AgentServices, AgentSettingsChange, Agents, CapturedAgentFiles};
 pub use api_keys::{
     ApiKeyDerivationKey, ApiKeyServices, CreatedApiKey, Keys, NewApiKey, constant_time_eq, hash_key,
 };
-pub use artifacts::{ProposedPlan, SessionArtifacts};
+pub use artifacts::SessionArtifacts;
 pub use ash_remote::{
     ClaimConflict, Claimant, RemoteRestoreReport, ReplicatedSession, ReplicationTarget, Replicator,
     Repositories, RepositorySettings, list_remote_sessions,
@@ -70,25 +74,29 @@ pub use error::{Error, Result};
 pub use files::{FileLookup as FoundFile, FileSource, TreeState, WorkspaceFiles, is_closed};
 pub use follower::{LogFollower, RestoreProgress, StreamItem};
 pub use fork::ForkSpec;
-pub use gc::{RetentionPolicy, SweepReport};
+pub use gc::RetentionPolicy;
 pub use idempotency::{IdempotencyKeys, IdempotentRequest, IdempotentResource};
 pub use keyed_mutex::KeyedMutex;
-pub use live_directory::UidPool;
 pub use machine::{CommandRefusal, LockRequest, Turn, TurnPhase, WakePolicy, plain_text};
 pub use mailbox::{ExecOutput, OptionsChange};
 pub use named_workspaces::Workspaces;
+pub use observer::{SessionObserver, SweepReport};
 pub use operator_policy::{LimitsRequester, OperatorPolicy};
 pub use pool::PoolCounts;
 pub use server_status::{ObjectStoreStatus, ServerStatus};
 pub use server_troubles::{ServerTrouble, ServerTroubles};
-pub use services::{Backends, ServiceSettings, Services, SessionObserver, TouchedOptions, WallClock};
+pub use services::{Backends, Services, TouchedOptions, WallClock};
 pub use session_ttl::{ExpiringSession, PruneRule, SessionTtlRule, SessionTtlRules, earlier_by, is_at_rest};
-pub use sessions::{LocklessWrite, NewSession, PromptSpec, SandboxReservation, Sessions};
+pub use sessions::{
+    IdFrom, LocklessWrite, NewSession, PromptSpec, ProposedPlan, SandboxReservation, Sessions,
+};
+pub use settings::ServiceSettings;
 pub use trusted_clock::{ClockReading, TrustedClock};
+pub use uid_pool::UidPool;
 pub use upload::{WorkspaceUpload, weight_of};
 pub use usage::Usage;
 pub use visibility::LogVisibility;
-pub use witness::{DatabaseComparison, IdFrom, RepairMode, RepairedSession, SessionBehindWitness};
+pub use witness::{DatabaseComparison, RepairMode, RepairedSession, SessionBehindWitness};
 
 /// Runs work that waits for a disk on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(

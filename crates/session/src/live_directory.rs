@@ -1,93 +1,33 @@
 //! The live tree: the directory a sandbox works in, with a stamp beside it that says whether it can be trusted. A tree
 //! that cannot be trusted is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
+mod capture;
 mod outside_changes;
+mod stamp;
 mod tree_shape;
 
+pub(crate) use capture::CaptureNotes;
 pub(crate) use outside_changes::{AgentMemoryPaths, LiveTreeComparison};
+pub(crate) use stamp::{CheckpointFallback, LiveTreeStamp, TranscriptRepair};
 pub(crate) use tree_shape::{LiveTreeShape, open_root};
 
-use crate::{Error, Result, embedded_log::EmbeddedLog};
-use ash_model::{Epoch, EventSeq, Tier, WorkspaceId};
+use crate::{Error, Result, uid_pool::UidPool};
+use ash_model::{Epoch, EventSeq, WorkspaceId};
 use ash_snapshot::{
-    CaptureRequest, CaptureRoot, CapturedSnapshot, ChangeTracking, DonorTree, FileOwner, FilesystemWatch,
-    Folder, RelPath, Repo, RestoreTarget, SnapshotProgress, TouchedPaths, TrackedFolder, TreeId,
+    CapturedSnapshot, ChangeTracking, DonorTree, FileOwner, Folder, Repo, RestoreTarget, SnapshotProgress,
+    TreeId,
 };
 use ash_store::LeaseHolder;
-use serde::{Deserialize, Serialize};
+use capture::{FollowedChanges, take};
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     fs,
     io::Write,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
-    time::{Duration, Instant},
 };
 use uuid::Uuid;
-
-/// Written beside the tree, never inside it, where the agent could change it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LiveTreeStamp {
-    pub(crate) epoch: Epoch,
-    /// Identifies the boot: a reboot loses the page cache, and with it writes that were not on the disk yet.
-    pub(crate) boot: String,
-    pub(crate) uid: Option<u32>,
-    /// The last rewind that the tree reflects: its place in the log, or, in a shared workspace, the number of its
-    /// checkpoint. 0: none.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub(crate) rewound: EventSeq,
-    /// The tree is of an older checkpoint than the newest one, which could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fallback: Option<CheckpointFallback>,
-    /// The repair of the memory of the only agent in the tree. Read from old stamps, never written any more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) mended: Option<TranscriptRepair>,
-    /// Repairs of agents' memories in the tree, by the ids of their conversations, until a receipt reports them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) mends: BTreeMap<Uuid, TranscriptRepair>,
-    /// Changes from outside that a checkpoint holds by now, until a receipt reports them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) outside: Vec<String>,
-}
-
-/// How an agent's memory was repaired.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TranscriptRepair {
-    pub(crate) tier: Tier,
-    pub(crate) repairs: Vec<String>,
-    pub(crate) lost: Vec<String>,
-}
-
-impl TranscriptRepair {
-    /// Combines two repairs in order.
-    pub(crate) fn after(mut self, before: Option<&TranscriptRepair>) -> TranscriptRepair {
-        let Some(before) = before else { return self };
-        let add = |to: &mut Vec<String>, from: &[String]| {
-            let new: Vec<String> = from.iter().filter(|text| !to.contains(text)).cloned().collect();
-            to.splice(0..0, new);
-        };
-        add(&mut self.repairs, &before.repairs);
-        add(&mut self.lost, &before.lost);
-        if before.tier == Tier::Rebuilt {
-            self.tier = Tier::Rebuilt;
-        }
-        self
-    }
-}
-
-/// A checkpoint that could not be read, and the checkpoint whose files are used instead.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct CheckpointFallback {
-    pub(crate) instead_of: u64,
-    pub(crate) used: u64,
-    pub(crate) why: String,
-}
-
-fn is_none(rewound: &EventSeq) -> bool {
-    *rewound == 0
-}
 
 /// The tree on disk, if it is the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,40 +36,10 @@ pub(crate) struct LiveTree {
     pub(crate) uid: Option<u32>,
 }
 
-/// The uids that sandboxes of this node may have, one for each workspace.
-pub struct UidPool {
-    /// `None`: the server runs as an ordinary user, and so does every sandbox.
-    range: Option<std::ops::Range<u32>>,
-    used: Mutex<HashSet<u32>>,
-}
-
-impl UidPool {
-    pub fn new(range: Option<std::ops::Range<u32>>) -> UidPool {
-        UidPool { range, used: Mutex::default() }
-    }
-
-    pub(crate) fn allocate(&self) -> Result<Option<u32>> {
-        let Some(range) = self.range.clone() else { return Ok(None) };
-        let mut used = self.used.lock().expect("nobody panics while holding it");
-        let free = range.clone().find(|uid| !used.contains(uid)).ok_or(Error::Capacity(range.len()))?;
-        used.insert(free);
-        Ok(Some(free))
-    }
-
-    /// Whether every workspace has a uid of its own.
-    pub(crate) fn are_given(&self) -> bool {
-        self.range.is_some()
-    }
-
-    pub(crate) fn mark_used(&self, uid: Option<u32>) {
-        self.used.lock().expect("nobody panics while holding it").extend(uid);
-    }
-
-    pub(crate) fn release(&self, uid: Option<u32>) {
-        if let Some(uid) = uid {
-            self.used.lock().expect("nobody panics while holding it").remove(&uid);
-        }
-    }
+/// The workspaces that have a directory on this node.
+pub(crate) fn list_workspaces(live_dir: &Path) -> Vec<WorkspaceId> {
+    let Ok(entries) = fs::read_dir(live_dir) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| WorkspaceId::parse(entry.file_name().to_str()?)).collect()
 }
 
 /// The directory of one workspace on this node.
@@ -141,14 +51,6 @@ pub(crate) struct LiveDirectory {
     /// Held while the stamp is changed, because sessions of one workspace may come back at the same time.
     stamping: Arc<Mutex<()>>,
 }
-
-struct FollowedChanges {
-    tracked: TrackedFolder,
-    checked: Instant,
-}
-
-/// How long change tracking is trusted before a capture checks the whole tree again.
-const TRACKING_TRUST_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// What a tree is made from if the existing one cannot be used.
 #[derive(Debug, Clone)]
@@ -320,7 +222,7 @@ impl LiveDirectory {
     }
 
     fn stamping(&self) -> MutexGuard<'_, ()> {
-        self.stamping.lock().expect("nobody panics while holding it")
+        self.stamping.lock().expect("no thread panics while holding it")
     }
 
     fn write_stamp(&self, stamp: &LiveTreeStamp) -> Result<()> {
@@ -410,7 +312,7 @@ impl LiveDirectory {
             return Ok(None);
         }
         // Reads every file: it is unknown what the tree was made from.
-        take(repo, &old, None, &EmbeddedLog::default(), ChangeTracking::None).map(Some)
+        take(repo, &old, None, &CaptureNotes::default(), ChangeTracking::None).map(Some)
     }
 
     pub(crate) fn forget_old(&self) -> Result<()> {
@@ -472,99 +374,10 @@ impl LiveDirectory {
         self.dir.join("tree.new/home")
     }
 
-    /// Captures a prepared tree that was made from `base`.
-    pub(crate) fn capture_prepared(
-        &self,
-        repo: &Repo,
-        base: &TreeId,
-        luggage: &EmbeddedLog,
-    ) -> Result<CapturedSnapshot> {
-        let index = self.dir.join("index.new");
-        take(repo, &self.dir.join("tree.new"), Some((base, &index)), luggage, ChangeTracking::None)
-    }
-
     /// The existing tree, if no process works in it: another tree may take over its files.
     fn donor(&self) -> Option<Folder> {
         let quiet = ash_sandbox::processes(&self.run()).is_empty();
         quiet.then(|| self.open_tree().ok()).flatten()
-    }
-
-    /// Captures the whole tree, reading what has changed since `base`. The caller has frozen or ended all processes
-    /// that write to it.
-    pub(crate) fn capture(
-        &self,
-        repo: &Repo,
-        base: &TreeId,
-        luggage: &EmbeddedLog,
-        watch: Option<&FilesystemWatch>,
-    ) -> Result<CapturedSnapshot> {
-        let tree = self.dir.join("tree");
-        let folder = self.open_tree()?;
-        let mapped = self.write_back(&folder)?;
-        let mut followed = self.followed.lock().expect("nobody panics while holding it");
-        let Some(following) = followed.as_mut() else {
-            // Tracking starts before the first walk, so that it misses no later change.
-            let tracked = watch.and_then(|watch| watch.track(&folder).ok());
-            let taken = take(repo, &tree, Some((base, &self.index())), luggage, ChangeTracking::None)?;
-            *followed = tracked.map(|tracked| FollowedChanges { tracked, checked: Instant::now() });
-            return Ok(taken);
-        };
-        let touched = match mapped {
-            Some(mapped) => following.tracked.take_changes().with_files(mapped),
-            None => TouchedPaths::Everything,
-        };
-        let due = following.checked.elapsed() >= TRACKING_TRUST_TIME;
-        let tracking = if due { ChangeTracking::Check(&touched) } else { ChangeTracking::Trust(&touched) };
-        let taken = take(repo, &tree, Some((base, &self.index())), luggage, tracking);
-        match &taken {
-            Err(_) => following.tracked.return_changes(touched),
-            Ok(taken) if due => {
-                following.checked = Instant::now();
-                if !taken.missed_changes.is_empty() {
-                    tracing::error!(tree = %tree.display(), missed = taken.missed_changes.len(), "changes were not followed; captures look at everything again");
-                    *followed = None;
-                }
-            }
-            Ok(_) => {}
-        }
-        taken
-    }
-
-    /// Whether nothing has changed since the last capture, as far as tracking is active and trusted. A change directly
-    /// after the check is not seen.
-    pub(crate) fn is_untouched(&self) -> bool {
-        let Ok(folder) = self.open_tree() else { return false };
-        let followed = self.followed.lock().expect("nobody panics while holding it");
-        let Some(following) = followed.as_ref().filter(|one| one.checked.elapsed() < TRACKING_TRUST_TIME)
-        else {
-            return false;
-        };
-        let pids = ash_sandbox::processes(&self.run());
-        let mapped = ash_snapshot::mapped_writable(pids.into_iter(), &folder);
-        if !mapped.is_ok_and(|mapped| mapped.files.is_empty() && mapped.unread.is_empty()) {
-            return false;
-        }
-        let touched = following.tracked.take_changes();
-        let untouched = touched.is_empty();
-        if !untouched {
-            following.tracked.return_changes(touched);
-        }
-        untouched
-    }
-
-    /// Writes back what processes have mapped, so that the files' times reflect every write. Returns the files, or
-    /// `None` if some mappings could not be read.
-    fn write_back(&self, tree: &Folder) -> Result<Option<Vec<RelPath>>> {
-        let pids = ash_sandbox::processes(&self.run());
-        let mappings = ash_snapshot::mapped_writable(pids.into_iter(), tree)?;
-        let unreached = ash_snapshot::sync_mapped(tree, &mappings.files)?.len();
-        let paths: Option<Vec<RelPath>> = mappings.files.into_iter().map(|file| file.path).collect();
-        Ok(paths.filter(|_| unreached == 0 && mappings.unread.is_empty()))
-    }
-
-    /// Stops tracking: another tree will be here.
-    fn forget_tracking(&self) {
-        *self.followed.lock().expect("nobody panics while holding it") = None;
     }
 
     /// The state of the tree's files when it was made or last captured.
@@ -582,39 +395,6 @@ impl LiveDirectory {
         uids.release(uid);
         Ok(())
     }
-}
-
-fn take(
-    repo: &Repo,
-    tree: &Path,
-    before: Option<(&TreeId, &Path)>,
-    luggage: &EmbeddedLog,
-    tracking: ChangeTracking<'_>,
-) -> Result<CapturedSnapshot> {
-    let (workspace, home) = (open_root(&tree.join("workspace"))?, open_root(&tree.join("home"))?);
-    let roots =
-        [CaptureRoot { name: "workspace", folder: &workspace }, CaptureRoot { name: "home", folder: &home }];
-    let notes: Vec<(&str, &[u8])> =
-        luggage.notes.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
-    let (base, index) = before.unzip();
-    Ok(repo.capture(&CaptureRequest {
-        roots: &roots,
-        exclude: &is_excluded,
-        base,
-        index,
-        notes: &notes,
-        unchanged: luggage.unchanged,
-        tracking,
-        progress: None,
-    })?)
-}
-
-/// An agent's credentials belong to its owner and not into a checkpoint; shell snapshots are stale by design.
-fn is_excluded(root: &[u8], path: &[u8]) -> bool {
-    root == b"home"
-        && (path == b".claude/.credentials.json"
-            || path.starts_with(b".claude/shell-snapshots/")
-            || (path.starts_with(b".claude/sessions/") && path.ends_with(b".key")))
 }
 
 /// Without an identity the agent's first `git commit` fails.
@@ -647,68 +427,5 @@ fn remove_if_there(path: &Path) -> Result<()> {
             Err(Error::io(format!("cannot remove {}", path.display()))(error))
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stamp_is_written_and_read_as_in_the_first_version() {
-        let plain = LiveTreeStamp {
-            epoch: Epoch(7),
-            boot: "b0".to_owned(),
-            uid: None,
-            rewound: 0,
-            fallback: None,
-            mended: None,
-            mends: BTreeMap::new(),
-            outside: Vec::new(),
-        };
-        let fallback = Some(CheckpointFallback { instead_of: 5, used: 3, why: "w".to_owned() });
-        let mended =
-            TranscriptRepair { tier: Tier::Repaired, repairs: vec!["r".to_owned()], lost: Vec::new() };
-        let mends = BTreeMap::from([(Uuid::nil(), mended.clone())]);
-        let stamps = [
-            (LiveTreeStamp { uid: Some(60001), ..plain.clone() }, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
-            (plain.clone(), r#"{"epoch":7,"boot":"b0","uid":null}"#),
-            (
-                LiveTreeStamp { rewound: 42, ..plain.clone() },
-                r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#,
-            ),
-            (
-                LiveTreeStamp { fallback, ..plain.clone() },
-                r#"{"epoch":7,"boot":"b0","uid":null,"fallback":{"insteadOf":5,"used":3,"why":"w"}}"#,
-            ),
-            (
-                LiveTreeStamp { mended: Some(mended), ..plain.clone() },
-                r#"{"epoch":7,"boot":"b0","uid":null,"mended":{"tier":"repaired","repairs":["r"],"lost":[]}}"#,
-            ),
-            (
-                LiveTreeStamp { outside: vec!["a".to_owned()], ..plain.clone() },
-                r#"{"epoch":7,"boot":"b0","uid":null,"outside":["a"]}"#,
-            ),
-            (
-                LiveTreeStamp { mends, ..plain },
-                r#"{"epoch":7,"boot":"b0","uid":null,"mends":{"00000000-0000-0000-0000-000000000000":{"tier":"repaired","repairs":["r"],"lost":[]}}}"#,
-            ),
-        ];
-        for (stamp, text) in stamps {
-            assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
-            assert_eq!(serde_json::from_str::<LiveTreeStamp>(text).expect("read"), stamp);
-        }
-    }
-
-    #[test]
-    fn what_was_mended_twice_is_said_once_and_from_the_worse_tier() {
-        let mending = |tier, repairs: &[&str], lost: &[&str]| TranscriptRepair {
-            tier,
-            repairs: repairs.iter().map(ToString::to_string).collect(),
-            lost: lost.iter().map(ToString::to_string).collect(),
-        };
-        let before = mending(Tier::Rebuilt, &["a", "b"], &["x"]);
-        let after = mending(Tier::Repaired, &["b", "c"], &["x", "y"]).after(Some(&before));
-        assert_eq!(after, mending(Tier::Rebuilt, &["a", "b", "c"], &["x", "y"]));
     }
 }

@@ -185,6 +185,7 @@ impl Machine {
         if self.runtime.is_connected() {
             self.runtime.sandbox = SandboxConnection::Departing;
             self.runtime.agent.commands_running = false;
+            self.runtime.agent.yields = false;
             self.runtime.touch(now);
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     Result,
     files::FileSource,
     machine::{LockRequest, StateCommand, Turn},
-    pool::Admission,
+    slots::Admission,
     workspace::WriterGuard,
 };
 use ash_model::{
@@ -20,8 +20,8 @@ pub(crate) type ReplySender<T> = oneshot::Sender<Result<T>>;
 #[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
 pub(crate) enum ActorMessage {
     Command {
-        wish: StateCommand,
-        passage: Admission,
+        command: StateCommand,
+        admission: Admission,
         reply: ReplySender<CommandReply>,
     },
     /// Lists the turns that are not over, in order.

@@ -1,9 +1,6 @@
 //! What agents and sessions may not get, whatever they ask for: the operator's settings take precedence.
 
-use crate::{
-    Error, Result,
-    services::{ServiceSettings, Services},
-};
+use crate::{Error, Result, settings::ServiceSettings};
 use ash_model::{BadResourceLimits, ResourceLimits, SandboxRequirements};
 use ash_sandbox::{RequiredWalls, ShimHello, UserNamespacePolicy, WallKind};
 
@@ -71,18 +68,6 @@ impl OperatorPolicy {
     ) -> ResourceLimits {
         let asked = session.unwrap_or_default().with_fallback(agent.unwrap_or_default());
         asked.with_fallback(self.limits).capped_by(self.max_limits)
-    }
-}
-
-impl Services {
-    /// Whether an agent may have what it needs, with the limits that it and its session ask for.
-    pub(crate) fn permits(
-        &self,
-        needs: &SandboxRequirements,
-        session: Option<ResourceLimits>,
-        agent: Option<ResourceLimits>,
-    ) -> Result<()> {
-        self.policy.permits(needs, session, agent)
     }
 }
 

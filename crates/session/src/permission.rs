@@ -1,10 +1,6 @@
 //! Permissions that an agent waits for, and the options that a client changes in a live session.
 
-use crate::{
-    Result, Sessions,
-    machine::StateCommand,
-    mailbox::{ActorMessage, OptionsChange},
-};
+use crate::{Result, Sessions, machine::StateCommand};
 use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, SessionRowId};
 use ash_store::{EventQuery, SessionRow};
 
@@ -14,7 +10,7 @@ impl Sessions {
         let mut found = Vec::new();
         for seq in &session.summary.pending {
             let query = EventQuery { after: seq.saturating_sub(1), limit: 1, kinds: vec!["asked"] };
-            let events = self.rooms().store.events(session.no, &query).await?;
+            let events = self.services().store.events(session.no, &query).await?;
             found.extend(events.into_iter().filter(|event| event.seq == *seq).filter_map(|event| {
                 match event.fact {
                     Fact::PermissionRequested(asked) => Some(asked),
@@ -31,11 +27,5 @@ impl Sessions {
         self.open_for_work()?;
         self.command(no, StateCommand::Answer { id, verdict }).await?;
         Ok(())
-    }
-
-    /// Sends a live agent the options that it can change while it runs, and waits until it has accepted them.
-    pub async fn change_options(&self, no: SessionRowId, wanted: OptionsChange) -> Result<()> {
-        self.open_for_work()?;
-        self.ask(no, |reply| ActorMessage::Options { wanted, reply }).await
     }
 }

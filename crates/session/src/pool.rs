@@ -2,21 +2,21 @@
 //! are evicted first, then idle ones: of the tenant that has the most, the least recently used. Sandboxes at work stay.
 //! A session that loses its sandbox is captured and paused, and resumes with its next message.
 
+mod claims;
 mod memory;
-mod slots;
 mod warm_pool;
 
-pub(crate) use slots::{Admission, SandboxPermit};
-pub(crate) use warm_pool::{SandboxBuildSpec, WarmSandbox, WarmSandboxKind, run as keep_warm};
+pub(crate) use warm_pool::{LOOK, SandboxBuildSpec, WarmSandbox, WarmSandboxKind, clear_away};
 
 use crate::{
     Error, Result,
     agent_logs::AgentLogBuffer,
     machine::Evictability,
     mailbox::{ActorMessage, CommandReply, EvictionCost, ReplySender},
+    slots::{SandboxPermit, SandboxSlots, SlotTicket},
 };
 use ash_model::{Quotas, SessionRowId, TenantId, WorkspaceId};
-use slots::{SandboxSlots, SlotTicket};
+use claims::SlotClaims;
 use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
@@ -55,7 +55,7 @@ pub(crate) enum SandboxPhase {
 /// The phase of a session's sandbox, for counting sandboxes and for finding one to evict.
 #[derive(Default)]
 pub(crate) struct SandboxPhaseCell {
-    mood: AtomicU8,
+    phase: AtomicU8,
     /// Whether the session would give its sandbox up.
     evictability: AtomicU8,
     /// When it was last used.
@@ -70,8 +70,8 @@ fn millis(at: Instant) -> u64 {
 }
 
 impl SandboxPhaseCell {
-    pub(crate) fn set(&self, mood: SandboxPhase, evictability: Evictability, used: Instant) {
-        self.mood.store(mood as u8, Ordering::Relaxed);
+    pub(crate) fn set(&self, phase: SandboxPhase, evictability: Evictability, used: Instant) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
         self.evictability.store(evictability as u8, Ordering::Relaxed);
         self.used.store(millis(used), Ordering::Relaxed);
     }
@@ -83,7 +83,7 @@ impl SandboxPhaseCell {
 
     pub(crate) fn get(&self) -> SandboxPhase {
         [SandboxPhase::Cold, SandboxPhase::Warming, SandboxPhase::Waiting, SandboxPhase::Running]
-            [usize::from(self.mood.load(Ordering::Relaxed)) & 3]
+            [usize::from(self.phase.load(Ordering::Relaxed)) & 3]
     }
 }
 
@@ -102,7 +102,7 @@ pub struct PoolCounts {
 pub(crate) struct ActorHandle {
     pub(crate) inbox: mpsc::Sender<ActorMessage>,
     pub(crate) logs: Arc<AgentLogBuffer>,
-    pub(crate) mood: Arc<SandboxPhaseCell>,
+    pub(crate) phase: Arc<SandboxPhaseCell>,
     pub(crate) workspace: WorkspaceId,
     pub(crate) tenant: TenantId,
     /// The actor ended because the disk is full.
@@ -112,11 +112,13 @@ pub(crate) struct ActorHandle {
 pub(crate) type ActorHandles = tokio::sync::Mutex<HashMap<SessionRowId, ActorHandle>>;
 
 pub(crate) struct SandboxPool {
-    pub(crate) keepers: ActorHandles,
+    pub(crate) actors: ActorHandles,
     /// Notified when an actor has ended, so that its session can have another one.
     pub(crate) actor_left: Notify,
     places: Arc<SandboxSlots>,
     pub(crate) warm: WarmPool,
+    /// What refused requests have left.
+    pub(crate) claims: SlotClaims,
     /// With less available memory than this, no new sandbox starts.
     least_memory: u64,
     /// Permits of sandboxes that outlived the last server, until an actor claims them.
@@ -162,10 +164,11 @@ impl SandboxPool {
     pub(crate) fn new(most: usize, least_memory: u64, quotas: Quotas) -> SandboxPool {
         LazyLock::force(&BEGAN);
         SandboxPool {
-            keepers: ActorHandles::default(),
+            actors: ActorHandles::default(),
             actor_left: Notify::new(),
             places: SandboxSlots::new(most),
             warm: WarmPool::new(quotas),
+            claims: SlotClaims::default(),
             least_memory,
             survivors: Mutex::default(),
             going: Mutex::default(),
@@ -173,14 +176,14 @@ impl SandboxPool {
     }
 
     fn going(&self) -> MutexGuard<'_, HashSet<WorkspaceId>> {
-        self.going.lock().expect("nobody panics while holding it")
+        self.going.lock().expect("no thread panics while holding it")
     }
 
     pub(crate) async fn counts(&self) -> PoolCounts {
         let (warm, warming) = self.warm.counts();
         let mut counts = PoolCounts { warm, warming, ..PoolCounts::default() };
-        for keeper in self.keepers.lock().await.values() {
-            match keeper.mood.get() {
+        for actor in self.actors.lock().await.values() {
+            match actor.phase.get() {
                 SandboxPhase::Cold => counts.cold += 1,
                 SandboxPhase::Warming => counts.warming += 1,
                 SandboxPhase::Waiting => counts.waiting += 1,
@@ -190,29 +193,34 @@ impl SandboxPool {
         counts
     }
 
+    /// Whether another tenant has more sandboxes than this one.
+    pub(crate) fn has_larger_share_than(&self, tenant: &TenantId) -> bool {
+        self.places.has_larger_share_than(tenant)
+    }
+
     /// How many requests wait for a slot.
     pub(crate) fn queued(&self) -> usize {
         self.places.queued()
     }
 
     /// Notified when slots or the queue changed.
-    fn changed(&self) -> Notified<'_> {
+    pub(crate) fn changed(&self) -> Notified<'_> {
         self.places.changed()
     }
 
     /// A sandbox that a dead server left gets a slot before any other request.
     pub(crate) fn reserve_for_survivor(&self, workspace: WorkspaceId, tenant: &TenantId) {
-        let room = self.places.acquire_unconditionally(tenant);
-        self.survivors.lock().expect("nobody panics while holding it").insert(workspace, room);
+        let permit = self.places.acquire_unconditionally(tenant);
+        self.survivors.lock().expect("no thread panics while holding it").insert(workspace, permit);
     }
 
     pub(crate) fn is_reserved_for_survivor(&self, workspace: WorkspaceId) -> bool {
-        self.survivors.lock().expect("nobody panics while holding it").contains_key(&workspace)
+        self.survivors.lock().expect("no thread panics while holding it").contains_key(&workspace)
     }
 
     /// The permit for a sandbox that survived, or that is found not to have survived.
     pub(crate) fn claim_survivor(&self, workspace: WorkspaceId, tenant: &TenantId) -> SandboxPermit {
-        let left = self.survivors.lock().expect("nobody panics while holding it").remove(&workspace);
+        let left = self.survivors.lock().expect("no thread panics while holding it").remove(&workspace);
         left.unwrap_or_else(|| self.places.acquire_unconditionally(tenant))
     }
 
@@ -230,9 +238,9 @@ impl SandboxPool {
     pub(crate) async fn acquire(
         &self,
         tenant: &TenantId,
-        patience: Option<Duration>,
+        queue_timeout: Option<Duration>,
     ) -> Result<SandboxPermit> {
-        let deadline = patience.map(|patience| Instant::now() + patience);
+        let deadline = queue_timeout.map(|queue_timeout| Instant::now() + queue_timeout);
         let ticket = match deadline {
             Some(_) => self.places.enqueue(tenant)?,
             None => self.places.enqueue_unbounded(tenant),
@@ -240,7 +248,7 @@ impl SandboxPool {
         let (mut stay, mut came) = (HashSet::new(), true);
         loop {
             let why = match self.take(&ticket) {
-                Ok(room) => return Ok(room),
+                Ok(permit) => return Ok(permit),
                 Err(why) => why,
             };
             let enough = self.enough_are_going(&ticket);
@@ -308,7 +316,7 @@ impl SandboxPool {
         stay: &mut HashSet<WorkspaceId>,
     ) -> EvictionOutcome {
         if let Some(prepared) = self.warm.oldest() {
-            let _going = EvictionGuard::new(self, prepared.workspace);
+            let _going = EvictionGuard::new(self, prepared.id);
             // Spawned, so that it finishes even if the caller disconnects.
             tokio::spawn(prepared.discard()).await.ok();
             return EvictionOutcome::Evicted;
@@ -337,22 +345,22 @@ impl SandboxPool {
             loses: bool,
             sessions: Vec<mpsc::Sender<ActorMessage>>,
         }
-        let keepers = self.keepers.lock().await;
+        let actors = self.actors.lock().await;
         let mut sandboxes: HashMap<WorkspaceId, EvictionCandidate> = HashMap::new();
-        for keeper in keepers.values() {
-            let mood = keeper.mood.get();
-            if mood == SandboxPhase::Cold {
+        for actor in actors.values() {
+            let phase = actor.phase.get();
+            if phase == SandboxPhase::Cold {
                 continue;
             }
-            let tenant = keeper.tenant.clone();
+            let tenant = actor.tenant.clone();
             let new =
                 || EvictionCandidate { tenant, used: 0, busy: false, loses: false, sessions: Vec::new() };
-            let sandbox = sandboxes.entry(keeper.workspace).or_insert_with(new);
-            sandbox.used = sandbox.used.max(keeper.mood.used.load(Ordering::Relaxed));
-            let evictability = keeper.mood.evictability();
-            sandbox.busy |= mood != SandboxPhase::Waiting || evictability == Evictability::Never;
+            let sandbox = sandboxes.entry(actor.workspace).or_insert_with(new);
+            sandbox.used = sandbox.used.max(actor.phase.used.load(Ordering::Relaxed));
+            let evictability = actor.phase.evictability();
+            sandbox.busy |= phase != SandboxPhase::Waiting || evictability == Evictability::Never;
             sandbox.loses |= evictability == Evictability::Loses;
-            sandbox.sessions.push(keeper.inbox.clone());
+            sandbox.sessions.push(actor.inbox.clone());
         }
         let least = {
             let going = self.going();
@@ -420,10 +428,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_lost_goes_only_to_a_tenant_with_fewer_places_and_after_a_long_time() {
+    fn an_eviction_with_loss_needs_a_tenant_with_fewer_slots_and_a_long_idle_time() {
         let claim = |same_tenant, own, theirs| Some(EvictionClaim { same_tenant, own, theirs });
         let long = MIN_IDLE_BEFORE_LOSS + Duration::from_secs(1);
-        assert!(may_take(claim(false, 0, 4), long, true), "nobody holds all places for ever");
+        assert!(may_take(claim(false, 0, 4), long, true), "no tenant holds all slots for ever");
         assert!(!may_take(claim(false, 0, 4), MIN_IDLE_BEFORE_LOSS, true));
         assert!(!may_take(claim(false, 4, 4), long, true), "their share is not larger");
         assert!(!may_take(claim(true, 4, 4), long, true), "a tenant keeps what it has");

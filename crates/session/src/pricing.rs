@@ -1,7 +1,7 @@
 //! Budgets in dollars. They work only for models with a price, so others are refused: when a session is created or
 //! changed, and for each message before it is queued.
 
-use crate::{Error, Result, services::ServiceSettings};
+use crate::{Error, Result, settings::ServiceSettings};
 use ash_model::{AgentRuntime, SessionOptions};
 use ash_store::AgentVersion;
 
@@ -13,7 +13,7 @@ impl ServiceSettings {
             return Ok(());
         }
         let unpriced = self.unpriced(ash_driver::driver(version.runtime).model(options));
-        match unpriced.filter(|_| self.pays_somebody(version, options)) {
+        match unpriced.filter(|_| self.answers_cost_money(version, options)) {
             Some(model) => Err(Error::Unpriced(model.to_owned())),
             None => Ok(()),
         }
@@ -25,7 +25,7 @@ impl ServiceSettings {
     }
 
     /// Whether answers cost money. The offline provider costs nothing, whatever the model is called.
-    fn pays_somebody(&self, version: &AgentVersion, options: &SessionOptions) -> bool {
+    fn answers_cost_money(&self, version: &AgentVersion, options: &SessionOptions) -> bool {
         match version.runtime {
             AgentRuntime::Claude => true,
             AgentRuntime::Builtin => !matches!(self.provider(options, version.provider), Ok(None)),

@@ -26,7 +26,7 @@ pub(crate) struct NewQueuedMessage<'a> {
 
 impl QueuedMessageLedger {
     fn tenants(&self) -> MutexGuard<'_, HashMap<TenantId, HashMap<SessionRowId, QueuedMessageSizes>>> {
-        self.0.lock().expect("nobody panics while holding it")
+        self.0.lock().expect("no thread panics while holding it")
     }
 
     /// Counts a message, if the quotas allow it. `settle` corrects the count afterwards, whatever became of the
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_no_more_makes_room() {
+    fn messages_that_left_the_queue_do_not_count() {
         let queues = Queues::new("tenantMessages=1");
         let (tenant, turn, hi) = (TenantId::parse("a").expect("a name"), TurnId::fresh(), json!("hi"));
         // The queue as a new server finds it.

@@ -2,45 +2,15 @@
 //! take.
 
 use crate::{
-    Error, Result, blocking,
+    Error, Result,
     live_directory::{LiveDirectory, open_root},
-    services::Services,
 };
 use ash_model::{BudgetScope, LimitKind, LimitReached, ResourceLimits, TurnId};
 use ash_sandbox::SandboxLimits;
 use ash_snapshot::DiskUsage;
-use ash_store::SessionRow;
-use std::{
-    os::unix::fs::MetadataExt,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::MetadataExt;
 
 const MIB: u64 = 1 << 20;
-
-/// See `OperatorPolicy::limits_in_force`.
-pub(crate) fn merged(
-    rooms: &Services,
-    session: Option<ResourceLimits>,
-    agent: Option<ResourceLimits>,
-) -> ResourceLimits {
-    rooms.policy.limits_in_force(session, agent)
-}
-
-impl Services {
-    /// The limits in force for a session.
-    pub(crate) async fn bounds(&self, session: &SessionRow) -> Result<ResourceLimits> {
-        let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
-        Ok(merged(self, session.options.limits, version.and_then(|version| version.limits)))
-    }
-
-    /// Measures the files of a workspace, and how long that took without waiting for a permit.
-    pub(crate) async fn weigh(&self, live: &LiveDirectory, most: DiskUsage) -> Result<(DiskUsage, Duration)> {
-        let _turn = self.disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
-        let (live, began) = (live.clone(), Instant::now());
-        let weight = blocking(move || weigh(&live, most)).await?;
-        Ok((weight, began.elapsed()))
-    }
-}
 
 /// The limits that the sandbox enforces.
 pub(crate) fn of_walls(bounds: &ResourceLimits) -> SandboxLimits {

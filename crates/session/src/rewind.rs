@@ -6,6 +6,9 @@ mod workspace;
 pub(crate) use agent_memory::AgentMemoryTree;
 pub(crate) use workspace::{ComposedTree, compose_workspace_tree};
 
+use crate::{Error, Result};
+use ash_store::Checkpoint;
+
 /// A tree that is written and not in place yet.
 pub(crate) struct PreparedTree {
     pub(crate) uid: Option<u32>,
@@ -13,4 +16,12 @@ pub(crate) struct PreparedTree {
     pub(crate) fresh: bool,
     /// Of a shared workspace.
     pub(crate) composed: Option<Box<ComposedTree>>,
+}
+
+/// Refuses a checkpoint whose files were removed.
+pub(crate) fn with_files(checkpoint: Checkpoint) -> Result<Checkpoint> {
+    match checkpoint.removed_at {
+        Some(_) => Err(Error::Removed(checkpoint.number)),
+        None => Ok(checkpoint),
+    }
 }

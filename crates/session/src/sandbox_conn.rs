@@ -17,7 +17,7 @@ pub(crate) struct SandboxConn {
     pub(crate) exited: bool,
     /// The remaining budget that the shim was told.
     pub(crate) allowed: Option<RemainingBudget>,
-    pub(crate) walls: Arc<Sandbox>,
+    pub(crate) sandbox: Arc<Sandbox>,
 }
 
 /// Shared with a start, which may fail.

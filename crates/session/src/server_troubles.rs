@@ -34,7 +34,7 @@ impl ServerTroubles {
     /// Clears the trouble, if there is one.
     pub fn clear(&self, code: &'static str) {
         if self.lock().remove(code).is_some() {
-            tracing::info!(code, "this trouble is over");
+            tracing::info!(code, "this problem is resolved");
         }
     }
 

@@ -2,31 +2,32 @@
 //! that actors and requests share them.
 
 use crate::{
-    ClaudeProgram, Error, Result, ServerTroubles,
+    Error, Result, ServerTroubles, blocking,
     client_credentials::ClientCredentials,
     clocks::Clocks,
     fold_log::fold_log,
     follower::SessionBells,
-    live_directory::{LiveDirectory, UidPool},
-    machine::SessionProfile,
+    live_directory::{LiveDirectory, LiveTree},
+    observer::SessionObserver,
     operator_policy::OperatorPolicy,
     pool::SandboxPool,
     queued_messages::QueuedMessageLedger,
-    workspace::Workspace,
+    resource_limits,
+    settings::ServiceSettings,
+    uid_pool::UidPool,
+    workspace::{ClaimedWorkspace, Workspace},
 };
 use ash_driver::ClaudeVersion;
 use ash_model::{
-    AgentRuntime, Durability, ModelApiDialect, ModelPrices, ModelProvider, Quotas, Receipt, ResourceLimits,
-    SandboxRequirements, SavedCheckpoint, SessionOptions, TenantId, Timestamp, UsageIncrement, WorkspaceId,
+    AgentRuntime, ModelApiDialect, ResourceLimits, SessionOptions, TenantId, Timestamp, WorkspaceId,
     WorkspaceRewind,
 };
 use ash_remote::{RemoteServices, ReplicationTarget, Replicator, Repositories, WitnessCache};
 use ash_sandbox::{
-    EgressPolicy, RequiredWalls, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec,
-    UserNamespacePolicy,
+    EgressPolicy, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec, UserNamespacePolicy,
 };
-use ash_snapshot::Repo;
-use ash_store::{AgentVersion, SessionRow, Store};
+use ash_snapshot::{DiskUsage, Repo};
+use ash_store::{AgentVersion, Lease, LeaseClaim, SessionRow, Store};
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
@@ -34,147 +35,10 @@ use std::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::Semaphore;
 use uuid::Uuid;
-
-/// Receives notice of events so that they can be counted. The caller decides the names of the metrics.
-pub trait SessionObserver: Send + Sync {
-    fn resumed(&self, receipt: &Receipt, took: Duration);
-    /// A session took over a sandbox that was made in advance.
-    fn claimed(&self);
-    /// A session lost its sandbox to another session.
-    fn evicted(&self);
-    fn saved(&self, saved: &SavedCheckpoint, took: Duration);
-    fn save_failed(&self);
-    fn turn_over(&self);
-    fn used(&self, used: &UsageIncrement);
-    fn swept(&self, swept: &crate::SweepReport, took: Duration);
-    fn sweep_failed(&self);
-}
-
-pub struct ServiceSettings {
-    /// This node's name. It is stored in the data directory, so it moves with the data.
-    pub node: String,
-    pub boot: String,
-    pub live_dir: PathBuf,
-    /// The limits of sandboxes: the defaults for agents and sessions that set none, and the maximum.
-    pub limits: ResourceLimits,
-    pub max_limits: ResourceLimits,
-    /// What one tenant and one session may store on the server.
-    pub quotas: Quotas,
-    pub max_sandboxes: usize,
-    /// With fewer bytes of memory available no new sandbox starts, and idle sandboxes end.
-    pub min_memory: u64,
-    /// How many sandboxes are kept ready for each agent in use.
-    pub prewarm: usize,
-    /// How long a request that sets no time waits for a sandbox when all are taken.
-    pub queue_timeout: Duration,
-    pub orphan_ttl: Duration,
-    /// How long an agent may take to stop a turn after an interrupt, before its process is ended.
-    pub interrupt_grace: Duration,
-    /// How long a tool call waits for permission.
-    pub permission_timeout: Duration,
-    /// How long background work keeps a turn open after its answer.
-    pub max_wait: Duration,
-    /// How long a session may be idle before its sandbox is ended. Zero: for ever.
-    pub idle_timeout: Duration,
-    /// The interval between checkpoints during a turn. Zero: there are none.
-    pub checkpoint_every: Duration,
-    /// Claude Code's program, if it is configured.
-    pub claude: Option<ClaudeProgram>,
-    /// With fewer free bytes on the disk no new work begins.
-    pub min_free: u64,
-    /// When a turn counts as done.
-    pub durability: Durability,
-    /// How long a turn waits for the object store.
-    pub remote_timeout: Duration,
-    /// Where model calls go, and the API key that is added to them on the way.
-    pub egress: Option<EgressPolicy>,
-    /// The prices of models.
-    pub prices: ModelPrices,
-    /// The kinds of isolation without which no sandbox starts.
-    pub required: RequiredWalls,
-    /// Whether agents may have user namespaces.
-    pub user_namespaces: bool,
-    /// The longest time for an agent's scripts.
-    pub max_setup_time: Duration,
-    /// What was found wrong with the database's files, until it is repaired.
-    pub database_damage: Option<String>,
-}
-
-impl ServiceSettings {
-    /// The most that a tenant may ask for: the default limits, unless the operator sets another maximum.
-    pub(crate) fn tenant_limits(&self) -> ResourceLimits {
-        self.max_limits.with_fallback(self.limits)
-    }
-
-    /// The program of a runtime that is not built in. Its directory is visible inside the sandbox.
-    pub(crate) fn program(&self, runtime: AgentRuntime, options: &SessionOptions) -> Result<Option<&Path>> {
-        check_provider_supported(runtime, options)?;
-        match runtime {
-            AgentRuntime::Builtin => Ok(None),
-            // Without access to a model the program would retry for minutes, and then fail.
-            AgentRuntime::Claude if self.egress.is_none() && options.own_provider.is_none() => {
-                Err(Error::NoKey)
-            }
-            AgentRuntime::Claude => {
-                self.claude.as_ref().and_then(ClaudeProgram::path).map(Some).ok_or(Error::NoClaude)
-            }
-        }
-    }
-
-    /// The version of a runtime's program, if there is one and it reports its version. An error if it is too old.
-    pub(crate) async fn supported(&self, runtime: AgentRuntime) -> Result<Option<ClaudeVersion>> {
-        match (runtime, &self.claude) {
-            (AgentRuntime::Claude, Some(program)) => program.supported().await,
-            (AgentRuntime::Claude, None) | (AgentRuntime::Builtin, _) => Ok(None),
-        }
-    }
-
-    /// The API dialect of the provider that answers the built-in agent: the requested provider, else the one with a
-    /// key, else the offline provider (`None`).
-    pub(crate) fn provider(
-        &self,
-        options: &SessionOptions,
-        usual: Option<ModelProvider>,
-    ) -> Result<Option<ModelApiDialect>> {
-        if let Some(own) = &options.own_provider {
-            return Ok(Some(own.r#type));
-        }
-        match (options.provider.or(usual), &self.egress) {
-            (Some(ModelProvider::Anthropic), None) => Err(Error::NoKey),
-            (Some(ModelProvider::Anthropic) | None, Some(_)) => Ok(Some(ModelApiDialect::Anthropic)),
-            (Some(ModelProvider::Offline), _) | (None, None) => Ok(None),
-        }
-    }
-
-    /// The access to a model for a sandbox whose agent needs one. A sandbox without this need gets none, because every
-    /// process in it could use the access.
-    fn default_egress_policy(
-        &self,
-        runtime: AgentRuntime,
-        provider: Option<ModelApiDialect>,
-    ) -> Option<EgressPolicy> {
-        match (runtime, provider) {
-            (AgentRuntime::Builtin, None) => None,
-            (AgentRuntime::Builtin, Some(_)) | (AgentRuntime::Claude, _) => self.egress.clone(),
-        }
-    }
-}
-
-/// Whether an agent of this runtime can talk to the provider that its client brings.
-pub(crate) fn check_provider_supported(runtime: AgentRuntime, options: &SessionOptions) -> Result<()> {
-    match (runtime, options.own_provider.as_ref().map(|own| own.r#type)) {
-        (AgentRuntime::Claude, Some(wanted @ (ModelApiDialect::Openai | ModelApiDialect::Azure))) => {
-            Err(Error::ProviderUnsupported(wanted))
-        }
-        (AgentRuntime::Claude, Some(ModelApiDialect::Anthropic) | None) | (AgentRuntime::Builtin, _) => {
-            Ok(())
-        }
-    }
-}
 
 /// What a start needs from outside its session. Checked before anything is queued or built.
 pub(crate) struct StartRequirements {
@@ -219,7 +83,7 @@ pub struct Backends {
 pub struct Services {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backend: Arc<dyn SandboxBackend>,
-    pub(crate) uids: UidPool,
+    pub(crate) uids: Arc<UidPool>,
     pub(crate) watch: Arc<dyn SessionObserver>,
     pub(crate) settings: ServiceSettings,
     pub(crate) policy: OperatorPolicy,
@@ -234,7 +98,7 @@ pub struct Services {
     pub(crate) pool: SandboxPool,
     pub(crate) queued: QueuedMessageLedger,
     /// Workspaces whose sessions have actors.
-    commons: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
+    workspaces: Mutex<HashMap<WorkspaceId, Weak<Workspace>>>,
     pub(crate) repositories: Arc<Repositories>,
     pub(crate) witnesses: Arc<WitnessCache>,
     /// What rebuilding a session from packs or from the object store needs.
@@ -264,7 +128,9 @@ impl Services {
             backends;
         let pool = SandboxPool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
         let tracker = ash_snapshot::FilesystemWatch::start(&settings.live_dir)
-            .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
+            .inspect_err(
+                |why| tracing::debug!(%why, "change tracking is not available: captures read every file"),
+            )
             .ok();
         let troubles = Arc::new(ServerTroubles::default());
         let remote = RemoteServices {
@@ -280,7 +146,7 @@ impl Services {
         Services {
             store,
             backend: sandbox,
-            uids,
+            uids: Arc::new(uids),
             watch: observer,
             policy: OperatorPolicy::new(&settings),
             settings,
@@ -293,7 +159,7 @@ impl Services {
             disk_usage_permits: Semaphore::new(MAX_CONCURRENT_DISK_WALKS),
             pool,
             queued: QueuedMessageLedger::default(),
-            commons: Mutex::default(),
+            workspaces: Mutex::default(),
             repositories,
             witnesses: remote.witnesses.clone(),
             remote,
@@ -365,37 +231,42 @@ impl Services {
     }
 
     /// What the sessions of a workspace share, as long as one of them has an actor.
-    pub(crate) fn workspace(&self, workspace: WorkspaceId) -> Arc<Workspace> {
-        let mut commons = self.commons.lock().expect("nobody panics while holding it");
-        if let Some(common) = commons.get(&workspace).and_then(Weak::upgrade) {
-            return common;
+    pub(crate) fn workspace(&self, id: WorkspaceId) -> Arc<Workspace> {
+        let mut workspaces = self.workspaces.lock().expect("no thread panics while holding it");
+        if let Some(workspace) = workspaces.get(&id).and_then(Weak::upgrade) {
+            return workspace;
         }
-        commons.retain(|_, common| common.strong_count() > 0);
-        let common = Arc::new(Workspace::new(LiveDirectory::new(&self.settings.live_dir, workspace)));
-        commons.insert(workspace, Arc::downgrade(&common));
-        common
+        workspaces.retain(|_, workspace| workspace.strong_count() > 0);
+        let workspace = Arc::new(Workspace::new(LiveDirectory::new(&self.settings.live_dir, id)));
+        workspaces.insert(id, Arc::downgrade(&workspace));
+        workspace
     }
 
-    /// How many sandboxes of an agent are kept ready.
-    pub(crate) fn prewarm(&self, needs: &SandboxRequirements) -> usize {
-        needs.prewarm.map_or(self.settings.prewarm, |count| count as usize)
-    }
-
-    /// What a session's options and the settings say about its lifecycle.
-    pub(crate) fn profile(&self, session: &SessionRow) -> SessionProfile {
-        let (options, settings) = (&session.options, &self.settings);
-        let seconds = |own: Option<u64>, usual: Duration| own.map_or(usual, Duration::from_secs);
-        let idle_timeout = seconds(options.idle_timeout, settings.idle_timeout);
-        SessionProfile {
-            ephemeral: options.ephemeral == Some(true),
-            shared: session.slug.is_some(),
-            client_key: options.own_provider.is_some(),
-            idle_timeout: Some(idle_timeout).filter(|timeout| !timeout.is_zero()),
-            max_background_wait: seconds(options.max_wait, settings.max_wait),
-            checkpoint_every: Some(settings.checkpoint_every).filter(|every| !every.is_zero()),
-            interrupt_grace: settings.interrupt_grace,
-            durability: options.durability.unwrap_or(settings.durability),
+    /// Claims a workspace, if this server has not claimed it yet. Answers whether it did. Requires the exclusive guard.
+    pub(crate) async fn claim(&self, shared: &Workspace, workspace: WorkspaceId) -> Result<(Lease, bool)> {
+        if let Some(lease) = shared.lease() {
+            return Ok((lease, false));
         }
+        let ServiceSettings { node, boot, .. } = &self.settings;
+        let holder = self.store.lease_holder(workspace).await?.ok_or(Error::NotFound)?;
+        shared.live.remove_replacement()?;
+        let is_current = shared.live.is_current(&holder, node, boot);
+        let claim = LeaseClaim { workspace, node: node.clone(), from: holder };
+        // The stamp first: if the server dies before the claim, a stamp that is one epoch ahead still counts as its own.
+        let tree = match is_current {
+            true => Some(LiveTree { uid: shared.live.adopt(claim.epoch(), &self.uids)? }),
+            false => None,
+        };
+        let lease = self.store.claim(claim).await?;
+        let newest = self.store.checkpoints(workspace, None, 1).await?;
+        let rewinds = self.store.workspace_rewinds(workspace, 0).await?;
+        shared.set_claimed(ClaimedWorkspace {
+            lease: lease.clone(),
+            tree,
+            newest: newest.first().map(|checkpoint| checkpoint.number),
+            last_rewind: rewinds.last().map_or(0, |last| last.rewind.checkpoint),
+        });
+        Ok((lease, true))
     }
 
     /// The access to a model: the server's, or the client's own.
@@ -418,7 +289,7 @@ impl Services {
         version: &AgentVersion,
     ) -> Result<StartRequirements> {
         let options = &session.options;
-        self.permits(&version.needs, options.limits, version.limits)?;
+        self.policy.permits(&version.needs, options.limits, version.limits)?;
         let program = self.settings.program(version.runtime, options)?.map(Path::to_owned);
         let claude = self.settings.supported(version.runtime).await?;
         let provider = self.settings.provider(options, version.provider)?;
@@ -436,7 +307,7 @@ impl Services {
     ) -> Result<()> {
         Error::unless_supported(version.runtime, options)?;
         if touched.limits {
-            self.permits(&version.needs, options.limits, version.limits)?;
+            self.policy.permits(&version.needs, options.limits, version.limits)?;
         }
         if touched.service {
             self.settings.program(version.runtime, options)?;
@@ -482,5 +353,19 @@ impl Services {
 
     pub(crate) fn base_env(&self, session: &SessionRow, inside: &SandboxLayout) -> BTreeMap<String, String> {
         crate::agent_env::base_env(session, inside)
+    }
+
+    /// The limits in force for a session.
+    pub(crate) async fn bounds(&self, session: &SessionRow) -> Result<ResourceLimits> {
+        let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
+        Ok(self.policy.limits_in_force(session.options.limits, version.and_then(|version| version.limits)))
+    }
+
+    /// Measures the files of a workspace, and how long that took without waiting for a permit.
+    pub(crate) async fn weigh(&self, live: &LiveDirectory, most: DiskUsage) -> Result<(DiskUsage, Duration)> {
+        let _turn = self.disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
+        let (live, began) = (live.clone(), Instant::now());
+        let weight = blocking(move || resource_limits::weigh(&live, most)).await?;
+        Ok((weight, began.elapsed()))
     }
 }

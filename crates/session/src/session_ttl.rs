@@ -1,7 +1,7 @@
 //! Removal of sessions by age: those whose time to live is over, and those that match the server's rules. Sessions at
 //! work are left alone. The audit records which session was removed, when and by which rule.
 
-use crate::{CommandRefusal, Error, Result, Sessions, mailbox::ActorMessage};
+use crate::{CommandRefusal, Error, Result, Sessions, mailbox::ActorMessage, witness::write_tombstone};
 use ash_model::{OwnerId, SessionStatus, Timestamp};
 use ash_store::{AccessScope, AuditActor, EndDisposition, SessionFilter, SessionRow};
 use std::time::Duration;
@@ -107,17 +107,17 @@ pub struct ExpiringSession {
 impl Sessions {
     /// Removes data that nothing needs after this time: deltas, and idempotency keys.
     pub async fn prune_deltas(&self, kept: Duration) -> Result<u64> {
-        Ok(self.rooms().store.prune(earlier_by(self.rooms().retention_clock(), kept)).await?)
+        Ok(self.services().store.prune(earlier_by(self.services().retention_clock(), kept)).await?)
     }
 
     /// Stores the trusted time for the next start of the server.
     pub fn store_trusted_time(&self) {
-        self.rooms().store_trusted_time();
+        self.services().store_trusted_time();
     }
 
     /// The sessions of all tenants that would be removed now, by time to live and by rules.
     pub async fn expiring_sessions(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
-        let (store, now) = (&self.rooms().store, self.rooms().retention_clock());
+        let (store, now) = (&self.services().store, self.services().retention_clock());
         let mut leaving = Vec::new();
         for session in store.expired_sessions(now).await? {
             let after = Duration::from_secs(session.options.ttl.unwrap_or(0));
@@ -143,19 +143,19 @@ impl Sessions {
     pub async fn apply_session_ttl(&self, retention: &SessionTtlRules) -> Result<Vec<ExpiringSession>> {
         let mut gone = Vec::new();
         // A database that is known to be wrong gives wrong ages.
-        if !self.may_delete() {
+        if !self.services().may_delete() {
             return Ok(gone);
         }
         for leaving in self.expiring_sessions(retention).await? {
             let ExpiringSession { session, rule, fate, after } = &leaving;
             match self.expire(session, *after, (AuditActor::of_rule(rule), *fate)).await {
                 Ok(true) => {
-                    tracing::info!(session = %session.id, tenant = %session.tenant, rule, fate = fate.as_str(), "gone");
+                    tracing::info!(session = %session.id, tenant = %session.tenant, rule, fate = fate.as_str(), "a session was removed by age");
                     gone.push(leaving);
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(session = %session.id, tenant = %session.tenant, rule, %error, "could not go; it is tried again");
+                    tracing::warn!(session = %session.id, tenant = %session.tenant, rule, %error, "an expired session could not be removed; the server tries again");
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Sessions {
 
     /// Sessions within the scope that were not used for this long and are not at work.
     pub async fn prunable_sessions(&self, scope: &AccessScope, rule: &PruneRule) -> Result<Vec<SessionRow>> {
-        let older = Some(earlier_by(self.rooms().retention_clock(), rule.unused));
+        let older = Some(earlier_by(self.services().retention_clock(), rule.unused));
         let filter = SessionFilter {
             status: rule.status,
             owner: rule.owner.clone(),
@@ -206,7 +206,7 @@ impl Sessions {
         unused: Duration,
         (by, fate): (AuditActor, EndDisposition),
     ) -> Result<bool> {
-        let (store, no, seen) = (&self.rooms().store, session.no, session.last_seq);
+        let (store, no, seen) = (&self.services().store, session.no, session.last_seq);
         if session.summary.status != SessionStatus::Ended {
             store.request_end(no, by.clone(), fate).await?;
             match self.ask(no, |reply| ActorMessage::Expire { seen, unused, reply }).await {
@@ -219,8 +219,8 @@ impl Sessions {
             EndDisposition::End => Ok(session.summary.status != SessionStatus::Ended),
             // If the session ended only now, its end has put it into the trash already.
             EndDisposition::Purge => {
-                let put = store.trash(no, self.rooms().clock(), by).await?;
-                self.write_tombstone(no).await?;
+                let put = store.trash(no, self.services().clock(), by).await?;
+                write_tombstone(self.services(), no).await?;
                 Ok(put || session.summary.status != SessionStatus::Ended)
             }
         }

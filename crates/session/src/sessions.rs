@@ -1,23 +1,33 @@
 //! All sessions of this server: finds or starts the actor of each session, and holds what they share.
 
+mod artifacts;
+mod beginning;
+mod capacity;
 mod create;
 mod free_space;
+mod history;
+mod options;
 mod read;
 mod recovery;
 mod registry;
+mod upload;
+mod witnesses;
+mod workspaces;
 mod writes;
 
 use crate::{
     Error, LogFollower, LogLine, Result, files,
     keyed_mutex::KeyedMutex,
-    machine::{LockRequest, StateCommand, Turn, WakePolicy},
-    mailbox::{ActorMessage, CommandReply, ExecOutput, FileAccessMode, ReplySender},
-    pool::{Admission, PoolCounts, SandboxPermit, SandboxPhase},
+    machine::{CommandRefusal, LockRequest, StateCommand, Turn, WakePolicy},
+    mailbox::{ActorMessage, CommandReply, ExecOutput, FileAccessMode},
+    pool::PoolCounts,
     services::Services,
+    slots::Admission,
+    witness::write_tombstone,
 };
 use ash_model::{
     BusyPolicy, LogCursor, MessageOptions, Receipt, SessionId, SessionLock, SessionMetadata, SessionRowId,
-    SessionStatus, TenantId, Timestamp, TurnId, WorkspaceId,
+    SessionStatus, TenantId, Timestamp, TurnId,
 };
 use ash_store::{AccessScope, AuditActor, EndDisposition, SessionRow};
 use std::{
@@ -27,15 +37,14 @@ use std::{
 };
 use tokio::sync::watch;
 
-pub use create::NewSession;
-pub use writes::LocklessWrite;
-pub(crate) use {create::native_id, free_space::is_cold, recovery::list_names};
+pub(crate) use beginning::{beginning, native_id};
+pub use {artifacts::ProposedPlan, beginning::IdFrom, create::NewSession, writes::LocklessWrite};
 
 /// How long captures may take after the grace period of a shutdown. The next start takes over what is not done by then.
 const CAPTURES: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Sessions {
-    rooms: Arc<Services>,
+    services: Arc<Services>,
     /// Sessions whose actor is about to be restarted. One task does it, however many requests come meanwhile.
     respawning: Arc<std::sync::Mutex<HashSet<SessionRowId>>>,
     stopping: Arc<watch::Sender<bool>>,
@@ -64,9 +73,9 @@ pub struct PromptSpec {
 }
 
 impl Sessions {
-    pub fn new(rooms: Arc<Services>) -> Sessions {
+    pub fn new(services: Arc<Services>) -> Sessions {
         Sessions {
-            rooms,
+            services,
             respawning: Arc::default(),
             stopping: Arc::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
@@ -75,91 +84,25 @@ impl Sessions {
         }
     }
 
-    pub(crate) fn rooms(&self) -> &Arc<Services> {
-        &self.rooms
+    pub(crate) fn services(&self) -> &Arc<Services> {
+        &self.services
     }
 
     /// By the wall clock.
     pub fn now(&self) -> Timestamp {
-        self.rooms.clock()
-    }
-
-    /// Acquires a permit for a sandbox, unless the workspace has one.
-    async fn acquire_permit(
-        &self,
-        tenant: &TenantId,
-        known: Option<WorkspaceId>,
-        patience: Option<Duration>,
-    ) -> Result<Option<SandboxPermit>> {
-        if known.is_some_and(|workspace| self.rooms.workspace(workspace).is_inhabited()) {
-            return Ok(None);
-        }
-        self.place_in_line(tenant, self.patience(patience)).await.map(Some)
-    }
-
-    /// Acquires a permit for a sandbox. A caller that is still waiting when the server stops gets an error.
-    async fn place_in_line(&self, tenant: &TenantId, patience: Duration) -> Result<SandboxPermit> {
-        let mut stopping = self.stopping.subscribe();
-        tokio::select! {
-            room = self.rooms.pool.acquire(tenant, Some(patience)) => room,
-            _ = stopping.wait_for(|stopping| *stopping) => Err(Error::Stopped),
-        }
-    }
-
-    /// The wait limit of a request: its own, else the default.
-    fn patience(&self, own: Option<Duration>) -> Duration {
-        own.unwrap_or(self.rooms.settings.queue_timeout)
-    }
-
-    /// Acquires a permit for the sandbox of a session that is to be resumed, if it needs one. If there is no capacity,
-    /// the caller gets an error now instead of a start that fails later.
-    async fn acquire_permit_to_wake(
-        &self,
-        session: &SessionRow,
-        patience: Option<Duration>,
-    ) -> Result<Option<SandboxPermit>> {
-        if session.summary.status == SessionStatus::Ended
-            || self.rooms.pool.is_reserved_for_survivor(session.workspace)
-        {
-            return Ok(None);
-        }
-        let mood = self.rooms.pool.keepers.lock().await.get(&session.no).map(|keeper| keeper.mood.get());
-        match mood {
-            Some(SandboxPhase::Warming | SandboxPhase::Waiting | SandboxPhase::Running) => Ok(None),
-            Some(SandboxPhase::Cold) | None => {
-                self.acquire_permit(&session.tenant, Some(session.workspace), patience).await
-            }
-        }
-    }
-
-    /// Sends a message that may need a sandbox. A session that had one may have lost it meanwhile; its actor then
-    /// refuses before anything is written, and the message is sent again with a permit.
-    async fn ask_with_permit(
-        &self,
-        no: SessionRowId,
-        (room, patience): (Option<SandboxPermit>, Duration),
-        request: impl Fn(Option<SandboxPermit>, ReplySender<CommandReply>) -> ActorMessage,
-    ) -> Result<CommandReply> {
-        match self.ask(no, |reply| request(room, reply)).await {
-            Err(Error::Placeless) => {
-                let tenant = self.get(no).await?.tenant;
-                let room = self.place_in_line(&tenant, patience).await?;
-                self.ask(no, |reply| request(Some(room), reply)).await
-            }
-            answered => answered,
-        }
+        self.services.clock()
     }
 
     pub async fn find(&self, scope: &AccessScope, id: &SessionId) -> Result<SessionRow> {
-        self.rooms.store.find_session(scope, id).await?.ok_or(Error::NotFound)
+        self.services.store.find_session(scope, id).await?.ok_or(Error::NotFound)
     }
 
     /// Like `find`, but also finds sessions that only the object store has.
     pub async fn find_anywhere(&self, scope: &AccessScope, id: &SessionId) -> Result<SessionRow> {
-        match (self.find(scope, id).await, &self.rooms.replicator) {
-            (Err(Error::NotFound), Some(far)) => {
+        match (self.find(scope, id).await, &self.services.replicator) {
+            (Err(Error::NotFound), Some(replicator)) => {
                 let _alone = self.bringing_back.lock(scope.tenant.clone()).await;
-                Box::pin(far.bring_back(scope, id)).await?;
+                Box::pin(replicator.bring_back(scope, id)).await?;
                 self.find(scope, id).await
             }
             (found, _) => found,
@@ -167,24 +110,24 @@ impl Sessions {
     }
 
     pub async fn get(&self, no: SessionRowId) -> Result<SessionRow> {
-        self.rooms.store.session(no).await?.ok_or(Error::NotFound)
+        self.services.store.session(no).await?.ok_or(Error::NotFound)
     }
 
     pub async fn prompt(&self, no: SessionRowId, prompt: PromptSpec) -> Result<TurnId> {
         self.check_room_for_work()?;
         ash_failpoint::reach_async("prompt.asked").await;
-        let PromptSpec { turn, content, options: ask, wake, on_busy, lock, queue_timeout: patience } = prompt;
-        let wish = StateCommand::Prompt { turn, content, ask, wake, on_busy, lock };
-        let room = match wake {
-            WakePolicy::Allowed => self.acquire_permit_to_wake(&self.get(no).await?, patience).await?,
+        let PromptSpec { turn, content, options: ask, wake, on_busy, lock, queue_timeout } = prompt;
+        let command = StateCommand::Prompt { turn, content, ask, wake, on_busy, lock };
+        let permit = match wake {
+            WakePolicy::Allowed => self.acquire_permit_to_wake(&self.get(no).await?, queue_timeout).await?,
             WakePolicy::Forbidden => None,
         };
-        let request = |room, reply| {
+        let request = |permit, reply| {
             // An accepted message waits for a sandbox without a limit.
-            let passage = Admission { permit: room, queue_timeout: None };
-            ActorMessage::Command { wish: wish.clone(), passage, reply }
+            let admission = Admission { permit, queue_timeout: None };
+            ActorMessage::Command { command: command.clone(), admission, reply }
         };
-        self.ask_with_permit(no, (room, self.patience(patience)), request).await?;
+        self.ask_with_permit(no, (permit, self.queue_timeout(queue_timeout)), request).await?;
         Ok(turn)
     }
 
@@ -195,14 +138,14 @@ impl Sessions {
 
     /// Takes a queued message back.
     pub async fn withdraw(&self, no: SessionRowId, turn: TurnId) -> Result<()> {
-        self.rooms.store.turn(no, turn).await?.ok_or(Error::NoTurn)?;
+        self.services.store.turn(no, turn).await?.ok_or(Error::NoTurn)?;
         self.command(no, StateCommand::Withdraw { turn }).await.map(drop)
     }
 
     /// Moves these queued turns before the others.
     pub async fn reorder(&self, no: SessionRowId, first: Vec<TurnId>) -> Result<()> {
         for turn in &first {
-            self.rooms.store.turn(no, *turn).await?.ok_or(Error::NoTurn)?;
+            self.services.store.turn(no, *turn).await?.ok_or(Error::NoTurn)?;
         }
         self.command(no, StateCommand::Reorder { first }).await.map(drop)
     }
@@ -252,14 +195,14 @@ impl Sessions {
 
     /// Ends the session, and puts it into the trash if `fate` says so. Returns its last state.
     pub async fn end(&self, no: SessionRowId, by: AuditActor, fate: EndDisposition) -> Result<SessionRow> {
-        self.rooms.store.request_end(no, by.clone(), fate).await?;
+        self.services.store.request_end(no, by.clone(), fate).await?;
         ash_failpoint::reach_async("purge.ordered").await;
         self.command(no, StateCommand::End).await?;
         if fate == EndDisposition::Purge {
             // Needed for a session that had ended before.
-            self.rooms.store.trash(no, self.rooms.clock(), by).await?;
+            self.services.store.trash(no, self.services.clock(), by).await?;
             ash_failpoint::reach_async("purge.recorded").await;
-            self.write_tombstone(no).await?;
+            write_tombstone(&self.services, no).await?;
             ash_failpoint::reach_async("purge.buried").await;
         }
         self.get(no).await
@@ -275,11 +218,11 @@ impl Sessions {
     pub async fn reserve(
         &self,
         session: &SessionRow,
-        patience: Option<Duration>,
+        queue_timeout: Option<Duration>,
     ) -> Result<SandboxReservation> {
         self.check_room_for_work()?;
-        let room = self.acquire_permit_to_wake(session, patience).await?;
-        Ok(SandboxReservation(Admission { permit: room, queue_timeout: Some(self.patience(patience)) }))
+        let permit = self.acquire_permit_to_wake(session, queue_timeout).await?;
+        Ok(SandboxReservation(Admission { permit, queue_timeout: Some(self.queue_timeout(queue_timeout)) }))
     }
 
     /// The receipt is missing if the session was active already.
@@ -289,14 +232,28 @@ impl Sessions {
         place: SandboxReservation,
     ) -> Result<(SessionRow, Option<Receipt>)> {
         self.check_room_for_work()?;
-        let SandboxReservation(Admission { permit: room, queue_timeout: patience }) = place;
-        let request = |room, reply| ActorMessage::Command {
-            wish: StateCommand::Resume,
-            passage: Admission { permit: room, queue_timeout: patience },
+        let SandboxReservation(Admission { permit, queue_timeout }) = place;
+        let request = |permit, reply| ActorMessage::Command {
+            command: StateCommand::Resume,
+            admission: Admission { permit, queue_timeout },
             reply,
         };
-        let answer = self.ask_with_permit(session.no, (room, self.patience(patience)), request).await?;
+        let answer =
+            self.ask_with_permit(session.no, (permit, self.queue_timeout(queue_timeout)), request).await?;
         Ok((self.get(session.no).await?, answer.receipt))
+    }
+
+    /// Refuses what no command could run in, as far as the session's row says.
+    pub fn check_takes_commands(&self, session: &SessionRow) -> Result<()> {
+        self.open_for_work()?;
+        match session.summary.status {
+            SessionStatus::Active => Ok(()),
+            status @ (SessionStatus::Starting
+            | SessionStatus::Paused
+            | SessionStatus::Stopped
+            | SessionStatus::Error
+            | SessionStatus::Ended) => Err(CommandRefusal::WrongStatus(status).into()),
+        }
     }
 
     pub async fn exec(&self, no: SessionRowId, command: String, timeout: Duration) -> Result<ExecOutput> {
@@ -317,36 +274,36 @@ impl Sessions {
         if purpose == FileAccessMode::Write {
             self.open_for_work()?;
         }
-        let (source, pen) = self.ask(session.no, |reply| ActorMessage::Files { purpose, reply }).await?;
-        Ok(files::WorkspaceFiles { source, repo: self.rooms.repo(&session.tenant)?, _pen: pen })
+        let (source, writers) = self.ask(session.no, |reply| ActorMessage::Files { purpose, reply }).await?;
+        Ok(files::WorkspaceFiles { source, repo: self.services.repo(&session.tenant)?, _pen: writers })
     }
 
     pub async fn touched(&self, no: SessionRowId) -> Result<()> {
-        let keeper = self.actor(no).await?;
-        keeper.inbox.send(ActorMessage::FilesChanged).await.map_err(|_| Error::Gone)
+        let actor = self.actor(no).await?;
+        actor.inbox.send(ActorMessage::FilesChanged).await.map_err(|_| Error::Gone)
     }
 
     pub async fn logs(&self, no: SessionRowId, after: i64) -> Vec<LogLine> {
-        let keepers = self.rooms.pool.keepers.lock().await;
-        keepers.get(&no).map(|keeper| keeper.logs.after(after)).unwrap_or_default()
+        let actors = self.services.pool.actors.lock().await;
+        actors.get(&no).map(|actor| actor.logs.after(after)).unwrap_or_default()
     }
 
     pub fn follow(&self, no: SessionRowId, after: LogCursor) -> LogFollower {
-        LogFollower::new(self.rooms.store.clone(), &self.rooms.bells, no, after)
+        LogFollower::new(self.services.store.clone(), &self.services.bells, no, after)
     }
 
     pub async fn counts(&self) -> PoolCounts {
-        self.rooms.pool.counts().await
+        self.services.pool.counts().await
     }
 
     /// How many sandboxes may be alive.
     pub fn max_sandboxes(&self) -> usize {
-        self.rooms.settings.max_sandboxes
+        self.services.settings.max_sandboxes
     }
 
     /// How many requests wait for a sandbox.
     pub fn queued(&self) -> usize {
-        self.rooms.pool.queued()
+        self.services.pool.queued()
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -356,19 +313,17 @@ impl Sessions {
     /// Accepts no new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
     pub async fn shut_down(&self, grace: Duration) {
         self.stopping.send_replace(true);
-        self.rooms.pool.warm.close().await;
-        let numbers: Vec<SessionRowId> = self.rooms.pool.keepers.lock().await.keys().copied().collect();
+        self.services.pool.warm.close().await;
+        let numbers: Vec<SessionRowId> = self.services.pool.actors.lock().await.keys().copied().collect();
         let goodbyes =
             numbers.into_iter().map(|no| self.ask(no, move |reply| ActorMessage::Shutdown { grace, reply }));
         let all = futures::future::join_all(goodbyes);
         let Ok(goodbyes) = tokio::time::timeout(grace + CAPTURES, all).await else {
-            tracing::error!(
-                "not every session could be closed in time; the rest is taken over at the next start"
-            );
+            tracing::error!("some sessions could not be closed in time; the next start takes them over");
             return;
         };
         for error in goodbyes.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "a session could not be closed; it is taken over at the next start");
+            tracing::warn!(%error, "a session could not be closed; the next start takes it over");
         }
     }
 
@@ -376,7 +331,7 @@ impl Sessions {
         if self.is_stopping() { Err(Error::Stopping) } else { Ok(()) }
     }
 
-    pub(crate) async fn command(&self, no: SessionRowId, wish: StateCommand) -> Result<CommandReply> {
-        self.ask(no, |reply| ActorMessage::Command { wish, passage: Admission::default(), reply }).await
+    pub(crate) async fn command(&self, no: SessionRowId, command: StateCommand) -> Result<CommandReply> {
+        self.ask(no, |reply| ActorMessage::Command { command, admission: Admission::default(), reply }).await
     }
 }

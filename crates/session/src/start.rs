@@ -20,10 +20,10 @@ use crate::{
     ladder::{RecalledConversation, SalvageOnlyFiles, StartTreeOrigin},
     live_directory::{LiveDirectory, LiveTree, LiveTreeShape, open_root},
     machine::LogState,
-    pool::SandboxPermit,
     resource_limits,
     sandbox_conn::{SandboxConn, StartupUsage},
     services::{Services, StartRequirements},
+    slots::SandboxPermit,
     workspace::{ExclusiveGuard, Sandbox, Workspace},
 };
 use ash_driver::{AgentDriver, ClaudeVersion, ConversationSource, ResumedConversation, TurnTracker};
@@ -48,7 +48,7 @@ const SEALED: &str =
 
 /// A sandbox whose agent answers, and how it was started.
 pub(crate) struct CompletedStart {
-    pub(crate) hands: SandboxConn,
+    pub(crate) conn: SandboxConn,
     pub(crate) tree: StartTree,
     pub(crate) recalled: RecalledConversation,
     /// Rewinds of the workspace by other sessions while this one had no sandbox.
@@ -93,12 +93,12 @@ pub(crate) struct AgentProgram<'w> {
 
 /// Everything that a start needs; it runs beside the actor.
 pub(crate) struct SessionStartJob {
-    pub(crate) rooms: Arc<Services>,
+    pub(crate) services: Arc<Services>,
     pub(crate) session: SessionRow,
     pub(crate) state: LogState,
     pub(crate) lease: Lease,
     pub(crate) live: LiveDirectory,
-    pub(crate) common: Arc<Workspace>,
+    pub(crate) workspace: Arc<Workspace>,
     pub(crate) tree: Option<LiveTree>,
     pub(crate) logs: Arc<AgentLogBuffer>,
     /// A client wants the session to stop: the start stops waiting for slow steps.
@@ -124,10 +124,10 @@ impl SessionStartJob {
     pub(crate) async fn wake(mut self) -> Result<CompletedStart> {
         let woken = self.start_all().await;
         // A warm sandbox that this session did not use.
-        let unused = self.prepared.take().or_else(|| self.common.take_prepared());
-        if let Some((walls, _)) = unused.filter(|_| woken.is_err()) {
-            walls.remote.end().await.ok();
-            drop(walls);
+        let unused = self.prepared.take().or_else(|| self.workspace.take_prepared());
+        if let Some((sandbox, _)) = unused.filter(|_| woken.is_err()) {
+            sandbox.remote.end().await.ok();
+            drop(sandbox);
             self.reap_previous_sandbox().await?;
         }
         woken
@@ -137,34 +137,34 @@ impl SessionStartJob {
         let began = Instant::now();
         if self.state.resuming {
             // Options may have changed since the actor was spawned.
-            self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
+            self.session = self.services.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         }
         let version = self.version().await?;
         // Checked before anything is built: without its keys the start would only fail later.
-        let needs = self.rooms.start_needs(&self.session, &version).await?;
+        let needs = self.services.start_needs(&self.session, &version).await?;
         let StartRequirements { program, claude, provider } = needs;
         let driver = ash_driver::driver(version.runtime);
-        self.prepared = self.common.take_prepared();
+        self.prepared = self.workspace.take_prepared();
         self.in_advance = self.prepared.is_some();
-        if self.prepared.is_none() && self.walls().is_none() {
+        if self.prepared.is_none() && self.sandbox().is_none() {
             // Before the exclusive guard is taken: the session that has to give up its sandbox may be of this workspace.
             self.reserve().await?;
         }
         self.exclusive = Some(self.unless_halted(self.exclusive_when_vacant()).await?);
-        let tree = match (self.walls(), &self.prepared) {
+        let tree = match (self.sandbox(), &self.prepared) {
             (Some(_), _) => StartTree {
                 origin: StartTreeOrigin::Live,
-                uid: self.common.tree().and_then(|tree| tree.uid),
+                uid: self.workspace.tree().and_then(|tree| tree.uid),
                 fallback: None,
             },
             (None, Some(_)) => StartTree {
                 origin: StartTreeOrigin::Fresh,
-                uid: self.common.tree().and_then(|tree| tree.uid),
+                uid: self.workspace.tree().and_then(|tree| tree.uid),
                 fallback: None,
             },
             (None, None) => {
                 self.reap_previous_sandbox().await?;
-                self.tree = self.common.tree();
+                self.tree = self.workspace.tree();
                 if self.tree.is_some() && self.live.shape() != LiveTreeShape::Whole {
                     return Err(Error::Distrusted);
                 }
@@ -172,7 +172,7 @@ impl SessionStartJob {
             }
         };
         self.tree = Some(LiveTree { uid: tree.uid });
-        self.common.set_tree(self.tree);
+        self.workspace.set_tree(self.tree);
         self.fits(&version).await?;
         let way = AgentProgram { driver: driver.as_ref(), version: &version, program, claude, provider };
         let files = self.compare_files(&tree, &way).await?;
@@ -193,10 +193,10 @@ impl SessionStartJob {
             }
         };
         let ResumeDetails { tree, backs, head, compared, salvage, unsaved } = told;
-        let StartedAgent { part: SandboxShare { walls, process, records }, position, recalled, ear } =
+        let StartedAgent { part: SandboxShare { sandbox, process, records }, position, recalled, ear } =
             started;
-        let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
-        let hands = SandboxConn {
+        let (incarnation, remote) = (sandbox.incarnation, sandbox.remote.clone());
+        let conn = SandboxConn {
             incarnation,
             remote,
             process,
@@ -204,10 +204,10 @@ impl SessionStartJob {
             position,
             exited: false,
             allowed: None,
-            walls,
+            sandbox,
         };
         Ok(CompletedStart {
-            hands,
+            conn,
             tree,
             recalled,
             backs,
@@ -230,7 +230,7 @@ impl SessionStartJob {
         recalled: &RecalledConversation,
     ) -> Result<ResumeDetails> {
         let backs =
-            self.rooms.workspace_rewinds_since(&self.session, self.state.last_workspace_rewind).await?;
+            self.services.workspace_rewinds_since(&self.session, self.state.last_workspace_rewind).await?;
         let head = self.briefing(driver, &tree, recalled, &backs).await?;
         let compared = self.compared(&tree, files).await?;
         let salvage = self.only_in_salvage(&tree).await?;
@@ -246,7 +246,7 @@ impl SessionStartJob {
         let owner = uid.map(|uid| FileOwner { uid, gid: uid });
         let made = blocking(move || artifacts::lay_out(&open_root(&home)?, whose, owner)).await;
         if let Err(error) = made {
-            tracing::warn!(session = %self.session.id, %error, "the session has no folder of its own");
+            tracing::warn!(session = %self.session.id, %error, "the session folder could not be created");
         }
     }
 
@@ -259,15 +259,15 @@ impl SessionStartJob {
         let number = tree.fallback.as_ref().map(|fallback| fallback.used).or(self.state.checkpoint);
         let comes_back = self.state.resuming || self.state.turns_delivered > 0;
         let Some(number) = number.filter(|_| comes_back) else { return Ok(None) };
-        let Some(checkpoint) = self.rooms.store.checkpoint(self.session.workspace, number).await? else {
+        let Some(checkpoint) = self.services.store.checkpoint(self.session.workspace, number).await? else {
             return Ok(None);
         };
         let Ok(tree) = TreeId::parse(&checkpoint.tree) else { return Ok(None) };
-        let repo = self.rooms.repo(&self.session.tenant)?;
+        let repo = self.services.repo(&self.session.tenant)?;
         let (compared, mut lost) =
-            crate::embedded_log::compare(&self.rooms, repo, &self.session, &tree).await?;
+            crate::embedded_log::compare(&self.services, repo, &self.session, &tree).await?;
         lost.extend(files.lost);
-        let unreachable = self.rooms.witnesses.was_unreachable(self.session.no);
+        let unreachable = self.services.witnesses.was_unreachable(self.session.no);
         let remote = unreachable.then_some(RemoteComparison::Unreachable);
         Ok(Some((ResumeComparison { by: files.by, remote, ..compared }, lost)))
     }
@@ -278,7 +278,7 @@ impl SessionStartJob {
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
         let before = self.live.mended(self.session.native_id);
         for rung in rungs.iter().copied() {
-            let inside = self.rooms.inside(&self.live);
+            let inside = self.services.inside(&self.live);
             let recalled = self.prepare_memory(rung, (way.driver, &inside), before.as_ref()).await?;
             match self.try_start(way, inside, recalled.clone()).await {
                 Ok(started) => return Ok((started, failed)),
@@ -314,7 +314,7 @@ impl SessionStartJob {
             // The sandbox died after it was checked and before its agent started; the start is repeated once with a new
             // sandbox.
             Err(error) if in_advance && is_about_sandbox(&error) => {
-                tracing::warn!(session = %self.session.id, error = %error.problem().error, "a sandbox that was made in advance could not be used; another one is made");
+                tracing::warn!(session = %self.session.id, error = %error.problem().error, "a warm sandbox could not be used; the server creates another one");
                 self.try_start_once(way, inside, recalled).await
             }
             tried => tried,
@@ -351,12 +351,12 @@ impl SessionStartJob {
 
     async fn version(&self) -> Result<AgentVersion> {
         let SessionRow { tenant, agent, version, .. } = &self.session;
-        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        let found = self.services.store.version(tenant, agent, *version).await?;
         found.ok_or_else(|| Error::NoAgent(agent.to_string()))
     }
 
     pub(crate) fn bounds(&self, version: &AgentVersion) -> ResourceLimits {
-        resource_limits::merged(&self.rooms, self.session.options.limits, version.limits)
+        self.services.policy.limits_in_force(self.session.options.limits, version.limits)
     }
 
     /// A session whose files exceed their limit does not start until they shrink or the limit is raised.
@@ -365,7 +365,7 @@ impl SessionStartJob {
         let Some(most) = resource_limits::of_disk(&self.bounds(version)).filter(|_| was_full) else {
             return Ok(());
         };
-        let (weight, _) = self.rooms.weigh(&self.live, most).await?;
+        let (weight, _) = self.services.weigh(&self.live, most).await?;
         let reached = resource_limits::reached(None, weight, most);
         reached.map_or(Ok(()), |reached| Err(Error::Failed(reached.problem())))
     }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_calls_are_told_and_no_longer_names() {
+    fn only_the_newest_calls_and_short_names_are_reported() {
         let driver = ash_driver::driver(AgentRuntime::Claude);
         let mut ledger = ToolCallLedger::default();
         let mut say = |id: &str| {

@@ -109,12 +109,12 @@ impl TrustedClock {
     }
 
     pub fn now(&self) -> Timestamp {
-        self.trust.lock().expect("nobody panics while holding it").look((self.read)())
+        self.trust.lock().expect("no thread panics while holding it").look((self.read)())
     }
 
     /// How far the wall clock is from the expected time, if it is not trusted.
     pub fn jumped(&self) -> Option<Duration> {
-        let mut trust = self.trust.lock().expect("nobody panics while holding it");
+        let mut trust = self.trust.lock().expect("no thread panics while holding it");
         trust.look((self.read)());
         trust.jump.map(|jump| Duration::from_millis(jump.by_ms.unsigned_abs()))
     }
@@ -122,7 +122,7 @@ impl TrustedClock {
     /// Stores the trusted time. If a power loss loses it, an older time is used, and the expected time is then earlier.
     pub fn store(&self) -> io::Result<()> {
         let trust = {
-            let mut trust = self.trust.lock().expect("nobody panics while holding it");
+            let mut trust = self.trust.lock().expect("no thread panics while holding it");
             trust.look((self.read)());
             trust.clone()
         };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trusted_is_stored_like_this() {
+    fn the_trust_in_a_clock_is_stored_in_this_form() {
         let mut trust = begun();
         let text = |trust: &ClockTrust| serde_json::to_string(trust).expect("json");
         assert_eq!(text(&trust), r#"{"boot":"boot","trusted":"2023-11-14T22:13:20.000Z","sinceBoot":0}"#);

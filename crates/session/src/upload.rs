@@ -7,14 +7,12 @@
 //! exception remains: if the agent meanwhile blocks the way of the other files, those that moved before the crash stay.
 
 use crate::{
-    Error, Result, Sessions, blocking,
-    files::{FileSource, WorkspaceFiles},
+    Error, Result,
     live_directory::{LiveDirectory, LiveTree, make_dir, open_root},
-    resource_limits::{self, of_disk},
-    workspace::{ExclusiveGuard, Workspace},
+    resource_limits,
+    workspace::Workspace,
 };
 use ash_snapshot::{DiskUsage, FileOwner, Folder, LinkPolicy, RelPath};
-use ash_store::SessionRow;
 use std::{fs, io::Read, path::PathBuf, sync::Arc};
 
 /// The mark that an upload is complete.
@@ -29,19 +27,19 @@ const BLOCK: u64 = 4096;
 pub struct WorkspaceUpload {
     dir: PathBuf,
     files: Folder,
-    uid: Option<u32>,
+    pub(crate) uid: Option<u32>,
     /// While this is held, the upload is not taken for that of a dead server.
-    _common: Option<Arc<Workspace>>,
+    _workspace: Option<Arc<Workspace>>,
 }
 
 impl WorkspaceUpload {
-    fn begin(common: Arc<Workspace>, uid: Option<u32>) -> Result<WorkspaceUpload> {
-        let dir = common.live.uploads().join(uuid::Uuid::new_v4().to_string());
+    pub(crate) fn begin(workspace: Arc<Workspace>, uid: Option<u32>) -> Result<WorkspaceUpload> {
+        let dir = workspace.live.uploads().join(uuid::Uuid::new_v4().to_string());
         for name in [FILES, REPLACED] {
             // Tried twice, because another upload that ends may remove the parent directory in between.
             make_dir(&dir.join(name)).or_else(|_| make_dir(&dir.join(name)))?;
         }
-        Ok(WorkspaceUpload { files: Folder::open(&dir.join(FILES))?, dir, uid, _common: Some(common) })
+        Ok(WorkspaceUpload { files: Folder::open(&dir.join(FILES))?, dir, uid, _workspace: Some(workspace) })
     }
 
     fn owner(&self) -> Option<FileOwner> {
@@ -72,15 +70,15 @@ impl WorkspaceUpload {
         self.if_there(self.files.make_subfolder(path, self.owner()).map_err(Error::from))
     }
 
-    fn put(self, common: &Workspace, most: Option<DiskUsage>) -> Result<()> {
-        self.if_there(self.put_in(common, most))
+    pub(crate) fn put(self, workspace: &Workspace, most: Option<DiskUsage>) -> Result<()> {
+        self.if_there(self.put_in(workspace, most))
     }
 
-    fn put_in(&self, common: &Workspace, most: Option<DiskUsage>) -> Result<()> {
-        let tree = open_root(&common.live.workspace())?;
+    fn put_in(&self, workspace: &Workspace, most: Option<DiskUsage>) -> Result<()> {
+        let tree = open_root(&workspace.live.workspace())?;
         let replaced = tree.measure_replaced(&self.files)?;
         if let Some(most) = most {
-            fits(common, most, (self.files.measure(DiskUsage::UNLIMITED)?, replaced))?;
+            fits(workspace, most, (self.files.measure(DiskUsage::UNLIMITED)?, replaced))?;
         }
         ash_failpoint::reach("upload.written");
         fs::write(self.dir.join(WHOLE), b"").map_err(Error::io("cannot finish an upload"))?;
@@ -101,7 +99,7 @@ impl Drop for WorkspaceUpload {
         // A partly erased upload must not be taken for a complete one.
         fs::remove_file(self.dir.join(WHOLE)).ok();
         if let Err(error) = Folder::erase(&self.dir) {
-            tracing::warn!(%error, "an upload that is over could not be removed");
+            tracing::warn!(%error, "the files of a finished upload could not be removed");
         }
         // Succeeds only for the last upload; others may be in progress.
         if let Some(uploads) = self.dir.parent() {
@@ -111,8 +109,8 @@ impl Drop for WorkspaceUpload {
 }
 
 /// Whether new files fit in place of old ones.
-fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage)) -> Result<()> {
-    if common.has_plenty(most, new) {
+pub(crate) fn fits(workspace: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage)) -> Result<()> {
+    if workspace.has_plenty(most, new) {
         return Ok(());
     }
     let room = |most: u64, new: u64, old: u64| most.saturating_add(old).saturating_sub(new);
@@ -120,7 +118,7 @@ fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage))
         bytes: room(most.bytes, new.bytes, old.bytes),
         files: room(most.files, new.files, old.files),
     };
-    let is = resource_limits::weigh(&common.live, room)?;
+    let is = resource_limits::weigh(&workspace.live, room)?;
     let then = DiskUsage {
         bytes: is.bytes.saturating_add(new.bytes).saturating_sub(old.bytes),
         files: is.files.saturating_add(new.files).saturating_sub(old.files),
@@ -128,7 +126,7 @@ fn fits(common: &Workspace, most: DiskUsage, (new, old): (DiskUsage, DiskUsage))
     match resource_limits::reached(None, then, most) {
         Some(reached) => Err(Error::NoRoom(reached)),
         None => {
-            common.set_disk_usage(then);
+            workspace.set_disk_usage(then);
             Ok(())
         }
     }
@@ -144,11 +142,12 @@ impl LiveDirectory {
                 Folder::erase(&dir)?;
                 continue;
             };
-            let upload = WorkspaceUpload { dir, files, uid: tree.and_then(|tree| tree.uid), _common: None };
+            let upload =
+                WorkspaceUpload { dir, files, uid: tree.and_then(|tree| tree.uid), _workspace: None };
             if let (Some(_), true) = (tree, upload.dir.join(WHOLE).exists())
                 && let Err(error) = upload.finish(&open_root(&self.workspace())?)
             {
-                tracing::warn!(%error, "an upload that a dead server had begun does not fit any more: it is dropped");
+                tracing::warn!(%error, "an upload of an earlier server no longer fits into the workspace: the server drops it");
             }
         }
         fs::remove_dir(self.uploads()).ok();
@@ -157,107 +156,11 @@ impl LiveDirectory {
 }
 
 /// A file that is missing was removed meanwhile: by the session's end, a rewind, or a process in the sandbox.
-fn moved(error: Error) -> Error {
+pub(crate) fn moved(error: Error) -> Error {
     match error {
         Error::Snapshot(ash_snapshot::Error::NotFound { .. }) => Error::Moved,
         Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Error::Moved,
         other => other,
-    }
-}
-
-impl Sessions {
-    /// Begins an upload of at least this size. Nothing changes in the workspace before `commit_upload`.
-    pub async fn upload(&self, session: &SessionRow, least: DiskUsage) -> Result<WorkspaceUpload> {
-        self.check_room_for_work()?;
-        let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(DiskUsage::UNLIMITED);
-        if let Some(reached) = resource_limits::reached(None, least, most) {
-            return Err(Error::NoRoom(reached));
-        }
-        let common = self.rooms().workspace(session.workspace);
-        // Holds no writer guard, so the tree can be replaced while the files are uploaded.
-        let uid = match common.tree() {
-            Some(LiveTree { uid }) => uid,
-            None => self.files_to_write(session).await?.owner()?,
-        };
-        blocking(move || WorkspaceUpload::begin(common, uid).map_err(moved)).await
-    }
-
-    /// Puts all files in place, atomically for captures and replacements of the tree.
-    pub async fn commit_upload(&self, session: &SessionRow, upload: WorkspaceUpload) -> Result<()> {
-        let common = self.rooms().workspace(session.workspace);
-        let put = match self.ready_to_put(session, &common).await {
-            Ok((most, place, floor)) => {
-                blocking(move || {
-                    let _floor = floor;
-                    // The tree was replaced meanwhile, and the files have the wrong owner for it.
-                    if place.owner()? != upload.uid {
-                        return Err(Error::Moved);
-                    }
-                    upload.put(&common, most).map_err(moved)
-                })
-                .await
-            }
-            Err(error) => {
-                // Dropping the upload removes all that was written.
-                blocking(move || {
-                    drop(upload);
-                    Ok(())
-                })
-                .await?;
-                Err(error)
-            }
-        };
-        self.touched(session.no).await?;
-        put
-    }
-
-    async fn ready_to_put(
-        &self,
-        session: &SessionRow,
-        common: &Workspace,
-    ) -> Result<(Option<DiskUsage>, WorkspaceFiles, ExclusiveGuard)> {
-        let most = of_disk(&self.rooms().bounds(session).await?);
-        loop {
-            let place = self.files_to_write(session).await?;
-            match common.try_exclusive() {
-                Some(floor) => return Ok((most, place, floor)),
-                // Wait without the writer guard: the holder of the exclusive guard may need it.
-                None => drop(place),
-            }
-            drop(common.exclusive().await);
-        }
-    }
-
-    /// Whether files of these sizes fit in place of the existing ones. If not, nothing was written.
-    pub async fn check_disk_limit(&self, session: &SessionRow, files: Vec<(RelPath, u64)>) -> Result<()> {
-        self.check_room_for_work()?;
-        let Some(most) = of_disk(&self.rooms().bounds(session).await?) else { return Ok(()) };
-        let common = self.rooms().workspace(session.workspace);
-        let new = weight_of(files.iter().map(|(_, size)| *size));
-        if common.has_plenty(most, new) {
-            return Ok(());
-        }
-        let _turn = self.rooms().disk_usage_permits.acquire().await.map_err(|_| Error::Stopping)?;
-        blocking(move || match open_root(&common.live.workspace()) {
-            Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
-            // The tree does not exist yet, or is lost: it will hold the agent's own files, or its last checkpoint.
-            Err(ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. }) => {
-                resource_limits::reached(None, new, most)
-                    .map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
-            }
-            Err(error) => Err(error.into()),
-        })
-        .await
-    }
-}
-
-impl WorkspaceFiles {
-    /// The uid of new files, if the workspace has one of its own.
-    fn owner(&self) -> Result<Option<u32>> {
-        match &self.source {
-            FileSource::Live { uid, .. } => Ok(*uid),
-            FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
-        }
     }
 }
 
@@ -267,7 +170,7 @@ pub fn weight_of(sizes: impl Iterator<Item = u64>) -> DiskUsage {
     sizes.fold(DiskUsage::default(), |sum, size| sum.plus(DiskUsage { bytes: blocks(size), files: 1 }))
 }
 
-fn replaced(tree: &Folder, files: &[(RelPath, u64)]) -> DiskUsage {
+pub(crate) fn replaced(tree: &Folder, files: &[(RelPath, u64)]) -> DiskUsage {
     let mut paths: Vec<&RelPath> = files.iter().map(|(path, _)| path).collect();
     paths.sort_unstable();
     paths.dedup();

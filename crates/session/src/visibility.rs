@@ -1,7 +1,9 @@
 //! Which part of a log is still visible. No event is ever removed: a rewind or a second attempt only marks earlier
 //! events as no longer part of the conversation.
 
-use ash_model::{Event, EventSeq, Fact, SessionRewind, TurnId};
+use crate::Result;
+use ash_model::{Event, EventSeq, Fact, SessionRewind, SessionRowId, TurnId};
+use ash_store::{EventQuery, Store};
 use std::collections::{HashMap, HashSet};
 
 #[derive(Debug, Default)]
@@ -39,6 +41,25 @@ impl LogVisibility {
             counting.flat_map(|rewound| rewound.conversation.waiting.iter().copied()).collect();
         past.never_begun.extend(never_begun);
         past
+    }
+
+    /// The visibility of a session's log after event `upto`.
+    pub(crate) async fn read(
+        store: &dyn Store,
+        session: SessionRowId,
+        upto: EventSeq,
+    ) -> Result<LogVisibility> {
+        let mut events = Vec::new();
+        loop {
+            let after = events.last().map_or(0, |event: &Event| event.seq);
+            let query = EventQuery { after, limit: 1000, kinds: EventQuery::SUPERSEDING.to_vec() };
+            let page = store.events(session, &query).await?;
+            if page.is_empty() {
+                events.retain(|event| event.seq <= upto);
+                return Ok(LogVisibility::of(&events));
+            }
+            events.extend(page);
+        }
     }
 
     /// Whether the event is not part of the conversation any more.
@@ -152,7 +173,7 @@ mod tests {
     proptest! {
         /// After a rewind, the visible events are those visible at its target, and those that came since.
         #[test]
-        fn whatever_is_rewound_the_conversation_is_that_of_the_place(steps in prop::collection::vec(prop::option::of(0u64..100), 1..60)) {
+        fn after_any_rewind_the_conversation_is_that_of_its_target(steps in prop::collection::vec(prop::option::of(0u64..100), 1..60)) {
             let mut log: Vec<Event> = Vec::new();
             // The visible events after each event.
             let mut counted: Vec<Vec<EventSeq>> = vec![Vec::new()];

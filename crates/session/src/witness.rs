@@ -10,19 +10,21 @@ mod tombstones;
 pub(crate) use adopt::reconcile;
 pub use compare::SessionBehindWitness;
 pub use repair::{RepairMode, RepairedSession};
+pub(crate) use tombstones::{write as write_tombstone, write_of as write_tombstones_of};
 
 use crate::{
-    Error, Result, Sessions, blocking, live_directory::LiveDirectory, services::Services, sessions::native_id,
+    Result, blocking,
+    live_directory::{LiveDirectory, list_workspaces},
+    services::Services,
 };
-use ash_model::{Epoch, HistorySource, SessionId, Slug, TenantId, Timestamp, WorkspaceId};
-use ash_remote::{RemoteHistory, WitnessRefresh};
+use ash_model::{HistorySource, TenantId, WorkspaceId};
+use ash_remote::WitnessRefresh;
 use compare::{SessionLogEndMap, behind_bucket, behind_packs, is_explained};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    sync::atomic::Ordering,
+    time::Instant,
 };
-use uuid::Uuid;
 
 /// The code of the trouble that witnesses know more than the database.
 pub(crate) const DATABASE_BEHIND: &str = "database_behind";
@@ -77,110 +79,6 @@ impl Services {
     }
 }
 
-/// How long to wait for the object store to say whether it knows an id.
-const REMOTE_ID_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The epoch and time with which a new session begins, so that it is not taken for a purged session with the same id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Beginning {
-    pub(crate) epoch: Epoch,
-    pub(crate) at: Timestamp,
-    /// An earlier session had this id.
-    pub(crate) is_again: bool,
-}
-
-impl Beginning {
-    fn after(self, epoch: Epoch, purged_at: Timestamp) -> Beginning {
-        let epoch = self.epoch.max(Epoch(epoch.0 + 1));
-        // Even if the clock went back: of two sessions with one id, the later one must have the later time.
-        Beginning { epoch, at: self.at.max(Timestamp(purged_at.0 + 1)), is_again: true }
-    }
-
-    /// The agent's own id for the conversation. A shared home may hold the conversation of the earlier session with
-    /// this id.
-    pub(crate) fn native_id(self, tenant: &TenantId, id: &SessionId) -> Uuid {
-        if self.is_again { Uuid::new_v4() } else { native_id(tenant, id) }
-    }
-
-    /// Makes sure that the epoch of a shared workspace is high enough: the earlier session may have run in it under the
-    /// same epoch.
-    pub(crate) async fn in_shared(
-        self,
-        rooms: &Services,
-        id: &SessionId,
-        (workspace, slug): (WorkspaceId, &Slug),
-    ) -> Result<()> {
-        if !self.is_again {
-            return Ok(());
-        }
-        let common = rooms.workspace(workspace);
-        let _floor = common.exclusive().await;
-        loop {
-            let (lease, is_first) = common.claim(rooms, workspace).await?;
-            if is_first {
-                // The actor of the next session in the workspace claims it again, with the next epoch.
-                common.forget_lease();
-            }
-            match (lease.epoch >= self.epoch, is_first) {
-                (true, _) => return Ok(()),
-                (false, true) => {}
-                (false, false) => return Err(Error::PurgedHere { id: id.clone(), slug: slug.clone() }),
-            }
-        }
-    }
-}
-
-/// Who chose a new session's id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IdFrom {
-    /// The client. The id may have been used before.
-    Caller,
-    /// The server. The id was never used before.
-    Server,
-}
-
-/// Finds out how a new session begins. An id that only a witness knows is taken.
-pub(crate) async fn beginning(
-    rooms: &Services,
-    tenant: &TenantId,
-    (id, from): (&SessionId, IdFrom),
-) -> Result<Beginning> {
-    tombstones::write_of(rooms, tenant, id).await?;
-    let of = rooms.witnesses.of(tenant, WitnessRefresh::Once).await?;
-    let mut first = Beginning { epoch: Epoch(1), at: rooms.clock(), is_again: false };
-    {
-        let of = of.lock();
-        if let Some(tombstone) = of.tombstones.get(id) {
-            first = first.after(tombstone.epoch, tombstone.purged_at);
-        }
-        if of.packs.newest_of(id).is_some_and(|proof| !of.is_buried(proof)) {
-            return Err(Error::Unrepaired(id.clone()));
-        }
-    }
-    let is_asked = from == IdFrom::Caller;
-    let Some(far) = rooms.replicator.as_ref().filter(|far| is_asked && far.trouble().is_none()) else {
-        return Ok(first);
-    };
-    let asked = async {
-        let newest = far.newest_name(tenant, id).await?;
-        let Some((epoch, _)) = newest.filter(|(epoch, _)| *epoch >= first.epoch) else {
-            return Ok(first);
-        };
-        match far.known_session(tenant, id).await? {
-            RemoteHistory::Of(_) => {
-                Err(Error::Store(ash_store::Error::Taken(format!("Session id \"{id}\""))))
-            }
-            RemoteHistory::Purged(tombstone) => Ok(first.after(epoch, tombstone.purged_at)),
-            RemoteHistory::Nothing => Ok(Beginning { epoch: Epoch(epoch.0 + 1), ..first }),
-        }
-    };
-    match tokio::time::timeout(REMOTE_ID_TIMEOUT, asked).await {
-        // Without an answer the session begins, and is compared before anything of it is sent.
-        Err(_) | Ok(Err(Error::Remote(ash_remote::Error::Bucket(_)))) => Ok(first),
-        Ok(answered) => answered,
-    }
-}
-
 /// The result of a comparison.
 #[derive(Debug, Clone, Default)]
 pub struct DatabaseComparison {
@@ -230,24 +128,24 @@ fn describe_behind(behind: &SessionBehindWitness) -> String {
     }
 }
 
-impl Sessions {
+impl Services {
     /// Compares the database with its witnesses, reports what is wrong, and clears reports that are over.
-    pub async fn compare_witnesses(&self) -> Result<DatabaseComparison> {
-        let (rooms, began) = (self.rooms(), Instant::now());
-        tombstones::write_all(rooms).await?;
-        let damage = rooms.settings.database_damage.clone();
+    pub(crate) async fn compare_witnesses(&self) -> Result<DatabaseComparison> {
+        let began = Instant::now();
+        tombstones::write_all(self).await?;
+        let damage = self.settings.database_damage.clone();
         let mut found =
             DatabaseComparison { orphans: self.orphans().await?, damage, ..DatabaseComparison::default() };
-        for tenant in rooms.all_tenants().await? {
-            let (sessions, behind) = compare_tenant(rooms, &tenant).await?;
+        for tenant in self.all_tenants().await? {
+            let (sessions, behind) = compare_tenant(self, &tenant).await?;
             found.sessions += sessions;
             found.behind.extend(behind.into_iter().map(|behind| (tenant.clone(), behind)));
         }
         match found.is_behind() {
-            true => rooms.troubles.set(DATABASE_BEHIND, found.sentence(), rooms.clock()),
-            false => rooms.troubles.clear(DATABASE_BEHIND),
+            true => self.troubles.set(DATABASE_BEHIND, found.sentence(), self.clock()),
+            false => self.troubles.clear(DATABASE_BEHIND),
         }
-        rooms.is_database_compared.store(true, Ordering::Relaxed);
+        self.is_database_compared.store(true, Ordering::Relaxed);
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(
             sessions = found.sessions,
@@ -259,39 +157,36 @@ impl Sessions {
     }
 
     /// Checks whether SQLite can read all of its own pages.
-    pub async fn check_database(&self) {
-        let rooms = self.rooms();
-        let damage = match rooms.store.check_integrity().await {
+    pub(crate) async fn check_database(&self) {
+        let damage = match self.store.check_integrity().await {
             Ok(damage) => damage,
             Err(error) => Some(error.to_string()),
         };
         match damage {
-            None => rooms.troubles.clear(DATABASE_DAMAGED),
-            Some(damage) => rooms.troubles.set(
+            None => self.troubles.clear(DATABASE_DAMAGED),
+            Some(damage) => self.troubles.set(
                 DATABASE_DAMAGED,
                 format!("The database cannot read its own pages ({damage}). Nothing is collected or deleted meanwhile. Stop the server and run `ash repair`, which says what it would bring back; then `ash repair --yes`."),
-                rooms.clock(),
+                self.clock(),
             ),
         }
     }
 
     /// Whether anything may be deleted: not as long as the database is known to be wrong.
     pub(crate) fn may_delete(&self) -> bool {
-        let troubles = self.rooms().troubles.list();
-        self.rooms().is_database_compared.load(Ordering::Relaxed)
+        let troubles = self.troubles.list();
+        self.is_database_compared.load(Ordering::Relaxed)
             && !troubles.iter().any(|trouble| [DATABASE_BEHIND, DATABASE_DAMAGED].contains(&trouble.code))
     }
 
     /// Live trees of workspaces that the database does not know.
-    async fn orphans(&self) -> Result<Vec<WorkspaceId>> {
-        let rooms = self.rooms();
+    pub(super) async fn orphans(&self) -> Result<Vec<WorkspaceId>> {
         let mut orphans = Vec::new();
-        for name in crate::sessions::list_names(&rooms.settings.live_dir) {
-            let Some(workspace) = WorkspaceId::parse(&name) else { continue };
-            let live = LiveDirectory::new(&rooms.settings.live_dir, workspace);
+        for workspace in list_workspaces(&self.settings.live_dir) {
+            let live = LiveDirectory::new(&self.settings.live_dir, workspace);
             if !live.is_unclaimed()
                 && live.has_leftovers(false)
-                && rooms.store.lease_holder(workspace).await?.is_none()
+                && self.store.lease_holder(workspace).await?.is_none()
                 // The workspace may have been created and deleted since the listing, so check again.
                 && live.has_leftovers(false)
                 && !live.is_unclaimed()
@@ -305,20 +200,22 @@ impl Sessions {
 
 /// The number of sessions, and those of which a witness knows more than the database.
 async fn compare_tenant(
-    rooms: &Arc<Services>,
+    services: &Services,
     tenant: &TenantId,
 ) -> Result<(usize, Vec<SessionBehindWitness>)> {
     // Packs first: what is recorded after that is in a row by the time the rows are read.
-    let of = rooms.witnesses.of(tenant, WitnessRefresh::Anew).await?;
-    tombstones::import(rooms, tenant, &of).await?;
-    let newest = match &rooms.replicator {
-        Some(far) if far.trouble().is_none() => far.newest_names(tenant).await.unwrap_or_else(|error| {
-            tracing::warn!(%tenant, %error, "the database was not compared with the object store");
-            HashMap::new()
-        }),
+    let of = services.witnesses.of(tenant, WitnessRefresh::Anew).await?;
+    tombstones::import(services, tenant, &of).await?;
+    let newest = match &services.replicator {
+        Some(replicator) if replicator.trouble().is_none() => {
+            replicator.newest_names(tenant).await.unwrap_or_else(|error| {
+                tracing::warn!(%tenant, %error, "the database could not be compared with the object store");
+                HashMap::new()
+            })
+        }
         Some(_) | None => HashMap::new(),
     };
-    let rows = rooms.rows(tenant).await?;
+    let rows = services.rows(tenant).await?;
     let of = of.lock();
     let mut behind =
         behind_packs(of.packs.newest().into_values(), &rows, &of.tombstones, HistorySource::Packs);

@@ -4,13 +4,12 @@
 use crate::{
     Error, Result,
     live_directory::{LiveDirectory, LiveTree},
-    pool::SandboxPermit,
-    services::Services,
+    slots::SandboxPermit,
 };
 use ash_model::{ConcurrentTurn, Epoch, Incarnation, JournalPosition, SessionRowId, WorkspaceId};
 use ash_sandbox::{RecordStream, SandboxHandle};
 use ash_snapshot::DiskUsage;
-use ash_store::{Lease, LeaseClaim};
+use ash_store::Lease;
 use std::{
     collections::HashMap,
     ops::RangeInclusive,
@@ -47,19 +46,28 @@ pub(crate) struct Sandbox {
     acknowledged_by: Mutex<HashMap<SessionRowId, u64>>,
     gone: AtomicBool,
     /// One of the sandboxes that this server may have.
-    _room: SandboxPermit,
+    permit: SandboxPermit,
 }
 
 impl Sandbox {
-    pub(crate) fn new(incarnation: Incarnation, remote: SandboxHandle, room: SandboxPermit) -> Arc<Sandbox> {
+    pub(crate) fn new(
+        incarnation: Incarnation,
+        remote: SandboxHandle,
+        permit: SandboxPermit,
+    ) -> Arc<Sandbox> {
         let (heard, gone) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Sandbox { incarnation, remote, acknowledged_by: heard, gone, _room: room })
+        Arc::new(Sandbox { incarnation, remote, acknowledged_by: heard, gone, permit })
+    }
+
+    /// Whether another tenant has a claim to the sandbox's slot once a turn is over.
+    pub(crate) fn is_asked_to_yield(&self) -> bool {
+        self.permit.is_asked_to_yield()
     }
 
     /// Lets the shim forget the records that every session has committed.
     pub(crate) async fn ack(&self, who: SessionRowId, position: u64) {
         let all = {
-            let mut heard = self.acknowledged_by.lock().expect("nobody panics while holding it");
+            let mut heard = self.acknowledged_by.lock().expect("no thread panics while holding it");
             heard.insert(who, position);
             heard.values().copied().min().unwrap_or(position)
         };
@@ -67,7 +75,7 @@ impl Sandbox {
     }
 
     fn forget(&self, who: SessionRowId) {
-        self.acknowledged_by.lock().expect("nobody panics while holding it").remove(&who);
+        self.acknowledged_by.lock().expect("no thread panics while holding it").remove(&who);
     }
 
     pub(crate) fn set_gone(&self) {
@@ -96,7 +104,7 @@ struct WorkspaceState {
     tree: Option<LiveTree>,
     /// The last checkpoint of the tree, by any session.
     newest: Option<u64>,
-    walls: Option<Arc<Sandbox>>,
+    sandbox: Option<Arc<Sandbox>>,
     /// A sandbox that was built before its session was made, and in which nothing runs yet.
     prepared: Option<(Arc<Sandbox>, RecordStream)>,
     /// Which session works in which sandbox, and as which process.
@@ -108,12 +116,23 @@ struct WorkspaceState {
     turns: HashMap<SessionRowId, ConcurrentTurn>,
 }
 
+/// The state of a workspace that this server has just claimed.
+pub(crate) struct ClaimedWorkspace {
+    pub(crate) lease: Lease,
+    /// The tree on disk, if no other server has had the workspace since.
+    pub(crate) tree: Option<LiveTree>,
+    /// The newest checkpoint.
+    pub(crate) newest: Option<u64>,
+    /// The last checkpoint that rewound the files of all sessions; 0: none.
+    pub(crate) last_rewind: u64,
+}
+
 pub(crate) struct Workspace {
     pub(crate) live: LiveDirectory,
-    floor: Arc<tokio::sync::Mutex<()>>,
+    exclusive: Arc<tokio::sync::Mutex<()>>,
     /// Held by every caller that writes files from outside, and exclusively by the task that replaces the tree.
-    pen: Arc<tokio::sync::RwLock<()>>,
-    ground: Mutex<WorkspaceState>,
+    writers: Arc<tokio::sync::RwLock<()>>,
+    state: Mutex<WorkspaceState>,
     /// The disk usage of the files, as far as it is known without a walk.
     weight: Mutex<Option<DiskUsage>>,
     /// Notified when a session has left.
@@ -124,20 +143,20 @@ impl Workspace {
     pub(crate) fn new(live: LiveDirectory) -> Workspace {
         Workspace {
             live,
-            floor: Arc::default(),
-            pen: Arc::default(),
-            ground: Mutex::default(),
+            exclusive: Arc::default(),
+            writers: Arc::default(),
+            state: Mutex::default(),
             weight: Mutex::default(),
             left: Notify::new(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, WorkspaceState> {
-        self.ground.lock().expect("nobody panics while holding it")
+        self.state.lock().expect("no thread panics while holding it")
     }
 
     fn weight(&self) -> MutexGuard<'_, Option<DiskUsage>> {
-        self.weight.lock().expect("nobody panics while holding it")
+        self.weight.lock().expect("no thread panics while holding it")
     }
 
     /// A walk has measured all files.
@@ -157,28 +176,28 @@ impl Workspace {
     }
 
     pub(crate) async fn exclusive(&self) -> ExclusiveGuard {
-        self.floor.clone().lock_owned().await
+        self.exclusive.clone().lock_owned().await
     }
 
     /// `None`: another task holds it. For holders of a writer guard, for which others wait while they hold the
     /// exclusive guard.
     pub(crate) fn try_exclusive(&self) -> Option<ExclusiveGuard> {
-        self.floor.clone().try_lock_owned().ok()
+        self.exclusive.clone().try_lock_owned().ok()
     }
 
     /// `None`: another tree is about to be put in place.
     pub(crate) fn try_writer(&self) -> Option<WriterGuard> {
-        self.pen.clone().try_read_owned().ok()
+        self.writers.clone().try_read_owned().ok()
     }
 
     /// Whether no caller outside is writing.
     pub(crate) fn has_no_writers(&self) -> bool {
-        self.pen.try_write().is_ok()
+        self.writers.try_write().is_ok()
     }
 
     /// Waits until no caller outside writes any more, or fails if that takes too long. Requires the exclusive guard.
     pub(crate) async fn exclude_writers(&self) -> Result<NoWriters> {
-        let last = tokio::time::timeout(LEAVING, self.pen.clone().write_owned()).await;
+        let last = tokio::time::timeout(LEAVING, self.writers.clone().write_owned()).await;
         last.map_err(|_| Error::WorkspaceBusy("Somebody writes files".to_owned()))
     }
 
@@ -189,34 +208,24 @@ impl Workspace {
         lease
     }
 
+    /// The lease, if this server has claimed the workspace.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        self.state().lease.clone()
+    }
+
+    /// What a claim found.
+    pub(crate) fn set_claimed(&self, claimed: ClaimedWorkspace) {
+        let ClaimedWorkspace { lease, tree, newest, last_rewind } = claimed;
+        let mut state = self.state();
+        state.newest = newest;
+        state.back = last_rewind;
+        state.tree = tree;
+        state.lease = Some(lease);
+    }
+
     /// Another history was adopted, under a later epoch: the workspace has to be claimed again.
     pub(crate) fn forget_lease(&self) {
         self.state().lease = None;
-    }
-
-    /// Claims the workspace, if this server has not claimed it yet. Answers whether it did. Requires the exclusive guard.
-    pub(crate) async fn claim(&self, rooms: &Services, workspace: WorkspaceId) -> Result<(Lease, bool)> {
-        if let Some(lease) = self.state().lease.clone() {
-            return Ok((lease, false));
-        }
-        let hold = rooms.store.lease_holder(workspace).await?.ok_or(Error::NotFound)?;
-        self.live.remove_replacement()?;
-        let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
-        let claim = LeaseClaim { workspace, node: rooms.settings.node.clone(), from: hold };
-        // The stamp first: if the server dies before the claim, a stamp that is one epoch ahead still counts as its own.
-        let tree = match current {
-            true => Some(LiveTree { uid: self.live.adopt(claim.epoch(), &rooms.uids)? }),
-            false => None,
-        };
-        let lease = rooms.store.claim(claim).await?;
-        let newest = rooms.store.checkpoints(workspace, None, 1).await?;
-        let backs = rooms.store.workspace_rewinds(workspace, 0).await?;
-        let mut ground = self.state();
-        ground.newest = newest.first().map(|checkpoint| checkpoint.number);
-        ground.back = backs.last().map_or(0, |back| back.rewind.checkpoint);
-        ground.tree = tree;
-        ground.lease = Some(lease.clone());
-        Ok((lease, true))
     }
 
     pub(crate) fn tree(&self) -> Option<LiveTree> {
@@ -253,32 +262,32 @@ impl Workspace {
     }
 
     pub(crate) fn set_turn(&self, who: SessionRowId, turn: Option<ConcurrentTurn>) {
-        let mut ground = self.state();
+        let mut state = self.state();
         match turn {
-            Some(turn) => drop(ground.turns.insert(who, turn)),
-            None => drop(ground.turns.remove(&who)),
+            Some(turn) => drop(state.turns.insert(who, turn)),
+            None => drop(state.turns.remove(&who)),
         }
     }
 
     /// The turns that are under way in other sessions.
     pub(crate) fn concurrent_turns(&self, who: SessionRowId) -> Vec<ConcurrentTurn> {
-        let ground = self.state();
-        let mut others: Vec<_> = ground.turns.iter().filter(|(no, _)| **no != who).collect();
+        let state = self.state();
+        let mut others: Vec<_> = state.turns.iter().filter(|(no, _)| **no != who).collect();
         others.sort_by_key(|(no, _)| **no);
         others.into_iter().map(|(_, turn)| turn.clone()).collect()
     }
 
     /// The sandbox, if it is alive.
     pub(crate) fn sandbox(&self) -> Option<Arc<Sandbox>> {
-        self.state().walls.clone().filter(|walls| walls.is_usable())
+        self.state().sandbox.clone().filter(|sandbox| sandbox.is_usable())
     }
 
-    pub(crate) fn set_sandbox(&self, walls: Option<Arc<Sandbox>>) {
-        self.state().walls = walls;
+    pub(crate) fn set_sandbox(&self, sandbox: Option<Arc<Sandbox>>) {
+        self.state().sandbox = sandbox;
     }
 
-    pub(crate) fn set_prepared(&self, walls: Arc<Sandbox>, records: RecordStream) {
-        self.state().prepared = Some((walls, records));
+    pub(crate) fn set_prepared(&self, sandbox: Arc<Sandbox>, records: RecordStream) {
+        self.state().prepared = Some((sandbox, records));
     }
 
     pub(crate) fn take_prepared(&self) -> Option<(Arc<Sandbox>, RecordStream)> {
@@ -287,8 +296,8 @@ impl Workspace {
 
     /// A process number for an agent that no other agent has.
     pub(crate) fn free_number(&self) -> Option<u16> {
-        let ground = self.state();
-        (AGENT..FIRST_COMMAND).find(|number| !ground.members.values().any(|(_, taken)| taken == number))
+        let state = self.state();
+        (AGENT..FIRST_COMMAND).find(|number| !state.members.values().any(|(_, taken)| taken == number))
     }
 
     pub(crate) fn enter(&self, who: SessionRowId, incarnation: Incarnation, process: u16) {
@@ -297,21 +306,21 @@ impl Workspace {
 
     /// True: no session is left in that sandbox.
     pub(crate) fn leave(&self, who: SessionRowId, incarnation: Incarnation) -> bool {
-        let mut ground = self.state();
-        ground.members.remove(&who);
-        ground.waiting.remove(&who);
-        ground.walls.iter().for_each(|walls| walls.forget(who));
-        let left = ground.members.values().filter(|(other, _)| *other == incarnation).count();
-        drop(ground);
+        let mut state = self.state();
+        state.members.remove(&who);
+        state.waiting.remove(&who);
+        state.sandbox.iter().for_each(|sandbox| sandbox.forget(who));
+        let left = state.members.values().filter(|(other, _)| *other == incarnation).count();
+        drop(state);
         self.left.notify_waiters();
         left == 0
     }
 
     /// Whether there is a sandbox that stays: one that all sessions have left is about to end.
     pub(crate) fn is_inhabited(&self) -> bool {
-        let ground = self.state();
-        let somebody = !ground.members.is_empty() || !ground.waiting.is_empty();
-        somebody && ground.walls.as_ref().is_some_and(|walls| walls.is_usable())
+        let state = self.state();
+        let is_in_use = !state.members.is_empty() || !state.waiting.is_empty();
+        is_in_use && state.sandbox.as_ref().is_some_and(|sandbox| sandbox.is_usable())
     }
 
     /// Whether no other session works in any sandbox.
@@ -333,15 +342,15 @@ impl Workspace {
             }
         };
         if tokio::time::timeout(LEAVING, waiting).await.is_err() {
-            tracing::warn!("a dead sandbox is replaced although a session has not let go of it");
+            tracing::warn!("the server replaces a dead sandbox that a session still holds");
             self.state().members.retain(|who, _| *who == but);
         }
     }
 
     pub(crate) fn park_connection(&self, who: SessionRowId, waiting: UnclaimedConnection) {
-        let mut ground = self.state();
-        ground.members.insert(who, (waiting.heard.incarnation, waiting.heard.process));
-        ground.waiting.insert(who, waiting);
+        let mut state = self.state();
+        state.members.insert(who, (waiting.heard.incarnation, waiting.heard.process));
+        state.waiting.insert(who, waiting);
     }
 
     /// What was kept for a session whose actor has now started.
@@ -359,8 +368,8 @@ pub(crate) fn numbers(process: u16, epoch: Epoch) -> Vec<RangeInclusive<u16>> {
 /// Each actor numbers commands from its own start. So it never mistakes the processes of an earlier actor or of another
 /// session for its own commands.
 pub(crate) fn first_command(process: u16, epoch: Epoch) -> u16 {
-    let keepers = u64::from((u16::MAX - FIRST_COMMAND) / COMMANDS);
-    let which = (epoch.0 + u64::from(process)) % keepers;
+    let actors = u64::from((u16::MAX - FIRST_COMMAND) / COMMANDS);
+    let which = (epoch.0 + u64::from(process)) % actors;
     FIRST_COMMAND + u16::try_from(which).unwrap_or(0) * COMMANDS
 }
 

@@ -20,7 +20,7 @@ fn main() {
         append(place);
     }
     for _ in 0..3 {
-        println!("nobody follows: writer {:?}", append(&outside));
+        println!("without a watcher: writer {:?}", append(&outside));
         let watch = FilesystemWatch::start(&dir).expect("started");
         let tracked = watch.track(&Folder::open(&root).expect("opened")).expect("tracked");
         for (what, place) in [("beside the root", &outside), ("beneath the root", &root)] {

@@ -39,6 +39,6 @@ pub use repo::{
 pub use retention::{RetentionCandidate, SnapshotRetention};
 pub use tree_id::{BadTreeId, TreeId};
 pub use watch::{
-    FilesystemWatch, MappedFile, SharedMappings, TouchedNames, TouchedPaths, TrackedFolder, WatchError,
+    FilesystemWatch, SharedMappedFile, SharedMappings, TouchedNames, TouchedPaths, TrackedFolder, WatchError,
     mapped_writable, sync_mapped,
 };

@@ -1,5 +1,5 @@
 //! The id of an object: a hash of its content. With a tenant's key it is a keyed hash, so that ids reveal nothing to
-//! someone who has only the bucket.
+//! a reader who has only the bucket.
 
 use std::fmt;
 

@@ -124,7 +124,7 @@ impl<'t> FetchCounter<'t> {
 /// The local cache of remote packs.
 #[derive(Debug)]
 pub(crate) struct RemotePackCache {
-    far: Arc<dyn RemotePackSource>,
+    remote: Arc<dyn RemotePackSource>,
     dir: PathBuf,
     disk: DiskWriter,
     most: u64,
@@ -142,7 +142,7 @@ pub(crate) struct CachedPackGuard {
 
 impl Drop for CachedPackGuard {
     fn drop(&mut self) {
-        let mut held = self.away.held.lock().expect("nobody panics while holding it");
+        let mut held = self.away.held.lock().expect("no code panics while it holds this lock");
         if let Some(count) = held.get_mut(&self.pack) {
             *count -= 1;
             if *count == 0 {
@@ -167,12 +167,12 @@ impl CachedPackGuard {
 impl RemotePackCache {
     pub(crate) fn new(
         dir: PathBuf,
-        far: Arc<dyn RemotePackSource>,
+        remote: Arc<dyn RemotePackSource>,
         disk: DiskWriter,
         most: u64,
     ) -> Result<Arc<RemotePackCache>, Error> {
         let (held, fresh) = (Mutex::default(), AtomicU64::new(0));
-        let away = RemotePackCache { far, dir, disk, most, held, fresh };
+        let away = RemotePackCache { remote, dir, disk, most, held, fresh };
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&away.dir);
         made.and_then(|()| away.trim()).map_err(|e| away.failed(e))?;
         Ok(Arc::new(away))
@@ -187,7 +187,7 @@ impl RemotePackCache {
     }
 
     pub(crate) fn hold(self: &Arc<RemotePackCache>, pack: PackId) -> CachedPackGuard {
-        *self.held.lock().expect("nobody panics while holding it").entry(pack).or_default() += 1;
+        *self.held.lock().expect("no code panics while it holds this lock").entry(pack).or_default() += 1;
         CachedPackGuard { away: self.clone(), pack }
     }
 
@@ -276,7 +276,7 @@ impl RemotePackCache {
         let names: Vec<String> = packs.iter().map(PackId::to_string).collect();
         let Some(first) = names.first() else { return Ok(()) };
         let mut failed = None;
-        let done = self.far.read_prefixes(&names, FIRST, &mut |number, begun| {
+        let done = self.remote.read_prefixes(&names, FIRST, &mut |number, begun| {
             let Some((pack, name)) = packs.get(number).zip(names.get(number)) else {
                 return Err(io::Error::other("an answer that nobody asked for"));
             };
@@ -332,7 +332,7 @@ impl RemotePackCache {
         tally.await_all(parts);
         let mut waiting: Vec<Option<&PackRange>> = parts.iter().map(Some).collect();
         let mut failed = None;
-        let done = self.far.read_ranges(parts, &mut |number, bytes| {
+        let done = self.remote.read_ranges(parts, &mut |number, bytes| {
             if waiting.get_mut(number).and_then(Option::take).is_none() {
                 return Err(io::Error::other("an answer that nobody asked for"));
             }
@@ -404,7 +404,7 @@ impl RemotePackCache {
         let mut files = files(&self.dir)?;
         files.sort_by_key(|file| file.used);
         let mut size: u64 = files.iter().map(|file| file.size).sum();
-        let held = self.held.lock().expect("nobody panics while holding it");
+        let held = self.held.lock().expect("no code panics while it holds this lock");
         for file in files.iter().filter(|file| !held.contains_key(&file.pack)) {
             if size <= self.most {
                 break;

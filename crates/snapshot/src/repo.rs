@@ -124,9 +124,9 @@ impl Repo {
     }
 
     /// Reads packs that are not here from `far`, and caches about `most` bytes of them.
-    pub fn with_remote(mut self, far: Arc<dyn RemotePackSource>, most: u64) -> Result<Repo, Error> {
+    pub fn with_remote(mut self, remote: Arc<dyn RemotePackSource>, most: u64) -> Result<Repo, Error> {
         let dir = self.dir.join("cache/far");
-        self.remote_cache = Some(RemotePackCache::new(dir, far, self.disk.clone(), most)?);
+        self.remote_cache = Some(RemotePackCache::new(dir, remote, self.disk.clone(), most)?);
         Ok(self)
     }
 
@@ -166,7 +166,7 @@ impl Repo {
 
     /// A pack that can be opened without the remote store.
     fn open_local(&self, id: PackId) -> Result<Option<Arc<PackFile>>, Error> {
-        let mut open = self.open.lock().expect("nobody panics while holding it");
+        let mut open = self.open.lock().expect("no code panics while it holds this lock");
         if let Some(at) = open.iter().rposition(|pack| pack.id == id) {
             let pack = open.remove(at);
             open.push(pack.clone());
@@ -188,7 +188,7 @@ impl Repo {
 
     fn keep_open(&self, pack: PackFile) -> Arc<PackFile> {
         let pack = Arc::new(pack);
-        let mut open = self.open.lock().expect("nobody panics while holding it");
+        let mut open = self.open.lock().expect("no code panics while it holds this lock");
         if open.len() >= MAX_OPEN_PACKS {
             open.remove(0);
         }
@@ -230,13 +230,18 @@ impl Repo {
 
     /// Closes the pack's file, because another file has its name now.
     fn forget(&self, id: PackId) {
-        self.open.lock().expect("nobody panics while holding it").retain(|pack| pack.id != id);
+        self.open.lock().expect("no code panics while it holds this lock").retain(|pack| pack.id != id);
     }
 
     /// Protects a snapshot from collection while the returned guard lives.
     fn pin(&self, tree: Option<&TreeId>) -> SnapshotPin<'_> {
         if let Some(tree) = tree {
-            *self.pins.lock().expect("nobody panics while holding it").entry(tree.clone()).or_default() += 1;
+            *self
+                .pins
+                .lock()
+                .expect("no code panics while it holds this lock")
+                .entry(tree.clone())
+                .or_default() += 1;
         }
         SnapshotPin { repo: self, tree: tree.cloned() }
     }
@@ -250,7 +255,7 @@ struct SnapshotPin<'r> {
 impl Drop for SnapshotPin<'_> {
     fn drop(&mut self) {
         let Some(tree) = &self.tree else { return };
-        let mut pins = self.repo.pins.lock().expect("nobody panics while holding it");
+        let mut pins = self.repo.pins.lock().expect("no code panics while it holds this lock");
         if let Some(count) = pins.get_mut(tree) {
             *count -= 1;
             if *count == 0 {

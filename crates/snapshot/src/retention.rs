@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_needed_stays_and_rules_only_add(
+        fn needed_snapshots_stay_and_rules_only_add(
             mut at in proptest::collection::vec((0..40 * DAY, any::<bool>()), 1..60),
             (last, hourly, daily) in (0..9usize, 0..9usize, 0..9usize),
         ) {

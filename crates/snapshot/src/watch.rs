@@ -54,7 +54,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-pub use mapped::{MappedFile, SharedMappings, mapped_writable, sync_mapped};
+pub use mapped::{SharedMappedFile, SharedMappings, mapped_writable, sync_mapped};
 pub use touched::{TouchedNames, TouchedPaths};
 
 use crate::{Error, Folder};

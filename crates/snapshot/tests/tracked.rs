@@ -165,7 +165,7 @@ fn happen(dice: &mut Dice, tree: &Path) -> std::io::Result<()> {
 }
 
 #[test]
-fn as_root_visiting_what_was_touched_finds_what_looking_at_everything_finds() {
+fn as_root_visiting_touched_paths_finds_all_that_a_full_walk_finds() {
     for seed in 0..16 {
         let mut dice = Dice(seed);
         let mut scene = scene(|tree| {
@@ -183,11 +183,11 @@ fn as_root_visiting_what_was_touched_finds_what_looking_at_everything_finds() {
 }
 
 #[test]
-fn as_root_what_is_written_through_a_mapping_is_in_the_next_capture() {
+fn as_root_a_write_through_a_mapping_is_in_the_next_capture() {
     let mut scene = scene(|tree| std::fs::write(tree.join("workspace/mapped"), [1; 8192]).expect("written"));
     let path = scene.tree().join("workspace/mapped");
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("opened");
-    // SAFETY: a fresh shared mapping of a file that nobody cuts short; it is unmapped below.
+    // SAFETY: a fresh shared mapping of a file that no code truncates; it is unmapped below.
     let page = unsafe {
         let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         libc::mmap(std::ptr::null_mut(), 8192, flags.0, flags.1, std::os::fd::AsRawFd::as_raw_fd(&file), 0)
@@ -208,7 +208,7 @@ fn as_root_what_is_written_through_a_mapping_is_in_the_next_capture() {
 }
 
 #[test]
-fn as_root_a_check_tells_what_was_not_followed() {
+fn as_root_a_check_reports_paths_that_were_not_followed() {
     let scene = scene(|tree| {
         std::fs::create_dir(tree.join("workspace/a")).expect("made");
         std::fs::write(tree.join("workspace/a/x"), "1").expect("written");

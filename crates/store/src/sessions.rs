@@ -1,6 +1,6 @@
 //! Sessions as rows: creating, finding and listing them, and their secrets. What happened in a session is in `log.rs`.
 
-use crate::{AccessScope, Checkpoint, Result, SecretEnv};
+use crate::{AccessScope, AuditEntry, Checkpoint, Result, SecretEnv};
 use ash_model::{
     AgentName, AgentRuntime, Epoch, EventSeq, NewEvent, OwnerId, Problem, SessionId, SessionLock,
     SessionMetadata, SessionOptions, SessionRowId, SessionStatus, Slug, TenantId, Timestamp, WorkspaceId,
@@ -49,6 +49,8 @@ pub struct NewSessionRow {
     pub summary: SessionSummary,
     /// The first events of its own log.
     pub events: Vec<NewEvent>,
+    /// The audit entry about its creation. It is recorded together with the session: never without it, and never alone.
+    pub audit: Option<AuditEntry>,
     /// The first epoch of the workspace, if it is created with the session.
     pub epoch: Epoch,
     /// When it is created.
@@ -202,6 +204,8 @@ pub struct WorkspaceSession {
     pub no: SessionRowId,
     /// What it does.
     pub status: SessionStatus,
+    /// It was purged, and its rows are not deleted yet.
+    pub purged: bool,
 }
 
 /// Sessions. `find_session` is the only method that takes an id from a caller, and applies the caller's scope; all others

@@ -103,11 +103,11 @@ impl SqliteStore {
     }
 
     async fn lineage(&self, no: SessionRowId) -> Result<LogLineage> {
-        if let Some(line) = self.lineages.lock().expect("nobody panics while holding it").get(&no) {
+        if let Some(line) = self.lineages.lock().expect("no thread panics while holding it").get(&no) {
             return Ok(line.clone());
         }
         let line: LogLineage = log::lineage(&self.readers, no).await?.into();
-        self.lineages.lock().expect("nobody panics while holding it").insert(no, line.clone());
+        self.lineages.lock().expect("no thread panics while holding it").insert(no, line.clone());
         Ok(line)
     }
 }

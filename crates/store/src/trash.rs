@@ -1,5 +1,5 @@
-//! The trash: purged sessions that nobody can see, until their rows are deleted. A tombstone proves the purge to other
-//! witnesses, so that none of them brings the session back.
+//! The trash: purged sessions, hidden from all callers until their rows are deleted. A tombstone proves the purge to
+//! other witnesses, so that none of them brings the session back.
 
 use crate::{AuditActor, Result, SessionRow};
 use ash_model::{SessionId, SessionRowId, TenantId, Timestamp, remote::SessionTombstone};

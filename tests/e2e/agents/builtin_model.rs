@@ -127,7 +127,10 @@ async fn a_conversation_with_a_model_survives_every_death() {
     assert_eq!(receipt["from"], "checkpoint");
     stage.say(&id, &mut said).await;
     let told = stage.last()["body"]["messages"].to_string();
-    assert!(told.contains("<system-reminder>\\nYou were asleep"), "it hears what happened: {told}");
+    assert!(
+        told.contains("<system-reminder>\\nYou were asleep"),
+        "the model gets a note of what happened: {told}"
+    );
 }
 
 #[tokio::test]
@@ -173,7 +176,7 @@ async fn trouble_that_passes_is_waited_for_and_the_tokens_are_summed() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_accepted_is_a_problem_with_a_remedy() {
+async fn a_refused_key_is_a_problem_with_a_remedy() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -190,7 +193,7 @@ async fn a_key_that_is_not_accepted_is_a_problem_with_a_remedy() {
 }
 
 #[tokio::test]
-async fn an_interrupt_ends_a_stream_and_what_was_said_is_remembered() {
+async fn an_interrupt_ends_a_stream_and_the_partial_answer_is_remembered() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -277,7 +280,7 @@ async fn a_conversation_that_began_without_a_key_goes_on_with_one() {
 }
 
 #[tokio::test]
-async fn who_wants_to_work_without_a_model_does() {
+async fn a_session_can_work_without_a_model() {
     let stage = Stage::set().await;
     let client = stage.server.client();
     for (manifest, options) in
@@ -289,7 +292,7 @@ async fn who_wants_to_work_without_a_model_does() {
         let answer = client.exec(&id, call).await;
         assert!(
             answer["stdout"].to_string().contains("no way to a model"),
-            "nobody inside has one: {answer}"
+            "no process inside has a key: {answer}"
         );
     }
     assert_eq!(stage.requests().len(), 0);

@@ -142,7 +142,7 @@ async fn without_the_program_or_a_key_it_says_what_to_do() {
 
 /// A process in the sandbox may write anything to the conversation's folder.
 #[tokio::test]
-async fn a_transcript_that_is_no_transcript_is_named_and_hurts_nobody() {
+async fn an_invalid_transcript_is_reported_and_harms_no_session() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -169,7 +169,7 @@ async fn a_transcript_that_is_no_transcript_is_named_and_hurts_nobody() {
 
 /// A background command does not hold the turn; when it ends, the agent starts a turn of its own.
 #[tokio::test]
-async fn what_ends_in_the_background_is_a_turn_of_the_agents_own() {
+async fn a_background_command_that_ends_starts_a_turn_of_the_agents_own() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -215,7 +215,7 @@ async fn a_turn_waits_for_helpers_in_the_background() {
 
 /// A subagent that takes too long does not hold the turn for ever; its later result starts a turn of the agent's own.
 #[tokio::test]
-async fn a_turn_does_not_wait_longer_than_it_was_told_to() {
+async fn a_turn_does_not_wait_longer_than_its_limit() {
     let stage = Stage::set().await;
     let id = stage.create_with(json!({ "maxWait": 1 })).await;
     let client = stage.server.client();

@@ -196,7 +196,7 @@ async fn while_a_tool_runs() {
 }
 
 #[tokio::test]
-async fn while_leave_is_asked_for() {
+async fn while_a_permission_request_is_open() {
     at(Instant::PermissionPending).await;
 }
 

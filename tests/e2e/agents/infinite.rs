@@ -156,7 +156,7 @@ async fn a_session_of_four_hundred_turns_never_exceeds_the_window_and_goes_back_
 }
 
 #[tokio::test]
-async fn turns_go_on_beside_a_summary_and_wait_when_there_is_no_more_room() {
+async fn turns_run_during_a_summary_and_wait_when_the_window_is_full() {
     let stage = Stage::set().await;
     let client = stage.client();
     stage.script(json!([{ "when": { "contains": ASKS_FOR_SUMMARY }, "times": 1, "stall": 4000 }])).await;
@@ -205,7 +205,7 @@ async fn a_summary_between_two_turns_is_captured_and_is_no_turn() {
 }
 
 #[tokio::test]
-async fn whoever_is_killed_meanwhile_it_is_simply_done_again() {
+async fn a_compaction_is_repeated_after_a_kill_of_any_process() {
     for victim in ["agent", "shim"] {
         let stage = Stage::set().await;
         let client = stage.client();
@@ -238,7 +238,7 @@ async fn a_server_that_dies_meanwhile_misses_nothing() {
     stage.until_compacting(&id).await;
     stage.server.crash_and_start().await;
     let client = stage.client();
-    let events = eventually("it is heard", async || {
+    let events = eventually("the server has the event", async || {
         let events = compactions(&client, &id).await;
         (events.len() == 2).then_some(events)
     })
@@ -330,7 +330,7 @@ async fn the_option_is_checked_kept_and_in_force_after_everything() {
 }
 
 #[tokio::test]
-async fn claude_code_compacts_where_it_is_told_to_and_remembers_the_summary() {
+async fn claude_code_compacts_at_the_set_limit_and_remembers_the_summary() {
     let stage = claude::Stage::set().await;
     let client = stage.server.client();
     let there = stage.create().await;

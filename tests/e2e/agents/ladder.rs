@@ -76,7 +76,7 @@ const DAMAGES: [(&str, Damage, &str, bool); 12] = [
 ];
 
 #[tokio::test]
-async fn whatever_happened_to_the_transcript_the_model_is_shown_the_whole_conversation() {
+async fn the_model_sees_the_whole_conversation_after_any_damage_to_the_transcript() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -143,7 +143,7 @@ exec "${0%/*}/real" "$@"
 
 /// A program that does not start with its memory gets it by a lower tier; one that does not start at all loses nothing.
 #[tokio::test]
-async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain() {
+async fn the_steps_down_are_tried_and_reported_and_undone_if_they_fail() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
     let (claude, refuse) = curtain(dir.path());
     let stage = Stage::with(&[("ASH_CLAUDE_BIN", &claude.display().to_string())]).await;
@@ -188,7 +188,7 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
 /// A server dies after it repaired the transcript and before it reported the loss: the next server finds the transcript
 /// whole, and still reports the loss. If the agent cannot start at all, the transcript is as damaged as before.
 #[tokio::test]
-async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() {
+async fn a_loss_is_reported_even_if_the_server_dies_before_its_report() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
     let (claude, refuse) = curtain(dir.path());
     let mut stage = Stage::with(&[("ASH_CLAUDE_BIN", &claude.display().to_string())]).await;
@@ -224,7 +224,7 @@ async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() 
     let stamp = std::fs::read_to_string(live.join("stamp")).expect("a stamp");
     assert!(stamp.contains("mends"), "{stamp}");
     stage.server.kill9();
-    assert!(!asking.await.expect("asked"), "nobody was told");
+    assert!(!asking.await.expect("asked"), "no client got an answer");
     std::fs::remove_file(&refuse).expect("removed");
     stage.server.launch().await;
     let receipt = stage.back(&id).await;

@@ -259,17 +259,17 @@ async fn everywhere(stage: &mut Stage, id: &str, wanted: &Profile) {
 }
 
 #[tokio::test]
-async fn what_the_built_in_agent_was_told_is_kept() {
+async fn the_built_in_agents_options_are_kept() {
     are_kept("builtin").await;
 }
 
 #[tokio::test]
-async fn what_claude_code_was_told_is_kept() {
+async fn claude_codes_options_are_kept() {
     are_kept("claude").await;
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused() {
+async fn invalid_options_are_refused() {
     let server = Server::start().await;
     let client = server.client();
     client.deploy("helper").await;
@@ -307,7 +307,7 @@ async fn a_field_of_a_custom_agent_that_is_not_known_is_refused_by_name() {
 
 /// No requested option is ignored silently.
 #[tokio::test]
-async fn what_a_runtime_cannot_hold_to_is_refused_by_name() {
+async fn options_that_a_runtime_cannot_enforce_are_refused_by_name() {
     let stage = Stage::set("claude").await;
     let client = stage.client();
     client.deploy("helper").await;
@@ -346,7 +346,7 @@ async fn what_a_runtime_cannot_hold_to_is_refused_by_name() {
 /// Clients of the Ash API send these options to every agent: they are accepted, stored, and reported where they have no
 /// effect.
 #[tokio::test]
-async fn what_has_no_effect_on_a_runtime_is_taken_and_named() {
+async fn options_without_effect_on_a_runtime_are_accepted_and_named() {
     let stage = Stage::set("claude").await;
     let client = stage.client();
     client.deploy("helper").await;
@@ -389,7 +389,7 @@ async fn what_has_no_effect_on_a_runtime_is_taken_and_named() {
 
 /// The error names the impossible directory, and the session works once a caller names another.
 #[tokio::test]
-async fn a_working_directory_that_is_a_file_is_said_to_be_one() {
+async fn the_error_for_a_working_directory_that_is_a_file_says_so() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;

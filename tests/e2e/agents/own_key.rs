@@ -161,22 +161,22 @@ async fn is_brought_again(runtime: &'static str, service: Service) {
 }
 
 #[tokio::test]
-async fn whoever_comes_back_brings_it_again() {
+async fn a_resume_needs_the_key_again() {
     is_brought_again("builtin", Service::Anthropic).await;
 }
 
 #[tokio::test]
-async fn whoever_comes_back_brings_it_again_for_openai() {
+async fn a_resume_needs_the_key_again_for_openai() {
     is_brought_again("builtin", Service::OpenAi).await;
 }
 
 #[tokio::test]
-async fn whoever_comes_back_brings_it_again_for_azure() {
+async fn a_resume_needs_the_key_again_for_azure() {
     is_brought_again("builtin", Service::Azure).await;
 }
 
 #[tokio::test]
-async fn whoever_comes_back_to_claude_code_brings_it_again() {
+async fn a_resume_of_claude_code_needs_the_key_again() {
     is_brought_again("claude", Service::Anthropic).await;
 }
 
@@ -227,22 +227,22 @@ async fn is_nowhere(runtime: &'static str, service: Service) {
 }
 
 #[tokio::test]
-async fn it_is_nowhere() {
+async fn the_key_is_stored_nowhere() {
     is_nowhere("builtin", Service::Anthropic).await;
 }
 
 #[tokio::test]
-async fn it_is_nowhere_with_openai() {
+async fn the_key_is_stored_nowhere_with_openai() {
     is_nowhere("builtin", Service::OpenAi).await;
 }
 
 #[tokio::test]
-async fn it_is_nowhere_with_azure() {
+async fn the_key_is_stored_nowhere_with_azure() {
     is_nowhere("builtin", Service::Azure).await;
 }
 
 #[tokio::test]
-async fn it_is_nowhere_with_claude_code() {
+async fn the_key_is_stored_nowhere_with_claude_code() {
     is_nowhere("claude", Service::Anthropic).await;
 }
 
@@ -348,7 +348,7 @@ async fn claude_code_is_not_given_a_service_that_it_does_not_speak() {
 
 /// Invalid services are refused, in an error that does not repeat the key.
 #[tokio::test]
-async fn what_cannot_be_called_is_refused_by_name() {
+async fn invalid_services_are_refused_by_name() {
     let stage = Stage::set("builtin", Service::Anthropic).await;
     let of = |service: Service, more: Value| {
         let mut provider = service.provider(&stage.model);
@@ -393,7 +393,7 @@ async fn what_cannot_be_called_is_refused_by_name() {
 
 /// A repeated request gets the stored answer, because that needs no call.
 #[tokio::test]
-async fn an_answer_is_told_again_without_the_key() {
+async fn a_repeated_request_gets_its_answer_without_the_key() {
     let stage = Stage::set("builtin", Service::Anthropic).await;
     let (id, client) = (stage.create().await, stage.server.client());
     let send = async || {

@@ -37,7 +37,7 @@ async fn count(client: &Client, id: &str, action: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_leave_and_is_made_as_it_was_allowed() {
+async fn a_call_waits_for_permission_and_runs_as_allowed() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -66,7 +66,7 @@ async fn a_call_waits_for_leave_and_is_made_as_it_was_allowed() {
 }
 
 #[tokio::test]
-async fn what_is_denied_is_not_done_and_the_model_hears_why() {
+async fn a_denied_call_does_not_run_and_the_model_gets_the_reason() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -80,7 +80,7 @@ async fn what_is_denied_is_not_done_and_the_model_hears_why() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_answers_ends_as_the_session_says() {
+async fn an_unanswered_request_ends_as_the_session_says() {
     let stage = Stage::with(&[("ASH_PERMISSION_TIMEOUT", "0")]).await;
     let client = stage.server.client();
     for (policy, behavior, status, made) in [
@@ -106,7 +106,7 @@ async fn a_request_that_nobody_answers_ends_as_the_session_says() {
 }
 
 #[tokio::test]
-async fn the_choice_of_a_person_reaches_the_model_also_where_no_leave_is_needed() {
+async fn a_users_choice_reaches_the_model_also_without_a_permission_request() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -124,7 +124,7 @@ async fn the_choice_of_a_person_reaches_the_model_also_where_no_leave_is_needed(
 }
 
 #[tokio::test]
-async fn an_interrupt_takes_back_what_was_asked() {
+async fn an_interrupt_withdraws_the_permission_request() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -170,7 +170,7 @@ async fn a_server_that_dies_meanwhile_is_not_missed_and_the_call_is_made_once() 
 }
 
 #[tokio::test]
-async fn a_session_that_is_paused_stopped_or_shut_down_meanwhile_keeps_nobody_waiting() {
+async fn a_pause_stop_or_shutdown_ends_the_wait_for_an_answer() {
     // Longer than the test waits for a server to stop.
     let mut stage = Stage::with(&[("ASH_STOP_GRACE", "300")]).await;
     let id = careful(&stage).await;
@@ -252,7 +252,7 @@ async fn an_agent_that_dies_meanwhile_takes_its_request_along_and_the_turn_goes_
     allow(&client, &id, &next).await;
     until_rest(&client, &id).await;
     assert_eq!(count(&client, &id, "turn_ended").await, 1);
-    assert_eq!(output(&client, &id, "cat file").await, "two\n", "nobody allowed the first");
+    assert_eq!(output(&client, &id, "cat file").await, "two\n", "no client allowed the first");
 }
 
 #[tokio::test]
@@ -294,7 +294,7 @@ async fn a_permission_mode_that_is_set_on_a_live_session_counts_at_once_and_stay
         }
         frames.iter().any(|frame| frame.event == "permission_request")
     };
-    assert!(!asks().await, "nothing needs leave unless somebody wants to be asked");
+    assert!(!asks().await, "no call needs permission unless the session asks for that");
     assert_eq!(change(&client, &id, json!({ "permissionMode": "default" })).await.0, StatusCode::OK);
     assert!(asks().await);
     let (_, agent) = stage.agent(&id).await;
@@ -315,7 +315,7 @@ async fn a_permission_mode_that_is_set_on_a_live_session_counts_at_once_and_stay
 }
 
 #[tokio::test]
-async fn a_mode_that_the_agent_has_left_with_leave_can_be_set_again() {
+async fn a_mode_that_the_agent_left_with_permission_can_be_set_again() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -358,7 +358,7 @@ async fn a_mode_can_be_set_while_a_call_waits() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_refused_and_changes_nothing() {
+async fn an_invalid_answer_is_refused_and_changes_nothing() {
     let stage = Stage::with(&[("ASH_INTERNAL_SECRET", "inner")]).await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -404,7 +404,7 @@ async fn an_answer_that_is_none_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_option_that_is_none_is_refused() {
+async fn an_unknown_option_is_refused() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -435,7 +435,7 @@ async fn the_python_client_passes_requests_on() {
 
 /// A process in the sandbox may have replaced the agent.
 #[tokio::test]
-async fn an_agent_that_asks_for_everything_at_once_hurts_nobody() {
+async fn an_agent_that_floods_permission_requests_harms_no_session() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/clients/agent.sh");
     let stage = Stage::with(&[("ASH_INTERRUPT_GRACE", "0")]).await.with_agent(&here).await;
     let id = careful(&stage).await;
@@ -458,7 +458,10 @@ async fn an_agent_that_asks_for_everything_at_once_hurts_nobody() {
     let first = until_asked(&client, &id).await;
     allow(&client, &id, &first).await;
     let (status, refused) = tokio::join!(change(&client, &id, json!({ "permissionMode": "plan" })), async {
-        eventually("it is told", async || (count(&client, &id, "setting").await == 2).then_some(())).await;
+        eventually("the agent gets both settings", async || {
+            (count(&client, &id, "setting").await == 2).then_some(())
+        })
+        .await;
         client.action(&id, "interrupt").await;
     })
     .0;

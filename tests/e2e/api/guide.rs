@@ -60,7 +60,7 @@ fn remembers(text: &Value) {
 }
 
 #[tokio::test]
-async fn what_one_client_began_another_one_goes_on_with() {
+async fn another_client_continues_a_session() {
     let mut server = start().await;
     let day_one = admin(&server).node(&["create", "user-123-task-456"]).await;
     assert_eq!(day_one, json!({ "id": "user-123-task-456", "status": "done" }));
@@ -95,7 +95,7 @@ async fn a_container_is_replaced_and_its_sessions_come_back_from_the_bucket() {
 }
 
 #[tokio::test]
-async fn options_are_changed_by_whoever_resumes() {
+async fn a_resume_changes_options() {
     let server = start().await;
     admin(&server).node(&["create", "one", r#"{"model": "first"}"#]).await;
     server.client().action("one", "pause").await;
@@ -119,7 +119,7 @@ async fn options_are_changed_by_whoever_resumes() {
 }
 
 #[tokio::test]
-async fn a_key_of_ones_own_is_brought_again() {
+async fn a_resume_sends_the_clients_key_again() {
     let mut server = Server::prepare(&[]);
     let model = Model::start(&server.dir);
     server.set("ASH_PROVIDER_URLS", &model.url);
@@ -211,7 +211,7 @@ async fn a_session_is_resumed_by_its_owner_and_is_not_there_for_others() {
 }
 
 #[tokio::test]
-async fn whoever_has_the_lock_is_alone_with_the_session() {
+async fn the_holder_of_the_lock_is_alone_with_the_session() {
     let server = start().await;
     let came = admin(&server).node(&["lock", "shared"]).await;
     let locked = json!([409, "session_locked"]);
@@ -219,7 +219,7 @@ async fn whoever_has_the_lock_is_alone_with_the_session() {
 }
 
 #[tokio::test]
-async fn what_is_kept_of_a_session_is_shown() {
+async fn the_stored_data_of_a_session_is_shown() {
     let server = start().await;
     let kept = admin(&server).node(&["artifacts", "kept"]).await;
     assert_eq!(kept, json!({ "plan": "# Plan\n", "artifacts": ["analysis.md"], "checkpoints": 1 }));

@@ -42,7 +42,7 @@ const OF_NO_USE: [(&str, &str, &str); 29] = [
 ];
 
 #[tokio::test]
-async fn a_setting_of_no_use_is_refused_at_the_start_with_what_to_do() {
+async fn a_useless_setting_is_refused_at_the_start_with_a_remedy() {
     for (name, value, remedy) in OF_NO_USE {
         let server = Server::prepare(&[(name, value)]);
         let (code, words) = run_to_end(server.command()).await;
@@ -66,7 +66,7 @@ async fn a_setting_of_no_use_is_refused_at_the_start_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn all_settings_of_no_use_are_named_at_once() {
+async fn all_useless_settings_are_named_at_once() {
     let mut server = Server::prepare(&[]);
     let first: Vec<_> = OF_NO_USE[..17].to_vec();
     first.iter().for_each(|(name, value, _)| server.set(name, value));

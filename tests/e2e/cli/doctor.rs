@@ -60,7 +60,7 @@ fn line(text: &str, name: &str) -> String {
 }
 
 #[test]
-fn as_root_root_hears_that_walls_can_be_built_here() {
+fn as_root_the_report_for_root_says_that_walls_can_be_built() {
     assert!(as_root(), "what root hears");
     let server = Server::prepare(&[]);
     let output = doctor(&server, None, Bwrap::There).output().expect("ash doctor");
@@ -94,10 +94,10 @@ fn as_root_root_hears_that_walls_can_be_built_here() {
 }
 
 #[test]
-fn an_ordinary_user_hears_what_only_root_has() {
+fn the_report_for_an_ordinary_user_names_what_needs_root() {
     let server = Server::prepare(&[]);
-    let somebody = as_root().then_some(USER);
-    let output = doctor(&server, somebody, Bwrap::There).output().expect("ash doctor");
+    let user = as_root().then_some(USER);
+    let output = doctor(&server, user, Bwrap::There).output().expect("ash doctor");
     let text = text(&output);
     assert_eq!(output.status.code(), Some(0), "a warning is no problem:\n{text}");
     assert_eq!(line(&text, "walls"), "✓ walls a sandbox starts and ends");
@@ -114,7 +114,7 @@ fn an_ordinary_user_hears_what_only_root_has() {
 }
 
 #[test]
-fn as_root_whoever_lacks_bubblewrap_hears_how_to_get_it() {
+fn as_root_without_bubblewrap_the_report_says_how_to_get_it() {
     assert!(as_root(), "only root can hide a program");
     for uid in [None, Some(USER)] {
         let server = Server::prepare(&[]);
@@ -188,7 +188,7 @@ fn a_claude_code_is_shown_with_its_version_and_the_oldest_that_works() {
 }
 
 #[tokio::test]
-async fn a_running_server_and_its_key_are_looked_at() {
+async fn a_running_server_and_its_key_are_checked() {
     let server = Server::start().await;
     let with_key = |key: &str| {
         let output =
@@ -267,7 +267,7 @@ async fn a_running_server_is_asked_for_its_settings_and_its_troubles() {
 }
 
 #[tokio::test]
-async fn what_a_running_server_says_of_its_object_store_counts() {
+async fn the_running_servers_report_on_its_object_store_counts() {
     let server = Server::with(&[
         ("ASH_SNAPSHOT_URL", "s3://bucket/prefix"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
@@ -296,7 +296,7 @@ async fn what_a_running_server_says_of_its_object_store_counts() {
 }
 
 #[tokio::test]
-async fn whoever_listens_on_the_usual_port_gets_no_key() {
+async fn another_program_on_the_usual_port_gets_no_key() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port().to_string();
     let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));

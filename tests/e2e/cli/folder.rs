@@ -93,7 +93,7 @@ fn is_executable(path: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn a_folder_arrives_as_it_is_without_what_git_does_not_see() {
+async fn a_folder_arrives_unchanged_without_ignored_files() {
     let bench = Bench::new().await;
     bench.write(".gitignore", "target/\n*.log\n");
     bench.write(".git/config", "mine");
@@ -141,7 +141,7 @@ async fn a_folder_arrives_as_it_is_without_what_git_does_not_see() {
 }
 
 #[tokio::test]
-async fn links_out_of_a_folder_are_left_out_and_said_and_a_file_of_zeros_arrives() {
+async fn links_out_of_a_folder_are_left_out_and_reported_and_a_file_of_zeros_arrives() {
     let bench = Bench::new().await;
     bench.write("kept", "kept");
     symlink("../../etc/passwd", bench.dir.join("out")).expect("a link");
@@ -160,7 +160,7 @@ async fn links_out_of_a_folder_are_left_out_and_said_and_a_file_of_zeros_arrives
 }
 
 #[tokio::test]
-async fn what_the_agent_did_is_shown_and_brought_back() {
+async fn the_agents_changes_are_shown_and_pulled() {
     let bench = Bench::new().await;
     bench.write(".gitignore", "target/\n");
     bench.write("keep.txt", "same\n");
@@ -218,7 +218,7 @@ async fn what_the_agent_did_is_shown_and_brought_back() {
 }
 
 #[tokio::test]
-async fn a_pull_makes_no_link_that_leaves_the_folder_and_is_not_blocked_by_what_is_gits() {
+async fn a_pull_makes_no_link_that_leaves_the_folder_and_ignores_git_metadata() {
     let bench = Bench::new().await;
     bench.fine(&["session", "push", &bench.id]).await;
     let made = "mkdir .GIT sub; echo '[core] pager = evil' > .GIT/config; echo fine > sub/fine; ln -s fine sub/near; \
@@ -326,7 +326,7 @@ async fn a_session_that_stopped_or_ended_still_gives_its_result() {
 }
 
 #[tokio::test]
-async fn a_second_push_counts_from_there_and_keeps_what_was_done() {
+async fn a_second_push_starts_there_and_keeps_the_agents_changes() {
     let bench = Bench::new().await;
     bench.write("a.txt", "base\n");
     bench.fine(&["session", "push", &bench.id]).await;

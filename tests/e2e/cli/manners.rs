@@ -65,7 +65,7 @@ async fn an_empty_data_directory_is_none() {
 }
 
 #[tokio::test]
-async fn the_command_line_says_what_is() {
+async fn the_command_line_reports_the_state() {
     let server = Server::start().await;
     let client = server.client();
     // The list has the built-in agent before its first use.

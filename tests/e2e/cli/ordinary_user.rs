@@ -9,7 +9,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-const SOMEBODY: u32 = 61_001;
+const ORDINARY_USER: u32 = 61_001;
 
 /// The text of a turn, from one or more streams.
 async fn heard(stream: &mut Sse) -> String {
@@ -56,8 +56,8 @@ fn owners(path: &Path, found: &mut Vec<u32>) {
 }
 
 #[tokio::test]
-async fn somebody_who_is_not_root_has_sessions_that_survive() {
-    let mut server = lives_and_comes_back(Server::of_user(SOMEBODY, &[]).await).await;
+async fn an_ordinary_users_sessions_survive() {
+    let mut server = lives_and_comes_back(Server::of_user(ORDINARY_USER, &[]).await).await;
     server.stop().await;
     let mut found = Vec::new();
     owners(&server.data, &mut found);
@@ -69,8 +69,8 @@ async fn somebody_who_is_not_root_has_sessions_that_survive() {
 
 #[tokio::test]
 async fn as_root_sessions_that_an_ordinary_user_made_live_on() {
-    assert!(as_root(), "only root can be somebody else");
-    let mut server = Server::of_user(SOMEBODY, &[]).await;
+    assert!(as_root(), "only root can become another user");
+    let mut server = Server::of_user(ORDINARY_USER, &[]).await;
     let client = server.client();
     let (stopped, live) = (client.create().await, client.create().await);
     for id in [&stopped, &live] {
@@ -93,7 +93,7 @@ async fn as_root_sessions_that_an_ordinary_user_made_live_on() {
         let mut found = Vec::new();
         owners(&server.live(id).await.join("tree/workspace"), &mut found);
         found.dedup();
-        assert!(matches!(found[..], [own] if own != 0 && own != SOMEBODY), "{found:?}");
+        assert!(matches!(found[..], [own] if own != 0 && own != ORDINARY_USER), "{found:?}");
     }
     // From its checkpoint alone.
     server.stop().await;
@@ -133,7 +133,7 @@ async fn as_root_without_walls() {
 
 #[tokio::test]
 async fn a_user_without_walls() {
-    works_without_walls(Server::of_user(SOMEBODY, &[("ASH_SANDBOX", "none")]).await).await;
+    works_without_walls(Server::of_user(ORDINARY_USER, &[("ASH_SANDBOX", "none")]).await).await;
 }
 
 /// A server that was started directly; killed when dropped.
@@ -249,7 +249,7 @@ async fn as_root_without_bubblewrap_the_message_says_what_to_install() {
 }
 
 #[tokio::test]
-async fn settings_that_make_no_sense_are_refused_at_the_start() {
+async fn invalid_settings_are_refused_at_the_start() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let file_path = file.path().display().to_string();
     for (name, value, hint) in [

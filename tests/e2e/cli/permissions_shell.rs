@@ -29,7 +29,7 @@ async fn run(stage: &Stage, args: &[&str]) -> (bool, String, String) {
 }
 
 #[tokio::test]
-async fn from_a_shell_one_sees_what_waits_and_answers_it() {
+async fn the_shell_shows_open_requests_and_answers_them() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -66,7 +66,7 @@ async fn from_a_shell_one_sees_what_waits_and_answers_it() {
 }
 
 #[tokio::test]
-async fn at_a_terminal_one_is_asked() {
+async fn a_terminal_shows_the_request_and_reads_the_answer() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -102,7 +102,7 @@ async fn at_a_terminal_one_is_asked() {
 }
 
 #[tokio::test]
-async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
+async fn a_terminal_shows_all_of_a_call_before_it_is_allowed() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
@@ -163,7 +163,7 @@ async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
 }
 
 #[tokio::test]
-async fn without_a_terminal_it_is_said_what_waits() {
+async fn without_a_terminal_the_shell_names_the_open_request() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();

@@ -106,7 +106,7 @@ fn a_folder_is_saved_listed_compared_and_restored() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_the_next_step_and_changes_nothing() {
+fn impossible_commands_are_refused_with_the_next_step_and_change_nothing() {
     let desk = Desk::new();
     let refused = |args: &[&str], code: i32, words: &str| {
         let ran = desk.run(args);
@@ -132,7 +132,7 @@ fn what_cannot_be_done_is_refused_with_the_next_step_and_changes_nothing() {
 }
 
 #[test]
-fn rules_decide_what_goes_and_what_stays_is_whole() {
+fn rules_decide_which_snapshots_go_and_the_others_stay_whole() {
     let desk = Desk::new();
     let ids: Vec<String> = (0..6)
         .map(|n| {
@@ -162,7 +162,7 @@ fn rules_decide_what_goes_and_what_stays_is_whole() {
 }
 
 #[test]
-fn damage_is_found_named_and_the_newest_that_is_whole_is_told() {
+fn damage_is_found_and_the_newest_whole_snapshot_is_named() {
     let desk = Desk::new();
     let first = desk.save();
     let mut before = desk.packs();
@@ -194,7 +194,7 @@ fn damage_is_found_named_and_the_newest_that_is_whole_is_told() {
 }
 
 #[test]
-fn the_newest_snapshot_is_missed_though_nothing_refers_to_it() {
+fn a_missing_newest_snapshot_is_reported_though_nothing_refers_to_it() {
     let desk = Desk::new();
     desk.save();
     let before = desk.packs();

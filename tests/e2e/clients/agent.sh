@@ -1,5 +1,5 @@
 #!/bin/sh
-# Speaks as Claude Code does and behaves as it never would: one message, forty requests of one name; no setting suits it.
+# Speaks Claude Code's protocol, but is hostile: one message, forty requests with one name, and it refuses every setting.
 answer() {
     id=${1#*\"request_id\":\"}
     echo "{\"type\":\"control_response\",\"response\":{\"subtype\":\"$2\",\"request_id\":\"${id%%\"*}\",\"error\":\"not with me\"}}"

@@ -1,5 +1,5 @@
-// What programs written for another SDK do with sessions, in plain `fetch`: one function for each thing they do, as an
-// application would have it. URL, key and what to do as arguments; what comes of it is one line of JSON.
+// Uses of sessions in programs written for another SDK, with plain `fetch`: one function per use, as in an application.
+// The arguments are the URL, the key and the use; the output is one line of JSON.
 
 const [url, key, what, ...args] = process.argv.slice(2);
 
@@ -37,7 +37,7 @@ class Client {
     return await this.call("POST", `/sessions/${id}/messages`, { content: prompt });
   }
 
-  /** All of them, page by page. */
+  /** All sessions, page by page. */
   async listSessions(query = "") {
     const all = [];
     let cursor = "";
@@ -100,7 +100,7 @@ async function withSessionLock(id, work) {
   }
 }
 
-/** What a call is refused with; it is an error if it is not. */
+/** The error of a refused call. Throws if the call succeeds. */
 async function refused(call) {
   try {
     await call;
@@ -124,7 +124,7 @@ const programs = {
     return { status: session.status, config: session.config, lost: resume?.lost, text: answer.text };
   },
 
-  /** The key has to be brought again. */
+  /** A resume needs the client's key again. */
   async ownKey(id, base) {
     const provider = { type: "anthropic", baseUrl: base, apiKey: process.env.OWN_KEY };
     await client.createSession({ sessionId: id, provider });
@@ -152,7 +152,7 @@ const programs = {
     return await cleanupExpiredSessions(Number(maxAgeMs), Number(now));
   },
 
-  /** Whatever happens in between. */
+  /** Destroys the session whatever happens before. */
   async destroy(id) {
     await client.createSession({ sessionId: id });
     let failure;
@@ -168,7 +168,7 @@ const programs = {
   },
 
   async idle(id) {
-    await client.createSession({ sessionId: id, idleTimeout: 1 });
+    await client.createSession({ sessionId: id, idleTimeout: 4 });
     const events = client.events(id, "0");
     await client.sendAndWait(id, "hello");
     const seen = [];
@@ -179,7 +179,7 @@ const programs = {
     return seen;
   },
 
-  /** The key says who somebody is: nothing has to be parsed. */
+  /** The key identifies the owner, so the program parses nothing. */
   async resumeWithAuth(id) {
     return (await client.resumeSession(id)).session.owner;
   },

@@ -57,7 +57,7 @@ session = client.create_session(
     subagents={"a": {"description": "d", "prompt": "p"}},
     initial_agent="a",
 )
-# This agent takes what only others make use of, and the session says which options those are.
+# The agent accepts options that only other agents use, and the session lists them.
 assert sorted(session["ignoredOptions"]) == ["betas", "initialAgent", "mcpServers", "subagents"], session
 assert isinstance(session.id, uuid.UUID) and session.status == "active" and session.agent_name == "helper"
 assert session["model"] == "some-model", session
@@ -81,7 +81,7 @@ plain = kinds(say(session, "hello", model="other", max_turns=5, max_budget_usd=1
                   thinking={"type": "enabled", "budgetTokens": 1000}, output_format={"type": "json_schema", "schema": {}}))
 assert "TextDeltaEvent" not in plain and plain[-1] == "DoneEvent", plain
 
-# Separators that Python takes for the end of a line must not break a frame.
+# Separators that Python treats as line ends must not break a frame.
 odd = "a\u2028b\u2029c\u0085d"
 events = say(session, f"run: printf '%s' '{odd}'", include_partial_messages=True)
 complete = next(e for e in events if isinstance(e, s.TurnCompleteEvent))

@@ -66,7 +66,7 @@ assert call(patch_api_sessions_id_config, session.id, body=body).session["model"
 body = m.PostApiSessionsIdMessagesBody.from_dict({"content": ""})
 assert call(post_api_sessions_id_messages, session.id, body=body, status=400).status_code == 400
 
-# The conversation, with everything that makes an event
+# The conversation, with every kind of event
 high = AshClient(url, token=key)
 list(high.send_message_stream(session.id, "run: echo out; echo err >&2; exit 3"))
 messages = call(get_api_sessions_id_messages, session.id).messages

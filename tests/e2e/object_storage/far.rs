@@ -249,7 +249,7 @@ async fn everything_is_listed_and_restored_by_hand() {
 
 /// Unused sessions are evicted to the object store, but never if that does not have them, and come back on use.
 #[tokio::test]
-async fn what_nobody_uses_is_only_far_and_comes_back() {
+async fn unused_sessions_exist_only_in_the_object_store_and_come_back() {
     let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];
     let mut stage = Stage::set(&often).await;
     let client = stage.server.client();

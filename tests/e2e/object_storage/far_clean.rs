@@ -71,14 +71,14 @@ async fn make_noise(client: &Client, id: &str) {
 
 /// Waits until the size is at most a fifth above this.
 async fn until_shrunk(stage: &Stage, to: u64) {
-    eventually("what nobody needs goes from the object store", async || {
+    eventually("unneeded objects go from the object store", async || {
         (stage.bytes() < to + NOISE / 5).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_the_rules_give_up_goes_from_the_object_store() {
+async fn checkpoints_that_the_rules_drop_are_deleted_from_the_object_store() {
     let mut stage = Stage::set(&[]).await;
     let client = stage.server.client();
     let id = client.create().await;
@@ -88,7 +88,7 @@ async fn what_the_rules_give_up_goes_from_the_object_store() {
     }
     until_shrunk(&stage, NOISE).await;
     let manifests = format!("sessions/{id}");
-    eventually("one checkpoint is told of, and how the log went on", async || {
+    eventually("the manifest names one checkpoint and the log after it", async || {
         (stage.there(&manifests).len() <= 2).then_some(())
     })
     .await;
@@ -118,7 +118,7 @@ async fn what_the_rules_give_up_goes_from_the_object_store() {
 
 /// Packs that exist only in the store are collected as well, once their session has continued.
 #[tokio::test]
-async fn what_is_only_there_is_made_smaller_there() {
+async fn packs_that_only_the_object_store_has_are_compacted_there() {
     let stage = Stage::set(&[("ASH_COLD_TTL", "0")]).await;
     let client = stage.server.client();
     let (id, other) = (client.create().await, client.create().await);
@@ -148,7 +148,7 @@ async fn what_is_only_there_is_made_smaller_there() {
 
 /// A new machine that does not know any session yet keeps all data that those sessions need.
 #[tokio::test]
-async fn nothing_goes_that_somebody_unknown_needs() {
+async fn no_data_of_unknown_sessions_is_deleted() {
     let mut stage = Stage::set(&[]).await;
     let client = stage.server.client();
     let (id, other) = (client.create().await, client.create().await);
@@ -163,7 +163,7 @@ async fn nothing_goes_that_somebody_unknown_needs() {
     client.action(&id, "resume").await;
     make_noise(&client, &id).await;
     until_remote(&client, &id).await;
-    eventually("everybody is known", async || {
+    eventually("all sessions are known", async || {
         (client.get("/api/sessions").await["sessions"].as_array().map(Vec::len) == Some(2)).then_some(())
     })
     .await;
@@ -175,7 +175,7 @@ async fn nothing_goes_that_somebody_unknown_needs() {
 
 /// A purged session is inaccessible at once, and in the end deleted everywhere; a fork of it keeps everything it needs.
 #[tokio::test]
-async fn what_is_purged_goes_from_everywhere() {
+async fn purged_data_is_deleted_everywhere() {
     let mut stage = Stage::set(&[("ASH_TRASH_TTL", "0")]).await;
     let client = stage.server.client();
     let empty = stage.bytes();
@@ -223,7 +223,7 @@ async fn what_is_purged_goes_from_everywhere() {
 
 /// Below the minimum of free space no work starts, and replicated data is evicted early.
 #[tokio::test]
-async fn with_little_space_nothing_is_begun_and_what_is_safe_goes() {
+async fn with_little_space_no_work_starts_and_replicated_data_is_evicted() {
     let mut stage = Stage::set(&[]).await;
     let client = stage.server.client();
     let safe = client.create().await;

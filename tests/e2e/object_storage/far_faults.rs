@@ -103,7 +103,7 @@ async fn everything_arrives_whatever_fails() {
 
 /// Work continues during an outage, the server reports it, and the uploads catch up afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_is_said_and_passes_by_itself() {
+async fn an_outage_is_reported_and_ends_without_help() {
     let stage = Stage::set(1, &[]).await;
     let client = stage.server.client();
     let id = client.create().await;
@@ -135,7 +135,7 @@ async fn an_outage_is_said_and_passes_by_itself() {
 
 /// Each problem that needs an operator has its own code.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_the_object_store_is_told_apart() {
+async fn problems_of_the_object_store_are_distinguished() {
     let stage = Stage::without_bucket(1, &[]).await;
     let client = stage.server.client();
     let id = client.create().await;
@@ -272,7 +272,7 @@ fn packs(stage: &Stage) -> BTreeMap<String, u64> {
 
 /// A fork needs the log of its parent, and the record that it is a fork.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fork_that_is_said_to_be_remote_comes_back() {
+async fn a_fork_that_is_reported_remote_comes_back() {
     let mut stage = Stage::set(1, &[]).await;
     let client = stage.server.client();
     let parent = client.create().await;
@@ -298,7 +298,7 @@ async fn a_fork_that_is_said_to_be_remote_comes_back() {
 
 /// A session is useless without its agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_not_said_to_be_remote_before_its_agent_is() {
+async fn a_session_is_not_reported_remote_before_its_agent_is() {
     let stage = Stage::set(1, &[]).await;
     let client = stage.server.client();
     let other = client.create().await;
@@ -315,7 +315,7 @@ async fn a_session_is_not_said_to_be_remote_before_its_agent_is() {
     until_remote(&client, &other).await;
     assert_eq!(client.session(&id).await["checkpoint"]["remote"], Value::Null);
     let told = stage.proxy.stored().iter().any(|stored| stored.key.contains(&id));
-    assert!(!told, "nobody who looks finds it there");
+    assert!(!told, "the object store does not have it");
     heal(&stage, &client, &id).await;
 }
 
@@ -343,7 +343,7 @@ async fn a_session_that_takes_long_to_send_holds_up_no_other() {
 
 /// A checkpoint that retention removes before its upload still has its part of the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_is_whole_whatever_was_given_up_before_it_was_sent() {
+async fn a_log_is_whole_even_if_retention_drops_checkpoints_before_their_upload() {
     let rules = [("ASH_KEEP_LAST", "1"), ("ASH_KEEP_HOURLY", "0"), ("ASH_KEEP_DAILY", "0")];
     let often = [("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];
     let mut stage = Stage::set(1, &[&rules[..], &often[..]].concat()).await;
@@ -414,7 +414,7 @@ async fn numbers(client: &Client, id: &str) -> Vec<Value> {
 
 /// A client that follows a session sees the progress of a restore, and continues at the same position of the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_told_how_far_a_long_restore_has_come() {
+async fn a_long_restore_reports_its_progress() {
     let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];
     let stage = Stage::set(1, &often).await;
     let client = stage.server.client();

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-const SOMEBODY: u32 = 61_006;
+const ORDINARY_USER: u32 = 61_006;
 /// Longer than any response takes, with space or without.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often the disk is filled.
@@ -112,7 +112,7 @@ impl Stage {
         Stage { server, disk }
     }
 
-    async fn answers_whoever_looks(&self, workers: &[Arc<Worker>], quiet: &str) {
+    async fn answers_readers(&self, workers: &[Arc<Worker>], quiet: &str) {
         let client = self.server.client();
         let health = client.request(Method::GET, "/health").timeout(DEADLINE).send().await.expect("health");
         assert!(health.status().is_success(), "{health:?}");
@@ -192,7 +192,7 @@ impl Worker {
                 let why = said["code"].as_str().or(said["error"]["code"].as_str());
                 match (status.as_u16(), why) {
                     (200, None) if written && said["checkpoint"].is_u64() => {
-                        self.promised.lock().expect("nobody panics").push(number);
+                        self.promised.lock().expect("no code panics while it holds this lock").push(number);
                         PROMISED.to_owned()
                     }
                     // The turn's own command got the error that there is no space.
@@ -206,7 +206,7 @@ impl Worker {
                             .iter()
                             .any(|words| said.to_string().contains(words)) =>
                     {
-                        "not heard".to_owned()
+                        "no response".to_owned()
                     }
                     _ => format!("{UNCLEAR}: {status} {said}"),
                 }
@@ -214,11 +214,11 @@ impl Worker {
             Err(error) if error.is_timeout() => "no answer while it was full".to_owned(),
             Err(_) => "no server".to_owned(),
         };
-        *self.answers.lock().expect("nobody panics").entry(what).or_default() += 1;
+        *self.answers.lock().expect("no code panics while it holds this lock").entry(what).or_default() += 1;
     }
 
     fn kept(&self) -> usize {
-        self.promised.lock().expect("nobody panics").len()
+        self.promised.lock().expect("no code panics while it holds this lock").len()
     }
 
     /// Turns that failed because their agent could not store the prompt; the client got the error.
@@ -245,8 +245,8 @@ impl Worker {
         eventually("turns are answered", async || (self.kept() > before + 1).then_some(())).await;
     }
 
-    fn was_told_clearly(&self) {
-        let answers = self.answers.lock().expect("nobody panics");
+    fn reported_clearly(&self) {
+        let answers = self.answers.lock().expect("no code panics while it holds this lock");
         println!("{answers:#?}");
         assert!(!answers.keys().any(|what| what.starts_with(UNCLEAR)), "{answers:#?}");
     }
@@ -269,7 +269,7 @@ async fn attack(owner: u32, with: Filler) {
         let (over, url) = (over.clone(), url.clone());
         tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
-                let client = url.lock().expect("nobody panics").clone();
+                let client = url.lock().expect("no code panics while it holds this lock").clone();
                 worker.turn(&client).await;
             }
         })
@@ -281,15 +281,15 @@ async fn attack(owner: u32, with: Filler) {
         let before = noticed(&stage.server);
         stage.disk.fill(with);
         // Long enough for every part to meet it: the server checks its disk every few seconds.
-        eventually("it is said", async || match with {
+        eventually("the full disk is reported", async || match with {
             Filler::Bytes => (stage.server.client().get("/health").await["status"] == "full").then_some(()),
             Filler::Files => (noticed(&stage.server) > before).then_some(()),
         })
         .await;
-        stage.answers_whoever_looks(&workers, &quiet).await;
+        stage.answers_readers(&workers, &quiet).await;
         if round + 1 == ROUNDS {
             stage.dies_meanwhile().await;
-            *url.lock().expect("nobody panics") = stage.server.client();
+            *url.lock().expect("no code panics while it holds this lock") = stage.server.client();
         } else {
             stage.disk.free();
         }
@@ -305,7 +305,7 @@ async fn attack(owner: u32, with: Filler) {
 async fn everything_is_there(stage: &mut Stage, workers: &[Arc<Worker>], quiet: &str) {
     stage.server.stop().await;
     stage.is_whole().await;
-    workers.iter().for_each(|worker| worker.was_told_clearly());
+    workers.iter().for_each(|worker| worker.reported_clearly());
     // From the checkpoints alone.
     fs::remove_dir_all(stage.server.data.join("live")).expect("removed");
     stage.server.launch().await;
@@ -325,7 +325,7 @@ async fn everything_is_there(stage: &mut Stage, workers: &[Arc<Worker>], quiet: 
         let log = log["stdout"].as_str().expect("text");
         let lines: Vec<usize> =
             log.trim_start_matches("as it was").lines().filter_map(|line| line.trim().parse().ok()).collect();
-        let lost: Vec<usize> = { worker.promised.lock().expect("nobody panics") }
+        let lost: Vec<usize> = { worker.promised.lock().expect("no code panics while it holds this lock") }
             .iter()
             .filter(|n| !lines.contains(n))
             .copied()
@@ -364,7 +364,7 @@ async fn as_root_a_full_disk_is_noticed_by_the_write_that_fails() {
 }
 
 #[tokio::test]
-async fn slowly_as_root_a_disk_that_somebody_fills_again_and_again_loses_nothing() {
+async fn slowly_as_root_a_disk_that_fills_again_and_again_loses_nothing() {
     attack(0, Filler::Bytes).await;
 }
 
@@ -375,5 +375,5 @@ async fn as_root_a_disk_without_room_for_another_file_loses_nothing() {
 
 #[tokio::test]
 async fn as_root_the_disk_of_an_ordinary_users_server_may_be_full_too() {
-    attack(SOMEBODY, Filler::Bytes).await;
+    attack(ORDINARY_USER, Filler::Bytes).await;
 }

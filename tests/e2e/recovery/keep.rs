@@ -59,7 +59,7 @@ async fn turns(client: &Client, id: &str, numbers: std::ops::RangeInclusive<u64>
 }
 
 #[tokio::test]
-async fn a_damaged_checkpoint_is_told_and_the_newest_whole_one_comes_back() {
+async fn a_damaged_checkpoint_is_reported_and_the_newest_whole_one_comes_back() {
     let mut server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -130,7 +130,7 @@ async fn removed(client: &Client, id: &str) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_rules_give_up_goes_and_everything_else_stays_whole() {
+async fn checkpoints_that_the_rules_drop_go_and_everything_else_stays_whole() {
     let mut server = Server::with(&[("ASH_GC_EVERY", "0")]).await;
     let client = server.client();
     let id = client.create().await;

@@ -255,7 +255,7 @@ async fn a_shim_without_a_server_ends_by_itself() {
 
 /// The checkpoint still has events that the log has lost, and the receipt reports it.
 #[tokio::test]
-async fn a_log_that_is_not_as_the_checkpoint_has_it_is_named() {
+async fn a_log_that_differs_from_the_checkpoint_is_reported() {
     let mut server = Server::start().await;
     let client = server.client();
     let id = client.create().await;

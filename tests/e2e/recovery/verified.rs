@@ -90,7 +90,7 @@ async fn a_live_tree_is_verified_when_it_was_compared() {
 
 /// Also if a checkpoint has the change before a client resumes the session.
 #[tokio::test]
-async fn what_was_changed_while_no_server_ran_is_said() {
+async fn changes_made_while_no_server_ran_are_reported() {
     let mut server = Server::start().await;
     let (_, id, live) = at_rest(&server).await;
     let (_, looked_at, other) = at_rest(&server).await;

@@ -31,7 +31,7 @@ async fn comparison(server: &Server, times: usize) {
 }
 
 #[tokio::test]
-async fn a_lost_database_is_said_collected_by_nobody_and_repaired_from_packs() {
+async fn a_lost_database_is_reported_stops_collections_and_is_repaired_from_packs() {
     let mut stage = Stage::alone().await;
     stage.turn(1).await;
     stage.turn(2).await;
@@ -92,7 +92,7 @@ async fn a_lost_database_is_said_collected_by_nobody_and_repaired_from_packs() {
 /// The sandbox's journal has the agent's output since the last checkpoint. A rebuild of the session reads that part, and
 /// does not repeat what packs have.
 #[tokio::test]
-async fn what_was_said_after_the_last_checkpoint_comes_back_from_the_journal() {
+async fn messages_after_the_last_checkpoint_come_back_from_the_journal() {
     let mut stage = Stage::alone().await;
     stage.turn(1).await;
     stage.server.arm("save.frozen", Point::Pause);

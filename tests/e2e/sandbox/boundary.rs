@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-const SOMEBODY: u32 = 61_004;
+const ORDINARY_USER: u32 = 61_004;
 /// A user without any relation to the server.
 const NOBODY: u32 = 61_005;
 /// Less than an attempt allocates, and less than this machine has.
@@ -42,8 +42,8 @@ async fn as_root_an_agent_gets_nowhere() {
 
 #[tokio::test]
 async fn as_root_an_agent_of_an_ordinary_users_server_gets_nowhere() {
-    assert!(as_root(), "only root can be somebody else, and try what they may not");
-    attack(Server::of_user(SOMEBODY, &[("ASH_SANDBOX_MEMORY_MB", MEMORY_MB)]).await).await;
+    assert!(as_root(), "only root can become another user, and try what that user may not");
+    attack(Server::of_user(ORDINARY_USER, &[("ASH_SANDBOX_MEMORY_MB", MEMORY_MB)]).await).await;
 }
 
 async fn attack(mut server: Server) {
@@ -75,7 +75,7 @@ async fn attack(mut server: Server) {
     println!("{} attempts; the session beside answered {answers} times", attempts.len());
 
     assert_eq!(stage.decoys.look(), before, "something outside was changed");
-    stage.everybody_is_well(&server).await;
+    stage.other_sessions_are_well(&server).await;
     stage.nothing_is_left(&mut server).await;
 }
 
@@ -165,7 +165,7 @@ impl Stage {
         report(&fs::read_to_string(workspace.join("report")).unwrap_or_else(|e| panic!("{e}: {said}")))
     }
 
-    async fn everybody_is_well(&self, server: &Server) {
+    async fn other_sessions_are_well(&self, server: &Server) {
         let client = server.client();
         assert_eq!(client.get("/health").await["status"], "ok");
         assert!(client.text(&self.victim, "read secret").await.contains(&self.decoys.word));

@@ -10,7 +10,7 @@ use serde_json::json;
 use std::process::Command;
 
 #[test]
-fn as_root_in_docker_nobody_else_is_hurt() {
+fn as_root_in_docker_no_other_session_is_harmed() {
     again(&["hostile::as_root_the_stream"]);
 }
 
@@ -25,17 +25,17 @@ fn as_root_in_docker_an_agent_of_an_ordinary_users_server_gets_nowhere() {
 }
 
 #[test]
-fn slowly_as_root_in_docker_bombs_hurt_only_those_who_light_them() {
+fn slowly_as_root_in_docker_bombs_harm_only_their_own_sandbox() {
     again(&["boundary::bombs::"]);
 }
 
 #[test]
-fn slowly_as_root_in_docker_an_agent_that_says_what_it_likes_hurts_only_its_own_session() {
+fn slowly_as_root_in_docker_an_agent_with_hostile_output_harms_only_its_own_session() {
     again(&["boundary::streams::an_agent", "boundary::streams::as_root_an_agent"]);
 }
 
 #[test]
-fn slowly_as_root_in_docker_limits_are_hit_beside_neighbours_who_do_not_notice() {
+fn slowly_as_root_in_docker_limits_are_hit_without_effect_on_neighbours() {
     // Without the scheduling weights, because engines have their own.
     again(&["limits::a_", "limits::as_root_", "limits::the_", "limits::what_"]);
 }
@@ -52,7 +52,7 @@ fn as_root_in_docker_an_agents_scripts_run_inside() {
 
 #[test]
 fn as_root_in_docker_weaker_walls_are_refused() {
-    again(&["walls::as_root_with_all_walls", "walls::as_root_nobody_asks"]);
+    again(&["walls::as_root_with_all_walls", "walls::as_root_required_limits"]);
 }
 
 /// The container of a session, by the name that its shim noted.
@@ -108,7 +108,7 @@ async fn as_root_in_docker_a_session_goes_from_one_kind_of_walls_to_the_other_an
 }
 
 #[tokio::test]
-async fn as_root_in_docker_what_a_killed_shim_left_is_removed_by_the_next_start() {
+async fn as_root_in_docker_the_next_start_removes_what_a_killed_shim_left() {
     let mut server = prepare(&[]);
     server.launch().await;
     let client = server.client();
@@ -119,7 +119,7 @@ async fn as_root_in_docker_what_a_killed_shim_left_is_removed_by_the_next_start(
     crate::support::signal(processes.shim, libc::SIGKILL);
     eventually("its container has ended", async || (!is_alive(processes.init)).then_some(())).await;
     server.launch().await;
-    assert_eq!(ask("GET", &format!("/containers/{name}/json")).0, 404, "before anybody resumes it");
+    assert_eq!(ask("GET", &format!("/containers/{name}/json")).0, 404, "before a resume");
     let client = server.client();
     assert!(client.text(&id, "what was first?").await.contains("remember me"));
 }

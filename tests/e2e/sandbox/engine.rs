@@ -37,7 +37,7 @@ async fn is_refused(client: &Client, words: &str) {
 }
 
 #[tokio::test]
-async fn as_root_in_docker_an_engine_that_does_not_answer_holds_nobody_up_and_loses_nothing() {
+async fn as_root_in_docker_a_silent_engine_delays_no_request_and_loses_nothing() {
     let (mut server, gate) = behind_a_gate();
     gate.open();
     server.launch().await;

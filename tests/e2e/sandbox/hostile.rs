@@ -63,7 +63,7 @@ impl Attack {
     }
 
     /// The server is as healthy as before, and so are the other sessions.
-    async fn nobody_else_is_hurt(&self) {
+    async fn no_other_session_is_harmed(&self) {
         assert!(self.client.text(&self.bystander, "are you there?").await.contains("This is turn"));
         assert!(!self.server.log().contains("panicked"), "{}", self.server.log());
         let peak = self.peak();
@@ -117,7 +117,7 @@ async fn lines_that_are_no_messages_are_kept_as_garbled_and_the_turn_goes_on() {
     assert!(attack.client.text(&attack.id, "still there?").await.contains("This is turn 2"));
     attack.client.get(&format!("/api/sessions/{}/events?limit=1000", attack.id)).await;
     attack.client.get(&format!("/api/sessions/{}/messages?limit=1000", attack.id)).await;
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn no_line_of_an_agent_breaks_the_frames_of_a_stream() {
         let known = ["id: ", "event: ", "data: "].iter().any(|field| text.starts_with(field));
         assert!(known, "{text:?}");
     }
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn a_forged_result_for_another_turn_or_with_absurd_fields_ends_nothing() {
     }
     attack.unharmed(&mut stream).await;
     assert!(attack.client.text(&attack.id, "hello").await.contains("This is turn 2"));
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn a_forged_result_for_the_running_turn_ends_that_turn_and_no_other() {
     let ends = finished["events"].as_array().expect("a list").iter();
     let ends = ends.filter(|event| event["data"].as_str().is_some_and(|data| data.contains("turn_ended")));
     assert_eq!(ends.count(), 2);
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn a_line_as_long_as_allowed_passes() {
     let whole = attack.client.request(Method::GET, &path).send().await.expect("stream");
     let whole = whole.text().await.expect("a text");
     assert!(whole.lines().any(|line| line.strip_prefix("data: ") == Some(&said)));
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn a_reader_of_many_long_lines_gets_them_in_pages_that_fit_into_memory() {
         let mut response = attack.client.request(Method::GET, &path).send().await.expect(what);
         response.chunk().await.expect("a chunk").expect("something");
     }
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -263,13 +263,13 @@ async fn a_line_that_is_too_long_ends_its_session_in_error_and_it_can_be_resumed
     assert_eq!((last.event.as_str(), last.data["code"].as_str()), ("error", Some("line_too_long")));
     attack.client.until_status(&attack.id, "error").await;
     assert_eq!(attack.client.session(&attack.id).await["error"]["code"], "line_too_long");
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
     let resumed = attack.client.action(&attack.id, "resume").await;
     assert_eq!(resumed["session"]["status"], "active", "{resumed}");
     // The interrupted turn continues first.
     attack.release().await;
     assert_eq!(attack.client.text(&attack.id, "read kept.txt").await, "kept");
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -284,7 +284,7 @@ async fn half_a_line_and_then_death_is_kept_and_resumed() {
     attack.client.action(&attack.id, "resume").await;
     attack.release().await;
     assert!(attack.client.text(&attack.id, "hello").await.contains("This is turn 2"));
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn a_flood_of_lines_delays_only_its_own_session() {
     let frames = attack.unharmed(&mut stream).await;
     assert_eq!(garbled(&frames), 5_000);
     assert_eq!(frames.iter().filter(|frame| frame.data["event"] == json!({})).count(), 5_000);
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -323,7 +323,7 @@ async fn a_flood_on_stderr_is_kept_only_in_part() {
     })
     .await;
     assert!(logs.len() <= 10_000, "{}", logs.len());
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 #[tokio::test]
@@ -337,7 +337,7 @@ async fn an_exec_that_prints_without_end_is_cut() {
         (odd["stdout"].as_str(), odd["exitCode"].as_i64()),
         (Some("\u{fffd}\n\0\r{\"type\":\"result\"}\n"), Some(44))
     );
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 /// Writes into the agent's own stream, from a turn's shell.
@@ -349,7 +349,7 @@ async fn as_root_the_stream_is_closed_from_inside() {
     let attack = Attack::new().await;
     let text = attack.client.text(&attack.id, FORGE).await;
     assert!(text.contains("Permission denied") && !text.contains("forged"), "{text}");
-    attack.nobody_else_is_hurt().await;
+    attack.no_other_session_is_harmed().await;
 }
 
 /// With its owner's uid the sandbox may open the pipe. Its lines then count as the agent's, and are as harmless.

@@ -27,7 +27,7 @@ use std::{
 
 /// The maximum size of a bundle, plus its headers.
 const LARGEST_BUNDLE: u64 = 130 << 20;
-const SOMEBODY: u32 = 61_003;
+const ORDINARY_USER: u32 = 61_003;
 const SHORT: Duration = Duration::from_secs(6);
 const LONG: Duration = Duration::from_secs(60);
 /// How long it may take on a busy machine until the path-based code has been fooled and all our operations have run.
@@ -71,7 +71,7 @@ async fn nothing_outside_is_touched_while_links_are_swapped_in() {
 
 #[tokio::test]
 async fn nothing_outside_is_touched_by_the_server_of_a_user() {
-    attack(Server::of_user(SOMEBODY, &[]).await, SHORT).await;
+    attack(Server::of_user(ORDINARY_USER, &[]).await, SHORT).await;
 }
 
 /// Slow: a longer race has more chances to fail.
@@ -83,7 +83,7 @@ async fn slowly_nothing_outside_is_touched_while_links_are_swapped_in() {
 /// Slow for the same reason.
 #[tokio::test]
 async fn slowly_nothing_outside_is_touched_by_the_server_of_a_user() {
-    attack(Server::of_user(SOMEBODY, &[]).await, LONG).await;
+    attack(Server::of_user(ORDINARY_USER, &[]).await, LONG).await;
 }
 
 async fn attack(mut server: Server, length: Duration) {
@@ -234,7 +234,7 @@ impl Stage {
     }
 
     fn shared(&self) -> String {
-        self.shared.lock().expect("nobody panics while holding it").clone()
+        self.shared.lock().expect("no code panics while it holds this lock").clone()
     }
 
     /// One request with any outcome except an internal error or content from outside.
@@ -244,7 +244,7 @@ impl Stage {
         let bytes = answer.bytes().await.expect("a body").to_vec();
         if status >= 500 && status != 503 {
             let said = format!("{what}: {status} {}", String::from_utf8_lossy(&bytes));
-            self.faults.lock().expect("nobody panics while holding it").insert(said);
+            self.faults.lock().expect("no code panics while it holds this lock").insert(said);
         }
         self.is_clean(what, &bytes);
         self.count(what, status);
@@ -252,12 +252,12 @@ impl Stage {
     }
 
     fn count(&self, what: &'static str, status: u16) {
-        let mut done = self.done.lock().expect("nobody panics while holding it");
+        let mut done = self.done.lock().expect("no code panics while it holds this lock");
         *done.entry(what).or_default().entry(status).or_default() += 1;
     }
 
     fn never_worked(&self) -> Vec<&'static str> {
-        let done = self.done.lock().expect("nobody panics while holding it");
+        let done = self.done.lock().expect("no code panics while it holds this lock");
         let worked = |what: &&str| done.get(*what).is_some_and(|all| all.keys().any(|status| *status < 300));
         let tried = |what: &&str| done.contains_key(*what);
         let idle = WORKS.into_iter().filter(|what| !worked(what));
@@ -320,7 +320,7 @@ impl Stage {
             let is_fooled = self.fooled.load(Ordering::Relaxed);
             let idle = self.never_worked();
             let late = began.elapsed() > length.max(LATEST);
-            assert!(is_fooled || !late, "nobody is fooled: nothing is raced");
+            assert!(is_fooled || !late, "path-based code was never fooled, so nothing raced");
             assert!(idle.is_empty() || !late, "{idle:?} were not at work");
             began.elapsed() < length || !is_fooled || !idle.is_empty()
         };
@@ -333,11 +333,11 @@ impl Stage {
 
     fn report(&self, fooled: Fooled) {
         println!("{} swaps; {fooled:?}", self.swaps.load(Ordering::Relaxed));
-        let done = self.done.lock().expect("nobody panics while holding it");
+        let done = self.done.lock().expect("no code panics while it holds this lock");
         for (what, statuses) in done.iter() {
             println!("{what}: {} ({statuses:?})", statuses.values().sum::<u64>());
         }
-        let faults = self.faults.lock().expect("nobody panics while holding it");
+        let faults = self.faults.lock().expect("no code panics while it holds this lock");
         assert!(faults.is_empty(), "{faults:#?}");
         for (what, statuses) in done.iter() {
             let works = statuses.keys().any(|status| *status < 300);

@@ -15,12 +15,12 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-const SOMEBODY: u32 = 61_002;
+const ORDINARY_USER: u32 = 61_002;
 
 /// The servers of root and of an ordinary user.
 async fn servers() -> Vec<Server> {
     assert!(as_root(), "only root can be both");
-    vec![Server::start().await, Server::of_user(SOMEBODY, &[]).await]
+    vec![Server::start().await, Server::of_user(ORDINARY_USER, &[]).await]
 }
 
 async fn limited(client: &Client, limits: Value) -> String {
@@ -101,7 +101,7 @@ fn problem(frames: &[Frame]) -> &str {
 }
 
 #[tokio::test]
-async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_over_the_most() {
+async fn a_sessions_limits_override_its_agents_and_those_the_servers_up_to_the_maximum() {
     assert!(as_root(), "whose limits groups enforce");
     let settings =
         [("ASH_LIMITS", "maxProcesses=100,diskMb=300,turnSeconds=50"), ("ASH_LIMITS_MAX", "memoryMb=1000")];
@@ -374,7 +374,7 @@ async fn the_neighbour_of_a_full_sandbox_does_not_notice() {
 }
 
 #[tokio::test]
-async fn what_is_printed_too_fast_comes_later_and_whole() {
+async fn what_prints_too_fast_is_delayed_and_complete() {
     for server in servers().await {
         let client = server.client();
         let id = limited(&client, json!({ "outputKbPerSecond": 1024 })).await;

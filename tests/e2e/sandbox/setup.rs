@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-const SOMEBODY: u32 = 61_006;
+const ORDINARY_USER: u32 = 61_006;
 /// Appends a line for each run, and uses only the workspace.
 const INSTALL: &str = "#!/bin/bash\nset -euo pipefail\nlines=(one two)\necho \"${lines[1]} $ANSWER\"\necho complaint >&2\necho x >> installed\nmkdir -p ~/tool && echo tool > ~/tool/bin\n";
 const STARTUP: &str = "echo starting\necho x >> started\n";
@@ -115,7 +115,7 @@ async fn install_runs_once_for_a_workspace_and_startup_at_every_start() {
 
 #[tokio::test]
 async fn the_same_in_an_ordinary_users_server() {
-    scripts_run_and_are_not_run_again(Server::of_user(SOMEBODY, &[]).await).await;
+    scripts_run_and_are_not_run_again(Server::of_user(ORDINARY_USER, &[]).await).await;
 }
 
 #[tokio::test]
@@ -345,7 +345,7 @@ fn folder(server: &Server, files: &[(&str, &str)]) -> PathBuf {
 }
 
 #[tokio::test]
-async fn files_of_that_name_that_are_not_the_agents_are_never_run() {
+async fn setup_scripts_that_do_not_come_from_the_agent_never_run() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;

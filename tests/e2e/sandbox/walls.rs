@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, process::Command};
 
-const SOMEBODY: u32 = 61_007;
+const ORDINARY_USER: u32 = 61_007;
 
 async fn deploy(client: &Client, name: &str, manifest: &str) -> (u16, Value) {
     let files = json!([{ "path": "ash.toml", "content": STANDARD.encode(manifest) }]);
@@ -38,7 +38,7 @@ const NESTING: &str = "[sandbox]\nuserNamespaces = true\n";
 const NEST: &str = "unshare -Ur id -u; unshare -Urpn --fork true && echo nested; unshare -Urm true 2>/dev/null || echo no mounts; \
                     unshare -Ur mount -t tmpfs none /tmp 2>/dev/null || echo no mount; unshare -Ur sh -c 'echo x > /usr/x' 2>/dev/null || echo no write";
 
-async fn namespaces_are_for_those_who_ask_and_are_allowed(mut server: Server) {
+async fn namespaces_need_a_request_and_a_permission(mut server: Server) {
     let client = server.client();
     refused(&deploy(&client, "nesting", NESTING).await, "user_namespaces_refused", "ASH_ALLOW_USERNS=1");
     let plain = client.create().await;
@@ -70,13 +70,13 @@ async fn namespaces_are_for_those_who_ask_and_are_allowed(mut server: Server) {
 }
 
 #[tokio::test]
-async fn user_namespaces_are_for_those_who_ask_and_are_allowed() {
-    namespaces_are_for_those_who_ask_and_are_allowed(Server::start().await).await;
+async fn user_namespaces_need_a_request_and_a_permission() {
+    namespaces_need_a_request_and_a_permission(Server::start().await).await;
 }
 
 #[tokio::test]
 async fn the_same_in_an_ordinary_users_server() {
-    namespaces_are_for_those_who_ask_and_are_allowed(Server::of_user(SOMEBODY, &[]).await).await;
+    namespaces_need_a_request_and_a_permission(Server::of_user(ORDINARY_USER, &[]).await).await;
 }
 
 #[tokio::test]
@@ -117,7 +117,8 @@ async fn a_server_without_the_walls_that_it_requires_does_not_start() {
 /// Protections that need root.
 #[tokio::test]
 async fn an_ordinary_users_server_that_requires_what_takes_root_does_not_start() {
-    let mut server = Server::of_user(SOMEBODY, &[("ASH_WALLS_REQUIRED", "sandbox,seccomp,no-userns")]).await;
+    let mut server =
+        Server::of_user(ORDINARY_USER, &[("ASH_WALLS_REQUIRED", "sandbox,seccomp,no-userns")]).await;
     let id = server.client().create().await;
     assert_eq!(server.client().exec(&id, "echo fine").await["stdout"], "fine\n");
     server.stop().await;
@@ -174,7 +175,7 @@ async fn as_root_with_all_walls_required_sessions_live_and_weaker_sandboxes_are_
 }
 
 #[tokio::test]
-async fn as_root_nobody_asks_for_no_limits_where_they_are_required() {
+async fn as_root_required_limits_cannot_be_switched_off() {
     assert!(as_root(), "whose server can have them");
     let server = Server::with(&[("ASH_WALLS_REQUIRED", "limits")]).await;
     let client = server.client();
@@ -246,5 +247,5 @@ async fn nothing_else_is_visible(server: Server) {
 #[tokio::test]
 async fn what_is_visible_inside_is_what_the_documents_list() {
     nothing_else_is_visible(Server::start().await).await;
-    nothing_else_is_visible(Server::of_user(SOMEBODY, &[]).await).await;
+    nothing_else_is_visible(Server::of_user(ORDINARY_USER, &[]).await).await;
 }

@@ -95,7 +95,7 @@ async fn a_hundred_clients_are_each_answered_once_in_the_queues_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_that_do_not_wait_one_wins_at_any_time() {
+async fn one_of_a_hundred_clients_that_do_not_wait_wins_at_any_time() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -156,7 +156,7 @@ async fn the_queue_outlives_the_server() {
 }
 
 #[tokio::test]
-async fn what_waits_can_be_seen_reordered_and_taken_back() {
+async fn queued_messages_can_be_listed_reordered_and_withdrawn() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -186,7 +186,7 @@ async fn what_waits_can_be_seen_reordered_and_taken_back() {
     for (what, body, status, code) in [
         ("one that runs", json!({ "order": [turn(0)] }), 409, "turn_not_waiting"),
         ("one twice", json!({ "order": [turn(2), turn(2)] }), 400, "invalid_body"),
-        ("nobody's", json!({ "order": [uuid::Uuid::new_v4()] }), 404, "turn_not_found"),
+        ("an unknown turn's", json!({ "order": [uuid::Uuid::new_v4()] }), 404, "turn_not_found"),
         ("no list", json!({ "order": { "first": 1 } }), 400, "invalid_body"),
     ] {
         let (found, refused) = client.ask(Method::PATCH, &path, Some(body)).await;
@@ -252,7 +252,7 @@ async fn steers(runtime: &str, agent: Stage) {
     let asked = model.requests();
     let with =
         asked.iter().filter(|request| request["body"]["messages"].to_string().contains("mind the gap"));
-    let first_with = with.clone().next().expect("the model was told")["body"]["messages"].to_string();
+    let first_with = with.clone().next().expect("the model got it")["body"]["messages"].to_string();
     assert!(
         first_with.contains("the first") && !first_with.contains("the last"),
         "in the middle of its turn"
@@ -290,18 +290,18 @@ async fn steers(runtime: &str, agent: Stage) {
 }
 
 #[tokio::test]
-async fn a_message_is_heard_in_the_middle_of_a_turn() {
+async fn a_message_reaches_the_agent_in_the_middle_of_a_turn() {
     steers("builtin", Stage::set("builtin").await).await;
 }
 
 #[tokio::test]
-async fn a_message_is_heard_in_the_middle_of_a_turn_of_claude_code() {
+async fn a_message_reaches_claude_code_in_the_middle_of_a_turn() {
     steers("claude", Stage::set("claude").await).await;
 }
 
 /// Whichever process dies meanwhile, the agent receives the message once and answers it once.
 #[tokio::test]
-async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
+async fn a_message_in_the_middle_of_a_turn_outlives_every_process() {
     let with = async |runtime: &'static str| {
         let Stage { mut server, model, .. } = Stage::set(runtime).await;
         let client = server.client();
@@ -339,7 +339,7 @@ async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
 }
 
 #[tokio::test]
-async fn how_a_session_is_when_it_is_busy_is_an_option_of_it() {
+async fn the_behaviour_of_a_busy_session_is_an_option() {
     let server = Server::start().await;
     let client = server.client();
     client.deploy("helper").await;
@@ -361,7 +361,7 @@ async fn how_a_session_is_when_it_is_busy_is_an_option_of_it() {
 
 /// A repeated message with the same key is the same message, even while the session is running it.
 #[tokio::test]
-async fn a_message_that_is_sent_again_is_not_in_its_own_way() {
+async fn a_repeated_message_does_not_conflict_with_itself() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -382,7 +382,7 @@ async fn a_message_that_is_sent_again_is_not_in_its_own_way() {
 }
 
 #[tokio::test]
-async fn who_holds_the_lock_writes_and_nobody_else() {
+async fn only_the_holder_of_the_lock_writes() {
     let mut server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -449,7 +449,7 @@ async fn who_holds_the_lock_writes_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_lock_is_taken_over_and_the_loser_is_told() {
+async fn a_lock_is_taken_over_and_its_old_holder_gets_an_error() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -529,7 +529,7 @@ async fn there_is_no_way_around_a_lock() {
 
 /// A steering message for an interrupted turn becomes the next turn, whichever process handles it.
 #[tokio::test]
-async fn an_interrupt_stops_the_turn_and_not_what_was_to_steer_it() {
+async fn an_interrupt_stops_the_turn_and_not_its_steering_message() {
     for runtime in ["builtin", "claude"] {
         let stage = Stage::set(runtime).await;
         let server = &stage.server;

@@ -140,7 +140,7 @@ async fn rules_say_first_what_they_would_do() {
 }
 
 #[tokio::test]
-async fn rules_that_cannot_be_meant_keep_a_server_from_starting() {
+async fn implausible_rules_keep_a_server_from_starting() {
     let server = Server::prepare(&[("ASH_RETENTION", "active:7d=end")]);
     let refused = server.command().output().expect("ash serve");
     assert_eq!(refused.status.code(), Some(2));
@@ -148,7 +148,7 @@ async fn rules_that_cannot_be_meant_keep_a_server_from_starting() {
 }
 
 #[tokio::test]
-async fn prune_lists_asks_and_lets_go_of_its_owners_alone() {
+async fn prune_lists_confirms_and_deletes_only_its_owners_sessions() {
     let server = Server::with(&[SELDOM]).await;
     let client = server.client();
     client.deploy("tester").await;

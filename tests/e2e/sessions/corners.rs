@@ -50,7 +50,7 @@ async fn a_command_after_a_crash_never_gets_the_output_of_one_before_it() {
 }
 
 #[tokio::test]
-async fn a_caller_who_hangs_up_while_a_session_is_made_leaves_a_whole_one_or_none() {
+async fn a_caller_that_hangs_up_during_a_create_leaves_a_whole_session_or_none() {
     let server = Server::start().await;
     let client = server.client();
     client.deploy("tester").await;
@@ -107,7 +107,7 @@ async fn a_file_written_to_a_resting_session_is_captured_after_a_crash() {
 }
 
 #[tokio::test]
-async fn a_tree_that_cannot_be_trusted_is_kept_whoever_touches_the_session_first() {
+async fn an_untrusted_tree_is_kept_whichever_request_comes_first() {
     for first in ["write", "resume", "end"] {
         let mut server = Server::start().await;
         let client = server.client();
@@ -253,7 +253,7 @@ async fn an_interrupt_holds_over_a_crash_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_message_that_waits_is_told_when_the_session_is_stopped() {
+async fn a_waiting_message_gets_an_error_when_the_session_is_stopped() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -270,7 +270,7 @@ async fn a_message_that_waits_is_told_when_the_session_is_stopped() {
 }
 
 #[tokio::test]
-async fn the_stream_of_an_ended_session_has_an_end_for_everybody() {
+async fn the_stream_of_an_ended_session_ends_for_every_client() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -365,7 +365,7 @@ async fn a_key_asked_for_again_is_the_first_one_until_it_is_removed() {
 
 /// `ash … | head -1`.
 #[tokio::test]
-async fn a_reader_who_has_enough_is_no_reason_to_panic() {
+async fn a_reader_that_closes_the_pipe_causes_no_panic() {
     let mut child = tokio::process::Command::new(crate::support::ash())
         .args(["completions", "zsh"])
         .stdout(std::process::Stdio::piped())

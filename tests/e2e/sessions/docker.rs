@@ -3,7 +3,7 @@
 use crate::support::docker::again;
 
 #[test]
-fn as_root_in_docker_sandboxes_make_way_and_are_made_in_advance() {
+fn as_root_in_docker_sandboxes_are_evicted_and_prewarmed() {
     let makes_way = ["pool::whoever_nobody", "pool::what_lives", "pool::a_shared"];
     again(&[&makes_way[..], &["prewarmed::a_session_cannot_tell", "prewarmed::none_outlives"]].concat());
 }

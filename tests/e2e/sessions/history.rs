@@ -109,7 +109,7 @@ async fn a_session_goes_back_and_forward_again_with_conversation_agent_and_files
 }
 
 #[tokio::test]
-async fn what_was_there_before_a_rewind_can_be_gone_back_to() {
+async fn the_state_before_a_rewind_can_be_restored() {
     let server = Server::start().await;
     let (client, id, trees) = history(&server).await;
     client.exec(&id, "echo unsaved > unsaved").await;
@@ -522,7 +522,7 @@ async fn a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn a_tree_that_was_found_and_not_trusted_can_be_looked_at_and_gone_to() {
+async fn an_untrusted_tree_can_be_read_and_rewound_to() {
     let mut server = Server::start().await;
     let (_, id, _) = history(&server).await;
     let live = server.live(&id).await;
@@ -547,7 +547,7 @@ async fn a_tree_that_was_found_and_not_trusted_can_be_looked_at_and_gone_to() {
 
 /// Between turns nothing is captured unless files changed; the output of a background process is captured.
 #[tokio::test]
-async fn a_fork_has_what_was_written_in_the_background_since_the_turn() {
+async fn a_fork_has_background_writes_since_the_turn() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;

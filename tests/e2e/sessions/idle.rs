@@ -36,7 +36,7 @@ async fn exec_awake(client: &Client, id: &str, command: &str) -> String {
 async fn an_idle_session_is_paused_and_comes_back() {
     let server = Server::start().await;
     let client = server.client();
-    let id = create(&client, json!({ "idleTimeout": 1 })).await;
+    let id = create(&client, json!({ "idleTimeout": 4 })).await;
     let mut follower = client.follow(&id, "0").await;
     client.say(&id, "write a.txt: kept").await;
     let frames = follower.until("paused").await;
@@ -47,7 +47,7 @@ async fn an_idle_session_is_paused_and_comes_back() {
         .collect();
     assert_eq!(idle, [("session_idle", true), ("timeout_warning", false), ("session_idle", false)]);
     let warning = frames.iter().find(|frame| frame.event == "timeout_warning").expect("a warning");
-    assert!(warning.data["remainingMs"].as_u64().is_some_and(|left| left <= 500), "{:?}", warning.data);
+    assert!(warning.data["remainingMs"].as_u64().is_some_and(|left| left <= 2000), "{:?}", warning.data);
     until_released(&client).await;
     let said = client.say(&id, "read a.txt").await;
     assert!(said["text"].as_str().is_some_and(|text| text.contains("kept")), "{said}");
@@ -55,7 +55,7 @@ async fn an_idle_session_is_paused_and_comes_back() {
 
 /// A running command counts as use; so does any request during the release.
 #[tokio::test]
-async fn whoever_uses_it_keeps_it() {
+async fn use_keeps_a_session_active() {
     let server = Server::with(&[("ASH_IDLE_TIMEOUT", "1")]).await;
     let client = server.client();
     let id = create(&client, json!({})).await;

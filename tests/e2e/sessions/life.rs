@@ -71,7 +71,7 @@ async fn stop_and_resume_is_cold_and_remembers_conversation_and_files() {
 }
 
 #[tokio::test]
-async fn a_message_wakes_a_session_that_rests_unless_told_not_to() {
+async fn a_message_wakes_a_resting_session_unless_it_forbids_that() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;

@@ -53,7 +53,7 @@ async fn refused(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn whoever_nobody_used_for_longest_makes_way_and_loses_nothing() {
+async fn the_longest_unused_session_is_evicted_and_loses_nothing() {
     let server = server("2").await;
     let client = server.client();
     let (one, two) = (client.create().await, client.create().await);
@@ -92,7 +92,7 @@ async fn whoever_nobody_used_for_longest_makes_way_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
+async fn busy_sessions_stay_and_other_requests_fail_or_wait() {
     let server = server("1").await;
     let client = server.client();
     let sleeper = client.create().await;
@@ -110,7 +110,7 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
         assert_eq!(client.status(&sleeper).await, "paused");
     }
     let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "nobody" }))).await;
-    assert_eq!(status, StatusCode::NOT_FOUND, "what is wrong anyway is not queued: {body}");
+    assert_eq!(status, StatusCode::NOT_FOUND, "an invalid request is not queued: {body}");
     let bad = make(&client, Some("wait=forever")).await;
     assert_eq!(bad.status(), StatusCode::BAD_REQUEST);
 
@@ -147,7 +147,7 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
 
 /// Users at a terminal wait, and see the reason.
 #[tokio::test]
-async fn the_command_line_waits_in_line_and_says_so() {
+async fn the_command_line_waits_in_the_queue_and_says_so() {
     let server = server("1").await;
     let client = server.client();
     let worker = client.create().await;
@@ -163,7 +163,7 @@ async fn the_command_line_waits_in_line_and_says_so() {
 }
 
 #[tokio::test]
-async fn whoever_waits_too_long_is_told() {
+async fn a_wait_that_times_out_gets_an_error() {
     let server = Server::with(&[("ASH_MAX_SANDBOXES", "1"), ("ASH_QUEUE_WAIT", "1")]).await;
     let client = server.client();
     let worker = client.create().await;
@@ -184,7 +184,7 @@ async fn whoever_waits_too_long_is_told() {
 }
 
 /// Sessions of one workspace, and therefore of one sandbox.
-async fn who_share(client: &Client, count: usize) -> Vec<String> {
+async fn sharing_sessions(client: &Client, count: usize) -> Vec<String> {
     client.deploy("tester").await;
     let mut shared = Vec::new();
     for _ in 0..count {
@@ -200,7 +200,7 @@ async fn who_share(client: &Client, count: usize) -> Vec<String> {
 async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     let server = server("1").await;
     let client = server.client();
-    let shared = who_share(&client, 3).await;
+    let shared = sharing_sessions(&client, 3).await;
     for id in &shared {
         client.say(id, &format!("run: echo {id} >> all")).await;
     }
@@ -220,10 +220,10 @@ async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
 
 /// If one session of a shared sandbox is busy, none of them is paused.
 #[tokio::test]
-async fn whoever_shares_with_one_at_work_stays() {
+async fn an_idle_session_that_shares_with_a_busy_one_stays() {
     let server = server("1").await;
     let client = server.client();
-    let shared = who_share(&client, 3).await;
+    let shared = sharing_sessions(&client, 3).await;
     let command = tokio::spawn({
         let (client, id) = (client.clone(), shared[1].clone());
         async move { client.exec(&id, "touch began; until [ -e go ]; do sleep 0.02; done").await }
@@ -237,7 +237,7 @@ async fn whoever_shares_with_one_at_work_stays() {
     for id in &shared {
         assert_eq!(client.status(id).await, "active");
     }
-    assert_eq!(client.session_seq(&shared[0]).await, before, "nobody was asked");
+    assert_eq!(client.session_seq(&shared[0]).await, before, "no session was asked to leave");
     client.exec(&shared[0], "touch go").await;
     assert_eq!(command.await.expect("ran")["exitCode"], 0);
     assert_eq!(make(&client, Some("wait=30")).await.status(), StatusCode::CREATED);
@@ -248,7 +248,7 @@ async fn whoever_shares_with_one_at_work_stays() {
 
 /// A dead sandbox has freed its place even if its files cannot be saved: no other session is paused for it.
 #[tokio::test]
-async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
+async fn a_session_that_cannot_be_saved_costs_no_other_session_its_sandbox() {
     let env = [("ASH_MAX_SANDBOXES", "2"), ("ASH_INTERNAL_SECRET", "inner")];
     let server = Server::with(&env).await;
     let client = server.client();
@@ -279,7 +279,7 @@ async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
 
 /// A session with files that no checkpoint holds keeps its sandbox.
 #[tokio::test]
-async fn whoever_would_lose_something_stays() {
+async fn a_session_that_would_lose_something_stays() {
     let server = server("2").await;
     let client = server.client();
     client.deploy("tester").await;
@@ -315,7 +315,7 @@ fn make_slow(client: &Client) -> JoinHandle<Response> {
 /// A session had a sandbox when its message arrived, and has none when it handles the message: the sender gets an error,
 /// and nothing waits for ever.
 #[tokio::test]
-async fn a_message_that_comes_while_its_session_makes_way_is_told() {
+async fn a_message_during_an_eviction_is_reported() {
     let server = server("1").await;
     let client = server.client();
     deploy_slow(&client).await;
@@ -325,7 +325,8 @@ async fn a_message_that_comes_while_its_session_makes_way_is_told() {
     server.reached("save.shot").await;
     let seen = client.session_seq(&leaving).await;
     let slow = make_slow(&client);
-    eventually("it makes way", async || (client.session_seq(&leaving).await != seen).then_some(())).await;
+    eventually("the session leaves", async || (client.session_seq(&leaving).await != seen).then_some(()))
+        .await;
     let request = client.request(Method::POST, &format!("/api/sessions/{leaving}/messages"));
     let request = request.header("prefer", "wait=0").json(&json!({ "content": "hello" }));
     let mut asked = tokio::spawn(request.send());
@@ -341,11 +342,11 @@ async fn a_message_that_comes_while_its_session_makes_way_is_told() {
 
 /// The same with a shared sandbox, which existed when it was looked up.
 #[tokio::test]
-async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
+async fn a_resume_during_the_eviction_of_a_shared_sandbox_is_answered() {
     let server = server("1").await;
     let client = server.client();
     deploy_slow(&client).await;
-    let shared = who_share(&client, 2).await;
+    let shared = sharing_sessions(&client, 2).await;
     client.action(&shared[0], "stop").await;
     // Its release takes long.
     let shim = server.note(&shared[1]).await["shim"]["pid"].as_u64().expect("a pid") as u32;
@@ -356,14 +357,14 @@ async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
     let resuming = request.header("prefer", "wait=0").send();
     let answer = tokio::time::timeout(DEADLINE, resuming).await;
     signal(shim, libc::SIGCONT);
-    refused(answer.expect("told, and not kept waiting").expect("an answer")).await;
+    refused(answer.expect("an answer without a wait").expect("an answer")).await;
     assert!(["stopped", "paused"].contains(&client.status(&shared[0]).await.as_str()), "at rest");
     slow.abort();
 }
 
 /// A restart with fewer places than sandboxes ends none of them.
 #[tokio::test]
-async fn what_lives_when_the_server_comes_back_stays() {
+async fn running_sandboxes_stay_when_the_server_comes_back() {
     let mut server = server("3").await;
     let client = server.client();
     let ids = [client.create().await, client.create().await, client.create().await];

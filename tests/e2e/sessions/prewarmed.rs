@@ -158,7 +158,7 @@ async fn cannot_tell(uid: Option<u32>, runtime: &str) {
         similar(&one.0, &other.0);
         assert_eq!(one.1, other.1, "how it is shown");
         assert!(!one.2.is_empty());
-        assert_eq!(one.2, other.2, "what its model is told");
+        assert_eq!(one.2, other.2, "the request to its model");
         // It stays that way.
         client.action(&other.3, "stop").await;
         let said = client.text(&other.3, "run: cat /workspace/deep/er/file.txt; echo $TEAM").await;
@@ -278,7 +278,7 @@ async fn none_outlives_its_use() {
     assert!(old.0.iter().all(|pid| !is_alive(*pid)));
     let client = stage.server.client();
     let read = client.text(&id, "read CLAUDE.md").await;
-    assert!(read.contains("here"), "and harmed nobody: {read}");
+    assert!(read.contains("here"), "and harmed no session: {read}");
     made(&client, json!({ "agent": "one" })).await;
     until_warm(&client, 2).await;
 
@@ -342,7 +342,7 @@ async fn none_is_made_of_an_agent_that_may_not_start() {
 
 /// They are the first to release their places, and never cause another sandbox to be released.
 #[tokio::test]
-async fn they_take_nobodys_place() {
+async fn prewarmed_sandboxes_take_no_sessions_slot() {
     let server = Server::with(&[("ASH_PREWARM", "3"), ("ASH_MAX_SANDBOXES", "3")]).await;
     let client = server.client();
     let first = client.create().await;

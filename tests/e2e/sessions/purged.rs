@@ -217,7 +217,7 @@ async fn a_fork_keeps_what_it_shares_of_a_purged_session_and_no_more() {
     assert!(client.text("fork", "say: on").await.contains("on"));
 }
 
-/// While other sessions of the workspace are active, two sessions with one id cannot be told apart until a new hold on
+/// While other sessions of the workspace are active, two sessions with one id cannot be distinguished until a new hold on
 /// the workspace: the error says when.
 #[tokio::test]
 async fn in_a_shared_workspace_the_refusal_says_when_the_id_is_free() {
@@ -248,6 +248,9 @@ async fn in_a_shared_workspace_the_refusal_says_when_the_id_is_free() {
     // Without active sessions the id is free at once.
     let elsewhere = json!({ "agent": "tester", "sessionId": "another", "workspace": "other" });
     client.post("/api/sessions", elsewhere).await;
+    let shown = client.get("/api/workspaces/project").await["sessions"].clone();
+    let ids: Vec<_> = shown.as_array().expect("a list").iter().map(|session| &session["id"]).collect();
+    assert_eq!(ids, ["beside"], "the new session with a purged one's id is in another workspace");
 
     server.crash_and_start().await;
     let client = server.client();

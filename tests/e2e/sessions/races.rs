@@ -66,7 +66,7 @@ async fn a_resume_that_an_end_overtakes_is_answered() {
 
 #[tokio::test]
 #[expect(clippy::async_yields_async, reason = "the answer to the second message comes later")]
-async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_is_queued() {
+async fn another_callers_command_is_a_conflict_that_says_whether_the_message_is_queued() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -126,7 +126,7 @@ async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_i
 
 /// Only while it stops: requests get this error during the grace period of running turns, and not before.
 #[tokio::test]
-async fn that_the_server_is_stopping_is_said_while_it_stops() {
+async fn a_stopping_server_says_so() {
     let mut server = Server::start().await;
     let client = server.client();
     let (busy, rests) = (client.create().await, client.create().await);
@@ -166,7 +166,7 @@ async fn that_the_server_is_stopping_is_said_while_it_stops() {
 
 /// The first caller that waits for a start gets the error itself, the others get a copy: all with the same status.
 #[tokio::test]
-async fn everyone_who_waits_for_a_start_that_is_stopped_gets_the_same_answer() {
+async fn all_callers_that_wait_for_a_stopped_start_get_the_same_answer() {
     let server = Server::start().await;
     let client = server.client();
     let files = json!([{ "path": "startup.sh", "content": STANDARD.encode("touch begun\nsleep 1000\n") }]);
@@ -201,7 +201,7 @@ async fn everyone_who_waits_for_a_start_that_is_stopped_gets_the_same_answer() {
 
 /// The first caller gets the error itself, the others a copy, and the message reads it from the log.
 #[tokio::test]
-async fn everyone_who_waits_for_a_start_that_fails_gets_the_same_answer() {
+async fn all_callers_that_wait_for_a_failed_start_get_the_same_answer() {
     let server = Server::start().await;
     let client = server.client();
     let files = json!([{ "path": "startup.sh", "content": STANDARD.encode("touch begun\nsleep 1000\n") }]);
@@ -244,7 +244,7 @@ async fn everyone_who_waits_for_a_start_that_fails_gets_the_same_answer() {
 }
 
 #[tokio::test]
-async fn stops_that_wait_for_a_start_that_fails_all_hear_that_there_is_nothing_to_stop() {
+async fn stops_that_wait_for_a_failed_start_all_find_nothing_to_stop() {
     let server = Server::start().await;
     let client = server.client();
     client.deploy("tester").await;

@@ -50,7 +50,7 @@ async fn two_hundred_sandboxes_are_alive_at_once() {
         .count()
         .await;
     assert_eq!(right, 200);
-    assert_eq!(client.get("/health").await["activeSandboxes"], 200, "nobody had to go");
+    assert_eq!(client.get("/health").await["activeSandboxes"], 200, "no session was evicted");
 }
 
 /// The server's descendants: its shims and their sandboxes.
@@ -233,7 +233,7 @@ async fn slowly_a_thousand_cycles_leak_nothing() {
 /// A create that finds a prewarmed sandbox builds none: its shim existed before. `bench/http` measures the time that this
 /// saves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_made_in_advance_is_taken_and_nothing_is_made_for_it() {
+async fn prewarmed_sandboxes_are_used_instead_of_new_ones() {
     let server = Server::with(&[("ASH_PREWARM", "1")]).await;
     let client = server.client();
     client.deploy("tester").await;

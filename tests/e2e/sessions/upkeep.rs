@@ -65,7 +65,7 @@ async fn a_clock_that_jumped_makes_nothing_old_before_it_has_stayed_there_for_an
 }
 
 #[tokio::test]
-async fn what_a_checkpoint_cannot_hold_is_lost_and_named() {
+async fn content_that_a_checkpoint_cannot_hold_is_lost_and_named() {
     let mut server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
@@ -113,9 +113,9 @@ async fn as_root_empty_control_groups_of_dead_sandboxes_go_at_the_next_start() {
     })
     .await;
     let there = || groups.iter().filter(|dir| dir.exists()).count();
-    assert_eq!(there(), groups.len(), "nobody was there to remove them");
+    assert_eq!(there(), groups.len(), "no server was there to remove them");
     server.launch().await;
-    assert_eq!(there(), 0, "before anybody resumes it");
+    assert_eq!(there(), 0, "before a resume");
     assert!(server.client().text(&id, "still there?").await.contains("turn 2"));
 }
 

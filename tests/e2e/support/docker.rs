@@ -98,15 +98,15 @@ impl Gate {
     }
 
     pub fn keep_silent(&self, silent: bool) {
-        *self.silent.kept.lock().expect("nobody panics") = silent;
+        *self.silent.kept.lock().expect("no code panics while it holds this lock") = silent;
         self.silent.changed.notify_all();
     }
 }
 
 /// Forwards one connection in both directions. A silent gate keeps it open without data, like a frozen engine.
 fn pass(client: UnixStream, silent: &Silence) {
-    let kept = silent.kept.lock().expect("nobody panics");
-    drop(silent.changed.wait_while(kept, |kept| *kept).expect("nobody panics"));
+    let kept = silent.kept.lock().expect("no code panics while it holds this lock");
+    drop(silent.changed.wait_while(kept, |kept| *kept).expect("no code panics while it holds this lock"));
     let Ok(engine) = UnixStream::connect(engine()) else { return };
     let (Ok(mut from), Ok(mut to)) = (client.try_clone(), engine.try_clone()) else { return };
     let there = thread::spawn(move || io::copy(&mut from, &mut to));

@@ -3,10 +3,9 @@
 //! what an agent remembers.
 //!
 //! Three requirements were about the code itself, and have no test: that the first attempt and its fallbacks share their
-//! code (`Waking::descend` treats every rung in the same way; the tests of failing resumes check that nothing is reported
+//! code (`SessionStartJob::descend` treats every rung in the same way; the tests of failing resumes check that nothing is reported
 //! twice), the spelling of an optional type (the compiler checks it), and the call that sets a mode (tests check the
 //! resulting modes). The tests of a program that refuses to resume, and of the event for it, are in `ladder.rs`.
-//! are is looked at). A program that refuses to resume, and the event that says so, are in `ladder.rs`.
 
 use crate::support::{Client, as_root, claude::Stage, eventually, is_alive};
 use reqwest::Method;
@@ -35,7 +34,7 @@ macro_rules! demands {
 
 demands! {
     files_and_home_are_directories_of_the_host_under_the_same_names_inside
-    directories_are_nobody_elses_from_the_beginning
+    directories_are_private_from_the_beginning
     a_name_is_judged_alike_at_every_door
     a_request_with_a_bad_name_changes_nothing
     a_transcript_has_its_sessions_id_as_name
@@ -47,7 +46,7 @@ demands! {
     an_ephemeral_session_keeps_nothing_but_its_log
     as_root_a_sandbox_that_ran_out_of_memory_takes_no_conversation_along
     the_log_is_kept_whatever_the_agent_keeps
-    a_session_from_before_its_transcript_is_told_once_and_native_from_then_on
+    a_session_without_a_transcript_is_told_its_history_once_and_then_native
     messages_at_once_to_a_new_session_are_one_conversation
     a_workspace_that_is_made_again_knows_nothing_of_the_one_before
 }
@@ -166,7 +165,7 @@ async fn files_and_home_are_directories_of_the_host_under_the_same_names_inside(
     assert_eq!(client.exec(&two, "cat ~/reply reply").await["stdout"], "b\nb\na\na\n");
 }
 
-async fn directories_are_nobody_elses_from_the_beginning(mut cast: Cast) {
+async fn directories_are_private_from_the_beginning(mut cast: Cast) {
     let live = cast.stage.server.data.join("live");
     let open = |path: &Path| {
         let mode = std::fs::metadata(path).ok()?.permissions().mode();
@@ -471,7 +470,7 @@ async fn the_log_is_kept_whatever_the_agent_keeps(mut cast: Cast) {
     all.iter().for_each(|words| assert!(shown.contains(words), "{words:?} is forgotten: {shown}"));
 }
 
-async fn a_session_from_before_its_transcript_is_told_once_and_native_from_then_on(cast: Cast) {
+async fn a_session_without_a_transcript_is_told_its_history_once_and_then_native(cast: Cast) {
     let id = cast.join("old").await;
     cast.client().say(&id, "say: the tower is high").await;
     cast.stop(&[&id]).await;

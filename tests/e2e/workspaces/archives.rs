@@ -84,7 +84,7 @@ async fn a_bad_archive_is_refused_as_a_whole_with_a_code_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_way_of_one_file_stops_all_of_them() {
+async fn an_obstacle_to_one_file_stops_all_of_them() {
     let (server, files) = start().await;
     files.client.exec(&files.id, "mkdir -p taken/by; echo old > changed; ln -s taken link").await;
     let before = files.list().await;
@@ -117,7 +117,7 @@ fn bomb(start: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bomb_costs_no_memory_and_nobody_else_notices() {
+async fn a_bomb_costs_no_memory_and_affects_no_other_session() {
     let (server, files) = start().await;
     let neighbour = server.client().create().await;
     let sized = |size: usize| good().entry(EntryType::Regular, "zeros", "", &vec![0; size]).0;
@@ -193,7 +193,7 @@ async fn an_upload_is_there_whole_or_not_at_all_wherever_the_server_is_killed() 
 }
 
 #[tokio::test]
-async fn what_a_killed_server_left_of_uploads_is_cleared_at_the_next_start() {
+async fn the_next_start_removes_uploads_of_a_killed_server() {
     let (mut server, mut files) = start().await;
     let live = server.live(&files.id).await;
     server.kill9();
@@ -225,7 +225,7 @@ fn heavy(count: usize, bytes: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_a_session_may_take_of_the_disk_counts_for_what_is_sent_to_it() {
+async fn uploads_count_against_the_disk_limit_of_a_session() {
     let server = Server::start().await;
     let files = limited(&server.client(), json!({ "diskMb": 8, "maxFiles": 60 })).await;
     let refused = |(status, answer): (u16, Value), what: &str| {
@@ -248,7 +248,7 @@ async fn what_a_session_may_take_of_the_disk_counts_for_what_is_sent_to_it() {
     assert_eq!(files.list().await, before, "nothing of all that is there");
     let (status, answer) = write(1 << 20).await;
     assert_eq!((status, &answer["files"][0]["written"]), (200, &json!(true)), "{answer}");
-    assert_eq!(files.client.status(&files.id).await, "active", "nobody was ended for it");
+    assert_eq!(files.client.status(&files.id).await, "active", "the session was not ended for it");
     assert_eq!(files.client.text(&files.id, "run: ls | wc -l").await.trim(), (before.len() + 1).to_string());
 }
 

@@ -250,7 +250,7 @@ async fn sessions_of_one_workspace_have_a_plan_each() {
 }
 
 #[tokio::test]
-async fn what_is_no_plan_is_not_read_and_nothing_leads_outside() {
+async fn only_plans_are_read_and_nothing_leads_outside() {
     let server = Server::start().await;
     let own = Own::new(&server.client(), json!({})).await;
     own.write("one", "first").await;

@@ -8,11 +8,11 @@ fn slowly_as_root_in_docker_sessions_share_a_workspace() {
 }
 
 #[test]
-fn as_root_in_docker_named_workspaces_do_what_they_were_asked_to() {
+fn as_root_in_docker_named_workspaces_meet_their_requirements() {
     again(&["acceptance::with_the_built_in_agent"]);
 }
 
 #[test]
-fn slowly_as_root_in_docker_named_workspaces_do_so_with_claude_code() {
+fn slowly_as_root_in_docker_named_workspaces_meet_their_requirements_with_claude_code() {
     again(&["acceptance::with_claude_code"]);
 }

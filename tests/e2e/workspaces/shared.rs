@@ -340,7 +340,7 @@ async fn an_ephemeral_session_has_its_log_and_nothing_else() {
 
 /// A rewind of the conversation: the agent forgets what came after, and the files stay as they are.
 #[tokio::test]
-async fn going_back_concerns_the_conversation_alone() {
+async fn a_rewind_concerns_the_conversation_alone() {
     let stage = crate::support::claude::Stage::set().await;
     let one = stage.create_with(json!({ "workspace": "back" })).await;
     let two = stage.create_with(json!({ "workspace": "back" })).await;
@@ -409,7 +409,7 @@ async fn a_deletion_that_was_cut_off_is_ended_by_the_next_server() {
 
 /// A rewind with files requires that all other sessions are idle, and every one of them is informed.
 #[tokio::test]
-async fn going_back_with_the_files_waits_for_the_others_and_tells_them() {
+async fn a_rewind_with_files_waits_for_the_other_sessions_and_informs_them() {
     let mut server = Server::start().await;
     let client = server.client();
     let (one, two) = (create(&client, "files-back").await, create(&client, "files-back").await);
@@ -506,7 +506,7 @@ async fn a_fork_may_stay_where_its_parent_is() {
 /// Wherever the server dies during a rewind with files, the files are completely the old or the new ones, and no
 /// conversation is damaged. The record decides which ones.
 #[tokio::test]
-async fn going_back_with_the_files_happens_or_does_not() {
+async fn a_rewind_with_files_happens_completely_or_not_at_all() {
     let mut server = Server::start().await;
     let client = server.client();
     let (one, two) = (create(&client, "torn").await, create(&client, "torn").await);
@@ -551,7 +551,7 @@ async fn going_back_with_the_files_happens_or_does_not() {
 
 /// An unused workspace is evicted to the object store until a client uses it again.
 #[tokio::test]
-async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
+async fn an_unused_shared_workspace_is_evicted() {
     let dir = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", dir.path().display());
     let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_SNAPSHOT_URL", url.as_str())];
@@ -583,7 +583,7 @@ async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
 
 /// A collection wants to evict a tree during a capture, which holds the exclusive guard, and evicts it afterwards.
 #[tokio::test]
-async fn a_tree_that_is_asked_for_during_a_capture_goes_after_it() {
+async fn a_tree_is_evicted_after_its_capture() {
     let dir = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", dir.path().display());
     let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_SNAPSHOT_URL", url.as_str())];

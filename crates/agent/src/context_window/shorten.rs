@@ -64,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_shortened_says_so_and_never_splits_a_character() {
+    fn shortened_text_says_so_and_never_splits_a_character() {
         let mut text = "ä".repeat(1000);
         shorten(&mut text, 101);
         assert!(

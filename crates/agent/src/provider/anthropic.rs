@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thoughts_that_are_refused_are_told_from_everything_else() {
+    fn refused_thoughts_are_distinguished_from_other_errors() {
         let refused = |status, message: &str| {
             let (status, message) = (Some(status), message.to_owned());
             is_about_thoughts(&ProviderFailure::Refused(ProviderRefusal {

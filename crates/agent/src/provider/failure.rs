@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn services_tell_of_an_error_by_a_type_or_a_code() {
+    fn services_report_an_error_by_a_type_or_a_code() {
         let said = |status, error: Value| {
             refused(status, &[], &serde_json::json!({ "error": error }).to_string()).explain(&THEIRS, 1)
         };

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_refused() {
+    fn endless_headers_and_lines_are_refused() {
         let one = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
         for (bytes, then) in [
             ("", "x"),

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_does_not_take_is_not_sent_again() {
+    fn content_that_the_model_refuses_is_not_sent_again() {
         let failed = |turn: &str, reason: &str| {
             let mut ended = interrupted(turn, reason, "");
             ended["type"] = json!("result");
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_goes_back_under_a_name_that_services_take() {
+    fn a_call_is_sent_under_a_name_that_services_accept() {
         let mut made = call("t1");
         made["name"] = json!("Read\n\u{202e}\u{1b}[2J");
         let sent = sent(&[user("a", json!("go")), assistant("a", "m", json!([made]))], None);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tool_said_is_shown_by_its_ends() {
+    fn long_tool_output_is_shown_by_its_start_and_end() {
         let long = format!("{}{}", "ä".repeat(HEAD), "ö".repeat(TAIL));
         let shown = cut(&long);
         assert!(

@@ -96,7 +96,7 @@ mod tests {
         let cancel = CancelToken::new().expect("eventfd");
         assert!(
             matches!(ModelSocket::connect(&path, &cancel), Err(ProviderFailure::Broken(_))),
-            "nobody is there"
+            "no listener is there"
         );
         let _listener = UnixListener::bind(&path).expect("bind");
         let mut wire = ModelSocket::connect(&path, &cancel).expect("connected");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_early_is_still_listened_to() {
+    fn an_answer_sent_before_an_early_hang_up_is_read() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("sock");
         let cancel = CancelToken::new().expect("eventfd");

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_asked_again_and_what_will_not_is_not() {
+    fn temporary_errors_are_retried_and_permanent_ones_are_not() {
         for status in [408, 429, 500, 502, 503, 504, 529] {
             assert!(delay(decide(&ProviderFailure::Refused(refused(status)), 1, 0)).is_some(), "{status}");
         }

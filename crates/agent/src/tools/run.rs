@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_and_the_exit_code_are_told() {
+    fn both_streams_and_the_exit_code_are_reported() {
         let outcome = run_here("echo out; echo err >&2; exit 3", None);
         assert_eq!(outcome.content, "out\nerr\nexit code 3");
         assert!(outcome.is_error);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_the_background_does_not_hold_the_tool() {
+    fn background_processes_do_not_hold_the_tool() {
         let outcome = run_here("sleep 600 & echo $!", None);
         let pid: i32 = outcome.content.trim().parse().expect("a process id");
         assert!(!outcome.is_error);

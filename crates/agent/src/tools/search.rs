@@ -70,7 +70,7 @@ mod tests {
     use tempfile::tempdir;
 
     #[test]
-    fn finds_lines_in_the_order_of_names_and_skips_what_is_not_text() {
+    fn finds_lines_in_the_order_of_names_and_skips_binary_files() {
         let folder = tempdir().expect("folder");
         let at = |name: &str| folder.path().join(name);
         for name in ["b", ".git", "loop"] {

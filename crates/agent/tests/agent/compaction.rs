@@ -160,7 +160,7 @@ fn instructions_that_fill_most_of_the_window_do_not_make_every_turn_pay_for_a_su
 }
 
 #[test]
-fn a_turn_that_works_for_long_is_summed_up_while_it_runs() {
+fn a_long_turn_is_summarized_while_it_runs() {
     let place = Place::new();
     // Without rules the model's next step would depend on how many results it sees.
     let call =
@@ -181,7 +181,7 @@ fn a_turn_that_works_for_long_is_summed_up_while_it_runs() {
 }
 
 #[test]
-fn what_is_too_large_on_its_own_is_shortened_with_a_note() {
+fn a_message_that_is_too_large_alone_is_shortened_with_a_note() {
     let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
     let mut agent = start(&place, &model, &[]);
     done(&agent.ask("a", "run: seq 100000"));
@@ -209,7 +209,7 @@ fn what_is_too_large_on_its_own_is_shortened_with_a_note() {
 }
 
 #[test]
-fn turns_go_on_beside_a_summary_and_wait_when_there_is_no_more_room() {
+fn turns_run_during_a_summary_and_wait_when_the_window_is_full() {
     let stall = r#"{"when": {"contains": "summary of the"}, "times": 1, "stall": 2000}"#;
     let (place, model) = (Place::new(), Model::of(stall, Some(WINDOW)));
     let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
@@ -314,7 +314,7 @@ fn without_compaction_a_full_window_ends_the_turn_and_says_how_to_go_on() {
 }
 
 #[test]
-fn a_summary_that_cannot_be_had_is_asked_for_again_and_then_the_turn_fails_clearly() {
+fn a_failed_summary_is_retried_and_then_the_turn_fails_clearly() {
     let rules = |times: u32| {
         format!(r#"{{"when": {{"contains": "summary of the"}}, "times": {times}, "fail": 400}}"#)
     };

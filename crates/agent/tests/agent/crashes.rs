@@ -141,7 +141,7 @@ fn another_prompt_after_a_cut_turn_does_not_stumble_over_it() {
 }
 
 #[test]
-fn without_room_for_the_transcript_nothing_runs_and_the_reason_is_told() {
+fn without_disk_space_for_the_transcript_nothing_runs_and_the_error_says_why() {
     let place = Place::new();
     let transcript = place.transcript(SESSION);
     let mut agent = place.fresh();

@@ -70,7 +70,7 @@ fn a_fork_whose_copy_was_lost_is_made_again() {
 }
 
 #[test]
-fn a_torn_end_is_cut_off_and_told() {
+fn a_torn_end_is_cut_off_and_reported() {
     let place = Place::new();
     place.fresh().answer("a", "first");
     let whole = fs::read(place.transcript(SESSION)).expect("transcript");
@@ -111,7 +111,7 @@ fn damage_in_the_middle_costs_only_what_it_hit() {
 }
 
 #[test]
-fn what_is_no_file_is_no_transcript_and_is_put_aside() {
+fn a_transcript_path_that_is_no_file_is_put_aside() {
     let place = Place::new();
     place.fresh().answer("a", "first");
     let (transcript, elsewhere) = (place.transcript(SESSION), place.transcript(FORK));
@@ -194,7 +194,7 @@ fn a_turn_of_a_long_conversation_does_not_read_all_of_it_again() {
 }
 
 #[test]
-fn what_others_write_into_a_long_transcript_is_seen_by_the_very_next_turn() {
+fn the_next_turn_sees_what_other_processes_wrote_into_a_long_transcript() {
     let place = Place::new();
     many_turns(&place);
     let mut agent = place.resumed();

@@ -127,7 +127,7 @@ fn killed_after_any_line_the_turn_is_completed_and_nothing_is_done_twice() {
 }
 
 #[test]
-fn trouble_that_passes_is_waited_for() {
+fn temporary_errors_are_waited_out() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = model.agent(&place);
     for (turn, (trouble, expected)) in [
@@ -156,7 +156,7 @@ fn trouble_that_passes_is_waited_for() {
 }
 
 #[test]
-fn the_service_says_how_long_to_wait_and_how_often_is_ours_to_say() {
+fn the_service_sets_the_wait_and_we_set_the_number_of_retries() {
     let model = Model::with(r#"{"when": {"contains": "no luck"}, "fail": 529, "retry_after": 0}"#);
     let place = Place::new();
     let lines = model.agent(&place).ask("a", "no luck");
@@ -171,7 +171,7 @@ fn the_service_says_how_long_to_wait_and_how_often_is_ours_to_say() {
 }
 
 #[test]
-fn trouble_that_does_not_pass_is_told_at_once_with_the_next_step() {
+fn permanent_errors_are_reported_at_once_with_the_next_step() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = model.agent(&place);
     for (status, step) in [
@@ -197,7 +197,7 @@ fn trouble_that_does_not_pass_is_told_at_once_with_the_next_step() {
 }
 
 #[test]
-fn an_interrupt_ends_the_stream_and_what_was_said_is_remembered() {
+fn an_interrupt_ends_the_stream_and_the_partial_answer_is_remembered() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = model.agent(&place);
     agent.prompt("a", "slow 600: one two three four five six seven eight nine ten");
@@ -237,7 +237,7 @@ fn an_interrupt_ends_every_wait() {
 }
 
 #[test]
-fn what_was_said_offline_is_part_of_the_conversation() {
+fn offline_turns_are_part_of_the_conversation() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = place.fresh();
     agent.answer("a", "run: echo hi > file; cat file");
@@ -254,7 +254,7 @@ fn what_was_said_offline_is_part_of_the_conversation() {
 }
 
 #[test]
-fn the_folder_and_the_session_say_what_the_agent_is() {
+fn the_folder_and_the_session_define_the_agent() {
     let (place, model) = (Place::new(), Model::new());
     fs::write(place.work("AGENTS.md"), "not this one").expect("written");
     fs::write(place.work("CLAUDE.md"), "Answer in rhymes.\n").expect("written");
@@ -276,7 +276,7 @@ fn the_folder_and_the_session_say_what_the_agent_is() {
 }
 
 #[test]
-fn what_the_host_has_to_say_is_shown_before_the_message_and_remembered() {
+fn the_hosts_note_is_shown_before_the_message_and_remembered() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = model.agent(&place);
     agent.send(&json!({"type": "user", "uuid": "a", "head": "You were asleep.",
@@ -366,7 +366,7 @@ pub(crate) fn service(path: &std::path::Path, answers: Vec<String>) -> std::thre
 }
 
 #[test]
-fn thoughts_that_are_not_taken_are_left_out() {
+fn thoughts_that_the_model_refuses_are_left_out() {
     let message = "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation.";
     let refusal =
         json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}}).to_string();

@@ -77,7 +77,7 @@ fn killed_after_any_line_the_turn_is_completed_and_nothing_is_done_twice() {
 }
 
 #[test]
-fn trouble_that_passes_is_waited_for() {
+fn temporary_errors_are_waited_out() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = agent(&model, &place);
     for (turn, (trouble, expected)) in [
@@ -101,7 +101,7 @@ fn trouble_that_passes_is_waited_for() {
 }
 
 #[test]
-fn trouble_that_does_not_pass_is_told_at_once_with_the_next_step() {
+fn permanent_errors_are_reported_at_once_with_the_next_step() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = agent(&model, &place);
     for (status, step) in [
@@ -127,7 +127,7 @@ fn trouble_that_does_not_pass_is_told_at_once_with_the_next_step() {
 }
 
 #[test]
-fn an_interrupt_ends_the_stream_and_every_wait_and_what_was_said_is_remembered() {
+fn an_interrupt_ends_the_stream_and_every_wait_and_the_partial_answer_is_remembered() {
     let (place, model) = (Place::new(), Model::new());
     let mut agent = agent(&model, &place);
     agent.prompt("a", "slow 600: one two three four five six seven eight nine ten");
@@ -186,7 +186,7 @@ fn answered(frames: &str) -> String {
 
 /// A process in the sandbox may have replaced the socket.
 #[test]
-fn what_makes_no_sense_is_asked_for_again() {
+fn an_invalid_answer_is_requested_again() {
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
         format!("data: {}\n\n", json!({"choices": [choice]}))

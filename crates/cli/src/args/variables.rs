@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_somebody_wrote_is_not_blamed_on_a_variable() {
+    fn a_flag_on_the_command_line_is_not_blamed_on_a_variable() {
         let words = ["ash", "serve", "--port=many"].map(OsString::from);
         let error = CliArgs::try_parse_from(["ash", "serve", "--port=many"]).err().expect("refused");
         assert!(!blamed(error, &words).to_string().contains("environment variable"));

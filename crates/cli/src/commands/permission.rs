@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_outside_the_workspace_is_asked_for_or_called_new() {
+    async fn no_path_outside_the_workspace_is_requested_or_called_new() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let api = ApiClient::new(&crate::settings::ClientSettings::without_key(url));
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_is_leave() {
+    fn only_a_yes_gives_permission() {
         assert_eq!(parse_verdict("Yes", &[]), json!({"behavior": "allow"}));
         for no in ["", "n", "NO"] {
             assert_eq!(parse_verdict(no, &[]), json!({"behavior": "deny"}));

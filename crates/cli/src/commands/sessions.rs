@@ -211,6 +211,19 @@ fn map(metadata: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(parse_key_values(metadata)?.into_iter().collect())
 }
 
+/// Options that are seconds in the API.
+const DURATIONS: [&str; 4] = ["ttl", "idleTimeout", "permissionTimeout", "maxWait"];
+
+/// A duration with its unit, as everywhere on the command line. `null` stands for the default.
+fn seconds(name: &str, text: &str) -> Result<Value> {
+    if text == "null" {
+        return Ok(Value::Null);
+    }
+    let duration = ash_model::parse_duration(text)
+        .map_err(|error| CliError::invalid(format!("{name}={text} is not valid: {error}")))?;
+    Ok(json!(duration.as_secs()))
+}
+
 /// Options from a file, then from the command line, which takes precedence.
 fn option_values(options: &SessionOptionArgs) -> Result<serde_json::Map<String, Value>> {
     let mut all = match &options.options {
@@ -228,7 +241,10 @@ fn option_values(options: &SessionOptionArgs) -> Result<serde_json::Map<String, 
         let (name, value) = option
             .split_once('=')
             .ok_or_else(|| CliError::invalid(format!("{option:?} is not of the form NAME=VALUE")))?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        let value = match DURATIONS.contains(&name) {
+            true => seconds(name, value)?,
+            false => serde_json::from_str(value).unwrap_or_else(|_| json!(value)),
+        };
         if name == "provider" && (value["apiKey"].is_string() || value["headers"].is_object()) {
             return Err(CliError::invalid(
                 "keys are not taken as flags, which every user of this machine can read: put the provider into a file, and give that with --options FILE (- is standard input)",

@@ -13,7 +13,7 @@ pub(super) fn open(
     container: &str,
     env: &EnvironmentVariables,
 ) -> Result<Arc<dyn ObjectBackend>, BucketError> {
-    let builder = told(env);
+    let builder = builder_from_env(env);
     let is_set = |key: &AzureConfigKey| builder.get_config_value(key).is_some();
     if !is_set(&AzureConfigKey::AccountName) {
         let sentence =
@@ -42,7 +42,7 @@ pub(super) fn open(
 }
 
 /// A builder with the settings from the environment, except those that this program decides itself.
-fn told(env: &EnvironmentVariables) -> MicrosoftAzureBuilder {
+fn builder_from_env(env: &EnvironmentVariables) -> MicrosoftAzureBuilder {
     let mut builder = MicrosoftAzureBuilder::new();
     // The names that Azure's own tools use.
     for (name, key) in [

@@ -21,8 +21,8 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
     }
     // An emulator gets a fixed token: it must not see real credentials, and without any token the store would ask the
     // metadata service.
-    let anybody = (emulator.is_some() || is_plain(base)).then_some("emulator");
-    let (builder, metadata) = match first(&["GOOGLE_BEARER_TOKEN"], env).or(anybody) {
+    let fixed = (emulator.is_some() || is_plain(base)).then_some("emulator");
+    let (builder, metadata) = match first(&["GOOGLE_BEARER_TOKEN"], env).or(fixed) {
         Some(token) => (builder.with_bearer_token(token), MetadataAccess::Never),
         None => with_credentials(builder, env),
     };

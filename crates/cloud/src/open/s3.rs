@@ -52,7 +52,7 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
     {
         return Err(BucketError::without_credentials(&format!("s3://{bucket}")));
     }
-    let mut builder = told(env)
+    let mut builder = builder_from_env(env)
         .with_bucket_name(bucket)
         .with_region(region.unwrap_or("us-east-1"))
         .with_client_options(options(endpoint))
@@ -73,7 +73,7 @@ pub(super) fn open(bucket: &str, env: &EnvironmentVariables) -> Result<Arc<dyn O
 
 /// A builder with the settings from the environment, except those that this program decides itself: everything here
 /// relies on conditional writes.
-fn told(env: &EnvironmentVariables) -> AmazonS3Builder {
+fn builder_from_env(env: &EnvironmentVariables) -> AmazonS3Builder {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in known::<AmazonS3ConfigKey>("AWS_", env) {
         match key {

@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An empty place in a bucket called `shelf`.
+/// An empty prefix in a bucket called `shelf`.
 struct Home {
     url: String,
     env: BTreeMap<String, String>,
-    /// What is there does not count as our memory.
+    /// Data of the backend does not count as our memory.
     is_elsewhere: bool,
 }
 
@@ -37,7 +37,7 @@ impl Home {
     }
 }
 
-/// Says how long each took: a listing of a thousand keys is not the same everywhere.
+/// Prints how long each promise took: backends list a thousand keys at different speeds.
 macro_rules! promises {
     ($($promise:ident)*) => {
         async fn all_promises_are_kept(home: Home) {
@@ -63,7 +63,7 @@ promises! {
     a_file_of_another_length_is_not_overwritten
     what_is_deleted_is_gone_and_gone_already_is_fine
     a_check_leaves_nothing_but_its_mark
-    a_bucket_that_is_missing_is_told
+    a_missing_bucket_is_reported
 }
 
 #[tokio::test]
@@ -95,9 +95,9 @@ async fn google_keeps_all_promises() {
 #[tokio::test]
 async fn a_directory_keeps_all_promises() {
     let directory = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
-    let shelf = directory.path().join("shelf");
-    std::fs::create_dir(&shelf).expect("a directory");
-    all_promises_are_kept(Home::new(&format!("file://{}", shelf.display()), BTreeMap::new())).await;
+    let backend = directory.path().join("shelf");
+    std::fs::create_dir(&backend).expect("a directory");
+    all_promises_are_kept(Home::new(&format!("file://{}", backend.display()), BTreeMap::new())).await;
 }
 
 async fn keys(bucket: &Bucket, prefix: &str) -> Vec<String> {
@@ -231,7 +231,7 @@ async fn a_large_file_arrives_with_a_few_parts_in_memory(home: &Home) {
     if home.is_elsewhere {
         assert!(most < 4 * PART + PART / 2, "{most} bytes were in memory");
     }
-    // Around the seams, and the end.
+    // Around the part boundaries, and at the end.
     let whole = std::fs::read(file.path()).expect("the file");
     let part = PART as u64;
     let ranges = [0..9, part - 3..part + 3, 3 * part - 1..3 * part + 1, length - 1..length + 5];
@@ -290,7 +290,7 @@ async fn a_check_leaves_nothing_but_its_mark(home: &Home) {
     assert_eq!(bucket.get("ash-bucket").await.expect("bytes"), "ash bucket 1\n");
 }
 
-async fn a_bucket_that_is_missing_is_told(home: &Home) {
+async fn a_missing_bucket_is_reported(home: &Home) {
     let url = home.url.replace("shelf", "elsewhere");
     let found = match Bucket::open(&url, &home.env) {
         Ok(bucket) => bucket.check().await,
@@ -300,7 +300,7 @@ async fn a_bucket_that_is_missing_is_told(home: &Home) {
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::BucketMissing, false), "{trouble}");
 }
 
-/// A file whose bytes tell where they are.
+/// A file whose bytes depend on their offset.
 fn file_of(length: u64) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A directory as a bucket, where it differs from the others.
+//! A directory as a bucket: only what differs from other backends.
 
 use ash_cloud::{Bucket, BucketErrorCode};
 use bytes::Bytes;
@@ -8,11 +8,11 @@ use rustix::{
 };
 use std::{collections::BTreeMap, path::Path};
 
-/// Root mounts the disk, and nobody else sees it.
+/// Needs root to mount the disk. No other process sees it.
 #[test]
-fn as_root_a_full_disk_is_told_and_leaves_nothing() {
+fn as_root_a_full_disk_is_reported_and_leaves_no_file() {
     let alone = std::thread::spawn(|| {
-        // SAFETY: only this thread's mounts are others from here on; the runtime's threads are made by it.
+        // SAFETY: only this thread gets its own mounts, and the threads of the runtime inherit them.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.expect("mounts of its own");
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change("/", private).expect("private mounts");

@@ -1,4 +1,4 @@
-//! What is made of an environment, as the server sees it.
+//! How the server interprets environment variables.
 
 use crate::{
     scripted::{Scripted, answer, error},
@@ -7,7 +7,7 @@ use crate::{
 use ash_cloud::Bucket;
 use std::collections::BTreeMap;
 
-/// The first request of a check.
+/// The first request of a bucket check.
 async fn first_request(url: &str, env: impl FnOnce(&Scripted) -> BTreeMap<String, String>) -> String {
     let server = Scripted::start(|_, _| error(403, "AccessDenied", "No.")).await;
     let bucket = Bucket::open(url, &env(&server)).expect("a bucket");
@@ -81,7 +81,7 @@ async fn an_instance_gives_out_keys() {
         _ => error(403, "AccessDenied", "No."),
     })
     .await;
-    // On another name, since one of them is asked for keys and the other is not.
+    // Under another host name: only one of the two gives out keys.
     let store = server.url.replace("127.0.0.1", "localhost");
     let env = environment(&[("AWS_METADATA_ENDPOINT", &server.url), ("AWS_ENDPOINT_URL", &store)]);
     Bucket::open("s3://shelf", &env).expect("a bucket").check().await.expect_err("refused");

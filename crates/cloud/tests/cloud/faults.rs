@@ -1,4 +1,4 @@
-//! What survives a store that fails, over many seeds. Time is tokio's, which passes at once where all wait.
+//! Buckets on a store that fails, over many seeds. Time is tokio's: it passes at once while all tasks wait.
 
 use crate::scripted::{Scripted, answer, cut_answer, error};
 use ash_cloud::{Bucket, BucketErrorCode, FaultRates, PutOutcome, RequestLimits, RetryPolicy};
@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// Of ten requests four go wrong in some way.
+/// Four of ten requests fail in some way.
 fn faults(seed: u64) -> FaultRates {
     FaultRates {
         seed,
@@ -20,7 +20,8 @@ fn faults(seed: u64) -> FaultRates {
     }
 }
 
-/// Two buckets on one store: one that fails, one that does not. Twenty tries: even with these faults nobody runs out.
+/// Two buckets on one store: requests of the first fail, requests of the second do not. With twenty attempts no request
+/// runs out of retries, even with these faults.
 fn pair(seed: u64) -> (Bucket, Bucket) {
     let store = Arc::new(InMemory::new());
     let patience = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
@@ -50,7 +51,7 @@ async fn everything_that_was_put_is_there_and_no_key_is_new_twice() {
             assert!((0..4).any(|writer| there == vec![writer; 9]), "seed {seed}");
             let mut firsts = done.iter().filter(|(_, of, put)| of == &key && *put == Ok(PutOutcome::Created));
             if let Some((writer, ..)) = firsts.next() {
-                assert_eq!(there, vec![*writer; 9], "seed {seed}: whoever was first is who is there");
+                assert_eq!(there, vec![*writer; 9], "seed {seed}: the object is that of the first writer");
             }
             assert!(firsts.next().is_none(), "seed {seed}: {key} was new twice");
         }
@@ -61,7 +62,7 @@ async fn everything_that_was_put_is_there_and_no_key_is_new_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_is_whole() {
+async fn objects_are_read_whole() {
     for seed in 0..300 {
         let (faulty, sound) = pair(seed);
         let bytes: Bytes = (0..5000_u32).map(|n| n as u8).collect();
@@ -75,7 +76,7 @@ async fn what_is_read_is_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn listings_are_whole_and_the_deleted_stay_deleted() {
+async fn listings_are_whole_and_deleted_objects_stay_deleted() {
     for seed in 0..300 {
         let (faulty, sound) = pair(seed);
         let all: Vec<String> = (0..40).map(|n| format!("d{}/{n:02}", n / 10)).collect();
@@ -146,7 +147,7 @@ async fn a_body_that_breaks_off_is_read_again() {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again_and_nothing_else_is() {
+async fn only_temporary_errors_are_retried() {
     let attempts = async |reply: Vec<u8>| {
         let server = Scripted::start(move |_, _| reply.clone()).await;
         let trouble = quick(&server).put_new("a", Bytes::new()).await.expect_err("it fails");
@@ -162,17 +163,17 @@ async fn what_may_pass_is_tried_again_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn a_write_under_way_is_not_one_that_is_there() {
+async fn a_conflicting_write_is_no_existing_object() {
     let conflict = || error(409, "ConditionalRequestConflict", "A conflicting operation occurred.");
-    // It came to nothing, and ours is the first.
+    // The conflicting write failed, so ours is the first.
     let server = Scripted::start(move |_, n| if n < 2 { conflict() } else { answer(200, "", "") }).await;
     assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(PutOutcome::Created));
-    // It succeeded.
+    // The conflicting write succeeded.
     let server =
         Scripted::start(move |_, n| if n == 0 { conflict() } else { error(412, "PreconditionFailed", "") })
             .await;
     assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(PutOutcome::AlreadyExists));
-    // It goes on and on: whether something is there is looked up.
+    // The conflict does not end, so the bucket checks whether the object exists.
     for (status, wanted) in [(200, Ok(PutOutcome::AlreadyExists)), (404, Err(true))] {
         let server = Scripted::start(move |line, _| match line.starts_with("HEAD") {
             true => answer(status, "", ""),
@@ -185,7 +186,7 @@ async fn a_write_under_way_is_not_one_that_is_there() {
 }
 
 #[tokio::test]
-async fn an_upload_whose_end_was_not_heard_is_complete() {
+async fn an_upload_whose_last_answer_was_lost_is_complete() {
     let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
     file.as_file().set_len(17 << 20).expect("a length");
     let server = Scripted::start(move |line, n| match line.split(' ').next() {
@@ -196,7 +197,7 @@ async fn an_upload_whose_end_was_not_heard_is_complete() {
                 "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
             answer(200, "", body)
         }
-        // The first end is lost on the way back; the second finds that the upload is over.
+        // The answer to the first completion is lost; the second request finds that the upload is over.
         Some("POST") if n == 5 => Vec::new(),
         Some("POST") => error(404, "NoSuchUpload", "The upload may have been completed."),
         _ => answer(200, "", ""),
@@ -243,7 +244,7 @@ async fn a_server_that_never_answers_is_given_up() {
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Unreachable, true), "{trouble}");
 }
 
-/// S3 at that server, with short timeouts.
+/// S3 at this server, with short timeouts.
 fn quick(server: &Scripted) -> Bucket {
     let patience = RetryPolicy {
         max_attempts: 3,

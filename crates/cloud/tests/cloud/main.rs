@@ -1,4 +1,4 @@
-//! What the far shelf promises, on real servers where there are some.
+//! What a bucket promises, on real servers where they are available.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

@@ -1,4 +1,4 @@
-//! How much memory this process had at most.
+//! The peak memory of this process.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -18,18 +18,18 @@ unsafe impl GlobalAlloc for Measured {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
         MOST.fetch_max(now, Relaxed);
-        // SAFETY: as we were called.
+        // SAFETY: the caller keeps the allocator's contract, and the arguments are passed on unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as we were called.
+        // SAFETY: the caller keeps the allocator's contract, and the arguments are passed on unchanged.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// The most that `work` had at once, above what was there before.
+/// The peak memory of `work`, above the memory before it.
 pub async fn most_during<T>(work: impl Future<Output = T>) -> (T, usize) {
     let before = NOW.load(Relaxed);
     MOST.store(before, Relaxed);

@@ -1,5 +1,5 @@
-//! Who is asked for credentials. In a network of its own with nothing but loopback, where the address that clouds give
-//! credentials out at is ours, and counts.
+//! Which servers are asked for credentials. The test runs in a network namespace with only loopback, where it owns the
+//! address at which clouds give out credentials, and counts the requests.
 
 use crate::{gcs::Gcs, servers::environment};
 use ash_cloud::{Bucket, BucketErrorCode};
@@ -13,12 +13,12 @@ use std::{
 };
 use tokio::net::TcpListener;
 
-/// Root makes the network.
+/// Needs root to create the network namespace.
 #[test]
-fn as_root_nobody_is_asked_for_credentials_but_by_those_who_have_none() {
-    // A network belongs to a thread, and the runtime on it makes no other.
+fn as_root_only_a_bucket_without_credentials_asks_for_them() {
+    // A network namespace belongs to a thread, and this runtime starts no other threads.
     let alone = std::thread::spawn(|| {
-        // SAFETY: only this thread's network is another one from here on, and it has no sockets yet.
+        // SAFETY: only this thread changes its network namespace, and it has no sockets yet.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("a network of its own");
         for command in ["link set lo up", "addr add 169.254.169.254/32 dev lo"] {
             let status = Command::new("ip").args(command.split(' ')).status().expect("ip");
@@ -40,13 +40,14 @@ async fn ask_around() {
         }
     });
 
-    // Those who have nothing ask, so it would be noticed.
+    // A bucket without credentials asks, so the counter works.
     let account = environment(&[("AZURE_STORAGE_ACCOUNT_NAME", "account")]);
     for (url, env) in
         [("s3://shelf", environment(&[])), ("gs://shelf", environment(&[])), ("az://shelf", account)]
     {
         let before = asked.load(Relaxed);
-        let trouble = Bucket::open(url, &env).expect("a bucket").check().await.expect_err("nobody answers");
+        let trouble =
+            Bucket::open(url, &env).expect("a bucket").check().await.expect_err("no server answers");
         assert_eq!(
             (trouble.code, trouble.is_transient),
             (BucketErrorCode::NoCredentials, false),
@@ -74,7 +75,7 @@ async fn ask_around() {
             Bucket::open(url, &environment(env)).expect("a bucket").check().await.expect_err("nowhere");
         assert_eq!(trouble.code, BucketErrorCode::Unreachable, "{trouble}");
     }
-    // A redirect does not lead a client with keys there, either.
+    // A redirect does not lead a client with keys to that address, either.
     let elsewhere = [
         ("AWS_ACCESS_KEY_ID", "a"),
         ("AWS_SECRET_ACCESS_KEY", "b"),

@@ -1,4 +1,4 @@
-//! A server on loopback that answers what it is told to, to the byte, and remembers what it was asked.
+//! A server on loopback that sends scripted answers byte for byte, and records its requests.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// `reply` gets a request's head and how many came before it.
+    /// `reply` gets a request's head and the number of requests before it.
     pub async fn start(reply: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -34,7 +34,7 @@ impl Scripted {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An environment in which this is S3.
+    /// An environment in which this server is S3.
     pub fn as_s3(&self) -> BTreeMap<String, String> {
         crate::servers::environment(&[
             ("AWS_ENDPOINT_URL", &self.url),
@@ -79,12 +79,12 @@ fn is_whole(request: &[u8]) -> bool {
     body.len() >= length.unwrap_or(0)
 }
 
-/// An answer with these headers, whose length is told, and the end of the connection.
+/// An answer with these headers and its length, then the end of the connection.
 pub fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
     cut_answer(status, headers, body, body.len())
 }
 
-/// An answer that says how long it is, which may not be true.
+/// An answer with this declared length, which may be wrong.
 pub fn cut_answer(status: u16, headers: &str, body: &str, length: usize) -> Vec<u8> {
     format!(
         "HTTP/1.1 {status} Whatever\r\nContent-Length: {length}\r\nETag: \"e\"\r\n\

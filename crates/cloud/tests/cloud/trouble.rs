@@ -1,4 +1,4 @@
-//! What a person is told when a bucket does not work, from what servers really answer.
+//! The error messages when a bucket does not work, from real answers of servers.
 
 use crate::{
     scripted::{Scripted, answer, error},
@@ -22,22 +22,22 @@ async fn check(url: &str, env: &BTreeMap<String, String>) -> BucketError {
     trouble
 }
 
-/// What is said when S3 answers everything so.
-async fn told(reply: Vec<u8>) -> BucketError {
+/// The error when S3 answers every request like this.
+async fn trouble_after(reply: Vec<u8>) -> BucketError {
     let server = Scripted::start(move |_, _| reply.clone()).await;
     check("s3://shelf", &server.as_s3()).await
 }
 
 #[tokio::test]
 async fn a_missing_bucket() {
-    let trouble = told(error(404, "NoSuchBucket", "The specified bucket does not exist")).await;
+    let trouble = trouble_after(error(404, "NoSuchBucket", "The specified bucket does not exist")).await;
     assert_eq!(trouble.to_string(), "s3://shelf does not exist: create it, or correct its name.");
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::BucketMissing, false));
 }
 
 #[tokio::test]
 async fn no_permission() {
-    let trouble = told(error(403, "AccessDenied", "Access Denied")).await;
+    let trouble = trouble_after(error(403, "AccessDenied", "Access Denied")).await;
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::AccessDenied, false));
     assert!(trouble.message.contains("HTTP 403, AccessDenied, Access Denied"), "{trouble}");
 }
@@ -45,25 +45,25 @@ async fn no_permission() {
 #[tokio::test]
 async fn a_wrong_key() {
     for code in ["InvalidAccessKeyId", "SignatureDoesNotMatch"] {
-        // The real one repeats what was sent, the token too.
+        // Real S3 repeats the request in its error, including the token.
         let body = format!(
             "<Error><Code>{code}</Code><Message>It does not match.</Message><CanonicalRequest>PUT\n\n\
              x-amz-security-token:the-session-token</CanonicalRequest></Error>"
         );
-        let trouble = told(answer(403, "", &body)).await;
+        let trouble = trouble_after(answer(403, "", &body)).await;
         assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::WrongKey, false), "{trouble}");
     }
 }
 
 #[tokio::test]
 async fn an_expired_token() {
-    let trouble = told(error(400, "ExpiredToken", "The provided token has expired.")).await;
+    let trouble = trouble_after(error(400, "ExpiredToken", "The provided token has expired.")).await;
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Expired, false), "{trouble}");
 }
 
 #[tokio::test]
 async fn a_clock_that_is_off() {
-    let trouble = told(error(403, "RequestTimeTooSkewed", "The difference is too large.")).await;
+    let trouble = trouble_after(error(403, "RequestTimeTooSkewed", "The difference is too large.")).await;
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::ClockSkew, false), "{trouble}");
 }
 
@@ -73,17 +73,17 @@ async fn another_region() {
                      expecting 'eu-west-3'</Message><Region>eu-west-3</Region></Error>";
     let elsewhere = "Location: https://shelf.s3.eu-west-3.amazonaws.com/\r\n";
     for reply in [answer(400, "", malformed), answer(301, "", ""), answer(307, elsewhere, "")] {
-        let trouble = told(reply).await;
+        let trouble = trouble_after(reply).await;
         assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::WrongRegion, false), "{trouble}");
         assert!(trouble.message.contains("ASH_S3_REGION"), "{trouble}");
     }
-    assert!(told(answer(400, "", malformed)).await.message.contains("eu-west-3"));
+    assert!(trouble_after(answer(400, "", malformed)).await.message.contains("eu-west-3"));
 }
 
 #[tokio::test]
 async fn no_space() {
     for reply in [error(507, "InsufficientStorage", "Full."), answer(507, "", "")] {
-        let trouble = told(reply).await;
+        let trouble = trouble_after(reply).await;
         assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::NoSpace, false), "{trouble}");
     }
 }
@@ -91,7 +91,7 @@ async fn no_space() {
 #[tokio::test]
 async fn too_many_requests() {
     for reply in [error(503, "SlowDown", "Please reduce your request rate."), answer(429, "", "")] {
-        let trouble = told(reply).await;
+        let trouble = trouble_after(reply).await;
         assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Throttled, true), "{trouble}");
     }
 }
@@ -99,15 +99,15 @@ async fn too_many_requests() {
 #[tokio::test]
 async fn a_server_that_fails() {
     for reply in [error(500, "InternalError", "We failed."), answer(502, "", "<html>"), answer(408, "", "")] {
-        let trouble = told(reply).await;
+        let trouble = trouble_after(reply).await;
         assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Other, true), "{trouble}");
     }
-    let trouble = told(error(400, "SomethingNew", "Who knows.")).await;
+    let trouble = trouble_after(error(400, "SomethingNew", "Who knows.")).await;
     assert_eq!((trouble.code, trouble.is_transient), (BucketErrorCode::Other, false), "{trouble}");
 }
 
 #[tokio::test]
-async fn nobody_there() {
+async fn no_server_listens() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     drop(listener);
@@ -127,7 +127,7 @@ async fn nobody_there() {
 
 #[tokio::test]
 async fn no_credentials() {
-    // Where an instance would be asked; nobody gives out anything here.
+    // In place of the instance metadata service. It gives out no credentials.
     let server = Scripted::start(|_, _| answer(404, "", "")).await;
     let env = environment(&[("AWS_METADATA_ENDPOINT", &server.url)]);
     let trouble = check("s3://shelf", &env).await;
@@ -135,7 +135,7 @@ async fn no_credentials() {
     assert!(trouble.message.contains("AWS_ACCESS_KEY_ID"), "{trouble}");
     assert!(server.asked()[0].starts_with("PUT /latest/api/token"), "{:?}", server.asked());
 
-    // Whatever is spoken to like this is no cloud, so no cloud is asked.
+    // A plain `http` address is no cloud, so the check asks no metadata service.
     let env = environment(&[
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
         ("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:1"),
@@ -191,7 +191,7 @@ async fn azure_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn urls_that_are_none() {
+async fn invalid_urls() {
     for url in ["shelf", "http://shelf", "s3://", "s3:///prefix", "file://relative/path", "ftp://x/y"] {
         let trouble = check(url, &BTreeMap::new()).await;
         assert_eq!(trouble.code, BucketErrorCode::Settings, "{trouble}");
@@ -216,7 +216,7 @@ async fn nothing_is_sent_in_the_clear_but_where_http_is_written() {
     ]);
     let client = tokio::spawn(async move { check("s3://shelf", &env).await });
     let (mut stream, _) = listener.accept().await.expect("a connection");
-    // The first byte of a handshake.
+    // The first byte of a TLS handshake.
     assert_eq!(stream.read_u8().await.expect("a byte"), 0x16);
     drop((stream, listener));
     assert_eq!(client.await.expect("an answer").code, BucketErrorCode::Unreachable);

@@ -1,4 +1,4 @@
-//! What is counted and what is limited. Time is tokio's, which passes at once where all wait.
+//! Counters and limits of requests. Time is tokio's: it passes at once while all tasks wait.
 
 use ash_cloud::{Bucket, BucketTraffic, FaultRates, RequestLimits};
 use bytes::Bytes;
@@ -11,14 +11,14 @@ fn empty() -> Bucket {
     Bucket::with_backend(Arc::new(InMemory::new()))
 }
 
-/// Each request takes that long.
+/// The duration of each request.
 fn slow(seconds: u64) -> FaultRates {
     FaultRates { late: 100, lateness: Duration::from_secs(seconds), ..FaultRates::default() }
 }
 
-/// In a task of its own, where the server will ask, too.
+/// In a spawned task, as in the server.
 #[tokio::test]
-async fn what_is_asked_is_counted() {
+async fn every_request_is_counted() {
     tokio::spawn(count()).await.expect("as it should be");
 }
 
@@ -46,13 +46,13 @@ async fn count() {
     let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
     file.as_file().set_len(17 << 20).expect("a length");
     bucket.put_file("large", file.path(), &|_| {}).await.expect("put");
-    // The begin, three parts and the end, between two looks.
+    // The start, three parts and the completion, between two HEAD requests.
     assert_eq!(bucket.traffic(), BucketTraffic { part: 5, head: 3, bytes_up: 5 + (17 << 20), ..expected });
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_requests_are_under_way_and_their_turn_is_not_their_fault() {
-    // Ten seconds of silence are too many: those who wait for their turn do not count them.
+async fn requests_are_limited_and_waiting_for_a_turn_is_no_timeout() {
+    // Requests time out after ten seconds of silence. Time that a request waits for its turn does not count.
     let limits = RequestLimits {
         max_concurrent: Some(2),
         idle_timeout: Duration::from_secs(10),
@@ -72,7 +72,7 @@ async fn only_so_many_requests_are_under_way_and_their_turn_is_not_their_fault()
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_reads_a_listing_may_ask_for_more() {
+async fn a_reader_of_a_listing_can_send_more_requests() {
     let bucket = empty().with_limits(RequestLimits { max_concurrent: Some(1), ..RequestLimits::default() });
     for key in ["a", "b", "c"] {
         bucket.put_new(key, Bytes::from_static(b"x")).await.expect("put");
@@ -82,14 +82,14 @@ async fn whoever_reads_a_listing_may_ask_for_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_bytes_go_by_in_a_second() {
+async fn the_bytes_per_second_are_limited() {
     let bucket =
         empty().with_limits(RequestLimits { bytes_per_second: Some(1000), ..RequestLimits::default() });
     let begin = Instant::now();
     for key in ["a", "b", "c"] {
         bucket.put_new(key, Bytes::from(vec![0; 100_000])).await.expect("put");
     }
-    // The last has been let through, and not yet been paid for.
+    // The last part was sent, but its delay has not passed yet.
     assert_eq!(begin.elapsed().as_secs(), 200);
     bucket.get("a").await.expect("got");
     assert_eq!(begin.elapsed().as_secs(), 300);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_real_one_refuses_is_refused() {
+    fn requests_that_the_real_service_refuses_are_refused() {
         let hello = json!({"role": "user", "content": "hello"});
         let late = json!([hello, {"role": "assistant", "content": null, "tool_calls": [call("c", "{}")]}, hello,
             {"role": "tool", "tool_call_id": "c", "content": ""}]);

@@ -134,7 +134,7 @@ async fn claude_code_survives_a_stream_that_is_cut_and_one_that_is_overloaded() 
 }
 
 #[tokio::test]
-async fn claude_code_compacts_when_it_is_told_that_the_context_is_full() {
+async fn claude_code_compacts_when_the_service_reports_a_full_context() {
     let stage = Stage::start().await;
     let lines = run(&stage, &["hello", "usage 995000\nsay: much", "and now?"]).await;
     let boundaries = lines.iter().filter(|line| line["subtype"] == "compact_boundary").count();
@@ -162,7 +162,7 @@ async fn claude_codes_subagents_follow_their_own_conversation() {
 }
 
 #[tokio::test]
-async fn two_runs_of_the_same_prompts_are_told_apart_by_nothing_that_the_model_says() {
+async fn two_runs_of_the_same_prompts_get_identical_answers() {
     let mut runs = Vec::new();
     for _ in 0..2 {
         let stage = Stage::start().await;

@@ -67,7 +67,7 @@ async fn a_question_and_a_slow_text_come_as_asked_for() {
 }
 
 #[tokio::test]
-async fn failures_have_the_apis_shape_and_whoever_tries_again_gets_through() {
+async fn failures_have_the_apis_shape_and_a_retry_gets_through() {
     let stage = Stage::start().await;
     for (status, kind) in [
         (429, "rate_limit_error"),
@@ -140,7 +140,7 @@ async fn a_stalled_answer_comes_and_a_hanging_one_does_not() {
 }
 
 #[tokio::test]
-async fn it_reports_as_many_tokens_as_it_is_told() {
+async fn it_reports_the_token_count_that_the_script_sets() {
     let stage = Stage::start().await;
     let (_, message) = stage.say("usage 990000\nsay: much").await;
     assert_eq!(message["usage"]["input_tokens"], 990_000);
@@ -225,7 +225,7 @@ async fn it_listens_only_on_this_machine_and_a_dead_socket_does_not_stop_it() {
     let outside = ListenAddress::Tcp(([0, 0, 0, 0], 0).into());
     assert!(ash_dev::ModelServer::start(options(outside)).await.is_err());
     let path = dir.path().join("socket");
-    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket that nobody listens on"));
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket without a listener"));
     let server =
         ash_dev::ModelServer::start(options(ListenAddress::Unix(path.clone()))).await.expect("a server");
     let second = ash_dev::ModelServer::start(options(ListenAddress::Unix(path.clone()))).await;

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_torn_entry_is_found() {
+    fn an_entry_after_a_torn_one_is_found() {
         let (found, faults) = texts(br#"{"type":"user","message":{"ro{"parentUuid":null,"type":"b"}"#);
         assert_eq!(found, [r#"{"parentUuid":null,"type":"b"}"#]);
         assert_eq!(faults.unreadable, 1);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_none() {
+    fn other_text_is_no_entry() {
         for nonsense in [
             &b"hello"[..],
             b"[1,2]",
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_searched_so_often_and_no_more() {
+    fn searches_in_a_torn_line_are_limited() {
         // Each fragment stays open until the end of the line, so a search must read the whole line.
         let open = r#"{"type":"a","x":"#;
         let whole = r#"{"type":"b"}"#;
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_searched_than_may_be_of_a_whole_transcript() {
+    fn searches_in_a_transcript_are_limited() {
         let line = format!(r#"{{"type":"{}{{"type":"b"}}"#, "x".repeat(MAX_SEARCHED_LINE_BYTES - 100));
         let (mut found, mut reader) = (0, TranscriptReader::default());
         for _ in 0..100 {
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_pieces_are_read_than_a_conversation_has() {
+    fn the_pieces_of_a_transcript_are_limited() {
         let (found, faults) = texts("{}".repeat(MAX_PIECES + 5).as_bytes());
         assert_eq!((found.len(), faults.unreadable), (MAX_PIECES, 1));
         let block = r#"{"type":"tool_use","id":"c"},"#.repeat(MAX_PIECES - 2);

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_rows_are_kept_than_a_conversation_has() {
+    fn the_rows_of_a_transcript_are_limited() {
         let lines: Vec<Value> =
             [prompt(1, None)].into_iter().chain(vec![json!({}); MAX_PIECES + 9]).collect();
         let mended = mended(&lines, &[1]);
@@ -375,7 +375,7 @@ mod tests {
 
     /// Each call links to an entry that does not exist, so only the last one is known until the links are repaired.
     #[test]
-    fn calls_that_only_hang_together_when_mended_are_too_many_as_well() {
+    fn calls_that_only_repaired_links_connect_are_limited_as_well() {
         let calls = |count: usize| {
             let calls = (0..count).map(|n| call(n, n + 100_000, &format!("c{n}")));
             let mended = mended(&calls.chain([prompt(50_000, Some(99_000))]).collect::<Vec<_>>(), &[50_000]);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn of_our_own_log_no_more_calls_are_answered_than_anybody_would_go_on_with() {
+    fn a_limited_number_of_calls_of_our_log_is_answered() {
         let native = TranscriptIdentity { id: id(900), cwd: "/workspace".into() };
         let blocks: Vec<Value> =
             (0..MAX_UNPAIRED + 5).map(|n| json!({"type": "tool_use", "id": format!("c{n}")})).collect();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_there_twice_is_answered_once() {
+    fn a_repeated_call_is_answered_once() {
         let lines = [prompt(1, None), call(2, 1, "c"), call(3, 2, "c"), prompt(4, Some(3))];
         let mended = mended(&lines, &[1, 4]);
         assert_eq!(mended.repairs, ["1 calls without a recorded outcome marked as unknown"]);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hung_on_an_outcome_that_began_it_all_hangs_on_nothing() {
+    fn the_child_of_a_removed_first_outcome_has_no_parent() {
         let result = entry(1, None, "user", json!([{"type": "tool_result", "tool_use_id": "c"}]));
         let mended = mended(&[result, prompt(2, Some(1)), prompt(3, Some(2))], &[2, 3]);
         assert_eq!(mended.lines.len(), 2);

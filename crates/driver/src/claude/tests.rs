@@ -13,7 +13,7 @@ fn hear(ear: &mut TurnTracker, line: Value) -> Vec<AgentEvent> {
 }
 
 #[test]
-fn a_plan_is_in_the_call_that_asks_for_leave_to_carry_it_out() {
+fn a_plan_is_in_the_call_that_asks_to_leave_plan_mode() {
     let input = json!({ "plan": "# Plan", "planFilePath": "/home/agent/.claude/plans/a-b-c.md" });
     assert_eq!(ClaudeDriver.plan("ExitPlanMode", &input), Some("# Plan"));
     assert_eq!(ClaudeDriver.plan("Write", &input), None);
@@ -90,13 +90,14 @@ fn rested(heard: &[AgentEvent]) -> Option<(TurnId, TurnOutcome, String)> {
         | AgentEvent::Message { .. }
         | AgentEvent::PermissionRequested { .. }
         | AgentEvent::PermissionWithdrawn { .. }
+        | AgentEvent::MemoryCompacted
         | AgentEvent::Steered { .. }
         | AgentEvent::SettingAnswered { .. } => None,
     })
 }
 
 #[test]
-fn it_starts_under_our_id_and_comes_back_to_it() {
+fn the_agent_starts_under_our_id_and_resumes_it() {
     let (from, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
     assert!(argv(ConversationSource::Fresh { id }).contains(&format!("--session-id {id}")));
     assert!(!argv(ConversationSource::Fresh { id }).contains("--resume"));
@@ -113,9 +114,9 @@ fn no_key_is_inside() {
 }
 
 #[test]
-fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
+fn a_turn_ends_when_the_agent_is_idle_after_our_answer() {
     let mut ear = TurnTracker::default();
-    assert_eq!(rested(&hear(&mut ear, idle())), None, "nobody asked anything yet");
+    assert_eq!(rested(&hear(&mut ear, idle())), None, "no message was sent yet");
     ear.expect(TURN);
     hear(&mut ear, json!({"type": "system", "subtype": "session_state_changed", "state": "running"}));
     hear(&mut ear, lifecycle("queued"));
@@ -127,7 +128,7 @@ fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
 }
 
 #[test]
-fn what_a_background_task_has_to_say_answers_nobody() {
+fn output_about_a_background_task_answers_no_turn() {
     let mut ear = told();
     hear(&mut ear, lifecycle("started"));
     let mut other = result(TurnId(Uuid::from_u128(8)), "a task is done");
@@ -139,7 +140,7 @@ fn what_a_background_task_has_to_say_answers_nobody() {
 }
 
 #[test]
-fn a_compaction_is_said_once_however_long_it_takes() {
+fn a_compaction_is_reported_once_however_long_it_takes() {
     let mut ear = told();
     let compacting =
         json!({"type": "system", "subtype": "status", "status": "compacting", "compact_output_chars": 0});
@@ -148,14 +149,17 @@ fn a_compaction_is_said_once_however_long_it_takes() {
         json!({"type": "system", "subtype": "compact_boundary"}),
     ];
     for over in over {
+        let messages = |heard: Vec<AgentEvent>| {
+            heard.iter().filter(|heard| matches!(heard, AgentEvent::Message { .. })).count()
+        };
         let said =
-            [&compacting, &compacting, &compacting, &over].map(|line| hear(&mut ear, line.clone()).len());
+            [&compacting, &compacting, &compacting, &over].map(|line| messages(hear(&mut ear, line.clone())));
         assert_eq!(said, [1, 0, 0, 1], "{over}");
     }
 }
 
 #[test]
-fn what_it_begins_by_itself_is_a_turn_of_its_own() {
+fn self_started_work_is_a_turn_of_its_own() {
     let mut ear = TurnTracker::default();
     hear(&mut ear, json!({"type": "system", "subtype": "init"}));
     assert!(ear.has_self_started());
@@ -165,9 +169,42 @@ fn what_it_begins_by_itself_is_a_turn_of_its_own() {
     hear(&mut ear, answer);
     assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, TurnOutcome::Done, "the build is done".into())));
     assert!(!ear.has_self_started(), "once");
-    // The work ended before any turn was recorded for it.
+    // This run produces no result.
     hear(&mut ear, json!({"type": "system", "subtype": "init"}));
     hear(&mut ear, idle());
+    assert!(!ear.has_self_started());
+}
+
+#[test]
+fn self_started_work_that_is_already_over_is_a_turn_too() {
+    let mut ear = TurnTracker::default();
+    let work = |ear: &mut TurnTracker, text: &str| {
+        hear(ear, json!({"type": "system", "subtype": "init"}));
+        hear(ear, result(TurnId(Uuid::from_u128(8)), text));
+    };
+    work(&mut ear, "the build is done");
+    assert!(!ear.has_self_started(), "it has not said that it is idle, and may go on");
+    hear(&mut ear, idle());
+    assert!(ear.has_self_started());
+    let end: Vec<_> = ear.begin_self_started(TURN).into_iter().collect();
+    assert_eq!(rested(&end), Some((TURN, TurnOutcome::Done, "the build is done".into())));
+    assert!(!ear.has_self_started(), "once");
+
+    // It began something else before it got a turn: both are one turn, which is over when the agent is idle.
+    work(&mut ear, "first");
+    hear(&mut ear, idle());
+    hear(&mut ear, json!({"type": "system", "subtype": "init"}));
+    assert!(ear.has_self_started());
+    let next = TurnId(Uuid::from_u128(9));
+    assert_eq!(ear.begin_self_started(next), None);
+    hear(&mut ear, result(TurnId(Uuid::from_u128(8)), "second"));
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((next, TurnOutcome::Done, "second".into())));
+
+    // A message has come first: the work is not its answer.
+    work(&mut ear, "third");
+    hear(&mut ear, idle());
+    ear.expect(TURN);
+    assert_eq!(rested(&hear(&mut ear, idle())), None);
     assert!(!ear.has_self_started());
 }
 
@@ -185,7 +222,7 @@ fn an_agent_in_the_background_holds_the_turn_and_a_command_does_not() {
 }
 
 #[test]
-fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all() {
+fn background_work_that_no_turn_waits_for_any_more_holds_none() {
     let mut ear = told();
     let init = || json!({"type": "system", "subtype": "init"});
     hear(&mut ear, init());
@@ -229,7 +266,7 @@ fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all()
 }
 
 #[test]
-fn a_message_it_knows_already_is_over_without_an_answer() {
+fn a_message_that_the_agent_knows_ends_without_an_answer() {
     let mut ear = told();
     assert_eq!(
         rested(&hear(&mut ear, lifecycle("completed"))),
@@ -251,7 +288,7 @@ fn an_interrupted_turn_is_over_as_interrupted() {
 }
 
 #[test]
-fn a_turn_that_was_cut_off_goes_on_under_another_name() {
+fn a_turn_that_was_cut_off_continues_under_another_id() {
     let busy = json!({"type": "system", "subtype": "session_state_changed", "state": "running"});
     let continued = json!({"type": "result", "is_error": false, "result": "went on", "resume_reason": "interrupted_turn"});
     let mut ear = told();
@@ -273,7 +310,7 @@ fn a_turn_that_was_cut_off_goes_on_under_another_name() {
 }
 
 #[test]
-fn an_interrupted_turn_waits_for_nobody_and_leaves_nobody_to_wait_for() {
+fn an_interrupted_turn_leaves_no_task_to_wait_for() {
     let mut ear = told();
     hear(
         &mut ear,
@@ -308,7 +345,7 @@ fn as_it_was_recorded_after_a_kill() {
 }
 
 #[test]
-fn who_takes_over_hears_the_same_by_listening_again() {
+fn a_successor_reaches_the_same_state_from_the_kept_lines() {
     let lines = [lifecycle("queued"), lifecycle("started"), result(TURN, "x"), lifecycle("completed")];
     for heard in 0..lines.len() {
         let mut first = told();
@@ -322,6 +359,7 @@ fn who_takes_over_hears_the_same_by_listening_again() {
                 | AgentEvent::TurnEnded { .. }
                 | AgentEvent::PermissionRequested { .. }
                 | AgentEvent::PermissionWithdrawn { .. }
+                | AgentEvent::MemoryCompacted
                 | AgentEvent::Steered { .. }
                 | AgentEvent::SettingAnswered { .. } => None,
             })
@@ -361,4 +399,14 @@ fn a_result_that_names_no_message_is_the_answer_if_its_version_never_names_one()
     hear(&mut ear, naming);
     hear(&mut ear, unnamed);
     assert_eq!(rested(&hear(&mut ear, idle())), None);
+}
+
+#[test]
+fn credentials_and_shell_snapshots_are_in_no_checkpoint() {
+    let out =
+        [".claude/.credentials.json", ".claude/shell-snapshots/snapshot-bash-1.sh", ".claude/sessions/7.key"];
+    assert!(out.iter().all(|path| is_never_captured(path.as_bytes())));
+    let kept =
+        [".claude/projects/-workspace/7.jsonl", ".claude/sessions/7.json", "x/.claude/.credentials.json"];
+    assert!(!kept.iter().any(|path| is_never_captured(path.as_bytes())));
 }

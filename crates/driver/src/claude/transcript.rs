@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn its_place_follows_from_the_directory_it_works_in() {
+    fn the_transcripts_path_follows_from_the_working_directory() {
         assert_eq!(
             place(Path::new("/workspace"), id(1)),
             format!(".claude/projects/-workspace/{}.jsonl", id(1))
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_another_branch_is_forgotten() {
+    fn messages_on_another_branch_are_forgotten() {
         let lines = [
             entry(1, None, "user"),
             entry(2, Some(1), "assistant"),

@@ -15,7 +15,7 @@ use ash_model::{
     VerdictSource, WorkspaceRewind,
 };
 use serde_json::json;
-use spending::{bounds, budgets, routed};
+use spending::{bounds, budgets, routed, written_for_an_hour};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -96,8 +96,13 @@ fn turns() -> Vec<Fact> {
         durability: None,
         max_tokens: None,
     };
-    let usage =
-        TokenUsage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let usage = TokenUsage {
+        input_tokens: 1,
+        output_tokens: 2,
+        cache_creation_tokens: 3,
+        cache_read_tokens: 4,
+        ..TokenUsage::default()
+    };
     let mut facts = vec![
         Fact::Queued { turn, content: json!("hi"), options: MessageOptions::default(), lock: None },
         Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), options: ask, lock: None },
@@ -553,6 +558,7 @@ fn every_fact() -> Vec<Fact> {
         routed(),
         of_a_holder(),
         of_purged_sessions(),
+        written_for_an_hour(),
     ]
     .concat()
 }

@@ -3,8 +3,13 @@
 use super::*;
 
 pub(crate) fn budgets() -> Vec<Fact> {
-    let usage =
-        TokenUsage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let usage = TokenUsage {
+        input_tokens: 1,
+        output_tokens: 2,
+        cache_creation_tokens: 3,
+        cache_read_tokens: 4,
+        ..TokenUsage::default()
+    };
     let used = UsageIncrement {
         routed: false,
         turn: Some(turn()),
@@ -56,8 +61,13 @@ pub(crate) fn budgets() -> Vec<Fact> {
 
 /// Usage that the shim read from a response.
 pub(crate) fn routed() -> Vec<Fact> {
-    let usage =
-        TokenUsage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let usage = TokenUsage {
+        input_tokens: 1,
+        output_tokens: 2,
+        cache_creation_tokens: 3,
+        cache_read_tokens: 4,
+        ..TokenUsage::default()
+    };
     let used = UsageIncrement {
         turn: None,
         attempt: 0,
@@ -72,6 +82,13 @@ pub(crate) fn routed() -> Vec<Fact> {
         confirms: None,
     };
     vec![Fact::Used(used)]
+}
+
+/// Usage of which a part stays in the service's cache for an hour.
+pub(crate) fn written_for_an_hour() -> Vec<Fact> {
+    let usage = TokenUsage { cache_creation_tokens: 3, cache_creation_1h_tokens: 2, ..TokenUsage::default() };
+    let Some(Fact::Used(used)) = routed().pop() else { panic!("one fact about usage") };
+    vec![Fact::Used(UsageIncrement { usage, ..used })]
 }
 
 /// Resource limits, and what stopped a turn.

@@ -222,7 +222,7 @@ async fn a_second_server_with_a_copy_of_the_node_id_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_server_wrote_is_survived() {
+async fn foreign_files_among_the_claims_do_no_harm() {
     let stage = ClaimTestStage::set();
     std::fs::create_dir(stage.dir.path().join(CLAIMS)).expect("made");
     for name in ["99999999999999999999.json", "x.json", "5.json", "-000000007.json"] {

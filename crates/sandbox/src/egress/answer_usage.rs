@@ -221,7 +221,7 @@ impl AnswerUsageReader {
         self.model = self.model.take().or(seen.model);
         self.text = self.text.saturating_add(seen.text);
         if let Some(usage) = seen.usage {
-            self.usage = larger(self.usage, usage);
+            self.usage = self.usage.at_least(usage);
         }
     }
 
@@ -268,13 +268,13 @@ impl AnswerUsageReader {
         };
         let mut estimate = match end {
             AnswerEnd::Whole | AnswerEnd::BrokenOff => came,
-            AnswerEnd::Abandoned => larger(came, self.asked().most()),
+            AnswerEnd::Abandoned => came.at_least(self.asked().most()),
         };
         if !self.usage.is_zero() {
             // The service has reported the input.
             estimate.input_tokens = 0;
         }
-        larger(self.usage, estimate).clamped()
+        self.usage.at_least(estimate).clamped()
     }
 
     fn asked(&self) -> MutexGuard<'_, OutgoingRequestScan> {
@@ -283,7 +283,7 @@ impl AnswerUsageReader {
 
     fn record(&mut self, usage: TokenUsage, torn: bool) {
         let more = usage.saturating_sub(self.recorded);
-        self.recorded = larger(self.recorded, usage);
+        self.recorded = self.recorded.at_least(usage);
         let message = self.id.get_or_insert_with(|| format!("unnamed-{}", Incarnation::fresh())).clone();
         let model = match &self.model {
             Some(model) => model.clone(),
@@ -324,10 +324,6 @@ impl SseLineScanner {
 }
 
 /// The maximum for each kind of token.
-fn larger(one: TokenUsage, other: TokenUsage) -> TokenUsage {
-    one.saturating_add(other.saturating_sub(one))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nobody_heard_to_its_end_counts_as_the_most_that_was_asked_for() {
+    fn an_answer_not_read_to_its_end_counts_as_the_requested_maximum() {
         let records = read(ModelEndpoint::Messages, "application/json", "", 1, AnswerEnd::Abandoned);
         let [record] = &records[..] else { panic!("{records:?}") };
         let used = (record.usage.input_tokens, record.usage.output_tokens, record.torn);

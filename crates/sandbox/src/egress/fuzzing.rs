@@ -127,7 +127,7 @@ fn answer_records<'a>(
         records = queue;
         1
     });
-    let larger = |one: TokenUsage, other: &ModelUsage| one.saturating_add(other.usage.saturating_sub(one));
+    let larger = |one: TokenUsage, other: &ModelUsage| one.at_least(other.usage);
     let total = records.iter().fold(TokenUsage::default(), larger).tokens();
     open().set(Some(left(Some(total))));
     assert!(open().check().is_err(), "a budget of {total} is used up");

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_agents_to_say_does_not_go_out() {
+    fn headers_that_the_agent_may_not_set_are_not_sent() {
         let asked = headers(&[
             ("host", "evil"),
             ("authorization", "Bearer mine"),

@@ -342,8 +342,8 @@ pub(super) fn usage(value: &Value) -> TokenUsage {
         TokenUsage {
             input_tokens: prompt.saturating_sub(cached),
             output_tokens: number("completion_tokens"),
-            cache_creation_tokens: 0,
             cache_read_tokens: cached.min(prompt),
+            ..TokenUsage::default()
         }
     } else if value["input_tokens_details"].is_object() {
         let cached = value["input_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
@@ -351,16 +351,11 @@ pub(super) fn usage(value: &Value) -> TokenUsage {
         TokenUsage {
             input_tokens: input.saturating_sub(cached),
             output_tokens: number("output_tokens"),
-            cache_creation_tokens: 0,
             cache_read_tokens: cached.min(input),
+            ..TokenUsage::default()
         }
     } else {
-        TokenUsage {
-            input_tokens: number("input_tokens"),
-            output_tokens: number("output_tokens"),
-            cache_creation_tokens: number("cache_creation_input_tokens"),
-            cache_read_tokens: number("cache_read_input_tokens"),
-        }
+        TokenUsage::of_messages_api(value)
     };
     usage.clamped()
 }
@@ -377,17 +372,27 @@ mod tests {
     }
 
     fn used(input_tokens: u64, output_tokens: u64, cache_read_tokens: u64) -> Option<TokenUsage> {
-        Some(TokenUsage { input_tokens, output_tokens, cache_creation_tokens: 0, cache_read_tokens })
+        Some(TokenUsage { input_tokens, output_tokens, cache_read_tokens, ..TokenUsage::default() })
     }
 
     #[test]
-    fn each_dialect_says_what_it_used_in_its_own_words() {
+    fn usage_is_read_in_every_dialect() {
         for (text, id, expected) in [
             (
                 json!({"id": "msg_1", "type": "message", "model": "m", "content": [{"type": "text", "text": "hi", "id": "no"}],
                     "usage": {"input_tokens": 7, "output_tokens": 2, "cache_read_input_tokens": 3, "x": {"usage": 1}}}),
                 "msg_1",
                 used(7, 2, 3),
+            ),
+            (
+                json!({"id": "msg_1", "type": "message", "model": "m", "usage": {"input_tokens": 7, "output_tokens": 2,
+                    "cache_creation_input_tokens": 5, "cache_creation": {"ephemeral_5m_input_tokens": 1, "ephemeral_1h_input_tokens": 4}}}),
+                "msg_1",
+                used(7, 2, 0).map(|usage| TokenUsage {
+                    cache_creation_tokens: 5,
+                    cache_creation_1h_tokens: 4,
+                    ..usage
+                }),
             ),
             (
                 json!({"type": "message_start", "message": {"id": "msg_1", "model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}),
@@ -417,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it_is_not_taken_for_it() {
+    fn lookalike_fields_are_not_taken_for_usage() {
         let text = json!({"content": [{"text": "\"usage\": {\"output_tokens\": 1}", "usage": {"output_tokens": 9}}],
             "choices": [{"id": "x", "model": "y"}], "usage": null, "id": {"id": "z"}, "model": "m".repeat(300)});
         let seen = scanned(&text.to_string(), 3);
@@ -489,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_an_answer_may_have_is_seen() {
+    fn the_maximum_output_of_a_request_is_read() {
         let of = |text: &str| scanned(text, 5).max_output;
         assert_eq!(of(r#"{"max_tokens": 7, "max_completion_tokens": 9, "n": 2}"#), Some(9));
         assert_eq!(of(r#"{"max_output_tokens": 3, "metadata": {"max_tokens": 100}}"#), Some(3));
@@ -500,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_wrote_is_measured() {
+    fn the_text_of_a_model_is_measured() {
         let text =
             json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "12345678"}});
         assert_eq!(scanned(&text.to_string(), 2).text, 8);

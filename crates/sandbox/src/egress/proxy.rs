@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_read_on_for_a_while_and_then_counts_as_the_most_that_was_asked_for() {
+    async fn an_abandoned_answer_is_read_for_a_while_and_then_counts_as_the_requested_maximum() {
         const START: &str = "data: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"m\",\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}}\n\n";
         for limits in [
             ReadOnLimits { time: Duration::from_millis(1), bytes: 1 << 20 },
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_this_machines_to_reach_is_not_public() {
+    fn local_and_private_addresses_are_not_public() {
         for address in [
             "127.0.0.1",
             "0.0.0.0",

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thousand_pass_in_any_minute_and_the_next_is_told_when_to_come_back() {
+    fn a_thousand_pass_in_any_minute_and_the_next_gets_a_retry_time() {
         let (mut rate, start) = (RequestRateLimiter::default(), Instant::now());
         let at = |millis: u64| start + Duration::from_millis(millis);
         for number in 0..MAX_REQUESTS as u64 {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_brings_has_the_name_of_a_host() {
+    fn a_client_service_must_name_a_host() {
         for (upstream, fine) in [
             ("https://models.example", true),
             ("https://10.0.0.1", false),

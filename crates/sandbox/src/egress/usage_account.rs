@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_route_closes_when_what_is_left_is_used() {
+    fn the_route_closes_when_the_remaining_budget_is_used() {
         let mut account = UsageAccount::default();
         assert_eq!(account.check(), Err(EgressRefusal::NoSession), "no server has said anything");
         account.set(allowance(0, Some(10), None));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_has_counted_is_not_taken_off_twice() {
+    fn usage_that_the_server_has_counted_is_not_subtracted_twice() {
         let mut account = UsageAccount::default();
         account.set(allowance(0, Some(10), None));
         account.spend("m", &tokens(6));

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn text_in_utf_8_is_told_from_other_bytes_in_whatever_pieces_it_comes() {
+    fn utf_8_text_is_distinguished_from_other_bytes_however_it_is_split() {
         for step in [1, 2, 3, 100] {
             for text in ["", "{}", "\u{feff}{}", "ü日👩"] {
                 assert!(is_text(text.as_bytes(), step), "{text}");

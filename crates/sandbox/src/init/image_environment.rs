@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_says_stands_behind_what_a_process_is_given_but_its_path_comes_first() {
+    fn an_images_variables_yield_to_the_process_but_its_path_comes_first() {
         let env = [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin"), ("LANG", "de_DE"), ("GOPATH", "/go")]
             .map(owned);
         let image = ImageEnvironment { env: env.into(), prefix: vec!["/.ash/lib/ld".to_owned()] };

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_within_is_refused() {
+    fn only_paths_within_are_refused() {
         let places = ["/workspace".into(), "/home/agent".into()];
         let line = |at: &str| format!("36 35 0:52 / {at} rw,nosuid - ext4 /dev/sda rw\n");
         let fine = ["/", "/workspace", "/home/agent", "/home", "/workspaces/x", "/tmp"].map(line).concat();

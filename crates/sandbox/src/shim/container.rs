@@ -105,7 +105,7 @@ fn own_user() -> (u32, u32) {
 fn orders(plan: &ShimPlan, program: &ExecutableBundle) -> String {
     let orders = ConfineConfig {
         control: InitControlSocket::Listening(Path::new(egress::INSIDE).join(SOCKET)),
-        walls: plan.walls,
+        backend: plan.backend,
         rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: program.prefix(),
@@ -195,7 +195,7 @@ fn exit(code: i32, oom: bool) -> ProcessExit {
 /// Our program as it runs here: it needs the libraries that are loaded now.
 fn program(exe: &Path) -> ExecutableBundle {
     let mut loaded: Vec<(u64, PathBuf)> = Vec::new();
-    // SAFETY: the callback gets the pointer to `loaded`, which outlives the call, and nobody else uses meanwhile.
+    // SAFETY: the callback gets the pointer to `loaded`, which outlives the call and which no other code uses.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut loaded).cast::<c_void>()) };
     // SAFETY: reads a number that the kernel gave this process.
     let base = unsafe { libc::getauxval(libc::AT_BASE) };
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_takes_to_start_us_is_on_this_machine() {
+    fn the_files_needed_to_start_ash_are_on_this_machine() {
         let ExecutableBundle { loader, libraries, .. } = program("/usr/bin/ash".as_ref());
         assert!(loader.iter().chain(&libraries).all(|file| file.is_file()), "{loader:?} {libraries:?}");
         assert_eq!(

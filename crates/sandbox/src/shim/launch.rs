@@ -88,13 +88,13 @@ fn launch_walls(plan: &ShimPlan, cgroup: Option<&Cgroup>) -> io::Result<Launched
     let (complaints, stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     super::stdio::nonblocking(&control)?;
     super::stdio::nonblocking(&complaints)?;
-    let raised = match plan.walls {
+    let raised = match plan.backend {
         BackendKind::Bubblewrap => bubblewrap(plan, cgroup, &theirs, stderr),
         BackendKind::None => bare(plan, cgroup, &theirs, stderr).map(|child| (child, None)),
         BackendKind::Docker => Err(io::Error::other("the plan names no engine")),
     };
     let (child, status) = raised.map_err(|e| explained(e, &complaints))?;
-    let init = (plan.walls == BackendKind::None).then_some(child);
+    let init = (plan.backend == BackendKind::None).then_some(child);
     Ok(LaunchedSandbox { child: Some(child), init, control, status, complaints: Some(complaints) })
 }
 
@@ -110,7 +110,7 @@ fn explained(e: io::Error, complaints: &OwnedFd) -> io::Error {
 fn orders(plan: &ShimPlan, control: &OwnedFd) -> String {
     let orders = ConfineConfig {
         control: InitControlSocket::Inherited(control.as_raw_fd()),
-        walls: plan.walls,
+        backend: plan.backend,
         rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: Vec::new(),
@@ -259,7 +259,7 @@ impl MountStage {
     }
 
     fn enter(&self) -> io::Result<()> {
-        // SAFETY: separates this process's mounts; it shares memory with nobody.
+        // SAFETY: separates this process's mounts; it shares memory with no other process.
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
             return complain("own mount namespace", io::Error::last_os_error());
         }

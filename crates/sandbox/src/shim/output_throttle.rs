@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_too_fast_is_waited_for_and_a_burst_is_not() {
+    fn fast_output_is_delayed_and_a_burst_is_not() {
         let now = Instant::now();
         let mut flow = OutputThrottle::new(Some(1000), now);
         flow.passed(3999);

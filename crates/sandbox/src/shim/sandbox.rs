@@ -44,7 +44,7 @@ const NOTE_BYTES: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct ShimSandbox {
-    walls: BackendKind,
+    backend: BackendKind,
     dir: File,
     note: File,
     left: ShimRemains,
@@ -81,7 +81,7 @@ impl ShimSandbox {
         let doors = EgressSockets::make(&dir, plan.uid)?;
         let LaunchedSandbox { child, init, control, status, complaints } = launch::build(plan, &mut left)?;
         let mut sandbox = Self {
-            walls: plan.walls,
+            backend: plan.backend,
             dir,
             note,
             left,
@@ -129,7 +129,7 @@ impl ShimSandbox {
 
     /// Whether init is pid 1 of a namespace, so that it can stop everything there and nothing else.
     pub(super) fn has_own_pids(&self) -> bool {
-        self.walls != BackendKind::None
+        self.backend != BackendKind::None
     }
 
     pub(super) fn read_complaints(&mut self) {
@@ -230,7 +230,7 @@ impl ShimSandbox {
     /// Readable when the init of a container has ended: it is no child, so no signal announces it.
     pub(super) fn watched(&self) -> Option<&OwnedFd> {
         let (_, handle) = self.init.as_ref()?;
-        (self.walls == BackendKind::Docker && self.container_exit.is_none()).then_some(handle)
+        (self.backend == BackendKind::Docker && self.container_exit.is_none()).then_some(handle)
     }
 
     /// Asks the engine how its container ended.
@@ -308,7 +308,7 @@ impl ShimSandbox {
             self.swept = due && (container.engine.remove(&container.name).is_ok() || overdue);
             return;
         }
-        if self.walls == BackendKind::None {
+        if self.backend == BackendKind::None {
             process::kill_descendants();
         }
         self.swept = self.left.cgroup.as_ref().is_none_or(Cgroup::try_remove) || give_up;

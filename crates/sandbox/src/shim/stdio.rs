@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_counts_once_whether_it_is_kept_or_not() {
+    fn output_counts_once_whether_it_is_kept_or_not() {
         let much = vec![b'x'; MAX_STDERR_LINE_BYTES];
         for (form, end) in [(OutputFraming::Lines, &b"\n"[..]), (OutputFraming::ErrLines, b"")] {
             let (fd, theirs) = pipe().expect("a pipe");

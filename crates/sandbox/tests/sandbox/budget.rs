@@ -7,8 +7,9 @@ use ash_sandbox::{JournalPayload, ModelUsage, UsageAllowance};
 use tokio::time::timeout;
 
 use crate::{
-    egress::{CURL, Upstream, connected, connected_without_allowance},
+    egress::CURL,
     rig::{DEADLINE, Live, Rig, command, script},
+    upstream::{Upstream, connected, connected_without_allowance},
 };
 
 const ANSWER: &str =
@@ -31,7 +32,7 @@ async fn next_usage(live: &mut Live) -> (u16, ModelUsage) {
 }
 
 #[tokio::test]
-async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_inside() {
+async fn usage_is_in_the_journal_before_the_end_of_the_answer_reaches_the_sandbox() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     live.remote.set_allowance(1, allowance(0, None)).await.expect("sent");
@@ -135,7 +136,7 @@ async fn a_caller_that_hangs_up_pays_for_what_the_service_goes_on_to_say() {
 }
 
 #[tokio::test]
-async fn an_answer_that_we_stop_reading_counts_as_the_most_that_was_asked_for() {
+async fn an_answer_that_we_stop_reading_counts_as_the_requested_maximum() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     let ask = format!("{CURL} -N http://localhost/v1/messages -d '{{\"model\":\"m\",\"max_tokens\":5000}}'");

@@ -61,7 +61,7 @@ async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
 }
 
 #[tokio::test]
-async fn input_with_a_number_that_was_taken_arrives_once() {
+async fn input_with_a_repeated_number_arrives_once() {
     let rig = Rig::new().await;
     let mut live = rig.launch().await;
     live.start(command(1, &["cat"])).await;
@@ -80,7 +80,7 @@ async fn input_with_a_number_that_was_taken_arrives_once() {
 }
 
 #[tokio::test]
-async fn input_that_nobody_reads_does_not_hold_up_the_rest() {
+async fn unread_input_does_not_hold_up_the_rest() {
     let rig = Rig::new().await;
     let mut live = rig.launch().await;
     live.start(script(1, "read line; sleep 1000")).await;
@@ -110,7 +110,7 @@ async fn megabytes_go_in_and_come_out_unchanged() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_heard_waits_and_loses_nothing() {
+async fn an_agent_whose_output_is_not_read_waits_and_loses_nothing() {
     let rig = Rig::with(ShimLimits { unacked_bytes: 64 << 10, ..ShimLimits::default() }, "data").await;
     let lines = 200_000;
     let mut live = rig.launch().await;
@@ -249,5 +249,5 @@ async fn each_listener_hears_its_own_processes() {
     assert_eq!(next(&mut first).await, (1, "still".to_owned()));
     live.remote.end().await.expect("sent");
     let gone = async { while first.next().await.is_some() {} };
-    tokio::time::timeout(crate::rig::DEADLINE, gone).await.expect("it is told that all is over");
+    tokio::time::timeout(crate::rig::DEADLINE, gone).await.expect("the listener gets the end");
 }

@@ -31,7 +31,7 @@ async fn again(rig: &mut Rig) -> Live {
 }
 
 #[tokio::test]
-async fn as_root_a_container_can_do_nothing_that_it_need_not() {
+async fn as_root_a_container_has_only_the_rights_that_it_needs() {
     let rig = rig();
     let mut live = rig.launch().await;
     let text = "grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; \
@@ -47,7 +47,7 @@ async fn as_root_a_container_can_do_nothing_that_it_need_not() {
 }
 
 #[tokio::test]
-async fn as_root_a_container_that_somebody_removes_is_a_death_and_the_next_one_has_all_files() {
+async fn as_root_a_removed_container_is_a_death_and_the_next_one_has_all_files() {
     let mut rig = rig();
     let mut live = rig.launch().await;
     live.start(script(1, "echo kept > /workspace/w; echo kept > ~/h; echo up; sleep 1000")).await;
@@ -105,7 +105,7 @@ async fn as_root_an_image_that_is_not_here_is_named_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
+async fn as_root_only_orphans_of_our_servers_are_cleared_away() {
     let (dead, living, lost) = (rig(), rig(), rig());
     let (dead_live, _living, lost_live) = (dead.launch().await, living.launch().await, lost.launch().await);
     let stranger = format!("stranger-{}", Incarnation::fresh());
@@ -124,7 +124,11 @@ async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
     })
     .await;
     assert!(is_there(&living));
-    assert_eq!(ask("DELETE", &format!("/containers/{stranger}"), "").0, 204, "somebody else's is there");
+    assert_eq!(
+        ask("DELETE", &format!("/containers/{stranger}"), "").0,
+        204,
+        "the other server's container is there"
+    );
     reap(&dead.spec.run_dir).expect("reaped");
 }
 
@@ -221,7 +225,7 @@ async fn as_root_an_engine_that_cannot_be_asked_is_a_sentence_with_a_remedy() {
     let image = Image::parse("ash-test").expect("a name");
     let docker = |host: &str| DockerBackend::new("/ash".into(), Some(host), image.clone());
     let missing =
-        docker("unix:///nowhere/docker.sock").expect("a path").check().await.expect_err("nobody there");
+        docker("unix:///nowhere/docker.sock").expect("a path").check().await.expect_err("no engine there");
     assert!(
         missing.to_string().starts_with("there is no Docker engine at /nowhere/docker.sock. Install"),
         "{missing}"

@@ -53,18 +53,18 @@ async fn nothing_is_written_while_the_sandbox_is_held() {
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_client_dies_is_let_go() {
+async fn a_held_sandbox_is_released_when_its_client_dies() {
     let (rig, live, counter) = counting(ShimLimits::default()).await;
     live.remote.freeze().await.expect("frozen");
     assert!(stands_still(&counter).await);
     drop(live);
     goes_on(&counter).await;
     let live = rig.reattach(1, 0).await;
-    assert!(!live.remote.thaw().await.expect("thawed"), "nobody held it any more");
+    assert!(!live.remote.thaw().await.expect("thawed"), "no client held it any more");
 }
 
 #[tokio::test]
-async fn a_sandbox_held_for_too_long_is_let_go_and_the_thaw_says_so() {
+async fn a_sandbox_held_for_too_long_is_released_and_the_thaw_says_so() {
     let (_rig, live, counter) = counting(ShimLimits { hold_ms: 50, ..ShimLimits::default() }).await;
     live.remote.freeze().await.expect("frozen");
     goes_on(&counter).await;

@@ -8,6 +8,7 @@ mod docker;
 mod egress;
 mod hold;
 mod rig;
+mod upstream;
 mod walls;
 
 use std::{
@@ -58,7 +59,7 @@ fn as_root_in_docker_the_way_out_is_the_same() {
 }
 
 /// The test program as a user who is not root, with copies of the programs that this user owns.
-fn somebody(base: &Path) -> Command {
+fn as_ordinary_user(base: &Path) -> Command {
     assert!(rig::is_root(), "only root can become another user");
     chown(base, Some(rig::USER), Some(rig::USER)).expect("chown");
     let copy = |from: &Path, name: &str| {
@@ -78,13 +79,13 @@ fn somebody(base: &Path) -> Command {
 #[test]
 fn as_root_all_of_this_holds_for_an_ordinary_user_too() {
     let base = tempfile::tempdir().expect("a directory");
-    again(somebody(base.path()), &[]);
+    again(as_ordinary_user(base.path()), &[]);
 }
 
 #[test]
 fn as_root_in_docker_much_of_this_holds_for_an_ordinary_user_too() {
     let base = tempfile::tempdir().expect("a directory");
-    let mut command = somebody(base.path());
+    let mut command = as_ordinary_user(base.path());
     // Members of the socket's group may use it.
     let group = fs::metadata(rig::engine()).expect("an engine").gid();
     command.gid(group).env("ASH_TEST_WALLS", "docker").env("ASH_TEST_DOCKER", rig::engine());

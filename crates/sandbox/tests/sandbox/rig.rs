@@ -144,7 +144,7 @@ impl Rig {
         ash_sandbox::knock(&self.spec.run_dir, Epoch(epoch))
             .await
             .expect("answered")
-            .expect("somebody is there")
+            .expect("a shim is there")
     }
 
     pub(crate) async fn reattach(&self, epoch: u64, offset: u64) -> Live {

@@ -260,7 +260,7 @@ async fn where_user_namespaces_are_allowed_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn what_is_required_and_missing_keeps_a_sandbox_from_being_built() {
+async fn a_missing_required_wall_keeps_a_sandbox_from_being_built() {
     let mut rig = Rig::new().await;
     let required = RequiredWalls::parse("no-userns").expect("a wall");
     rig.backend = Box::new(BubblewrapBackend::probe_with(rig.exe.clone(), required).await.expect("walls"));

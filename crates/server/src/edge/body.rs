@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn space_is_looked_at_again_while_a_body_arrives() {
+    async fn free_space_is_checked_while_a_body_arrives() {
         let dir = tempfile::tempdir().expect("a directory");
         let (bodies, looks) = (bodies(&dir), std::cell::Cell::new(0));
         let fills_up = |_| {

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_makes_way_and_those_at_work_do_not() {
+    fn the_longest_idle_connection_is_evicted_and_busy_ones_are_not() {
         let places = places(3);
         let seats: Vec<ConnectionPermit> = (0..3).map(|_| ordinary(places.admit())).collect();
         let at_work = places.begin_request(seats[0].number);

@@ -64,7 +64,7 @@ mod tests {
 
     /// Small blocks come from the allocator's heap. A block after them stays, so that the heap cannot simply shrink.
     #[test]
-    fn what_was_freed_is_given_back() {
+    fn freed_memory_is_returned() {
         set_mmap_threshold();
         let blocks: Vec<Vec<u8>> = (0..20_000).map(|_| vec![1; 4096]).collect();
         let (kept, full) = (vec![1u8; 100], resident());

@@ -15,51 +15,63 @@ use crate::{
     edge::{self, PeerAddresses},
     field_coercion,
     idempotency::idempotent_request,
+    openapi::{Answer, Created},
     problem::{ApiProblem, ApiResult},
     shapes,
+    wire::agent::{AgentAnswer, AgentConfigAnswer, AgentListAnswer, AgentView, DeletedAgentAnswer},
 };
 use ash_model::{
     AgentName, AgentRuntime, Image, ModelProvider, ResourceLimits, SandboxRequirements, TenantId,
 };
-use ash_session::{AgentChange, Agents, CapturedAgentFiles};
+use ash_session::{AgentSettingsChange, Agents, CapturedAgentFiles};
 use ash_snapshot::{Folder, LinkPolicy, RelPath, SnapshotErrorKind};
 use ash_store::{AgentRow, NewAgentVersion};
-use axum::{
-    Extension, Json,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-};
+use axum::{Extension, extract::State, http::HeaderMap};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::{
     collections::BTreeMap,
     io::Read,
     path::{Path, PathBuf},
 };
+use utoipa::ToSchema;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DeployRequest {
     name: AgentName,
+    /// An absolute path on the server's machine.
+    #[schema(value_type = Option<String>, max_length = 4096)]
     path: Option<PathBuf>,
     files: Option<Vec<AgentFileUpload>>,
+    /// The content of CLAUDE.md, if `files` has none.
+    #[schema(max_length = 1_000_000)]
     system_prompt: Option<String>,
     runtime: Option<AgentRuntime>,
+    /// Variables for its processes.
     env: Option<BTreeMap<String, String>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 struct AgentFileUpload {
     path: String,
+    /// In base64.
     content: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct AgentPatch {
+    /// Replaces all variables.
     env: Option<BTreeMap<String, String>>,
+    /// Merged into the settings.
     config: Option<Map<String, Value>>,
 }
+
+/// Any settings; each replaces the one of the same name.
+#[derive(Deserialize, ToSchema)]
+#[serde(transparent)]
+pub(super) struct AgentConfigPatch(Map<String, Value>);
 
 /// The manifest of an agent folder, `ash.toml`.
 #[derive(Deserialize, Default)]
@@ -144,7 +156,7 @@ pub(super) async fn deploy(
     peer: Option<Extension<PeerAddresses>>,
     headers: HeaderMap,
     LargeBody { body, memory }: LargeBody<JsonBody<DeployRequest>>,
-) -> ApiResult<(StatusCode, Json<Value>)> {
+) -> ApiResult<Created<AgentAnswer>> {
     let DeployRequest { name, path, files, system_prompt, runtime, env } = body.value;
     if path.is_some() && !app.is_operator(caller.tenant()) {
         return Err(ApiProblem::invalid(
@@ -194,7 +206,7 @@ pub(super) async fn deploy(
     let request = idempotent_request(&caller, &headers, (ROUTE, &body.summary.hash))?;
     let agent = app.agents.deploy(new, &caller.audit_actor(), request.as_ref()).await?;
     drop(files.under_way);
-    Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
+    Ok(Created(AgentAnswer { agent: AgentView::of(&agent) }))
 }
 
 /// A folder on the server's machine from which its caller may deploy. It is opened once, so that a later replacement is
@@ -433,18 +445,18 @@ pub(super) async fn list(
     State(agents): State<Agents>,
     caller: Caller,
     _: StrictQueryParams<NoQueryParams>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<AgentListAnswer>> {
     let found = agents.list(caller.tenant()).await?;
-    Ok(Json(json!({ "agents": found.iter().map(shapes::agent).collect::<Vec<_>>() })))
+    Ok(Answer(AgentListAnswer { agents: found.iter().map(AgentView::of).collect() }))
 }
 
 pub(super) async fn get(
     State(agents): State<Agents>,
     caller: Caller,
     PathParam(name): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<AgentAnswer>> {
     let agent = find(&agents, caller.tenant(), &name).await?;
-    Ok(Json(json!({ "agent": shapes::agent(&agent) })))
+    Ok(Answer(AgentAnswer { agent: AgentView::of(&agent) }))
 }
 
 pub(super) async fn change(
@@ -452,15 +464,15 @@ pub(super) async fn change(
     TenantAdmin(caller): TenantAdmin,
     PathParam(name): PathParam,
     body: JsonBody<AgentPatch>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<AgentAnswer>> {
     let edit = app.agents.edit(caller.tenant(), &agent_name(&name)?).await?.ok_or_else(not_found)?;
     let config = body.value.config.map(|change| merged(edit.agent(), change));
     config.as_deref().map_or(Ok(()), |config| quotas::config(&app.quotas, config))?;
     let env = body.value.env.map(parse_environment).transpose()?;
     let fields = config.as_ref().map(|_| "config".to_owned()).into_iter().collect();
-    let change = AgentChange { config, env, fields };
+    let change = AgentSettingsChange { config, env, fields };
     let agent = edit.save(change, &caller.audit_actor()).await?.ok_or_else(not_found)?;
-    Ok(Json(json!({ "agent": shapes::agent(&agent) })))
+    Ok(Answer(AgentAnswer { agent: AgentView::of(&agent) }))
 }
 
 fn merged(agent: &AgentRow, change: Map<String, Value>) -> String {
@@ -475,34 +487,35 @@ pub(super) async fn config(
     State(agents): State<Agents>,
     caller: Caller,
     PathParam(name): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<AgentConfigAnswer>> {
     let agent = find(&agents, caller.tenant(), &name).await?;
-    Ok(Json(json!({ "config": shapes::config(&agent) })))
+    Ok(Answer(AgentConfigAnswer { config: shapes::config(&agent) }))
 }
 
 pub(super) async fn change_config(
     State(app): State<AppState>,
     TenantAdmin(caller): TenantAdmin,
     PathParam(name): PathParam,
-    body: JsonBody<Map<String, Value>>,
-) -> ApiResult<Json<Value>> {
+    body: JsonBody<AgentConfigPatch>,
+) -> ApiResult<Answer<AgentConfigAnswer>> {
     let edit = app.agents.edit(caller.tenant(), &agent_name(&name)?).await?.ok_or_else(not_found)?;
-    let fields = body.value.keys().cloned().collect();
-    let config = merged(edit.agent(), body.value);
+    let AgentConfigPatch(change) = body.value;
+    let fields = change.keys().cloned().collect();
+    let config = merged(edit.agent(), change);
     quotas::config(&app.quotas, &config)?;
-    let change = AgentChange { config: Some(config), env: None, fields };
+    let change = AgentSettingsChange { config: Some(config), env: None, fields };
     let agent = edit.save(change, &caller.audit_actor()).await?.ok_or_else(not_found)?;
-    Ok(Json(json!({ "config": shapes::config(&agent) })))
+    Ok(Answer(AgentConfigAnswer { config: shapes::config(&agent) }))
 }
 
 pub(super) async fn delete(
     State(agents): State<Agents>,
     TenantAdmin(caller): TenantAdmin,
     PathParam(name): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<DeletedAgentAnswer>> {
     let agent = find(&agents, caller.tenant(), &name).await?;
     agents.delete(&agent, caller.audit_actor()).await?;
-    Ok(Json(json!({ "ok": true })))
+    Ok(Answer(DeletedAgentAnswer { ok: true }))
 }
 
 #[cfg(test)]

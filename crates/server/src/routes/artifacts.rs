@@ -2,32 +2,24 @@
 
 use super::{
     extract::{FilePathParams, PathParam, QueryParams, StrictQueryParams, blocking, find_session},
-    files::{FileReadQuery, MAX_JSON_BYTES, file_response, rel, shown, sized},
+    files::{FileAnswer, FileReadQuery, MAX_JSON_BYTES, file_response, rel, sized},
 };
 use crate::{
     auth::Caller,
+    openapi::Answer,
     problem::{ApiProblem, ApiResult},
+    wire::files::{ArtifactListAnswer, FileView, PlanResponse},
 };
 use ash_model::Timestamp;
 use ash_session::{FoundFile, ProposedPlan, Sessions};
-use axum::{Json, extract::State, response::Response};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use axum::extract::State;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct CheckpointQuery {
+    /// As of this checkpoint; without one, now.
     checkpoint: Option<u64>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct PlanResponse {
-    plan: Option<String>,
-    /// The path in the sandbox.
-    path: String,
-    updated_at: Option<Timestamp>,
-    /// `sandbox` or `snapshot`, as for files; `log`: the plan exists only in a permission request.
-    source: &'static str,
 }
 
 pub(super) async fn plan(
@@ -35,7 +27,7 @@ pub(super) async fn plan(
     caller: Caller,
     PathParam(id): PathParam,
     QueryParams(CheckpointQuery { checkpoint }): QueryParams<CheckpointQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<PlanResponse>> {
     let session = find_session(&sessions, &caller, &id).await?;
     let artifacts = sessions.artifacts(&session, checkpoint).await?;
     let (path, source) = (artifacts.plan_path().display().to_string(), artifacts.name());
@@ -53,7 +45,7 @@ pub(super) async fn plan(
             None => PlanResponse { plan: None, path, updated_at: None, source },
         },
     };
-    Ok(Json(json!(plan)))
+    Ok(Answer(plan))
 }
 
 fn written(found: FoundFile) -> ApiResult<Option<(String, Timestamp)>> {
@@ -71,13 +63,12 @@ pub(super) async fn list(
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(CheckpointQuery { checkpoint }): StrictQueryParams<CheckpointQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<ArtifactListAnswer>> {
     let session = find_session(&sessions, &caller, &id).await?;
     let artifacts = sessions.artifacts(&session, checkpoint).await?;
     let (path, source) = (artifacts.path().display().to_string(), artifacts.name());
     let files = blocking(move || Ok(artifacts.list()?)).await?;
-    let files: Vec<Value> = files.iter().map(shown).collect();
-    Ok(Json(json!({ "artifacts": files, "path": path, "source": source })))
+    Ok(Answer(ArtifactListAnswer { artifacts: files.iter().map(FileView::of).collect(), path, source }))
 }
 
 pub(super) async fn read(
@@ -85,7 +76,7 @@ pub(super) async fn read(
     caller: Caller,
     FilePathParams { id, path }: FilePathParams,
     QueryParams(format): QueryParams<FileReadQuery>,
-) -> ApiResult<Response> {
+) -> ApiResult<FileAnswer> {
     let session = find_session(&sessions, &caller, &id).await?;
     let (most, name) = (format.max_bytes()?, rel(&path)?);
     let artifacts = sessions.artifacts(&session, format.checkpoint).await?;
@@ -97,6 +88,7 @@ pub(super) async fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_plan_is_sent_as_in_the_first_version() {

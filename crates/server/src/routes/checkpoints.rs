@@ -13,25 +13,31 @@ use crate::{
     auth::Caller,
     gitignore::GitignoreFilter,
     idempotency::idempotent_request,
+    openapi::{Answer, Created},
     problem::{ApiProblem, ApiResult},
-    shapes,
+    wire::{
+        files::{
+            ChangedFile, CheckpointAnswer, CheckpointDetailView, CheckpointDiff, CheckpointListAnswer,
+            CheckpointView, CreatedCheckpointAnswer, FileStateView,
+        },
+        session::{RewindView, RewoundSessionAnswer, SessionView},
+    },
 };
 use ash_model::SessionOptions;
 use ash_session::{PathChange, Sessions, WorkspaceFiles};
 use ash_snapshot::{FileEntryKind, TreeId};
-use axum::{
-    Json,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-};
+use axum::{extract::State, http::HeaderMap};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
 
 const MAX_CHECKPOINTS_LISTED: u32 = 1000;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct CheckpointListQuery {
+    /// 100 without one.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
+    /// Only checkpoints with lower numbers.
     before: Option<u64>,
 }
 
@@ -41,7 +47,7 @@ pub(super) async fn list(
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<CheckpointListQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<CheckpointListAnswer>> {
     let session = find_session(&sessions, &caller, &id).await?;
     let limit = asked.limit.unwrap_or(100);
     if !(1..=MAX_CHECKPOINTS_LISTED).contains(&limit) {
@@ -51,24 +57,25 @@ pub(super) async fn list(
         ));
     }
     let found = sessions.checkpoints(&session, asked.before, limit).await?;
-    let shown: Vec<Value> =
-        found.iter().map(|checkpoint| shapes::checkpoint(session.summary.checkpoint, checkpoint)).collect();
-    Ok(Json(json!({ "checkpoints": shown })))
+    let current = session.summary.checkpoint;
+    let checkpoints = found.iter().map(|checkpoint| CheckpointView::of(current, checkpoint)).collect();
+    Ok(Answer(CheckpointListAnswer { checkpoints }))
 }
 
 pub(super) async fn get(
     State(sessions): State<Sessions>,
     caller: Caller,
     named: CheckpointPathParams,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<CheckpointAnswer>> {
     let session = find_session(&sessions, &caller, &named.id).await?;
     let found = sessions.checkpoint(&session, named.number()?).await?;
-    let shown = shapes::checkpoint_detail(session.summary.checkpoint, &found);
-    Ok(Json(json!({ "checkpoint": shown })))
+    let checkpoint = CheckpointDetailView::of(session.summary.checkpoint, &found);
+    Ok(Answer(CheckpointAnswer { checkpoint }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct RewindRequest {
+    /// Its number.
     checkpoint: u64,
     /// Whether to rewind the files, too. Default: yes, unless other sessions are using them.
     files: Option<bool>,
@@ -79,14 +86,14 @@ pub(super) async fn rewind(
     caller: Caller,
     PathParam(id): PathParam,
     body: JsonBody<RewindRequest>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<RewoundSessionAnswer>> {
     let found = find_open_session(&sessions, &caller, &id).await?;
     let (session, rewound) = sessions.rewind(&found, body.value.checkpoint, body.value.files).await?;
-    let session = shapes::session(&session, sessions.now());
-    Ok(Json(json!({ "session": session, "rewound": shapes::rewound(&rewound) })))
+    let session = SessionView::of(&session, sessions.now());
+    Ok(Answer(RewoundSessionAnswer { session, rewound: RewindView::of(&rewound) }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct CreateCheckpointRequest {
     /// Count changes from this checkpoint on.
     #[serde(default)]
@@ -99,7 +106,7 @@ pub(super) async fn create(
     PathParam(id): PathParam,
     headers: HeaderMap,
     body: JsonBody<CreateCheckpointRequest>,
-) -> ApiResult<(StatusCode, Json<Value>)> {
+) -> ApiResult<Created<CreatedCheckpointAnswer>> {
     let found = find_open_session(&app.sessions, &caller, &id).await?;
     let route = format!("POST /api/sessions/{id}/checkpoints");
     let request = idempotent_request(&caller, &headers, (&route, &body.summary.hash))?;
@@ -113,11 +120,12 @@ pub(super) async fn create(
         let change = |options: SessionOptions| Ok(SessionOptions { base: forward(options.base), ..options });
         change_options(&app, found.no, change).await?;
     }
-    Ok((StatusCode::CREATED, Json(json!({ "checkpoint": number }))))
+    Ok(Created(CreatedCheckpointAnswer { checkpoint: number }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct DiffQuery {
+    /// Also files that .gitignore excludes, and dependencies.
     all: Option<bool>,
     /// Another checkpoint; without one, the current files.
     to: Option<u64>,
@@ -128,14 +136,14 @@ pub(super) async fn diff(
     caller: Caller,
     named: CheckpointPathParams,
     QueryParams(asked): QueryParams<DiffQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<CheckpointDiff>> {
     let session = find_session(&sessions, &caller, &named.id).await?;
     let number = named.number()?;
     let since = sessions.tree_at(&session, number).await?;
     let place = files::workspace_files(&sessions, &session, asked.to).await?;
     let all = asked.all == Some(true);
     let changes = blocking(move || changes(&place, &since, all)).await?;
-    Ok(Json(shown(number, asked.to, &changes)))
+    Ok(Answer(shown(number, asked.to, &changes)))
 }
 
 fn changes(place: &WorkspaceFiles, since: &TreeId, all: bool) -> ApiResult<Vec<PathChange>> {
@@ -150,17 +158,13 @@ fn changes(place: &WorkspaceFiles, since: &TreeId, all: bool) -> ApiResult<Vec<P
 }
 
 /// JSON is text: a name that is not UTF-8 is only counted.
-fn shown(from: u64, to: Option<u64>, changes: &[PathChange]) -> Value {
-    let files: Vec<Value> = changes.iter().filter_map(shown_change).collect();
+fn shown(from: u64, to: Option<u64>, changes: &[PathChange]) -> CheckpointDiff {
+    let files: Vec<ChangedFile> = changes.iter().filter_map(shown_change).collect();
     let unnamed = changes.len() - files.len();
-    let mut shown = json!({ "from": from, "files": files, "unnamed": unnamed });
-    if let Some(to) = to {
-        shown["to"] = json!(to);
-    }
-    shown
+    CheckpointDiff { from, to, files, unnamed }
 }
 
-fn shown_change(change: &PathChange) -> Option<Value> {
+fn shown_change(change: &PathChange) -> Option<ChangedFile> {
     let path = std::str::from_utf8(&change.path).ok()?;
     let (word, leaf) = match (&change.before, &change.now) {
         (None, Some(now)) => ("added", now),
@@ -168,21 +172,22 @@ fn shown_change(change: &PathChange) -> Option<Value> {
         (Some(before), None) => ("deleted", before),
         (None, None) => return None,
     };
-    let mut shown = shown_leaf(leaf)?;
-    if let (Some(before), Some(_)) = (&change.before, &change.now) {
-        shown["before"] = shown_leaf(before)?;
-    }
-    shown["path"] = json!(path);
-    shown["change"] = json!(word);
-    Some(shown)
+    let before = match (&change.before, &change.now) {
+        (Some(before), Some(_)) => Some(shown_leaf(before)?),
+        (_, _) => None,
+    };
+    Some(ChangedFile { path: path.to_owned(), change: word, state: shown_leaf(leaf)?, before })
 }
 
-fn shown_leaf(leaf: &FileEntryKind) -> Option<Value> {
+fn shown_leaf(leaf: &FileEntryKind) -> Option<FileStateView> {
     match leaf {
-        FileEntryKind::File { size, mode, .. } => Some(json!({ "kind": "file", "size": size, "mode": mode })),
+        FileEntryKind::File { size, mode, .. } => {
+            Some(FileStateView { kind: "file", size: *size, mode: *mode, target: None })
+        }
         FileEntryKind::Link { target } => {
             let target = std::str::from_utf8(target).ok()?;
-            Some(json!({ "kind": "link", "size": target.len(), "mode": 0o777, "target": target }))
+            let (size, target) = (target.len() as u64, Some(target.to_owned()));
+            Some(FileStateView { kind: "link", size, mode: 0o777, target })
         }
     }
 }
@@ -190,6 +195,7 @@ fn shown_leaf(leaf: &FileEntryKind) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn file(size: u64, mode: u32) -> Option<FileEntryKind> {
         Some(FileEntryKind::File { size, mode, content: None })
@@ -213,8 +219,8 @@ mod tests {
             { "path": "e", "change": "modified", "kind": "link", "size": 1, "mode": 511, "target": "a",
               "before": { "kind": "file", "size": 6, "mode": 420 } },
         ]);
-        assert_eq!(shown(4, None, &changes), json!({ "from": 4, "files": golden, "unnamed": 1 }));
+        assert_eq!(json!(shown(4, None, &changes)), json!({ "from": 4, "files": golden, "unnamed": 1 }));
         let between = json!({ "from": 4, "to": 5, "files": golden, "unnamed": 1 });
-        assert_eq!(shown(4, Some(5), &changes), between);
+        assert_eq!(json!(shown(4, Some(5), &changes)), between);
     }
 }

@@ -6,10 +6,35 @@ use crate::{
 };
 use ash_model::{AgentRuntime, CompactionOptions};
 use serde_json::Value;
+use utoipa::openapi::{
+    RefOr,
+    schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type},
+};
 
 const NAME: &str = "infiniteSessions";
 const FIELDS: [&str; 4] =
     ["enabled", "backgroundCompactionThreshold", "bufferExhaustionThreshold", "contextWindow"];
+
+/// True, false, or [`CompactionOptions`], of which each field may be left out.
+pub(super) fn compaction_schema() -> RefOr<Schema> {
+    let part =
+        || ObjectBuilder::new().schema_type(Type::Number).maximum(Some(1.0)).exclusive_minimum(Some(0.0));
+    let window = ObjectBuilder::new()
+        .schema_type(SchemaType::Array(vec![Type::Integer, Type::Null]))
+        .description(Some("Tokens; null: the model's own."));
+    let fields = ObjectBuilder::new()
+        .property(FIELDS[0], ObjectBuilder::new().schema_type(Type::Boolean))
+        .property(FIELDS[1], part())
+        .property(FIELDS[2], part())
+        .property(FIELDS[3], window);
+    OneOfBuilder::new()
+        .item(ObjectBuilder::new().schema_type(Type::Boolean))
+        .item(fields)
+        .description(Some(
+            "Compaction: true, false, or its settings, each of which keeps its value if it is left out.",
+        ))
+        .into()
+}
 
 /// The current options with the caller's changes, if there are any.
 pub(super) fn merge_compaction_options(
@@ -104,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_stays_as_it_was() {
+    fn omitted_fields_keep_their_values() {
         let first = set(json!({ "backgroundCompactionThreshold": 0.5, "contextWindow": 8000 }), None);
         assert_eq!((first.enabled, first.buffer_exhaustion_threshold), (true, 0.95));
         let off = set(json!(false), Some(first));
@@ -115,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn claude_code_is_not_told_what_it_does_not_take() {
+    fn values_outside_of_claude_codes_ranges_are_refused() {
         let checked = |given: Value, runtime| check(Some(&given), Some(&set(given.clone(), None)), runtime);
         for threshold in [0.9, 0.95, 1.0] {
             let given = json!({ "bufferExhaustionThreshold": threshold });

@@ -6,6 +6,7 @@ use crate::{
     edge::{BodyMemory, BufferedBody},
     field_coercion::{self, FieldError, UnknownFieldPolicy},
     filesystem::FilesystemInfo,
+    openapi::{DocumentedInput, ErrorDetails, OperationDraft},
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, TurnId};
@@ -18,6 +19,7 @@ use axum::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, time::Duration};
+use utoipa::{IntoParams, ToSchema};
 
 const MAX_ENV_VARIABLES: usize = 256;
 const MAX_VARIABLE_BYTES: usize = 100_000;
@@ -184,7 +186,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for StrictQueryParams<T> {
 }
 
 /// For a list without parameters.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(crate) struct NoQueryParams {}
 
 fn parameters<T: DeserializeOwned>(parts: &Parts, unknown: UnknownFieldPolicy) -> ApiResult<T> {
@@ -311,6 +313,51 @@ fn unreadable_path() -> ApiProblem {
     ApiProblem::invalid("invalid_path", "The path is not valid")
 }
 
+impl<T: ToSchema> DocumentedInput for JsonBody<T> {
+    fn describe(operation: &mut OperationDraft) {
+        operation.json_body::<T>(false);
+    }
+}
+
+impl<T: ToSchema> DocumentedInput for StrictJsonBody<T> {
+    fn describe(operation: &mut OperationDraft) {
+        operation.json_body::<T>(true);
+    }
+}
+
+impl<B: DocumentedInput> DocumentedInput for LargeBody<B> {
+    fn describe(operation: &mut OperationDraft) {
+        B::describe(operation);
+    }
+}
+
+impl<T: IntoParams> DocumentedInput for QueryParams<T> {
+    fn describe(operation: &mut OperationDraft) {
+        operation.query_parameters::<T>();
+        operation.errors(&["invalid_query"]);
+    }
+}
+
+impl<T: IntoParams> DocumentedInput for StrictQueryParams<T> {
+    fn describe(operation: &mut OperationDraft) {
+        QueryParams::<T>::describe(operation);
+        operation.errors(&["unknown_parameter"]);
+    }
+}
+
+/// The names and schemas of path parameters follow from the path itself.
+macro_rules! in_the_path {
+    ($($argument:ty),*) => {
+        $(impl DocumentedInput for $argument {
+            fn describe(operation: &mut OperationDraft) {
+                operation.errors(&["invalid_path"]);
+            }
+        })*
+    };
+}
+
+in_the_path! { PathParam, FilePathParams, CheckpointPathParams, PermissionPathParams, TurnPathParams }
+
 /// The session that a path names, if the caller may access it.
 pub(crate) async fn find_session(sessions: &Sessions, caller: &Caller, id: &str) -> ApiResult<SessionRow> {
     let id =
@@ -371,7 +418,7 @@ pub(crate) fn parse_environment(vars: BTreeMap<String, String>) -> ApiResult<Sec
 /// A size limit that is not a quota setting. The answer has the shape of a quota error, without a quota name.
 pub(crate) fn too_large(error: String, SizeLimitExceeded { limit, used }: SizeLimitExceeded) -> ApiProblem {
     let problem = ApiProblem::new(FailureKind::TooLarge, "payload_too_large", error);
-    problem.with("limit", limit).with("used", used)
+    problem.with(ErrorDetails::size(limit as u64, used as u64))
 }
 
 /// Maximum time that a request waits in the queue.

@@ -9,25 +9,33 @@ use crate::{
     archive::{self, ArchiveLimits, UploadValidator},
     auth::Caller,
     edge::read_file,
+    openapi::{Answer, DocumentedAnswer, OperationDraft},
     problem::{ApiProblem, ApiResult},
+    wire::files::{
+        DeletedFileAnswer, FileContentAnswer, FileListAnswer, FileView, UploadedWorkspaceAnswer, WrittenFile,
+        WrittenFilesAnswer,
+    },
 };
 use ash_model::{FailureKind, SessionStatus};
 use ash_session::{FoundFile, Sessions, WorkspaceFiles};
-use ash_snapshot::{FileInfo, RelPath};
+use ash_snapshot::RelPath;
 use ash_store::SessionRow;
 use axum::{
-    Json,
     extract::State,
-    http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    http::{
+        StatusCode,
+        header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    },
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     fmt::Write,
     io::{Cursor, Read},
 };
+use utoipa::{IntoParams, ToSchema};
 
 const MAX_RAW_BYTES: u64 = 104_857_600;
 pub(super) const MAX_JSON_BYTES: u64 = 1_048_576;
@@ -39,10 +47,12 @@ const MAX_WRITTEN_BATCH_BYTES: usize = 104_857_600;
 pub(super) const ALWAYS_SKIPPED: [&str; 4] = ["node_modules", ".git", "__pycache__", ".DS_Store"];
 const HIDDEN: [&str; 8] = [".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp"];
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FileListQuery {
+    /// False: without caches and temporary folders.
     include_hidden: Option<bool>,
+    /// As of this checkpoint; without one, now.
     checkpoint: Option<u64>,
 }
 
@@ -51,7 +61,7 @@ pub(super) async fn list(
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<FileListQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<FileListAnswer>> {
     let session = find_session(&sessions, &caller, &id).await?;
     listed(&sessions, &session, asked).await
 }
@@ -61,13 +71,13 @@ pub(super) async fn listed(
     sessions: &Sessions,
     session: &SessionRow,
     asked: FileListQuery,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<FileListAnswer>> {
     let place = workspace_files(sessions, session, asked.checkpoint).await?;
     let hide = asked.include_hidden == Some(false);
     let (files, source) =
         blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name())))
             .await?;
-    Ok(Json(json!({ "files": files.iter().map(shown).collect::<Vec<_>>(), "source": source })))
+    Ok(Answer(FileListAnswer { files: files.iter().map(FileView::of).collect(), source: Some(source) }))
 }
 
 /// The files of a checkpoint, or the current ones.
@@ -82,11 +92,6 @@ pub(super) async fn workspace_files(
     })
 }
 
-pub(super) fn shown(file: &FileInfo) -> Value {
-    let path = String::from_utf8_lossy(&file.path);
-    json!({ "path": path, "size": file.size, "modifiedAt": ash_model::Timestamp(file.mtime_ms) })
-}
-
 fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
     let named = |names: &[&str]| names.iter().any(|skipped| skipped.as_bytes() == name);
     let passing = !is_dir
@@ -96,8 +101,9 @@ fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
     named(&ALWAYS_SKIPPED) || (hide && named(&HIDDEN)) || passing
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct FileReadQuery {
+    /// `raw` (the bytes, as without one) or `json`.
     format: Option<String>,
     /// The checkpoint to read from; 0: the agent's own files.
     pub(super) checkpoint: Option<u64>,
@@ -112,7 +118,7 @@ pub(super) async fn read(
     caller: Caller,
     FilePathParams { id, path }: FilePathParams,
     QueryParams(asked): QueryParams<FileReadQuery>,
-) -> ApiResult<Response> {
+) -> ApiResult<FileAnswer> {
     let session = find_session(&sessions, &caller, &id).await?;
     let (most, name) = (asked.max_bytes()?, rel(&path)?);
     let place = workspace_files(&sessions, &session, asked.checkpoint).await?;
@@ -151,13 +157,46 @@ pub(super) async fn file_response(
     asked: &FileReadQuery,
     (path, source): (&str, &'static str),
     file: FileDownload,
-) -> ApiResult<Response> {
+) -> ApiResult<FileAnswer> {
     if asked.format.as_deref() != Some("json") {
-        return raw(path, file, source).await;
+        return raw(path, file, source).await.map(FileAnswer);
     }
     let bytes = blocking(move || file.whole(MAX_JSON_BYTES)).await?;
-    let body = json!({ "path": path, "content": String::from_utf8_lossy(&bytes), "size": bytes.len(), "source": source });
-    Ok(Json(body).into_response())
+    let content = String::from_utf8_lossy(&bytes).into_owned();
+    let file = FileContentAnswer { path: path.to_owned(), content, size: bytes.len(), source };
+    Ok(FileAnswer(Answer(file).into_response()))
+}
+
+/// A file as bytes, or as text in JSON.
+pub(super) struct FileAnswer(Response);
+
+/// A gzipped tar archive.
+pub(super) struct ArchiveAnswer(Response);
+
+impl IntoResponse for FileAnswer {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl IntoResponse for ArchiveAnswer {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl DocumentedAnswer for FileAnswer {
+    fn describe(operation: &mut OperationDraft) {
+        operation.answer(StatusCode::OK, "*/*", json!({ "type": "string", "format": "binary" }));
+        operation.json_answer::<FileContentAnswer>(StatusCode::OK);
+        operation.answer_header(StatusCode::OK, "X-Ash-Source", "`sandbox` or `snapshot`; of bytes only");
+    }
+}
+
+impl DocumentedAnswer for ArchiveAnswer {
+    fn describe(operation: &mut OperationDraft) {
+        operation.answer(StatusCode::OK, "application/gzip", json!({ "type": "string", "format": "binary" }));
+    }
 }
 
 pub(super) fn sized(found: FoundFile, most: u64) -> ApiResult<FileDownload> {
@@ -233,16 +272,19 @@ fn encoded(name: &str) -> String {
     text
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WriteFilesRequest {
+    #[schema(min_items = 1, max_items = 500)]
     files: Vec<UploadedFile>,
+    /// The folder of the workspace to write to.
     target_path: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 struct UploadedFile {
     path: String,
+    /// In base64; at most 50 MiB each and 100 MiB together.
     content: String,
 }
 
@@ -251,7 +293,7 @@ pub(super) async fn write(
     caller: Caller,
     PathParam(id): PathParam,
     LargeBody { body, memory }: LargeBody<JsonBody<WriteFilesRequest>>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<WrittenFilesAnswer>> {
     let session = find_open_session(&sessions, &caller, &id).await?;
     let WriteFilesRequest { files, target_path } = body.value;
     if !(1..=500).contains(&files.len()) {
@@ -268,8 +310,7 @@ pub(super) async fn write(
         let _memory = memory;
         Ok(write_all(place, files))
     });
-    let written = written.await?;
-    Ok(Json(json!({ "files": written })))
+    Ok(Answer(WrittenFilesAnswer { files: written.await? }))
 }
 
 /// Changes files and notifies the session's actor, even if the caller disconnects in between.
@@ -307,12 +348,12 @@ fn decoded_sizes(files: &[UploadedFile]) -> Vec<(RelPath, u64)> {
 }
 
 /// Writes file by file, as the answer reports: each is written completely or not at all.
-fn write_all(place: &WorkspaceFiles, files: Vec<UploadedFile>) -> Vec<Value> {
+fn write_all(place: &WorkspaceFiles, files: Vec<UploadedFile>) -> Vec<WrittenFile> {
     let (mut total, mut ledger) = (0, UploadValidator::new(&ArchiveLimits::UPLOAD));
     let write =
         |UploadedFile { path, content }| match write_one(place, (&path, &content), &mut total, &mut ledger) {
-            Ok(size) => json!({ "path": path, "written": true, "size": size }),
-            Err(error) => json!({ "path": path, "written": false, "error": error }),
+            Ok(size) => WrittenFile { path, written: true, size: Some(size), error: None },
+            Err(error) => WrittenFile { path, written: false, size: None, error: Some(error) },
         };
     files.into_iter().map(write).collect()
 }
@@ -343,7 +384,7 @@ pub(super) async fn delete(
     State(sessions): State<Sessions>,
     caller: Caller,
     FilePathParams { id, path }: FilePathParams,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<DeletedFileAnswer>> {
     let session = find_open_session(&sessions, &caller, &id).await?;
     let name = rel(&path)?;
     let removed = change(&sessions, &session, move |place| Ok(place.remove(&name)?)).await?;
@@ -351,7 +392,7 @@ pub(super) async fn delete(
         FoundFile::NotFound => Err(ApiProblem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(ApiProblem::invalid("not_a_file", "Path is not a file")),
         FoundFile::PermissionDenied => Err(closed()),
-        FoundFile::File { .. } => Ok(Json(json!({ "path": path, "deleted": true }))),
+        FoundFile::File { .. } => Ok(Answer(DeletedFileAnswer { path, deleted: true })),
     }
 }
 
@@ -359,7 +400,7 @@ pub(super) async fn bundle(
     State(app): State<AppState>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Response> {
+) -> ApiResult<ArchiveAnswer> {
     let session = find_session(&app.sessions, &caller, &id).await?;
     let place = app.sessions.files(&session).await?;
     let scratch = app.scratch.clone();
@@ -371,11 +412,12 @@ pub(super) async fn bundle(
     .await?;
     let name = format!("attachment; filename=\"{}.tar.gz\"", session.id);
     let headers = [(CONTENT_TYPE, "application/gzip".to_owned()), (CONTENT_DISPOSITION, name)];
-    Ok((headers, read_file(Box::new(file), length)).into_response())
+    Ok(ArchiveAnswer((headers, read_file(Box::new(file), length)).into_response()))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct UploadBundleRequest {
+    /// A tar archive, plain or gzipped, in base64.
     bundle: String,
 }
 
@@ -384,7 +426,7 @@ pub(super) async fn unbundle(
     caller: Caller,
     PathParam(id): PathParam,
     LargeBody { body, memory }: LargeBody<JsonBody<UploadBundleRequest>>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<UploadedWorkspaceAnswer>> {
     let session = find_open_session(&sessions, &caller, &id).await?;
     let bytes = STANDARD.decode(&body.value.bundle).map_err(|_| {
         ApiProblem::new(FailureKind::Invalid, "invalid_base64", "Invalid bundle: not valid base64")
@@ -401,7 +443,7 @@ pub(super) async fn unbundle(
     });
     let written = putting.await.map_err(|_| ApiProblem::internal("the work was cut off"))??;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
-    Ok(Json(json!({ "message": message, "written": written })))
+    Ok(Answer(UploadedWorkspaceAnswer { message, written }))
 }
 
 /// Writes everything in an archive, or nothing.

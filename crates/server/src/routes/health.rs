@@ -4,29 +4,31 @@ use crate::{
     app::AppState,
     auth::{self, ServerOperator},
     edge::PeerAddresses,
+    openapi::{Answer, DocumentedAnswer, OperationDraft},
     problem::ApiResult,
+    wire::admin::{HealthAnswer, HealthDetails, ObjectStoreView, PoolStats, ServerAnswer, Trouble},
 };
 use ash_session::{ObjectStoreStatus, ServerTrouble};
 use axum::{
-    Extension, Json,
+    Extension,
     extract::State,
     http::{
-        HeaderMap,
+        HeaderMap, StatusCode,
         header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST},
     },
     response::{Html, IntoResponse, Response},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The page has only a style: no script runs in it, and no other page may embed it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// JSON for a program; for a browser, a page that explains what this server is.
-pub(super) async fn hello(State(app): State<AppState>, headers: HeaderMap) -> Response {
+pub(super) async fn hello(State(app): State<AppState>, headers: HeaderMap) -> HelloAnswer {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/html") {
-        return Json(json!({ "name": "ash", "version": crate::VERSION, "health": "/health", "api": "/api" }))
-            .into_response();
+        let (version, health, api) = (crate::VERSION, "/health", "/api");
+        return HelloAnswer(Answer(ServerAnswer { name: "ash", version, health, api }).into_response());
     }
     let host = headers
         .get(HOST)
@@ -37,8 +39,41 @@ pub(super) async fn hello(State(app): State<AppState>, headers: HeaderMap) -> Re
         .replace("{{version}}", crate::VERSION)
         .replace("{{host}}", host)
         .replace("{{key}}", app.key_hint());
-    ([(CONTENT_SECURITY_POLICY, POLICY)], Html(page)).into_response()
+    HelloAnswer(([(CONTENT_SECURITY_POLICY, POLICY)], Html(page)).into_response())
 }
+
+/// As JSON or as a page.
+pub(super) struct HelloAnswer(Response);
+
+impl IntoResponse for HelloAnswer {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl DocumentedAnswer for HelloAnswer {
+    fn describe(operation: &mut OperationDraft) {
+        operation.json_answer::<ServerAnswer>(StatusCode::OK);
+        operation.answer(StatusCode::OK, "text/html", json!({ "type": "string" }));
+    }
+}
+
+/// The metrics as text.
+pub(super) struct MetricsAnswer(String);
+
+impl IntoResponse for MetricsAnswer {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, METRICS_TYPE)], self.0).into_response()
+    }
+}
+
+impl DocumentedAnswer for MetricsAnswer {
+    fn describe(operation: &mut OperationDraft) {
+        operation.answer(StatusCode::OK, METRICS_TYPE, json!({ "type": "string" }));
+    }
+}
+
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The page shows the address from the client's Host header, so only characters of addresses are allowed.
 fn is_host(host: &str) -> bool {
@@ -51,7 +86,7 @@ pub(super) async fn health(
     State(app): State<AppState>,
     peer: Option<Extension<PeerAddresses>>,
     headers: HeaderMap,
-) -> Json<Value> {
+) -> Answer<HealthAnswer> {
     let has_key = auth::caller_of_key(&app, &headers, peer.map(|Extension(peer)| peer)).await.is_ok();
     let counts = app.sessions.counts().await;
     let active = app.status.active_sessions().await;
@@ -62,69 +97,79 @@ pub(super) async fn health(
         () if little.is_some() => "full",
         () => "ok",
     };
-    let mut health = json!({
-        "status": status, "activeSessions": active.as_ref().unwrap_or(&0), "activeSandboxes": alive,
-        "uptime": app.metrics.uptime().as_secs(), "version": crate::VERSION, "remoteRunners": 0,
-        "pool": {
-            "total": alive + counts.warm + counts.warming + counts.cold, "cold": counts.cold, "warming": counts.warming, "warm": counts.warm,
-            "waiting": counts.waiting, "running": counts.running,
-            "maxCapacity": app.sessions.max_sandboxes(),
-            "resumeWarmHits": app.metrics.resume_hits("warm"), "resumeColdHits": app.metrics.resume_hits("cold"),
-            "preWarmHits": app.metrics.resume_hits("prewarm"),
-        },
-    });
     let mut troubles = app.status.troubles();
     if let Some(free) = little {
         let error = ash_session::Error::LittleSpace(free >> 20).to_string();
         troubles.push(app.status.trouble_now("disk_full", error));
     }
-    if let Err(error) = active {
+    if let Err(error) = &active {
         let error = format!("The database does not answer: {error}");
         troubles.push(app.status.trouble_now("store_failed", error));
     }
-    if !troubles.is_empty() {
-        health["degraded"] = json!(true);
-    }
-    if has_key {
-        add_authenticated_details(&app, &mut health, troubles).await;
-    }
-    Json(health)
+    let degraded = !troubles.is_empty();
+    let (details, queued) = match has_key {
+        true => (authenticated_details(&app, troubles).await, Some(app.sessions.queued())),
+        false => (HealthDetails::default(), None),
+    };
+    Answer(HealthAnswer {
+        status,
+        active_sessions: active.unwrap_or(0),
+        active_sandboxes: alive,
+        uptime: app.metrics.uptime().as_secs(),
+        version: crate::VERSION,
+        remote_runners: 0,
+        pool: PoolStats {
+            total: alive + counts.warm + counts.warming + counts.cold,
+            cold: counts.cold,
+            warming: counts.warming,
+            warm: counts.warm,
+            waiting: counts.waiting,
+            running: counts.running,
+            max_capacity: app.sessions.max_sandboxes(),
+            resume_warm_hits: app.metrics.resume_hits("warm"),
+            resume_cold_hits: app.metrics.resume_hits("cold"),
+            pre_warm_hits: app.metrics.resume_hits("prewarm"),
+            queued,
+        },
+        degraded,
+        details,
+    })
 }
 
 /// Details for callers with a key.
-async fn add_authenticated_details(app: &AppState, health: &mut Value, mut troubles: Vec<ServerTrouble>) {
-    health["coordinatorId"] = json!(app.metrics.coordinator());
-    health["pool"]["queued"] = json!(app.sessions.queued());
-    if let Some(free) = app.sessions.little_space() {
-        health["freeBytes"] = json!(free);
-        health["error"] = json!(ash_session::Error::LittleSpace(free >> 20).to_string());
-    }
-    match app.status.object_store().await {
-        Ok(Some(status)) => health["objectStore"] = object_store(&status),
-        Ok(None) => {}
-        Err(error) => troubles.push(app.status.trouble_now("store_failed", error.to_string())),
-    }
-    if !troubles.is_empty() {
-        health["trouble"] = json!(troubles);
+async fn authenticated_details(app: &AppState, mut troubles: Vec<ServerTrouble>) -> HealthDetails {
+    let object_store = match app.status.object_store().await {
+        Ok(status) => status.as_ref().map(object_store),
+        Err(error) => {
+            troubles.push(app.status.trouble_now("store_failed", error.to_string()));
+            None
+        }
+    };
+    let free = app.sessions.little_space();
+    HealthDetails {
+        coordinator_id: Some(app.metrics.coordinator().to_owned()),
+        free_bytes: free,
+        error: free.map(|free| ash_session::Error::LittleSpace(free >> 20).to_string()),
+        object_store,
+        trouble: troubles.into_iter().map(Trouble::from).collect(),
     }
 }
 
-fn object_store(status: &ObjectStoreStatus) -> Value {
+fn object_store(status: &ObjectStoreStatus) -> ObjectStoreView {
     let ObjectStoreStatus { url, waiting_checkpoints, lag_seconds, trouble, .. } = status;
-    let mut shown = json!({
-        "url": url, "status": "ok", "waitingCheckpoints": waiting_checkpoints, "lagSeconds": lag_seconds,
-    });
-    if let Some((trouble, since)) = trouble {
-        shown["status"] = json!("trouble");
-        shown["code"] = json!(trouble.code.as_str());
-        shown["error"] = json!(trouble.to_string());
-        shown["since"] = json!(since);
+    ObjectStoreView {
+        url: url.clone(),
+        status: if trouble.is_some() { "trouble" } else { "ok" },
+        waiting_checkpoints: *waiting_checkpoints,
+        lag_seconds: *lag_seconds,
+        code: trouble.as_ref().map(|(trouble, _)| trouble.code.as_str().to_owned()),
+        error: trouble.as_ref().map(|(trouble, _)| trouble.to_string()),
+        since: trouble.as_ref().map(|(_, since)| *since),
     }
-    shown
 }
 
 /// Metrics of all tenants together.
-pub(super) async fn metrics(State(app): State<AppState>, _: ServerOperator) -> ApiResult<Response> {
+pub(super) async fn metrics(State(app): State<AppState>, _: ServerOperator) -> ApiResult<MetricsAnswer> {
     let active = app.status.active_sessions().await?;
     if let Some(status) = app.status.object_store().await? {
         let ObjectStoreStatus { waiting_checkpoints, lag_seconds, trouble, traffic, .. } = status;
@@ -134,5 +179,5 @@ pub(super) async fn metrics(State(app): State<AppState>, _: ServerOperator) -> A
     let capacity = app.sessions.max_sandboxes();
     app.metrics.set_queued(app.sessions.queued());
     let text = app.metrics.encode(app.sessions.counts().await, active, capacity);
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+    Ok(MetricsAnswer(text))
 }

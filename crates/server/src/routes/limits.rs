@@ -6,11 +6,26 @@ use crate::{
     auth::Caller,
     field_coercion,
     problem::{ApiProblem, ApiResult},
+    wire::session::EffectiveLimits,
 };
-use ash_model::{BadResourceLimits, FailureKind, ResourceLimits, ResourceUsage, SandboxRequirements};
+use ash_model::{BadResourceLimits, FailureKind, ResourceLimits, SandboxRequirements};
 use ash_session::{LimitsRequester, OperatorPolicy};
 use ash_store::SessionRow;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+use utoipa::openapi::{
+    RefOr,
+    schema::{ObjectBuilder, Schema, SchemaType, Type},
+};
+
+/// [`ResourceLimits`], of which each may also be null.
+pub(super) fn limits_schema() -> RefOr<Schema> {
+    let number = || {
+        ObjectBuilder::new().schema_type(SchemaType::Array(vec![Type::Integer, Type::Null])).minimum(Some(0))
+    };
+    let description = "Resource limits; 0: none. One that is left out keeps its value, and null selects that of the agent or the server.";
+    let all = ObjectBuilder::new().description(Some(description));
+    ResourceLimits::NAMES.iter().fold(all, |all, name| all.property(*name, number())).into()
+}
 
 pub(super) fn merge_resource_limits(
     given: Option<Value>,
@@ -70,36 +85,25 @@ pub(super) fn check_operator_limits(
 }
 
 /// The effective limits, and which mechanism enforces each.
-pub(super) async fn effective_limits_json(app: &AppState, session: &SessionRow) -> ApiResult<Value> {
-    let mut shown = json!(app.sessions.limits_in_force(session).await?);
-    let by: Map<String, Value> = shown
-        .as_object()
-        .into_iter()
-        .flat_map(Map::keys)
-        .map(|name| (name.clone(), json!(app.limit_enforcement.enforcer_of(name))))
-        .collect();
-    shown["enforcedBy"] = Value::Object(by);
-    Ok(shown)
-}
-
-pub(super) fn resource_usage_json(taken: &ResourceUsage) -> Value {
-    let ResourceUsage { cpu_ms, peak_memory, disk_bytes, files } = taken;
-    json!({
-        "cpuSeconds": *cpu_ms as f64 / 1000.0, "peakMemoryBytes": peak_memory, "diskBytes": disk_bytes,
-        "files": files,
-    })
+pub(super) async fn effective_limits(app: &AppState, session: &SessionRow) -> ApiResult<EffectiveLimits> {
+    let limits = app.sessions.limits_in_force(session).await?;
+    let named = serde_json::to_value(limits).map_err(ApiProblem::internal)?;
+    let names = named.as_object().into_iter().flat_map(Map::keys);
+    let enforced_by = names.map(|name| (name.clone(), app.limit_enforcement.enforcer_of(name))).collect();
+    Ok(EffectiveLimits { limits, enforced_by })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn set(given: Value, before: Option<ResourceLimits>) -> Option<ResourceLimits> {
         merge_resource_limits(Some(given), before).expect("taken")
     }
 
     #[test]
-    fn what_is_left_out_stays_as_it_was_and_null_is_forgotten() {
+    fn omitted_limits_keep_their_values_and_null_removes_one() {
         let first = set(json!({ "memoryMb": 64, "turnSeconds": 5 }), None);
         assert_eq!(first, Some(ResourceLimits::parse("memoryMb=64,turnSeconds=5").expect("bounds")));
         let later = set(json!({ "memoryMb": null, "diskMb": 0 }), first);
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_word() {
+    fn meaningless_limits_are_refused_with_a_reason() {
         for (given, word) in [
             (json!(5), "must be an object"),
             (json!({ "memoryMb": "64" }), "limits.memoryMb must be a whole number"),

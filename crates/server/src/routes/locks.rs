@@ -4,13 +4,14 @@
 use super::extract::{JsonBody, PathParam, find_open_session, find_session};
 use crate::{
     auth::Caller,
+    openapi::Answer,
     problem::{ApiProblem, ApiResult},
+    wire::session::{AcquiredLock, AcquiredLockAnswer, LockAnswer, LockView},
 };
 use ash_model::{SessionId, SessionLock, SessionRowId, SessionStatus};
 use ash_session::{LockRequest, LocklessWrite, Sessions, Workspaces, constant_time_eq, hash_key};
 use ash_store::{SessionRow, SessionSummary, WorkspaceRow};
 use axum::{
-    Json,
     extract::{MatchedPath, Path, Request, State},
     http::{HeaderMap, Method},
     middleware::Next,
@@ -18,8 +19,8 @@ use axum::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use std::{collections::HashMap, time::Duration};
+use utoipa::ToSchema;
 
 const HEADER: &str = "x-ash-lock";
 const DEFAULT_TTL_SECONDS: u64 = 60;
@@ -70,7 +71,7 @@ pub(crate) async fn require_session_lock(
                 // The write has happened and cannot be undone, so the answer must not report a failure.
                 && let Err(error) = sessions.end_lockless_write(no, write).await
             {
-                tracing::warn!(%error, "an expired lock may become valid again although another client wrote");
+                tracing::warn!(%error, "the write of another client could not be recorded: an expired lock may become valid again");
             }
             answer
         }
@@ -151,12 +152,15 @@ pub(super) async fn check_workspace_locks(
     Ok(())
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct AcquireLockRequest {
-    /// Seconds.
+    /// Seconds after its last use; 60 without one.
+    #[schema(minimum = 1, maximum = 86_400)]
     ttl: Option<u64>,
     /// The name of the holder that other clients see.
+    #[schema(max_length = 100)]
     holder: Option<String>,
+    /// Whether to take the lock from another holder.
     #[serde(default)]
     takeover: bool,
 }
@@ -167,7 +171,7 @@ pub(super) async fn acquire(
     PathParam(id): PathParam,
     headers: HeaderMap,
     body: JsonBody<AcquireLockRequest>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<AcquiredLockAnswer>> {
     let AcquireLockRequest { ttl, holder, takeover } = body.value;
     let ttl = ttl.unwrap_or(DEFAULT_TTL_SECONDS);
     if !(1..=MAX_TTL_SECONDS).contains(&ttl) {
@@ -194,19 +198,18 @@ pub(super) async fn acquire(
     let lock = sessions.lock(found.no, wanted).await?;
     let own = own.filter(|own| own.number == lock.number);
     let secret = own.map_or(secret, |own| own.secret);
-    let mut answer = shown(&lock);
-    answer["token"] = json!(format!("{}.{}", lock.number, secret.expose_secret()));
-    answer["ttl"] = json!(lock.ttl_ms / 1000);
-    Ok(Json(json!({ "lock": answer })))
+    let token = format!("{}.{}", lock.number, secret.expose_secret());
+    let lock = AcquiredLock { lock: LockView::of(&lock), token, ttl: lock.ttl_ms / 1000 };
+    Ok(Answer(AcquiredLockAnswer { lock }))
 }
 
 pub(super) async fn show(
     State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<LockAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
-    Ok(Json(json!({ "lock": of(&sessions, &found) })))
+    Ok(Answer(LockAnswer { lock: of(&sessions, &found) }))
 }
 
 pub(super) async fn release(
@@ -214,7 +217,7 @@ pub(super) async fn release(
     caller: Caller,
     PathParam(id): PathParam,
     headers: HeaderMap,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<LockAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     let token = LockToken::of(&headers)?.ok_or_else(|| {
         ApiProblem::invalid("invalid_lock", "Send the token of the lock that is to be given up as X-Ash-Lock")
@@ -222,15 +225,11 @@ pub(super) async fn release(
     let lock = found.summary.lock.as_ref().filter(|lock| token.opens(lock));
     let lock = lock.ok_or(ash_session::Error::LockLost)?;
     sessions.unlock(found.no, lock.number).await?;
-    Ok(Json(json!({ "lock": null })))
+    Ok(Answer(LockAnswer { lock: None }))
 }
 
 /// The lock that a client holds on the session.
-pub(super) fn of(sessions: &Sessions, session: &SessionRow) -> Option<Value> {
+pub(super) fn of(sessions: &Sessions, session: &SessionRow) -> Option<LockView> {
     let now = sessions.now();
-    session.summary.lock.as_ref().filter(|lock| lock.is_held(now)).map(shown)
-}
-
-fn shown(lock: &SessionLock) -> Value {
-    json!({ "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "inUse": lock.in_use })
+    session.summary.lock.as_ref().filter(|lock| lock.is_held(now)).map(LockView::of)
 }

@@ -4,11 +4,12 @@
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// The fields of the reference, of Claude Code, and of the SDKs that we follow.
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct McpServer {
+pub(super) struct McpServer {
     #[serde(skip_serializing_if = "Option::is_none")]
     r#type: Option<McpTransport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +34,7 @@ struct McpServer {
     always_load: Option<bool>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 enum McpTransport {
     Stdio,

@@ -14,10 +14,15 @@ use crate::{
     auth::Caller,
     field_coercion::{self, FieldError, UnknownFieldPolicy},
     idempotency::{idempotency_key, idempotent_request},
+    openapi::{Answer, DocumentedAnswer, ErrorDetails, OperationDraft},
     problem::{ApiProblem, ApiResult},
     shapes,
     sse::{self, DeltaVisibility, SseStream},
     turn::{TurnStreamAction, TurnWatcher, stopped},
+    wire::{
+        history::{MessageListAnswer, SessionEventListAnswer, SessionEventView, TurnAnswer},
+        stream::frame_schema,
+    },
 };
 use ash_model::{
     BudgetLimits, BusyPolicy, Durability, Event, Fact, LogCursor, MessageOptions, SessionStatus, TurnId,
@@ -25,31 +30,44 @@ use ash_model::{
 use ash_session::{LogVisibility, PromptSpec, Sessions, StreamItem, WakePolicy};
 use ash_store::{EventQuery, LogItemContent, NumberedMessage, SessionRow};
 use axum::{
-    Extension, Json,
+    Extension,
     extract::State,
     http::{HeaderMap, StatusCode, header::ACCEPT},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::{IntoParams, ToSchema};
 
 const MAX_CONTENT_CHARS: usize = 500_000;
 const MAX_CONTENT_BLOCKS: usize = 20;
+const BLOCK_TYPES: [&str; 3] = ["text", "image", "document"];
 const PAGE: u32 = 500;
 /// Maximum size of one answer, unless its first entry alone is larger: the agent decides how long entries are.
 const MAX_RESPONSE_BYTES: usize = 8 << 20;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SendMessageRequest {
+    #[schema(schema_with = content_schema)]
     content: Value,
+    /// Whether the stream has the pieces of messages that are not complete yet.
     #[serde(default)]
     include_partial_messages: bool,
+    /// False: a session that is paused or stopped is not resumed by the message.
     auto_resume: Option<bool>,
+    #[schema(max_length = 100)]
     model: Option<String>,
+    /// Limit for answers of the model in this turn.
+    #[schema(minimum = 1)]
     max_turns: Option<u32>,
+    /// Limit for the cost of this turn.
+    #[schema(minimum = 0)]
     max_budget_usd: Option<f64>,
+    /// Limit for tokens of all kinds in this turn.
+    #[schema(minimum = 1)]
     max_tokens: Option<u64>,
+    /// `low`, `medium`, `high` or `max`.
     effort: Option<String>,
     thinking: Option<ThinkingOptions>,
     output_format: Option<OutputFormat>,
@@ -57,7 +75,20 @@ pub(super) struct SendMessageRequest {
     on_busy: Option<BusyPolicy>,
 }
 
-#[derive(Deserialize, Serialize)]
+fn content_schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+    use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
+    let text = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(MAX_CONTENT_CHARS));
+    let kind = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(BLOCK_TYPES));
+    let block = ObjectBuilder::new().schema_type(Type::Object).property("type", kind).required("type");
+    let blocks = ArrayBuilder::new().items(block).min_items(Some(1)).max_items(Some(MAX_CONTENT_BLOCKS));
+    let description = "A text, or blocks of the Messages API.";
+    OneOfBuilder::new().item(text).item(blocks).description(Some(description)).into()
+}
+
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ThinkingOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +97,7 @@ struct ThinkingOptions {
     budget_tokens: Option<u64>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize, Serialize, ToSchema)]
 struct OutputFormat {
     #[serde(skip_serializing_if = "Option::is_none")]
     r#type: Option<String>,
@@ -87,7 +118,7 @@ pub(super) async fn send(
     Extension(HeldLockNumber(lock)): Extension<HeldLockNumber>,
     headers: HeaderMap,
     LargeBody { body, memory }: LargeBody<StrictJsonBody<SendMessageRequest>>,
-) -> ApiResult<Response> {
+) -> ApiResult<MessageAnswer> {
     let session = find_session_or_remote(&app.sessions, &caller, &id).await?;
     app.sessions.check_durability(body.value.durability)?;
     let deltas =
@@ -116,13 +147,52 @@ pub(super) async fn send(
     let since = if claim.is_replay { app.sessions.get(session.no).await?.last_seq } else { queued };
     let turn = TurnWatcher::new(turn, since);
     if wants_json(&headers) {
-        return respond_when_turn_ends(&app.sessions, &session, turn, queued).await;
+        let result = respond_when_turn_ends(&app.sessions, &session, turn, queued).await?;
+        return Ok(MessageAnswer(Answer(result).into_response()));
     }
     let follower =
         app.sessions.follow(session.no, LogCursor::delta(queued.saturating_sub(1), i64::MAX as u64));
     let sessions = app.sessions;
-    Ok(SseStream { sessions, follower, session: session.id, turn: Some(turn), deltas, already_sent: None }
-        .response())
+    let stream =
+        SseStream { sessions, follower, session: session.id, turn: Some(turn), deltas, already_sent: None };
+    Ok(MessageAnswer(stream.response()))
+}
+
+/// The stream of a message, or its result.
+pub(super) struct MessageAnswer(Response);
+
+/// The stream of a session, or nothing if there is no more of it.
+pub(super) struct StreamAnswer(Response);
+
+impl IntoResponse for MessageAnswer {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl IntoResponse for StreamAnswer {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl DocumentedAnswer for MessageAnswer {
+    fn describe(operation: &mut OperationDraft) {
+        let frame = frame_schema(operation);
+        operation.answer(StatusCode::OK, "text/event-stream", frame);
+        operation.json_answer::<TurnAnswer>(StatusCode::OK);
+    }
+}
+
+impl DocumentedAnswer for StreamAnswer {
+    fn describe(operation: &mut OperationDraft) {
+        let frame = frame_schema(operation);
+        operation.answer(StatusCode::OK, "text/event-stream", frame);
+        operation.answer_without_body(
+            StatusCode::NO_CONTENT,
+            "The session has ended, and the client has everything",
+        );
+    }
 }
 
 fn wants_json(headers: &HeaderMap) -> bool {
@@ -179,9 +249,8 @@ fn check_content(content: &Value) -> ApiResult<()> {
             invalid("content must have 1 to 20 blocks")
         }
         Value::Array(blocks) => {
-            let known = |block: &Value| {
-                block["type"].as_str().is_some_and(|kind| ["text", "image", "document"].contains(&kind))
-            };
+            let known =
+                |block: &Value| block["type"].as_str().is_some_and(|kind| BLOCK_TYPES.contains(&kind));
             if blocks.iter().all(known) {
                 Ok(())
             } else {
@@ -198,18 +267,16 @@ async fn respond_when_turn_ends(
     session: &SessionRow,
     mut turn: TurnWatcher,
     queued: u64,
-) -> ApiResult<Response> {
+) -> ApiResult<TurnAnswer> {
     let mut follower = sessions.follow(session.no, LogCursor::event(queued));
-    let (mut text, mut usage, mut unsaved) = (String::new(), Value::Null, None);
+    let (mut text, mut usage, mut unsaved) = (String::new(), None, None);
     loop {
         let items = match follower.next().await {
             Ok(StreamItem::Items(items)) => items,
             Ok(StreamItem::Restoring(_)) => continue,
             // The message was accepted, but its progress is unknown.
             Err(error) if error.code() == "server_stopped" => {
-                return Err(failed(stopped())
-                    .with("turn", turn.id().to_string())
-                    .with("queued", Value::Null));
+                return Err(failed(stopped()).with(ErrorDetails::cut(turn.id().to_string(), None)));
             }
             Err(error) => return Err(error.into()),
         };
@@ -217,14 +284,14 @@ async fn respond_when_turn_ends(
             if let TurnStreamAction::Interrupted(problem) = turn.classify(&item) {
                 let queued = follower.is_open(turn.id()).await.ok();
                 let problem = if sessions.is_stopping() { stopped() } else { problem };
-                return Err(failed(problem).with("turn", turn.id().to_string()).with("queued", queued));
+                return Err(failed(problem).with(ErrorDetails::cut(turn.id().to_string(), queued)));
             }
             match item.content {
                 LogItemContent::Event(Fact::Rested { turn: over, text: said, usage: used, .. })
                     if over == turn.id() =>
                 {
                     text = said;
-                    usage = serde_json::to_value(used).unwrap_or_default();
+                    usage = Some(used);
                 }
                 LogItemContent::Event(Fact::SaveFailed { turn: Some(of), error }) if of == turn.id() => {
                     unsaved = Some(ash_model::Problem::new("checkpoint_failed", error));
@@ -233,9 +300,8 @@ async fn respond_when_turn_ends(
                     if over == turn.id() =>
                 {
                     // The answer is complete, but its files may not be saved: the caller learns both.
-                    let problem = problem.or(unsaved);
-                    let body = json!({ "turn": over, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
-                    return Ok(Json(body).into_response());
+                    let error = problem.or(unsaved);
+                    return Ok(TurnAnswer { turn: over, status: how, text, usage, checkpoint, error });
                 }
                 LogItemContent::Event(_) | LogItemContent::Delta(_) => {}
             }
@@ -247,10 +313,12 @@ fn failed(problem: ash_model::Problem) -> ApiProblem {
     ash_session::Error::Failed(problem).into()
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SessionStreamQuery {
+    /// The id of the last frame that the client has; Last-Event-ID wins.
     after: Option<String>,
+    /// False: without the pieces of messages that are not complete yet.
     include_partial_messages: Option<bool>,
 }
 
@@ -260,7 +328,7 @@ pub(super) async fn stream(
     PathParam(id): PathParam,
     headers: HeaderMap,
     QueryParams(asked): QueryParams<SessionStreamQuery>,
-) -> ApiResult<Response> {
+) -> ApiResult<StreamAnswer> {
     let session = find_session(&sessions, &caller, &id).await?;
     let given =
         headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned).or(asked.after);
@@ -276,7 +344,7 @@ pub(super) async fn stream(
         && cursor.frames.is_none()
     {
         // Nothing more will come. An EventSource that gets this status does not reconnect.
-        return Ok(StatusCode::NO_CONTENT.into_response());
+        return Ok(StreamAnswer(StatusCode::NO_CONTENT.into_response()));
     }
     let (after, skip) = sse::resume_position(cursor);
     let deltas = if asked.include_partial_messages == Some(false) {
@@ -285,16 +353,22 @@ pub(super) async fn stream(
         DeltaVisibility::Show
     };
     let follower = sessions.follow(session.no, after);
-    Ok(SseStream { sessions, follower, session: session.id, turn: None, deltas, already_sent: skip }
-        .response())
+    let stream =
+        SseStream { sessions, follower, session: session.id, turn: None, deltas, already_sent: skip };
+    Ok(StreamAnswer(stream.response()))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct TimelineQuery {
+    /// 100 messages or 200 events without one.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
+    /// Only entries with a higher `sequence`.
     after: Option<u64>,
+    /// Of events: only those of this type.
     #[serde(rename = "type")]
     kind: Option<String>,
+    /// Of messages: also those that a rewind superseded.
     all: Option<bool>,
 }
 
@@ -314,7 +388,7 @@ pub(super) async fn list(
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<TimelineQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<MessageListAnswer>> {
     let session = find_session(&sessions, &caller, &id).await?;
     let limit = asked.limit(100)?;
     let past = if asked.all == Some(true) {
@@ -331,14 +405,14 @@ pub(super) async fn list(
         after = last.ordinal;
         for NumberedMessage { ordinal, event } in found.iter().filter(|message| !past.hides(&message.event)) {
             let Some(entry) = shapes::message(&session, event, *ordinal) else { continue };
-            bytes += size(&entry);
+            bytes += entry.content.len();
             if shown.len() == limit || (!shown.is_empty() && bytes > MAX_RESPONSE_BYTES) {
-                return Ok(Json(json!({ "messages": shown })));
+                return Ok(Answer(MessageListAnswer { messages: shown }));
             }
             shown.push(entry);
         }
     }
-    Ok(Json(json!({ "messages": shown })))
+    Ok(Answer(MessageListAnswer { messages: shown }))
 }
 
 pub(super) async fn events(
@@ -346,19 +420,15 @@ pub(super) async fn events(
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<TimelineQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<SessionEventListAnswer>> {
     let session = find_session(&sessions, &caller, &id).await?;
     let limit = asked.limit(200)?;
-    let wanted =
-        |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
+    let wanted = |entry: &SessionEventView| {
+        asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry.kind == kind)
+    };
     let show = |event: &Event| shapes::timeline(&session, event).into_iter().filter(wanted).collect();
     let events = read(&sessions, &session, (asked.after.unwrap_or(0), limit), show).await?;
-    Ok(Json(json!({ "events": events })))
-}
-
-/// Approximate length of an entry, without its short fields.
-fn size(entry: &Value) -> usize {
-    ["content", "data"].iter().filter_map(|name| entry[*name].as_str()).map(str::len).sum()
+    Ok(Answer(SessionEventListAnswer { events }))
 }
 
 /// Reads until there are enough entries, or too much data for one answer. The entries of one event stay together,
@@ -367,9 +437,9 @@ async fn read(
     sessions: &Sessions,
     session: &SessionRow,
     (after, limit): (u64, usize),
-    show: impl Fn(&Event) -> Vec<Value>,
-) -> ApiResult<Vec<Value>> {
-    let (mut shown, mut bytes) = (Vec::<Value>::new(), 0);
+    show: impl Fn(&Event) -> Vec<SessionEventView>,
+) -> ApiResult<Vec<SessionEventView>> {
+    let (mut shown, mut bytes) = (Vec::new(), 0);
     let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: Vec::new() };
     loop {
         let events = sessions.events(session.no, &query).await?;
@@ -377,7 +447,7 @@ async fn read(
         query.after = last.seq;
         for event in &events {
             let entries = show(event);
-            bytes += entries.iter().map(size).sum::<usize>();
+            bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
             if !shown.is_empty() && (shown.len() + entries.len() > limit || bytes > MAX_RESPONSE_BYTES) {
                 return Ok(shown);
             }

@@ -7,16 +7,18 @@ use crate::{
     app::AppState,
     auth::Caller,
     field_coercion::{self, UnknownFieldPolicy},
+    openapi::{Answer, DocumentedInput, OperationDraft},
     problem::{ApiProblem, ApiResult},
-    shapes,
+    wire::permission::{AnsweredPermission, PermissionListAnswer, PermissionView},
 };
 use ash_model::{FailureKind, PermissionVerdict};
 use ash_session::{AuditSubject, NewAuditEntry, Sessions};
 use ash_store::AuditAction;
-use axum::{Json, extract::State};
+use axum::extract::{FromRequest, Request, State};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// In characters.
 const MAX_DENIAL_MESSAGE_CHARS: usize = 10_000;
@@ -27,21 +29,21 @@ pub(super) async fn list(
     caller: Caller,
     PathParam(id): PathParam,
     _: StrictQueryParams<NoQueryParams>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<PermissionListAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     let pending = sessions.pending(&found).await?;
-    Ok(Json(json!({ "permissions": pending.iter().map(shapes::permission).collect::<Vec<_>>() })))
+    Ok(Answer(PermissionListAnswer { permissions: pending.iter().map(PermissionView::of).collect() }))
 }
 
 pub(super) async fn answer(
     State(app): State<AppState>,
     caller: Caller,
     asked: PermissionPathParams,
-    body: JsonBody<Value>,
-) -> ApiResult<Json<Value>> {
+    body: PermissionAnswerBody,
+) -> ApiResult<Answer<AnsweredPermission>> {
     let found = find_session(&app.sessions, &caller, &asked.id).await?;
     let id = asked.permission()?;
-    let verdict = verdict(body.value)?;
+    let verdict = verdict(body.0)?;
     let behavior = match &verdict {
         PermissionVerdict::Allow { .. } => "allow",
         PermissionVerdict::Deny { .. } => "deny",
@@ -65,24 +67,46 @@ pub(super) async fn answer(
     let (action, subject) = (AuditAction::PermissionAnswered, AuditSubject::Session(&found));
     app.audit.record(NewAuditEntry { actor: caller.audit_actor(), action, subject, detail }).await?;
     app.sessions.answer(found.no, id, verdict).await?;
-    Ok(Json(json!({ "id": id, "behavior": behavior })))
+    Ok(Answer(AnsweredPermission { id, behavior }))
 }
 
 fn rules(count: usize) -> String {
     if count == 1 { "one rule".to_owned() } else { format!("{count} rules") }
 }
 
-#[derive(Deserialize)]
+/// The body of an answer. What is wrong with it is 422, not 400 as elsewhere.
+pub(super) struct PermissionAnswerBody(Value);
+
+impl FromRequest<AppState> for PermissionAnswerBody {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiProblem> {
+        Ok(PermissionAnswerBody(JsonBody::from_request(request, app).await?.value))
+    }
+}
+
+impl DocumentedInput for PermissionAnswerBody {
+    fn describe(operation: &mut OperationDraft) {
+        JsonBody::<PermissionAnswerRequest>::describe(operation);
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct PermissionAnswerRequest {
     behavior: PermissionBehavior,
+    /// Why it is denied: the agent gets it instead of a result.
+    #[schema(max_length = 10_000)]
     message: Option<String>,
+    /// A replacement for the tool's input.
     updated_input: Option<Map<String, Value>>,
+    /// For a question: the chosen options, by the text of each question.
     answers: Option<BTreeMap<String, AnswerChoice>>,
+    /// Some of the request's `suggestions`, which apply from now on.
     updated_permissions: Option<Vec<Value>>,
 }
 
-#[derive(Deserialize, PartialEq, Eq)]
+#[derive(Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum PermissionBehavior {
     Allow,
@@ -90,7 +114,7 @@ enum PermissionBehavior {
 }
 
 /// One choice, or several where the question allows it.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(untagged, expecting = "each is a text, or a list of texts")]
 enum AnswerChoice {
     One(String),
@@ -147,6 +171,7 @@ fn verdict(body: Value) -> ApiResult<PermissionVerdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn an_answer_is_allow_or_deny_with_what_goes_with_it() {

@@ -13,6 +13,13 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        RefOr,
+        schema::{ObjectBuilder, OneOfBuilder, Schema, Type},
+    },
+};
 
 const ANTHROPIC: &str = "https://api.anthropic.com";
 const OPENAI: &str = "https://api.openai.com/v1";
@@ -29,10 +36,12 @@ pub(super) enum ProviderSelection {
     Own(ByokEndpoint, EgressPolicy),
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ProviderRequest {
+    /// `anthropic`, `openai` or `azure`; `offline` without other fields.
     r#type: String,
+    /// Also accepted as `endpoint`.
     #[serde(alias = "endpoint")]
     base_url: Option<String>,
     api_key: Option<String>,
@@ -40,6 +49,14 @@ struct ProviderRequest {
     headers: BTreeMap<String, String>,
     deployment_id: Option<String>,
     api_version: Option<String>,
+}
+
+/// A name, or [`ProviderRequest`].
+pub(super) fn provider_schema() -> RefOr<Schema> {
+    let name = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["offline", "anthropic"]));
+    let description =
+        "A service that the server has a key for, or one that the caller names, with its own key.";
+    OneOfBuilder::new().item(name).item(ProviderRequest::schema()).description(Some(description)).into()
 }
 
 /// A name, an object with only a `type`, or an endpoint with a key.

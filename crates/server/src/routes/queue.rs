@@ -3,15 +3,17 @@
 use super::extract::{JsonBody, NoQueryParams, PathParam, StrictQueryParams, TurnPathParams, find_session};
 use crate::{
     auth::Caller,
+    openapi::Answer,
     problem::{ApiProblem, ApiResult},
+    wire::session::{QueueAnswer, QueuedTurn, WithdrawnMessageAnswer},
 };
 use ash_model::TurnId;
 use ash_session::{Sessions, TurnPhase};
 use ash_store::{EventQuery, SessionRow};
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use std::collections::HashMap;
+use utoipa::ToSchema;
 
 const PAGE: u32 = 500;
 
@@ -20,12 +22,12 @@ pub(super) async fn list(
     caller: Caller,
     PathParam(id): PathParam,
     _: StrictQueryParams<NoQueryParams>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<QueueAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     shown(&sessions, &found).await
 }
 
-async fn shown(sessions: &Sessions, session: &SessionRow) -> ApiResult<Json<Value>> {
+async fn shown(sessions: &Sessions, session: &SessionRow) -> ApiResult<Answer<QueueAnswer>> {
     let turns = sessions.queue(session.no).await?;
     let first = turns.iter().map(|turn| turn.seq).min().unwrap_or_default();
     let mut asked = HashMap::new();
@@ -45,17 +47,21 @@ async fn shown(sessions: &Sessions, session: &SessionRow) -> ApiResult<Json<Valu
             TurnPhase::Cut => "cut",
             TurnPhase::Joined { .. } => "steering",
         };
-        json!({
-            "turn": turn.id, "position": position, "status": status, "content": turn.content,
-            "attempt": turn.attempt, "createdAt": asked.get(&turn.seq),
-        })
+        QueuedTurn {
+            turn: turn.id,
+            position,
+            status,
+            content: turn.content.clone(),
+            attempt: turn.attempt,
+            created_at: asked.get(&turn.seq).copied(),
+        }
     });
-    Ok(Json(json!({ "queue": turns.collect::<Vec<_>>() })))
+    Ok(Answer(QueueAnswer { queue: turns.collect() }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct ReorderQueueRequest {
-    /// Messages that are not named keep their order, after these.
+    /// Turns, the next one first. Messages that are not named keep their order, after these.
     order: Vec<String>,
 }
 
@@ -64,7 +70,7 @@ pub(super) async fn reorder(
     caller: Caller,
     PathParam(id): PathParam,
     body: JsonBody<ReorderQueueRequest>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<QueueAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     let first: Option<Vec<TurnId>> = body.value.order.iter().map(|turn| TurnId::parse(turn)).collect();
     let first = first.ok_or(ash_session::Error::NoTurn)?;
@@ -82,9 +88,9 @@ pub(super) async fn withdraw(
     State(sessions): State<Sessions>,
     caller: Caller,
     waiting: TurnPathParams,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<WithdrawnMessageAnswer>> {
     let found = find_session(&sessions, &caller, &waiting.id).await?;
     let turn = waiting.turn()?;
     sessions.withdraw(found.no, turn).await?;
-    Ok(Json(json!({ "turn": turn, "status": "cancelled" })))
+    Ok(Answer(WithdrawnMessageAnswer { turn, status: "cancelled" }))
 }

@@ -1,6 +1,9 @@
 //! Size quotas of a tenant, refused with 413. `ash_session` checks quotas of counts, refused with 429.
 
-use crate::problem::{ApiProblem, ApiResult};
+use crate::{
+    openapi::ErrorDetails,
+    problem::{ApiProblem, ApiResult},
+};
 use ash_model::{FailureKind, QuotaKind, Quotas};
 
 /// Whether a value from a caller is within its quota, in bytes or KiB.
@@ -18,7 +21,7 @@ fn fits(quotas: &Quotas, quota: QuotaKind, (what, bytes): (&str, usize)) -> ApiR
         reached.wanted
     );
     let problem = ApiProblem::new(FailureKind::TooLarge, "payload_too_large", error);
-    Err(problem.with("quota", name).with("limit", limit).with("used", reached.wanted))
+    Err(problem.with(ErrorDetails::quota(name, limit, reached.wanted)))
 }
 
 pub(super) fn label(quotas: &Quotas, label: &str) -> ApiResult<()> {

@@ -8,14 +8,17 @@ use super::{
 use crate::{
     app::AppState,
     auth::{Caller, TenantAdmin},
+    openapi::Answer,
     problem::{ApiProblem, ApiResult},
+    wire::admin::{AuditLine, AuditListAnswer, ExpiringSessionView, PrunedSessionsAnswer, RetentionAnswer},
 };
 use ash_model::{OwnerId, SessionId, SessionStatus, Timestamp};
 use ash_session::{ExpiringSession, PruneRule, Sessions, is_at_rest};
-use ash_store::{AuditActor, AuditEntry, AuditQuery, EndDisposition};
-use axum::{Json, extract::State};
+use ash_store::{AuditActor, AuditQuery, EndDisposition};
+use axum::extract::State;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
 
 const PAGE: u32 = 100;
 const MAX_AUDIT_LIMIT: u32 = 1000;
@@ -25,40 +28,43 @@ pub(super) async fn retention(
     State(app): State<AppState>,
     TenantAdmin(caller): TenantAdmin,
     _: StrictQueryParams<NoQueryParams>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<RetentionAnswer>> {
     let leaving = app.sessions.expiring_sessions(&app.retention).await?;
-    Ok(Json(retention_json(&app, &caller, &leaving, true)))
+    Ok(Answer(retention_answer(&app, &caller, &leaving, true)))
 }
 
 /// Applies the rules now instead of at the next interval.
 pub(super) async fn apply_retention(
     State(app): State<AppState>,
     TenantAdmin(caller): TenantAdmin,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<RetentionAnswer>> {
     let gone = app.sessions.apply_session_ttl(&app.retention).await?;
-    Ok(Json(retention_json(&app, &caller, &gone, false)))
+    Ok(Answer(retention_answer(&app, &caller, &gone, false)))
 }
 
-fn retention_json(app: &AppState, caller: &Caller, leaving: &[ExpiringSession], dry: bool) -> Value {
-    let rules: Vec<String> = app.retention.0.iter().map(ToString::to_string).collect();
+fn retention_answer(
+    app: &AppState,
+    caller: &Caller,
+    leaving: &[ExpiringSession],
+    dry_run: bool,
+) -> RetentionAnswer {
+    let rules = app.retention.0.iter().map(ToString::to_string).collect();
     let own = leaving.iter().filter(|leaving| leaving.session.tenant == *caller.tenant());
-    let sessions: Vec<Value> = own
-        .map(|ExpiringSession { session, rule, fate, .. }| {
-            json!({ "id": session.id, "owner": session.owner, "status": session.summary.status,
-                "lastActiveAt": session.last_active_at, "rule": rule, "action": fate.as_str() })
-        })
-        .collect();
-    json!({ "rules": rules, "sessions": sessions, "dryRun": dry })
+    RetentionAnswer { rules, sessions: own.map(ExpiringSessionView::of).collect(), dry_run }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PruneRequest {
+    /// How long they have been unused: `90s`, `30m`, `24h` or `7d`.
     older_than: String,
+    /// `paused`, `stopped`, `error` or `ended`.
     status: Option<SessionStatus>,
     owner: Option<OwnerId>,
+    /// Whether to purge them, instead of ending them.
     #[serde(default)]
     purge: bool,
+    /// Whether to show what would be done, and do nothing.
     #[serde(default)]
     dry_run: bool,
 }
@@ -68,7 +74,7 @@ pub(super) async fn prune(
     State(sessions): State<Sessions>,
     caller: Caller,
     body: JsonBody<PruneRequest>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<PrunedSessionsAnswer>> {
     let PruneRequest { older_than, status, owner, purge, dry_run } = body.value;
     if let Some(status) = status.filter(|status| !is_at_rest(*status)) {
         let error = format!(
@@ -87,16 +93,20 @@ pub(super) async fn prune(
             sessions.prune(&caller.0, &rule, &by).await?
         }
     };
-    let gone: Vec<Value> = gone.iter().map(|session| shown(&sessions, session)).collect();
-    Ok(Json(json!({ "sessions": gone, "action": fate.as_str(), "dryRun": dry_run })))
+    let gone = gone.iter().map(|session| shown(&sessions, session)).collect();
+    Ok(Answer(PrunedSessionsAnswer { sessions: gone, action: fate.as_str(), dry_run }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct AuditListQuery {
+    /// Only lines about this session.
     session: Option<SessionId>,
     /// A time or an age.
     since: Option<String>,
+    /// 100 without one.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
+    /// The `nextCursor` of a page before.
     cursor: Option<i64>,
 }
 
@@ -105,7 +115,7 @@ pub(super) async fn audit(
     State(app): State<AppState>,
     TenantAdmin(caller): TenantAdmin,
     StrictQueryParams(asked): StrictQueryParams<AuditListQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<AuditListAnswer>> {
     let limit = asked.limit.unwrap_or(PAGE);
     if limit == 0 || limit > MAX_AUDIT_LIMIT {
         return Err(ApiProblem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
@@ -115,23 +125,11 @@ pub(super) async fn audit(
     let query = AuditQuery { subject, since, before: asked.cursor, limit };
     let lines = app.audit.list(caller.tenant(), &query).await?;
     let next = lines.last().filter(|_| lines.len() == limit as usize).map(|line| line.no.to_string());
-    let lines: Vec<Value> = lines.iter().map(line).collect();
-    Ok(Json(json!({ "audit": lines, "nextCursor": next })))
+    Ok(Answer(AuditListAnswer { audit: lines.iter().map(AuditLine::of).collect(), next_cursor: next }))
 }
 
 /// A time or an age.
 pub(super) fn parse_time_or_age(now: Timestamp, name: &str, text: &str) -> ApiResult<Timestamp> {
     let time = serde_json::from_value::<Timestamp>(json!(text));
     time.or_else(|_| ago(now, name, text))
-}
-
-fn line(line: &AuditEntry) -> Value {
-    let mut shown = json!({
-        "id": line.no, "at": line.at, "action": line.action.as_str(), "subject": line.subject, "owner": line.owner,
-        "by": { "key": line.actor.key, "owner": line.actor.owner, "rule": line.actor.rule },
-    });
-    if let Some(detail) = &line.detail {
-        shown["detail"] = json!(detail);
-    }
-    shown
 }

@@ -2,15 +2,22 @@
 
 use super::{extract::unknown_parameter, sessions::shown, workspaces};
 use crate::{
+    app::AppState,
     auth::Caller,
     field_coercion::{FieldError, deserialize_parameter, unknown_field_message},
+    openapi::{Answer, DocumentedInput, OperationDraft},
     problem::{ApiProblem, ApiResult},
+    wire::session::SessionListAnswer,
 };
-use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Timestamp};
+use ash_model::{AgentName, OwnerId, SessionRowId, SessionStatus, Slug, Timestamp};
 use ash_session::Sessions;
 use ash_store::{MetadataFilter, SessionFilter, SessionListCursor};
-use axum::{Json, extract::Query, extract::State, http::Uri};
-use serde_json::{Value, json};
+use axum::{
+    extract::{FromRequestParts, Query, State},
+    http::{Uri, request::Parts},
+};
+use serde_json::json;
+use std::convert::Infallible;
 
 const MAX_SESSIONS_LISTED: u32 = 1000;
 /// Prefix of filters by metadata.
@@ -33,14 +40,61 @@ const PARAMETERS: [&str; 12] = [
 pub(super) async fn sessions(
     State(sessions): State<Sessions>,
     caller: Caller,
-    uri: Uri,
-) -> ApiResult<Json<Value>> {
+    SessionListQuery(uri): SessionListQuery,
+) -> ApiResult<Answer<SessionListAnswer>> {
     let filter = filter(&uri, sessions.now())?;
     let page = sessions.list(&caller.0, &filter).await?;
     let full = filter.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
     let next = page.sessions.last().filter(|_| full).map(|s| format!("{}-{}", s.created_at.0, s.no.0));
-    let listed: Vec<Value> = page.sessions.iter().map(|session| shown(&sessions, session)).collect();
-    Ok(Json(json!({ "sessions": listed, "total": page.total, "nextCursor": next })))
+    let listed = page.sessions.iter().map(|session| shown(&sessions, session)).collect();
+    Ok(Answer(SessionListAnswer { sessions: listed, total: page.total, next_cursor: next }))
+}
+
+/// The query of the list, which is parsed by hand.
+pub(super) struct SessionListQuery(Uri);
+
+impl FromRequestParts<AppState> for SessionListQuery {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, Infallible> {
+        Ok(SessionListQuery(parts.uri.clone()))
+    }
+}
+
+impl DocumentedInput for SessionListQuery {
+    fn describe(operation: &mut OperationDraft) {
+        operation.errors(&["invalid_query", "unknown_parameter"]);
+        let [agent, status, workspace, owner] = [
+            operation.schema_of::<AgentName>(),
+            operation.schema_of::<SessionStatus>(),
+            operation.schema_of::<Slug>(),
+            operation.schema_of::<OwnerId>(),
+        ];
+        let age = json!({ "type": "string", "example": "7d" });
+        let number = |least: u32, most: u32| json!({ "type": "integer", "minimum": least, "maximum": most });
+        let described = |name: &str| match name {
+            "agent" => (agent.clone(), "Only sessions of this agent"),
+            "status" => (status.clone(), "Only sessions with this status"),
+            "workspace" => (workspace.clone(), "Only sessions of this workspace"),
+            "idPrefix" => (json!({ "type": "string" }), "Only sessions whose id begins so"),
+            "owner" => (owner.clone(), "Only sessions of this owner"),
+            "olderThan" => {
+                (age.clone(), "Only sessions that were created longer ago: `90s`, `30m`, `24h` or `7d`")
+            }
+            "newerThan" => {
+                (age.clone(), "Only sessions that were created since: `90s`, `30m`, `24h` or `7d`")
+            }
+            "limit" => (number(1, MAX_SESSIONS_LISTED), "How many; without one, all"),
+            "offset" => (number(0, u32::MAX), "How many to leave out at the beginning"),
+            "cursor" => (json!({ "type": "string" }), "The `nextCursor` of the page before"),
+            "includeTotal" => (json!({ "type": "boolean" }), "Accepted; the answer always has the total"),
+            _ => (json!({ "type": "string" }), "Only sessions whose metadata has this text under NAME"),
+        };
+        operation.parameters.extend(PARAMETERS.iter().map(|name| {
+            let (schema, description) = described(name);
+            json!({ "name": name, "in": "query", "required": false, "description": description, "schema": schema })
+        }));
+    }
 }
 
 /// Metadata names are arbitrary, so the query is parsed by hand.

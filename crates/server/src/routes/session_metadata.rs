@@ -6,15 +6,17 @@ use super::sessions::answer;
 use crate::{
     app::AppState,
     auth::Caller,
+    openapi::Answer,
     problem::{ApiProblem, ApiResult},
+    wire::session::SessionAnswer,
 };
 use ash_model::{FailureKind, OwnerId, Quotas, SessionMetadata};
 use ash_session::{AuditSubject, ConfigChange};
 use ash_store::AccessScope;
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde::Deserialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// The owner of a new resource: that of the key, or the one that a caller without an owner names.
 pub(super) fn resolve_owner(caller: &Caller, named: Option<OwnerId>) -> ApiResult<AccessScope> {
@@ -37,9 +39,11 @@ pub(super) fn metadata(quotas: &Quotas, given: BTreeMap<String, String>) -> ApiR
     })
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SetMetadataRequest {
+    /// All entries.
+    #[schema(value_type = SessionMetadata)]
     metadata: BTreeMap<String, String>,
 }
 
@@ -49,7 +53,7 @@ pub(super) async fn change(
     caller: Caller,
     PathParam(id): PathParam,
     body: JsonBody<SetMetadataRequest>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<SessionAnswer>> {
     let found = find_open_session(&app.sessions, &caller, &id).await?;
     let metadata = metadata(&app.quotas, body.value.metadata)?;
     let change = ConfigChange { fields: vec!["metadata".to_owned()], variables: None };

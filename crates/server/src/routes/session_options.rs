@@ -19,8 +19,15 @@ use ash_model::{
 };
 use ash_sandbox::EgressPolicy;
 use ash_session::TouchedOptions;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        RefOr,
+        schema::{ObjectBuilder, OneOfBuilder, Schema, Type},
+    },
+};
 
 /// Those of the reference, and those of Claude Code that make sense in a sandbox.
 const PERMISSION_MODES: [&str; 6] =
@@ -36,32 +43,46 @@ const MAX_WAIT_SECONDS: u64 = 604_800;
 const MAX_SESSION_TTL_SECONDS: u64 = 315_360_000;
 
 /// The options of the reference's create and config calls.
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct SessionOptionsPatch {
+    #[schema(max_length = 100)]
     model: Option<String>,
+    #[schema(schema_with = provider::provider_schema)]
     provider: Option<Value>,
+    #[schema(max_length = 1_000_000)]
     system_prompt: Option<String>,
+    /// `bypassPermissions`, `permissionsByAgent`, `default`, `acceptEdits`, `plan` or `dontAsk`.
     permission_mode: Option<String>,
+    #[schema(schema_with = system_message_schema)]
     system_message: Option<Value>,
+    #[schema(max_length = 30_000)]
     append_system_prompt: Option<String>,
     available_tools: Option<Vec<String>>,
+    /// `low`, `medium`, `high`, `xhigh` or `max`; also accepted as `effort`.
     #[serde(alias = "effort")]
     reasoning_effort: Option<String>,
     streaming: Option<bool>,
     allowed_tools: Option<Vec<String>>,
+    /// Tools that the agent may not use; also accepted as `excludedTools`.
     #[serde(alias = "excludedTools")]
     disallowed_tools: Option<Vec<String>>,
     betas: Option<Vec<String>>,
+    /// MCP servers by name. The values of `env` and `headers` are secrets: they are never shown, and `***` keeps one.
     #[serde(deserialize_with = "mcp_servers::deserialize")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, mcp_servers::McpServer>>)]
     pub(super) mcp_servers: Option<serde_json::Map<String, Value>>,
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
+    /// Subagents as a list, in the form of other SDKs.
     custom_agents: Option<Vec<CustomAgent>>,
     working_directory: Option<String>,
     config_dir: Option<String>,
+    #[schema(max_items = 20)]
     skill_directories: Option<Vec<String>>,
+    #[schema(max_items = 200)]
     disabled_skills: Option<Vec<String>>,
+    #[schema(schema_with = compaction::compaction_schema)]
     pub(super) infinite_sessions: Option<Value>,
     on_interrupted: Option<InterruptedTurnPolicy>,
     on_busy: Option<BusyPolicy>,
@@ -77,7 +98,18 @@ pub(super) struct SessionOptionsPatch {
     max_budget_usd: Option<f64>,
     max_tokens: Option<u64>,
     turn_limits: Option<BudgetLimits>,
+    #[schema(schema_with = limits::limits_schema)]
     limits: Option<Value>,
+}
+
+/// Text, or [`SystemMessage`].
+fn system_message_schema() -> RefOr<Schema> {
+    let description = "A text that is appended to the agent's own instructions, or a text with a mode.";
+    OneOfBuilder::new()
+        .item(ObjectBuilder::new().schema_type(Type::String))
+        .item(SystemMessage::schema())
+        .description(Some(description))
+        .into()
 }
 
 impl SessionOptionsPatch {
@@ -224,7 +256,7 @@ pub(super) fn check_model_name(model: Option<&str>) -> ApiResult<()> {
 }
 
 /// The form in the guides of other SDKs: a list of objects with names.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CustomAgent {
     name: String,
@@ -274,8 +306,9 @@ fn at_most_names(name: &str, given: &[String]) -> ApiResult<()> {
 
 /// The form in the guide of other SDKs: a text, or a text with a mode that says whether it replaces the agent's own
 /// instructions.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 struct SystemMessage {
+    /// `append`, as without one, or `replace`.
     mode: Option<String>,
     content: String,
 }

@@ -17,44 +17,61 @@ use crate::{
     auth::Caller,
     field_coercion::{self, FieldError, UnknownFieldPolicy},
     idempotency::idempotent_request,
+    openapi::{Answer, Created},
     problem::{ApiProblem, ApiResult},
-    shapes,
+    wire::{
+        permission::PermissionView,
+        session::{
+            EndedSessionAnswer, ExecAnswer, InterruptAnswer, LogLineView, LogListAnswer,
+            ResumedSessionAnswer, SessionAnswer, SessionDetail, SessionDetailAnswer, SessionView,
+        },
+        usage::{ResourceUsageView, UsageView},
+    },
 };
 use ash_model::{
-    AgentName, FailureKind, OwnerId, Quotas, SessionId, SessionOptions, SessionRowId, SessionStatus,
+    AgentName, FailureKind, OwnerId, Quotas, SessionId, SessionMetadata, SessionOptions, SessionRowId,
+    SessionStatus,
 };
 use ash_session::{
     AuditSubject, ConfigChange, ForkSpec, IdFrom, IdempotentResource, NewAuditEntry, NewSession,
     OptionsChange, Sessions,
 };
 use ash_store::{AuditAction, EndDisposition, SecretEnv, SessionRow};
-use axum::{
-    Json,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-};
+use axum::{extract::State, http::HeaderMap};
 use serde::Deserialize;
-use serde_json::{Value, json};
-use std::{collections::BTreeMap, time::Duration};
+use serde_json::Value;
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use utoipa::{
+    IntoParams, PartialSchema, ToSchema,
+    openapi::{
+        RefOr,
+        schema::{AllOfBuilder, Schema},
+    },
+};
 
 /// It is passed as an argument of a program.
 const MAX_COMMAND_BYTES: usize = 100_000;
 
 /// The fields of a new session besides its options.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct CreateSessionFields {
+    /// The name of the agent.
     agent: String,
     /// Part of the reference; this server stores no credentials.
     credential_id: Option<String>,
+    /// The id of the new session; without one, the server chooses.
     session_id: Option<SessionId>,
-    /// The name of a shared workspace.
+    /// The name of a shared workspace; also accepted as `workspaceId`.
     #[serde(alias = "workspaceId")]
     workspace: Option<String>,
     /// The owner; only a caller whose key has no owner may set it.
     owner: Option<OwnerId>,
+    #[schema(value_type = Option<SessionMetadata>)]
     metadata: Option<BTreeMap<String, String>>,
+    /// More variables; they win over `env`.
     extra_env: Option<BTreeMap<String, String>>,
+    /// Variables for the processes of the session.
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -71,10 +88,12 @@ impl FromFields for CreateSessionRequest {
 }
 
 /// New environment variables of a session.
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 struct EnvPatch {
+    /// More variables; they win over `env`.
     extra_env: Option<BTreeMap<String, String>>,
+    /// Replaces all variables.
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -91,12 +110,37 @@ impl FromFields for SessionConfigPatch {
     }
 }
 
-pub(super) fn shown(sessions: &Sessions, session: &SessionRow) -> Value {
-    shapes::session(session, sessions.now())
+/// A body whose fields are those of two types, which `serde(flatten)` could not read.
+macro_rules! body_of_two {
+    ($name:ident: $one:ty, $other:ty) => {
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                AllOfBuilder::new().item(<$one>::schema()).item(<$other>::schema()).into()
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+                <$one>::schemas(schemas);
+                <$other>::schemas(schemas);
+            }
+        }
+    };
 }
 
-pub(super) fn answer(sessions: &Sessions, session: &SessionRow) -> Json<Value> {
-    Json(json!({ "session": shown(sessions, session) }))
+body_of_two! { CreateSessionRequest: CreateSessionFields, SessionOptionsPatch }
+body_of_two! { SessionConfigPatch: EnvPatch, SessionOptionsPatch }
+
+pub(super) fn shown(sessions: &Sessions, session: &SessionRow) -> SessionView {
+    SessionView::of(session, sessions.now())
+}
+
+pub(super) fn answer(sessions: &Sessions, session: &SessionRow) -> Answer<SessionAnswer> {
+    Answer(SessionAnswer { session: shown(sessions, session) })
 }
 
 pub(super) async fn create(
@@ -104,7 +148,7 @@ pub(super) async fn create(
     caller: Caller,
     headers: HeaderMap,
     body: StrictJsonBody<CreateSessionRequest>,
-) -> ApiResult<(StatusCode, Json<Value>)> {
+) -> ApiResult<Created<SessionAnswer>> {
     let patience = queue_timeout(&headers)?;
     let CreateSessionRequest { own, options } = body.value;
     let CreateSessionFields { agent, credential_id, session_id, workspace, owner, metadata, extra_env, env } =
@@ -123,7 +167,7 @@ pub(super) async fn create(
     let secrets = options.secrets(StoredMcpSecrets::default())?.unwrap_or_default();
     let compaction = options.infinite_sessions.clone();
     let (options, way) = with_provider(options.merged_over(SessionOptions::default())?, wanted)?;
-    check_options_size(&app.quotas, &options, secrets_size(&secrets))?;
+    check_options(&app.quotas, &options, secrets_size(&secrets))?;
     limits::check_resource_limits(&app.policy, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let id_from = if session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
@@ -132,6 +176,10 @@ pub(super) async fn create(
     let claim = app.idempotency.claim(request.as_ref(), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(ApiProblem::internal)?;
     let tenant = caller.tenant().clone();
+    let detail = Some(format!("agent {agent}"));
+    let subject = AuditSubject::NewSession { tenant: &tenant, id: &id, owner: owner.as_ref() };
+    let (actor, action) = (caller.audit_actor(), AuditAction::Created);
+    let audit = app.audit.entry(NewAuditEntry { actor, action, subject, detail });
     let new = NewSession {
         tenant,
         owner,
@@ -145,6 +193,7 @@ pub(super) async fn create(
         secrets,
         egress: way,
         queue_timeout: patience,
+        audit,
     };
     let made = match created_earlier(&app.sessions, &caller, &claim, &id).await {
         Some(session) => session,
@@ -154,31 +203,37 @@ pub(super) async fn create(
             agent.map_or(Ok(()), |agent| {
                 compaction::check(compaction.as_ref(), new.options.infinite_sessions.as_ref(), agent.runtime)
             })?;
-            let detail = Some(format!("agent {}", new.agent));
-            let subject =
-                AuditSubject::NewSession { tenant: &new.tenant, id: &id, owner: new.owner.as_ref() };
-            let (actor, action) = (caller.audit_actor(), AuditAction::Created);
-            app.audit.record(NewAuditEntry { actor, action, subject, detail }).await?;
             app.sessions.create(new).await?
         }
     };
-    Ok((StatusCode::CREATED, Json(json!({ "session": shown_with_env(&app.sessions, &made).await? }))))
+    Ok(Created(SessionAnswer { session: shown_with_env(&app.sessions, &made).await? }))
 }
 
 /// Limits the size of all options together: each has its own limit, but there are many. `secrets` is the size of the
 /// values that the options contain only as masks.
-fn check_options_size(quotas: &Quotas, options: &SessionOptions, secrets: usize) -> ApiResult<()> {
-    let json = serde_json::to_string(options).map_err(ApiProblem::internal)?;
-    quotas::config_of(quotas, json.len() + secrets)
+fn check_options(quotas: &Quotas, options: &SessionOptions, secrets: usize) -> ApiResult<()> {
+    let json = serde_json::to_value(options).map_err(ApiProblem::internal)?;
+    // No program can be given a NUL byte.
+    let fields = json.as_object().into_iter().flatten();
+    if let Some((name, _)) = fields.into_iter().find(|(_, value)| holds_nul(value)) {
+        let error = format!("{name} must not hold NUL characters");
+        return Err(ApiProblem::invalid("invalid_body", error));
+    }
+    quotas::config_of(quotas, json.to_string().len() + secrets)
+}
+
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(values) => values.iter().any(holds_nul),
+        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// Includes the names of the environment variables.
-async fn shown_with_env(sessions: &Sessions, session: &SessionRow) -> ApiResult<Value> {
-    let mut shown = shown(sessions, session);
-    if let Some(names) = sessions.env_names(session.no).await? {
-        shown["config"]["env"] = names.into_iter().map(|name| (name, json!("***"))).collect();
-    }
-    Ok(shown)
+async fn shown_with_env(sessions: &Sessions, session: &SessionRow) -> ApiResult<SessionView> {
+    Ok(shown(sessions, session).with_env(sessions.env_names(session.no).await?))
 }
 
 /// `None`: the request does not mention them.
@@ -210,16 +265,17 @@ pub(super) async fn get(
     State(app): State<AppState>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<SessionDetailAnswer>> {
     let session = find_session(&app.sessions, &caller, &id).await?;
-    let mut shown = shown_with_env(&app.sessions, &session).await?;
-    let pending = app.sessions.pending(&session).await?;
-    shown["pending"] = pending.iter().map(shapes::permission).collect();
-    shown["lock"] = json!(locks::of(&app.sessions, &session));
-    shown["usage"] = shapes::usage(&app.usage.of_session(&caller.0, &session).await?);
-    shown["limits"] = limits::effective_limits_json(&app, &session).await?;
-    shown["resources"] = limits::resource_usage_json(&app.usage.resources_of(&session).await?);
-    Ok(Json(json!({ "session": shown })))
+    let detail = SessionDetail {
+        session: shown_with_env(&app.sessions, &session).await?,
+        pending: app.sessions.pending(&session).await?.iter().map(PermissionView::of).collect(),
+        lock: locks::of(&app.sessions, &session),
+        usage: UsageView::of(&app.usage.of_session(&caller.0, &session).await?),
+        limits: limits::effective_limits(&app, &session).await?,
+        resources: ResourceUsageView::of(&app.usage.resources_of(&session).await?),
+    };
+    Ok(Answer(SessionDetailAnswer { session: detail }))
 }
 
 pub(super) async fn change_config(
@@ -227,7 +283,7 @@ pub(super) async fn change_config(
     caller: Caller,
     PathParam(id): PathParam,
     body: StrictJsonBody<SessionConfigPatch>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<SessionDetailAnswer>> {
     let found = find_open_session(&app.sessions, &caller, &id).await?;
     let changed = field_names(&body.summary.fields);
     // Runs to its end even if the caller disconnects, so that the agent and the stored options agree.
@@ -265,7 +321,7 @@ async fn change_live_config(
     let secrets = change.secrets(known)?;
     let compaction = change.infinite_sessions.clone();
     let (options, way) = with_provider(change.merged_over(before)?, wanted)?;
-    check_options_size(&app.quotas, &options, secrets.as_ref().map_or(kept, secrets_size))?;
+    check_options(&app.quotas, &options, secrets.as_ref().map_or(kept, secrets_size))?;
     compaction::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.accepts_options(&session, &options, touched).await?;
     let variables = env.as_ref().map(|env| env.0.keys().cloned().collect());
@@ -295,7 +351,7 @@ pub(super) async fn pause(
     State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<SessionAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     Ok(answer(&sessions, &sessions.pause(found.no).await?))
 }
@@ -304,15 +360,16 @@ pub(super) async fn stop(
     State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<SessionAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     Ok(answer(&sessions, &sessions.stop(found.no).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct EndSessionQuery {
     /// Also purges the session.
     #[serde(default)]
+    #[param(required = false)]
     purge: bool,
 }
 
@@ -321,13 +378,11 @@ pub(super) async fn end(
     caller: Caller,
     PathParam(id): PathParam,
     QueryParams(ending): QueryParams<EndSessionQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<EndedSessionAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
-    if ending.purge {
-        let last = sessions.end(found.no, caller.audit_actor(), EndDisposition::Purge).await?;
-        return Ok(Json(json!({ "session": shown(&sessions, &last), "purged": true })));
-    }
-    Ok(answer(&sessions, &sessions.end(found.no, caller.audit_actor(), EndDisposition::End).await?))
+    let fate = if ending.purge { EndDisposition::Purge } else { EndDisposition::End };
+    let last = sessions.end(found.no, caller.audit_actor(), fate).await?;
+    Ok(Answer(EndedSessionAnswer { session: shown(&sessions, &last), purged: ending.purge }))
 }
 
 /// The body may have options, which apply from then on.
@@ -337,7 +392,7 @@ pub(super) async fn resume(
     PathParam(id): PathParam,
     headers: HeaderMap,
     body: StrictJsonBody<SessionConfigPatch>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<ResumedSessionAnswer>> {
     let patience = queue_timeout(&headers)?;
     let found = find_session_or_remote(&app.sessions, &caller, &id).await?;
     let place = app.sessions.reserve(&found, patience).await?;
@@ -350,15 +405,17 @@ pub(super) async fn resume(
         changing.await.map_err(|_| ApiProblem::internal("the change was cut off"))??;
     }
     let (session, receipt) = app.sessions.resume(&found, place).await?;
-    Ok(Json(json!({ "session": shown(&app.sessions, &session), "resume": receipt })))
+    Ok(Answer(ResumedSessionAnswer { session: shown(&app.sessions, &session), resume: receipt }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ForkRequest {
+    /// The id of the fork; without one, the server chooses.
     session_id: Option<SessionId>,
+    /// The checkpoint to fork from; without one, now.
     checkpoint: Option<u64>,
-    /// The workspace of the parent; without it the fork works in a copy.
+    /// The workspace of the parent; without it the fork works in a copy. Also accepted as `workspaceId`.
     #[serde(alias = "workspaceId")]
     workspace: Option<String>,
 }
@@ -375,7 +432,7 @@ pub(super) async fn fork(
     PathParam(id): PathParam,
     headers: HeaderMap,
     body: StrictJsonBody<ForkRequest>,
-) -> ApiResult<(StatusCode, Json<Value>)> {
+) -> ApiResult<Created<SessionAnswer>> {
     let parent = find_session(&app.sessions, &caller, &id).await?;
     let beside = match &body.value.workspace {
         None => false,
@@ -394,13 +451,13 @@ pub(super) async fn fork(
             let (action, detail) = (AuditAction::Created, Some(format!("fork of {}", parent.id)));
             let SessionRow { tenant, owner, .. } = &parent;
             let subject = AuditSubject::NewSession { tenant, id: &id, owner: owner.as_ref() };
-            let entry = NewAuditEntry { actor: caller.audit_actor(), action, subject, detail };
-            app.audit.record(entry).await?;
-            let fork = ForkSpec { id, id_from, checkpoint: body.value.checkpoint, in_place: beside };
+            let audit =
+                app.audit.entry(NewAuditEntry { actor: caller.audit_actor(), action, subject, detail });
+            let fork = ForkSpec { id, id_from, checkpoint: body.value.checkpoint, in_place: beside, audit };
             app.sessions.fork(&parent, fork).await?
         }
     };
-    Ok((StatusCode::CREATED, answer(&app.sessions, &made)))
+    Ok(Created(SessionAnswer { session: shown(&app.sessions, &made) }))
 }
 
 fn other_workspace(parent: &SessionRow) -> ApiProblem {
@@ -420,15 +477,19 @@ pub(super) async fn interrupt(
     State(sessions): State<Sessions>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<InterruptAnswer>> {
     let found = find_open_session(&sessions, &caller, &id).await?;
     let turn = sessions.interrupt(found.no).await?;
-    Ok(Json(json!({ "ok": true, "turn": turn })))
+    Ok(Answer(InterruptAnswer { ok: true, turn }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct ExecCommandRequest {
+    /// For `/bin/sh -c`.
+    #[schema(max_length = 100_000)]
     command: String,
+    /// Milliseconds; 30,000 without one.
+    #[schema(minimum = 1, maximum = 300_000)]
     timeout: Option<u64>,
 }
 
@@ -437,7 +498,7 @@ pub(super) async fn exec(
     caller: Caller,
     PathParam(id): PathParam,
     body: JsonBody<ExecCommandRequest>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<ExecAnswer>> {
     let found = find_session(&app.sessions, &caller, &id).await?;
     let ExecCommandRequest { command, timeout } = body.value;
     let timeout = timeout.unwrap_or(30_000);
@@ -448,6 +509,8 @@ pub(super) async fn exec(
         return Err(ApiProblem::invalid("invalid_body", "command must not hold NUL bytes"));
     }
     check_max_size("command", (command.len(), "bytes"), MAX_COMMAND_BYTES)?;
+    // A command that is refused by what is known already was not executed.
+    app.sessions.check_takes_commands(&found)?;
     let (action, subject) = (AuditAction::Executed, AuditSubject::Session(&found));
     app.audit.record(NewAuditEntry { actor: caller.audit_actor(), action, subject, detail: None }).await?;
     let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await;
@@ -455,10 +518,13 @@ pub(super) async fn exec(
         true => stopped_with(error),
         false => error.into(),
     })?;
-    Ok(Json(json!({
-        "exitCode": done.exit_code, "stdout": String::from_utf8_lossy(&done.stdout), "stderr": String::from_utf8_lossy(&done.stderr),
-        "timedOut": done.timed_out, "truncated": done.truncated,
-    })))
+    Ok(Answer(ExecAnswer {
+        exit_code: done.exit_code,
+        stdout: String::from_utf8_lossy(&done.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&done.stderr).into_owned(),
+        timed_out: done.timed_out,
+        truncated: done.truncated,
+    }))
 }
 
 /// A command that was cut off because the server stops.
@@ -472,8 +538,10 @@ fn stopped_with(error: ash_session::Error) -> ApiProblem {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct LogsQuery {
+    /// Only lines with a higher index; -1 without one.
+    #[param(minimum = -1)]
     after: Option<i64>,
 }
 
@@ -482,16 +550,18 @@ pub(super) async fn logs(
     caller: Caller,
     PathParam(id): PathParam,
     StrictQueryParams(asked): StrictQueryParams<LogsQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<LogListAnswer>> {
     let found = find_session(&sessions, &caller, &id).await?;
     let after = asked.after.unwrap_or(-1);
     if after < -1 {
         return Err(ApiProblem::invalid("invalid_query", "after must be -1 or more"));
     }
     let lines = sessions.logs(found.no, after).await;
-    let logs: Vec<Value> = lines
-        .iter()
-        .map(|line| json!({ "index": line.index, "level": line.level.as_str(), "text": line.text, "ts": line.at }))
-        .collect();
-    Ok(Json(json!({ "logs": logs, "source": "sandbox" })))
+    let logs = lines.into_iter().map(|line| LogLineView {
+        index: line.index,
+        level: line.level.as_str(),
+        text: line.text,
+        ts: line.at,
+    });
+    Ok(Answer(LogListAnswer { logs: logs.collect(), source: "sandbox" }))
 }

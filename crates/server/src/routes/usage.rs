@@ -2,40 +2,48 @@
 
 use super::{
     extract::{StrictQueryParams, find_session},
-    limits,
     retention::parse_time_or_age,
 };
 use crate::{
     app::AppState,
     auth::Caller,
+    openapi::Answer,
     problem::{ApiProblem, ApiResult},
-    shapes,
+    wire::usage::{
+        ResourceUsageView, UsageAnswer, UsageEventListAnswer, UsageEventView, UsageGroupView,
+        UsageReportAnswer, UsageReportTotal, UsageStatsAnswer, UsageStatsView, UsageView,
+    },
 };
-use ash_model::{AgentName, BudgetLimits, OwnerId, SessionId, TurnId};
+use ash_model::{AgentName, BudgetLimits, OwnerId, SessionId};
 use ash_session::Sessions;
-use ash_store::{UsageGrouping, UsageQuery, UsageReportRow};
-use axum::{Json, extract::State};
+use ash_store::{UsageGrouping, UsageQuery};
+use axum::extract::State;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use uuid::Uuid;
+use utoipa::IntoParams;
 
 const MAX_USAGE_ROWS: u32 = 1000;
 /// Page size of the reference's list.
 const PAGE: u32 = 100;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 pub(super) struct UsageReportQuery {
+    /// `turn`, `session`, `agent`, `owner`, `model` or `day`.
     by: Option<String>,
+    /// Also accepted as `sessionId`.
     #[serde(alias = "sessionId")]
     session: Option<String>,
+    /// Also accepted as `agentName`.
     #[serde(alias = "agentName")]
     agent: Option<AgentName>,
     owner: Option<OwnerId>,
-    /// A time or an age.
+    /// A time or an age: `90s`, `30m`, `24h` or `7d`. Also accepted as `after`.
     #[serde(alias = "after")]
     since: Option<String>,
+    /// A time or an age. Also accepted as `before`.
     #[serde(alias = "before")]
     until: Option<String>,
+    /// 1000 groups or 100 events without one.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
@@ -71,66 +79,30 @@ pub(super) async fn usage(
     State(app): State<AppState>,
     caller: Caller,
     StrictQueryParams(wanted): StrictQueryParams<UsageReportQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<UsageAnswer>> {
     let (by, query) = (wanted.by()?, wanted.query(&app.sessions, &caller).await?);
     let Some(by) = by else {
         let turns = app.usage.report(&caller.0, UsageGrouping::Turn, &query).await?;
-        let mut events: Vec<Value> = turns.iter().flat_map(|sum| events(&caller, sum)).collect();
-        events.truncate(query.limit as usize);
-        return Ok(Json(json!({ "events": events })));
+        let events = turns.iter().flat_map(|sum| UsageEventView::all_of(caller.tenant(), sum));
+        let events = events.take(query.limit as usize).collect();
+        return Ok(Answer(UsageAnswer::Events(UsageEventListAnswer { events })));
     };
     let sums = app.usage.report(&caller.0, by, &query).await?;
-    let mut total = shapes::usage(&app.usage.total(&caller.0, &query).await?);
-    total["resources"] = limits::resource_usage_json(&app.usage.total_resources(&caller.0, &query).await?);
-    let mut shown: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
-    if by == UsageGrouping::Session {
-        let ids: Vec<SessionId> = sums.iter().filter_map(|sum| sum.session.clone()).collect();
-        let taken = app.usage.resources_by_session(&caller.0, &ids).await?;
-        for (sum, shown) in sums.iter().zip(&mut shown) {
-            let taken = sum.session.as_ref().and_then(|session| taken.get(session));
-            shown["resources"] = json!(taken.map(limits::resource_usage_json));
-        }
-    }
-    Ok(Json(json!({ "by": by.as_str(), "usage": shown, "total": total })))
-}
-
-fn named(by: UsageGrouping, sum: &UsageReportRow) -> Value {
-    let mut shown = shapes::usage(sum);
-    let mut name = |name: &str, value: Value| shown[name] = value;
-    match by {
-        UsageGrouping::Turn | UsageGrouping::Session => {
-            name("session", json!(sum.session));
-            name("agent", json!(sum.agent));
-            name("owner", json!(sum.owner));
-        }
-        UsageGrouping::Agent => name("agent", json!(sum.agent)),
-        UsageGrouping::Owner => name("owner", json!(sum.owner)),
-        UsageGrouping::Model => name("model", json!(sum.model)),
-        UsageGrouping::Day => name("day", json!(sum.day)),
-    }
-    if by == UsageGrouping::Turn {
-        name("turn", json!(sum.turn));
-    }
-    shown
-}
-
-fn events(caller: &Caller, sum: &UsageReportRow) -> Vec<Value> {
-    let used = &sum.spent.usage;
-    let numbers = [
-        ("input_tokens", used.input_tokens),
-        ("output_tokens", used.output_tokens),
-        ("cache_creation_tokens", used.cache_creation_tokens),
-        ("cache_read_tokens", used.cache_read_tokens),
-        ("message", sum.turns),
-    ];
-    let event = |(kind, value): (&str, u64)| {
-        let of = sum.turn.unwrap_or(TurnId(Uuid::nil())).0;
-        let session = sum.session.as_ref().map_or("", |session| session.as_str());
-        let id = Uuid::new_v5(&of, format!("{session}/{kind}").as_bytes());
-        json!({ "id": id, "sessionId": sum.session, "agentName": sum.agent, "eventType": kind, "value": value,
-            "createdAt": sum.last, "tenantId": caller.tenant() })
+    let total = UsageReportTotal {
+        sum: UsageView::of(&app.usage.total(&caller.0, &query).await?),
+        resources: ResourceUsageView::of(&app.usage.total_resources(&caller.0, &query).await?),
     };
-    numbers.into_iter().filter(|(_, value)| *value > 0).map(event).collect()
+    let ids: Vec<SessionId> = match by {
+        UsageGrouping::Session => sums.iter().filter_map(|sum| sum.session.clone()).collect(),
+        _ => Vec::new(),
+    };
+    let taken = app.usage.resources_by_session(&caller.0, &ids).await?;
+    let usage = sums.iter().map(|sum| {
+        let taken = sum.session.as_ref().and_then(|session| taken.get(session));
+        UsageGroupView::of(by, sum, taken)
+    });
+    let report = UsageReportAnswer { by: by.as_str(), usage: usage.collect(), total };
+    Ok(Answer(UsageAnswer::Report(report)))
 }
 
 /// The totals in the form of the reference.
@@ -138,17 +110,21 @@ pub(super) async fn stats(
     State(app): State<AppState>,
     caller: Caller,
     StrictQueryParams(wanted): StrictQueryParams<UsageReportQuery>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Answer<UsageStatsAnswer>> {
     let query = wanted.query(&app.sessions, &caller).await?;
     let total = app.usage.total(&caller.0, &query).await?;
     let seconds = app.usage.total_resources(&caller.0, &query).await?.cpu_ms / 1000;
     let used = total.spent.usage;
-    let stats = json!({
-        "totalInputTokens": used.input_tokens, "totalOutputTokens": used.output_tokens,
-        "totalCacheCreationTokens": used.cache_creation_tokens, "totalCacheReadTokens": used.cache_read_tokens,
-        "totalMessages": total.turns, "totalToolCalls": 0, "totalComputeSeconds": seconds,
-    });
-    Ok(Json(json!({ "stats": stats })))
+    let stats = UsageStatsView {
+        total_input_tokens: used.input_tokens,
+        total_output_tokens: used.output_tokens,
+        total_cache_creation_tokens: used.cache_creation_tokens,
+        total_cache_read_tokens: used.cache_read_tokens,
+        total_messages: total.turns,
+        total_tool_calls: 0,
+        total_compute_seconds: seconds,
+    };
+    Ok(Answer(UsageStatsAnswer { stats }))
 }
 
 pub(super) fn check(limits: &BudgetLimits) -> ApiResult<()> {

@@ -55,9 +55,16 @@ impl SessionActor {
     }
 
     pub(super) async fn begin_self_started_turn(&mut self) -> Result<()> {
-        let turn = TurnId::fresh();
-        self.commit_facts(vec![Fact::SelfStarted { turn }]).await?;
-        self.link.tracker.expect_self_started(turn);
+        let (turn, mut tracker) = (TurnId::fresh(), self.link.tracker.clone());
+        let mut facts = vec![Fact::SelfStarted { turn }];
+        if let Some(AgentEvent::TurnEnded { turn, how, text, usage, problem }) =
+            tracker.begin_self_started(turn)
+        {
+            let usage = counted(&self.machine.log.meter, usage);
+            facts.push(Fact::Rested { turn, outcome: how, text, usage, problem });
+        }
+        self.commit_facts(facts).await?;
+        self.link.tracker = tracker;
         Ok(())
     }
 }

@@ -23,9 +23,9 @@ impl SessionActor {
 
     pub(super) fn capture_job(&self) -> CaptureJob {
         CaptureJob {
-            rooms: self.ctx.services.clone(),
+            services: self.ctx.services.clone(),
             live: self.ctx.live.clone(),
-            common: self.ctx.workspace.clone(),
+            workspace: self.ctx.workspace.clone(),
             session: self.ctx.session.clone(),
             epoch: self.ctx.lease.epoch,
             remote: self.link.conn.as_ref().map(|conn| conn.remote.clone()),
@@ -51,7 +51,7 @@ impl SessionActor {
     }
 
     async fn record(&mut self, capture: CaptureUnderWay, captured: LockedCapture) -> Result<()> {
-        let LockedCapture { shot, _floor: floor } = captured;
+        let LockedCapture { shot, _exclusive: exclusive } = captured;
         let CaptureUnderWay { occasion, began, .. } = capture;
         if self.machine.runtime.capture.dirty.is_none() {
             self.ctx.live.unmark_dirty();
@@ -75,7 +75,7 @@ impl SessionActor {
             self.ctx.workspace.set_newest(number);
             self.mark_settled(&shot.snapshot);
         }
-        drop(floor);
+        drop(exclusive);
         match recorded {
             Err(Error::Store(ash_store::Error::Full)) => {
                 self.machine.capture_unrecorded(occasion, Instant::now());
@@ -104,7 +104,7 @@ impl SessionActor {
         self.remote_wait = None;
         let Some(wait) = self.machine.runtime.remote_wait.take() else { return Ok(()) };
         let trouble = sent.err().map(|error| {
-            tracing::warn!(session = %self.ctx.session.id, %error, "a turn ended before the object store had it");
+            tracing::warn!(session = %self.ctx.session.id, %error, "the turn ended before its checkpoint was in the object store");
             error.problem()
         });
         let end = self.machine.remote_wait_ended(wait, trouble);

@@ -128,8 +128,8 @@ impl SessionActor {
     async fn forget_tree(&mut self) {
         self.ctx.workspace.set_tree(None);
         self.machine.runtime.capture.dirty = None;
-        let (live, rooms) = (self.ctx.live.clone(), self.ctx.services.clone());
-        if let Err(error) = blocking(move || live.erase(&rooms.uids)).await {
+        let (live, services) = (self.ctx.live.clone(), self.ctx.services.clone());
+        if let Err(error) = blocking(move || live.erase(&services.uids)).await {
             tracing::warn!(session = %self.ctx.session.id, %error, "the live tree of an ended session could not be removed");
         }
     }
@@ -140,7 +140,7 @@ impl SessionActor {
         ash_failpoint::reach_async("cold.asked").await;
         // Waiting here would deadlock: the result of the actor's own capture holds the guard until the actor reads that
         // result.
-        let Some(_floor) = self.ctx.workspace.try_exclusive() else { return Ok(false) };
+        let Some(_exclusive) = self.ctx.workspace.try_exclusive() else { return Ok(false) };
         // With no other session's actor on the workspace, no other session works in it or has something to capture.
         let alone = !self.is_shared() || Arc::strong_count(&self.ctx.workspace) == 1;
         let calm = self.machine.needs_no_local_files()
@@ -176,7 +176,7 @@ impl SessionActor {
         let (workspace, commands) = (self.ctx.workspace.clone(), std::mem::take(&mut self.link.commands));
         let recording = self.recording_resource_usage(conn.incarnation, ResourceRecordMode::Last);
         self.begin_effect(async move {
-            let floor = workspace.exclusive().await;
+            let exclusive = workspace.exclusive().await;
             let (incarnation, process) = (conn.incarnation, conn.process);
             let last = workspace.leave(no, incarnation);
             if last {
@@ -187,7 +187,7 @@ impl SessionActor {
                     conn.remote.signal(process, 9).await.ok();
                 }
             }
-            let floor = Some(floor).filter(|_| last);
+            let exclusive = Some(exclusive).filter(|_| last);
             let said = drain_last_records(&mut conn, last).await;
             if !last {
                 // Usage so far is counted. From now on, requests of others through this session's socket are charged to
@@ -198,10 +198,10 @@ impl SessionActor {
             if last {
                 workspace.set_sandbox(None);
                 if let Err(error) = blocking(move || Ok(ash_sandbox::reap(&run)?)).await {
-                    tracing::error!(session = %id, %error, "a sandbox could not be cleared up");
+                    tracing::error!(session = %id, %error, "a sandbox could not be removed");
                 }
             }
-            drop(floor);
+            drop(exclusive);
             EffectOutcome::SandboxEnded { incarnation, process, said }
         });
     }

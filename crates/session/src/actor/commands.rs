@@ -15,15 +15,15 @@ impl SessionActor {
     pub(super) async fn handle(&mut self, message: ActorMessage) -> Result<()> {
         self.machine.runtime.last_request = Instant::now();
         match message {
-            ActorMessage::Command { wish, passage, reply } => {
-                let locked_out = self.machine.log.locked_out(&wish, self.ctx.services.clock());
+            ActorMessage::Command { command, admission, reply } => {
+                let locked_out = self.machine.log.locked_out(&command, self.ctx.services.clock());
                 if let Some(refusal) = locked_out {
                     reply.send(Err(refusal.into())).ok();
                     return Ok(());
                 }
-                self.admission.add(passage);
+                self.admission.add(admission);
                 let waiter = self.waiters.add_command(reply);
-                self.handle_command(wish, waiter).await
+                self.handle_command(command, waiter).await
             }
             ActorMessage::Queue { reply } => {
                 reply.send(Ok(self.machine.log.turns.iter().cloned().collect())).ok();
@@ -150,9 +150,12 @@ impl SessionActor {
         {
             return Err(Error::Unpriced(model));
         }
+        let has_limit = self.machine.log.budget.session.max_budget_usd.is_some();
+        if new_message(command) && !again && has_limit && self.machine.log.meter.session.unpriced {
+            return Err(Error::UnpricedUsage);
+        }
         // A message that is answered with an error must not run later.
-        let new_message = matches!(command, StateCommand::Prompt { .. }) && !again;
-        if new_message && self.link.conn.is_none() {
+        if new_message(command) && !again && self.link.conn.is_none() {
             self.can_start().await?;
         }
         match wakes && self.lacks_permit(facts) {
@@ -266,8 +269,8 @@ impl SessionActor {
     }
 
     /// Whether this message was accepted before.
-    async fn was_accepted(&self, wish: &StateCommand) -> Result<bool> {
-        match wish {
+    async fn was_accepted(&self, command: &StateCommand) -> Result<bool> {
+        match command {
             StateCommand::Prompt { turn, .. } => {
                 Ok(self.ctx.services.store.turn(self.ctx.session.no, *turn).await?.is_some())
             }
@@ -276,8 +279,8 @@ impl SessionActor {
     }
 
     /// The model, if the message's turn has a limit in dollars and the model has no price.
-    fn unpriced(&self, wish: &StateCommand) -> Option<String> {
-        let StateCommand::Prompt { ask, .. } = wish else { return None };
+    fn unpriced(&self, command: &StateCommand) -> Option<String> {
+        let StateCommand::Prompt { ask, .. } = command else { return None };
         let SessionBudget { session, turn } = self.machine.log.budget;
         let limited = session.max_budget_usd.or(BudgetLimits::of_turn(ask, turn).max_budget_usd).is_some();
         // The agent's name for a model may differ from the service's name; the service's name is known after the first
@@ -378,11 +381,15 @@ fn interrupting(fact: &Fact) -> Option<(u64, AgentInput)> {
 }
 
 /// The message that this fact sends to the agent in the middle of a turn.
-fn steering(fact: &Fact, wish: &StateCommand) -> Option<(u64, AgentInput)> {
-    match (fact, wish) {
+fn steering(fact: &Fact, command: &StateCommand) -> Option<(u64, AgentInput)> {
+    match (fact, command) {
         (Fact::Steering { turn, into, input }, StateCommand::Prompt { content, .. }) => {
             Some((*input, AgentInput::Steer { turn: *turn, into: *into, content: content.clone() }))
         }
         _ => None,
     }
+}
+
+fn new_message(command: &StateCommand) -> bool {
+    matches!(command, StateCommand::Prompt { .. })
 }

@@ -1,4 +1,4 @@
-//! The log first, then the agent: facts are stored before anyone else learns of them.
+//! The log first, then the agent: facts are stored before the agent or a client learns of them.
 
 use super::SessionActor;
 use crate::{
@@ -16,9 +16,9 @@ impl SessionActor {
         if let AgentInput::Prompt { turn, .. } = say {
             self.link.tracker.expect(*turn);
         }
-        let Some(hands) = &self.link.conn else { return };
+        let Some(conn) = &self.link.conn else { return };
         // A dead shim shows in its records, so the error needs no handling here.
-        hands.remote.input(hands.process, input, self.ctx.driver.tell(say)).await.ok();
+        conn.remote.input(conn.process, input, self.ctx.driver.tell(say)).await.ok();
     }
 
     /// Puts facts into the log, all or none, and notifies every listener.
@@ -80,8 +80,8 @@ impl SessionActor {
     }
 
     /// Whether the quotas of the session and its tenant have room for a message.
-    pub(super) fn admit_to_queue(&self, wish: &StateCommand) -> Result<()> {
-        let StateCommand::Prompt { turn, content, ask, .. } = wish else { return Ok(()) };
+    pub(super) fn admit_to_queue(&self, command: &StateCommand) -> Result<()> {
+        let StateCommand::Prompt { turn, content, ask, .. } = command else { return Ok(()) };
         let (tenant, session) = (&self.ctx.session.tenant, self.ctx.session.no);
         let new = NewQueuedMessage { tenant, session, turn: *turn, content, ask };
         Ok(self.ctx.services.queued.admit(&self.ctx.services.settings.quotas, &new)?)
@@ -97,8 +97,8 @@ impl SessionActor {
             return;
         }
         self.ctx.services.client_credentials.forget(self.ctx.session.no);
-        if let Some(hands) = &self.link.conn {
-            hands.remote.set_egress(None).await.ok();
+        if let Some(conn) = &self.link.conn {
+            conn.remote.set_egress(None).await.ok();
         }
     }
 
@@ -111,7 +111,7 @@ impl SessionActor {
         match (self.ctx.services.client_credentials.get(self.ctx.session.no), &self.link.conn) {
             // The running agent uses another provider; the next agent gets the key when it starts.
             (Some(_), Some(_)) if self.machine.log.agent_options_outdated => false,
-            (Some(way), Some(hands)) => hands.remote.set_egress(Some(way)).await.is_err(),
+            (Some(way), Some(conn)) => conn.remote.set_egress(Some(way)).await.is_err(),
             (Some(_), None) => false,
             // The shim still has the key from a server that died.
             (None, Some(_)) => self.machine.log.status != SessionStatus::Active,
@@ -122,16 +122,16 @@ impl SessionActor {
     /// Tells the shim what is left of the budgets, if that has changed: the shim enforces them while no server runs.
     /// `heard`: the journal is counted up to here, if that is more than before.
     pub(super) async fn allow(&mut self, heard: Option<JournalPosition>) {
-        let Some(hands) = &mut self.link.conn else { return };
+        let Some(conn) = &mut self.link.conn else { return };
         let left = self.machine.log.remaining_budget();
-        if hands.allowed == Some(left) {
+        if conn.allowed == Some(left) {
             return;
         }
-        let heard = heard.filter(|heard| heard.incarnation == hands.incarnation);
-        let position = heard.map_or(hands.position, |heard| heard.position.max(hands.position));
+        let heard = heard.filter(|heard| heard.incarnation == conn.incarnation);
+        let position = heard.map_or(conn.position, |heard| heard.position.max(conn.position));
         let allowance = left.allowance(&self.ctx.services.settings.prices, position);
-        if hands.remote.set_allowance(hands.process, Some(allowance)).await.is_ok() {
-            hands.allowed = Some(left);
+        if conn.remote.set_allowance(conn.process, Some(allowance)).await.is_ok() {
+            conn.allowed = Some(left);
         }
     }
 

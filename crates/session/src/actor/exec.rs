@@ -7,7 +7,7 @@ use crate::{
     mailbox::{ExecOutput, ReplySender},
     workspace::{COMMANDS, FIRST_COMMAND},
 };
-use ash_model::Problem;
+use ash_model::{Problem, SessionStatus};
 use ash_sandbox::{JournalPayload, ProcessExit, ProcessSpec, SandboxHandle, SandboxLayout};
 use ash_store::SessionRow;
 use std::{
@@ -19,6 +19,8 @@ use std::{
 const OUTPUT: usize = 10 << 20;
 
 pub(super) struct ExecTable {
+    /// Commands that wait for the session's next sandbox.
+    waiting: Vec<WaitingExec>,
     running: HashMap<u16, RunningExec>,
     finished: Vec<(RunningExec, ProcessExit)>,
     first: u16,
@@ -36,14 +38,43 @@ struct RunningExec {
     timed_out: bool,
 }
 
+/// A command of an active session that has no sandbox at this moment: it is between two of them.
+struct WaitingExec {
+    command: String,
+    timeout: Duration,
+    reply: ReplySender<ExecOutput>,
+    deadline: Instant,
+}
+
 impl SessionActor {
+    /// Starts the commands that waited for a sandbox, and refuses those that waited in vain.
+    pub(super) async fn start_waiting_execs(&mut self) {
+        let now = Instant::now();
+        for exec in std::mem::take(&mut self.execs.waiting) {
+            let comes = self.machine.takes_commands() && self.link.conn.is_none();
+            if comes && exec.deadline > now && !exec.reply.is_closed() {
+                self.execs.waiting.push(exec);
+            } else if comes {
+                let starting = CommandRefusal::WrongStatus(SessionStatus::Starting);
+                exec.reply.send(Err(starting.into())).ok();
+            } else {
+                Box::pin(self.exec(exec.command, exec.timeout, exec.reply)).await;
+            }
+        }
+    }
+
     pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: ReplySender<ExecOutput>) {
         if self.machine.has_lost_tree() || self.is_tree_broken() {
             reply.send(Err(Error::TreeLost)).ok();
             return;
         }
-        let Some(hands) = self.link.conn.as_ref().filter(|_| self.machine.takes_commands()) else {
+        if !self.machine.takes_commands() {
             reply.send(Err(CommandRefusal::WrongStatus(self.machine.log.status).into())).ok();
+            return;
+        }
+        let Some(conn) = &self.link.conn else {
+            let deadline = Instant::now() + timeout;
+            self.execs.waiting.push(WaitingExec { command, timeout, reply, deadline });
             return;
         };
         let inside = &self.ctx.services.inside(&self.ctx.live);
@@ -63,7 +94,7 @@ impl SessionActor {
             raw: true,
             stdin: false,
         };
-        match hands.remote.start(start).await {
+        match conn.remote.start(start).await {
             Ok(()) => self.execs.add(process, reply, Instant::now() + timeout),
             Err(error) => {
                 reply.send(Err(error.into())).ok();
@@ -90,8 +121,13 @@ impl SessionActor {
 
 impl ExecTable {
     pub(super) fn new() -> ExecTable {
-        let (running, finished) = (HashMap::new(), Vec::new());
-        ExecTable { running, finished, first: FIRST_COMMAND, next: FIRST_COMMAND }
+        ExecTable {
+            waiting: Vec::new(),
+            running: HashMap::new(),
+            finished: Vec::new(),
+            first: FIRST_COMMAND,
+            next: FIRST_COMMAND,
+        }
     }
 
     /// A sandbox begins: commands are numbered from `first`.
@@ -132,7 +168,9 @@ impl ExecTable {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.running.values().filter(|running| !running.timed_out).map(|running| running.deadline).min()
+        let running =
+            self.running.values().filter(|running| !running.timed_out).map(|running| running.deadline);
+        running.chain(self.waiting.iter().map(|waiting| waiting.deadline)).min()
     }
 
     /// Ends commands that ran out of time or whose callers are gone.

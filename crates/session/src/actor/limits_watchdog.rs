@@ -241,14 +241,14 @@ impl SessionActor {
     }
 
     fn not_weighed(&self, error: &Error) -> Result<()> {
-        tracing::debug!(session = %self.ctx.session.id, %error, "nobody knows what the files take");
+        tracing::debug!(session = %self.ctx.session.id, %error, "the disk usage of the session's files could not be measured");
         Ok(())
     }
 
     /// Ends the sandbox at once, because a process that is asked to stop goes on writing meanwhile. The turn is
     /// captured as it is, and is over.
     async fn end_sandbox_for_limit(&mut self, reached: LimitReached) -> Result<()> {
-        tracing::warn!(session = %self.ctx.session.id, which = reached.kind.as_str(), used = reached.used, "the files of a session take too much: its sandbox is ended");
+        tracing::warn!(session = %self.ctx.session.id, which = reached.kind.as_str(), used = reached.used, "the session's files exceed a limit: the server ends its sandbox");
         self.commit_facts(self.machine.log.stop_turn_for_limit((reached.kind, reached.limit, reached.used)))
             .await?;
         self.execs.fail(&reached.problem());
@@ -260,8 +260,8 @@ impl SessionActor {
     /// Records usage beside the session's own work: no caller waits for it.
     pub(super) fn record_resource_usage(&mut self) {
         self.limits.tallied = Instant::now();
-        let Some(hands) = &self.link.conn else { return };
-        tokio::spawn(self.recording_resource_usage(hands.incarnation, ResourceRecordMode::News));
+        let Some(conn) = &self.link.conn else { return };
+        tokio::spawn(self.recording_resource_usage(conn.incarnation, ResourceRecordMode::News));
     }
 
     /// Records what the sandbox used until now.
@@ -270,7 +270,7 @@ impl SessionActor {
         of: Incarnation,
         tally: ResourceRecordMode,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (rooms, workspace, live) =
+        let (services, workspace, live) =
             (self.ctx.services.clone(), self.ctx.lease.workspace, self.ctx.live.clone());
         let (weighed, run) = (self.limits.measured, self.ctx.live.run());
         let (id, told) = (self.ctx.session.id.clone(), self.limits.last_recorded.clone());
@@ -280,7 +280,7 @@ impl SessionActor {
             let DiskUsage { bytes, files } = match weighed {
                 Some(weight) => weight,
                 // The sandbox ended before the first measurement.
-                None => weigh_soon(&rooms, &live).await.unwrap_or_default(),
+                None => weigh_soon(&services, &live).await.unwrap_or_default(),
             };
             let taken = ResourceUsage {
                 cpu_ms: u64::try_from(spent.cpu.as_millis()).unwrap_or(u64::MAX),
@@ -296,18 +296,18 @@ impl SessionActor {
             if tally == ResourceRecordMode::News && !before.is_none_or(news) {
                 return;
             }
-            let report = IncarnationUsage { workspace, incarnation: of, usage: taken, at: rooms.clock() };
-            if let Err(error) = rooms.store.record_resource_usage(report).await {
+            let report = IncarnationUsage { workspace, incarnation: of, usage: taken, at: services.clock() };
+            if let Err(error) = services.store.record_resource_usage(report).await {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                tracing::warn!(session = %id, %error, "what a sandbox took was not written down");
+                tracing::warn!(session = %id, %error, "the resource usage of a sandbox could not be recorded");
             }
         }
     }
 }
 
 /// Measures the tree if that can begin soon: a caller may wait for the end of the sandbox.
-async fn weigh_soon(rooms: &Services, live: &LiveDirectory) -> Option<DiskUsage> {
-    let weighed = tokio::time::timeout(CHECK_INTERVAL_BUSY, rooms.weigh(live, DiskUsage::UNLIMITED)).await;
+async fn weigh_soon(services: &Services, live: &LiveDirectory) -> Option<DiskUsage> {
+    let weighed = tokio::time::timeout(CHECK_INTERVAL_BUSY, services.weigh(live, DiskUsage::UNLIMITED)).await;
     weighed.ok()?.ok().map(|(weight, _)| weight)
 }
 
@@ -316,15 +316,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_looked_at_only_when_the_disk_filled_enough() {
+    fn a_tree_is_measured_only_when_the_disk_filled_enough() {
         let mut gauge = LimitsWatchdog::new();
         let now = gauge.walked.0;
         let weight = |bytes, files| DiskUsage { bytes, files };
         let most = weight(1000, 100);
-        assert!(gauge.is_due(most, weight(5000, 500), now), "nobody has looked yet");
+        assert!(gauge.is_due(most, weight(5000, 500), now), "the tree was not measured yet");
         gauge.known = Some((weight(600, 10), weight(5000, 500)));
         assert!(!gauge.is_due(most, weight(5199, 544), now));
-        assert!(gauge.is_due(most, weight(5200, 500), now), "half of what was left was written by somebody");
+        assert!(
+            gauge.is_due(most, weight(5200, 500), now),
+            "half of the free space was used since the last measurement"
+        );
         assert!(gauge.is_due(most, weight(4000, 545), now));
         assert!(gauge.is_due(most, weight(5000, 500), now + *ANYWAY.start()), "others may have freed it");
         gauge.stale = false;

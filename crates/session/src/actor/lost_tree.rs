@@ -14,16 +14,16 @@ impl SessionActor {
     /// Whether the current tree is missing or is not a tree. A task that is replacing the tree holds the exclusive
     /// guard, so the tree does not count as broken then.
     pub(super) fn is_tree_broken(&self) -> bool {
-        let nobody_moves_it = || self.ctx.workspace.try_exclusive().is_some();
+        let is_not_being_replaced = || self.ctx.workspace.try_exclusive().is_some();
         self.tree().is_some()
             && self.ctx.live.shape() != LiveTreeShape::Whole
-            && nobody_moves_it()
+            && is_not_being_replaced()
             && self.ctx.live.shape() != LiveTreeShape::Whole
     }
 
     pub(super) async fn lose_tree(&mut self) -> Result<()> {
         let Some(LiveTree { uid }) = self.tree() else { return Ok(()) };
-        tracing::warn!(session = %self.ctx.session.id, "the files were removed or replaced from outside; the last checkpoint has them");
+        tracing::warn!(session = %self.ctx.session.id, "a process outside of the sandbox removed or replaced the files; the last checkpoint has them");
         let live = self.ctx.live.clone();
         blocking(move || live.distrust()).await?;
         self.ctx.workspace.set_tree(None);
@@ -34,10 +34,10 @@ impl SessionActor {
             None => self.ctx.services.uids.release(uid),
         }
         if self.is_shared()
-            && let Some(walls) = self.ctx.workspace.sandbox()
+            && let Some(sandbox) = self.ctx.workspace.sandbox()
         {
             // Every session in this sandbox has lost its files.
-            walls.remote.end().await.ok();
+            sandbox.remote.end().await.ok();
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl SessionActor {
         if changed.is_ok() {
             self.machine.log.budget = SessionBudget::of(&options);
             self.ctx.session.options = options;
-            self.machine.options_changed(self.ctx.services.profile(&self.ctx.session));
+            self.machine.options_changed(self.ctx.services.settings.profile(&self.ctx.session));
             self.allow(None).await;
             self.ctx.services.notify_replicator();
         }

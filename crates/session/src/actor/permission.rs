@@ -58,6 +58,7 @@ impl SessionActor {
             AgentEvent::Ready { .. }
             | AgentEvent::Delta { .. }
             | AgentEvent::Message { .. }
+            | AgentEvent::MemoryCompacted
             | AgentEvent::Steered { .. }
             | AgentEvent::TurnEnded { .. } => {}
         }
@@ -76,8 +77,12 @@ impl SessionActor {
     }
 
     /// A repeated identical answer succeeds; any other answer is too late.
-    pub(super) async fn refuse(&self, wish: &StateCommand, refused: CommandRefusal) -> Result<CommandReply> {
-        let StateCommand::Answer { id, verdict } = wish else { return Err(refused.into()) };
+    pub(super) async fn refuse(
+        &self,
+        command: &StateCommand,
+        refused: CommandRefusal,
+    ) -> Result<CommandReply> {
+        let StateCommand::Answer { id, verdict } = command else { return Err(refused.into()) };
         if refused != CommandRefusal::NoSuchPermission {
             return Err(refused.into());
         }

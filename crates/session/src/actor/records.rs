@@ -52,8 +52,8 @@ impl SessionActor {
         let mut batch = vec![record];
         while batch.len() < BATCH
             && bytes < MAX_BATCH_BYTES
-            && let Some(hands) = &mut self.link.conn
-            && let Some(record) = hands.records.ready()
+            && let Some(conn) = &mut self.link.conn
+            && let Some(record) = conn.records.ready()
         {
             bytes += weight(&record);
             batch.push(record);
@@ -63,8 +63,8 @@ impl SessionActor {
 
     /// The connection is closed: the last records of the shim are read from its journal.
     async fn on_shim_closed(&mut self) -> Result<()> {
-        let Some(hands) = &self.link.conn else { return Ok(()) };
-        let (run, incarnation, position) = (self.ctx.live.run(), hands.incarnation, hands.position);
+        let Some(conn) = &self.link.conn else { return Ok(()) };
+        let (run, incarnation, position) = (self.ctx.live.run(), conn.incarnation, conn.position);
         let left = tokio::task::spawn_blocking(move || ash_sandbox::drain(&run, incarnation, position)).await;
         if let Ok(Ok(records)) = left {
             self.process_records(records).await?;
@@ -76,8 +76,8 @@ impl SessionActor {
     }
 
     async fn process_records(&mut self, batch: Vec<JournalRecord>) -> Result<()> {
-        let Some(hands) = &self.link.conn else { return Ok(()) };
-        let (incarnation, process, heard) = (hands.incarnation, hands.process, hands.position);
+        let Some(conn) = &self.link.conn else { return Ok(()) };
+        let (incarnation, process, heard) = (conn.incarnation, conn.process, conn.position);
         // In a sandbox that was taken over, other sessions may have read less of the journal than this one.
         let batch = batch.into_iter().filter(|record| record.offset > heard).collect();
         match self.commit_records(incarnation, process, batch).await? {
@@ -153,10 +153,10 @@ impl SessionActor {
             committed => committed?,
         }
         self.link.deltas = deltas.unwrap_or(self.link.deltas);
-        if let Some(hands) = self.link.conn.as_mut().filter(|hands| hands.incarnation == place.incarnation) {
-            let bytes = place.position.saturating_sub(hands.position);
-            hands.position = place.position;
-            hands.walls.ack(self.ctx.session.no, place.position).await;
+        if let Some(conn) = self.link.conn.as_mut().filter(|conn| conn.incarnation == place.incarnation) {
+            let bytes = place.position.saturating_sub(conn.position);
+            conn.position = place.position;
+            conn.sandbox.ack(self.ctx.session.no, place.position).await;
             self.machine.runtime.capture.add_log_bytes(bytes, meaning.facts.len());
         }
         self.note_background_work();
@@ -173,9 +173,9 @@ impl SessionActor {
     /// Records that mean nothing are acknowledged with the next commit: reading them again has no effect. But they
     /// cannot wait for ever, because the shim keeps them meanwhile.
     fn can_defer_commit(&self, meaning: &InterpretedRecords, place: JournalPosition) -> bool {
-        let hands = self.link.conn.as_ref().filter(|hands| hands.incarnation == place.incarnation);
+        let conn = self.link.conn.as_ref().filter(|conn| conn.incarnation == place.incarnation);
         meaning.is_nothing()
-            && hands.is_some_and(|hands| place.position < hands.position + MAX_UNCOMMITTED_BYTES)
+            && conn.is_some_and(|conn| place.position < conn.position + MAX_UNCOMMITTED_BYTES)
     }
 
     /// `agent`: the number of the agent's process.
@@ -191,7 +191,7 @@ impl SessionActor {
                 self.ctx.logs.add(LogLineSource::Stderr, &line, now)
             }
             (process, JournalPayload::Exit(exit)) if process == agent => {
-                self.link.conn.iter_mut().for_each(|hands| hands.exited = true);
+                self.link.conn.iter_mut().for_each(|conn| conn.exited = true);
                 self.ctx.logs.add(LogLineSource::System, format!("agent ended: {exit}").as_bytes(), now);
                 meaning.death.get_or_insert(match exit.oom {
                     true => Death::OutOfMemory,
@@ -205,7 +205,7 @@ impl SessionActor {
                 meaning.death = Some(Death::Agent { how: why });
             }
             (_, JournalPayload::SandboxGone { how, oom }) => {
-                self.link.conn.iter().for_each(|hands| hands.walls.set_gone());
+                self.link.conn.iter().for_each(|conn| conn.sandbox.set_gone());
                 self.ctx.logs.add(LogLineSource::System, format!("sandbox ended: {how}").as_bytes(), now);
                 let death = if oom { Death::OutOfMemory } else { Death::Sandbox { how } };
                 meaning.death.get_or_insert(death);
@@ -234,13 +234,9 @@ impl SessionActor {
                     let delta = self.next_delta(meaning, line);
                     meaning.deltas.push(delta);
                 }
-                AgentEvent::Message { line } => {
-                    // Compaction changed the agent's memory, and there may be no later turn whose capture would hold it.
-                    if line.contains("\"compact_boundary\"") {
-                        self.touch();
-                    }
-                    meaning.facts.push(Fact::Said { line });
-                }
+                AgentEvent::Message { line } => meaning.facts.push(Fact::Said { line }),
+                // There may be no later turn whose capture would hold the change.
+                AgentEvent::MemoryCompacted => self.touch(),
                 AgentEvent::Steered { turn } => {
                     meaning.facts.extend(self.machine.log.steering_acknowledged(turn))
                 }

@@ -5,10 +5,9 @@
 use super::{EffectOutcome, SessionActor};
 use crate::{
     Error, Result, blocking,
-    history::standing,
     live_directory::{LiveTree, LiveTreeStamp, open_root},
     mailbox::CommandReply,
-    rewind::{AgentMemoryTree, ComposedTree, PreparedTree, compose_workspace_tree},
+    rewind::{AgentMemoryTree, ComposedTree, PreparedTree, compose_workspace_tree, with_files},
     start::recipe_of,
 };
 use ash_model::{Fact, SavedCheckpoint, SessionRewind};
@@ -47,7 +46,7 @@ impl SessionActor {
             Some(to) => self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?,
             None => None,
         };
-        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
+        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(with_files).and_then(|checkpoint| {
             recipe_of(
                 &self.ctx.services,
                 &self.ctx.session,
@@ -60,14 +59,14 @@ impl SessionActor {
             Ok(recipe) => recipe,
             Err(error) => return self.refuse_rewind(error).await,
         };
-        let (rooms, live, tenant, tree) =
+        let (services, live, tenant, tree) =
             (self.ctx.services.clone(), self.ctx.live.clone(), self.ctx.session.tenant.clone(), self.tree());
         let (no, progress) = (self.ctx.session.no, Arc::new(SnapshotProgress::default()));
         self.begin_effect(async move {
-            let Ok(_turn) = rooms.restore_permits.acquire().await else {
+            let Ok(_turn) = services.restore_permits.acquire().await else {
                 return EffectOutcome::RewindPrepared(Err(Error::Stopping));
             };
-            let (home, counting) = (rooms.clone(), progress.clone());
+            let (home, counting) = (services.clone(), progress.clone());
             let work = move || {
                 let uid = tree.map_or_else(|| home.uids.allocate(), |tree| Ok(tree.uid))?;
                 let repo = home.repo(&tenant);
@@ -78,7 +77,7 @@ impl SessionActor {
                 }
                 written.map(|()| PreparedTree { uid, fresh: tree.is_none(), composed: None })
             };
-            EffectOutcome::RewindPrepared(rooms.bells.with_progress(no, &progress, blocking(work)).await)
+            EffectOutcome::RewindPrepared(services.bells.with_progress(no, &progress, blocking(work)).await)
         });
         Ok(())
     }
@@ -90,22 +89,23 @@ impl SessionActor {
             Some(to) => self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?,
             None => None,
         };
-        let tree = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing);
+        let tree = checkpoint.ok_or(Error::NoCheckpoint).and_then(with_files);
         let tree = tree.and_then(|found| TreeId::parse(&found.tree).map_err(|_| Error::NoWorkspace));
         let tree = match tree {
             Ok(tree) => tree,
             Err(error) => return self.refuse_rewind(error).await,
         };
-        let (common, repo) = (self.ctx.workspace.clone(), self.ctx.services.repo(&self.ctx.session.tenant)?);
+        let (workspace, repo) =
+            (self.ctx.workspace.clone(), self.ctx.services.repo(&self.ctx.session.tenant)?);
         let inside = self.ctx.services.inside(&self.ctx.live);
         let kept = self.ctx.driver.memory_paths(&inside.workspace, self.ctx.session.native_id);
         let live = self.ctx.live.clone();
         self.begin_effect(async move {
-            let _floor = common.exclusive().await;
-            let uid = common.tree().and_then(|tree| tree.uid);
+            let _exclusive = workspace.exclusive().await;
+            let uid = workspace.tree().and_then(|tree| tree.uid);
             // Without a tree there is nothing to replace: the next tree is made by what the log says.
             let prepared = PreparedTree { uid, fresh: false, composed: None };
-            if common.tree().is_none() {
+            if workspace.tree().is_none() {
                 return EffectOutcome::RewindPrepared(Ok(prepared));
             }
             let work = move || {
@@ -190,7 +190,7 @@ impl SessionActor {
         match blocking(move || live.replace(&stamp)).await {
             Ok(()) => self.ctx.workspace.set_tree(Some(LiveTree { uid })),
             Err(error) => {
-                tracing::warn!(session = %self.ctx.session.id, %error, "the tree of a rewind is made at the next start");
+                tracing::warn!(session = %self.ctx.session.id, %error, "the files of a rewind could not be put in place; the next start does it");
                 self.ctx.workspace.set_tree(None);
                 self.ctx.services.uids.release(uid);
             }
@@ -204,7 +204,7 @@ impl SessionActor {
             return self.refuse_rewind(Error::NoCheckpoint).await;
         };
         let checkpoint = self.ctx.services.store.checkpoint(self.ctx.lease.workspace, to).await?;
-        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
+        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(with_files).and_then(|checkpoint| {
             recipe_of(
                 &self.ctx.services,
                 &self.ctx.session,

@@ -8,18 +8,18 @@ use ash_snapshot::CapturedSnapshot;
 impl SessionActor {
     /// Captures what is on disk and cannot be trusted, before another tree takes its place.
     pub(super) fn start_salvage(&mut self) {
-        let (rooms, live, tenant) =
+        let (services, live, tenant) =
             (self.ctx.services.clone(), self.ctx.live.clone(), self.ctx.session.tenant.clone());
-        let common = self.ctx.workspace.clone();
+        let workspace = self.ctx.workspace.clone();
         self.begin_effect(async move {
-            let _floor = common.exclusive().await;
+            let _exclusive = workspace.exclusive().await;
             // Another session was faster; it may have made another tree, or deleted the workspace.
-            if common.sandbox().is_some() || !live.has_leftovers(common.tree().is_some()) {
+            if workspace.sandbox().is_some() || !live.has_leftovers(workspace.tree().is_some()) {
                 return EffectOutcome::Salvaged(Ok(None));
             }
             let salvaged = blocking(move || {
                 ash_sandbox::reap(&live.run())?;
-                live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
+                live.salvage(&*services.repo(&tenant)?, &services.uids)
             });
             EffectOutcome::Salvaged(salvaged.await)
         });

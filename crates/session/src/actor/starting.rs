@@ -7,7 +7,7 @@ use crate::{
     live_directory::{CheckpointFallback, LiveTree},
     machine::{ClosingReason, CommandRefusal, ResumerAnswer},
     mailbox::CommandReply,
-    pool::Admission,
+    slots::Admission,
     start::{CompletedStart, SessionStartJob, StartTree},
 };
 use ash_model::{EventSeq, Fact};
@@ -17,14 +17,14 @@ impl SessionActor {
     pub(super) fn begin_start(&mut self) {
         // A new notifier: that of the last start may have been notified.
         self.link.halt_start = Arc::default();
-        let Admission { permit: room, queue_timeout: patience } = std::mem::take(&mut self.admission);
+        let Admission { permit, queue_timeout } = std::mem::take(&mut self.admission);
         let waking = SessionStartJob {
-            rooms: self.ctx.services.clone(),
+            services: self.ctx.services.clone(),
             session: self.ctx.session.clone(),
             state: self.machine.log.clone(),
             lease: self.ctx.lease.clone(),
             live: self.ctx.live.clone(),
-            common: self.ctx.workspace.clone(),
+            workspace: self.ctx.workspace.clone(),
             tree: None,
             logs: self.ctx.logs.clone(),
             halt: self.link.halt_start.clone(),
@@ -32,8 +32,8 @@ impl SessionActor {
             sealed: false,
             missing_secrets: Vec::new(),
             exclusive: None,
-            permit: room,
-            queue_timeout: patience,
+            permit,
+            queue_timeout,
             prepared: None,
             in_advance: false,
         };
@@ -56,7 +56,7 @@ impl SessionActor {
 
     async fn adopt_started_sandbox(&mut self, woken: CompletedStart, options_seen: EventSeq) -> Result<()> {
         let CompletedStart {
-            hands,
+            conn,
             tree: StartTree { origin, uid, fallback },
             recalled,
             backs,
@@ -81,34 +81,34 @@ impl SessionActor {
             (self.machine.log.resuming || fallback.is_some() || self.machine.log.turns_delivered > 0)
                 .then(|| ladder::receipt(&self.machine.log, origin, &recalled, others));
         if let Some(CheckpointFallback { instead_of, used, why }) = &fallback {
-            tracing::error!(session = %self.ctx.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
+            tracing::error!(session = %self.ctx.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session continues from an older one");
         }
         let mut facts: Vec<Fact> = backs.into_iter().map(Fact::WorkspaceRewound).chain(failed).collect();
-        facts.push(self.machine.awake_fact(hands.incarnation, recalled.resumed_after, options_seen));
+        facts.push(self.machine.awake_fact(conn.incarnation, recalled.resumed_after, options_seen));
         facts.extend(self.machine.log.steering_found_in_memory(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         facts.extend(self.facts_of_early_usage());
         let heard = ash_model::JournalPosition {
-            incarnation: hands.incarnation,
-            process: hands.process,
-            position: hands.position,
+            incarnation: conn.incarnation,
+            process: conn.process,
+            position: conn.position,
         };
         if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
             // The log does not know this sandbox: the next try makes another.
-            self.end_unknown_sandbox(hands);
+            self.end_unknown_sandbox(conn);
             return Err(error);
         }
-        hands.walls.ack(self.ctx.session.no, hands.position).await;
-        self.set_conn(hands);
+        conn.sandbox.ack(self.ctx.session.no, conn.position).await;
+        self.set_conn(conn);
         self.link.tracker = ear;
         if receipt.is_some()
             && let Err(error) = self.ctx.live.forget_changes()
         {
-            tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says what was changed from outside");
+            tracing::warn!(session = %self.ctx.session.id, %error, "the list of outside changes could not be cleared; the next receipt repeats it");
         }
         if let Err(error) = self.ctx.live.note_mended(self.ctx.session.native_id, None) {
             // The next receipt repeats it.
-            tracing::warn!(session = %self.ctx.session.id, %error, "the stamp still says that the memory was mended");
+            tracing::warn!(session = %self.ctx.session.id, %error, "the note of a memory repair could not be cleared; the next receipt repeats it");
         }
         if let Some(receipt) = &receipt {
             self.ctx.services.watch.resumed(receipt, began.elapsed());

@@ -9,9 +9,10 @@ use crate::{
     live_directory::{LiveDirectory, LiveTree, LiveTreeShape},
     machine::{IdleClock, LogState, Machine, NextStep, SandboxLiveness, SessionBudget},
     mailbox::{ActorMessage, FileAccessMode, GuardedFileSource, ReplySender},
-    pool::{Admission, SandboxPhaseCell},
+    pool::SandboxPhaseCell,
     sandbox_conn::SandboxConn,
     services::Services,
+    slots::Admission,
     start, witness,
     workspace::{self, Sandbox, UnclaimedConnection, Workspace},
 };
@@ -27,63 +28,63 @@ use tokio::sync::mpsc;
 /// What an actor shares with its callers.
 pub(crate) struct ActorChannels {
     pub(crate) logs: Arc<AgentLogBuffer>,
-    pub(crate) mood: Arc<SandboxPhaseCell>,
+    pub(crate) phase: Arc<SandboxPhaseCell>,
     pub(crate) inbox: mpsc::Receiver<ActorMessage>,
 }
 
 impl SessionActor {
     /// For a session that was just made: no actor had it before. Its workspace may be older, if it has a name.
     pub(crate) async fn for_new_session(
-        rooms: Arc<Services>,
+        services: Arc<Services>,
         session: SessionRow,
         state: LogState,
-        (seat, passage, epoch): (ActorChannels, Admission, Epoch),
+        (channels, admission, epoch): (ActorChannels, Admission, Epoch),
     ) -> Result<SessionActor> {
-        let common = rooms.workspace(session.workspace);
+        let workspace = services.workspace(session.workspace);
         if session.slug.is_none() {
-            let lease = common.of_new(session.workspace, epoch);
+            let lease = workspace.of_new(session.workspace, epoch);
             return Ok(SessionActor {
-                admission: passage,
-                ..SessionActor::with(rooms, session, state, (lease, common), seat)
+                admission,
+                ..SessionActor::with(services, session, state, (lease, workspace), channels)
             });
         }
-        let _floor = common.exclusive().await;
-        let (lease, first) = common.claim(&rooms, session.workspace).await?;
-        let mut actor = SessionActor::with(rooms, session, state, (lease, common.clone()), seat);
-        actor.admission = passage;
+        let _exclusive = workspace.exclusive().await;
+        let (lease, first) = services.claim(&workspace, session.workspace).await?;
+        let mut actor = SessionActor::with(services, session, state, (lease, workspace.clone()), channels);
+        actor.admission = admission;
         actor.inspect_sandbox(first).await?;
         Ok(actor)
     }
 
     /// For a session that had an actor before, which may have died at any line.
     pub(crate) async fn load(
-        rooms: Arc<Services>,
+        services: Arc<Services>,
         session: SessionRow,
-        seat: ActorChannels,
+        channels: ActorChannels,
     ) -> Result<SessionActor> {
         let session = {
-            let common = rooms.workspace(session.workspace);
-            let _floor = common.exclusive().await;
+            let workspace = services.workspace(session.workspace);
+            let _exclusive = workspace.exclusive().await;
             let known = session.last_seq;
-            let session = Box::pin(witness::reconcile(&rooms, session)).await?;
+            let session = Box::pin(witness::reconcile(&services, session)).await?;
             if session.last_seq != known {
-                common.forget_lease();
+                workspace.forget_lease();
             }
             session
         };
-        let common = rooms.workspace(session.workspace);
-        let _floor = common.exclusive().await;
-        let (lease, first) = common.claim(&rooms, session.workspace).await?;
-        let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
-        let events = rooms.store.facts(session.no).await?;
+        let workspace = services.workspace(session.workspace);
+        let _exclusive = workspace.exclusive().await;
+        let (lease, first) = services.claim(&workspace, session.workspace).await?;
+        let session = services.store.session(session.no).await?.ok_or(Error::NotFound)?;
+        let events = services.store.facts(session.no).await?;
         let base = session.base.map_or(0, |base| base.seq);
         let mut state = LogState::new(base).replay(&events);
         state.adopt(&session.summary);
-        let rewound = if session.slug.is_some() { common.last_rewind() } else { state.rewound };
+        let rewound = if session.slug.is_some() { workspace.last_rewind() } else { state.rewound };
         if first || session.slug.is_none() {
-            common.forget_tree_before(rewound);
+            workspace.forget_tree_before(rewound);
         }
-        let mut actor = SessionActor::with(rooms, session, state, (lease, common.clone()), seat);
+        let mut actor = SessionActor::with(services, session, state, (lease, workspace.clone()), channels);
         actor.machine.log.last_seq = actor.ctx.session.last_seq;
         actor.settle_queue();
         actor.link.deltas = actor.count_deltas().await?;
@@ -99,13 +100,13 @@ impl SessionActor {
         session: SessionRow,
         mut state: LogState,
         (lease, workspace): (Lease, Arc<Workspace>),
-        seat: ActorChannels,
+        channels: ActorChannels,
     ) -> SessionActor {
         state.budget = SessionBudget::of(&session.options);
         let live = workspace.live.clone();
         let driver = Arc::from(ash_driver::driver(session.runtime));
-        let ActorChannels { logs, mood: phase, inbox } = seat;
-        let profile = services.profile(&session);
+        let ActorChannels { logs, phase, inbox } = channels;
+        let profile = services.settings.profile(&session);
         let ctx = SessionContext { services, session, lease, live, workspace, driver, logs, phase };
         SessionActor {
             ctx,
@@ -188,7 +189,7 @@ impl SessionActor {
             blocking(move || live.settle_uploads(tree)).await?;
         }
         let found = match self.ctx.workspace.sandbox() {
-            Some(walls) => self.attach_to_sandbox(walls).await?,
+            Some(sandbox) => self.attach_to_sandbox(sandbox).await?,
             None if first => self.find_sandbox().await?,
             None => SandboxLiveness::Dead,
         };
@@ -210,14 +211,14 @@ impl SessionActor {
 
     /// A shim that outlived the last server is taken over; any other shim is ended.
     async fn find_sandbox(&mut self) -> Result<SandboxLiveness> {
-        let room =
+        let permit =
             self.ctx.services.pool.claim_survivor(self.ctx.session.workspace, &self.ctx.session.tenant);
         let knocked = match ash_sandbox::knock(&self.ctx.live.run(), self.ctx.lease.epoch).await {
             Ok(Some(knocked)) => knocked,
             Ok(None) => return Ok(SandboxLiveness::Dead),
             // It does not answer correctly, so it cannot be used.
             Err(error) => {
-                tracing::warn!(session = %self.ctx.session.id, %error, "a sandbox that outlived its server is ended");
+                tracing::warn!(session = %self.ctx.session.id, %error, "the server could not take over a sandbox of an earlier server, and ends it");
                 return Ok(SandboxLiveness::Unresponsive);
             }
         };
@@ -226,7 +227,7 @@ impl SessionActor {
         let known = self.is_shared() || heard.iter().any(|heard| heard.session == self.ctx.session.no);
         let strong = self.ctx.services.settings.is_strong(&knocked.hello);
         if !strong {
-            tracing::warn!(session = %self.ctx.session.id, "a sandbox that outlived its server has weaker walls than are required now: it is ended");
+            tracing::warn!(session = %self.ctx.session.id, "a sandbox of an earlier server has weaker isolation than the settings now require: the server ends it");
         }
         let usable = strong && known && !heard.is_empty() && self.tree().is_some();
         if !usable {
@@ -248,11 +249,11 @@ impl SessionActor {
         if self.ctx.session.options.own_provider.is_none() {
             remote.set_egress(self.egress_policy().await?).await.ok();
         }
-        let walls = Sandbox::new(incarnation, remote, room);
+        let sandbox = Sandbox::new(incarnation, remote, permit);
         for (SessionJournalPosition { session: no, journal: heard }, records) in
             heard.into_iter().zip(records)
         {
-            walls.ack(no, heard.position).await;
+            sandbox.ack(no, heard.position).await;
             let last_in = match hello.last_ins.is_empty() {
                 true => hello.last_in,
                 false => hello.last_ins.get(&heard.process).copied().unwrap_or(0),
@@ -260,30 +261,30 @@ impl SessionActor {
             let runs = hello.running.contains(&heard.process);
             self.ctx.workspace.park_connection(no, UnclaimedConnection { heard, records, last_in, runs });
         }
-        self.ctx.workspace.set_sandbox(Some(walls.clone()));
-        self.attach_to_sandbox(walls).await
+        self.ctx.workspace.set_sandbox(Some(sandbox.clone()));
+        self.attach_to_sandbox(sandbox).await
     }
 
     /// Attaches to a sandbox that was taken over, if the session worked in it.
-    async fn attach_to_sandbox(&mut self, walls: Arc<Sandbox>) -> Result<SandboxLiveness> {
+    async fn attach_to_sandbox(&mut self, sandbox: Arc<Sandbox>) -> Result<SandboxLiveness> {
         let no = self.ctx.session.no;
         let Some(UnclaimedConnection { heard, records, last_in, runs }) = self.ctx.workspace.waiting(no)
         else {
             return Ok(SandboxLiveness::Dead);
         };
-        let incarnation = walls.incarnation;
+        let incarnation = sandbox.incarnation;
         // An earlier actor may have received its end and died before it committed that.
         if !runs || self.machine.log.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
-            walls.remote.signal(heard.process, 9).await.ok();
+            sandbox.remote.signal(heard.process, 9).await.ok();
             if self.ctx.workspace.leave(no, incarnation) {
-                walls.remote.end().await.ok();
+                sandbox.remote.end().await.ok();
                 self.ctx.workspace.set_sandbox(None);
             }
             return Ok(SandboxLiveness::Dead);
         }
         let (process, position) = (heard.process, heard.position);
-        let remote = walls.remote.clone();
-        let hands = SandboxConn {
+        let remote = sandbox.remote.clone();
+        let conn = SandboxConn {
             incarnation,
             remote,
             process,
@@ -291,9 +292,9 @@ impl SessionActor {
             position,
             exited: false,
             allowed: None,
-            walls,
+            sandbox,
         };
-        self.set_conn(hands);
+        self.set_conn(conn);
         self.allow(None).await;
         for (input, say) in self.machine.log.undelivered_inputs(last_in) {
             self.tell(input, &say).await;
@@ -330,7 +331,7 @@ impl SessionActor {
         let adopted = self.machine.log.adopted.as_ref().and_then(|adopted| adopted.journal_position);
         let adopted = adopted.filter(|heard| heard.incarnation == incarnation);
         let Some(JournalPosition { process, position, .. }) = own.or(adopted) else {
-            tracing::warn!(session = %self.ctx.session.id, "how much of the journal of a dead sandbox is in the log is not known: nothing of it is heard again");
+            tracing::warn!(session = %self.ctx.session.id, "the log has no position in the journal of a dead sandbox: the server does not read the rest of the journal");
             return Ok(());
         };
         let run = self.ctx.live.run();
@@ -368,16 +369,16 @@ impl SessionActor {
     }
 
     fn answer_reader(&self, reply: ReplySender<GuardedFileSource>) {
-        let (rooms, session, state, lease) = (
+        let (services, session, state, lease) = (
             self.ctx.services.clone(),
             self.ctx.session.clone(),
             self.machine.log.clone(),
             self.ctx.lease.clone(),
         );
         tokio::spawn(async move {
-            let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
+            let version = services.store.version(&session.tenant, &session.agent, session.version).await;
             let found = match version {
-                Ok(version) => start::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
+                Ok(version) => start::recipe(&services, &session, &state, &lease, version.as_ref()).await,
                 Err(error) => Err(error.into()),
             };
             reply.send(found.map(|(recipe, _)| (FileSource::Checkpoint { tree: recipe.tree }, None))).ok();
@@ -406,20 +407,20 @@ impl SessionActor {
 
     /// Makes a tree without a sandbox.
     pub(super) fn start_making_tree(&mut self) {
-        let (rooms, session, state, lease, live) = (
+        let (services, session, state, lease, live) = (
             self.ctx.services.clone(),
             self.ctx.session.clone(),
             self.machine.log.clone(),
             self.ctx.lease.clone(),
             self.ctx.live.clone(),
         );
-        let common = self.ctx.workspace.clone();
+        let workspace = self.ctx.workspace.clone();
         self.begin_effect(async move {
-            let _floor = common.exclusive().await;
-            match common.tree() {
+            let _exclusive = workspace.exclusive().await;
+            match workspace.tree() {
                 // Another session was faster.
                 Some(LiveTree { uid }) => EffectOutcome::TreeMade(Ok(uid)),
-                None => EffectOutcome::TreeMade(furnish(&rooms, &session, &state, &lease, &live).await),
+                None => EffectOutcome::TreeMade(furnish(&services, &session, &state, &lease, &live).await),
             }
         });
     }
@@ -442,13 +443,13 @@ impl SessionActor {
 }
 
 async fn furnish(
-    rooms: &Arc<Services>,
+    services: &Arc<Services>,
     session: &SessionRow,
     state: &LogState,
     lease: &Lease,
     live: &LiveDirectory,
 ) -> Result<Option<u32>> {
-    let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
-    let (recipe, _) = start::recipe(rooms, session, state, lease, version.as_ref()).await?;
-    start::make_tree(rooms, session, live, recipe).await
+    let version = services.store.version(&session.tenant, &session.agent, session.version).await?;
+    let (recipe, _) = start::recipe(services, session, state, lease, version.as_ref()).await?;
+    start::make_tree(services, session, live, recipe).await
 }

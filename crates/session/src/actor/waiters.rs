@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     machine::WaiterId,
     mailbox::{CommandReply, ForkPoint, GuardedFileSource, ReplySender},
-    pool::Admission,
+    slots::Admission,
 };
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Detects changes from outside. No process works in a settled tree: if it differs from its last capture, it was
 //! changed from outside.
 
-use super::{LiveDirectory, is_excluded, remove_if_there, tree_shape};
+use super::{LiveDirectory, capture::is_excluded, remove_if_there, tree_shape};
 use crate::{Error, Result, path_list::PathList};
 use ash_model::ComparisonMethod;
 use ash_snapshot::{
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agents_memory_is_looked_at_apart_and_nothing_else_of_its_home() {
+    fn an_agents_memory_is_compared_separately_and_nothing_else_of_its_home() {
         let (own, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let transcript = Some(format!(".claude/projects/-workspace/{own}.jsonl"));
         let alone = AgentMemoryPaths { transcript: transcript.clone(), all_but: None };

@@ -102,7 +102,7 @@ fn unlink(path: &Path) -> Result<()> {
         PathEntryKind::Directory | PathEntryKind::Nothing => Ok(()),
         PathEntryKind::Link | PathEntryKind::Other => {
             let target = fs::read_link(path).unwrap_or_default();
-            tracing::warn!(path = %path.display(), target = %target.display(), "something else is in the place of a directory and is removed; what a link leads to stays");
+            tracing::warn!(path = %path.display(), target = %target.display(), "a directory of the tree was replaced by something else, which the server removes; the target of a link stays");
             remove_if_there(path)
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_tree_is_made_whole_to_be_captured() {
+    fn a_partial_tree_is_made_whole_to_be_captured() {
         let (_dir, live) = live();
         let tree = live.dir.join("tree");
         fs::remove_dir(live.workspace()).expect("removed");

@@ -3,8 +3,8 @@
 use super::{AwakeAgent, LogState, Turn, TurnPhase, death::counts_as_crash, plain_text};
 use ash_driver::AgentInput;
 use ash_model::{
-    EventSeq, Fact, MessageOptions, ResumePath, ResumeSource, SavedCheckpoint, SessionLock, SessionRewind,
-    SessionStatus, Tier, TreeOrigin, TurnId, TurnOutcome,
+    EventSeq, Fact, MessageOptions, ResumePath, ResumeSource, SavedCheckpoint, SessionRewind, SessionStatus,
+    Tier, TreeOrigin, TurnId, TurnOutcome,
 };
 use ash_store::{TurnRow, TurnState};
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ impl LogState {
             Fact::Said { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
             Fact::Configured { restart: true, .. } => {
                 self.last_options_change = seq;
-                self.agent_options_outdated |= self.awake.is_some();
+                self.agent_options_outdated = self.awake.is_some();
             }
             Fact::Configured { restart: false, .. } => {}
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
@@ -126,7 +126,7 @@ impl LogState {
             }
             Fact::Locked { lock, .. } => {
                 self.locks = lock.number;
-                self.lock = Some(SessionLock { in_use: false, ..lock.clone() });
+                self.lock = Some(lock.clone());
             }
             Fact::Unlocked { .. } => self.lock = None,
             Fact::Adopted(adopted) => self.adopted = Some(adopted.clone()),

@@ -60,7 +60,10 @@ impl LogState {
             |left: fn(&(BudgetLimits, UsageTotal)) -> Option<u64>| budgets.iter().filter_map(left).min();
         RemainingBudget {
             tokens: least(|(limits, spent)| limits.tokens_left(spent)),
-            nano_usd: least(|(limits, spent)| limits.nano_usd_left(spent)),
+            // Without a price for something it is unknown what is left.
+            nano_usd: least(|(limits, spent)| {
+                limits.nano_usd_left(spent).map(|left| if spent.unpriced { 0 } else { left })
+            }),
         }
     }
 

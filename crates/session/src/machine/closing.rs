@@ -138,28 +138,41 @@ impl Machine {
         if closing.join(command, waiter) {
             return Admittance::Joined;
         }
-        let final_command = matches!(command, StateCommand::Stop | StateCommand::End);
-        match closing.reason() {
-            ClosingReason::Shutdown => Admittance::Refused(ClosingRefusal::ServerStops),
+        match (closing.reason(), command) {
+            (ClosingReason::Shutdown, _) => Admittance::Refused(ClosingRefusal::ServerStops),
+            (ClosingReason::End, _) => Admittance::Refused(ClosingRefusal::Status(SessionStatus::Ended)),
+            // A stronger closing replaces the one under way.
+            (ClosingReason::Release, StateCommand::Stop | StateCommand::End)
+            | (ClosingReason::Stop, StateCommand::End) => Admittance::Open,
+            (ClosingReason::Stop, _) => Admittance::Refused(ClosingRefusal::Status(SessionStatus::Stopped)),
             // Only the sandbox ends, so commands that arrive meanwhile are handled afterwards.
-            ClosingReason::Release if !final_command => {
+            (ClosingReason::Release, _) => {
                 self.runtime.waiting.deferred.push((waiter, command.clone()));
                 Admittance::Deferred
-            }
-            ClosingReason::End if *command == StateCommand::End => Admittance::Open,
-            ClosingReason::End => Admittance::Refused(ClosingRefusal::Status(SessionStatus::Ended)),
-            ClosingReason::Stop | ClosingReason::Release if *command == StateCommand::End => Admittance::Open,
-            ClosingReason::Stop | ClosingReason::Release => {
-                Admittance::Refused(ClosingRefusal::Status(SessionStatus::Stopped))
             }
         }
     }
 
     /// A later, stronger closing replaces an earlier one.
-    pub fn close(&mut self, closing: SessionClosing) -> Option<OvertakenClosing> {
+    pub fn close(&mut self, mut closing: SessionClosing) -> Option<OvertakenClosing> {
         let by = closing.reason();
-        let earlier = self.runtime.closing.replace(closing)?;
-        let (commands, shutdown) = match earlier.cause {
+        let earlier = self.runtime.closing.take();
+        let earlier = match (earlier, &mut closing.cause) {
+            // Who waits for the sandbox to end waits for the stop, which ends it as well.
+            (
+                Some(SessionClosing {
+                    cause: ClosingCause::Command(StateCommand::Release { .. }, joined),
+                    ..
+                }),
+                ClosingCause::Command(StateCommand::Stop, waiters),
+            ) => {
+                waiters.extend(joined);
+                None
+            }
+            (earlier, _) => earlier,
+        };
+        self.runtime.closing = Some(closing);
+        let (commands, shutdown) = match earlier?.cause {
             ClosingCause::Command(_, waiters) => (waiters, None),
             ClosingCause::Shutdown(waiter) => (Vec::new(), Some(waiter)),
         };

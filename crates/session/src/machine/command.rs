@@ -60,8 +60,8 @@ pub enum WakePolicy {
 pub enum CommandRefusal {
     #[error("Session is {0}")]
     WrongStatus(SessionStatus),
-    #[error("Cannot {wish} session with status \"{status}\"")]
-    NotPossible { wish: &'static str, status: SessionStatus },
+    #[error("Cannot {command} session with status \"{status}\"")]
+    NotPossible { command: &'static str, status: SessionStatus },
     #[error("Session has ended — create a new session")]
     SessionEnded,
     #[error("A turn is not over; wait for it, or interrupt it")]

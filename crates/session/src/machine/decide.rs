@@ -7,8 +7,8 @@ use ash_model::{
 };
 
 impl LogState {
-    pub fn decide(&self, wish: &StateCommand) -> Result<Vec<Fact>, CommandRefusal> {
-        match wish {
+    pub fn decide(&self, command: &StateCommand) -> Result<Vec<Fact>, CommandRefusal> {
+        match command {
             StateCommand::Prompt { turn, content, ask, wake, on_busy, lock } => {
                 if let Some(reached) = self.exhausted_limit().filter(|_| self.status != SessionStatus::Ended)
                 {
@@ -37,13 +37,13 @@ impl LogState {
             StateCommand::Answer { id, verdict } => self.answer(*id, verdict),
             StateCommand::Pause => match self.status {
                 SessionStatus::Active => Ok(vec![Fact::Paused]),
-                status => Err(CommandRefusal::NotPossible { wish: "pause", status }),
+                status => Err(CommandRefusal::NotPossible { command: "pause", status }),
             },
             StateCommand::Stop => match self.status {
                 SessionStatus::Active | SessionStatus::Starting => {
                     Ok(self.give_up_current().chain([Fact::Stopped]).collect())
                 }
-                status => Err(CommandRefusal::NotPossible { wish: "stop", status }),
+                status => Err(CommandRefusal::NotPossible { command: "stop", status }),
             },
             StateCommand::Release { by_force: false } if !self.turns.is_empty() => Err(CommandRefusal::Busy),
             StateCommand::Release { .. } => match self.status {

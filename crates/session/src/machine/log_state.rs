@@ -210,16 +210,17 @@ impl LogState {
         // A message that joined a turn is part of the conversation, although it never began by itself.
         let waits = |turn: &&Turn| turn.attempt == 0 && !matches!(turn.phase, TurnPhase::Joined { .. });
         let waiting: Vec<TurnId> = self.turns.iter().filter(waits).map(|turn| turn.id).collect();
-        let under_way = self.turns.iter().find(|turn| turn.attempt > 0).map(|turn| turn.id);
+        let under_way = self.turns.iter().find(|turn| turn.attempt > 0);
         let turns = self.turns_total - waiting.len() as u64;
         ConversationPoint {
-            // The turn under way does not continue, but the agent remembers it.
-            turns_delivered: self.turns_delivered + u64::from(under_way.is_some()),
+            // The turn under way does not continue, but the agent remembers it. No client told it a self-started turn.
+            turns_delivered: self.turns_delivered
+                + u64::from(under_way.is_some_and(|turn| !turn.self_started)),
             turns,
             title: self.title.clone().filter(|_| turns > 0),
             last_text: self.last_text.clone(),
             memory: self.inherited_memory,
-            under_way,
+            under_way: under_way.map(|turn| turn.id),
             waiting,
         }
     }

@@ -49,7 +49,10 @@ impl LogState {
             (SessionStatus::Paused, _) if self.can_resume_after_budget() => {
                 LogStep::Commit { facts: vec![self.resume_fact()] }
             }
-            (SessionStatus::Paused, Some(_)) if self.is_paused_for_budget() => LogStep::Sleep,
+            // A client paused it while its turn was being stopped: the agent has its time to stop.
+            (SessionStatus::Paused, Some(_)) if self.is_paused_for_budget() && self.running().is_none() => {
+                LogStep::Sleep
+            }
             (SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error, Some(_)) => LogStep::Sleep,
             (
                 SessionStatus::Stopped | SessionStatus::Ended | SessionStatus::Error | SessionStatus::Paused,
@@ -65,7 +68,8 @@ impl LogState {
         }
     }
 
-    fn waits_to_begin(&self) -> bool {
+    /// Whether the next turn has not begun.
+    pub fn waits_to_begin(&self) -> bool {
         self.turns.front().is_some_and(|turn| turn.phase == TurnPhase::Queued)
     }
 

@@ -404,9 +404,15 @@ fn log_due(view: &View<'_>) -> Due {
             Some(seen) if seen.broken => Due::Now(NextStep::LoseTree),
             // The agent would work on removed files: another one starts, with the files of the last checkpoint.
             Some(_) if has_lost_tree(log, run) => Due::Now(NextStep::LeaveSandbox),
+            Some(_) if yields_slot(log, run) => Due::Now(NextStep::LeaveSandbox),
             Some(_) => Due::Now(NextStep::Tell { fact, input, say }),
         },
     }
+}
+
+/// Between two turns a sandbox can go to another tenant: everything is captured, and the next start waits for a slot.
+fn yields_slot(log: &LogState, run: &RuntimeState) -> bool {
+    run.agent.yields && run.is_connected() && log.waits_to_begin() && !run.agent.commands_running
 }
 
 /// The turn is over when its files are safe.

@@ -151,6 +151,8 @@ pub struct AgentActivity {
     pub interrupt_deadline: Option<Instant>,
     /// Commands of callers run in the sandbox.
     pub commands_running: bool,
+    /// Another tenant has a claim to the sandbox's slot: it is given up before the next turn.
+    pub yields: bool,
 }
 
 /// A turn in one of its attempts.

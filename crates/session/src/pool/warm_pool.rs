@@ -3,22 +3,16 @@
 //! only our init runs. A session takes it over whole. What belongs to the session (its environment, options,
 //! conversation) follows when the agent starts, as in a sandbox that was built for it.
 
-use super::{SandboxPermit, SandboxPool};
 use crate::{
-    Error, Result, blocking,
-    live_directory::{LiveTree, TreeRecipe},
-    resource_limits,
-    services::Services,
+    Result, blocking,
+    live_directory::LiveTree,
+    uid_pool::UidPool,
     workspace::{Sandbox, Workspace},
 };
-use ash_model::{
-    AgentName, Epoch, Image, Incarnation, QuotaKind, Quotas, SessionOptions, TenantId, WorkspaceId,
-};
-use ash_sandbox::{JournalPayload, RecordStream, SandboxLimits, SandboxSpec, UserNamespacePolicy};
-use ash_snapshot::{SnapshotProgress, TreeId};
-use ash_store::AgentVersion;
+use ash_model::{AgentName, Image, QuotaKind, Quotas, TenantId, WorkspaceId};
+use ash_sandbox::{JournalPayload, RecordStream, SandboxLimits, UserNamespacePolicy};
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -27,24 +21,22 @@ use tokio::{sync::Notify, time::Instant};
 /// After this time without use an agent gets no more warm sandboxes, and those that it has are ended.
 const AGENT_UNUSED_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// How often dead sandboxes are looked for.
-const LOOK: Duration = Duration::from_secs(30);
+pub(crate) const LOOK: Duration = Duration::from_secs(30);
 /// How often a stopping server checks whether the last sandbox is built.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The epoch of a workspace that was just made: it had no earlier owner.
-const FIRST: Epoch = Epoch(1);
 
 /// What makes two warm sandboxes interchangeable: everything that is built in and cannot be added later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WarmSandboxKind {
-    tenant: TenantId,
-    agent: AgentName,
-    version: u32,
-    tree: String,
-    walls: SandboxBuildSpec,
+    pub(crate) tenant: TenantId,
+    pub(crate) agent: AgentName,
+    pub(crate) version: u32,
+    pub(crate) tree: String,
+    pub(crate) build: SandboxBuildSpec,
     /// How many are kept.
-    target: usize,
+    pub(crate) target: usize,
     /// The agent itself asks for them, so they are kept without a time limit; otherwise as long as the agent is in use.
-    is_asked_for: bool,
+    pub(crate) is_asked_for: bool,
 }
 
 /// The settings that a sandbox is built with.
@@ -57,44 +49,7 @@ pub(crate) struct SandboxBuildSpec {
     pub(crate) user_namespaces: UserNamespacePolicy,
 }
 
-impl SandboxBuildSpec {
-    pub(crate) fn of(
-        rooms: &Services,
-        version: &AgentVersion,
-        options: &SessionOptions,
-        program: Option<&Path>,
-    ) -> SandboxBuildSpec {
-        SandboxBuildSpec {
-            limits: resource_limits::of_walls(&resource_limits::merged(
-                rooms,
-                options.limits,
-                version.limits,
-            )),
-            readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
-            image: version.image.clone(),
-            user_namespaces: match version.needs.user_namespaces {
-                true => UserNamespacePolicy::Allowed,
-                false => UserNamespacePolicy::Refused,
-            },
-        }
-    }
-}
-
 impl WarmSandboxKind {
-    /// What a session with these options needs.
-    pub(crate) fn of(
-        rooms: &Services,
-        (tenant, agent, number): (&TenantId, &AgentName, u32),
-        version: &AgentVersion,
-        options: &SessionOptions,
-    ) -> Result<WarmSandboxKind> {
-        let program = rooms.settings.program(version.runtime, options)?;
-        let walls = SandboxBuildSpec::of(rooms, version, options, program);
-        let (tenant, agent, tree) = (tenant.clone(), agent.clone(), version.tree.clone());
-        let (target, is_asked_for) = (rooms.prewarm(&version.needs), version.needs.prewarm.is_some());
-        Ok(WarmSandboxKind { tenant, agent, version: number, tree, walls, target, is_asked_for })
-    }
-
     fn is_of(&self, tenant: &TenantId, agent: &AgentName) -> bool {
         self.tenant == *tenant && self.agent == *agent
     }
@@ -102,88 +57,29 @@ impl WarmSandboxKind {
 
 /// A sandbox that waits for a session. Dropping it unused ends it.
 pub(crate) struct WarmSandbox {
-    rooms: Arc<Services>,
-    kind: WarmSandboxKind,
-    pub(crate) workspace: WorkspaceId,
-    common: Arc<Workspace>,
-    uid: Option<u32>,
+    pub(crate) uids: Arc<UidPool>,
+    pub(crate) kind: WarmSandboxKind,
+    pub(crate) id: WorkspaceId,
+    pub(crate) workspace: Arc<Workspace>,
+    pub(crate) uid: Option<u32>,
     /// None: a session has taken it over.
-    inside: Option<(Arc<Sandbox>, RecordStream)>,
+    pub(crate) inside: Option<(Arc<Sandbox>, RecordStream)>,
 }
 
 impl WarmSandbox {
-    /// Builds one.
-    async fn build(rooms: &Arc<Services>, kind: WarmSandboxKind, room: SandboxPermit) -> Result<WarmSandbox> {
-        let workspace = WorkspaceId::fresh();
-        let common = rooms.workspace(workspace);
-        let mut prepared =
-            WarmSandbox { rooms: rooms.clone(), kind, workspace, common, uid: None, inside: None };
-        match prepared.build_in(room).await {
-            Ok(inside) => {
-                prepared.inside = Some(inside);
-                Ok(prepared)
-            }
-            Err(error) => {
-                clear_away(&prepared.rooms, &prepared.common).await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn build_in(&mut self, room: SandboxPermit) -> Result<(Arc<Sandbox>, RecordStream)> {
-        let (rooms, live) = (self.rooms.clone(), self.common.live.clone());
-        let recipe = TreeRecipe {
-            epoch: FIRST,
-            boot: rooms.settings.boot.clone(),
-            tree: TreeId::parse(&self.kind.tree).map_err(|_| Error::NoWorkspace)?,
-            fresh: true,
-            rewound: 0,
-            fallback: None,
-        };
-        let (home, place, tenant) = (rooms.clone(), live.clone(), self.kind.tenant.clone());
-        let turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
-        self.uid = blocking(move || {
-            // First, so that a server that finds it after a crash knows that it belongs to no session.
-            place.mark_unclaimed()?;
-            let uid =
-                place.make(&recipe, (&*home.repo(&tenant)?, &SnapshotProgress::default()), &home.uids)?;
-            crate::live_directory::make_dir(&place.run())?;
-            Ok(uid)
-        })
-        .await?;
-        drop(turn);
-        let SandboxBuildSpec { limits, readonly, image, user_namespaces } = self.kind.walls.clone();
-        let spec = SandboxSpec {
-            incarnation: Incarnation::fresh(),
-            epoch: FIRST,
-            run_dir: live.run(),
-            workspace: live.workspace(),
-            home: live.home(),
-            uid: self.uid,
-            limits,
-            readonly,
-            image,
-            user_namespaces,
-            orphan_ttl: rooms.settings.orphan_ttl,
-        };
-        let _turn = rooms.start_permits.acquire().await.map_err(|_| Error::Stopping)?;
-        let (remote, records) = rooms.backend.launch(&spec).await?.split();
-        Ok((Sandbox::new(spec.incarnation, remote, room), records))
-    }
-
     /// For the session that owns the workspace from now on.
     pub(crate) fn hand_over(mut self) -> Result<Arc<Workspace>> {
-        self.common.live.claim()?;
-        self.common.set_tree(Some(LiveTree { uid: self.uid }));
-        if let Some((walls, records)) = self.inside.take() {
-            self.common.set_prepared(walls, records);
+        self.workspace.live.claim()?;
+        self.workspace.set_tree(Some(LiveTree { uid: self.uid }));
+        if let Some((build, records)) = self.inside.take() {
+            self.workspace.set_prepared(build, records);
         }
-        Ok(self.common.clone())
+        Ok(self.workspace.clone())
     }
 
     fn is_alive(&mut self) -> bool {
-        let Some((walls, records)) = &mut self.inside else { return false };
-        let mut gone = walls.remote.is_closed();
+        let Some((build, records)) = &mut self.inside else { return false };
+        let mut gone = build.remote.is_closed();
         while let Some(record) = records.ready() {
             gone |= matches!(record.payload, JournalPayload::SandboxGone { .. });
         }
@@ -193,7 +89,7 @@ impl WarmSandbox {
     /// Ends it, and waits until nothing of it is left.
     pub(crate) async fn discard(mut self) {
         if let Some(inside) = self.inside.take() {
-            end(self.rooms.clone(), self.common.clone(), inside).await;
+            end(self.uids.clone(), self.workspace.clone(), inside).await;
         }
     }
 }
@@ -202,29 +98,29 @@ impl Drop for WarmSandbox {
     fn drop(&mut self) {
         if let Some(inside) = self.inside.take() {
             // If no async runtime runs any more, the next server ends it.
-            tokio::spawn(end(self.rooms.clone(), self.common.clone(), inside));
+            tokio::spawn(end(self.uids.clone(), self.workspace.clone(), inside));
         }
     }
 }
 
 async fn end(
-    rooms: Arc<Services>,
-    common: Arc<Workspace>,
-    (walls, mut records): (Arc<Sandbox>, RecordStream),
+    uids: Arc<UidPool>,
+    workspace: Arc<Workspace>,
+    (build, mut records): (Arc<Sandbox>, RecordStream),
 ) {
-    walls.remote.end().await.ok();
+    build.remote.end().await.ok();
     tokio::time::timeout(LOOK, async { while records.next().await.is_some() {} }).await.ok();
-    clear_away(&rooms, &common).await;
+    clear_away(&uids, &workspace).await;
 }
 
-async fn clear_away(rooms: &Arc<Services>, common: &Workspace) {
-    let (rooms, live) = (rooms.clone(), common.live.clone());
+pub(crate) async fn clear_away(uids: &Arc<UidPool>, workspace: &Workspace) {
+    let (uids, live) = (uids.clone(), workspace.live.clone());
     let cleared = blocking(move || {
         ash_sandbox::reap(&live.run())?;
-        live.erase(&rooms.uids)
+        live.erase(&uids)
     });
     if let Err(error) = cleared.await {
-        tracing::warn!(%error, "a sandbox that nobody used could not be removed; the next start does");
+        tracing::warn!(%error, "an unused sandbox could not be removed; the next start of the server removes it");
     }
 }
 
@@ -233,7 +129,7 @@ pub(crate) struct WarmPool {
     inner: Mutex<WarmPoolState>,
     quotas: Quotas,
     /// One is needed, or was claimed.
-    bell: Notify,
+    pub(crate) bell: Notify,
 }
 
 #[derive(Default)]
@@ -261,7 +157,7 @@ impl WarmPool {
     }
 
     fn inner(&self) -> MutexGuard<'_, WarmPoolState> {
-        self.inner.lock().expect("nobody panics while holding it")
+        self.inner.lock().expect("no thread panics while holding it")
     }
 
     /// How many wait, and how many are being built.
@@ -317,7 +213,7 @@ impl WarmPool {
         (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
     }
 
-    fn next_to_build(&self, now: Instant) -> Option<WarmSandboxKind> {
+    pub(crate) fn next_to_build(&self, now: Instant) -> Option<WarmSandboxKind> {
         let mut inner = self.inner();
         if inner.closed {
             return None;
@@ -340,7 +236,7 @@ impl WarmPool {
     }
 
     /// Gives it back if it is not needed any more.
-    fn put(&self, built: WarmSandbox) -> Option<WarmSandbox> {
+    pub(crate) fn put(&self, built: WarmSandbox) -> Option<WarmSandbox> {
         let mut inner = self.inner();
         let wanted = inner.wanted.iter().any(|wanted| wanted.kind == built.kind) && !inner.closed;
         if !wanted {
@@ -351,7 +247,7 @@ impl WarmPool {
     }
 
     /// The build of this kind failed; other kinds are not delayed by it.
-    fn try_later(&self, kind: &WarmSandboxKind, now: Instant) {
+    pub(crate) fn try_later(&self, kind: &WarmSandboxKind, now: Instant) {
         let mut inner = self.inner();
         if let Some(at) = inner.wanted.iter().position(|wanted| wanted.kind == *kind) {
             let failed = inner.wanted.remove(at);
@@ -359,12 +255,12 @@ impl WarmPool {
         }
     }
 
-    fn finish_build(&self) {
+    pub(crate) fn finish_build(&self) {
         self.inner().making = None;
     }
 
     /// Removes those that died or are not needed any more.
-    fn discard_stale(&self) {
+    pub(crate) fn discard_stale(&self) {
         let stale = {
             let mut inner = self.inner();
             inner
@@ -408,39 +304,12 @@ impl WarmPoolState {
     }
 }
 
-/// Builds what is missing, one after the other, as long as the server runs. It never evicts a sandbox for that.
-pub(crate) async fn run(rooms: Arc<Services>) {
-    let SandboxPool { warm: shelf, .. } = &rooms.pool;
-    loop {
-        while let Some(kind) = shelf.next_to_build(Instant::now()) {
-            let Some(room) = rooms.pool.try_acquire_idle(&kind.tenant) else { break };
-            match WarmSandbox::build(&rooms, kind.clone(), room).await {
-                Ok(built) => {
-                    if let Some(left) = shelf.put(built) {
-                        left.discard().await;
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(agent = %kind.agent, %error, "no sandbox could be made in advance");
-                    shelf.try_later(&kind, Instant::now());
-                }
-            }
-            shelf.finish_build();
-        }
-        shelf.finish_build();
-        let changed =
-            futures::future::select(Box::pin(shelf.bell.notified()), Box::pin(rooms.pool.changed()));
-        tokio::time::timeout(LOOK, changed).await.ok();
-        shelf.discard_stale();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn kind(agent: &str) -> WarmSandboxKind {
-        let walls = SandboxBuildSpec {
+        let build = SandboxBuildSpec {
             limits: SandboxLimits::default(),
             readonly: Vec::new(),
             image: None,
@@ -451,32 +320,32 @@ mod tests {
             agent: AgentName::parse(agent).expect("a name"),
             version: 1,
             tree: String::new(),
-            walls,
+            build,
             target: 1,
             is_asked_for: false,
         }
     }
 
     #[test]
-    fn one_that_cannot_be_built_holds_no_other_up() {
-        let (shelf, now) = (WarmPool::new(Quotas::default()), Instant::now());
+    fn a_sandbox_that_cannot_be_built_delays_no_other() {
+        let (warm, now) = (WarmPool::new(Quotas::default()), Instant::now());
         let (broken, sound) = (kind("broken"), kind("sound"));
-        shelf.request(broken.clone());
-        shelf.request(sound.clone());
-        assert_eq!(shelf.next_to_build(now), Some(broken.clone()));
-        shelf.try_later(&broken, now);
-        assert_eq!(shelf.next_to_build(now), Some(sound.clone()));
-        shelf.request(broken.clone());
-        assert_eq!(shelf.next_to_build(now), Some(sound.clone()), "use does not mend it");
-        shelf.try_later(&sound, now);
-        assert_eq!(shelf.next_to_build(now), None);
+        warm.request(broken.clone());
+        warm.request(sound.clone());
+        assert_eq!(warm.next_to_build(now), Some(broken.clone()));
+        warm.try_later(&broken, now);
+        assert_eq!(warm.next_to_build(now), Some(sound.clone()));
+        warm.request(broken.clone());
+        assert_eq!(warm.next_to_build(now), Some(sound.clone()), "use does not mend it");
+        warm.try_later(&sound, now);
+        assert_eq!(warm.next_to_build(now), None);
         let now = now + LOOK;
-        assert_eq!(shelf.next_to_build(now), Some(broken.clone()));
-        shelf.try_later(&broken, now);
-        assert_eq!(shelf.next_to_build(now), Some(sound), "it comes last again");
+        assert_eq!(warm.next_to_build(now), Some(broken.clone()));
+        warm.try_later(&broken, now);
+        assert_eq!(warm.next_to_build(now), Some(sound), "it comes last again");
         let mended = WarmSandboxKind { version: 2, ..broken };
-        shelf.request(mended.clone());
-        shelf.forget(&mended.tenant, &kind("sound").agent);
-        assert_eq!(shelf.next_to_build(now), Some(mended), "another version is tried at once");
+        warm.request(mended.clone());
+        warm.forget(&mended.tenant, &kind("sound").agent);
+        assert_eq!(warm.next_to_build(now), Some(mended), "another version is tried at once");
     }
 }

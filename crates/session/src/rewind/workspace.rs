@@ -22,8 +22,8 @@ pub(crate) struct ComposedTree {
     pub(crate) before: Option<CheckpointCapture>,
     pub(crate) after: CheckpointCapture,
     pub(crate) to: u64,
-    _floor: ExclusiveGuard,
-    _no_pens: NoWriters,
+    _exclusive: ExclusiveGuard,
+    _no_writers: NoWriters,
 }
 
 pub(crate) async fn compose_workspace_tree(
@@ -31,18 +31,18 @@ pub(crate) async fn compose_workspace_tree(
     recipe: TreeRecipe,
     to: u64,
 ) -> Result<PreparedTree> {
-    let CaptureJob { rooms, live, common, session, .. } = saving.clone();
-    let floor = common.exclusive().await;
-    if !common.is_vacant(session.no) {
+    let CaptureJob { services, live, workspace, session, .. } = saving.clone();
+    let exclusive = workspace.exclusive().await;
+    if !workspace.is_vacant(session.no) {
         return Err(Error::WorkspaceBusy("Another session is at work".to_owned()));
     }
-    let no_pens = common.exclude_writers().await?;
-    let newest = match common.newest() {
-        Some(number) => rooms.store.checkpoint(session.workspace, number).await?,
+    let no_writers = workspace.exclude_writers().await?;
+    let newest = match workspace.newest() {
+        Some(number) => services.store.checkpoint(session.workspace, number).await?,
         None => None,
     };
     let newest = newest.and_then(|newest| TreeId::parse(&newest.tree).ok()).ok_or(Error::NoCheckpoint)?;
-    let own = common.newest() == saving.own.0;
+    let own = workspace.newest() == saving.own.0;
     let before = saving.capture_tree(CaptureOccasion::BetweenTurns).await?;
     ash_failpoint::reach_async("rewind.captured").await;
     let before = before.filter(|shot| !own || !shot.snapshot.tree.same_files(&newest));
@@ -50,10 +50,10 @@ pub(crate) async fn compose_workspace_tree(
     let (_, next) = saving.numbers();
     let number = next + u64::from(before.is_some());
     let kept = memories(&saving, session.no).await?;
-    let (luggage, _) = saving.embedded_log(number, None).await?;
-    let LiveTree { uid } = common.tree().ok_or(Error::NoWorkspace)?;
-    let _turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
-    let (home, progress) = (rooms.clone(), Arc::new(SnapshotProgress::default()));
+    let (capture_notes, _) = saving.embedded_log(number, None).await?;
+    let LiveTree { uid } = workspace.tree().ok_or(Error::NoWorkspace)?;
+    let _turn = services.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
+    let (home, progress) = (services.clone(), Arc::new(SnapshotProgress::default()));
     let counting = progress.clone();
     let tenant = session.tenant.clone();
     let work = move || {
@@ -64,9 +64,9 @@ pub(crate) async fn compose_workspace_tree(
         let owner = uid.map(|uid| FileOwner { uid, gid: uid });
         let now = AgentMemoryTree::of(&repo, &now)?;
         kept.iter().try_for_each(|path| now.put_back(path, &folder, owner))?;
-        live.capture_prepared(&repo, &recipe.tree, &luggage)
+        live.capture_prepared(&repo, &recipe.tree, &capture_notes)
     };
-    let taken = rooms.bells.with_progress(session.no, &progress, blocking(work)).await?;
+    let taken = services.bells.with_progress(session.no, &progress, blocking(work)).await?;
     ash_failpoint::reach_async("rewind.composed").await;
     let after = CheckpointCapture {
         number,
@@ -74,14 +74,14 @@ pub(crate) async fn compose_workspace_tree(
         consistency: CaptureConsistency::Frozen,
         concurrent_turns: Vec::new(),
     };
-    let composed = ComposedTree { before, after, to, _floor: floor, _no_pens: no_pens };
+    let composed = ComposedTree { before, after, to, _exclusive: exclusive, _no_writers: no_writers };
     Ok(PreparedTree { uid, fresh: false, composed: Some(Box::new(composed)) })
 }
 
 /// Where the other sessions of the workspace store their agents' memories.
 async fn memories(saving: &CaptureJob, but: SessionRowId) -> Result<Vec<String>> {
-    let store = &saving.rooms.store;
-    let cwd = saving.rooms.inside(&saving.live).workspace;
+    let store = &saving.services.store;
+    let cwd = saving.services.inside(&saving.live).workspace;
     let mut all = Vec::new();
     for WorkspaceSession { no, .. } in store.workspace_sessions(saving.session.workspace).await? {
         if let Some(SessionRow { runtime, native_id, .. }) = store.session(no).await?.filter(|_| no != but) {

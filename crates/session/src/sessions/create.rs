@@ -1,21 +1,23 @@
 //! Creates a session: in a sandbox of its own, in that of its workspace, or in one that was made in advance.
 
-use super::Sessions;
+use super::{
+    Sessions,
+    beginning::{self, IdFrom},
+};
 use crate::{
     Error, Result, TouchedOptions,
     actor::SessionActor,
     machine::{LogState, StateCommand},
-    pool::{Admission, SandboxPermit, WarmSandbox, WarmSandboxKind},
-    witness::{self, IdFrom},
+    pool::{WarmSandbox, WarmSandboxKind},
+    slots::{Admission, SandboxPermit},
 };
 use ash_model::{
     AgentName, Fact, NewEvent, OwnerId, SessionId, SessionMetadata, SessionOptions, Slug, TenantId,
     WorkspaceId,
 };
 use ash_sandbox::EgressPolicy;
-use ash_store::{AccessScope, AgentRow, AgentVersion, SecretEnv, SessionRow};
+use ash_store::{AccessScope, AgentRow, AgentVersion, AuditEntry, SecretEnv, SessionRow};
 use std::time::Duration;
-use uuid::Uuid;
 
 #[derive(Debug, Clone)]
 pub struct NewSession {
@@ -36,6 +38,8 @@ pub struct NewSession {
     pub egress: Option<EgressPolicy>,
     /// How long the request waits for a sandbox if all are taken. `None`: the default.
     pub queue_timeout: Option<Duration>,
+    /// Who creates it.
+    pub audit: AuditEntry,
 }
 
 /// The sandbox of a new session.
@@ -54,7 +58,7 @@ impl Sessions {
         let place = match new.workspace {
             Some(ref slug) => {
                 let scope = AccessScope { tenant: new.tenant.clone(), owner: new.owner.clone() };
-                let known = self.rooms.store.find_workspace(&scope, slug).await?;
+                let known = self.services.store.find_workspace(&scope, slug).await?;
                 SessionPlacement::Room(
                     self.acquire_permit(&new.tenant, known.map(|workspace| workspace.id), new.queue_timeout)
                         .await?,
@@ -75,13 +79,13 @@ impl Sessions {
 
     /// The agent, if a session of it can be created with these options.
     async fn agent_of(&self, new: &NewSession) -> Result<AgentRow> {
-        let rooms = &self.rooms;
-        let agent = rooms.store.agent(&new.tenant, &new.agent).await?;
+        let services = &self.services;
+        let agent = services.store.agent(&new.tenant, &new.agent).await?;
         let agent = agent.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
-        let version = rooms.store.version(&new.tenant, &agent.name, agent.version).await?;
+        let version = services.store.version(&new.tenant, &agent.name, agent.version).await?;
         let version = version.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
-        rooms.accepts(&version, &new.options, (new.workspace.is_some(), TouchedOptions::ALL))?;
-        rooms.settings.supported(agent.runtime).await?;
+        services.accepts(&version, &new.options, (new.workspace.is_some(), TouchedOptions::ALL))?;
+        services.settings.supported(agent.runtime).await?;
         Ok(agent)
     }
 
@@ -92,7 +96,7 @@ impl Sessions {
         place: SessionPlacement,
     ) -> Result<SessionRow> {
         ash_failpoint::reach_async("create.placed").await;
-        let rooms = &self.rooms;
+        let services = &self.services;
         let workspace = match &new.workspace {
             Some(slug) => {
                 let scope = AccessScope { tenant: new.tenant.clone(), owner: new.owner.clone() };
@@ -101,29 +105,27 @@ impl Sessions {
             None => None,
         };
         let known = workspace.as_ref().map(|workspace| workspace.id);
-        let (prepared, room) = match place {
+        let (prepared, permit) = match place {
             SessionPlacement::Prepared(prepared) => (Some(*prepared), None),
-            SessionPlacement::Room(room) => (None, room),
+            SessionPlacement::Room(permit) => (None, permit),
         };
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
-        let beginning = witness::beginning(rooms, &new.tenant, (&new.id, new.id_from)).await?;
+        let beginning = beginning::beginning(services, &new.tenant, (&new.id, new.id_from)).await?;
         if let Some(shared) = &workspace {
-            beginning.in_shared(rooms, &new.id, (shared.id, &shared.slug)).await?;
+            beginning.in_shared(services, &new.id, (shared.id, &shared.slug)).await?;
         }
         let (epoch, at) = (beginning.epoch, beginning.at);
-        let session = rooms
+        let session = services
             .store
             .create_session(ash_store::NewSessionRow {
                 tenant: new.tenant.clone(),
                 owner: workspace.as_ref().map_or(new.owner, |workspace| workspace.owner.clone()),
                 metadata: new.metadata,
                 id: new.id.clone(),
-                workspace: known
-                    .or(prepared.as_ref().map(|one| one.workspace))
-                    .unwrap_or_else(WorkspaceId::fresh),
+                workspace: known.or(prepared.as_ref().map(|one| one.id)).unwrap_or_else(WorkspaceId::fresh),
                 slug: workspace.as_ref().map(|workspace| workspace.slug.clone()),
-                node: rooms.settings.node.clone(),
+                node: services.settings.node.clone(),
                 agent: agent.name.clone(),
                 version: agent.version,
                 runtime: agent.runtime,
@@ -136,32 +138,33 @@ impl Sessions {
                 first_checkpoints: Vec::new(),
                 summary: LogState::new(0).summary(),
                 events: vec![NewEvent { turn: None, at, fact: created.clone() }],
+                audit: Some(new.audit),
                 epoch,
                 at,
             })
             .await?;
-        rooms.witnesses.mark_compared(session.no);
+        services.witnesses.mark_compared(session.no);
         ash_failpoint::reach_async("create.recorded").await;
         if let Some(way) = new.egress {
-            rooms.client_credentials.set(session.no, way);
+            services.client_credentials.set(session.no, way);
         }
         let mut state = LogState::new(0);
         state.apply(1, &created);
         // While this is held, the new session finds the workspace that was prepared for it.
         let _common = prepared.map(WarmSandbox::hand_over).transpose()?;
         let (no, of) = (session.no, (session.workspace, session.tenant.clone()));
-        let passage = Admission { permit: room, queue_timeout: Some(self.patience(new.queue_timeout)) };
-        self.spawn(no, of, |rooms, seat| {
-            SessionActor::for_new_session(rooms, session, state, (seat, passage, epoch))
+        let admission = Admission { permit, queue_timeout: Some(self.queue_timeout(new.queue_timeout)) };
+        self.spawn(no, of, |services, channels| {
+            SessionActor::for_new_session(services, session, state, (channels, admission, epoch))
         })
         .await?;
         ash_failpoint::reach_async("create.seated").await;
         let woken = self.command(no, StateCommand::Resume).await;
         // Only after the session has started: the next sandbox can wait, this session cannot.
-        if rooms.prewarm(&agent.needs) > 0
+        if services.settings.prewarm(&agent.needs) > 0
             && let Err(error) = self.prewarm(&new.tenant, &agent).await
         {
-            tracing::warn!(%error, "nothing is made in advance");
+            tracing::warn!(%error, "warm sandboxes could not be requested");
         }
         woken?;
         self.get(no).await
@@ -174,16 +177,16 @@ impl Sessions {
         agent: &AgentRow,
         options: &SessionOptions,
     ) -> Result<Option<WarmSandbox>> {
-        let rooms = &self.rooms;
-        if rooms.prewarm(&agent.needs) == 0 {
+        let services = &self.services;
+        if services.settings.prewarm(&agent.needs) == 0 {
             return Ok(None);
         }
         let which = (tenant, &agent.name, agent.version);
-        let version = rooms.store.version(tenant, &agent.name, agent.version).await?;
+        let version = services.store.version(tenant, &agent.name, agent.version).await?;
         let Some(version) = version else { return Ok(None) };
-        let claimed = rooms.pool.warm.claim(&WarmSandboxKind::of(rooms, which, &version, options)?);
+        let claimed = services.pool.warm.claim(&WarmSandboxKind::of(services, which, &version, options)?);
         if claimed.is_some() {
-            rooms.watch.claimed();
+            services.watch.claimed();
         }
         Ok(claimed)
     }
@@ -191,16 +194,17 @@ impl Sessions {
     /// Prepares sandboxes for the next sessions of an agent that was deployed or used. They have the options that most
     /// sessions use.
     pub async fn prewarm(&self, tenant: &TenantId, agent: &AgentRow) -> Result<()> {
-        let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
+        let version = self.services.store.version(tenant, &agent.name, agent.version).await?;
         let which = (tenant, &agent.name, agent.version);
         // A session could not take over a sandbox that the operator does not permit any more.
-        let permits =
-            |version: &AgentVersion| self.rooms.permits(&version.needs, None, version.limits).is_ok();
+        let permits = |version: &AgentVersion| {
+            self.services.policy.permits(&version.needs, None, version.limits).is_ok()
+        };
         let usual = version.filter(permits).and_then(|version| {
-            WarmSandboxKind::of(&self.rooms, which, &version, &SessionOptions::default()).ok()
+            WarmSandboxKind::of(&self.services, which, &version, &SessionOptions::default()).ok()
         });
-        match usual.filter(|_| self.rooms.prewarm(&agent.needs) > 0) {
-            Some(usual) => self.rooms.pool.warm.request(usual),
+        match usual.filter(|_| self.services.settings.prewarm(&agent.needs) > 0) {
+            Some(usual) => self.services.pool.warm.request(usual),
             // Sandboxes may have been prepared for an older version.
             None => self.stop_prewarming(tenant, &agent.name),
         }
@@ -209,8 +213,8 @@ impl Sessions {
 
     /// Prepares sandboxes at the start for agents that ask for it in their configuration.
     pub(super) async fn prewarm_all(&self) -> Result<()> {
-        for tenant in self.rooms.store.tenants().await? {
-            for agent in self.rooms.store.agents(&tenant).await? {
+        for tenant in self.services.store.tenants().await? {
+            for agent in self.services.store.agents(&tenant).await? {
                 if agent.needs.prewarm.is_some_and(|count| count > 0) {
                     self.prewarm(&tenant, &agent).await?;
                 }
@@ -221,13 +225,6 @@ impl Sessions {
 
     /// Called when an agent was deleted.
     pub fn stop_prewarming(&self, tenant: &TenantId, agent: &AgentName) {
-        self.rooms.pool.warm.forget(tenant, agent);
+        self.services.pool.warm.forget(tenant, agent);
     }
-}
-
-/// The agent's own id for the conversation: the session's id if it is a UUID, else derived from it, so that it never
-/// changes.
-pub(crate) fn native_id(tenant: &TenantId, id: &SessionId) -> Uuid {
-    let ours = Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.to_string() == id.as_str());
-    ours.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{tenant}/{id}").as_bytes()))
 }

@@ -1,8 +1,12 @@
 //! The start of a server, which is always a recovery: there is no separate path after a clean shutdown.
 
 use super::Sessions;
-use crate::{Error, Result, blocking, live_directory::LiveDirectory, pool::keep_warm};
-use ash_model::{SessionRowId, SessionStatus, WorkspaceId};
+use crate::{
+    Error, Result, blocking,
+    live_directory::{LiveDirectory, list_workspaces},
+    prewarm,
+};
+use ash_model::{SessionRowId, SessionStatus};
 use ash_snapshot::Folder;
 use ash_store::WorkspaceSession;
 
@@ -11,11 +15,11 @@ impl Sessions {
     pub async fn start(&self) -> Result<usize> {
         self.go_on_deleting().await?;
         let mut restless = self.look_around().await?;
-        restless.extend(self.rooms.store.needs_recovery().await?);
+        restless.extend(self.services.store.needs_recovery().await?);
         restless.sort_unstable();
         restless.dedup();
         self.prewarm_all().await?;
-        tokio::spawn(keep_warm(self.rooms.clone()));
+        tokio::spawn(prewarm::run(self.services.clone()));
         let count = restless.len();
         for no in restless {
             let sessions = self.clone();
@@ -40,17 +44,17 @@ impl Sessions {
     /// sessions whose sandboxes may still be alive.
     async fn look_around(&self) -> Result<Vec<SessionRowId>> {
         let mut found = Vec::new();
-        let root = self.rooms.settings.live_dir.clone();
-        let names = tokio::task::spawn_blocking(move || {
+        let root = self.services.settings.live_dir.clone();
+        let workspaces = tokio::task::spawn_blocking(move || {
             if let Err(error) = Folder::finish_erasing(&root) {
-                tracing::warn!(%error, "what a dead server was erasing could not be erased");
+                tracing::warn!(%error, "files that an earlier server was erasing could not be erased");
             }
-            list_names(&root)
+            list_workspaces(&root)
         });
-        let names = names.await.map_err(|_| Error::Gone)?;
-        for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
-            let live = LiveDirectory::new(&self.rooms.settings.live_dir, workspace);
-            let sessions = self.rooms.store.workspace_sessions(workspace).await?;
+        let workspaces = workspaces.await.map_err(|_| Error::Gone)?;
+        for workspace in workspaces {
+            let live = LiveDirectory::new(&self.services.settings.live_dir, workspace);
+            let sessions = self.services.store.workspace_sessions(workspace).await?;
             if live.is_unclaimed() {
                 self.clear_unclaimed(&live, sessions.is_empty()).await;
                 if sessions.is_empty() {
@@ -61,20 +65,20 @@ impl Sessions {
             let over =
                 !sessions.is_empty() && sessions.iter().all(|session| session.status == SessionStatus::Ended);
             if over && !self.is_shared(&sessions).await? {
-                let rooms = self.rooms.clone();
-                let erased = tokio::task::spawn_blocking(move || live.erase(&rooms.uids)).await;
+                let services = self.services.clone();
+                let erased = tokio::task::spawn_blocking(move || live.erase(&services.uids)).await;
                 if let Ok(Err(error)) = erased {
                     tracing::warn!(%workspace, %error, "the tree of an ended session could not be removed");
                 }
                 continue;
             }
-            self.rooms.uids.mark_used(live.stamp().and_then(|stamp| stamp.uid));
+            self.services.uids.mark_used(live.stamp().and_then(|stamp| stamp.uid));
             if live.run().join("sock").exists() || live.is_marked_dirty() || live.uploads().exists() {
                 if live.run().join("sock").exists()
                     && let Some(first) = sessions.first()
-                    && let Some(session) = self.rooms.store.session(first.no).await?
+                    && let Some(session) = self.services.store.session(first.no).await?
                 {
-                    self.rooms.pool.reserve_for_survivor(workspace, &session.tenant);
+                    self.services.pool.reserve_for_survivor(workspace, &session.tenant);
                 }
                 found.extend(sessions.into_iter().map(|session| session.no));
             }
@@ -84,25 +88,20 @@ impl Sessions {
 
     /// Handles a sandbox that a dead server made in advance. If the database knows its session, it belongs to that
     /// session; otherwise it is removed.
-    async fn clear_unclaimed(&self, live: &LiveDirectory, nobodys: bool) {
-        let (live, rooms) = (live.clone(), self.rooms.clone());
+    async fn clear_unclaimed(&self, live: &LiveDirectory, unclaimed: bool) {
+        let (live, services) = (live.clone(), self.services.clone());
         let uid = live.stamp().and_then(|stamp| stamp.uid);
-        let cleared = blocking(move || match nobodys {
+        let cleared = blocking(move || match unclaimed {
             true => {
                 ash_sandbox::reap(&live.run())?;
-                live.erase(&rooms.uids)
+                live.erase(&services.uids)
             }
             false => live.claim(),
         });
         if let Err(error) = cleared.await {
             // Processes may still run there under this uid.
-            self.rooms.uids.mark_used(uid);
-            tracing::warn!(%error, "a sandbox that was made in advance could not be removed");
+            self.services.uids.mark_used(uid);
+            tracing::warn!(%error, "a warm sandbox of an earlier server could not be removed");
         }
     }
-}
-
-pub(crate) fn list_names(dir: &std::path::Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }

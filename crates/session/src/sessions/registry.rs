@@ -28,38 +28,38 @@ impl Sessions {
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let mut request = request(reply);
-        let keeper = loop {
-            let keeper = self.actor(no).await?;
-            match keeper.inbox.send(request).await {
-                Ok(()) => break keeper,
+        let actor = loop {
+            let actor = self.actor(no).await?;
+            match actor.inbox.send(request).await {
+                Ok(()) => break actor,
                 // The actor ended before it got the message; the next one gets it.
                 Err(mpsc::error::SendError(back)) => request = back,
             }
         };
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(self.ended_error(no, &keeper).await),
+            Err(_) => Err(self.ended_error(no, &actor).await),
         }
     }
 
     /// The error for a message to an actor that has ended.
-    async fn ended_error(&self, no: SessionRowId, keeper: &ActorHandle) -> Error {
+    async fn ended_error(&self, no: SessionRowId, actor: &ActorHandle) -> Error {
         // The actor records why it failed before it leaves the registry.
         loop {
-            let left = self.rooms.pool.actor_left.notified();
+            let left = self.services.pool.actor_left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
-            match self.rooms.pool.keepers.lock().await.get(&no) {
-                Some(there) if keeper.inbox.is_closed() && there.inbox.same_channel(&keeper.inbox) => {}
+            match self.services.pool.actors.lock().await.get(&no) {
+                Some(there) if actor.inbox.is_closed() && there.inbox.same_channel(&actor.inbox) => {}
                 Some(_) | None => break,
             }
             left.await;
         }
         // A witness knew that the session was purged, and the database did not.
-        if self.rooms.store.tombstone(no).await.is_ok_and(|tombstone| tombstone.is_some()) {
+        if self.services.store.tombstone(no).await.is_ok_and(|tombstone| tombstone.is_some()) {
             return Error::NotFound;
         }
-        match keeper.full.load(Ordering::Relaxed) {
+        match actor.full.load(Ordering::Relaxed) {
             true => Error::Store(ash_store::Error::Full),
             false => Error::Gone,
         }
@@ -68,11 +68,11 @@ impl Sessions {
     /// The session's actor. Starts it if there is none.
     pub(super) async fn actor(&self, no: SessionRowId) -> Result<ActorHandle> {
         loop {
-            let left = self.rooms.pool.actor_left.notified();
+            let left = self.services.pool.actor_left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
-            match self.rooms.pool.keepers.lock().await.get(&no) {
-                Some(keeper) if !keeper.inbox.is_closed() => return Ok(keeper.clone()),
+            match self.services.pool.actors.lock().await.get(&no) {
+                Some(actor) if !actor.inbox.is_closed() => return Ok(actor.clone()),
                 // The actor is ending. Wait, because a session must never have two.
                 Some(_) => {}
                 None => break,
@@ -81,7 +81,7 @@ impl Sessions {
         }
         let session = self.get(no).await?;
         let of = (session.workspace, session.tenant.clone());
-        self.spawn(no, of, |rooms, seat| SessionActor::load(rooms, session, seat)).await
+        self.spawn(no, of, |services, channels| SessionActor::load(services, session, channels)).await
     }
 
     /// Restarts the failed actor of a session that is not at rest, without waiting for a request.
@@ -93,7 +93,7 @@ impl Sessions {
                 wait = (wait * 2).min(MAX_RESPAWN_DELAY);
                 // Before the next actor starts, because it may fail at once.
                 self.recalling().remove(&no);
-                match self.rooms.store.needs_recovery().await {
+                match self.services.store.needs_recovery().await {
                     Ok(restless) if !restless.contains(&no) => return,
                     Ok(_) if self.actor(no).await.is_ok() => return,
                     Ok(_) | Err(_) => {}
@@ -118,36 +118,36 @@ impl Sessions {
         F: FnOnce(Arc<Services>, ActorChannels) -> L,
         L: Future<Output = Result<SessionActor>> + Send + 'static,
     {
-        let mut keepers = self.rooms.pool.keepers.lock().await;
-        if let Some(keeper) = keepers.get(&no) {
-            return Ok(keeper.clone());
+        let mut actors = self.services.pool.actors.lock().await;
+        if let Some(actor) = actors.get(&no) {
+            return Ok(actor.clone());
         }
         self.open_for_work()?;
         let (sender, inbox) = mpsc::channel(64);
-        let keeper = ActorHandle {
+        let actor = ActorHandle {
             inbox: sender,
             logs: Arc::default(),
-            mood: Arc::default(),
+            phase: Arc::default(),
             workspace,
             tenant,
             full: Arc::default(),
         };
-        let seat = ActorChannels { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
-        let loading = load(self.rooms.clone(), seat);
+        let channels = ActorChannels { logs: actor.logs.clone(), phase: actor.phase.clone(), inbox };
+        let loading = load(self.services.clone(), channels);
         // A task of its own, so that a panic does not affect the rest of the server.
         let keeping = tokio::spawn(async move { Box::pin(loading.await?.run()).await });
-        let (sessions, full) = (self.clone(), keeper.full.clone());
+        let (sessions, full) = (self.clone(), actor.full.clone());
         tokio::spawn(async move {
             let kept = keeping.await.unwrap_or(Err(Error::Gone));
             full.store(kept.as_ref().err().is_some_and(Error::is_full), Ordering::Relaxed);
-            sessions.rooms.pool.keepers.lock().await.remove(&no);
-            sessions.rooms.pool.actor_left.notify_waiters();
+            sessions.services.pool.actors.lock().await.remove(&no);
+            sessions.services.pool.actor_left.notify_waiters();
             if let Err(error) = kept {
-                tracing::error!(session = no.0, %error, "a session's keeper gave up; another one is called");
+                tracing::error!(session = no.0, %error, "the actor of a session failed; the server starts another one");
                 sessions.respawn(no).await;
             }
         });
-        keepers.insert(no, keeper.clone());
-        Ok(keeper)
+        actors.insert(no, actor.clone());
+        Ok(actor)
     }
 }

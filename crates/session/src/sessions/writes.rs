@@ -66,7 +66,7 @@ impl Sessions {
         }
         let Some(lock) = self.get(session).await?.summary.lock else { return Ok(()) };
         self.overwritten.note_over(session, lock.number);
-        match lock.is_held(self.rooms.clock()) {
+        match lock.is_held(self.services.clock()) {
             true => Ok(()),
             false => self.expire_lock(session, lock.number).await,
         }

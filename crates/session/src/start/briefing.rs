@@ -3,16 +3,14 @@
 
 use super::{SessionStartJob, tree::StartTree};
 use crate::{
-    Result, blocking,
+    LogVisibility, Result, blocking,
     files::{FileSource, WorkspaceFiles},
-    history,
     ladder::{RecalledConversation, StartTreeOrigin},
 };
 use ash_driver::AgentDriver;
 use ash_model::{Event, EventSeq, Fact, SavedCheckpoint, Tier, Timestamp, TurnId, WorkspaceRewind};
 use ash_snapshot::TreeId;
 use ash_store::EventQuery;
-use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// How much of a conversation is told as text: the newest part, up to this many bytes.
@@ -48,9 +46,9 @@ impl SessionStartJob {
         tree: &StartTree,
         backs: &[WorkspaceRewind],
     ) -> Result<Option<String>> {
-        let facts = self.rooms.store.facts(self.session.no).await?;
+        let facts = self.services.store.facts(self.session.no).await?;
         let Some(slept) = slept(&facts) else { return Ok(None) };
-        let now = self.rooms.clock();
+        let now = self.services.clock();
         let mut sentences = vec![format!(
             "You were asleep for {}, since {slept}: the session was paused or its sandbox ended, and it has been resumed.",
             duration(now.0 - slept.0)
@@ -83,7 +81,7 @@ impl SessionStartJob {
         }
         // The list is optional: without it the session resumes all the same, and its receipt names what is damaged.
         let changed = self.changed(&facts).await.unwrap_or_else(|error| {
-            tracing::warn!(session = %self.session.id, %error, "nobody knows what was changed meanwhile");
+            tracing::warn!(session = %self.session.id, %error, "the changes of other sessions could not be listed; the agent is not told about them");
             Vec::new()
         });
         if !changed.is_empty() {
@@ -99,7 +97,7 @@ impl SessionStartJob {
         let mut running: BTreeMap<String, String> = BTreeMap::new();
         loop {
             let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
-            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let events = self.services.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in &events {
@@ -123,7 +121,7 @@ impl SessionStartJob {
         }
         let place = WorkspaceFiles {
             source: FileSource::Checkpoint { tree },
-            repo: self.rooms.repo(&self.session.tenant)?,
+            repo: self.services.repo(&self.session.tenant)?,
             _pen: None,
         };
         blocking(move || {
@@ -135,7 +133,7 @@ impl SessionStartJob {
 
     /// The newest part of the conversation, as text.
     async fn history(&self) -> Result<Option<String>> {
-        let past = history::past(&self.rooms, self.session.no).await?;
+        let past = LogVisibility::read(self.services.store.as_ref(), self.session.no, EventSeq::MAX).await?;
         let current = self.state.current().map(|turn| turn.id);
         let waiting: HashSet<TurnId> = self.state.turns.iter().map(|turn| turn.id).collect();
         let mut told: VecDeque<String> = VecDeque::new();
@@ -145,19 +143,20 @@ impl SessionStartJob {
         loop {
             let query =
                 EventQuery { after, limit: 1000, kinds: vec!["queued", "steered", "started", "said"] };
-            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let events = self.services.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in events.iter().filter(|event| !past.hides(event)) {
                 let words = match &event.fact {
                     Fact::Queued { turn, .. } if waiting.contains(turn) => None,
                     Fact::Queued { turn, content, .. } => {
-                        asked.insert(*turn, format!("User: {}", cut(&plain(content))));
+                        asked.insert(*turn, format!("User: {}", cut(&ash_driver::content_text(content))));
                         None
                     }
                     Fact::Started { turn, .. } | Fact::Steered { turn, .. } => asked.remove(turn),
                     Fact::Said { .. } if event.turn.is_some() && event.turn == current => None,
-                    Fact::Said { line } => said(line),
+                    Fact::Said { line } => ash_driver::retold_message(line)
+                        .map(|message| format!("{}: {}", message.speaker, cut(&message.text))),
                     _ => None,
                 };
                 let Some(words) = words else { continue };
@@ -235,43 +234,6 @@ fn duration(milliseconds: i64) -> String {
     }
 }
 
-/// The readable text in a line of the agent's stream.
-fn said(line: &str) -> Option<String> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    if value.get("parent_tool_use_id").is_some_and(|parent| !parent.is_null()) {
-        return None;
-    }
-    let speaker = match value["type"].as_str()? {
-        "assistant" => "Assistant",
-        "user" => "User",
-        _ => return None,
-    };
-    let words = plain(&value["message"]["content"]);
-    (!words.is_empty()).then(|| format!("{speaker}: {}", cut(&words)))
-}
-
-fn plain(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(blocks) => {
-            let texts: Vec<String> = blocks.iter().filter_map(block).collect();
-            texts.join("\n")
-        }
-        _ => String::new(),
-    }
-}
-
-fn block(block: &Value) -> Option<String> {
-    match block["type"].as_str()? {
-        "text" => block["text"].as_str().map(str::to_owned),
-        "tool_use" => {
-            Some(format!("[called {} with {}]", block["name"].as_str().unwrap_or("a tool"), block["input"]))
-        }
-        "tool_result" => Some(format!("[the call answered: {}]", plain(&block["content"]))),
-        _ => None,
-    }
-}
-
 fn cut(words: &str) -> String {
     match words.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{} …", &words[..end]),
@@ -284,20 +246,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_is_told_in_the_words_of_people() {
+    fn a_pause_is_described_in_everyday_words() {
         for (seconds, words) in [(5, "5 s"), (60, "1 min"), (3_725, "1 h 2 min"), (200_000, "2 d 7 h")] {
             assert_eq!(duration(seconds * 1000), words);
         }
         assert_eq!(duration(-5), "0 s", "a clock that was set back");
-    }
-
-    #[test]
-    fn calls_and_their_outcomes_are_told() {
-        let line = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"I look"},{"type":"tool_use","name":"Bash","input":{"command":"ls"}}]}}"#;
-        assert_eq!(said(line).as_deref(), Some("Assistant: I look\n[called Bash with {\"command\":\"ls\"}]"));
-        let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","content":"a.txt"}]}}"#;
-        assert_eq!(said(line).as_deref(), Some("User: [the call answered: a.txt]"));
-        assert_eq!(said(r#"{"type":"assistant","parent_tool_use_id":"t","message":{"content":"x"}}"#), None);
     }
 
     #[test]

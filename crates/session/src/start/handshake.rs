@@ -21,7 +21,7 @@ fn mcp_config(process: u16) -> String {
 impl SessionStartJob {
     pub(super) async fn start_agent(
         &mut self,
-        SandboxShare { walls, process, records }: &mut SandboxShare,
+        SandboxShare { sandbox, process, records }: &mut SandboxShare,
         AgentProgram { driver, version, program, claude, provider }: &AgentProgram<'_>,
         inside: SandboxLayout,
         recalled: &RecalledConversation,
@@ -32,7 +32,7 @@ impl SessionStartJob {
             exe: inside.exe.clone(),
             program: program.clone().unwrap_or_else(|| inside.exe.clone()),
             claude_version: *claude,
-            model_socket: match walls.remote.has_usage() {
+            model_socket: match sandbox.remote.has_usage() {
                 true => inside.model_socket_of(*process),
                 false => inside.model_socket.clone(),
             },
@@ -45,18 +45,18 @@ impl SessionStartJob {
         let command = driver.launch(&launch);
         let cwd = self.put_home_entries(*driver, &inside).await?;
         self.write_mcp_config(*process).await?;
-        let mut env = self.rooms.base_env(&self.session, &inside);
+        let mut env = self.services.base_env(&self.session, &inside);
         env.extend(command.env);
         env.extend(version.env.expose());
         env.extend(self.own_env().await?);
-        let (remote, process) = (&walls.remote, *process);
+        let (remote, process) = (&sandbox.remote, *process);
         let start = ProcessSpec { process, argv: command.argv, env, cwd, raw: false, stdin: true };
-        remote.set_egress(self.rooms.egress_policy(&self.session, version.runtime, *provider)?).await?;
+        remote.set_egress(self.services.egress_policy(&self.session, version.runtime, *provider)?).await?;
         // Set before the agent can send a request.
         remote
             .set_allowance(
                 process,
-                Some(self.state.remaining_budget().allowance(&self.rooms.settings.prices, 0)),
+                Some(self.state.remaining_budget().allowance(&self.services.settings.prices, 0)),
             )
             .await?;
         remote.start(start).await?;
@@ -78,7 +78,7 @@ impl SessionStartJob {
     /// The session's own environment variables. If they cannot be opened here they stay stored, for a server that has
     /// their seal key.
     pub(super) async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
-        match self.rooms.store.env(self.session.no).await {
+        match self.services.store.env(self.session.no).await {
             Ok(env) => Ok(env.expose()),
             Err(ash_store::Error::Sealed) => {
                 self.sealed = true;
@@ -96,7 +96,7 @@ impl SessionStartJob {
         if ash_driver::driver(self.session.runtime).ignores(options).contains(&"mcpServers") {
             return Ok(());
         }
-        let secrets = match self.rooms.store.secrets(self.session.no).await {
+        let secrets = match self.services.store.secrets(self.session.no).await {
             Err(ash_store::Error::Sealed) => BTreeMap::new(),
             secrets => secrets?.expose(),
         };
@@ -128,7 +128,7 @@ impl SessionStartJob {
                     }
                 }
                 JournalPayload::StderrLine(line) => {
-                    self.logs.add(LogLineSource::Stderr, &line, self.rooms.clock())
+                    self.logs.add(LogLineSource::Stderr, &line, self.services.clock())
                 }
                 // Another session's agent may have brought the sandbox down a moment ago.
                 JournalPayload::StartFailed { why } if why.contains("the sandbox is gone") => {

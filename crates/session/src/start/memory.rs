@@ -3,7 +3,7 @@
 
 use super::{SessionStartJob, transcript::AgentTranscript};
 use crate::{
-    Error, Result, history,
+    Error, LogVisibility, Result,
     ladder::{self, RecalledConversation},
     live_directory::TranscriptRepair,
 };
@@ -149,7 +149,7 @@ impl SessionStartJob {
             });
         }
         // Limited, because each repair holds a whole conversation in memory.
-        let _turn = self.rooms.repair_permits.acquire().await.map_err(|_| Error::Stopping)?;
+        let _turn = self.services.repair_permits.acquire().await.map_err(|_| Error::Stopping)?;
         let log = self.words(&conversation, &survey.missing).await?;
         let native = TranscriptIdentity { id: from, cwd: inside.workspace.clone() };
         let owner = self.owner();
@@ -172,11 +172,11 @@ impl SessionStartJob {
             Ok(mended) => mended,
             Err(error) => {
                 // A file of the agent is in the way; the agent handles it by itself.
-                tracing::warn!(session = %self.session.id, %error, "the agent's transcript could not be mended");
+                tracing::warn!(session = %self.session.id, %error, "the agent's transcript could not be repaired");
                 return Ok(as_text);
             }
         };
-        tracing::warn!(session = %self.session.id, ?repairs, ?lost, "the agent's transcript was mended");
+        tracing::warn!(session = %self.session.id, ?repairs, ?lost, "the agent's transcript was repaired");
         let (found, prompts) = (Some(found.resumed), found.prompts);
         Ok(RecalledConversation {
             memory,
@@ -196,13 +196,13 @@ impl SessionStartJob {
         let Some((place, aside)) = recalled.aside.clone() else { return };
         let at = AgentTranscript { home: self.live.home(), place, runtime: self.session.runtime };
         if let Err(error) = at.run(move |at, _| at.take_back(&aside)).await {
-            tracing::warn!(session = %self.session.id, %error, "a transcript that was put aside stays there");
+            tracing::warn!(session = %self.session.id, %error, "a transcript that was moved aside could not be removed");
         }
     }
 
     /// All messages that the agent should know, in the order of the conversation.
     async fn conversation(&self, driver: &dyn AgentDriver, rung: Rung) -> Result<LoggedConversation> {
-        let past = history::past(&self.rooms, self.session.no).await?;
+        let past = LogVisibility::read(self.services.store.as_ref(), self.session.no, EventSeq::MAX).await?;
         let current = self.state.current().map(|turn| turn.id);
         let mut found = LoggedConversation::default();
         let mut begun: HashMap<TurnId, bool> = HashMap::new();
@@ -215,7 +215,7 @@ impl SessionStartJob {
         loop {
             let kinds = vec!["queued", "steered", "started", "continued", "said"];
             let query = EventQuery { after, limit: 1000, kinds };
-            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let events = self.services.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in events.iter().filter(|event| !past.hides(event)) {
@@ -286,7 +286,7 @@ impl SessionStartJob {
         while let Some(next) = missing.peek() {
             let next = conversation.messages[*next].seq;
             let query = EventQuery { after: after.max(next - 1), limit: 100, kinds: vec!["queued", "said"] };
-            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let events = self.services.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in events {

@@ -15,17 +15,17 @@ impl SessionStartJob {
         if !matches!(tree.origin, StartTreeOrigin::Checkpoint | StartTreeOrigin::Remote) {
             return Ok(None);
         }
-        let store = &self.rooms.store;
+        let store = &self.services.store;
         let salvage = store.checkpoint(self.session.workspace, number).await?;
         let now = match &tree.fallback {
             Some(fallback) => store.checkpoint(self.session.workspace, fallback.used).await?,
-            None => standing_on(&self.rooms, &self.session, &self.state).await?,
+            None => standing_on(&self.services, &self.session, &self.state).await?,
         };
         let (Some(salvage), Some(now)) = (salvage, now) else { return Ok(None) };
         let (Ok(salvage), Ok(now)) = (TreeId::parse(&salvage.tree), TreeId::parse(&now.tree)) else {
             return Ok(None);
         };
-        let repo = self.rooms.repo(&self.session.tenant)?;
+        let repo = self.services.repo(&self.session.tenant)?;
         let found = blocking(move || only_in(&repo, &salvage, &now)).await;
         Ok(Some(match found {
             Ok(files) => SalvageOnlyFiles { files, unreadable: None },

@@ -12,27 +12,27 @@ use std::sync::Arc;
 
 /// A session's part of a sandbox.
 pub(super) struct SandboxShare {
-    pub(super) walls: Arc<Sandbox>,
+    pub(super) sandbox: Arc<Sandbox>,
     pub(super) process: u16,
     pub(super) records: RecordStream,
 }
 
 impl SessionStartJob {
     /// The shared sandbox in which other sessions work already.
-    pub(super) fn walls(&self) -> Option<Arc<Sandbox>> {
-        self.common.sandbox().filter(|_| self.session.slug.is_some())
+    pub(super) fn sandbox(&self) -> Option<Arc<Sandbox>> {
+        self.workspace.sandbox().filter(|_| self.session.slug.is_some())
     }
 
     /// Takes the exclusive guard once there is a sandbox, or once every other session has read the last records of a
     /// dead one.
     pub(super) async fn exclusive_when_vacant(&self) -> ExclusiveGuard {
         loop {
-            let floor = self.common.exclusive().await;
-            if self.walls().is_some() || self.common.is_vacant(self.session.no) {
-                return floor;
+            let exclusive = self.workspace.exclusive().await;
+            if self.sandbox().is_some() || self.workspace.is_vacant(self.session.no) {
+                return exclusive;
             }
-            drop(floor);
-            self.common.until_vacant(self.session.no).await;
+            drop(exclusive);
+            self.workspace.until_vacant(self.session.no).await;
         }
     }
 
@@ -40,73 +40,76 @@ impl SessionStartJob {
     /// itself waits without limit.
     pub(super) async fn reserve(&mut self) -> Result<()> {
         if self.permit.is_none() {
-            let (rooms, tenant) = (self.rooms.clone(), self.session.tenant.clone());
-            self.permit = Some(self.unless_halted(rooms.pool.acquire(&tenant, self.queue_timeout)).await??);
+            let (services, tenant) = (self.services.clone(), self.session.tenant.clone());
+            self.permit =
+                Some(self.unless_halted(services.pool.acquire(&tenant, self.queue_timeout)).await??);
         }
         Ok(())
     }
 
     /// Enters the sandbox that is there, or a new one.
     pub(super) async fn join_sandbox(&mut self, way: &AgentProgram<'_>) -> Result<SandboxShare> {
-        if self.prepared.is_none() && self.walls().is_none() && self.permit.is_none() {
+        if self.prepared.is_none() && self.sandbox().is_none() && self.permit.is_none() {
             // Not with the exclusive guard: the session whose sandbox this one waits for may itself wait for the guard.
             self.exclusive = None;
             self.reserve().await?;
         }
-        let floor = match self.exclusive.take() {
-            Some(floor) => floor,
+        let exclusive = match self.exclusive.take() {
+            Some(exclusive) => exclusive,
             None => self.unless_halted(self.exclusive_when_vacant()).await?,
         };
         let (no, shared) = (self.session.no, self.session.slug.is_some());
-        let walls = match (self.walls(), self.prepared.take()) {
-            (Some(walls), _) => {
+        let sandbox = match (self.sandbox(), self.prepared.take()) {
+            (Some(sandbox), _) => {
                 // Another session was faster, and its sandbox is used.
                 self.permit = None;
-                (walls, None)
+                (sandbox, None)
             }
-            (None, Some((walls, mut records))) => {
-                self.set_up(&walls, &mut records, way.version).await?;
-                self.common.set_sandbox(Some(walls.clone()));
-                (walls, Some(records))
+            (None, Some((sandbox, mut records))) => {
+                self.set_up(&sandbox, &mut records, way.version).await?;
+                self.workspace.set_sandbox(Some(sandbox.clone()));
+                (sandbox, Some(records))
             }
             (None, None) => {
                 self.reap_previous_sandbox().await?;
-                let room = self.permit.take().ok_or(Error::Gone)?;
+                let permit = self.permit.take().ok_or(Error::Gone)?;
                 let spec = self.spec(self.tree.and_then(|tree| tree.uid), way);
                 let (remote, mut records) = self.launch(&spec).await?.split();
-                let walls = Sandbox::new(spec.incarnation, remote, room);
-                self.set_up(&walls, &mut records, way.version).await?;
-                self.common.set_sandbox(Some(walls.clone()));
-                (walls, Some(records))
+                let sandbox = Sandbox::new(spec.incarnation, remote, permit);
+                self.set_up(&sandbox, &mut records, way.version).await?;
+                self.workspace.set_sandbox(Some(sandbox.clone()));
+                (sandbox, Some(records))
             }
         };
-        let part = match walls {
-            (walls, Some(records)) if !shared => SandboxShare { walls, process: workspace::AGENT, records },
+        let part = match sandbox {
+            (sandbox, Some(records)) if !shared => {
+                SandboxShare { sandbox, process: workspace::AGENT, records }
+            }
             // The stream that received all records so far is dropped only after the new listener is registered, because
             // the connection closes with its last listener.
-            (walls, _everything) => {
-                let process = self.common.free_number().ok_or(Error::Crowded)?;
-                let records = walls.remote.listen(workspace::numbers(process, self.lease.epoch));
-                SandboxShare { walls, process, records }
+            (sandbox, _everything) => {
+                let process = self.workspace.free_number().ok_or(Error::Crowded)?;
+                let records = sandbox.remote.listen(workspace::numbers(process, self.lease.epoch));
+                SandboxShare { sandbox, process, records }
             }
         };
-        self.common.enter(no, part.walls.incarnation, part.process);
-        drop(floor);
+        self.workspace.enter(no, part.sandbox.incarnation, part.process);
+        drop(exclusive);
         Ok(part)
     }
 
     /// Leaves the sandbox again, because the agent did not start.
     pub(super) async fn leave_sandbox(&self, part: SandboxShare) -> Result<()> {
-        let _floor = self.common.exclusive().await;
-        let SandboxShare { walls, process, .. } = part;
-        if !self.common.leave(self.session.no, walls.incarnation) {
-            walls.remote.signal(process, 9).await.ok();
-            walls.remote.set_allowance(process, None).await.ok();
+        let _exclusive = self.workspace.exclusive().await;
+        let SandboxShare { sandbox, process, .. } = part;
+        if !self.workspace.leave(self.session.no, sandbox.incarnation) {
+            sandbox.remote.signal(process, 9).await.ok();
+            sandbox.remote.set_allowance(process, None).await.ok();
             return Ok(());
         }
-        walls.remote.end().await.ok();
-        self.common.set_sandbox(None);
-        drop(walls);
+        sandbox.remote.end().await.ok();
+        self.workspace.set_sandbox(None);
+        drop(sandbox);
         self.reap_previous_sandbox().await
     }
 
@@ -115,16 +118,16 @@ impl SessionStartJob {
         &mut self,
         way: &AgentProgram<'_>,
     ) -> Result<(Arc<Sandbox>, RecordStream)> {
-        let room = self.permit.take().ok_or(Error::Gone)?;
+        let permit = self.permit.take().ok_or(Error::Gone)?;
         let spec = self.spec(self.tree.and_then(|tree| tree.uid), way);
         let (remote, records) = self.launch(&spec).await?.split();
-        Ok((Sandbox::new(spec.incarnation, remote, room), records))
+        Ok((Sandbox::new(spec.incarnation, remote, permit), records))
     }
 
     /// The number of concurrent sandbox starts is limited; the start-up time of an agent does not count.
     async fn launch(&self, spec: &SandboxSpec) -> Result<SandboxLink> {
-        let _turn = self.rooms.start_permits.acquire().await.map_err(|_| Error::Stopping)?;
-        Ok(self.rooms.backend.launch(spec).await?)
+        let _turn = self.services.start_permits.acquire().await.map_err(|_| Error::Stopping)?;
+        Ok(self.services.backend.launch(spec).await?)
     }
 
     /// The remains of an earlier shim must be gone before its tree is used again.
@@ -140,7 +143,7 @@ impl SessionStartJob {
     fn spec(&self, uid: Option<u32>, way: &AgentProgram<'_>) -> SandboxSpec {
         let program = way.program.as_deref();
         let SandboxBuildSpec { limits, readonly, image, user_namespaces } =
-            SandboxBuildSpec::of(&self.rooms, way.version, &self.session.options, program);
+            SandboxBuildSpec::of(&self.services, way.version, &self.session.options, program);
         SandboxSpec {
             incarnation: Incarnation::fresh(),
             epoch: self.lease.epoch,
@@ -152,7 +155,7 @@ impl SessionStartJob {
             readonly,
             image,
             user_namespaces,
-            orphan_ttl: self.rooms.settings.orphan_ttl,
+            orphan_ttl: self.services.settings.orphan_ttl,
         }
     }
 }

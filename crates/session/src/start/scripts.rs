@@ -101,13 +101,13 @@ impl SessionStartJob {
     /// Runs the scripts in a sandbox that was just made, and that is ended again if they fail.
     pub(super) async fn set_up(
         &mut self,
-        walls: &Sandbox,
+        sandbox: &Sandbox,
         records: &mut RecordStream,
         version: &AgentVersion,
     ) -> Result<()> {
-        let done = self.run_scripts(walls, records, version).await;
+        let done = self.run_scripts(sandbox, records, version).await;
         if done.is_err() {
-            walls.remote.end().await.ok();
+            sandbox.remote.end().await.ok();
             self.reap_previous_sandbox().await?;
         }
         done
@@ -115,7 +115,7 @@ impl SessionStartJob {
 
     async fn run_scripts(
         &mut self,
-        walls: &Sandbox,
+        sandbox: &Sandbox,
         records: &mut RecordStream,
         version: &AgentVersion,
     ) -> Result<()> {
@@ -127,17 +127,17 @@ impl SessionStartJob {
         if install.or(startup_seconds).is_none() {
             return Ok(());
         }
-        let inside = self.rooms.inside(&self.live);
-        let mut env = self.rooms.base_env(&self.session, &inside);
+        let inside = self.services.inside(&self.live);
+        let mut env = self.services.base_env(&self.session, &inside);
         env.extend(version.env.expose());
         env.extend(self.own_env().await?);
         let most = resource_limits::of_disk(&self.bounds(version));
         if let Some(seconds) = install {
-            self.run(SetupScript::Install, seconds, (walls, records), (&env, most)).await?;
+            self.run(SetupScript::Install, seconds, (sandbox, records), (&env, most)).await?;
             self.note_installed().await;
         }
         if let Some(seconds) = startup_seconds {
-            self.run(SetupScript::Startup, seconds, (walls, records), (&env, most)).await?;
+            self.run(SetupScript::Startup, seconds, (sandbox, records), (&env, most)).await?;
         }
         Ok(())
     }
@@ -146,25 +146,25 @@ impl SessionStartJob {
         &self,
         script: SetupScript,
         seconds: u64,
-        (walls, records): (&Sandbox, &mut RecordStream),
+        (sandbox, records): (&Sandbox, &mut RecordStream),
         (env, most): (&BTreeMap<String, String>, Option<DiskUsage>),
     ) -> Result<()> {
-        let cwd = self.rooms.inside(&self.live).workspace;
+        let cwd = self.services.inside(&self.live).workspace;
         let path = cwd.join(script.name()).display().to_string();
         let argv = ["/bin/sh", "-c", RUN_SCRIPT, "sh", &path].map(str::to_owned).to_vec();
         let start = ProcessSpec { process: SETUP, argv, env: env.clone(), cwd, raw: false, stdin: false };
-        walls.remote.start(start).await?;
-        let limit = Duration::from_secs(seconds).min(self.rooms.settings.max_setup_time);
+        sandbox.remote.start(start).await?;
+        let limit = Duration::from_secs(seconds).min(self.services.settings.max_setup_time);
         let (began, mut last) = (Instant::now(), OutputTail::default());
         let cut = tokio::select! {
-            ended = self.follow(script, (walls, records), &mut last) => {
+            ended = self.follow(script, (sandbox, records), &mut last) => {
                 return self.judge(script, ended?, &last);
             }
             () = tokio::time::sleep(limit) => ScriptInterruption::Late,
             reached = self.until_full(most) => ScriptInterruption::Full(reached),
             () = self.halt.notified() => ScriptInterruption::Halted,
         };
-        tracing::warn!(session = %self.session.id, script = script.name(), took = ?began.elapsed(), "a script was ended before its time");
+        tracing::warn!(session = %self.session.id, script = script.name(), took = ?began.elapsed(), "the server ended a script before it was done");
         Err(match cut {
             ScriptInterruption::Late => self.failed(
                 SETUP_TIMEOUT,
@@ -206,11 +206,11 @@ impl SessionStartJob {
     async fn follow(
         &self,
         script: SetupScript,
-        (walls, records): (&Sandbox, &mut RecordStream),
+        (sandbox, records): (&Sandbox, &mut RecordStream),
         last: &mut OutputTail,
     ) -> Result<ProcessExit> {
         while let Some(JournalRecord { offset, payload: what, process }) = records.next().await {
-            walls.remote.ack(offset).await.ok();
+            sandbox.remote.ack(offset).await.ok();
             if process != SETUP && !matches!(what, JournalPayload::SandboxGone { .. }) {
                 continue;
             }
@@ -220,7 +220,7 @@ impl SessionStartJob {
                 | JournalPayload::StdoutTail(line)
                 | JournalPayload::StderrLine(line) => {
                     last.add(&line);
-                    self.logs.add(script.level(), &line, self.rooms.clock());
+                    self.logs.add(script.level(), &line, self.services.clock());
                 }
                 JournalPayload::StartFailed { why } => {
                     let told = format!("{} could not be started: {why}.", script.name());
@@ -244,7 +244,7 @@ impl SessionStartJob {
         loop {
             tokio::time::sleep(rest).await;
             // Files that cannot be measured now, because they change meanwhile, are measured the next time.
-            let Ok((weight, took)) = self.rooms.weigh(&self.live, most).await else { continue };
+            let Ok((weight, took)) = self.services.weigh(&self.live, most).await else { continue };
             if let Some(reached) = resource_limits::reached(None, weight, most) {
                 return reached;
             }
@@ -270,7 +270,7 @@ impl SessionStartJob {
             Ok(open_root(&home)?.write_file(&marker(), &mut text.as_bytes(), owner, 0o644).map(drop)?)
         });
         if let Err(error) = written.await {
-            tracing::warn!(session = %self.session.id, %error, "install.sh will run again");
+            tracing::warn!(session = %self.session.id, %error, "the run of install.sh could not be recorded; the next start runs it again");
         }
     }
 
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_with_the_last_lines_and_not_with_all() {
+    fn a_failure_is_reported_with_the_last_lines_only() {
         let mut last = OutputTail::default();
         assert_eq!(last.told(), "It printed nothing.");
         (0..LAST_LINES + 5).for_each(|n| last.add(n.to_string().as_bytes()));

@@ -89,12 +89,15 @@ impl AgentTranscript {
         match self.home()?.rename_aside(&self.path()?, &aside) {
             Ok(false) => Ok(None),
             Ok(true) => {
-                tracing::warn!(transcript = self.place, "what is no conversation was put aside");
+                tracing::warn!(
+                    transcript = self.place,
+                    "a transcript without a readable conversation was moved aside"
+                );
                 Ok(Some((self.place.clone(), aside)))
             }
             // Something that is not a folder is on the way: the agent finds that out by itself.
             Err(error) => {
-                tracing::warn!(transcript = self.place, %error, "what is no conversation stays");
+                tracing::warn!(transcript = self.place, %error, "a transcript without a readable conversation could not be moved aside");
                 Ok(None)
             }
         }

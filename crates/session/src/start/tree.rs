@@ -33,13 +33,13 @@ impl SessionStartJob {
             return Ok(StartTree { origin, uid, fallback });
         }
         let (recipe, origin) =
-            recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
+            recipe(&self.services, &self.session, &self.state, &self.lease, Some(version)).await?;
         let origin = self.origin(origin, &recipe)?;
         let number = match self.session.slug {
-            Some(_) => self.common.newest(),
+            Some(_) => self.workspace.newest(),
             None => self.state.checkpoint,
         };
-        match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, number) {
+        match (make_tree(&self.services, &self.session, &self.live, recipe).await, number) {
             (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
             (made, _) => Ok(StartTree { origin, uid: made?, fallback: None }),
         }
@@ -47,12 +47,12 @@ impl SessionStartJob {
 
     /// A tree that an unprivileged server made has no uid of its own. A server that runs as root needs one to run anything.
     async fn of_its_own(&self, uid: Option<u32>) -> Result<Option<u32>> {
-        if uid.is_some() || !self.rooms.uids.are_given() {
+        if uid.is_some() || !self.services.uids.are_given() {
             return Ok(uid);
         }
-        let (rooms, live) = (self.rooms.clone(), self.live.clone());
-        let uid = blocking(move || live.hand_over(&rooms.uids)).await?;
-        tracing::info!(session = %self.session.id, uid, "the tree of an ordinary user's server has a uid of its own now");
+        let (services, live) = (self.services.clone(), self.live.clone());
+        let uid = blocking(move || live.hand_over(&services.uids)).await?;
+        tracing::info!(session = %self.session.id, uid, "the server gave a uid to a tree of a server without root");
         Ok(uid)
     }
 
@@ -62,19 +62,19 @@ impl SessionStartJob {
         let standing = match (&tree.fallback, restored) {
             (_, false) => return Ok(Vec::new()),
             (Some(fallback), true) => {
-                self.rooms.store.checkpoint(self.session.workspace, fallback.used).await?
+                self.services.store.checkpoint(self.session.workspace, fallback.used).await?
             }
-            (None, true) => standing_on(&self.rooms, &self.session, &self.state).await?,
+            (None, true) => standing_on(&self.services, &self.session, &self.state).await?,
         };
         let Some(checkpoint) = standing.filter(|checkpoint| checkpoint.skipped != Some(0)) else {
             return Ok(Vec::new());
         };
         // In a shared workspace another session may have made it.
         let own = self.session.no;
-        let others = self.rooms.store.workspace_sessions(self.session.workspace).await?;
+        let others = self.services.store.workspace_sessions(self.session.workspace).await?;
         let others = others.into_iter().map(|other| other.no).filter(|no| *no != own);
         for no in std::iter::once(own).chain(others) {
-            let facts = self.rooms.store.facts(no).await?;
+            let facts = self.services.store.facts(no).await?;
             if let Some(saved) = facts.iter().rev().find_map(|event| saved_as(&event.fact, &checkpoint)) {
                 return Ok(missed(saved));
             }
@@ -83,14 +83,14 @@ impl SessionStartJob {
     }
 
     fn origin(&self, origin: StartTreeOrigin, recipe: &TreeRecipe) -> Result<StartTreeOrigin> {
-        let here = self.rooms.repo(&self.session.tenant)?.pack_file(recipe.tree.pack_name()).is_some();
+        let here = self.services.repo(&self.session.tenant)?.pack_file(recipe.tree.pack_name()).is_some();
         Ok(if origin == StartTreeOrigin::Checkpoint && !here { StartTreeOrigin::Remote } else { origin })
     }
 
     /// Falls back to the newest undamaged checkpoint before a damaged one. Checkpoints that the session went back from
     /// come last.
     async fn older(&self, number: u64, why: String) -> Result<StartTree> {
-        let store = &self.rooms.store;
+        let store = &self.services.store;
         let left = left_behind(&store.facts(self.session.no).await?);
         let mut found = store.checkpoints(self.session.workspace, Some(number), u32::MAX).await?;
         found.retain(|checkpoint| !checkpoint.salvage && checkpoint.removed_at.is_none());
@@ -100,10 +100,11 @@ impl SessionStartJob {
         for checkpoint in found {
             let fallback =
                 CheckpointFallback { instead_of: number, used: checkpoint.number, why: why.clone() };
-            let recipe = recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)?;
+            let recipe =
+                recipe_of(&self.services, &self.session, &self.state, &self.lease, &checkpoint.tree)?;
             let recipe = TreeRecipe { fallback: Some(fallback.clone()), ..recipe };
             let origin = self.origin(StartTreeOrigin::Checkpoint, &recipe)?;
-            match make_tree(&self.rooms, &self.session, &self.live, recipe).await {
+            match make_tree(&self.services, &self.session, &self.live, recipe).await {
                 Err(error) if is_damage(&error) => {}
                 made => return Ok(StartTree { origin, uid: made?, fallback: Some(fallback) }),
             }
@@ -130,7 +131,7 @@ impl SessionStartJob {
         way: &AgentProgram<'_>,
     ) -> Result<FilesComparison> {
         match tree.origin {
-            StartTreeOrigin::Live if self.walls().is_none() && self.prepared.is_none() => {
+            StartTreeOrigin::Live if self.sandbox().is_none() && self.prepared.is_none() => {
                 self.compare_live(way).await
             }
             StartTreeOrigin::Live | StartTreeOrigin::Fresh => Ok(FilesComparison::default()),
@@ -141,7 +142,7 @@ impl SessionStartJob {
     }
 
     async fn compare_live(&mut self, way: &AgentProgram<'_>) -> Result<FilesComparison> {
-        let checkpoint = standing_on(&self.rooms, &self.session, &self.state).await?;
+        let checkpoint = standing_on(&self.services, &self.session, &self.state).await?;
         let checkpoint = checkpoint.filter(|_| self.session.options.ephemeral != Some(true));
         let Some((number, Ok(id))) = checkpoint.map(|found| (found.number, TreeId::parse(&found.tree)))
         else {
@@ -149,8 +150,8 @@ impl SessionStartJob {
             return Ok(FilesComparison::default());
         };
         let mut lost: Vec<String> = self.live.stamp().map(|stamp| stamp.outside).unwrap_or_default();
-        let (live, repo) = (self.live.clone(), self.rooms.repo(&self.session.tenant)?);
-        let inside = self.rooms.inside(&self.live);
+        let (live, repo) = (self.live.clone(), self.services.repo(&self.session.tenant)?);
+        let inside = self.services.inside(&self.live);
         let own = self.session.native_id;
         let apart = AgentMemoryPaths {
             transcript: way.driver.transcript(&inside.workspace, own),
@@ -181,50 +182,50 @@ impl SessionStartJob {
 
 /// What the tree is made from: the newest checkpoint, else the agent's own files.
 pub(crate) async fn recipe(
-    rooms: &Services,
+    services: &Services,
     session: &SessionRow,
     state: &LogState,
     lease: &Lease,
     version: Option<&AgentVersion>,
 ) -> Result<(TreeRecipe, StartTreeOrigin)> {
-    let checkpoint = standing_on(rooms, session, state).await?;
+    let checkpoint = standing_on(services, session, state).await?;
     let (tree, origin) = match (checkpoint, version) {
         (Some(checkpoint), _) => (checkpoint.tree, StartTreeOrigin::Checkpoint),
         (None, Some(version)) => (version.tree.clone(), StartTreeOrigin::Fresh),
         (None, None) => return Err(Error::NoWorkspace),
     };
-    let recipe = recipe_of(rooms, session, state, lease, &tree)?;
+    let recipe = recipe_of(services, session, state, lease, &tree)?;
     Ok((TreeRecipe { fresh: origin == StartTreeOrigin::Fresh, ..recipe }, origin))
 }
 
 /// The checkpoint whose files should be there. In a shared workspace that is the last one of any session.
 pub(crate) async fn standing_on(
-    rooms: &Services,
+    services: &Services,
     session: &SessionRow,
     state: &LogState,
 ) -> Result<Option<Checkpoint>> {
     if session.slug.is_some() {
-        let all = rooms.store.checkpoints(session.workspace, None, u32::MAX).await?;
+        let all = services.store.checkpoints(session.workspace, None, u32::MAX).await?;
         return Ok(all.into_iter().find(|checkpoint| checkpoint.removed_at.is_none() && !checkpoint.salvage));
     }
     match state.checkpoint {
-        Some(number) => Ok(rooms.store.checkpoint(session.workspace, number).await?),
+        Some(number) => Ok(services.store.checkpoint(session.workspace, number).await?),
         None => Ok(None),
     }
 }
 
 /// The recipe for the contents of a checkpoint.
 pub(crate) fn recipe_of(
-    rooms: &Services,
+    services: &Services,
     session: &SessionRow,
     state: &LogState,
     lease: &Lease,
     tree: &str,
 ) -> Result<TreeRecipe> {
     let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
-    let (epoch, boot) = (lease.epoch, rooms.settings.boot.clone());
+    let (epoch, boot) = (lease.epoch, services.settings.boot.clone());
     let rewound = match session.slug {
-        Some(_) => rooms.workspace(session.workspace).last_rewind(),
+        Some(_) => services.workspace(session.workspace).last_rewind(),
         None => state.rewound,
     };
     Ok(TreeRecipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
@@ -269,21 +270,21 @@ fn left_behind(facts: &[ash_model::Event]) -> Vec<(EventSeq, EventSeq)> {
 }
 
 pub(crate) async fn make_tree(
-    rooms: &Arc<Services>,
+    services: &Arc<Services>,
     session: &SessionRow,
     live: &LiveDirectory,
     recipe: TreeRecipe,
 ) -> Result<Option<u32>> {
-    let _turn = rooms.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
-    let (home, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
+    let _turn = services.restore_permits.acquire().await.map_err(|_| Error::Stopping)?;
+    let (home, live, tenant) = (services.clone(), live.clone(), session.tenant.clone());
     let progress = Arc::new(SnapshotProgress::default());
     let counting = progress.clone();
     let making = blocking(move || live.make(&recipe, (&*home.repo(&tenant)?, &counting), &home.uids));
-    rooms
+    services
         .bells
         .with_progress(session.no, &progress, making)
         .await
-        .inspect_err(|error| rooms.note_disk_full(error))
+        .inspect_err(|error| services.note_disk_full(error))
 }
 
 #[cfg(test)]
@@ -292,7 +293,7 @@ mod tests {
     use ash_model::{ConversationPoint, Event, SessionRewind, Timestamp};
 
     #[test]
-    fn what_a_rewind_took_back_is_not_left_behind() {
+    fn a_later_rewind_restores_ranges_of_an_earlier_one() {
         let rewound = |seq, to_seq| {
             let fact = Fact::Rewound(SessionRewind {
                 to: 1,

@@ -17,32 +17,32 @@ use std::time::Duration;
 const REMOTE_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The session as it is after the comparison.
-pub(crate) async fn reconcile(rooms: &Services, session: SessionRow) -> Result<SessionRow> {
-    if rooms.witnesses.is_compared(session.no) {
+pub(crate) async fn reconcile(services: &Services, session: SessionRow) -> Result<SessionRow> {
+    if services.witnesses.is_compared(session.no) {
         return Ok(session);
     }
-    let session = with_packs(rooms, session).await?;
-    let session = match &rooms.replicator {
+    let session = with_packs(services, session).await?;
+    let session = match &services.replicator {
         None => session,
-        Some(far) => match with_bucket(rooms, far, session.clone()).await {
+        Some(replicator) => match with_bucket(services, replicator, session.clone()).await {
             Ok(session) => session,
             Err(
                 why @ (Error::Remote(ash_remote::Error::Bucket(_) | ash_remote::Error::EncryptionKey(_))
                 | Error::Snapshot(ash_snapshot::Error::Far { .. })),
             ) => {
-                tracing::warn!(session = %session.id, %why, "the object store does not answer: the session goes on with what is known here, and nothing of it counts as remote until it was compared");
-                rooms.witnesses.mark_unreachable(session.no);
+                tracing::warn!(session = %session.id, %why, "the object store does not answer: the session continues with the local history, and does not count as remote until both are compared");
+                services.witnesses.mark_unreachable(session.no);
                 return Ok(session);
             }
             Err(error) => return Err(error),
         },
     };
-    rooms.witnesses.mark_compared(session.no);
+    services.witnesses.mark_compared(session.no);
     Ok(session)
 }
 
-async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow> {
-    let of = match rooms.witnesses.of(&session.tenant, WitnessRefresh::Once).await {
+async fn with_packs(services: &Services, session: SessionRow) -> Result<SessionRow> {
+    let of = match services.witnesses.of(&session.tenant, WitnessRefresh::Once).await {
         // Without the tenant's key nothing can be read; a request for files then gets that error.
         Err(ash_remote::Error::EncryptionKey(_)) => return Ok(session),
         of => of?,
@@ -51,7 +51,7 @@ async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow>
         let of = of.lock();
         (of.newest_of(&session.id).cloned(), of.tombstones.get(&session.id).cloned())
     };
-    let epoch = workspace_epoch(rooms.store.as_ref(), &session).await?;
+    let epoch = workspace_epoch(services.store.as_ref(), &session).await?;
     if let Some(tombstone) = buried.filter(|tombstone| tombstone.epoch >= epoch) {
         if session.summary.status != SessionStatus::Ended {
             let tombstone = SessionTombstone {
@@ -61,7 +61,7 @@ async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow>
                 seq: tombstone.seq,
                 purged_at: tombstone.purged_at,
             };
-            super::tombstones::trash_by_tombstone(rooms, &session, tombstone).await?;
+            super::tombstones::trash_by_tombstone(services, &session, tombstone).await?;
             return Err(Error::NotFound);
         }
         return Ok(session);
@@ -70,39 +70,45 @@ async fn with_packs(rooms: &Services, session: SessionRow) -> Result<SessionRow>
     if proof.seq <= session.last_seq && proof.epoch.is_none_or(|proven| proven <= epoch) {
         return Ok(session);
     }
-    let history = PackHistory::read(&rooms.remote, &proof, &session.tenant).await?;
+    let history = PackHistory::read(&services.remote, &proof, &session.tenant).await?;
     let base = session.base.map(|base| base.seq);
     let at = proof.epoch.unwrap_or(epoch).max(epoch);
     let upto = WitnessPosition::of(&proof, &history.record);
-    let rebuilt = history.rebuilt(&rooms.remote, base, at).await?;
-    adopt(rooms, session, rebuilt, upto).await
+    let rebuilt = history.rebuilt(&services.remote, base, at).await?;
+    adopt(services, session, rebuilt, upto).await
 }
 
-async fn with_bucket(rooms: &Services, far: &Replicator, session: SessionRow) -> Result<SessionRow> {
-    let asked = far.newest_name(&session.tenant, &session.id);
+async fn with_bucket(
+    services: &Services,
+    replicator: &Replicator,
+    session: SessionRow,
+) -> Result<SessionRow> {
+    let asked = replicator.newest_name(&session.tenant, &session.id);
     let newest = tokio::time::timeout(REMOTE_ANSWER_TIMEOUT, asked).await;
     let newest = newest.map_err(|_| ash_remote::Error::no_answer(REMOTE_ANSWER_TIMEOUT))??;
-    let epoch = workspace_epoch(rooms.store.as_ref(), &session).await?;
+    let epoch = workspace_epoch(services.store.as_ref(), &session).await?;
     if newest.is_none_or(|newest| !is_ahead(newest, (epoch, session.remote_seq))) {
         return Ok(session);
     }
-    match far.history(&session.tenant, &session.id).await? {
+    match replicator.history(&session.tenant, &session.id).await? {
         RemoteHistory::Nothing => Ok(session),
         RemoteHistory::Purged(tombstone) => match tombstone.epoch >= epoch {
             true => {
-                super::tombstones::trash_by_tombstone(rooms, &session, tombstone).await?;
+                super::tombstones::trash_by_tombstone(services, &session, tombstone).await?;
                 Err(Error::NotFound)
             }
             // A new session with this id was created after the purge.
             false => Ok(session),
         },
-        RemoteHistory::Of(rebuilt) if rooms.witnesses.is_buried(&session, rebuilt.manifest.epoch).await? => {
+        RemoteHistory::Of(rebuilt)
+            if services.witnesses.is_buried(&session, rebuilt.manifest.epoch).await? =>
+        {
             Ok(session)
         }
         RemoteHistory::Of(rebuilt) => {
             let (seq, checkpoint) = (rebuilt.manifest.seq, rebuilt.summary.checkpoint);
             let upto = WitnessPosition { seq, checkpoint, journal_position: None };
-            adopt(rooms, session, *rebuilt, upto).await
+            adopt(services, session, *rebuilt, upto).await
         }
     }
 }
@@ -140,41 +146,41 @@ pub(super) fn note_adoption(
 
 /// Continues with a history if it has more than the row.
 async fn adopt(
-    rooms: &Services,
+    services: &Services,
     session: SessionRow,
     mut rebuilt: RebuiltSession,
     upto: WitnessPosition,
 ) -> Result<SessionRow> {
-    let common = last_common_event(rooms.store.as_ref(), &session, &rebuilt.events).await?;
-    let epoch = workspace_epoch(rooms.store.as_ref(), &session).await?;
+    let common = last_common_event(services.store.as_ref(), &session, &rebuilt.events).await?;
+    let epoch = workspace_epoch(services.store.as_ref(), &session).await?;
     if common == rebuilt.last_seq() {
         // It is the beginning of the known history. The next claim of the workspace must still get an epoch above that
         // of the server that wrote it.
         if rebuilt.manifest.epoch > epoch {
-            rooms.store.raise_epoch(session.workspace, rebuilt.manifest.epoch).await?;
+            services.store.raise_epoch(session.workspace, rebuilt.manifest.epoch).await?;
         }
         return Ok(session);
     }
     let diverged = match common < session.last_seq {
-        true => Some(fork_id(rooms, &session, epoch).await?),
+        true => Some(fork_id(services, &session, epoch).await?),
         false => None,
     };
     let who = match rebuilt.witness {
         HistorySource::Packs => "packs",
         HistorySource::Bucket => "the object store",
     };
-    tracing::warn!(session = %session.id, known = session.last_seq, proven = upto.seq, who, diverged = ?diverged, "the database knew less of the session than a witness, whose history it goes on with");
+    tracing::warn!(session = %session.id, known = session.last_seq, proven = upto.seq, who, diverged = ?diverged, "the database had a shorter history of the session than a witness: the session continues with the history of the witness");
     note_adoption(&mut rebuilt, upto, diverged.clone());
     let diverged = diverged.map(|id| DivergedFork { id, workspace: WorkspaceId::fresh() });
     let (no, last_seq) = (session.no, session.last_seq);
-    rooms.store.adopt(HistoryAdoption { session: no, last_seq, common, diverged, rebuilt }).await?;
-    rooms.notify_replicator();
-    rooms.store.session(no).await?.ok_or(Error::NotFound)
+    services.store.adopt(HistoryAdoption { session: no, last_seq, common, diverged, rebuilt }).await?;
+    services.notify_replicator();
+    services.store.session(no).await?.ok_or(Error::NotFound)
 }
 
 /// A free id: the session may have diverged before with the same epoch.
-async fn fork_id(rooms: &Services, session: &SessionRow, epoch: Epoch) -> Result<SessionId> {
-    let rows = rooms.rows(&session.tenant).await?;
+async fn fork_id(services: &Services, session: &SessionRow, epoch: Epoch) -> Result<SessionId> {
+    let rows = services.rows(&session.tenant).await?;
     for epoch in epoch.0.. {
         let Some(id) = diverged_id(&session.id, Epoch(epoch)) else { break };
         if !rows.contains_key(&id) {

@@ -148,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_says_how_far_it_is_known_and_proven() {
-        let (far, near) = (proof(Some(3), 20), proof(Some(3), 12));
+    fn a_session_behind_its_witness_has_both_positions() {
+        let (replicator, near) = (proof(Some(3), 20), proof(Some(3), 12));
         let behind = behind_packs(
-            [&far, &near].into_iter(),
+            [&replicator, &near].into_iter(),
             &rows(&[("s", 3, 12)]),
             &TombstoneMap::default(),
             HistorySource::Packs,

@@ -5,7 +5,7 @@ use super::{
     DatabaseComparison,
     adopt::{WitnessPosition, note_adoption, reconcile},
 };
-use crate::{Result, Sessions, services::Services};
+use crate::{Result, services::Services};
 use ash_model::{Epoch, EventSeq, HistorySource, SessionId, TenantId, WorkspaceId};
 use ash_remote::{PackHistory, PackProof, RemoteHistory, WitnessRefresh};
 use ash_store::{AccessScope, SessionRow};
@@ -34,9 +34,9 @@ pub struct RepairedSession {
     pub failed: Option<String>,
 }
 
-impl Sessions {
+impl Services {
     /// Brings back everything that a witness knows better. Run it only while no server is running.
-    pub async fn repair(&self, how: RepairMode) -> Result<(Vec<RepairedSession>, Vec<WorkspaceId>)> {
+    pub(crate) async fn repair(&self, how: RepairMode) -> Result<(Vec<RepairedSession>, Vec<WorkspaceId>)> {
         let DatabaseComparison { behind, .. } = self.compare_witnesses().await?;
         let mut plan: BTreeMap<(TenantId, SessionId), RepairedSession> = BTreeMap::new();
         for (tenant, found) in behind {
@@ -58,7 +58,7 @@ impl Sessions {
         if how == RepairMode::Apply {
             for one in &mut all {
                 if let Err(error) = Box::pin(self.bring_back_one(one)).await {
-                    tracing::error!(session = %one.session, tenant = %one.tenant, %error, "the session could not be brought back");
+                    tracing::error!(session = %one.session, tenant = %one.tenant, %error, "the session could not be restored");
                     one.failed = Some(error.to_string());
                 }
             }
@@ -78,21 +78,20 @@ impl Sessions {
         if let Some(proof) = self.proof(&one.tenant, &one.session).await? {
             return Ok(Some(proof.workspace));
         }
-        let Some(far) = &self.rooms().replicator else { return Ok(None) };
-        let known = far.known_session(&one.tenant, &one.session).await?.session();
+        let Some(replicator) = &self.replicator else { return Ok(None) };
+        let known = replicator.known_session(&one.tenant, &one.session).await?.session();
         Ok(known.map(|known| known.manifest.workspace))
     }
 
     /// Sessions that the object store has and the database does not know.
     async fn only_far(&self) -> Result<Vec<RepairedSession>> {
-        let rooms = self.rooms();
-        let Some(far) = &rooms.replicator else { return Ok(Vec::new()) };
+        let Some(replicator) = &self.replicator else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        for tenant in far.tenants().await? {
-            let rows = rooms.rows(&tenant).await?;
-            for (session, (_, proven)) in far.newest_names(&tenant).await? {
+        for tenant in replicator.tenants().await? {
+            let rows = self.rows(&tenant).await?;
+            for (session, (_, proven)) in replicator.newest_names(&tenant).await? {
                 let unknown = !rows.contains_key(&session);
-                if unknown && far.known_session(&tenant, &session).await?.session().is_some() {
+                if unknown && replicator.known_session(&tenant, &session).await?.session().is_some() {
                     let (tenant, witness) = (tenant.clone(), HistorySource::Bucket);
                     found.push(RepairedSession {
                         tenant,
@@ -109,22 +108,24 @@ impl Sessions {
     }
 
     async fn bring_back_one(&self, one: &RepairedSession) -> Result<()> {
-        let (rooms, scope) = (self.rooms(), AccessScope::all(&one.tenant));
-        if rooms.store.find_session(&scope, &one.session).await?.is_none() {
-            let there = match &rooms.replicator {
-                Some(far) => far.known_session(&one.tenant, &one.session).await?,
+        let scope = AccessScope::all(&one.tenant);
+        if self.store.find_session(&scope, &one.session).await?.is_none() {
+            let there = match &self.replicator {
+                Some(replicator) => replicator.known_session(&one.tenant, &one.session).await?,
                 None => RemoteHistory::Nothing,
             };
-            match (there, &rooms.replicator) {
-                (RemoteHistory::Of(_), Some(far)) => drop(far.bring_back(&scope, &one.session).await?),
+            match (there, &self.replicator) {
+                (RemoteHistory::Of(_), Some(replicator)) => {
+                    replicator.bring_back(&scope, &one.session).await?;
+                }
                 (RemoteHistory::Of(_) | RemoteHistory::Nothing | RemoteHistory::Purged(_), _) => {
                     self.rebuild_from_packs(&one.tenant, &one.session).await?;
                 }
             }
         }
         // Another witness may know still more.
-        match rooms.store.find_session(&scope, &one.session).await? {
-            Some(session) => Box::pin(reconcile(rooms, session)).await.map(drop),
+        match self.store.find_session(&scope, &one.session).await? {
+            Some(session) => Box::pin(reconcile(self, session)).await.map(drop),
             None => Ok(()),
         }
     }
@@ -132,34 +133,33 @@ impl Sessions {
     /// Rebuilds parents first, because a fork shares their log. A purged parent comes back from packs only while it is
     /// in the trash.
     async fn rebuild_from_packs(&self, tenant: &TenantId, id: &SessionId) -> Result<()> {
-        let rooms = self.rooms();
         let mut line: Vec<(PackProof, PackHistory)> = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take().filter(|_| line.len() < MAX_GENERATIONS) {
-            if had_id(rooms, tenant, &id, line.last()).await?.is_some() {
+            if had_id(self, tenant, &id, line.last()).await?.is_some() {
                 break;
             }
             let Some(proof) = self.proof(tenant, &id).await? else { break };
-            let history = PackHistory::read(&rooms.remote, &proof, tenant).await?;
+            let history = PackHistory::read(&self.remote, &proof, tenant).await?;
             next = history.base().and(history.record.parent.clone());
             line.push((proof, history));
         }
         for (proof, history) in line.into_iter().rev() {
             let parent = match &history.record.parent {
-                Some(parent) => rooms.store.session_then(tenant, parent, history.record.created_at).await?,
+                Some(parent) => self.store.session_then(tenant, parent, history.record.created_at).await?,
                 None => None,
             };
             let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
             let upto = WitnessPosition::of(&proof, &history.record);
-            let mut rebuilt = history.rebuilt(&rooms.remote, base, proof.epoch.unwrap_or(Epoch(1))).await?;
+            let mut rebuilt = history.rebuilt(&self.remote, base, proof.epoch.unwrap_or(Epoch(1))).await?;
             note_adoption(&mut rebuilt, upto, None);
-            rooms.store.rebuild(rebuilt).await?;
+            self.store.rebuild(rebuilt).await?;
         }
         Ok(())
     }
 
     async fn proof(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<PackProof>> {
-        let of = self.rooms().witnesses.of(tenant, WitnessRefresh::Once).await?;
+        let of = self.witnesses.of(tenant, WitnessRefresh::Once).await?;
         let of = of.lock();
         Ok(of.packs.newest_of(id).filter(|proof| !of.is_buried(proof)).cloned())
     }
@@ -167,13 +167,13 @@ impl Sessions {
 
 /// The session with this id: the current one, or the one that was the parent of a fork.
 async fn had_id(
-    rooms: &Services,
+    services: &Services,
     tenant: &TenantId,
     id: &SessionId,
     fork: Option<&(PackProof, PackHistory)>,
 ) -> Result<Option<SessionRow>> {
     Ok(match fork {
-        None => rooms.store.find_session(&AccessScope::all(tenant), id).await?,
-        Some((_, fork)) => rooms.store.session_then(tenant, id, fork.record.created_at).await?,
+        None => services.store.find_session(&AccessScope::all(tenant), id).await?,
+        Some((_, fork)) => services.store.session_then(tenant, id, fork.record.created_at).await?,
     })
 }

@@ -207,6 +207,58 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
 }
 
 #[test]
+fn an_agent_that_is_stopped_for_its_budget_has_its_time_to_stop_also_when_a_client_pauses_the_session() {
+    let world = with(20).after(&[PROMPT, CALLS, CALLS, Op::Pause]);
+    assert!(matches!(phase(&world), Some(TurnPhase::Running { .. })));
+    let before = world.log.len();
+    let world = world.after(&[Op::Rest, DONE]);
+    assert_eq!(world.kinds_since(before), ["rested", "saved", "finished"], "its answer is in the log");
+}
+
+#[test]
+fn a_limit_in_dollars_stops_a_turn_whose_cost_is_unknown() {
+    let limits = BudgetLimits { max_budget_usd: Some(100.0), ..BudgetLimits::default() };
+    for of_turn in [true, false] {
+        let mut world = World::awake().after(&[PROMPT]);
+        let half = if of_turn { &mut world.budget.turn } else { &mut world.budget.session };
+        *half = limits;
+        world.set_budget();
+        // Model `m` of these tests has no price.
+        world.act(CALLS);
+        let turn = Some(world.state().turns[0].id);
+        let (scope, kind) = (BudgetScope::Turn, LimitKind::Price);
+        assert_eq!(reached(&world), [LimitReached { turn, scope, kind, limit: 0, used: 0 }]);
+    }
+    assert_eq!(
+        reached(&World::awake().after(&[PROMPT, CALLS])),
+        [],
+        "without such a limit no price is needed"
+    );
+}
+
+#[test]
+fn a_turn_that_was_cut_beyond_its_own_limit_does_not_continue_and_the_next_one_does() {
+    let mut world = World::awake();
+    world.budget.turn.max_tokens = Some(10);
+    world.set_budget();
+    let world = world.after(&[PROMPT, PROMPT, Op::Crash, CALLS, Op::Die, START, DONE]);
+    let turn = world.state().turns[0].id;
+    assert!(matches!(phase(&world), Some(TurnPhase::Running { .. })));
+    assert_eq!(stands(&world), (SessionStatus::Active, vec![Some(TurnOutcome::Interrupted), None]));
+    let over = LimitReached {
+        turn: None,
+        scope: BudgetScope::Turn,
+        kind: LimitKind::MaxTokens,
+        limit: 10,
+        used: 10,
+    };
+    let said = reached(&world);
+    assert_eq!(said.iter().map(|said| LimitReached { turn: None, ..*said }).collect::<Vec<_>>(), [over]);
+    assert!(said[0].turn.is_some_and(|over| over != turn));
+    assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
+}
+
+#[test]
 fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the_prices() {
     use ash_model::{BudgetLimits, ModelPrices};
     use ash_session::machine::{LogState, RemainingBudget, SessionBudget};
@@ -226,21 +278,24 @@ fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the
     assert_eq!(left(resting.state(), none, none), RemainingBudget { tokens: None, nano_usd: None });
     let whole = RemainingBudget { tokens: Some(1000), nano_usd: Some(2_000_000_000) };
     assert_eq!(left(resting.state(), session, turn), whole, "no turn runs");
-    // Ten tokens and no price: the turn's limits are the smaller ones.
-    let running = World::awake().after(&[PROMPT, CALLS]);
-    let rest = RemainingBudget { tokens: Some(90), nano_usd: Some(500_000_000) };
-    assert_eq!(left(running.state(), session, turn), rest);
+    let running = World::awake().after(&[PROMPT, PROMPT]);
+    let rest = RemainingBudget { tokens: Some(100), nano_usd: Some(500_000_000) };
+    assert_eq!(left(running.state(), session, turn), rest, "the turn's limits are the smaller ones");
     assert_eq!(
         left(running.state(), limits(Some(0.25), Some(50)), turn),
-        RemainingBudget { tokens: Some(40), nano_usd: Some(250_000_000) }
+        RemainingBudget { tokens: Some(50), nano_usd: Some(250_000_000) }
     );
+    // Ten tokens of a model without a price: of the dollars nothing certain is left.
+    let spent = running.after(&[CALLS]);
+    let unknown = RemainingBudget { tokens: Some(90), nano_usd: Some(0) };
+    assert_eq!(left(spent.state(), session, turn), unknown);
 
     let prices = ModelPrices::with_overrides(
         serde_json::from_str(r#"{"m": {"input": 3, "output": 15}}"#).expect("JSON"),
     )
     .expect("prices");
     let allowance = rest.allowance(&prices, 7);
-    assert_eq!((allowance.position, allowance.tokens, allowance.nano_usd), (7, Some(90), Some(500_000_000)));
+    assert_eq!((allowance.position, allowance.tokens, allowance.nano_usd), (7, Some(100), Some(500_000_000)));
     assert_eq!(allowance.prices, Some(prices.clone()), "it counts dollars by them without a server");
     assert_eq!(RemainingBudget { tokens: Some(1), nano_usd: None }.allowance(&prices, 7).prices, None);
 }

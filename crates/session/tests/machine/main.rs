@@ -1,8 +1,21 @@
 //! The lifecycle of a session as promises: whatever happens in whatever order, every turn is told once, ends once and
 //! in order, and no caller waits for ever.
 
+mod activity;
 mod budget;
+mod capture;
+mod closing;
+mod deaths;
+mod given;
+mod limits;
+mod lock;
+mod log;
+mod messages;
+mod options;
 mod permission;
+mod reception;
+mod rewind;
+mod usage;
 mod world;
 
 use ash_model::{
@@ -54,6 +67,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Write),
         1 => Just(Op::LoseTree),
         1 => Just(Op::Evict),
+        1 => Just(Op::Claim),
+        2 => Just(Op::Lock),
+        1 => Just(Op::StartItself),
         1 => Just(Op::Set),
         4 => prop_oneof![Just(ModelStopReason::ToolCalls), Just(ModelStopReason::Complete), Just(ModelStopReason::CutOff)].prop_map(Op::Use),
         1 => Just(Op::Raise),
@@ -103,6 +119,12 @@ proptest::proptest! {
         assert!(world.outcomes().iter().all(Option::is_some), "{:?}", world.state().turns);
         assert_eq!(world.state().pending, []);
     }
+}
+
+#[test]
+fn every_client_that_changes_an_option_during_a_start_gets_an_answer() {
+    let mut world = World::new(InterruptedTurnPolicy::Continue).after(&[Op::Set, Op::Set]);
+    world.come_to_rest();
 }
 
 /// The status, and the outcome of each turn so far.
@@ -464,6 +486,16 @@ fn at_a_checkpoint_in_a_turn_the_agent_remembers_the_turn_and_it_does_not_go_on(
     assert_eq!((state.turns_delivered, state.turns_total), (1, 1));
 }
 
+#[test]
+fn a_turn_that_the_agent_began_by_itself_is_not_missed_in_its_memory_after_a_rewind() {
+    let mut world = World::awake().after(&[Op::StartItself, Op::Midway, DONE]);
+    let Some(StateCommand::Rewind { then, .. }) = world.rewind_to(0) else { panic!("a checkpoint") };
+    assert_eq!((then.turns, then.turns_delivered, then.under_way.is_some()), (1, 0, true));
+    world.come_to_rest();
+    let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
+    assert_eq!((world.state().turns_total, world.state().turns_delivered), (1, 0));
+}
+
 // Status codes.
 
 fn in_status(status: SessionStatus) -> LogState {
@@ -518,10 +550,10 @@ fn each_wish_is_granted_or_refused_by_status() {
             (false, false) => Err(CommandRefusal::SessionEnded),
         };
         assert_eq!(kinds(&state, &StateCommand::Resume), resumed, "{status}");
-        let paused = Err(CommandRefusal::NotPossible { wish: "pause", status });
+        let paused = Err(CommandRefusal::NotPossible { command: "pause", status });
         let paused = if status == SessionStatus::Active { Ok(vec!["paused"]) } else { paused };
         assert_eq!(kinds(&state, &StateCommand::Pause), paused, "{status}");
-        let stopped = Err(CommandRefusal::NotPossible { wish: "stop", status });
+        let stopped = Err(CommandRefusal::NotPossible { command: "stop", status });
         assert_eq!(
             kinds(&state, &StateCommand::Stop),
             if awake { Ok(vec!["stopped"]) } else { stopped },
@@ -553,7 +585,7 @@ fn each_wish_is_granted_or_refused_by_status() {
 fn refusals_say_what_the_api_says() {
     assert_eq!(CommandRefusal::WrongStatus(SessionStatus::Ended).to_string(), "Session is ended");
     assert_eq!(CommandRefusal::WrongStatus(SessionStatus::Paused).to_string(), "Session is paused");
-    let cannot = CommandRefusal::NotPossible { wish: "pause", status: SessionStatus::Stopped };
+    let cannot = CommandRefusal::NotPossible { command: "pause", status: SessionStatus::Stopped };
     assert_eq!(cannot.to_string(), "Cannot pause session with status \"stopped\"");
 }
 

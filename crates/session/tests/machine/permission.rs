@@ -1,7 +1,9 @@
 //! Permission requests of an agent: answered once, told once, and never left open.
 
 use crate::{
-    DONE, PROMPT, START, phase,
+    DONE, PROMPT, START,
+    given::Given,
+    phase,
     world::{Luck, Op, World},
 };
 use ash_driver::AgentInput;
@@ -9,7 +11,9 @@ use ash_model::{
     Fact, Incarnation, LiveSetting, PermissionId, PermissionRequest, PermissionTimeoutPolicy,
     PermissionVerdict, Timestamp, TurnId, VerdictSource,
 };
-use ash_session::machine::{CommandRefusal, LogState, StateCommand, TurnPhase};
+use ash_session::machine::{
+    CommandRefusal, Effect, LogState, NextStep, SandboxConnection, StateCommand, TurnPhase,
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -130,6 +134,35 @@ fn when_nobody_answers_the_rule_does() {
             "{rule:?}: once"
         );
     }
+}
+
+#[test]
+fn a_request_that_no_client_answers_is_handled_when_its_time_is_up() {
+    let given = |facts: &[Fact]| {
+        let asked = Fact::PermissionRequested(PermissionRequest {
+            expires_at: Timestamp(90_000),
+            ..asked(PermissionTimeoutPolicy::Interrupt)
+        });
+        let turn = Fact::Queued { turn: TURN, content: json!("x"), options: Default::default(), lock: None };
+        let all = [turn, Fact::Started { turn: TURN, input: 2 }, asked];
+        Given::live(&all.iter().chain(facts).cloned().collect::<Vec<_>>())
+    };
+    let interrupting = Fact::Interrupting { turn: TURN, input: 3 };
+    let step = NextStep::CommitAndTell { facts: vec![interrupting.clone()] };
+    assert_eq!(given(&[]).due(), Some((90, step)));
+    let mut away = given(&[]);
+    away.machine.runtime.sandbox = SandboxConnection::Departing;
+    away.machine.runtime.effect = Some(Effect::MakeTree);
+    assert_eq!((away.next(0), away.plan(99)), (None, NextStep::Wait), "no agent waits");
+    // An agent that stops withdraws its requests itself.
+    assert_eq!(given(&[interrupting]).due(), Some((7200, NextStep::CheckDisk)));
+}
+
+#[test]
+fn a_request_lives_no_longer_than_its_sandbox_even_if_its_end_is_missing_in_the_log() {
+    let mut state = waiting(asked(PermissionTimeoutPolicy::Deny));
+    state.apply(5, &Fact::Asleep { incarnation: None });
+    assert_eq!(state.pending, []);
 }
 
 #[test]

@@ -71,6 +71,12 @@ pub(crate) enum Op {
     LoseTree,
     /// Another session needs the sandbox.
     Evict,
+    /// Another tenant has a claim to the sandbox's slot, as long as this sandbox has it.
+    Claim,
+    /// A client takes the lock for its messages, or gives it back.
+    Lock,
+    /// The agent begins work that no message asked for.
+    StartItself,
     /// A client chooses another model.
     Set,
     /// A client changes an option that needs a new agent.
@@ -277,16 +283,18 @@ impl World {
             return;
         }
         let first = self.machine().log.last_seq + 1;
-        let PreparedCommit { events, mut state, .. } = self.machine().log.prepare(facts, self.now.wall);
+        let prepared = self.machine().log.prepare(facts.clone(), self.now.wall);
+        self.check_commit(&facts, &prepared);
+        let PreparedCommit { events, mut state, .. } = prepared;
         let changed = state.take_changed_turns();
         for (seq, event) in (first..).zip(events) {
-            self.check_fact(&event.fact);
+            self.check_fact(seq, &event.fact);
             self.shadow.apply(seq, &event.fact);
             self.log.push(Event { seq, turn: event.turn, at: event.at, fact: event.fact });
         }
         self.shadow.take_changed_turns();
         assert_eq!(self.shadow, state, "the commit says something else than its events");
-        self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
+        self.told.rows.extend(changed.iter().map(|row| (row.id, row.clone())));
         self.machine_mut().log = state;
     }
 
@@ -311,7 +319,7 @@ impl World {
                     ask: MessageOptions::default(),
                     wake,
                     on_busy,
-                    lock: None,
+                    lock: self.held_lock(),
                 });
             }
             Op::Push(on_busy) => {
@@ -368,11 +376,18 @@ impl World {
             Op::Answer(luck) => self.answer_request(luck),
             Op::TimePasses => self.advance(2 * WAIT),
             Op::Timer => self.wait_for_deadline(),
+            Op::Lock => self.take_or_release_lock(),
+            Op::StartItself => self.start_itself(),
             Op::Set => self.change_options(RestartNeed::Goes),
             Op::Fork => self.ask_for_fork(),
             Op::Write => self.ask_to_write(),
             Op::LoseTree => self.disk.broken = self.disk.tree,
             Op::Evict => self.evict(),
+            Op::Claim => {
+                if let Some(machine) = &mut self.machine {
+                    machine.runtime.agent.yields = machine.runtime.is_connected();
+                }
+            }
             Op::Use(end) => self.use_some(end),
             Op::Raise => {
                 let more = self.budget.session.max_tokens.map(|tokens| tokens + 100);
@@ -455,6 +470,7 @@ impl World {
     pub(crate) fn come_to_rest(&mut self) {
         self.crash_before_telling = false;
         for _ in 0..300 {
+            self.hear_everything();
             let Some(op) = self.towards_rest() else {
                 assert_eq!(self.callers, BTreeMap::new(), "nobody waits for ever");
                 return;
@@ -462,6 +478,14 @@ impl World {
             self.act(op);
         }
         panic!("it does not come to rest: {:?}", self.machine());
+    }
+
+    /// The agent may have answered more than one thing since it was last listened to.
+    fn hear_everything(&mut self) {
+        while self.is_connected() && self.shim.as_ref().is_some_and(|shim| !shim.unheard.is_empty()) {
+            self.hear();
+            self.drive();
+        }
     }
 
     fn towards_rest(&self) -> Option<Op> {
@@ -475,6 +499,7 @@ impl World {
         match (&runtime.closing, log.status) {
             (_, _) if waiting => Some(Op::TimePasses),
             (_, _) if working => Some(Op::Rest),
+            (None, SessionStatus::Active) if runtime.agent.self_started => Some(Op::Timer),
             (Some(_), _) => Some(Op::Late),
             (None, _) if matches!(log.next_step(), LogStep::Save { .. }) => Some(Op::Timer),
             (None, SessionStatus::Ended | SessionStatus::Active | SessionStatus::Starting) => None,

@@ -162,7 +162,7 @@ impl FolderMerge<'_> {
             };
             // A process in the sandbox changed it again; what is there now belongs to the sandbox.
             if let Err(error) = back() {
-                tracing::warn!(%path, %error, "what was put into a folder could not be taken back");
+                tracing::warn!(%path, %error, "a merge could not be undone");
             }
         }
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_put_in_place_and_what_was_there_besides_stays() {
+    fn a_merge_puts_everything_in_place_and_keeps_other_files() {
         let bench = Bench::new(&[
             ("into/a/old", "old"),
             ("into/a/both", "old"),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_in_the_way_of_the_last_one_takes_all_of_it_back() {
+    fn an_obstacle_to_the_last_entry_undoes_the_whole_merge() {
         type Plant = fn(&Bench);
         let plants: [Plant; 4] = [
             |bench| fs::create_dir(bench.at("into/z")).expect("made"),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_way_is_weighed_and_nothing_else() {
+    fn only_replaced_entries_are_measured() {
         let bench = Bench::new(&[("into/a/b", &"x".repeat(100_000)), ("into/other", "x"), ("from/a/b", "")]);
         let replaced = bench.folder("into").measure_replaced(&bench.folder("from")).expect("looked at");
         assert_eq!(replaced.files, 2, "the folder and the file");

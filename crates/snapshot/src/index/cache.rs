@@ -42,9 +42,9 @@ impl IndexFileStamp {
 impl IndexCache {
     /// Takes the index of this path out of the cache, or loads it. The caller puts it back after use.
     pub(crate) fn take(&self, path: &Path) -> CaptureIndex {
-        let mut shelf = self.0.lock().expect("nobody panics while holding it");
-        let kept = shelf.iter().position(|kept| kept.path == path).map(|at| shelf.remove(at));
-        drop(shelf);
+        let mut cached = self.0.lock().expect("no code panics while it holds this lock");
+        let kept = cached.iter().position(|kept| kept.path == path).map(|at| cached.remove(at));
+        drop(cached);
         match kept {
             Some(kept) if IndexFileStamp::of(path).as_ref() == Some(&kept.print) => kept.index,
             Some(_) | None => CaptureIndex::load(path),
@@ -60,12 +60,12 @@ impl IndexCache {
         else {
             return;
         };
-        let mut shelf = self.0.lock().expect("nobody panics while holding it");
-        shelf.retain(|kept| kept.path != path);
-        shelf.push(CachedIndex { path: path.to_owned(), print, index });
-        let mut all: u64 = shelf.iter().map(|kept| kept.print.size).sum();
+        let mut cached = self.0.lock().expect("no code panics while it holds this lock");
+        cached.retain(|kept| kept.path != path);
+        cached.push(CachedIndex { path: path.to_owned(), print, index });
+        let mut all: u64 = cached.iter().map(|kept| kept.print.size).sum();
         while all > MAX_CACHED_BYTES {
-            all -= shelf.remove(0).print.size;
+            all -= cached.remove(0).print.size;
         }
     }
 }

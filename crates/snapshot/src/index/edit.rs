@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_of_a_change_makes_the_old_into_the_new(history in prop::collection::vec(directory(), 1..6)) {
+        fn edits_turn_the_old_index_into_the_new_one(history in prop::collection::vec(directory(), 1..6)) {
             let states: Vec<Vec<u8>> = history.iter().map(entries).collect();
             let edits: Vec<Vec<u8>> = states.windows(2).map(|two| difference(&two[0], &two[1]).expect("entries")).collect();
             for end in 0..states.len() {

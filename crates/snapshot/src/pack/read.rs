@@ -23,7 +23,7 @@ pub(crate) struct PackFile {
     pub(crate) size: u64,
     file: File,
     /// Set for a cached remote pack: the file has holes, and the missing bytes come from the object store.
-    far: Option<CachedPackGuard>,
+    remote: Option<CachedPackGuard>,
 }
 
 impl PackFile {
@@ -45,13 +45,13 @@ impl PackFile {
         file: File,
         id: PackId,
         key: Option<&EncryptionKey>,
-        far: Option<CachedPackGuard>,
+        remote: Option<CachedPackGuard>,
     ) -> Result<PackFile, Error> {
         let (table, size) = PackFile::read(&file, id, key)?;
         if table.name() != id {
             return Err(damaged(&id, "it is another pack under this name"));
         }
-        Ok(PackFile { id, table, size, file, far })
+        Ok(PackFile { id, table, size, file, remote })
     }
 
     fn read(file: &File, id: PackId, key: Option<&EncryptionKey>) -> Result<(PackTable, u64), Error> {
@@ -88,7 +88,7 @@ impl PackFile {
     }
 
     pub(crate) fn is_far(&self) -> bool {
-        self.far.is_some()
+        self.remote.is_some()
     }
 
     pub(crate) fn footer(&self) -> Result<[u8; FOOTER], Error> {
@@ -118,14 +118,14 @@ impl PackFile {
     }
 
     fn read_into(&self, block: &PackBlock, bytes: &mut Vec<u8>) -> Result<(), Error> {
-        let Some(far) = &self.far else {
+        let Some(remote) = &self.remote else {
             bytes.resize(block.stored as usize, 0);
             return self.read_at(bytes, block.offset);
         };
         if self.has(block, bytes) {
             return Ok(());
         }
-        *bytes = far.read(block.offset..block.offset + u64::from(block.stored))?;
+        *bytes = remote.read(block.offset..block.offset + u64::from(block.stored))?;
         match self.keep(block, bytes)? {
             true => Ok(()),
             false => Err(self.damaged("what is far is not what was written")),
@@ -150,7 +150,7 @@ impl PackFile {
         if bytes.len() != block.stored as usize || !is_as_written(block, bytes) {
             return Ok(false);
         }
-        self.far.as_ref().map_or(Ok(()), |far| far.keep(&self.file, bytes, block.offset))?;
+        self.remote.as_ref().map_or(Ok(()), |remote| remote.keep(&self.file, bytes, block.offset))?;
         Ok(true)
     }
 

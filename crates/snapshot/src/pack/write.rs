@@ -76,11 +76,11 @@ impl<'a> PackWriter<'a> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.state.lock().expect("nobody panics while holding it").blocks.is_empty()
+        self.state.lock().expect("no code panics while it holds this lock").blocks.is_empty()
     }
 
     fn number(&self) -> u32 {
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         state.blocks.push(None);
         state.blocks.len() as u32 - 1
     }
@@ -89,7 +89,7 @@ impl<'a> PackWriter<'a> {
         let sealed = self.place.key.map(|key| key.seal(bytes, b"block"));
         let bytes = sealed.as_deref().unwrap_or(bytes);
         let check = beginning(bytes);
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         let offset = self.place.append(&mut state, bytes).map_err(|e| self.place.failed(e))?;
         let stored = bytes.len() as u32;
         let block = PackBlock { offset, stored, raw, how, sealed: sealed.is_some(), check };
@@ -103,12 +103,12 @@ impl<'a> PackWriter<'a> {
         root: Option<ObjectRef>,
         notes: Vec<PackNote>,
     ) -> Result<(PackId, u64), Error> {
-        let mut state = self.state.into_inner().expect("nobody panics while holding it");
+        let mut state = self.state.into_inner().expect("no code panics while it holds this lock");
         let blocks = state.blocks.drain(..).collect::<Option<Vec<PackBlock>>>();
         let blocks = blocks.expect("every builder has put its block");
         let table = PackTable { blocks, root, notes };
         let done = self.place.close(&mut state, &table, None).and_then(|()| {
-            let naming = self.place.naming.read().expect("nobody panics while holding it");
+            let naming = self.place.naming.read().expect("no code panics while it holds this lock");
             self.place.publish(&state, &table.name())?;
             drop(naming);
             self.place.disk.sync_dir(self.place.dir)?;
@@ -277,7 +277,7 @@ pub(crate) fn without(
         block.offset = place.append(&mut state, &bytes).map_err(|e| place.failed(e))?;
     }
     let done = place.close(&mut state, &table, modified).and_then(|()| {
-        let naming = place.naming.write().expect("nobody panics while holding it");
+        let naming = place.naming.write().expect("no code panics while it holds this lock");
         if !place.is_as_it_was(&pack.id, modified)? {
             return Ok(None);
         }

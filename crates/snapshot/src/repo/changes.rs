@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_changed_and_deleted_is_found() {
+    fn added_changed_and_deleted_files_are_found() {
         let before = vec![file("a", 1, 0o644), file("b", 1, 0o644), file("d", 1, 0o644), link("l", "x")];
         let now = vec![file("b", 2, 0o644), file("c", 1, 0o644), file("d", 1, 0o644), link("l", "y")];
         assert_eq!(changed(before, now), ["-a", "~b", "+c", "~l"]);

@@ -29,7 +29,7 @@ impl Repo {
     /// When this returns, these snapshots are durably discarded and can be collected. A snapshot whose pack is gone
     /// needs no line.
     pub fn discard(&self, trees: &[TreeId]) -> Result<(), Error> {
-        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let _alone = self.discarded_lock.lock().expect("no code panics while it holds this lock");
         let mut all = self.discarded()?;
         let before = all.clone();
         all.extend(trees.iter().cloned());
@@ -43,7 +43,7 @@ impl Repo {
         wanted: &HashSet<TreeId>,
         older: &[(PackId, SystemTime)],
     ) -> Result<(), Error> {
-        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let _alone = self.discarded_lock.lock().expect("no code panics while it holds this lock");
         let before = self.discarded()?;
         let known: HashSet<PackId> = wanted.iter().chain(&before).map(TreeId::pack).collect();
         let mut all = before.clone();
@@ -64,7 +64,7 @@ impl Repo {
         if !self.discarded()?.contains(tree) {
             return Ok(());
         }
-        let _alone = self.discarded_lock.lock().expect("nobody panics while holding it");
+        let _alone = self.discarded_lock.lock().expect("no code panics while it holds this lock");
         let before = self.discarded()?;
         let mut all = before.clone();
         all.remove(tree);

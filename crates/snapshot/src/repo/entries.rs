@@ -76,6 +76,10 @@ impl Repo {
     }
 }
 
+/// An owner that closes its directory in a loop can take back the permission that we lend ourselves, right before we use
+/// it.
+const MAX_ENTER_ATTEMPTS: usize = 20;
+
 impl Folder {
     /// The files and links beneath, sorted by path, without reading any content. `skip(name, is_dir)` leaves out a
     /// file or a whole directory; the walk stops after `limit` entries. Unlike [`Folder::walk`] it fails if an entry
@@ -97,7 +101,12 @@ impl Folder {
             }
             match is.kind {
                 FileKind::Dir => {
-                    there(tour.enter(&name)).map_err(|e| Error::system("list", &path, e))?;
+                    let entered = (0..MAX_ENTER_ATTEMPTS).find_map(|_| match tour.enter(&name) {
+                        Err(Errno::ACCESS) => None,
+                        entered => Some(entered),
+                    });
+                    let entered = entered.unwrap_or(Err(Errno::ACCESS));
+                    there(entered).map_err(|e| Error::system("list", &path, e))?;
                 }
                 FileKind::File => leaves.push(FileEntry { path, what: file(&is) }),
                 FileKind::Link => {

@@ -36,15 +36,15 @@ impl Repo {
 
     /// Fetches all directories of a tree.
     pub(super) fn fetch_directories(&self, tree: &TreeId) -> Result<(), Error> {
-        let mut nobody = |_| {};
-        let fetching = self.fetching(&mut nobody);
+        let mut no_progress = |_| {};
+        let fetching = self.fetching(&mut no_progress);
         fetching.map_or(Ok(()), |mut fetching| fetching.directories(tree, None).map(drop))
     }
 
     /// Fetches the missing parts of one file.
     pub(super) fn fetch_content(&self, content: &StoredContent) -> Result<(), Error> {
-        let mut nobody = |_| {};
-        let fetching = self.fetching(&mut nobody);
+        let mut no_progress = |_| {};
+        let fetching = self.fetching(&mut no_progress);
         fetching.map_or(Ok(()), |mut fetching| fetching.contents(&[content.layout]))
     }
 
@@ -72,14 +72,14 @@ impl Repo {
         }
         let trimmed = away.is_full().and_then(|full| if full { self.trim(away) } else { Ok(()) });
         if let Err(error) = trimmed {
-            tracing::warn!(%error, "what is kept of far packs could not be made to fit");
+            tracing::warn!(%error, "the cache of remote packs could not be reduced to its size");
         }
     }
 
     fn trim(&self, away: &RemotePackCache) -> std::io::Result<()> {
         // A pack that only the list of open packs holds is not in use.
         let in_use = |pack: &Arc<PackFile>| !pack.is_far() || Arc::strong_count(pack) > 1;
-        self.open.lock().expect("nobody panics while holding it").retain(in_use);
+        self.open.lock().expect("no code panics while it holds this lock").retain(in_use);
         away.trim()
     }
 }

@@ -81,7 +81,7 @@ impl Repo {
     /// call needs no extra protection, because its capture or restore began with something that `wanted` contains.
     pub fn collect_garbage_before(&self, wanted: &GcRoots, before: SystemTime) -> Result<GcReport, Error> {
         let mut trees: HashSet<TreeId> = wanted.trees.iter().cloned().collect();
-        trees.extend(self.pins.lock().expect("nobody panics while holding it").keys().cloned());
+        trees.extend(self.pins.lock().expect("no code panics while it holds this lock").keys().cloned());
         let marks = self.mark(&trees, wanted)?;
         let mut collected = GcReport::default();
         let mut leaving = Vec::new();
@@ -210,7 +210,7 @@ impl Repo {
     fn remove(&self, id: PackId, modified: SystemTime, collected: &mut GcReport) -> Result<bool, Error> {
         let path = self.dir.join(pack::file_name(&id));
         let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
-        let _alone = self.naming_packs.write().expect("nobody panics while holding it");
+        let _alone = self.naming_packs.write().expect("no code panics while it holds this lock");
         // A capture wrote the pack again since it was listed, so it may be needed by now.
         if !self.place().is_as_it_was(&id, Some(modified)).map_err(failed)? {
             self.inventory.added(id).map_err(failed)?;
@@ -234,7 +234,7 @@ impl Repo {
             let packs: Vec<Arc<PackFile>> = some.iter().filter_map(|(id, _)| open(id)).collect();
             let same = self.remote_cache.as_ref().map_or(Ok(HashSet::new()), |away| away.same(&packs));
             let same = same.unwrap_or_else(|error| {
-                tracing::warn!(%error, "packs stay here that could be far");
+                tracing::warn!(%error, "the packs in the object store could not be compared, so no local pack is evicted");
                 HashSet::new()
             });
             let announced: Vec<PackId> =

@@ -65,7 +65,7 @@ impl PackInventory {
     /// and then only a later loss of that pack goes unnoticed. The opposite order could report a loss that did not
     /// happen.
     pub(crate) fn added(&self, pack: PackId) -> io::Result<()> {
-        let _alone = self.writing.lock().expect("nobody panics while holding it");
+        let _alone = self.writing.lock().expect("no code panics while it holds this lock");
         if self.begin()? { Ok(()) } else { self.append(&[(pack, PackLocation::Here)]).map(drop) }
     }
 
@@ -75,7 +75,7 @@ impl PackInventory {
         if packs.is_empty() {
             return Ok(());
         }
-        let _alone = self.writing.lock().expect("nobody panics while holding it");
+        let _alone = self.writing.lock().expect("no code panics while it holds this lock");
         self.begin()?;
         let lines: Vec<(PackId, PackLocation)> = packs.iter().map(|pack| (*pack, to)).collect();
         let file = self.append(&lines)?;
@@ -84,7 +84,7 @@ impl PackInventory {
 
     /// Removes obsolete lines if there are many.
     pub(super) fn tidy(&self) -> io::Result<()> {
-        let _alone = self.writing.lock().expect("nobody panics while holding it");
+        let _alone = self.writing.lock().expect("no code panics while it holds this lock");
         let Some((text, listed)) = self.read()? else { return Ok(()) };
         let kept: PackLocations = listed.into_iter().filter(|(_, is)| *is != PackLocation::Gone).collect();
         if text.lines().count() < kept.len() + MAX_STALE { Ok(()) } else { self.write(&kept) }

@@ -107,7 +107,7 @@ impl ObjectReader<'_> {
     }
 
     pub(crate) fn block(&self, pack: PackId, number: u32) -> Result<Arc<Vec<u8>>, Error> {
-        let mut cached = self.cached.lock().expect("nobody panics while holding it");
+        let mut cached = self.cached.lock().expect("no code panics while it holds this lock");
         cached.block(self.repo, (pack, number), self.most)
     }
 
@@ -332,7 +332,7 @@ impl Repo {
 
     /// The shared cache; it is dropped with its last reader.
     fn content_blocks(&self) -> Arc<ContentBlocks> {
-        let mut shared = self.content_blocks.lock().expect("nobody panics while holding it");
+        let mut shared = self.content_blocks.lock().expect("no code panics while it holds this lock");
         if let Some(blocks) = shared.upgrade() {
             return blocks;
         }
@@ -478,7 +478,7 @@ impl FileContentReader {
     fn chunk(&self, at: &ObjectRef) -> Result<Vec<u8>, Error> {
         let reader = self.repo.reader();
         let key = (at.place.pack, at.place.block);
-        let mut cached = self.blocks.0.lock().expect("nobody panics while holding it");
+        let mut cached = self.blocks.0.lock().expect("no code panics while it holds this lock");
         let block = cached.block(&self.repo, key, MOST_CACHED_CONTENT)?;
         drop(cached);
         let bytes = within(&block, &at.place);

@@ -46,7 +46,7 @@ mod tests {
     use crate::{DiskWriter, EncryptionKey};
 
     #[test]
-    fn what_is_concealed_opens_with_its_key_and_under_its_name_only() {
+    fn a_sealed_blob_opens_only_with_its_key_and_under_its_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let open = |name: &str, key| {
             Repo::open_with(&dir.path().join(name), key, DiskWriter::default()).expect("opened")
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(plain.unseal(b"words".to_vec(), "k").expect("as it is"), b"words");
         assert!(
             matches!(mine.unseal(b"words".to_vec(), "k"), Err(Error::Sealed { .. })),
-            "planted by somebody"
+            "planted by another writer"
         );
     }
 }

@@ -23,7 +23,7 @@ impl Repo {
 
     /// Adds a line, which is durable when this returns.
     pub fn add_tombstone(&self, line: &str) -> Result<(), Error> {
-        let _alone = self.tombstone_lock.lock().expect("nobody panics while holding it");
+        let _alone = self.tombstone_lock.lock().expect("no code panics while it holds this lock");
         let add = || -> io::Result<()> {
             let file = self.disk.open(&self.tombstones_file())?;
             let end = file.metadata()?.len();

@@ -48,7 +48,7 @@ impl ChangeLedger {
             return;
         }
         if let Err(error) = self.understand(event, mount) {
-            tracing::debug!(%error, ?event, "a change that cannot be placed: every tracked folder is to be walked");
+            tracing::debug!(%error, ?event, "a change has no known path: the next capture walks every tracked folder");
             self.doubt();
         }
     }

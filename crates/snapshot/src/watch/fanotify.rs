@@ -31,7 +31,7 @@ pub(super) struct FanotifyQueue(OwnedFd);
 
 impl FanotifyQueue {
     pub(super) fn of(mount: BorrowedFd<'_>) -> Result<FanotifyQueue, WatchError> {
-        // SAFETY: no pointers; a returned descriptor is new and nobody else's.
+        // SAFETY: no pointers; a returned descriptor is new and has no other owner.
         let queue = unsafe {
             let fd = libc::fanotify_init(HOW, (libc::O_RDONLY | libc::O_LARGEFILE) as libc::c_uint);
             if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_apart_is_said_and_never_looped_over() {
+    fn invalid_events_are_reported_and_never_looped_over() {
         let whole = event(1, &[record(libc::FAN_EVENT_INFO_TYPE_DFID_NAME, b"dir!", b"name\0")]);
         for cut in 1..whole.len() {
             assert_eq!(FanotifyEvents { rest: &whole[..cut] }.collect::<Vec<_>>(), [Err(GarbledEvent)]);

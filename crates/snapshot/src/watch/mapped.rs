@@ -21,7 +21,7 @@ const GUESSES: usize = 16_384;
 
 /// A file that a process has mapped shared: stores into its pages are not system calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MappedFile {
+pub struct SharedMappedFile {
     /// Device and inode number.
     pub id: (u64, u64),
     /// The path beneath the root, if the file was found there at this moment. Without a path it may still be there
@@ -35,7 +35,7 @@ pub struct MappedFile {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SharedMappings {
     /// The files on the root's file system, each once.
-    pub files: Vec<MappedFile>,
+    pub files: Vec<SharedMappedFile>,
     /// Running processes whose mappings could not be read.
     pub unread: Vec<i32>,
 }
@@ -62,7 +62,7 @@ pub fn mapped_writable(
     let mut guesses = GUESSES;
     let files = found.into_values().map(|mapping| {
         let path = mapping.find(root, &mut guesses);
-        MappedFile { id: mapping.id, path, link: mapping.link }
+        SharedMappedFile { id: mapping.id, path, link: mapping.link }
     });
     Ok(SharedMappings { files: files.collect(), unread })
 }
@@ -70,8 +70,8 @@ pub fn mapped_writable(
 /// Writes back what was stored into these files, and returns those that could not be opened.
 pub fn sync_mapped<'a>(
     root: &Folder,
-    files: &'a [MappedFile],
-) -> std::result::Result<Vec<&'a MappedFile>, Error> {
+    files: &'a [SharedMappedFile],
+) -> std::result::Result<Vec<&'a SharedMappedFile>, Error> {
     let mut missed = Vec::new();
     for file in files {
         match open_by_path(root, file).or_else(|_| open_by_mapping(file)) {
@@ -84,24 +84,24 @@ pub fn sync_mapped<'a>(
     Ok(missed)
 }
 
-impl MappedFile {
+impl SharedMappedFile {
     fn name(&self) -> &[u8] {
         self.path.as_ref().map_or(self.link.as_bytes(), RelPath::as_bytes)
     }
 }
 
-fn open_by_path(root: &Folder, file: &MappedFile) -> Result<OwnedFd> {
+fn open_by_path(root: &Folder, file: &SharedMappedFile) -> Result<OwnedFd> {
     let path = file.path.as_ref().ok_or(Errno::NOENT)?;
     let named = paths::open_beneath(root.fd(), path.as_bytes(), OFlags::PATH | OFlags::NOFOLLOW)?;
     open_if_it_is(file, named)
 }
 
 /// The link in /proc leads to the file itself, whatever its name; only root may follow it.
-fn open_by_mapping(file: &MappedFile) -> Result<OwnedFd> {
+fn open_by_mapping(file: &SharedMappedFile) -> Result<OwnedFd> {
     open_if_it_is(file, rustix::fs::open(&*file.link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn open_if_it_is(file: &MappedFile, named: OwnedFd) -> Result<OwnedFd> {
+fn open_if_it_is(file: &SharedMappedFile, named: OwnedFd) -> Result<OwnedFd> {
     let is = FileAttributes::of(&named)?;
     if is.id != file.id || is.kind != FileKind::File {
         return Err(Errno::STALE);

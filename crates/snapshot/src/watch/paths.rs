@@ -29,7 +29,7 @@ pub(super) fn settle(seen: SeenChanges, root: BorrowedFd<'_>, mount: &HandleMoun
     }
     let settled = HandlePathResolver { root, mount, folders: BTreeMap::new(), linked: seen.inodes };
     settled.all(seen.dirs.iter()).unwrap_or_else(|error| {
-        tracing::debug!(%error, "a touched folder has no certain path: the root is to be walked");
+        tracing::debug!(%error, "a touched folder has no certain path: the next capture walks the root");
         TouchedPaths::Everything
     })
 }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_beneath_has_a_relative_path() {
+    fn only_paths_beneath_the_root_have_a_relative_path() {
         let cases = [
             ("/a/b", "/a/b/c/d", Some("c/d")),
             ("/", "/c", Some("c")),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_added_to_what_came_since() {
+    fn returned_changes_are_merged_with_later_ones() {
         let one = folders(&[("", these(&["a"])), ("a", these(&["x"])), ("a/b", these(&["y"]))], &[1]);
         let two = folders(&[("", these(&["b"])), ("a", TouchedNames::All), ("a-b", these(&["z"]))], &[2]);
         let both = [("", these(&["a", "b"])), ("a", TouchedNames::All), ("a-b", these(&["z"]))];

@@ -61,7 +61,7 @@ const CHANGED: [&str; 7] =
     ["Content swapped", "Extra a/new", "Kind c", "Missing gone", "Mode mode", "Size a/two", "Target link"];
 
 #[test]
-fn what_did_not_change_is_found_so_without_reading_it() {
+fn unchanged_files_are_recognized_without_reading_them() {
     let (bench, line) = furnished();
     assert_eq!(found(&bench.repo, &line, MismatchPolicy::Read), (FolderCheckMethod::Metadata, vec![]));
     assert_eq!(found(&bench.repo, &line, MismatchPolicy::Believe), (FolderCheckMethod::Metadata, vec![]));

@@ -174,7 +174,7 @@ fn assert_nothing_is_left_over(bench: &Bench, wanted: &GcRoots) {
             .verify_all(&wanted.trees, VerifyDepth::Structure, &mut |_| {})
             .expect("verified");
         std::fs::rename(&aside, pack).expect("moved back");
-        assert_ne!(verified.damaged, vec![], "nobody needs {}", pack.display());
+        assert_ne!(verified.damaged, vec![], "no snapshot needs {}", pack.display());
     }
 }
 
@@ -229,7 +229,7 @@ fn a_repository_shrinks_to_what_is_wanted() {
 }
 
 #[test]
-fn of_a_snapshot_of_which_only_the_notes_are_wanted_those_stay() {
+fn the_notes_of_a_snapshot_stay_when_only_they_are_wanted() {
     let bench = Bench::in_memory();
     std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
     let folder = open(&bench.workspace());
@@ -250,7 +250,7 @@ fn of_a_snapshot_of_which_only_the_notes_are_wanted_those_stay() {
 }
 
 #[test]
-fn what_is_younger_than_the_grace_stays() {
+fn packs_younger_than_the_grace_period_stay() {
     let bench = Bench::in_memory();
     bench.write("file", "old");
     let old = bench.take().tree;
@@ -284,7 +284,7 @@ fn nothing_is_removed_as_long_as_a_wanted_snapshot_cannot_be_read() {
 
 /// Thirty turns of 400 KB each leave one small file each; collection removes the dead data beside it in its block.
 #[test]
-fn what_lies_beside_a_survivor_in_its_block_goes_too() {
+fn garbage_in_the_block_of_a_survivor_goes_too() {
     let bench = Bench::in_memory();
     let mut line = bench.line();
     let mut newest = None;
@@ -315,7 +315,7 @@ fn what_lies_beside_a_survivor_in_its_block_goes_too() {
 
 /// A new capture of the same files produces the same pack, which restores the parts that collection dropped.
 #[test]
-fn what_was_dropped_comes_back_with_the_next_capture_of_it() {
+fn dropped_content_comes_back_with_its_next_capture() {
     let bench = Bench::in_memory();
     std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
     bench.write("dir/small", "x");
@@ -356,9 +356,10 @@ fn captures_and_restores_go_on_beside_collection() {
     const TURNS: u64 = 80;
     let bench = Bench::in_memory();
     let wanted: Mutex<Vec<TreeId>> = Mutex::default();
-    let want = |tree: &TreeId| wanted.lock().expect("nobody panicked").push(tree.clone());
+    let want =
+        |tree: &TreeId| wanted.lock().expect("no code panicked while it held this lock").push(tree.clone());
     let drop_oldest = |tree: &TreeId| {
-        let mut wanted = wanted.lock().expect("nobody panicked");
+        let mut wanted = wanted.lock().expect("no code panicked while it held this lock");
         let at = wanted.iter().position(|known| known == tree).expect("it was wanted");
         wanted.swap_remove(at);
     };
@@ -374,7 +375,7 @@ fn captures_and_restores_go_on_beside_collection() {
         let mut own: Vec<TreeId> = Vec::new();
         for turn in 0..TURNS {
             std::fs::write(folder.join(format!("{}", turn % 5)), noise(50_000, turn)).expect("written");
-            let young = ageing.read().expect("nobody panicked");
+            let young = ageing.read().expect("no code panicked while it held this lock");
             let tree = line.take(&bench.repo).tree;
             want(&tree);
             drop(young);
@@ -389,7 +390,7 @@ fn captures_and_restores_go_on_beside_collection() {
             if own.len() > 3 {
                 let oldest = own.remove(0);
                 drop_oldest(&oldest);
-                dropped.lock().expect("nobody panicked").push(oldest);
+                dropped.lock().expect("no code panicked while it held this lock").push(oldest);
             }
         }
     };
@@ -398,7 +399,7 @@ fn captures_and_restores_go_on_beside_collection() {
         let folder = bench.empty("constant");
         std::fs::write(folder.join("file"), "always the same").expect("written");
         for _ in 0..TURNS {
-            let young = ageing.read().expect("nobody panicked");
+            let young = ageing.read().expect("no code panicked while it held this lock");
             let tree = crate::support::take(&bench.repo, &folder).tree;
             want(&tree);
             drop(young);
@@ -410,11 +411,11 @@ fn captures_and_restores_go_on_beside_collection() {
         }
     };
     let collect = |collected: &mut GcReport| {
-        let old = std::mem::take(&mut *dropped.lock().expect("nobody panicked"));
-        let alone = ageing.write().expect("nobody panicked");
+        let old = std::mem::take(&mut *dropped.lock().expect("no code panicked while it held this lock"));
+        let alone = ageing.write().expect("no code panicked while it held this lock");
         old.iter().for_each(|tree| age(&bench, tree));
         drop(alone);
-        let trees = wanted.lock().expect("nobody panicked").clone();
+        let trees = wanted.lock().expect("no code panicked while it held this lock").clone();
         let done =
             bench.repo.collect_garbage(&GcRoots { trees, ..GcRoots::default() }, GRACE).expect("collected");
         collected.removed.extend(done.removed);
@@ -430,13 +431,13 @@ fn captures_and_restores_go_on_beside_collection() {
     });
     collect(&mut collected);
     assert!(!collected.removed.is_empty(), "there was something to collect: {collected:?}");
-    let trees = wanted.into_inner().expect("nobody panicked");
+    let trees = wanted.into_inner().expect("no code panicked while it held this lock");
     let verified = bench.reopened().verify_all(&trees, VerifyDepth::Data, &mut |_| {}).expect("verified");
     assert_eq!(verified.damaged, vec![]);
 }
 
 #[test]
-fn who_collects_alone_waits_for_the_others() {
+fn an_exclusive_collection_waits_for_the_others() {
     use ash_snapshot::RepoLockMode;
     let bench = Bench::in_memory();
     let dir = bench.repo_dir();

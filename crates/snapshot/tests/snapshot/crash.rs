@@ -58,7 +58,7 @@ fn die_in_capture(bench: &Bench, edit: &dyn Fn(u64)) -> u64 {
         let healthy = bench.reopened();
         check(bench, &healthy, &snapshots, &when);
         if death.steps() <= step {
-            done.expect("nobody died");
+            done.expect("no fail point was reached");
             return step;
         }
         // After a crash behind the last important step the capture was acknowledged, and is the base of the next one.
@@ -143,7 +143,7 @@ fn a_collection_may_die_at_every_step() {
         check(&bench, &healthy, &snapshots, &when);
         nothing_is_called_damaged(&healthy, &when);
         if death.steps() <= step {
-            let collected = done.expect("nobody died");
+            let collected = done.expect("no fail point was reached");
             assert_eq!(
                 (collected.removed.len(), collected.rewritten.len(), collected.kept),
                 (1, 2, 1),
@@ -180,7 +180,7 @@ fn nothing_is_called_damaged(repo: &Repo, when: &str) {
 }
 
 #[test]
-fn a_pack_that_was_removed_by_hand_is_missed_though_nothing_refers_to_it() {
+fn a_pack_removed_by_hand_is_reported_though_nothing_refers_to_it() {
     let bench = Bench::in_memory();
     let mut line = bench.line();
     for text in ["one", "two"] {
@@ -211,7 +211,7 @@ fn a_repository_without_a_list_gets_one_with_its_next_pack() {
 }
 
 #[test]
-fn what_is_captured_again_is_not_forgotten_any_more() {
+fn a_new_capture_lifts_the_tombstone_of_its_tree() {
     let bench = Bench::in_memory();
     bench.write("file", "one");
     let tree = bench.take().tree;
@@ -229,7 +229,7 @@ fn copy_packs(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_a_dead_capture_left_goes_away_after_a_day() {
+fn remains_of_a_dead_capture_are_removed_after_a_day() {
     let bench = Bench::new();
     bench.write("a", "1");
     let (old, young) = (bench.repo_dir().join("new-old"), bench.repo_dir().join("new-young"));

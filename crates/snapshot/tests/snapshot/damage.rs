@@ -199,7 +199,7 @@ fn a_pack_of_another_version_says_so() {
 
 /// The same content is stored twice; one intact copy proves nothing about the other.
 #[test]
-fn each_copy_of_the_same_content_is_looked_at() {
+fn verification_reads_each_copy_of_the_same_content() {
     let bench = Bench::in_memory();
     bench.write("dir/shared", "stored twice");
     bench.write("own", "first");
@@ -303,7 +303,7 @@ fn a_reader_by_the_description_and_this_one_agree() {
 
 /// The opposite direction: the writer produces what the format description says.
 #[test]
-fn what_is_written_is_what_is_described() {
+fn written_packs_match_the_description() {
     let bench = Bench::in_memory();
     let mut forger = Forger::default();
     bench.write("a", "content");

@@ -71,11 +71,11 @@ impl Depot {
 
     /// The requests since the last call.
     pub(crate) fn asked(&self) -> Asked {
-        std::mem::take(&mut self.asked.lock().expect("nobody panicked"))
+        std::mem::take(&mut self.asked.lock().expect("no code panicked while it held this lock"))
     }
 
     pub(crate) fn set(&self, weather: Weather) {
-        *self.weather.lock().expect("nobody panicked") = weather;
+        *self.weather.lock().expect("no code panicked while it held this lock") = weather;
     }
 
     /// Uploads a pack after all packs it needs.
@@ -99,7 +99,7 @@ impl Depot {
 
     /// The next request gets this earlier size, and zeros in place of the earlier first bytes.
     pub(crate) fn remember(&self, pack: &str, size: u64) {
-        *self.was.lock().expect("nobody panicked") = Some((pack.to_owned(), size));
+        *self.was.lock().expect("no code panicked while it held this lock") = Some((pack.to_owned(), size));
     }
 
     fn size(&self, pack: &str) -> io::Result<Option<u64>> {
@@ -111,7 +111,7 @@ impl Depot {
     }
 
     fn weather(&self) -> io::Result<()> {
-        let mut weather = self.weather.lock().expect("nobody panicked");
+        let mut weather = self.weather.lock().expect("no code panicked while it held this lock");
         *weather = match *weather {
             Weather::Fine => Weather::Fine,
             Weather::Worse(0) | Weather::Down => Weather::Down,
@@ -144,8 +144,12 @@ impl RemotePackSource for Depot {
         most: u64,
         each: &mut dyn FnMut(usize, Option<PackPrefix>) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.asked.lock().expect("nobody panicked").begun.extend(packs.iter().cloned());
-        let mut was = self.was.lock().expect("nobody panicked");
+        self.asked
+            .lock()
+            .expect("no code panicked while it held this lock")
+            .begun
+            .extend(packs.iter().cloned());
+        let mut was = self.was.lock().expect("no code panicked while it held this lock");
         let was = was.take_if(|(pack, _)| packs.contains(pack));
         for (number, pack) in packs.iter().enumerate().rev() {
             let bytes = self.part(&PackRange { pack: pack.clone(), range: 0..most })?;
@@ -166,7 +170,11 @@ impl RemotePackSource for Depot {
         parts: &[PackRange],
         each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.asked.lock().expect("nobody panicked").reads.extend(parts.iter().cloned());
+        self.asked
+            .lock()
+            .expect("no code panicked while it held this lock")
+            .reads
+            .extend(parts.iter().cloned());
         if let Some(meeting) = &self.meeting {
             meeting.wait();
         }

@@ -74,7 +74,7 @@ impl Turns {
 }
 
 #[test]
-fn what_is_cold_and_far_leaves_and_comes_back() {
+fn cold_remote_packs_are_evicted_and_come_back() {
     let turns = Turns::new();
     let far = turns.send(&[2]);
     let size = turns.repo.size().expect("known");
@@ -92,7 +92,7 @@ fn what_is_cold_and_far_leaves_and_comes_back() {
 }
 
 #[test]
-fn what_a_warm_snapshot_needs_stays_and_so_does_what_is_not_far() {
+fn packs_of_warm_snapshots_and_packs_without_a_remote_copy_stay() {
     let turns = Turns::new();
     let far = turns.send(&[1]);
     // Only a cold snapshot needs the last pack, but no other copy exists.
@@ -104,7 +104,7 @@ fn what_a_warm_snapshot_needs_stays_and_so_does_what_is_not_far() {
 }
 
 #[test]
-fn what_left_is_not_called_damaged_where_the_repository_is_read_alone() {
+fn evicted_packs_are_not_reported_damaged_without_the_remote() {
     let turns = Turns::new();
     let far = turns.send(&[1]);
     turns.collect(&[0], &[1, 2], &far);
@@ -181,7 +181,7 @@ fn a_pack_of_which_far_has_less_stays() {
 
 /// If the first pack of a retained snapshot is only remote, collection cannot know which packs it refers to.
 #[test]
-fn what_lies_behind_a_far_pack_is_never_called_garbage() {
+fn content_behind_a_remote_pack_is_never_garbage() {
     let turns = Turns::new();
     let far = turns.send(&[1]);
     // The second pack leaves. The first, which it needs, stays local as if another snapshot kept it here.
@@ -198,7 +198,7 @@ fn what_lies_behind_a_far_pack_is_never_called_garbage() {
 
 /// The same in the middle of a tree: its root is local, and one of its folders is only remote.
 #[test]
-fn what_lies_behind_a_far_folder_is_never_called_garbage() {
+fn content_behind_a_remote_folder_is_never_garbage() {
     let bench = Bench::in_memory();
     let depot = Depot::new(&bench.dir.path().join("depot"));
     let repo = with_far(&bench, &depot, DiskWriter::default());
@@ -231,7 +231,7 @@ fn notes_that_are_only_far_are_left_there() {
 }
 
 #[test]
-fn what_is_kept_of_a_pack_goes_with_it() {
+fn the_cached_parts_of_a_pack_go_with_it() {
     let turns = Turns::new();
     let kept = turns.bench.repo_dir().join("cache/far").join(turns.trees[0].pack_name());
     let (path, _) = turns.repo.pack_file(turns.trees[0].pack_name()).expect("here");
@@ -291,7 +291,7 @@ fn a_pack_that_is_nowhere_stops_a_collection() {
 }
 
 #[test]
-fn what_is_young_does_not_leave() {
+fn young_packs_are_not_evicted() {
     let turns = Turns::new();
     let far = turns.send(&[2]);
     let wanted = GcRoots { remote_suffices: turns.trees(&[0, 1, 2]), remote: far, ..GcRoots::default() };
@@ -549,7 +549,7 @@ proptest::proptest! {
     #![proptest_config(cases(16))]
 
     #[test]
-    fn whatever_leaves_nothing_wanted_is_ever_lost(steps in proptest::collection::vec(step(), 1..30)) {
+    fn evictions_never_lose_wanted_content(steps in proptest::collection::vec(step(), 1..30)) {
         let mut world = World::new();
         for step in &steps {
             world.step(step);

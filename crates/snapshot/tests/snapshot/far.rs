@@ -234,7 +234,7 @@ fn a_pack_that_was_made_smaller_is_read_from_far_too() {
 
 /// As many blocks as otherwise only a pack of many gigabytes has.
 #[test]
-fn a_table_that_is_longer_than_was_guessed_takes_one_more_read() {
+fn a_table_longer_than_guessed_takes_one_more_read() {
     let pair = Pair::new();
     let mut forger = Forger::default();
     let names: Vec<String> = (0..12_000).map(|n| format!("{n:05}")).collect();
@@ -256,7 +256,7 @@ fn a_table_that_is_longer_than_was_guessed_takes_one_more_read() {
 }
 
 #[test]
-fn everything_that_can_be_asked_of_a_tree_can_be_asked_of_a_far_one() {
+fn a_remote_tree_answers_every_query_of_a_local_one() {
     let pair = Pair::new();
     furnish(&pair.bench);
     let folder = open(&pair.bench.workspace());
@@ -297,7 +297,11 @@ fn everything_that_can_be_asked_of_a_tree_can_be_asked_of_a_far_one() {
         away.verify_all(std::slice::from_ref(&tree), VerifyDepth::Data, &mut |_| {}).expect("verified");
     assert_eq!((verified.damaged, verified.altered_blocks), (vec![], vec![]));
     assert_eq!(away.references(&tree).expect("read"), Vec::<String>::new());
-    assert_eq!(away.snapshots().expect("listed"), (vec![], vec![]), "of what is far nobody has a list");
+    assert_eq!(
+        away.snapshots().expect("listed"),
+        (vec![], vec![]),
+        "no local list names the remote snapshots"
+    );
 }
 
 /// A session resumes from a checkpoint that is only remote.
@@ -325,7 +329,7 @@ fn a_capture_on_top_of_a_far_tree_adds_what_changed() {
 }
 
 #[test]
-fn going_back_reads_only_what_the_folder_does_not_have() {
+fn a_rewind_reads_only_content_that_the_folder_lacks() {
     let pair = Pair::new();
     std::fs::write(pair.bench.at("large"), noise(9 << 20, 1)).expect("written");
     pair.bench.write("file", "before");
@@ -351,7 +355,7 @@ fn going_back_reads_only_what_the_folder_does_not_have() {
 }
 
 #[test]
-fn the_contents_of_the_first_root_are_asked_for_first() {
+fn the_contents_of_the_first_root_are_requested_first() {
     let pair = Pair::new();
     let home = pair.bench.empty("home");
     std::fs::write(home.join("one"), noise(12 << 20, 1)).expect("written");

@@ -77,7 +77,7 @@ fn as_root_every_kind_of_entry_comes_back_as_it_was() {
 }
 
 #[test]
-fn what_was_restored_is_captured_as_the_same_tree() {
+fn a_restored_tree_is_captured_as_the_same_tree() {
     let bench = Bench::new();
     furnish(&bench);
     // Mode bits that snapshots do not store show only as a difference from the original.
@@ -174,7 +174,7 @@ fn each_difference_is_found() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_named() {
+fn entries_that_cannot_be_captured_are_named() {
     let bench = Bench::new();
     bench.write("keep", "x");
     bench.write(".claude/.credentials.json", "token");
@@ -422,7 +422,7 @@ fn file_time(path: &Path) -> (i64, i64) {
 }
 
 #[test]
-fn as_root_what_is_no_file_is_skipped_and_counted_each_time() {
+fn as_root_special_files_are_skipped_and_counted_each_time() {
     assert!(is_root(), "only root can make devices");
     let bench = Bench::new();
     let _socket = UnixListener::bind(bench.at("socket")).expect("bound");
@@ -526,7 +526,7 @@ fn thousands_of_levels_come_back() {
 /// What could be captured but not restored would be lost, with everything beside it. Slow: creates and erases ten
 /// thousand nested folders.
 #[test]
-fn slowly_deeper_than_can_be_restored_is_left_out_and_said() {
+fn slowly_folders_too_deep_to_restore_are_left_out_and_reported() {
     let bench = Bench::in_memory();
     dig(&bench, 10_020);
     bench.write("beside", "x");
@@ -545,7 +545,7 @@ fn slowly_deeper_than_can_be_restored_is_left_out_and_said() {
 
 /// Five times as many levels would take gigabytes of paths.
 #[test]
-fn paths_that_grow_without_end_are_left_out_and_said() {
+fn endlessly_growing_paths_are_left_out_and_reported() {
     const DEPTH: usize = 1200;
     let bench = Bench::in_memory();
     dig_named(&bench, DEPTH, &"n".repeat(250));
@@ -565,7 +565,7 @@ fn paths_that_grow_without_end_are_left_out_and_said() {
 
 /// Slow: creates so many names that their list is larger than a block.
 #[test]
-fn slowly_a_directory_with_more_names_than_fit_is_left_out_and_said() {
+fn slowly_a_directory_with_too_many_names_is_left_out_and_reported() {
     let bench = Bench::in_memory();
     std::fs::create_dir(bench.at("wide")).expect("made");
     for n in 0..270_000 {

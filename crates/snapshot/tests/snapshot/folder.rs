@@ -114,7 +114,7 @@ fn a_replaced_file_has_the_mode_it_was_given() {
 }
 
 #[test]
-fn a_link_is_made_as_told_and_never_through_another() {
+fn a_link_is_created_exactly_and_never_through_another() {
     let bench = tempting();
     let folder = open(&bench.workspace());
     for (path, target) in [("new/link", "../..//secret"), ("dir/file", "x"), ("up", "/etc/passwd")] {
@@ -180,7 +180,7 @@ fn a_write_that_breaks_off_changes_nothing() {
 }
 
 #[test]
-fn as_root_a_full_disk_is_said_to_be_full() {
+fn as_root_a_full_disk_is_reported_as_full() {
     assert!(is_root(), "only root can mount");
     let bench = Bench::new();
     let mount = bench.empty("small");
@@ -340,7 +340,7 @@ fn folders_are_made_beneath_and_never_through_a_link() {
 }
 
 #[test]
-fn what_takes_no_space_takes_none_after_it_was_written() {
+fn holes_take_no_space_after_a_write() {
     let bench = Bench::new();
     let folder = open(&bench.workspace());
     const LARGE: u64 = 64 << 20;

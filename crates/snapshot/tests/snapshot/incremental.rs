@@ -169,7 +169,7 @@ impl Drop for Seconds {
 }
 
 #[test]
-fn as_root_what_was_rewritten_within_the_tick_of_the_last_capture_is_seen() {
+fn as_root_a_rewrite_within_the_tick_of_the_last_capture_is_seen() {
     assert!(is_root(), "only root can mount");
     let bench = Bench::new();
     let _mounted = Seconds::mount(&bench, &bench.workspace());
@@ -220,7 +220,7 @@ fn settled_line(bench: &Bench) -> Line {
 }
 
 #[test]
-fn an_index_that_is_damaged_anywhere_does_not_matter() {
+fn a_damaged_index_does_no_harm() {
     let bench = Bench::in_memory();
     let line = settled_line(&bench);
     bench.write("a/new", "four");
@@ -463,7 +463,7 @@ fn notes_travel_with_an_unchanged_folder() {
 
 /// A rewind: the older state is restored beside the newer one, which is then erased.
 #[test]
-fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
+fn only_content_of_the_older_tree_is_reused() {
     let bench = Bench::new();
     let index = bench.dir.path().join("index");
     for n in 0..50 {

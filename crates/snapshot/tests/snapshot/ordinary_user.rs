@@ -53,8 +53,8 @@ fn lock(bench: &Bench) {
 }
 
 #[test]
-fn what_is_locked_is_captured_restored_and_erased() {
-    if !as_ordinary_user("ordinary_user::what_is_locked_is_captured_restored_and_erased") {
+fn locked_entries_are_captured_restored_and_erased() {
+    if !as_ordinary_user("ordinary_user::locked_entries_are_captured_restored_and_erased") {
         return;
     }
     let bench = Bench::new();
@@ -79,8 +79,8 @@ fn what_is_locked_is_captured_restored_and_erased() {
 }
 
 #[test]
-fn deep_and_locked_comes_back_too() {
-    if !as_ordinary_user("ordinary_user::deep_and_locked_comes_back_too") {
+fn deep_locked_folders_come_back_too() {
+    if !as_ordinary_user("ordinary_user::deep_locked_folders_come_back_too") {
         return;
     }
     let bench = Bench::new();
@@ -103,8 +103,8 @@ fn deep_and_locked_comes_back_too() {
 /// Several threads work in one tree. None takes the permissions that another thread lent itself for those of the
 /// owner.
 #[test]
-fn what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time() {
-    if !as_ordinary_user("ordinary_user::what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time") {
+fn locked_entries_stay_locked_for_concurrent_readers() {
+    if !as_ordinary_user("ordinary_user::locked_entries_stay_locked_for_concurrent_readers") {
         return;
     }
     let bench = Bench::new();

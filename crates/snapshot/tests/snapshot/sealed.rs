@@ -35,7 +35,7 @@ fn furnish(bench: &Bench) -> TreeId {
 }
 
 #[test]
-fn nothing_of_what_was_captured_can_be_found_in_the_repository() {
+fn a_sealed_repository_reveals_no_captured_content() {
     let bench = Bench::sealed(key());
     let tree = furnish(&bench);
     let open_bench = Bench::in_memory();
@@ -118,7 +118,7 @@ fn without_the_key_everything_is_sealed() {
         );
         std::fs::remove_dir_all(room).expect("removed");
     }
-    assert!(bench.repo.contains(&tree), "and nobody without a key removed it");
+    assert!(bench.repo.contains(&tree), "and no process without the key removed it");
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn write_and_take(bench: &Bench, writer: u32) {
 }
 
 #[test]
-fn as_root_what_is_not_tracked_any_more_is_forgotten() {
+fn as_root_untracked_folders_are_forgotten() {
     let bench = Bench::new();
     let (path, tracked) = bench.another_root("other");
     fs::write(path.join("file"), "text").expect("written");
@@ -119,7 +119,7 @@ fn as_root_what_is_not_tracked_any_more_is_forgotten() {
 }
 
 #[test]
-fn as_root_the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
+fn as_root_the_reader_ends_with_the_watch_and_tracked_folders_continue() {
     let alone = Alone::new();
     let watch = watch(&alone.path, MANY);
     let path = root(&alone.path, "root");
@@ -132,7 +132,7 @@ fn as_root_the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
 
 /// The directory of these events no longer exists, so only inodes can be reported.
 #[test]
-fn as_root_what_was_written_in_a_directory_that_is_gone_is_told_by_inode() {
+fn as_root_writes_in_a_deleted_directory_are_reported_by_inode() {
     let alone = Alone::new();
     let watch = watch(&alone.path, MANY);
     let path = root(&alone.path, "root");

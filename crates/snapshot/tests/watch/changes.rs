@@ -195,8 +195,8 @@ fn as_root_a_write_to_a_deleted_file_is_harmless_and_to_a_renamed_one_has_the_ne
     fs::remove_file(bench.at("a/file")).expect("removed");
     rename(&bench.at("b/file"), &bench.at("a/sub/moved"));
     bench.take();
-    deleted.write_all(b"nobody reads this").expect("written");
-    renamed.write_all(b"somebody reads this").expect("written");
+    deleted.write_all(b"written after the delete").expect("written");
+    renamed.write_all(b"written after the rename").expect("written");
     let expected: [Expected<'_>; 2] = [("a", Some(&["file"])), ("a/sub", Some(&["moved"]))];
     assert_eq!(bench.take(), folders(&expected, &[]));
 }
@@ -284,7 +284,7 @@ fn as_root_a_root_that_is_moved_is_followed_on() {
 }
 
 #[test]
-fn as_root_what_is_given_back_is_taken_again() {
+fn as_root_returned_changes_are_in_the_next_take() {
     let bench = prepared();
     bench.write("a/file");
     let touched = bench.take();

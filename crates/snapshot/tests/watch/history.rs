@@ -225,14 +225,14 @@ fn quiet_history(stage: &Stage, seed: u64) {
             actor.act();
         }
         let touched = stage.tracked.take_changes();
-        assert_ne!(touched, TouchedPaths::Everything, "nobody renames while we look");
+        assert_ne!(touched, TouchedPaths::Everything, "no rename runs while we look");
         consumer.apply(&touched);
         stage.check(&consumer, &touched, &format!("seed {seed}, interval {interval}"));
     }
 }
 
 #[test]
-fn as_root_after_any_history_the_told_places_are_all_that_changed() {
+fn as_root_after_any_history_the_reported_paths_are_all_that_changed() {
     let alone = Alone::new();
     let watch = watch(&alone.path, MANY);
     for seed in 1..=12 {
@@ -250,7 +250,7 @@ fn as_root_the_same_holds_on_a_disk_that_others_use() {
 }
 
 #[test]
-fn as_root_somebody_who_renames_without_a_pause_hides_nothing() {
+fn as_root_endless_renames_hide_no_change() {
     let alone = Alone::new();
     let watch = watch(&alone.path, MANY);
     let stage = stage(&alone.path, &watch);

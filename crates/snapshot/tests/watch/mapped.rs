@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use ash_snapshot::{Folder, MappedFile, RelPath, SharedMappings, mapped_writable, sync_mapped};
+use ash_snapshot::{Folder, RelPath, SharedMappedFile, SharedMappings, mapped_writable, sync_mapped};
 
 use crate::support::{Bench, folders};
 
@@ -89,7 +89,7 @@ fn wait_for_the_clock(beside: &Path, after: SystemTime) {
 }
 
 #[test]
-fn a_store_into_a_shared_mapping_is_not_told_but_found_and_moves_the_time_after_each_sync() {
+fn a_store_into_a_shared_mapping_is_not_reported_but_found_and_moves_the_time_after_each_sync() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = page_file(dir.path(), b"a/file");
     let page = Page::map(&path, libc::MAP_SHARED);
@@ -101,9 +101,13 @@ fn a_store_into_a_shared_mapping_is_not_told_but_found_and_moves_the_time_after_
         page.store(turn + 100);
         let (folder, mappings) = ours(dir.path());
         assert_eq!(with_paths(&mappings), [b"a/file"]);
-        let found: Vec<&MappedFile> = mappings.files.iter().filter(|file| file.path.is_some()).collect();
+        let found: Vec<&SharedMappedFile> =
+            mappings.files.iter().filter(|file| file.path.is_some()).collect();
         assert_eq!(found[0].id, id(&path));
-        assert_eq!(sync_mapped(&folder, &[found[0].clone()]).expect("synced"), Vec::<&MappedFile>::new());
+        assert_eq!(
+            sync_mapped(&folder, &[found[0].clone()]).expect("synced"),
+            Vec::<&SharedMappedFile>::new()
+        );
         assert_eq!(fs::read(&path).expect("read")[0], turn + 100);
         // A file system in memory never writes back, and stores do not change its times; there a capture must read
         // the file.
@@ -113,7 +117,7 @@ fn a_store_into_a_shared_mapping_is_not_told_but_found_and_moves_the_time_after_
 }
 
 #[test]
-fn as_root_the_end_of_a_mapping_is_told() {
+fn as_root_the_end_of_a_mapping_is_reported() {
     let bench = Bench::new();
     let path = page_file(&bench.root(), b"file");
     let page = Page::map(&path, libc::MAP_SHARED);
@@ -125,7 +129,7 @@ fn as_root_the_end_of_a_mapping_is_told() {
 }
 
 #[test]
-fn what_is_shared_is_named_once_and_what_is_private_is_not() {
+fn shared_mappings_are_named_once_and_private_ones_are_not() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| page_file(dir.path(), name.as_bytes());
     let protected = File::options().read(true).write(true).open(at("protected")).expect("opened");
@@ -140,7 +144,7 @@ fn what_is_shared_is_named_once_and_what_is_private_is_not() {
 }
 
 #[test]
-fn names_that_lie_are_found_by_what_they_are() {
+fn files_under_misleading_names_are_found_by_inode() {
     let dir = tempfile::tempdir().expect("a directory");
     let names: [&[u8]; 6] =
         [b"a\nb", br"a\012b", b"gone (deleted)", b"x/ 0 rw-s /etc/passwd", b"\xff\xfe", b"x/y"];
@@ -158,7 +162,7 @@ fn names_that_lie_are_found_by_what_they_are() {
     fs::write(&files[1], "another one").expect("written");
     let (folder, mappings) = ours(dir.path());
     assert!(with_paths(&mappings).contains(&&b"renamed"[..]));
-    let lost: Vec<MappedFile> = mappings.files.into_iter().filter(|file| file.id == lost).collect();
+    let lost: Vec<SharedMappedFile> = mappings.files.into_iter().filter(|file| file.id == lost).collect();
     assert_eq!(lost.iter().map(|file| &file.path).collect::<Vec<_>>(), [&None]);
     // Root reaches the file through the mapping; other users get it back as not reached.
     let missed = sync_mapped(&folder, &lost).expect("synced").len();

@@ -12,13 +12,13 @@ use crate::support::Bench;
 const NOBODY: u32 = 54_321;
 
 #[test]
-fn an_ordinary_user_is_told_that_it_needs_root() {
+fn an_ordinary_user_gets_an_error_that_names_root() {
     if rustix::process::geteuid().is_root() {
         let dir = tempfile::tempdir().expect("a directory");
         let exe = dir.path().join("tests");
         std::fs::copy(std::env::current_exe().expect("a path"), &exe).expect("copied");
         chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("given");
-        let test = "rights::an_ordinary_user_is_told_that_it_needs_root";
+        let test = "rights::an_ordinary_user_gets_an_error_that_names_root";
         let mut child = Command::new(exe);
         child.args(["--exact", test, "--nocapture"]).env("TMPDIR", dir.path()).current_dir(dir.path());
         let child = child.uid(NOBODY).gid(NOBODY).output().expect("run");

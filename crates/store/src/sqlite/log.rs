@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_of_a_log_does_not_count_is_found_without_reading_the_log() {
+    async fn superseded_events_are_found_without_reading_the_log() {
         let db = SqlitePool::connect("sqlite::memory:").await.expect("opened");
         sqlx::migrate!("migrations/sqlite").run(&db).await.expect("migrated");
         for (kinds, indexed) in [

@@ -61,10 +61,10 @@ impl RepairStore for SqliteStore {
 
     async fn adopt(&self, adoption: HistoryAdoption) -> Result<()> {
         // The events that are not adopted move to a fork, so the parents of later forks change.
-        self.lineages.lock().expect("nobody panics while holding it").clear();
+        self.lineages.lock().expect("no thread panics while holding it").clear();
         let adopted =
             self.writer.write(move |db| Box::pin(async move { adoption::adopt(db, &adoption).await })).await;
-        self.lineages.lock().expect("nobody panics while holding it").clear();
+        self.lineages.lock().expect("no thread panics while holding it").clear();
         adopted
     }
 }

@@ -133,14 +133,17 @@ async fn needs_recovery(db: &SqlitePool) -> Result<Vec<SessionRowId>> {
 }
 
 async fn workspace_sessions(db: &SqlitePool, workspace: WorkspaceId) -> Result<Vec<WorkspaceSession>> {
-    let rows = query("SELECT n, status FROM sessions WHERE workspace = ? ORDER BY n")
-        .bind(workspace.to_string())
-        .fetch_all(db)
-        .await?;
+    let rows = query(
+        "SELECT n, status, trashed_at IS NOT NULL AS purged FROM sessions WHERE workspace = ? ORDER BY n",
+    )
+    .bind(workspace.to_string())
+    .fetch_all(db)
+    .await?;
     rows.iter()
         .map(|row| {
             let no = SessionRowId(row.try_get("n")?);
-            Ok(WorkspaceSession { no, status: parsed(row, "status", SessionStatus::parse)? })
+            let purged = row.try_get("purged")?;
+            Ok(WorkspaceSession { no, status: parsed(row, "status", SessionStatus::parse)?, purged })
         })
         .collect()
 }
@@ -278,6 +281,9 @@ async fn create_session(
         save_checkpoint(db, no, checkpoint).await?;
     }
     add_events(db, no, base_seq + 1, &new.events).await?;
+    if let Some(entry) = &new.audit {
+        super::audit::add(db, entry.clone(), Some(no)).await?;
+    }
     purge::hide_gone_parent(db, no, new).await?;
     query("UPDATE sessions SET last_seq = ? WHERE n = ?")
         .bind(number(base_seq + new.events.len() as u64)?)

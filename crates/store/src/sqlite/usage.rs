@@ -170,6 +170,8 @@ fn sum(row: &SqliteRow, by: Option<UsageGrouping>) -> Result<UsageReportRow> {
         output_tokens: number("output")?,
         cache_creation_tokens: number("cache_write")?,
         cache_read_tokens: number("cache_read")?,
+        // The table does not split what was written: its rows have the costs.
+        cache_creation_1h_tokens: 0,
     };
     let spent = UsageTotal {
         usage,

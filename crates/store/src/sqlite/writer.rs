@@ -171,7 +171,7 @@ async fn is_log_erased(db: &mut SqliteConnection) -> bool {
     };
     let emptied = emptied.await;
     if let Err(error) = sqlx::query("PRAGMA busy_timeout = 10000").execute(&mut *db).await {
-        tracing::warn!(%error, "the database may answer busy sooner than it should");
+        tracing::warn!(%error, "the busy timeout of the database could not be restored: writes may fail early as busy");
     }
     emptied.unwrap_or(false)
 }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_said_to_be_full_and_passes() {
+    async fn a_full_disk_is_reported_and_later_writes_succeed() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut db = open(&dir).await;
         sqlx::query("PRAGMA max_page_count = 50").execute(&mut db).await.expect("limited");

@@ -9,7 +9,7 @@ contract! {
     a_deployed_agent_is_there_as_it_came
     each_deploy_is_a_version_of_its_own
     one_idempotency_key_makes_one_version
-    what_is_kept_of_agents_counts_deleted_ones
+    the_kept_agents_include_deleted_ones
     agents_are_listed_by_name
     an_agent_changes_only_where_it_is_asked_to
     a_deleted_agent_goes_on_counting_but_forgets_its_settings
@@ -122,7 +122,7 @@ async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
     assert!(store.agent(&tenant("t"), &agent("helper")).await.expect("read").is_none());
 }
 
-async fn what_is_kept_of_agents_counts_deleted_ones(store: &dyn Store) {
+async fn the_kept_agents_include_deleted_ones(store: &dyn Store) {
     for name in ["a", "a", "b"] {
         store.deploy(new_agent(name)).await.expect("deployed");
     }
@@ -144,7 +144,7 @@ async fn agents_are_listed_by_name(store: &dyn Store) {
 
 async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store) {
     let (mine, name) = (tenant("t"), agent("helper"));
-    assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
+    assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("no such agent"));
     store
         .deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") })
         .await
@@ -166,7 +166,7 @@ async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store) {
 
 async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(store: &dyn Store) {
     let (mine, name) = (tenant("t"), agent("helper"));
-    assert!(!store.delete_agent(&mine, &name, Timestamp(2)).await.expect("nobody there"));
+    assert!(!store.delete_agent(&mine, &name, Timestamp(2)).await.expect("no such agent"));
     let first = store.deploy(NewAgentVersion { env: Some(env("K", "v")), ..new_agent("helper") }).await;
     let first = first.expect("deployed");
     store.change_agent(&mine, &name, Some("{\"a\":1}".into()), None).await.expect("changed");
@@ -178,7 +178,7 @@ async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(store: &dyn S
     assert!(store.agents(&mine).await.expect("read").is_empty());
     let kept = store.version(&mine, &name, 1).await.expect("read").expect("for its sessions");
     assert_eq!((kept.tree.as_str(), kept.env.expose()), ("tree-1", env("K", "v").expose()));
-    assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
+    assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("no such agent"));
 
     let again = store.deploy(new_agent("helper")).await.expect("deployed");
     assert_eq!((again.id, again.version), (first.id, 2));

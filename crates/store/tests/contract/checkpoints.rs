@@ -134,7 +134,7 @@ async fn removed_checkpoints_are_in_the_audit(store: &dyn Store) {
     assert_eq!((line.detail.as_deref(), line.actor.rule.as_deref()), (Some("1-2, 4"), Some("keep")));
     let gone = store.remove_checkpoints(session.workspace, &[1, 2], Timestamp(9)).await.expect("done");
     let lines = store.audit_entries(&tenant("t"), &query).await.expect("read").len();
-    assert_eq!((gone, lines), (0, 1), "what was given up before is not told again");
+    assert_eq!((gone, lines), (0, 1), "checkpoints removed before are not reported again");
 }
 
 async fn rewinds_of_a_workspace_are_listed_oldest_first(store: &dyn Store) {

@@ -96,6 +96,7 @@ pub(crate) fn new_session(name: &str) -> NewSessionRow {
         first_checkpoints: Vec::new(),
         summary: summary(SessionStatus::Starting),
         events: vec![note(created())],
+        audit: None,
         epoch: Epoch(1),
         at: Timestamp(1),
     }

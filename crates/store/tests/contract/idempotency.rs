@@ -1,4 +1,4 @@
-//! Idempotency keys: what happens once.
+//! Idempotency keys: a repeated request has one effect.
 
 use crate::fixture::{append, idempotency_request, make, said, step, tenant, turn_row};
 use ash_model::{Timestamp, TurnId};

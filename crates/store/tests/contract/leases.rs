@@ -1,4 +1,4 @@
-//! Who owns a workspace: one holder, by epochs that only grow.
+//! Ownership of a workspace: one holder, by epochs that only grow.
 
 use crate::fixture::{claim, lease, make, said, stale, step, whole};
 use ash_model::{Epoch, Timestamp, WorkspaceId};
@@ -76,7 +76,7 @@ async fn a_raised_epoch_is_below_every_later_claim(store: &dyn Store) {
 }
 
 async fn the_stores_time_goes_forward(store: &dyn Store) {
-    let first = store.now().await.expect("told");
-    let second = store.now().await.expect("told");
+    let first = store.now().await.expect("read");
+    let second = store.now().await.expect("read");
     assert!(Timestamp(0) < first && first <= second, "{first} {second}");
 }

@@ -1,4 +1,4 @@
-//! A purged session is named nowhere, and its id is free.
+//! After a purge no row names the session, and its id is free.
 
 use crate::{
     fixture::{
@@ -19,7 +19,7 @@ use ash_store::{
 contract! {
     the_id_of_a_purged_session_is_free_at_once
     forks_of_a_purged_session_say_only_that_they_are_forks
-    what_forks_do_not_share_of_a_parent_goes
+    events_of_a_parent_that_no_fork_shares_are_deleted
     sessions_that_worked_in_the_same_workspace_do_not_name_it
     the_audit_keeps_its_lines_of_a_purged_session_without_its_name
     idempotency_keys_of_a_purged_session_are_free
@@ -114,7 +114,7 @@ async fn forks_of_a_purged_session_say_only_that_they_are_forks(store: &dyn Stor
     store
         .add_audit_entry(line(AuditAction::Created, "fork", Some("fork of parent")), None)
         .await
-        .expect("told");
+        .expect("written");
     purge(store, &parent, Timestamp(5)).await;
     let found = store.find_session(&all("t"), &id("fork")).await.expect("read").expect("there");
     assert_eq!((found.parent, found.base), (None, Some(ForkBase { parent: parent.no, seq: 2 })));
@@ -143,7 +143,7 @@ async fn forks_of_a_purged_session_say_only_that_they_are_forks(store: &dyn Stor
     assert_eq!((found.parent, events(store, fork.no).await), (None, after));
 }
 
-async fn what_forks_do_not_share_of_a_parent_goes(store: &dyn Store) {
+async fn events_of_a_parent_that_no_fork_shares_are_deleted(store: &dyn Store) {
     let new = NewSessionRow { env: crate::fixture::env("K", "v"), ..new_session("parent") };
     let parent = store.create_session(new).await.expect("made");
     append(store, &parent, step(parent.no, 2, (0..6000).map(|number| said(&format!("{number}"))))).await;
@@ -221,7 +221,7 @@ async fn sessions_that_worked_in_the_same_workspace_do_not_name_it(store: &dyn S
     let after = events(store, stays.no).await;
     let named: Vec<Fact> = after[5..].iter().map(|event| event.fact.clone().unnamed()).collect();
     assert_eq!([&after[5].fact, &after[6].fact], [&named[0], &named[1]]);
-    assert_ne!(after[7].fact, named[2], "who is there is named");
+    assert_ne!(after[7].fact, named[2], "existing sessions are named");
     let after: Vec<_> = after.into_iter().take(5).collect();
     let facts = |events: &[ash_model::Event]| events.iter().map(|one| one.fact.clone()).collect::<Vec<_>>();
     let mut expected = facts(&before);
@@ -243,18 +243,24 @@ async fn sessions_that_worked_in_the_same_workspace_do_not_name_it(store: &dyn S
 
 /// Deletions stay in the audit. A caller who knows the id finds out who ordered them; others do not learn the id.
 async fn the_audit_keeps_its_lines_of_a_purged_session_without_its_name(store: &dyn Store) {
-    store.add_audit_entry(line(AuditAction::Created, "s", Some("fork of other")), None).await.expect("told");
+    store
+        .add_audit_entry(line(AuditAction::Created, "s", Some("fork of other")), None)
+        .await
+        .expect("written");
     let session = make(store, "s").await;
     store
         .add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("model")), Some(session.no))
         .await
-        .expect("told");
+        .expect("written");
     // An agent of the same name is not the session.
-    store.add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("colour")), None).await.expect("told");
+    store
+        .add_audit_entry(line(AuditAction::ConfigChanged, "s", Some("colour")), None)
+        .await
+        .expect("written");
     let before = audit(store, None).await;
     purge(store, &session, Timestamp(5)).await;
     // The caller had found the session before it was purged.
-    store.add_audit_entry(line(AuditAction::Executed, "s", None), Some(session.no)).await.expect("told");
+    store.add_audit_entry(line(AuditAction::Executed, "s", None), Some(session.no)).await.expect("written");
     while !store.purge(session.no, Timestamp(10)).await.expect("deleted") {}
     let after = audit(store, None).await;
     let told: Vec<_> = after
@@ -282,7 +288,7 @@ async fn the_audit_keeps_its_lines_of_a_purged_session_without_its_name(store: &
             "the rest stays"
         );
     }
-    assert_eq!(audit(store, Some("s")).await, after, "for who knows the id");
+    assert_eq!(audit(store, Some("s")).await, after, "a caller who knows the id finds its entries");
     assert_eq!(audit(store, Some(&masked[0].subject)).await.len(), 6, "or the pseudonym");
     // Another session of its name has entries of its own.
     store.create_session(again("s", 2, 11)).await.expect("made");

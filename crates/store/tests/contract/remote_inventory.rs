@@ -1,4 +1,4 @@
-//! What the object store should have, and that a belief can be corrected.
+//! What the object store should have, and corrections after a comparison.
 
 use crate::{
     agents::new_agent,
@@ -13,13 +13,13 @@ use ash_store::{
 
 contract! {
     the_remote_state_lists_everything_that_was_uploaded
-    what_is_retracted_is_pending_again
-    what_was_uploaded_meanwhile_is_not_retracted
+    retracted_uploads_are_pending_again
+    uploads_since_the_comparison_are_not_retracted
     missing_packs_are_forgotten_with_the_pack_and_with_the_object_store
     packs_are_recorded_until_they_are_forgotten
 }
 
-/// A session with three checkpoints that rests, and everything of it uploaded.
+/// A resting session with three checkpoints, completely uploaded.
 async fn sent(store: &dyn Store) -> SessionRow {
     store.set_remote("a").await.expect("set");
     store.deploy(new_agent("helper")).await.expect("deployed");
@@ -71,7 +71,7 @@ async fn the_remote_state_lists_everything_that_was_uploaded(store: &dyn Store) 
     assert_eq!(store.remote_state(&tenant("other")).await.expect("read"), Default::default());
 }
 
-async fn what_is_retracted_is_pending_again(store: &dyn Store) {
+async fn retracted_uploads_are_pending_again(store: &dyn Store) {
     let session = sent(store).await;
     let tenant = session.tenant.clone();
     let packs = [("p", 3), ("q", 4)].map(|(pack, size)| RemotePack { pack: pack.into(), size });
@@ -99,7 +99,7 @@ async fn what_is_retracted_is_pending_again(store: &dyn Store) {
     assert_eq!(store.pending_uploads(100, &[]).await.expect("read"), []);
 }
 
-async fn what_was_uploaded_meanwhile_is_not_retracted(store: &dyn Store) {
+async fn uploads_since_the_comparison_are_not_retracted(store: &dyn Store) {
     let session = sent(store).await;
     let log = RetractedLog { session: session.no, claimed_seq: 3, actual_seq: 0 };
     let what = RemoteRetraction {

@@ -1,4 +1,4 @@
-//! What witnesses are compared with, and what comes back from them.
+//! Comparison with witnesses, and sessions that are restored from them.
 
 use crate::{
     fixture::{
@@ -20,7 +20,7 @@ use ash_store::{
 };
 
 contract! {
-    what_comes_back_is_as_it_was
+    a_restored_session_is_as_it_was
     a_fork_comes_back_after_its_parent
     a_longer_history_goes_on_where_the_database_stopped
     a_diverged_history_becomes_a_fork
@@ -108,7 +108,7 @@ pub(crate) fn rebuilt(session: &SessionRow, name: &str, events: &[ash_model::Eve
     }
 }
 
-async fn what_comes_back_is_as_it_was(store: &dyn Store) {
+async fn a_restored_session_is_as_it_was(store: &dyn Store) {
     let session = rested(store).await;
     let log = events(store, session.no).await;
     let mut back = rebuilt(&session, "back", &log);
@@ -142,7 +142,7 @@ async fn a_fork_comes_back_after_its_parent(store: &dyn Store) {
     let shared = events(store, fork.no).await;
     let own: Vec<ash_model::Event> = shared.iter().filter(|event| event.seq > 2).cloned().collect();
     let mut alone = rebuilt(&fork, "back", &own);
-    alone.manifest.parent = Some(id("nobody"));
+    alone.manifest.parent = Some(id("missing"));
     let refused = store.rebuild(alone).await;
     assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
     assert_eq!(
@@ -238,7 +238,7 @@ async fn a_diverged_history_becomes_a_fork(store: &dyn Store) {
     assert_eq!(of(workspace).await, [(2, 4, false), (1, 2, false)], "its files, and those that both have");
     assert_eq!(of(session.workspace).await, [(2, 5, true), (1, 2, false)]);
     let child_log = events(store, child.no).await;
-    assert_eq!(child_log[..4], local[..], "who shared the other history shares it still");
+    assert_eq!(child_log[..4], local[..], "a fork still shares the history that it shared before");
 }
 
 async fn a_log_that_grew_since_it_was_compared_is_left_alone(store: &dyn Store) {
@@ -275,7 +275,7 @@ async fn agents_come_back_as_they_were(store: &dyn Store) {
     let definition =
         async |version| store.agent_definition(&tenant("t"), &agent("helper"), version).await.expect("read");
     assert_eq!(definition(2).await, Some(newest.clone()));
-    // The settings are the agent's, so an older version is told with the newest ones.
+    // The settings are the agent's, so an older version has the newest ones.
     let changes = newest.changes;
     assert_eq!(definition(1).await, Some(AgentDefinition { changes, ..first }));
     assert_eq!(definition(3).await, None);

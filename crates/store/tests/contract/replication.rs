@@ -1,4 +1,4 @@
-//! What an object store does not have yet, and what is to be deleted there.
+//! Uploads that are pending for the object store, and pending deletions there.
 
 use crate::{
     agents::new_agent,
@@ -8,7 +8,7 @@ use ash_model::{Fact, SessionStatus, Timestamp};
 use ash_store::{NewAgentVersion, PendingUpload, QueuedDelete, RemotePack, SessionRow, Store};
 
 contract! {
-    what_was_not_uploaded_is_pending
+    everything_that_was_not_uploaded_is_pending
     an_agent_that_changes_is_uploaded_again
     deletes_are_queued_until_they_are_done
 }
@@ -43,7 +43,7 @@ pub(crate) async fn send_all_at(store: &dyn Store, at: Timestamp) {
     }
 }
 
-/// A session that rests after a checkpoint, and a step more.
+/// A resting session with a checkpoint and one later step.
 pub(crate) async fn rested(store: &dyn Store) -> SessionRow {
     let session = make(store, "s").await;
     let mut saved = step(session.no, 2, [Fact::Paused]);
@@ -57,7 +57,7 @@ pub(crate) async fn rested(store: &dyn Store) -> SessionRow {
     session
 }
 
-async fn what_was_not_uploaded_is_pending(store: &dyn Store) {
+async fn everything_that_was_not_uploaded_is_pending(store: &dyn Store) {
     store.set_remote("a").await.expect("set");
     store.deploy(new_agent("helper")).await.expect("deployed");
     let session = rested(store).await;

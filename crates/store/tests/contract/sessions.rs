@@ -1,4 +1,4 @@
-//! Sessions as rows: creating, finding, listing, whose they are, and their secrets.
+//! Sessions as rows: creating, finding and listing them, their owners and their secrets.
 
 use crate::{
     fixture::{
@@ -19,7 +19,7 @@ use futures::future::join_all;
 
 contract! {
     a_new_session_is_found_as_it_was_made
-    what_was_never_made_is_not_found
+    a_session_that_was_never_created_is_not_found
     tenants_do_not_see_each_other
     a_taken_id_makes_nothing_at_all
     of_many_sessions_with_one_id_one_is_created
@@ -31,11 +31,11 @@ contract! {
     a_fork_says_where_it_comes_from
     an_owner_sees_and_finds_only_their_own
     labels_are_replaced_by_the_step_that_says_so
-    lists_are_narrowed_by_everything_that_is_asked
+    every_filter_narrows_a_list
     a_new_session_can_begin_with_a_later_epoch
     sealed_values_are_answered_sealed
     secrets_are_stored_sealed_and_change
-    sessions_of_a_workspace_are_told_with_their_status
+    sessions_of_a_workspace_are_listed_with_their_status
 }
 
 async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
@@ -87,11 +87,11 @@ async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
     assert_eq!(store.lease_holder(made.workspace).await.expect("read"), Some(hold));
     assert_eq!(
         store.workspace_sessions(made.workspace).await.expect("read"),
-        [WorkspaceSession { no: made.no, status: SessionStatus::Error }]
+        [WorkspaceSession { no: made.no, status: SessionStatus::Error, purged: false }]
     );
 }
 
-async fn what_was_never_made_is_not_found(store: &dyn Store) {
+async fn a_session_that_was_never_created_is_not_found(store: &dyn Store) {
     assert_eq!(store.find_session(&all("t"), &id("s")).await.expect("read"), None);
     assert_eq!(store.session(SessionRowId(99)).await.expect("read"), None);
     assert_eq!(store.lease_holder(WorkspaceId::fresh()).await.expect("read"), None);
@@ -270,12 +270,12 @@ async fn make_for(store: &dyn Store, name: &str, whose: Option<&str>) -> Session
 async fn an_owner_sees_and_finds_only_their_own(store: &dyn Store) {
     let hers = make_for(store, "hers", Some("alice")).await;
     make_for(store, "his", Some("bob")).await;
-    make_for(store, "nobodys", None).await;
+    make_for(store, "unowned", None).await;
     assert_eq!(hers.owner, Some(owner("alice")));
     assert_eq!(listed_ids(store, &only("alice"), &SessionFilter::default()).await, ["hers"]);
-    assert_eq!(listed_ids(store, &all("t"), &SessionFilter::default()).await, ["hers", "his", "nobodys"]);
+    assert_eq!(listed_ids(store, &all("t"), &SessionFilter::default()).await, ["hers", "his", "unowned"]);
     assert_eq!(store.find_session(&only("alice"), &id("hers")).await.expect("read"), Some(hers));
-    for other in ["his", "nobodys"] {
+    for other in ["his", "unowned"] {
         assert_eq!(store.find_session(&only("alice"), &id(other)).await.expect("read"), None, "{other}");
         assert!(store.find_session(&all("t"), &id(other)).await.expect("read").is_some(), "{other}");
     }
@@ -317,7 +317,7 @@ async fn listed_ids(store: &dyn Store, scope: &AccessScope, filter: &SessionFilt
     ids
 }
 
-async fn lists_are_narrowed_by_everything_that_is_asked(store: &dyn Store) {
+async fn every_filter_narrows_a_list(store: &dyn Store) {
     for (name, at, whose, noted) in [
         ("user-1-a", 10, "alice", metadata(&[("ticket", "42"), ("team", "blue")])),
         ("user-1-b", 20, "alice", metadata(&[("ticket", "42")])),
@@ -390,7 +390,7 @@ async fn secrets_are_stored_sealed_and_change(store: &dyn Store) {
     assert_eq!(store.sealed_values(no).await.expect("read").secrets, None);
 }
 
-async fn sessions_of_a_workspace_are_told_with_their_status(store: &dyn Store) {
+async fn sessions_of_a_workspace_are_listed_with_their_status(store: &dyn Store) {
     let workspace = store.make_workspace(new_workspace("project", None)).await.expect("made");
     let shared = |name: &str, status| NewSessionRow {
         workspace: workspace.id,
@@ -402,8 +402,8 @@ async fn sessions_of_a_workspace_are_told_with_their_status(store: &dyn Store) {
     let second = store.create_session(shared("b", SessionStatus::Ended)).await.expect("made").no;
     make(store, "elsewhere").await;
     let expected = [
-        WorkspaceSession { no: first, status: SessionStatus::Paused },
-        WorkspaceSession { no: second, status: SessionStatus::Ended },
+        WorkspaceSession { no: first, status: SessionStatus::Paused, purged: false },
+        WorkspaceSession { no: second, status: SessionStatus::Ended, purged: false },
     ];
     assert_eq!(store.workspace_sessions(workspace.id).await.expect("read"), expected);
 }

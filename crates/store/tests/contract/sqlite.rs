@@ -22,7 +22,7 @@ async fn open(dir: &Path) -> SqliteStore {
     SqliteStore::open(&dir.join("ash.db"), seal).await.expect("opened")
 }
 
-/// One session with something of everything.
+/// One session with rows of every kind.
 async fn furnished(store: &dyn Store) -> (SessionRow, TurnId, Incarnation) {
     let new = NewSessionRow { env: env("TOKEN", "hunter2-of-the-session"), ..new_session("s") };
     let session = store.create_session(new).await.expect("made");
@@ -83,7 +83,7 @@ async fn a_closed_database_is_all_there_when_it_is_opened_again() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_without_a_goodbye() {
+async fn acknowledged_writes_survive_a_kill() {
     let (store, dir) = fresh().await;
     let known = furnished(&store).await;
     // What a killed server leaves: the files as they are now, with the write-ahead log beside them.
@@ -140,7 +140,7 @@ async fn another_key_opens_the_log_but_no_secret() {
 }
 
 #[tokio::test]
-async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
+async fn purged_sessions_are_in_no_file_of_the_database() {
     const WORD: &str = "a-word-that-nothing-else-says";
     const NAME: &str = "an-id-that-nothing-else-has";
     let (store, dir) = fresh().await;
@@ -149,7 +149,7 @@ async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
     let mut last = crate::fixture::step(session.no, 2, said);
     last.summary.status = ash_model::SessionStatus::Ended;
     crate::fixture::append(&store, &session, last).await;
-    // The log of its fork says whose fork it is, though it shares nothing.
+    // The log of its fork names the parent, although it shares no events.
     let fork = NewSessionRow { base: None, ..crate::fixture::new_fork("fork", &session, 1) };
     store.create_session(fork).await.expect("forked");
     let found = |text: &str| {
@@ -172,7 +172,7 @@ async fn raw(dir: &Path) -> sqlx::SqliteConnection {
 
 /// In a database of an earlier version.
 #[tokio::test]
-async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() {
+async fn the_next_start_hides_names_that_an_older_version_purged() {
     let (store, dir) = fresh().await;
     let (session, fork) = (crate::fixture::make(&store, "gone").await, "fork");
     store.create_session(crate::fixture::new_fork(fork, &session, 1)).await.expect("forked");
@@ -204,7 +204,7 @@ async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() 
 }
 
 #[tokio::test]
-async fn of_a_line_of_the_audit_nothing_but_a_name_can_go() {
+async fn only_the_name_of_an_audit_entry_can_be_removed() {
     let (store, dir) = fresh().await;
     let session = crate::fixture::make(&store, "s").await;
     let mut last = crate::fixture::step(session.no, 2, [ash_model::Fact::Ended]);

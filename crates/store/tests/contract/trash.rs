@@ -8,7 +8,7 @@ use ash_model::{Epoch, EventSeq, Fact, SessionStatus, Timestamp, remote::Session
 use ash_store::{EndDisposition, EventQuery, SessionFilter, SessionRow, Store};
 
 contract! {
-    sessions_in_the_trash_are_found_by_nobody
+    sessions_in_the_trash_are_not_found
     nothing_is_left_of_a_session_whose_rows_were_deleted
     a_parent_stays_as_long_as_its_forks
     a_purged_session_leaves_a_tombstone_until_it_is_uploaded
@@ -38,7 +38,7 @@ async fn delete_rows(store: &dyn Store, session: &SessionRow) -> u64 {
     times
 }
 
-async fn sessions_in_the_trash_are_found_by_nobody(store: &dyn Store) {
+async fn sessions_in_the_trash_are_not_found(store: &dyn Store) {
     let (gone, stays) = (ended(store, "gone", 3).await, make(store, "stays").await);
     assert!(!store.trash(stays.no, Timestamp(5), by("k")).await.expect("refused"), "it has not ended");
     assert!(store.trash(gone.no, Timestamp(5), by("k")).await.expect("put there"));
@@ -113,7 +113,7 @@ async fn a_purged_session_leaves_a_tombstone_until_it_is_uploaded(store: &dyn St
         "it stays known until the session is forgotten"
     );
     store.set_remote("b").await.expect("set");
-    assert_eq!(names(&outgoing(store).await), ["tombstone s"], "another place knows nothing of it");
+    assert_eq!(names(&outgoing(store).await), ["tombstone s"], "the other object store does not have it");
 }
 
 async fn a_tombstone_of_a_witness_purges_a_session_that_has_not_ended(store: &dyn Store) {

@@ -18,11 +18,17 @@ contract! {
     the_usage_of_a_deleted_session_stays_without_its_name
     the_largest_numbers_can_be_summed
     a_sandbox_that_reports_twice_is_counted_once
-    resources_are_told_by_session_within_the_scope
+    resources_are_listed_by_session_within_the_scope
 }
 
 fn usage(input_tokens: u64) -> TokenUsage {
-    TokenUsage { input_tokens, output_tokens: 1, cache_creation_tokens: 2, cache_read_tokens: 3 }
+    TokenUsage {
+        input_tokens,
+        output_tokens: 1,
+        cache_creation_tokens: 2,
+        cache_read_tokens: 3,
+        ..TokenUsage::default()
+    }
 }
 
 fn used(turn: Option<TurnId>, model: &str, input: u64) -> Fact {
@@ -99,8 +105,8 @@ async fn sums_contain_what_the_scope_may_see(store: &dyn Store) {
     assert_eq!(input(&all("other"), UsageQuery::default()).await, 0);
     let theirs = UsageQuery { owner: Some(owner("bob")), ..UsageQuery::default() };
     assert_eq!((input(&all("t"), theirs.clone()).await, input(&only("alice"), theirs).await), (70, 0));
-    let nobody = UsageQuery { agent: Some(agent("nobody")), ..UsageQuery::default() };
-    assert_eq!(input(&all("t"), nobody).await, 0);
+    let unknown = UsageQuery { agent: Some(agent("unknown")), ..UsageQuery::default() };
+    assert_eq!(input(&all("t"), unknown).await, 0);
     for by in UsageGrouping::ALL.map(|(by, _)| by) {
         let sums = sums(store, &all("t"), Some(by), UsageQuery::default()).await;
         assert_eq!(sums.iter().map(|sum| sum.spent.usage.input_tokens).sum::<u64>(), 75, "{by:?}");
@@ -189,7 +195,7 @@ async fn a_sandbox_that_reports_twice_is_counted_once(store: &dyn Store) {
     );
 }
 
-async fn resources_are_told_by_session_within_the_scope(store: &dyn Store) {
+async fn resources_are_listed_by_session_within_the_scope(store: &dyn Store) {
     let (hers, his) = (owned(store, "hers", "alice", 5).await, owned(store, "his", "bob", 70).await);
     let took = |cpu_ms| ResourceUsage { cpu_ms, peak_memory: 50, disk_bytes: 7, files: 3 };
     for (session, cpu_ms) in [(&hers, 100), (&his, 20)] {

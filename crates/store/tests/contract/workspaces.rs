@@ -27,8 +27,12 @@ async fn a_workspace_is_its_owners(store: &dyn Store) {
     let again = store.make_workspace(new_workspace("project", Some("alice"))).await.expect("there");
     assert_eq!(again.id, made.id);
     let admins = store.make_workspace(new_workspace("project", None)).await.expect("there");
-    assert_eq!((admins.id, admins.owner), (made.id, Some(owner("alice"))), "whosever it is");
-    // Another owner does not even learn that it is another agent's.
+    assert_eq!(
+        (admins.id, admins.owner),
+        (made.id, Some(owner("alice"))),
+        "an administrator finds the workspace of any owner"
+    );
+    // The refusal does not tell another owner which agent the workspace belongs to.
     let other = AgentName::parse("other").expect("a name");
     let his = NewWorkspaceRow { agent: other, ..new_workspace("project", Some("bob")) };
     let refused = store.make_workspace(his).await;

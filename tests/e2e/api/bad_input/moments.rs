@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::json;
 
 #[tokio::test]
-async fn wishes_that_do_not_fit_the_state_are_refused() {
+async fn commands_that_do_not_fit_the_state_are_refused() {
     let mut world = World::new().await;
     for name in ["paused", "stopped", "ended", "failed"] {
         let made = world.ours.post("/api/sessions", json!({ "agent": "tester", "sessionId": name })).await;

@@ -161,7 +161,7 @@ async fn the_streams_of_a_key_are_counted() {
 
 /// Padding counts as part of the body, but neither as content nor as a waiting message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_bodies_whose_answers_take_long_keep_no_memory_and_hold_up_nobody() {
+async fn large_bodies_with_slow_answers_keep_no_memory_and_delay_no_request() {
     let secret = "a-secret-for-internal-use";
     let server = Server::with(&[("ASH_INTERNAL_SECRET", secret)]).await;
     let made =
@@ -192,7 +192,8 @@ async fn large_bodies_whose_answers_take_long_keep_no_memory_and_hold_up_nobody(
     let file = json!({ "files": [{ "path": "n", "content": "AAAA".repeat(350_000) }] });
     let path = format!("/api/sessions/{other}/files");
     let written = modest.post(&path, file);
-    let written = tokio::time::timeout(Duration::from_secs(20), written).await.expect("nobody is held up");
+    let written =
+        tokio::time::timeout(Duration::from_secs(20), written).await.expect("the request is not delayed");
     assert_eq!(written["files"][0]["written"], true, "{written}");
     eventually("all of them wait", async || (greedy.session(&id).await["openTurns"] == 7).then_some(()))
         .await;
@@ -303,7 +304,7 @@ async fn stalled_readers_of_a_stopped_session_cost_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_burst_of_sessions_took_is_given_back() {
+async fn the_memory_of_a_burst_of_sessions_is_given_back() {
     let server = Server::start().await;
     let client = server.client();
     let end = async |id: String| client.delete(&format!("/api/sessions/{id}")).await;

@@ -69,7 +69,7 @@ async fn the_defaults_of_limits_are_their_maximum_for_all_but_the_operator() {
 }
 
 #[tokio::test]
-async fn more_than_the_defaults_needs_the_operators_leave() {
+async fn limits_above_the_defaults_need_the_operators_permission() {
     let env = [("ASH_INTERNAL_SECRET", SECRET), ("ASH_LIMITS_MAX", "maxProcesses=600,diskMb=0")];
     let server = Server::with(&env).await;
     let [tenant, _] = others(&server).await;

@@ -45,7 +45,7 @@ async fn health_without_a_key_has_the_fields_of_the_reference_and_no_name_of_the
 }
 
 #[tokio::test]
-async fn health_with_a_key_tells_of_trouble_and_the_object_store() {
+async fn health_with_a_key_reports_troubles_and_the_object_store() {
     let store = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", store.path().display());
     let server =
@@ -120,7 +120,7 @@ async fn web_pages_may_call_only_from_allowed_origins_and_without_credentials() 
 }
 
 #[tokio::test]
-async fn on_loopback_other_host_names_need_leave() {
+async fn on_loopback_other_host_names_must_be_allowed() {
     let server = Server::start().await;
     let client = server.client();
     let port = client.url.rsplit(':').next().expect("a port");

@@ -53,7 +53,7 @@ async fn a_limit_in_dollars_without_a_price_is_refused_before_the_first_message(
             client.delete(&format!("/api/sessions/{id}")).await;
         }
     }
-    assert_eq!(stage.requests().len(), 0, "nobody was asked");
+    assert_eq!(stage.requests().len(), 0, "the model got no request");
 }
 
 /// Earlier answers say nothing about the model of the next request.
@@ -76,12 +76,12 @@ async fn a_model_that_is_set_later_needs_a_price_before_its_first_message() {
         assert_eq!(status, 200, "{error}");
         let message = json!({ "content": "say: hello", "maxBudgetUsd": 1 });
         is_unpriced(&client, (Method::POST, &format!("{path}/messages")), message).await;
-        assert_eq!(stage.requests().len(), asked_before, "nobody was asked");
+        assert_eq!(stage.requests().len(), asked_before, "the model got no request");
     }
 }
 
 #[tokio::test]
-async fn where_nobody_is_paid_and_where_a_word_stands_for_a_model_no_price_is_needed() {
+async fn free_providers_and_model_aliases_need_no_price() {
     let stage = claude::Stage::set().await;
     let client = stage.server.client();
     client.deploy("helper").await;

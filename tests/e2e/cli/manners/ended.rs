@@ -61,7 +61,7 @@ async fn an_ended_session_has_one_sentence_and_one_exit_code() {
 }
 
 #[tokio::test]
-async fn who_waits_when_a_session_is_ended_hears_the_same() {
+async fn a_request_that_waits_when_a_session_is_ended_gets_the_same_error() {
     let server = Server::start().await;
     let client = server.client();
     let text = "hold never: one two";
@@ -100,7 +100,7 @@ async fn who_waits_when_a_session_is_ended_hears_the_same() {
 }
 
 #[tokio::test]
-async fn who_waits_when_the_server_stops_hears_that_it_stopped() {
+async fn a_turn_that_waits_when_the_server_stops_says_so() {
     let mut server = Server::with(&[("ASH_STOP_GRACE", "0")]).await;
     let client = server.client();
     client.post("/api/sessions", json!({ "agent": "default", "sessionId": "s" })).await;
@@ -152,7 +152,7 @@ async fn who_waits_when_the_server_stops_hears_that_it_stopped() {
 
 /// Each session waits for something else: its install.sh, its startup.sh, a capture, and a place in the pool.
 #[tokio::test]
-async fn requests_that_wait_when_the_server_stops_hear_that_it_stopped() {
+async fn requests_that_wait_when_the_server_stops_get_an_error_that_says_so() {
     let env = [("ASH_STOP_GRACE", "0"), ("ASH_MAX_SANDBOXES", "4")];
     let mut server = Server::with(&env).await;
     let client = server.client();

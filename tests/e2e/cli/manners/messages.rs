@@ -201,7 +201,7 @@ async fn no_key_is_taken_as_a_flag() {
 }
 
 #[tokio::test]
-async fn what_is_no_ash_server_is_not_taken_for_one() {
+async fn another_program_is_not_taken_for_an_ash_server() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let page = axum::Router::new().fallback(|| async { "<html>another program</html>" });

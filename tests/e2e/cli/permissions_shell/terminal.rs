@@ -29,7 +29,7 @@ impl Terminal {
             libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), &size)
         };
         assert_eq!(opened, 0, "no terminal");
-        // SAFETY: both were opened above, and nobody else has them.
+        // SAFETY: both were opened above, and no other code uses them.
         let (keys, theirs) = unsafe { (std::fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         let end = || Stdio::from(theirs.try_clone().expect("a handle"));
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("ash");
@@ -65,7 +65,7 @@ impl Terminal {
 
     pub async fn end(mut self) -> String {
         let status = eventually("it ends", async || self.child.try_wait().expect("wait")).await;
-        let reader = self.reader.take().expect("nobody else takes it");
+        let reader = self.reader.take().expect("the reader is taken once");
         tokio::task::spawn_blocking(|| reader.join()).await.expect("waited").expect("all is read");
         let screen = self.seen();
         assert!(status.success(), "{status}: {screen}");

@@ -45,7 +45,7 @@ async fn a_session_goes_on_with_what_only_the_bucket_knows() {
     );
     let again = stage.server.client().action("s", "stop").await;
     assert_eq!(again["session"]["status"], "stopped");
-    assert_eq!(stage.resume().await.get("adopted"), None, "it is said once");
+    assert_eq!(stage.resume().await.get("adopted"), None, "the adoption is reported once");
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ fn older_packs(packs: &std::path::Path, bucket: &std::path::Path) -> Vec<String>
 }
 
 #[tokio::test]
-async fn a_bucket_that_does_not_answer_delays_nobody_and_confirms_nothing() {
+async fn a_silent_bucket_delays_no_request_and_confirms_nothing() {
     let mut stage = Stage::with_bucket(&[]).await;
     stage.turn(1).await;
     stage.server.stop().await;
@@ -145,7 +145,7 @@ async fn a_bucket_that_does_not_answer_delays_nobody_and_confirms_nothing() {
 
 /// Another writer uses the names of a session that was already compared, as two servers on one prefix would.
 #[tokio::test]
-async fn a_manifest_that_says_something_else_does_not_count_as_sent() {
+async fn a_different_manifest_does_not_count_as_sent() {
     let stage = Stage::with_bucket(&[]).await;
     stage.turn(1).await;
     let last = stage.manifests().pop().expect("a manifest");

@@ -100,7 +100,7 @@ async fn a_purged_session_leaves_no_packs_and_no_trouble_behind() {
 
 /// An id in the format of generated ones may have been used before.
 #[tokio::test]
-async fn an_id_of_our_own_kind_that_was_purged_is_new_again_on_another_machine() {
+async fn a_purged_generated_id_is_new_again_on_another_machine() {
     let mut stage = Stage::with_bucket(&[("ASH_TRASH_TTL", "3600")]).await;
     let id = "7d0a2b54-6a4f-4c1e-9a0b-0c8f5b1f6e21";
     let made = json!({ "agent": "default", "sessionId": id });

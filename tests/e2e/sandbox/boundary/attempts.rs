@@ -78,7 +78,7 @@ fn secrets(targets: &Targets<'_>) -> Vec<Attempt> {
         host("the key that seals keys", at("read", "seal.key"), ""),
         host("where the server listens", at("read", "server.json"), "url"),
         host("the data directory", at("list", ""), "live"),
-        host("everybody's sessions", at("list", "live"), "-"),
+        host("the sessions of all tenants", at("list", "live"), "-"),
         host("the checkpoints", at("list", "repo"), ""),
         host("its own session from outside", own("list", "tree"), "workspace"),
         host("its own journal", own("list", "run"), "journal"),
@@ -214,7 +214,7 @@ fn writing(targets: &Targets<'_>) -> Vec<Attempt> {
         apart("giving a file away", "give-away"),
         apart("a file that cannot be removed", "immutable"),
         host("a file by its number", format!("by-handle {file}"), &decoys.word).inside("by-handle list"),
-        apart("watching everybody's files", "watch-all"),
+        apart("watching the files of all users", "watch-all"),
     ]
 }
 
@@ -227,7 +227,11 @@ fn machine(targets: &Targets<'_>) -> Vec<Attempt> {
         Attempt { world: World::Owner, ..host("names of its owner's keys", keys, "found") },
         host("the kernel's log in /proc", "device /proc/kmsg".to_owned(), "opened"),
         // Other rules treat this file as the agent's own: only Landlock refuses it.
-        host("whom the kernel kills first", "open-to-write /proc/self/oom_score_adj".to_owned(), "opened"),
+        host(
+            "the process that the kernel kills first",
+            "open-to-write /proc/self/oom_score_adj".to_owned(),
+            "opened",
+        ),
         host("pages of the machine", "device /proc/kpageflags".to_owned(), "opened"),
         host(
             "a setting in /sys",

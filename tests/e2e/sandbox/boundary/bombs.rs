@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const SOMEBODY: u32 = 61_007;
+const ORDINARY_USER: u32 = 61_007;
 /// The grace period for turns that ignore an interrupt.
 pub(super) const IMPATIENT: [(&str, &str); 1] = [("ASH_INTERRUPT_GRACE", "1")];
 
@@ -136,17 +136,17 @@ pub(super) fn lifted() -> Value {
 }
 
 #[tokio::test]
-async fn as_root_bombs_hurt_only_those_who_light_them() {
+async fn as_root_bombs_harm_only_their_own_sandbox() {
     go_off(Server::with(&IMPATIENT).await).await;
 }
 
 #[tokio::test]
-async fn slowly_as_root_bombs_in_an_ordinary_users_server_hurt_only_those_who_light_them() {
-    go_off(Server::of_user(SOMEBODY, &IMPATIENT).await).await;
+async fn slowly_as_root_bombs_in_an_ordinary_users_server_harm_only_their_own_sandbox() {
+    go_off(Server::of_user(ORDINARY_USER, &IMPATIENT).await).await;
 }
 
 async fn go_off(server: Server) {
-    assert!(as_root(), "for what harm is, one must be anybody");
+    assert!(as_root(), "only root can become the user that shows the harm");
     let client = server.client();
     let bystander = client.create().await;
     let (beside, pulse) = (Beside::begin(&server, bystander), Pulse::begin(&server));

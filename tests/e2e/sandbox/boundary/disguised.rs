@@ -8,12 +8,10 @@ use super::{
 use crate::support::{Server, as_root, in_docker};
 use serde_json::json;
 
-const SOMEBODY: u32 = 61_009;
+const ORDINARY_USER: u32 = 61_009;
 
-const MEMORY: [(&str, &str); 2] = [
-    ("memory that is shared with nobody", "grow-shared 400"),
-    ("memory behind a dead thread", "behind grow 400"),
-];
+const MEMORY: [(&str, &str); 2] =
+    [("shared memory of one process", "grow-shared 400"), ("memory behind a dead thread", "behind grow 400")];
 
 /// An unlinked file takes space while a process holds it, in any way. The last word says for how long.
 const FILES: [(&str, &str, &str); 6] = [
@@ -22,7 +20,7 @@ const FILES: [(&str, &str, &str); 6] = [
     ("open behind a dead thread", "behind open /workspace 60 0", "behind open /workspace 60 100"),
     ("mapped behind a dead thread", "behind mapped /workspace 60 0", "behind mapped /workspace 60 100"),
     ("open in a thread alone", "apart open /workspace 60 0", "apart open /workspace 60 100"),
-    ("open and nobody's business", HIDDEN, "hidden open /workspace 60 100"),
+    ("open, and hidden from other processes", HIDDEN, "hidden open /workspace 60 100"),
 ];
 const HIDDEN: &str = "hidden open /workspace 60 0";
 
@@ -45,14 +43,14 @@ fn bombs() -> Vec<Bomb> {
 }
 
 #[tokio::test]
-async fn as_root_bombs_in_disguise_hurt_only_those_who_light_them() {
+async fn as_root_bombs_in_disguise_harm_only_their_own_sandbox() {
     go_off(Server::with(&IMPATIENT).await).await;
 }
 
 #[tokio::test]
-async fn slowly_as_root_bombs_in_disguise_in_an_ordinary_users_server_hurt_only_those_who_light_them() {
-    assert!(as_root(), "only root can be somebody else");
-    go_off(Server::of_user(SOMEBODY, &IMPATIENT).await).await;
+async fn slowly_as_root_bombs_in_disguise_in_an_ordinary_users_server_harm_only_their_own_sandbox() {
+    assert!(as_root(), "only root can become another user");
+    go_off(Server::of_user(ORDINARY_USER, &IMPATIENT).await).await;
 }
 
 async fn go_off(server: Server) {

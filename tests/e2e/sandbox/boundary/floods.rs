@@ -27,7 +27,7 @@ pub async fn flood(server: &Server, id: &str, place: &Path) {
         (Some(MOST), Some(true))
     );
     let said = client.text(id, "run: ./attacker lines 1000000").await;
-    assert!(said.len() < 2 << 20, "an agent was told {} bytes", said.len());
+    assert!(said.len() < 2 << 20, "the answer has {} bytes", said.len());
 
     pester(server, id).await;
     speak_in_the_agents_place(server, id).await;
@@ -57,7 +57,7 @@ async fn pester(server: &Server, id: &str) {
     };
     tokio::join!(call, watch);
     let most = most.into_inner();
-    assert!(most > before + 32, "nobody was seen to call: {before} descriptors, then {most}");
+    assert!(most > before + 32, "no caller was seen: {before} descriptors, then {most}");
     assert!(most < before + 100, "{before} descriptors, then {most}");
 }
 

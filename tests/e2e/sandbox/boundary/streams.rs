@@ -9,7 +9,7 @@ use super::{
 use crate::support::{Client, Frame, Server, Sse, as_root, eventually};
 use serde_json::{Value, json};
 
-const SOMEBODY: u32 = 61_008;
+const ORDINARY_USER: u32 = 61_008;
 /// The memory limit for the server, whatever agents print. For a debug build.
 const MEMORY: u64 = 300 << 20;
 /// The server keeps this many lines of the agent's stderr.
@@ -19,15 +19,15 @@ const MILLION: usize = 1_000_000;
 const MANY: usize = 30_000;
 
 #[tokio::test]
-async fn an_agent_that_says_what_it_likes_hurts_only_its_own_session() {
+async fn an_agent_with_hostile_output_harms_only_its_own_session() {
     listen(Server::prepared_for(0, &IMPATIENT), MANY).await;
 }
 
 #[tokio::test]
-async fn slowly_as_root_an_agent_of_an_ordinary_users_server_that_says_what_it_likes_hurts_only_its_own_session()
- {
-    assert!(as_root(), "only root can be somebody else");
-    listen(Server::prepared_for(SOMEBODY, &IMPATIENT), MANY).await;
+async fn slowly_as_root_an_agent_with_hostile_output_in_an_ordinary_users_server_harms_only_its_own_session()
+{
+    assert!(as_root(), "only root can become another user");
+    listen(Server::prepared_for(ORDINARY_USER, &IMPATIENT), MANY).await;
 }
 
 /// Slow, because each line is stored.
@@ -194,7 +194,7 @@ async fn a_complaint_without_end(client: &Client) {
     let (bound, millis) = muttered(client, json!({ "outputKbPerSecond": 32 })).await;
     // A burst of four seconds passes at once, plus the content of the pipe and of the shim's buffers.
     let most = 32 * (4000 + millis) * 1024 / 1000 + (256 << 10);
-    println!("{free} bytes of a complaint that is heard as it comes, {bound} of one that is not");
+    println!("{free} bytes of stderr without a limit, {bound} with one");
     assert!(free > most && bound <= most, "{free} and {bound} bytes, of at most {most}");
 }
 

@@ -1,8 +1,8 @@
-// Somebody who lives in a sandbox and wants out. In the workspace and in HOME it exchanges, without a pause, directories
-// and files for links that lead outside, and puts back what others removed. Linked statically: it runs in any image.
+// A hostile process that tries to get out of its sandbox. In the workspace and in HOME it swaps directories and files,
+// without a pause, for links that lead outside, and restores what others removed. Linked statically, for any image.
 //
-//   racer TARGET...         goes on until it is killed; the first target is exchanged most often
-//   racer -attempt PATH...  tries the ways out that are no races, and says which of them were open
+//   racer TARGET...         runs until it is killed; it swaps in the first target most often
+//   racer -attempt PATH...  tries the ways out that need no race, and prints which of them were open
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-// A tour of a tree keeps fewer levels open.
+// A walk of a tree keeps fewer levels open.
 enum { DEEP = 100, ERASED = 16, EXCHANGE = 2 };
 
 static unsigned long swaps;
@@ -49,7 +49,7 @@ static void fill(int root, const char *name) {
     close(dir);
 }
 
-// One of the two names is a directory and the other one a link, whatever somebody else made of them.
+// Makes one of the two names a directory and the other one a link, whatever other processes made of them.
 static void pair(int root, const char *a, const char *b, const char *target) {
     if (is(root, a, S_IFDIR) && is(root, b, S_IFDIR)) {
         char aside[300];
@@ -91,11 +91,11 @@ static void furnish(int root, const char *path) {
     for (unsigned i = 0; i < sizeof odd / sizeof *odd; i++) put(root, odd[i]);
     put(root, longest);
     longest[250] = 0;
-    // Longer than any path that the kernel takes.
+    // Longer than any path that the kernel accepts.
     chain(root, "long", 20, longest);
     chain(root, "deep", DEEP, "d");
     chain(root, "deeper", DEEP, "d");
-    // What overlays call a whiteout, and anybody may make.
+    // A whiteout of overlay file systems, which any user may create.
     mknodat(root, "whiteout", S_IFCHR, makedev(0, 0));
     for (const char *const *name = (const char *[]){"pipe", "socket", "node_modules", NULL}; *name; name++)
         mkdirat(root, *name, 0755);
@@ -137,7 +137,7 @@ static void mend(int root, int count, char **targets) {
     fill(root, "up/in"), fill(root, "down/in");
 }
 
-// A name of what is a file now and a link that leads outside in a moment; and a folder whose parent is another one.
+// A name that is a file now and a link to the outside in a moment; and a folder whose parent changes.
 static void relink(int root) {
     unlinkat(root, "hard", 0);
     if (linkat(root, "s1/f", root, "hard", 0) == 0) swaps++;

@@ -222,7 +222,7 @@ impl Stage {
             assert_eq!(status, 200, "{}", String::from_utf8_lossy(&said));
             is_gone(&live);
             let new = create(&self.client, Some(SLUG)).await;
-            *self.shared.lock().expect("nobody panics while holding it") = new;
+            *self.shared.lock().expect("no code panics while it holds this lock") = new;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Usage that is easy to miss, and usage that is easily attributed to the wrong session.
 
-use super::{Neighbour, SOMEBODY, exec, limited, servers};
+use super::{Neighbour, ORDINARY_USER, exec, limited, servers};
 use crate::support::{Client, Server, as_root, eventually};
 use serde_json::json;
 use std::time::Instant;
@@ -11,7 +11,7 @@ const LEFT: &str = "(n=0; while head -c 65536 /dev/zero; do n=$((n+65536)); echo
 const MUCH: u64 = 32 << 20;
 
 #[tokio::test]
-async fn what_a_command_leaves_behind_is_not_read_faster_because_nobody_hears_it() {
+async fn discarded_output_of_a_leftover_process_is_not_read_faster() {
     for server in servers().await {
         let client = server.client();
         let kb = 64;
@@ -43,15 +43,15 @@ async fn taken(client: &Client, id: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn as_root_without_walls_the_files_of_the_machine_are_nobodys() {
+async fn as_root_without_walls_the_machines_files_count_for_no_session() {
     assert!(as_root(), "only root can be both");
     let bare = [("ASH_SANDBOX", "none")];
-    for server in [Server::with(&bare).await, Server::of_user(SOMEBODY, &bare).await] {
+    for server in [Server::with(&bare).await, Server::of_user(ORDINARY_USER, &bare).await] {
         let client = server.client();
         let id = limited(&client, json!({ "maxFiles": 1000 })).await;
         client.text(&id, "write mine: kept").await;
         exec(&client, &id, "head -c 3000000 /dev/zero > more").await;
-        eventually("somebody has looked at its files, and written down what they take", async || {
+        eventually("the server has measured and recorded its files", async || {
             let session = client.session(&id).await;
             assert_eq!(session["status"], "active", "{session}");
             (session["resources"]["diskBytes"].as_u64() > Some(2_900_000)).then_some(())

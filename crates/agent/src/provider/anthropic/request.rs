@@ -56,7 +56,7 @@ mod tests {
     use crate::provider::messages::testing::{conversation, user};
 
     #[test]
-    fn the_request_has_what_the_api_asks_for_and_two_places_to_remember() {
+    fn the_request_has_the_required_fields_and_two_cache_points() {
         let turns = conversation(&[user("a", json!("hello"))]);
         let body = |system| {
             let body = body(

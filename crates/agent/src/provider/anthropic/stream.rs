@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_kept_under_a_name_that_services_take() {
+    fn a_call_is_kept_under_a_name_that_services_accept() {
         let called = |name: &str| {
             let call = start(0, json!({"type": "tool_use", "id": "t", "name": name, "input": {}}));
             take(&[&[began(), call][..], &stop("tool_use")].concat()).expect("taken").0.reply()
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_no_call_is_asked_for_again_unless_there_was_no_more_room() {
+    fn an_invalid_call_is_requested_again_unless_the_window_was_full() {
         let half = [
             began(),
             start(0, json!({"type": "tool_use", "id": "t", "name": "write", "input": {}})),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_none_says_why() {
+    fn an_empty_answer_says_why() {
         let reply = |reason| take(&[&[began()][..], &stop(reason)].concat()).expect("taken").0.reply();
         assert_eq!(reply("refusal"), Err(ProviderFailure::Declined));
         assert_eq!(reply("max_tokens"), Err(ProviderFailure::OutOfTokens));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn results_come_before_what_the_user_says_next() {
+    fn results_come_before_the_next_user_message() {
         let entries = [
             user("a", json!("one")),
             assistant("a", "m", json!([call("t1")])),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_shown_and_what_cannot_be_shown_is_named() {
+    fn pictures_are_sent_and_other_files_are_named() {
         let picture = |source: Value| json!({"type": "image", "source": source});
         let entries = [user(
             "a",

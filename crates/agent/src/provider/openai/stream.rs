@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_kept_under_a_name_that_services_take() {
+    fn a_call_is_kept_under_a_name_that_services_accept() {
         let called = |name: &str| {
             let piece = json!({"index": 0, "id": "t", "function": {"name": name, "arguments": "{}"}});
             let call = delta(json!({"tool_calls": [piece]}));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_no_call_is_asked_for_again_unless_there_was_no_more_room() {
+    fn an_invalid_call_is_requested_again_unless_the_window_was_full() {
         let half = delta(json!({"tool_calls": [{"index": 0, "id": "t", "function":
             {"name": "write", "arguments": "{\"path\": \"a"}}]}));
         let reply = |reason| chunks(&[half.clone(), finish(reason)]).expect("taken").0.reply();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_none_says_why() {
+    fn an_empty_answer_says_why() {
         let reply = |reason| chunks(&[finish(reason)]).expect("taken").0.reply();
         assert_eq!(reply("content_filter"), Err(ProviderFailure::Declined));
         assert_eq!(reply("length"), Err(ProviderFailure::OutOfTokens));

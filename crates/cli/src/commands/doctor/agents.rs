@@ -138,7 +138,7 @@ mod tests {
     use super::{super::CheckSeverity, *};
 
     #[test]
-    fn an_agent_that_nobody_asked_for_may_be_absent() {
+    fn an_agent_that_was_not_named_may_be_absent() {
         assert_eq!(absent(AgentRuntime::Builtin).level, CheckSeverity::Fine);
         assert_eq!(absent(AgentRuntime::Claude).level, CheckSeverity::Problem);
     }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_is_judged_by_what_is_above_it() {
+    fn a_missing_directory_is_judged_by_its_parent() {
         assert_eq!(existing(Path::new("/tmp/no such/place/at all")), Path::new("/tmp"));
         assert_eq!(existing(Path::new("relative/nowhere")), Path::new("/"));
     }

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_it_is_said_that_memory_is_only_watched() {
+    fn without_groups_the_report_says_that_memory_is_only_watched() {
         for is_root in [true, false] {
             let check = judge_groups(CgroupSupport::None, is_root);
             assert_eq!(check.level, CheckSeverity::Warning);

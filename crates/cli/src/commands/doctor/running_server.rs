@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_nobody_started_is_no_problem() {
+    fn a_server_that_was_not_started_is_no_problem() {
         let level =
             |wanted| unreachable(CliError::new(FailureKind::Unavailable, "no"), "http://x", wanted).level;
         assert_eq!(

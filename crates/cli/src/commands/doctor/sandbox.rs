@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_that_somebody_has_are_not_given_to_agents() {
+    fn uids_of_existing_users_are_not_given_to_agents() {
         let range = 200_000..265_536;
         let free = judge_uids(&range, &known("", "me:100000:65536\n"));
         assert_eq!(free, DoctorCheck::fine("sandbox uids", "200000-265535, not used otherwise"));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_bubblewrap_are_told_apart() {
+    fn versions_of_bubblewrap_are_distinguished() {
         let judge = |words: &str| judge_version(Path::new("/usr/bin/bwrap"), words);
         assert_eq!(judge("bubblewrap 0.12.0"), DoctorCheck::fine("bubblewrap", "/usr/bin/bwrap 0.12"));
         assert_eq!(

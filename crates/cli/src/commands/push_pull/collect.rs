@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_does_not_see_stays_unless_all_is_wanted() {
+    fn files_that_git_ignores_stay_unless_all_are_requested() {
         let dir = folder(&[
             (".gitignore", "target/\n*.log\n!keep.log\n"),
             (".git/config", ""),

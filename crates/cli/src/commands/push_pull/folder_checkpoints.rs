@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_written_and_read_as_in_the_first_version() {
+    fn the_folder_checkpoint_format_is_that_of_the_first_version() {
         let golden = r#"{"01a1e209-80d3-7766-a29f-b1c6e342209a":{"/home/me/project":4}}"#;
         let folders = BTreeMap::from([("/home/me/project".to_owned(), 4)]);
         let known =

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_and_what_is_empty_has_no_lines() {
+    fn binary_and_empty_files_have_no_lines() {
         let (binary, empty) = (side(0o100_644, b"a\0b"), side(0o100_644, b""));
         assert_eq!(
             written("x", None, Some(&binary)),

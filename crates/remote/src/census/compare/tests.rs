@@ -58,7 +58,7 @@ fn numbers(retraction: &RemoteRetraction) -> Vec<u64> {
 }
 
 #[test]
-fn nothing_is_taken_back_that_is_there() {
+fn nothing_that_the_bucket_has_is_retracted() {
     let recorded = recorded(vec![session(1, None, &[3, 6]), session(2, Some((1, 4)), &[4, 9])]);
     let there = listing(&[(1, &[3, 6]), (2, &[5, 9])]);
     assert_eq!(compared(&recorded, &there), RemoteRetraction::default());

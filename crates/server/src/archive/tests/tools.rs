@@ -92,7 +92,7 @@ fn bits_owners_and_times_are_ours() {
 }
 
 #[test]
-fn whatever_tar_writes_is_taken_as_it_is() {
+fn archives_that_tar_writes_are_accepted() {
     let dir = tempfile::tempdir().expect("a directory");
     let from = dir.path().join("from");
     let long = "long-".repeat(30);

@@ -1,22 +1,10 @@
 //! Bad settings are refused, and good ones accepted, with exact limits and messages.
 use super::*;
-use clap::{Args, Command, FromArgMatches, builder::Resettable};
 
 const MACHINE: HostResources = HostResources { memory_mb: 8000, disk_mb: 50_000, is_root: true };
 
-/// A configuration from these flags, independent of the environment of this process.
 fn config(flags: &[&str]) -> ServerConfig {
-    let command = ServerConfig::augment_args(Command::new("serve").no_binary_name(true));
-    let command = command.mut_args(|arg| arg.env(Resettable::Reset));
-    let matches = command.try_get_matches_from(flags).unwrap_or_else(|error| panic!("{flags:?}: {error}"));
-    let config = ServerConfig::from_arg_matches(&matches).expect("settings");
-    ServerConfig {
-        api_key: None,
-        internal_secret: None,
-        anthropic_api_key: None,
-        claude_oauth_token: None,
-        ..config
-    }
+    ServerConfig::of_flags(flags)
 }
 
 type SetKey = fn(&mut ServerConfig, Option<SecretString>);
@@ -30,7 +18,7 @@ fn taken(flags: &[&str]) {
 }
 
 #[test]
-fn defaults_are_of_use() {
+fn the_defaults_are_accepted() {
     taken(&[]);
 }
 
@@ -78,7 +66,7 @@ fn each_number_is_refused_beyond_its_borders_and_taken_at_them() {
 }
 
 #[test]
-fn each_word_that_cannot_be_meant_is_refused_and_others_are_taken() {
+fn each_meaningless_word_is_refused_and_others_are_accepted() {
     let here = std::env::current_exe().expect("a program");
     let file = tempfile::NamedTempFile::new().expect("a file");
     let (here, file) = (here.to_str().expect("text"), file.path().to_str().expect("text"));
@@ -181,7 +169,7 @@ fn keys_that_no_header_can_have_are_refused_without_being_shown() {
 }
 
 #[test]
-fn nothing_to_go_back_to_is_refused_and_everything_is_said_at_once() {
+fn keeping_no_checkpoint_is_refused_and_all_errors_are_reported() {
     taken(&["--keep-last=0"]);
     taken(&["--keep-last=1", "--keep-hourly=0", "--keep-daily=0"]);
     let words = refused(&["--keep-last=0", "--keep-hourly=0", "--keep-daily=0", "--max-streams=0"]);
@@ -190,7 +178,7 @@ fn nothing_to_go_back_to_is_refused_and_everything_is_said_at_once() {
 }
 
 #[test]
-fn what_takes_no_uids_needs_none() {
+fn settings_without_uids_need_none() {
     let ordinary = HostResources { is_root: false, ..MACHINE };
     let few = config(&["--sandbox-uids=200000-200001"]);
     assert!(few.check(&MACHINE).is_err());
@@ -199,7 +187,7 @@ fn what_takes_no_uids_needs_none() {
 }
 
 #[test]
-fn what_the_machine_has_is_read() {
+fn the_machines_resources_are_read() {
     let machine = HostResources::detect(&std::env::temp_dir());
     assert!((1..u64::MAX).contains(&machine.memory_mb) && (1..u64::MAX).contains(&machine.disk_mb));
     assert_eq!(total_mb("MemTotal:        8192000 kB\nMemFree: 1 kB\n"), Some(8000));

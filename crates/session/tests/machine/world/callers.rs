@@ -3,10 +3,13 @@
 use super::{CLOSING, RestartNeed, World};
 use ash_model::{LiveSetting, SessionStatus};
 use ash_session::machine::{
-    Admittance, Evictability, OvertakenClosing, PendingChange, Reception, SessionClosing, StateCommand,
-    WaiterId,
+    Admittance, Evictability, LockRequest, OvertakenClosing, PendingChange, Reception, SessionClosing,
+    StateCommand, WaiterId,
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
+
+/// How long a lock lasts without being used.
+const TTL: Duration = Duration::from_millis(1500);
 
 impl World {
     pub(super) fn next_caller(&mut self, change: Option<RestartNeed>) -> WaiterId {
@@ -155,6 +158,27 @@ impl World {
         let waiter = self.next_caller(Some(need));
         let change = PendingChange { waiter, settings, told: None };
         self.machine_mut().runtime.waiting.changes.push_back(change);
+    }
+
+    /// The lock that the client holds. Its messages carry the number, so that a turn of its own keeps the lock.
+    pub(super) fn held_lock(&self) -> Option<u64> {
+        let lock = self.machine.as_ref()?.log.lock()?;
+        lock.is_held(self.now.wall).then_some(lock.number)
+    }
+
+    pub(super) fn take_or_release_lock(&mut self) {
+        if self.machine.as_ref().is_none_or(|machine| machine.log.status == SessionStatus::Ended) {
+            return;
+        }
+        let fact = match self.held_lock() {
+            Some(number) => self.state().release_lock(number).expect("it is the lock"),
+            None => {
+                let hash = self.next_fresh().to_string();
+                let request = LockRequest { ttl: TTL, holder: None, hash, held: None, takeover: false };
+                self.state().take_lock(request, self.now.wall).expect("no client holds it").1
+            }
+        };
+        self.note(vec![fact]);
     }
 
     pub(super) fn ask_for_fork(&mut self) {

@@ -31,6 +31,8 @@ impl World {
     fn observe(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         machine.runtime.tree.present = self.disk.tree;
+        // What an agent began goes with its sandbox.
+        machine.runtime.agent.self_started &= machine.runtime.is_connected();
         machine.observe(self.now.instant);
     }
 
@@ -78,7 +80,8 @@ impl World {
             | NextStep::PrepareRewind
             | NextStep::PrepareWorkspaceRewind
             | NextStep::PrepareMemoryRewind => {}
-            NextStep::LeaveSandbox | NextStep::AbandonRemoteWait | NextStep::DiscardPreparedTree => {}
+            NextStep::LeaveSandbox => self.check_leave(),
+            NextStep::AbandonRemoteWait | NextStep::DiscardPreparedTree => {}
             NextStep::LoseTree => self.lose_tree(),
             NextStep::AdmitWriters => {
                 let writers = std::mem::take(&mut self.machine_mut().runtime.waiting.writing);
@@ -135,7 +138,8 @@ impl World {
                 self.machine_mut().runtime.capture.dirty = None;
                 self.refuse_rewind();
             }
-            NextStep::BeginSelfStartedTurn | NextStep::StopWaitingForBackground | NextStep::RetryWrite => {
+            NextStep::BeginSelfStartedTurn => self.begin_self_started_turn(),
+            NextStep::StopWaitingForBackground | NextStep::RetryWrite => {
                 unreachable!("nothing here asks for it")
             }
         }

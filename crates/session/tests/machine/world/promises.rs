@@ -1,10 +1,21 @@
 //! The promises that the log must keep, after every fact and after everything that happens.
 
-use super::{World, shim::Shim};
-use ash_model::{Death, Fact, PermissionId, SessionRewind, SessionStatus, TurnId, TurnOutcome};
-use ash_session::machine::{CommandRefusal, Effect, LogState, LogStep, Machine, StateCommand, TurnPhase};
-use ash_store::TurnState;
-use std::collections::{BTreeMap, BTreeSet};
+use super::{
+    World,
+    shim::{Shim, answer_of},
+};
+use ash_model::{
+    Death, EventSeq, Fact, PermissionId, Problem, SessionLock, SessionRewind, SessionStatus, TurnId,
+    TurnOutcome,
+};
+use ash_session::machine::{
+    CommandRefusal, Effect, LogState, LogStep, Machine, PreparedCommit, StateCommand, TurnPhase,
+};
+use ash_store::{SessionSummary, TurnRow, TurnState};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Told {
@@ -13,26 +24,102 @@ pub(super) struct Told {
     pub(super) rested: BTreeSet<TurnId>,
     pub(super) asked_to_stop: BTreeSet<TurnId>,
     pub(super) deaths: BTreeMap<TurnId, u32>,
-    pub(super) rows: BTreeMap<TurnId, TurnState>,
+    /// What the database knows of each turn.
+    pub(super) rows: BTreeMap<TurnId, TurnRow>,
+    /// Where each turn was queued, with which text and under which lock.
+    messages: BTreeMap<TurnId, Message>,
+    /// How often each turn was begun.
+    attempts: BTreeMap<TurnId, u32>,
     pub(super) started: BTreeSet<TurnId>,
+    /// What the agent began by itself: no client told it.
+    self_started: BTreeSet<TurnId>,
+    /// Told in the middle of a running turn.
+    steered: BTreeSet<TurnId>,
     /// Acknowledged in the middle of the running turn.
     pub(super) joined: BTreeSet<TurnId>,
     /// The turns that are part of the conversation.
     pub(super) conversation: Vec<TurnId>,
+    /// Its title and its last answer.
+    title: Option<String>,
+    last_text: Option<String>,
     /// The same, as it was at each checkpoint.
-    pub(super) then: BTreeMap<u64, Vec<TurnId>>,
+    then: BTreeMap<u64, Conversation>,
+    /// The last facts are a checkpoint and the ends of the turns that it holds.
+    covered: bool,
+    /// Why the session does not continue.
+    problem: Option<Problem>,
+    lock: Option<SessionLock>,
+    /// The highest number of a lock so far.
+    locks: u64,
     pub(super) checkpoint: Option<u64>,
     pub(super) ended: bool,
     /// Tokens that the log says were used.
     pub(super) used: u64,
     /// Every request, and whether it is answered.
     pub(super) asked: BTreeMap<PermissionId, bool>,
+    /// The events of the open ones.
+    pending: BTreeMap<PermissionId, EventSeq>,
     /// How often those options were changed that an agent is started with.
     pub(super) changes: u64,
 }
 
+#[derive(Debug, Clone)]
+struct Message {
+    seq: EventSeq,
+    text: Option<String>,
+    lock: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+struct Conversation {
+    turns: Vec<TurnId>,
+    title: Option<String>,
+    /// By the event from which on it is so: a caller may name the checkpoint before the end of its turn.
+    last_text: BTreeMap<EventSeq, Option<String>>,
+}
+
+impl Told {
+    /// The earliest of these messages gives a conversation its title.
+    fn title_of(&self, turns: &[TurnId]) -> Option<String> {
+        let messages = turns.iter().map(|turn| &self.messages[turn]);
+        messages.filter(|message| message.text.is_some()).min_by_key(|message| message.seq)?.text.clone()
+    }
+}
+
 impl World {
+    /// Every event is one of its turn, the end of the last turn is announced once, and a lock that was used lasts.
+    pub(super) fn check_commit(&self, facts: &[Fact], commit: &PreparedCommit) {
+        for event in &commit.events {
+            let named = serde_json::to_value(&event.fact).expect("JSON").get("turn").cloned();
+            let of = event.turn.map(|turn| serde_json::to_value(turn).expect("JSON"));
+            assert_eq!(of, named.filter(|turn| !turn.is_null()), "{:?}", event.fact);
+        }
+        let over: Vec<TurnId> = commit.events.iter().filter_map(|event| ended_turn(&event.fact)).collect();
+        assert_eq!(commit.finished_turns, over.len());
+        let state = &commit.state;
+        let rests = !over.is_empty() && state.turns.is_empty() && state.status == SessionStatus::Active;
+        let idle = Fact::Idle { ms: 0, left_ms: None, evicted: false };
+        let last = commit.events.iter().rfind(|event| event.fact.kind() != "locked");
+        if !facts.iter().any(|fact| fact.kind() == "idle") {
+            let announced = commit.events.iter().filter(|event| event.fact.kind() == "idle").count();
+            assert_eq!(announced, usize::from(rests), "idle is announced when the last turn is over");
+            assert!(!rests || last.is_some_and(|event| event.fact == idle), "{last:?}");
+        }
+        if let Some(lock) = state.lock().filter(|_| state.status != SessionStatus::Ended) {
+            let used = over.iter().any(|turn| self.told.messages[turn].lock == Some(lock.number));
+            let left = lock.until.0 - self.now.wall.0;
+            let ttl = i64::try_from(lock.ttl_ms).expect("a short time");
+            assert!(!used || left * 10 >= ttl * 9, "the lock of a turn that is over lasts {left} ms");
+        }
+    }
+
     pub(super) fn check_decision(&self, wish: &StateCommand, decided: &Result<Vec<Fact>, CommandRefusal>) {
+        if let StateCommand::Withdraw { turn } = wish
+            && self.state().waiting().any(|waiting| waiting == *turn)
+            && !self.told.steered.contains(turn)
+        {
+            assert!(decided.is_ok(), "it waits, and the agent does not know it");
+        }
         if self.state().status != SessionStatus::Ended {
             return;
         }
@@ -52,7 +139,15 @@ impl World {
         }
     }
 
-    pub(super) fn check_fact(&mut self, fact: &Fact) {
+    /// A turn that runs loses its sandbox only because its session closes.
+    pub(super) fn check_leave(&self) {
+        let Machine { log, runtime } = self.machine();
+        let serves = matches!(log.status, SessionStatus::Active | SessionStatus::Paused);
+        let runs = serves && self.machine().running_attempt().is_some();
+        assert!(runtime.closing.is_some() || !runs, "{:?}", log.turns);
+    }
+
+    pub(super) fn check_fact(&mut self, seq: EventSeq, fact: &Fact) {
         if matches!(fact, Fact::Started { .. } | Fact::Continued { .. }) {
             assert_eq!(self.state().exhausted_limit(), None, "a turn begins without a budget");
         }
@@ -60,10 +155,25 @@ impl World {
             assert_eq!(shim.changes, self.told.changes, "a turn begins with options that are not in force");
         }
         let told = &mut self.told;
+        told.covered &= matches!(fact, Fact::Finished { .. });
         match fact {
-            Fact::Queued { turn, .. } => {
+            Fact::Queued { turn, content, lock, .. } => {
+                let text = content.as_str().map(str::to_owned);
+                told.title.get_or_insert_with(|| text.clone().expect("the messages here are texts"));
+                told.messages.insert(*turn, Message { seq, text, lock: *lock });
                 told.queued.push(*turn);
                 told.conversation.push(*turn);
+            }
+            Fact::SelfStarted { turn } => {
+                let front = told.queued.iter().position(|turn| !told.finished.contains_key(turn));
+                let waits = front.is_none_or(|front| !told.started.contains(&told.queued[front]));
+                assert!(waits, "it begins under a turn");
+                told.messages.insert(*turn, Message { seq, text: None, lock: None });
+                told.queued.insert(front.unwrap_or(told.queued.len()), *turn);
+                told.conversation.push(*turn);
+                told.started.insert(*turn);
+                told.self_started.insert(*turn);
+                told.attempts.insert(*turn, 1);
             }
             Fact::Requeued { order, withdrawn } => {
                 let knows =
@@ -82,9 +192,13 @@ impl World {
                 assert_eq!(waiting, named, "what waited is named, and nothing else");
                 told.queued.extend(order.iter().chain(withdrawn));
                 told.conversation.retain(|turn| !withdrawn.contains(turn));
+                if !withdrawn.is_empty() && told.conversation.iter().all(|turn| order.contains(turn)) {
+                    told.title = told.title_of(order);
+                }
             }
             Fact::Steering { turn, into, input } => {
                 assert!(told.started.contains(into) && !told.started.contains(turn), "nothing runs");
+                told.steered.insert(*turn);
                 self.check_input(*input);
             }
             Fact::Steered { turn, into } => {
@@ -102,6 +216,10 @@ impl World {
                 assert!(!told.asked_to_stop.contains(turn), "told again after it was asked to stop");
                 assert!(told.deaths.get(turn).is_none_or(|deaths| *deaths < 2), "told a third time");
                 told.started.insert(*turn);
+                let attempt = told.attempts.entry(*turn).or_default();
+                *attempt += 1;
+                assert!(!matches!(fact, Fact::Continued { attempt: said, .. } if said != attempt));
+                assert_eq!(matches!(fact, Fact::Started { .. }), *attempt == 1, "a turn starts once");
                 self.check_input(*input);
             }
             Fact::Interrupting { turn, input } => {
@@ -110,10 +228,12 @@ impl World {
             }
             Fact::PermissionRequested(asked) => {
                 assert_eq!(told.asked.insert(asked.id, false), None, "two requests of one name");
+                told.pending.insert(asked.id, seq);
             }
             Fact::Answered { id, verdict, input, .. } => {
                 assert_eq!(told.asked.insert(*id, true), Some(false), "answered twice, or never asked");
                 assert_eq!(verdict.is_some(), input.is_some(), "what is answered is told");
+                told.pending.remove(id);
                 if let Some(input) = input {
                     self.check_input(*input);
                 }
@@ -127,17 +247,23 @@ impl World {
             Fact::Saved(saved) => {
                 assert!(told.then.keys().all(|number| *number < saved.number), "numbers only grow");
                 let heard = |turn: &&TurnId| told.started.contains(*turn) || told.joined.contains(*turn);
-                let begun = told.conversation.iter().filter(heard);
-                told.then.insert(saved.number, begun.copied().collect());
+                let turns: Vec<TurnId> = told.conversation.iter().filter(heard).copied().collect();
+                let title = told.title.clone().filter(|_| !turns.is_empty());
+                let last_text = BTreeMap::from([(seq, told.last_text.clone())]);
+                told.then.insert(saved.number, Conversation { turns, title, last_text });
                 told.checkpoint = Some(saved.number);
+                told.covered = true;
             }
-            Fact::Rewound(SessionRewind { to, from, .. }) => {
+            Fact::Rewound(SessionRewind { to, from, seq: covered, .. }) => {
                 let open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
                 assert_eq!(open, None, "rewound under a turn");
                 assert!(!told.ended, "rewound after its end");
                 assert_eq!(*from, told.checkpoint, "there is no way back");
-                told.conversation = told.then[to].clone();
+                let Conversation { turns, title, last_text } = told.then[to].clone();
+                let (_, last_text) = last_text.range(..=covered).next_back().expect("the capture itself");
+                (told.conversation, told.title, told.last_text) = (turns, title, last_text.clone());
                 told.checkpoint = Some(*to);
+                told.problem = None;
             }
             Fact::Finished { turn, outcome: how, problem, .. } => {
                 assert!(told.queued.contains(turn), "the end of a turn that nobody asked for");
@@ -146,6 +272,14 @@ impl World {
                 let twice = problem.as_ref().is_some_and(|problem| problem.code == "crashed_twice");
                 assert_eq!(twice, deaths == 2, "{deaths} deaths");
                 assert_eq!(twice, *how == TurnOutcome::Failed);
+                if told.rested.contains(turn) {
+                    told.last_text = Some(answer_of(*turn));
+                }
+                if let (true, Some(number)) = (told.covered, told.checkpoint)
+                    && let Some(then) = told.then.get_mut(&number)
+                {
+                    then.last_text.insert(seq, told.last_text.clone());
+                }
             }
             Fact::Cut { turn, death } => {
                 told.joined.retain(|turn| told.finished.contains_key(turn));
@@ -159,7 +293,19 @@ impl World {
                     told.joined.retain(|turn| told.finished.contains_key(turn));
                 }
             }
-            Fact::Awake { .. } => self.last_input = 1,
+            Fact::Awake { .. } => {
+                self.last_input = 1;
+                told.problem = None;
+            }
+            Fact::Resumed { .. } => told.problem = None,
+            Fact::Failed { problem } => told.problem = Some(problem.clone()),
+            Fact::Locked { lock, .. } => {
+                let same = told.lock.as_ref().is_some_and(|known| known.number == lock.number);
+                assert!(same || lock.number > told.locks, "a number of a lock is given once");
+                told.locks = told.locks.max(lock.number);
+                told.lock = Some(lock.clone());
+            }
+            Fact::Unlocked { .. } => told.lock = None,
             Fact::Used(used) => told.used += used.usage.tokens(),
             Fact::Ended => told.ended = true,
             Fact::Configured { restart: true, .. } => told.changes += 1,
@@ -168,9 +314,7 @@ impl World {
             | Fact::Said { .. }
             | Fact::SaveFailed { .. }
             | Fact::Resuming
-            | Fact::Resumed { .. }
             | Fact::ResumeFailed { .. }
-            | Fact::SelfStarted { .. }
             | Fact::Paused
             | Fact::Stopped
             | Fact::WorkspaceRewound(_)
@@ -179,10 +323,7 @@ impl World {
             | Fact::Missing
             | Fact::Labelled { .. }
             | Fact::Configured { restart: false, .. }
-            | Fact::Locked { .. }
-            | Fact::Unlocked { .. }
-            | Fact::BudgetReached(_)
-            | Fact::Failed { .. } => {}
+            | Fact::BudgetReached(_) => {}
         }
     }
 
@@ -223,7 +364,7 @@ impl World {
                 TurnPhase::Saving { .. } => TurnState::Saving,
                 TurnPhase::Cut => TurnState::Cut,
             };
-            assert_eq!(self.told.rows.get(&turn.id), Some(&expected));
+            assert_eq!(self.told.rows.get(&turn.id), Some(&self.row(turn.id, expected)));
             assert!(turn.deaths < 2, "given up after the second death");
         }
         for (turn, how) in &self.told.finished {
@@ -233,8 +374,13 @@ impl World {
                 TurnOutcome::Interrupted => TurnState::Interrupted,
                 TurnOutcome::Cancelled => TurnState::Cancelled,
             };
-            assert_eq!(self.told.rows.get(turn), Some(&expected));
+            assert_eq!(self.told.rows.get(turn), Some(&self.row(*turn, expected)));
         }
+    }
+
+    fn row(&self, id: TurnId, state: TurnState) -> TurnRow {
+        let attempt = self.told.attempts.get(&id).copied().unwrap_or(0);
+        TurnRow { id, seq: self.told.messages[&id].seq, state, attempt }
     }
 
     /// Every open request of the agent can be answered, and nothing else can.
@@ -254,18 +400,32 @@ impl World {
     }
 
     fn check_card(&self, state: &LogState) {
-        let card = state.summary();
-        assert_eq!(card.status, state.status);
-        assert_eq!(card.turns, self.told.conversation.len() as u64);
-        let begun = self.told.conversation.iter().filter(|turn| self.told.started.contains(*turn)).count();
-        let open = state.turns.iter().filter(|turn| turn.attempt > 0).count();
+        let told = &self.told;
+        let runs = matches!(state.status, SessionStatus::Starting | SessionStatus::Active);
+        let open = |turn: &TurnId| !told.finished.contains_key(turn);
+        let in_use = |lock: &SessionLock| {
+            let holds = |turn: &&TurnId| open(turn) && told.messages[turn].lock == Some(lock.number);
+            runs && told.queued.iter().any(|turn| holds(&turn))
+        };
+        let expected = SessionSummary {
+            status: state.status,
+            title: told.title.clone(),
+            last_text: told.last_text.clone(),
+            turns: told.conversation.len() as u64,
+            open_turns: state.turns.len() as u64,
+            problem: told.problem.clone(),
+            checkpoint: told.checkpoint,
+            pending: sorted(told.pending.values().copied().collect()),
+            lock: told.lock.clone().map(|lock| SessionLock { in_use: in_use(&lock), ..lock }),
+        };
+        assert_eq!(SessionSummary { pending: sorted(state.summary().pending), ..state.summary() }, expected);
+        let delivered = |turn: &&TurnId| told.started.contains(*turn) && !told.self_started.contains(*turn);
+        let begun = told.conversation.iter().filter(delivered).count();
+        let open = state.turns.iter().filter(|turn| turn.attempt > 0 && !turn.self_started).count();
         assert_eq!(state.turns_delivered, (begun - open) as u64, "what the agent should remember");
-        assert_eq!(card.open_turns, state.turns.len() as u64);
-        assert_eq!(card.checkpoint, self.told.checkpoint);
-        assert_eq!(card.title.is_some(), card.turns > 0);
-        match card.status {
-            SessionStatus::Active => assert_eq!(card.problem, None),
-            SessionStatus::Error => assert!(card.problem.is_some()),
+        match state.status {
+            SessionStatus::Active => assert_eq!(told.problem, None),
+            SessionStatus::Error => assert!(told.problem.is_some()),
             SessionStatus::Starting
             | SessionStatus::Paused
             | SessionStatus::Stopped
@@ -285,6 +445,11 @@ impl World {
             assert!(run.capture.backoff.is_some(), "nobody saves the turn");
             return;
         }
+        if run.agent.self_started && state.may_self_start() {
+            let next = machine.next_deadline(self.now).expect("the agent's own work gets a turn");
+            assert!(next <= self.now.instant + Duration::from_secs(1), "it comes before what waits");
+            return;
+        }
         assert_eq!(state.next_step(), LogStep::Wait);
         let Some(front) = state.turns.front() else { return };
         match front.phase {
@@ -300,4 +465,16 @@ impl World {
             }
         }
     }
+}
+
+fn ended_turn(fact: &Fact) -> Option<TurnId> {
+    match fact {
+        Fact::Finished { turn, .. } => Some(*turn),
+        _ => None,
+    }
+}
+
+fn sorted(mut events: Vec<EventSeq>) -> Vec<EventSeq> {
+    events.sort_unstable();
+    events
 }

@@ -123,6 +123,23 @@ impl World {
         self.hear();
     }
 
+    /// The agent works by itself as soon as the session gives that work a turn.
+    pub(super) fn start_itself(&mut self) {
+        let idle = self.shim.as_ref().is_some_and(|shim| shim.alive && shim.working.is_none());
+        if idle && self.is_connected() {
+            self.machine_mut().runtime.agent.self_started = true;
+        }
+    }
+
+    pub(super) fn begin_self_started_turn(&mut self) {
+        let turn = TurnId(self.next_fresh());
+        self.note(vec![Fact::SelfStarted { turn }]);
+        self.machine_mut().runtime.agent.self_started = false;
+        let shim = self.shim.as_mut().expect("its agent");
+        assert_eq!(shim.working.replace(turn), None, "two turns at once");
+        shim.asked_to_stop = false;
+    }
+
     pub(super) fn take_up(&mut self) {
         let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && shim.working.is_some()) else {
             return;
@@ -208,7 +225,7 @@ impl World {
         })
     }
 
-    fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.machine.as_ref().is_some_and(|machine| machine.runtime.is_connected())
     }
 
@@ -245,6 +262,11 @@ impl World {
     }
 }
 
+/// What the agent answers in this turn.
+pub(super) fn answer_of(turn: TurnId) -> String {
+    format!("answer to {turn}")
+}
+
 fn rested(turn: TurnId, how: TurnOutcome) -> Fact {
-    Fact::Rested { turn, outcome: how, text: "answer".into(), usage: TokenUsage::default(), problem: None }
+    Fact::Rested { turn, outcome: how, text: answer_of(turn), usage: TokenUsage::default(), problem: None }
 }

@@ -80,14 +80,14 @@ impl CaptureWorker<'_, '_> {
         }
         let known = IndexedContent::File(content, xattrs(file.as_fd()));
         if look.linked {
-            let mut linked = self.walk.linked.lock().expect("nobody panics while holding it");
+            let mut linked = self.walk.linked.lock().expect("no code panics while it holds this lock");
             linked.insert(look.inode, (look, known.clone()));
         }
         Ok((look, known))
     }
 
     fn linked(&self, inode: u64) -> Option<CapturedEntry> {
-        self.walk.linked.lock().expect("nobody panics while holding it").get(&inode).cloned()
+        self.walk.linked.lock().expect("no code panics while it holds this lock").get(&inode).cloned()
     }
 
     /// Reads until nothing changes meanwhile, or the limit of attempts is reached.
@@ -157,7 +157,7 @@ impl CaptureWorker<'_, '_> {
         if let Some(place) = old(&id) {
             return Ok(ObjectRef { id, place });
         }
-        if let Some(place) = walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
+        if let Some(place) = walk.fresh.lock().expect("no code panics while it holds this lock").get(&id) {
             return Ok(ObjectRef { id, place: *place });
         }
         let length = bytes.len() as u64;
@@ -168,7 +168,7 @@ impl CaptureWorker<'_, '_> {
             return Ok(ObjectRef { id, place });
         }
         let place = self.blocks.add(bytes)?;
-        walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
+        walk.fresh.lock().expect("no code panics while it holds this lock").insert(id, place);
         Ok(ObjectRef { id, place })
     }
 
@@ -278,11 +278,12 @@ impl CaptureWorker<'_, '_> {
         if let Some(place) = places.get(&id) {
             return Ok(ObjectRef { id, place: *place });
         }
-        if let Some(place) = self.walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
+        if let Some(place) = self.walk.fresh.lock().expect("no code panics while it holds this lock").get(&id)
+        {
             return Ok(ObjectRef { id, place: *place });
         }
         let place = self.lists.add(&list.stored)?;
-        self.walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
+        self.walk.fresh.lock().expect("no code panics while it holds this lock").insert(id, place);
         Ok(ObjectRef { id, place })
     }
 }

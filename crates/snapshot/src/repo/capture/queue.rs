@@ -26,7 +26,7 @@ impl<T> WorkQueue<T> {
     }
 
     pub(super) fn push(&self, tasks: impl IntoIterator<Item = T>) {
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         let before = state.waiting.len();
         state.waiting.extend(tasks);
         let more = (state.waiting.len() - before).min(state.idle);
@@ -39,14 +39,14 @@ impl<T> WorkQueue<T> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.state.lock().expect("nobody panics while holding it").waiting.len()
+        self.state.lock().expect("no code panics while it holds this lock").waiting.len()
     }
 
     /// Processes tasks until none are left on any thread. The first failure stops all threads.
     pub(super) fn work<E>(&self, mut each: impl FnMut(T) -> Result<(), E>) -> Result<(), E> {
         while let Some(task) = self.next() {
             let done = each(task);
-            let mut state = self.state.lock().expect("nobody panics while holding it");
+            let mut state = self.state.lock().expect("no code panics while it holds this lock");
             state.busy -= 1;
             state.stopped |= done.is_err();
             if state.stopped || (state.busy == 0 && state.waiting.is_empty()) {
@@ -59,7 +59,7 @@ impl<T> WorkQueue<T> {
     }
 
     fn next(&self) -> Option<T> {
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         loop {
             if state.stopped {
                 return None;
@@ -72,7 +72,7 @@ impl<T> WorkQueue<T> {
                 return None;
             }
             state.idle += 1;
-            state = self.bell.wait(state).expect("nobody panics while holding it");
+            state = self.bell.wait(state).expect("no code panics while it holds this lock");
             state.idle -= 1;
         }
     }

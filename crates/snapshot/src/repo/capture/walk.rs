@@ -41,7 +41,7 @@ impl CaptureWalk<'_> {
     /// Whether no earlier task already visits the directory with at least this reach.
     pub(super) fn is_new(&self, path: &[u8], reach: VisitReach) -> bool {
         let Some(begun) = &self.begun else { return true };
-        let mut begun = begun.lock().expect("nobody panics while holding it");
+        let mut begun = begun.lock().expect("no code panics while it holds this lock");
         let before = begun.insert(path.to_vec(), reach);
         if let Some(before) = before.filter(|before| *before >= reach) {
             begun.insert(path.to_vec(), before);

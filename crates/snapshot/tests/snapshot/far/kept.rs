@@ -4,7 +4,7 @@ use super::*;
 
 /// The check of a block decides, not what is recorded about it.
 #[test]
-fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
+fn cached_parts_with_holes_torn_writes_or_rot_are_fetched_again() {
     let pair = Pair::new();
     furnish(&pair.bench);
     let tree = pair.bench.take().tree;
@@ -48,7 +48,7 @@ fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
 
 /// Changes any bit of a pack, or removes any byte.
 #[test]
-fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
+fn no_altered_remote_content_gets_into_a_workspace() {
     let pair = Pair::new();
     pair.bench.write("dir/kept", "kept in both");
     pair.bench.write("replaced", &"compressible ".repeat(20));
@@ -96,7 +96,7 @@ fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
 }
 
 #[test]
-fn what_is_fetched_is_checked_before_it_is_kept() {
+fn fetched_parts_are_checked_before_they_are_cached() {
     let pair = Pair::new();
     std::fs::write(pair.bench.at("large"), noise(6 << 20, 1)).expect("written");
     let tree = pair.bench.take().tree;
@@ -132,7 +132,7 @@ fn another_pack_under_this_name_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_not_damaged_and_what_is_not_there_is() {
+fn unreachable_packs_are_not_damaged_and_missing_ones_are() {
     let pair = Pair::new();
     furnish(&pair.bench);
     let tree = pair.bench.take().tree;
@@ -155,7 +155,7 @@ fn what_cannot_be_reached_is_not_damaged_and_what_is_not_there_is() {
         assert_ne!(error.kind(), SnapshotErrorKind::Damaged);
         assert!(contents(&to).iter().all(|(name, _)| to.join(name).is_dir()), "no file was begun");
         let all = repo.verify_all(std::slice::from_ref(&tree), VerifyDepth::Data, &mut |_| {});
-        assert!(matches!(all, Err(Error::Far { .. })), "nobody is told that it is hurt: {all:?}");
+        assert!(matches!(all, Err(Error::Far { .. })), "the error does not call it damaged: {all:?}");
         // The same repository continues once the store is reachable again.
         pair.depot.set(Weather::Fine);
         pair.check(&repo, &tree);
@@ -180,7 +180,7 @@ fn a_death_at_any_step_leaves_a_cache_that_works() {
         pair.check(&pair.away(), &tree);
         pair.forget_everything();
         if death.steps() <= step {
-            died.expect("nobody died");
+            died.expect("no fail point was reached");
             assert!(step > 12, "{step} steps");
             return;
         }
@@ -189,7 +189,7 @@ fn a_death_at_any_step_leaves_a_cache_that_works() {
 }
 
 #[test]
-fn what_is_kept_fits_and_what_was_used_last_stays() {
+fn the_cache_keeps_its_size_and_the_parts_used_last() {
     let pair = Pair::new();
     let trees: Vec<TreeId> = (0..4)
         .map(|number| {
@@ -223,7 +223,7 @@ fn what_is_kept_fits_and_what_was_used_last_stays() {
 
 /// Reading block by block trims the cache too, though not after each block.
 #[test]
-fn what_is_kept_does_not_grow_without_end_while_it_is_only_read() {
+fn the_cache_does_not_grow_without_end_while_it_is_only_read() {
     let pair = Pair::new();
     let trees: Vec<TreeId> = (0..4)
         .map(|number| {
@@ -243,7 +243,7 @@ fn what_is_kept_does_not_grow_without_end_while_it_is_only_read() {
 
 /// The cache keeps a pack while a reader uses it.
 #[test]
-fn what_somebody_reads_is_kept_until_he_is_done() {
+fn parts_in_use_stay_cached_until_their_reader_is_done() {
     let pair = Pair::new();
     std::fs::write(pair.bench.at("file"), noise(6 << 20, 1)).expect("written");
     let one = pair.bench.take().tree;
@@ -303,7 +303,7 @@ fn a_pack_that_is_replaced_just_now_is_no_damage() {
 
 /// The cache takes as much disk space as was read, regardless of the length of the pack.
 #[test]
-fn of_a_large_pack_only_what_is_needed_is_kept() {
+fn only_the_needed_parts_of_a_large_pack_are_cached() {
     let pair = Pair::new();
     std::fs::write(pair.bench.at("large"), noise(40 << 20, 1)).expect("written");
     pair.bench.write("small", "text");

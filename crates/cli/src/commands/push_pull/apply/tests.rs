@@ -117,7 +117,7 @@ fn changes_are_brought_and_a_second_time_there_is_nothing_to_do() {
 }
 
 #[test]
-fn what_was_changed_here_too_stops_everything_unless_forced() {
+fn a_local_change_of_the_same_file_stops_the_pull_unless_forced() {
     let mut bench = PullTestFixture::new();
     for name in ["in/changed", "in/added", "in/deleted"] {
         bench.write(name, "mine");
@@ -156,7 +156,7 @@ fn a_link_in_the_folder_is_never_followed_out_of_it() {
 }
 
 #[test]
-fn what_is_gits_own_is_left_out_and_blocks_nothing() {
+fn git_metadata_is_left_out_and_blocks_nothing() {
     let mut bench = PullTestFixture::new();
     for path in [".git/hooks/post-commit", ".GIT/config", "sub/.Git/config", ".git"] {
         bench.file(path, None, Some("evil"));
@@ -218,7 +218,7 @@ fn a_link_that_leaves_the_folder_is_not_made() {
 }
 
 #[test]
-fn what_comes_after_a_link_is_not_written_through_it() {
+fn later_entries_are_not_written_through_a_link() {
     let mut bench = PullTestFixture::new();
     let target = bench.path("out").display().to_string();
     bench.link("link", &target).file("link/new", None, Some("evil"));

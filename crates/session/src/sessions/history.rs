@@ -1,11 +1,12 @@
 //! A session's checkpoints as its history: the state at each checkpoint, and going back to one.
 
+use super::Sessions;
 use crate::{
-    Error, LogVisibility, Result, Sessions,
+    Error, LogVisibility, Result,
     files::{FileSource, WorkspaceFiles},
     machine::{CommandRefusal, LogState, StateCommand},
     mailbox::{ActorMessage, ForkPoint},
-    services::Services,
+    rewind::with_files,
 };
 use ash_model::{ConversationPoint, Event, EventSeq, Fact, SessionRewind, SessionRowId, SessionStatus};
 use ash_snapshot::TreeId;
@@ -19,11 +20,11 @@ impl Sessions {
         before: Option<u64>,
         limit: u32,
     ) -> Result<Vec<Checkpoint>> {
-        Ok(self.rooms().store.checkpoints(session.workspace, before, limit).await?)
+        Ok(self.services.store.checkpoints(session.workspace, before, limit).await?)
     }
 
     pub async fn checkpoint(&self, session: &SessionRow, number: u64) -> Result<Checkpoint> {
-        let found = self.rooms().store.checkpoint(session.workspace, number).await?;
+        let found = self.services.store.checkpoint(session.workspace, number).await?;
         found.ok_or(Error::NoCheckpoint)
     }
 
@@ -33,7 +34,7 @@ impl Sessions {
         let found = self.checkpoint(session, number).await?;
         if session.slug.is_some() {
             let query = EventQuery { after: 0, limit: u32::MAX, kinds: vec!["saved"] };
-            let saved = self.rooms().store.events(session.no, &query).await?;
+            let saved = self.services.store.events(session.no, &query).await?;
             let own = |event: &Event| matches!(&event.fact, Fact::Saved(saved) if saved.number == number);
             if !saved.iter().any(own) {
                 return Err(Error::AnothersCheckpoint(number));
@@ -55,11 +56,11 @@ impl Sessions {
     /// A checkpoint's tree. Number 0 is the agent's own files.
     pub async fn tree_at(&self, session: &SessionRow, number: u64) -> Result<TreeId> {
         let tree = if number == 0 {
-            let store = &self.rooms().store;
+            let store = &self.services.store;
             let version = store.version(&session.tenant, &session.agent, session.version).await?;
             version.ok_or(Error::NoCheckpoint)?.tree
         } else {
-            standing(self.checkpoint(session, number).await?)?.tree
+            with_files(self.checkpoint(session, number).await?)?.tree
         };
         TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)
     }
@@ -69,14 +70,14 @@ impl Sessions {
         let tree = self.tree_at(session, number).await?;
         Ok(WorkspaceFiles {
             source: FileSource::Checkpoint { tree },
-            repo: self.rooms().repo(&session.tenant)?,
+            repo: self.services.repo(&session.tenant)?,
             _pen: None,
         })
     }
 
     /// Which events of the session's log are not part of the conversation any more.
     pub async fn log_visibility(&self, session: &SessionRow) -> Result<LogVisibility> {
-        past(self.rooms(), session.no).await
+        LogVisibility::read(self.services.store.as_ref(), session.no, EventSeq::MAX).await
     }
 
     /// Takes conversation, agent and files to a checkpoint together, back or forward. In a shared workspace the files
@@ -88,12 +89,12 @@ impl Sessions {
         files: Option<bool>,
     ) -> Result<(SessionRow, SessionRewind)> {
         self.open_for_work()?;
-        let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
+        let checkpoint = with_files(self.own_checkpoint(session, number).await?)?;
         let then = self.conversation_at(session, checkpoint.seq).await?;
         let files = session.slug.is_some() && files == Some(true);
         let others = if files { self.release_other_sessions(session).await? } else { Vec::new() };
-        let wish = StateCommand::Rewind { to: number, seq: checkpoint.seq, then, files };
-        let answer = self.command(session.no, wish).await?;
+        let command = StateCommand::Rewind { to: number, seq: checkpoint.seq, then, files };
+        let answer = self.command(session.no, command).await?;
         for no in others {
             // A session that misses this message learns of the rewind when its actor starts again.
             self.ask(no, |reply| ActorMessage::NoteWorkspaceRewinds { reply }).await.ok();
@@ -104,14 +105,14 @@ impl Sessions {
     /// All other sessions of a workspace. Those at rest leave its sandbox; a locked or running one is an error.
     async fn release_other_sessions(&self, session: &SessionRow) -> Result<Vec<SessionRowId>> {
         let mut others = Vec::new();
-        for WorkspaceSession { no, status } in
-            self.rooms().store.workspace_sessions(session.workspace).await?
+        for WorkspaceSession { no, status, .. } in
+            self.services.store.workspace_sessions(session.workspace).await?
         {
             if no == session.no || status == SessionStatus::Ended {
                 continue;
             }
             let other = self.get(no).await?;
-            if other.summary.lock.is_some_and(|lock| lock.is_held(self.rooms().clock())) {
+            if other.summary.lock.is_some_and(|lock| lock.is_held(self.services.clock())) {
                 return Err(Error::WorkspaceBusy(format!("Session {} is locked", other.id)));
             }
             others.push(no);
@@ -129,7 +130,7 @@ impl Sessions {
     }
 
     pub(crate) async fn fork_point_at(&self, session: &SessionRow, number: u64) -> Result<ForkPoint> {
-        let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
+        let checkpoint = with_files(self.own_checkpoint(session, number).await?)?;
         let ConversationPoint { turns_delivered: told, turns, title, last_text, memory, waiting, .. } =
             self.conversation_at(session, checkpoint.seq).await?;
         let memory = memory.unwrap_or(session.native_id);
@@ -156,7 +157,7 @@ impl Sessions {
         for (session, seq) in line.into_iter().rev() {
             let shared = session.base.map_or(0, |base| base.seq);
             then = if seq > shared {
-                let mut facts = self.rooms().store.facts(session.no).await?;
+                let mut facts = self.services.store.facts(session.no).await?;
                 facts.retain(|event| event.seq <= seq);
                 let mut state = LogState::new(shared);
                 state.inherit(&then);
@@ -168,36 +169,5 @@ impl Sessions {
             parent = Some(session.native_id);
         }
         Ok(then)
-    }
-}
-
-pub(crate) async fn past(rooms: &Services, session: SessionRowId) -> Result<LogVisibility> {
-    past_upto(rooms, session, EventSeq::MAX).await
-}
-
-/// The visibility of the log after event `upto`.
-pub(crate) async fn past_upto(
-    rooms: &Services,
-    session: SessionRowId,
-    upto: EventSeq,
-) -> Result<LogVisibility> {
-    let mut events = Vec::new();
-    loop {
-        let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
-        let query = EventQuery { after, limit: 1000, kinds: EventQuery::SUPERSEDING.to_vec() };
-        let page = rooms.store.events(session, &query).await?;
-        if page.is_empty() {
-            events.retain(|event| event.seq <= upto);
-            return Ok(LogVisibility::of(&events));
-        }
-        events.extend(page);
-    }
-}
-
-/// Refuses a checkpoint whose files were removed.
-pub(crate) fn standing(checkpoint: Checkpoint) -> Result<Checkpoint> {
-    match checkpoint.removed_at {
-        Some(_) => Err(Error::Removed(checkpoint.number)),
-        None => Ok(checkpoint),
     }
 }

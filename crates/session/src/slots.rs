@@ -5,7 +5,10 @@ use crate::{Error, Result};
 use ash_model::TenantId;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -30,6 +33,8 @@ struct SlotQueue {
     taken: usize,
     /// How many slots each tenant has, if any.
     held: HashMap<TenantId, usize>,
+    /// How many of the taken slots are given up soon.
+    yielding: usize,
     next: u64,
     /// By number, so the oldest comes first.
     waiting: BTreeMap<u64, SlotWaiter>,
@@ -44,6 +49,28 @@ struct SlotWaiter {
 pub(crate) struct SandboxPermit {
     places: Arc<SandboxSlots>,
     tenant: TenantId,
+    /// Its session was asked to give the slot up before its next turn.
+    yields: AtomicBool,
+}
+
+impl SandboxPermit {
+    /// Whether the session should give up its sandbox before its next turn: a tenant with fewer slots waits for one.
+    /// Without this a tenant whose sessions always have messages waiting would keep its slots for ever.
+    pub(crate) fn is_asked_to_yield(&self) -> bool {
+        let mut line = self.places.line();
+        if self.yields.load(Ordering::Relaxed) {
+            return true;
+        }
+        let expected = self.places.most.saturating_sub(line.taken) + line.yielding;
+        let tenant = line.order().nth(expected).map(|number| &line.waiting[&number].tenant);
+        let held = |tenant: &TenantId| line.held.get(tenant).copied().unwrap_or(0);
+        if tenant.is_none_or(|tenant| held(tenant) >= held(&self.tenant)) {
+            return false;
+        }
+        line.yielding += 1;
+        self.yields.store(true, Ordering::Relaxed);
+        true
+    }
 }
 
 /// What a caller that resumes a session passes along.
@@ -76,7 +103,7 @@ impl SandboxSlots {
     }
 
     fn line(&self) -> MutexGuard<'_, SlotQueue> {
-        self.line.lock().expect("nobody panics while holding it")
+        self.line.lock().expect("no thread panics while holding it")
     }
 
     pub(super) fn most(&self) -> usize {
@@ -103,13 +130,13 @@ impl SandboxSlots {
 
     /// For a sandbox that exists already, even above the limit.
     pub(super) fn acquire_unconditionally(self: &Arc<Self>, tenant: &TenantId) -> SandboxPermit {
-        self.room(&mut self.line(), tenant)
+        self.permit(&mut self.line(), tenant)
     }
 
-    fn room(self: &Arc<Self>, line: &mut SlotQueue, tenant: &TenantId) -> SandboxPermit {
+    fn permit(self: &Arc<Self>, line: &mut SlotQueue, tenant: &TenantId) -> SandboxPermit {
         line.taken += 1;
         *line.held.entry(tenant.clone()).or_default() += 1;
-        SandboxPermit { places: self.clone(), tenant: tenant.clone() }
+        SandboxPermit { places: self.clone(), tenant: tenant.clone(), yields: AtomicBool::new(false) }
     }
 
     /// How many slots a tenant has.
@@ -117,11 +144,18 @@ impl SandboxSlots {
         self.line().held.get(tenant).copied().unwrap_or(0)
     }
 
+    /// Whether any tenant has more slots than this one.
+    pub(super) fn has_larger_share_than(&self, tenant: &TenantId) -> bool {
+        let line = self.line();
+        let own = line.held.get(tenant).copied().unwrap_or(0);
+        line.held.values().any(|held| *held > own)
+    }
+
     /// A permit, if there are enough free slots for all waiting requests as well.
     pub(super) fn try_acquire_spare(self: &Arc<Self>, tenant: &TenantId) -> Option<SandboxPermit> {
         let mut line = self.line();
         let free = line.taken + line.waiting.len() < self.most;
-        free.then(|| self.room(&mut line, tenant))
+        free.then(|| self.permit(&mut line, tenant))
     }
 
     /// Queues a caller's request.
@@ -155,7 +189,7 @@ impl SlotTicket {
             return None;
         }
         let waiter = line.waiting.remove(&self.number)?;
-        Some(self.places.room(&mut line, &waiter.tenant))
+        Some(self.places.permit(&mut line, &waiter.tenant))
     }
 
     /// How many slots have to become free before this request gets one.
@@ -212,6 +246,7 @@ impl Drop for SandboxPermit {
         {
             let mut line = self.places.line();
             line.taken -= 1;
+            line.yielding -= usize::from(self.yields.load(Ordering::Relaxed));
             if let Some(held) = line.held.get_mut(&self.tenant) {
                 *held -= 1;
             }
@@ -231,18 +266,19 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_has_all_places_and_waits_for_more_is_behind_others() {
-        let places = SandboxSlots::new(3);
+    fn a_tenant_with_all_slots_waits_behind_others() {
+        let slots = SandboxSlots::new(3);
         let (greedy, modest) = (main(), TenantId::parse("modest").expect("a name"));
-        let mut rooms: Vec<SandboxPermit> = (0..3).map(|_| places.acquire_unconditionally(&greedy)).collect();
-        let more: Vec<SlotTicket> = (0..3).map(|_| places.enqueue(&greedy).expect("a short line")).collect();
-        let one = places.enqueue(&modest).expect("a short line");
-        let two = places.enqueue(&modest).expect("a short line");
+        let mut permits: Vec<SandboxPermit> =
+            (0..3).map(|_| slots.acquire_unconditionally(&greedy)).collect();
+        let more: Vec<SlotTicket> = (0..3).map(|_| slots.enqueue(&greedy).expect("a short queue")).collect();
+        let one = slots.enqueue(&modest).expect("a short queue");
+        let two = slots.enqueue(&modest).expect("a short queue");
         assert_eq!((one.lacking(), two.lacking(), more[0].lacking()), (1, 2, 3));
-        rooms.pop();
+        permits.pop();
         assert!(more[0].take().is_none(), "it is another tenant's turn");
         let first = one.take().expect("its share");
-        rooms.pop();
+        permits.pop();
         // Both tenants have one slot, and both want a second: the older request gets it.
         assert!(two.take().is_none(), "both have one now, and the other one was first");
         assert!(more[0].take().is_some());
@@ -250,71 +286,91 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_of_one_tenant_is_no_other_tenants() {
-        let places = SandboxSlots::new(1);
-        let _room = places.acquire_unconditionally(&main());
-        let _line: Vec<_> =
-            (0..MAX_QUEUE_LENGTH).map(|_| places.enqueue(&main()).expect("not long yet")).collect();
-        assert!(places.enqueue(&main()).is_err());
-        let other = places.enqueue(&TenantId::parse("other").expect("a name")).expect("its own line");
+    fn as_many_slots_are_yielded_as_tenants_with_fewer_wait_for() {
+        let slots = SandboxSlots::new(3);
+        let (greedy, modest) = (main(), TenantId::parse("modest").expect("a name"));
+        let mut permits: Vec<SandboxPermit> =
+            (0..3).map(|_| slots.acquire_unconditionally(&greedy)).collect();
+        let _own = slots.enqueue(&greedy).expect("a short queue");
+        assert!(!permits[0].is_asked_to_yield(), "its own tenant waits, which gains nothing");
+        let waiting = slots.enqueue(&modest).expect("a short queue");
+        assert!(permits[1].is_asked_to_yield() && permits[1].is_asked_to_yield());
+        assert!(!permits[0].is_asked_to_yield() && !permits[2].is_asked_to_yield(), "one is enough");
+        drop(permits.remove(1));
+        let got = waiting.take().expect("the slot that was given up");
+        let _more = slots.enqueue(&modest).expect("a short queue");
+        assert!(permits[0].is_asked_to_yield(), "1 of 3 is not a share of a half");
+        assert!(!got.is_asked_to_yield());
+        drop(permits.remove(0));
+        assert!(!permits[0].is_asked_to_yield(), "1 of 3 beside 1 of 3");
+    }
+
+    #[test]
+    fn a_full_queue_of_one_tenant_does_not_block_another() {
+        let slots = SandboxSlots::new(1);
+        let _permit = slots.acquire_unconditionally(&main());
+        let _queue: Vec<_> =
+            (0..MAX_QUEUE_LENGTH).map(|_| slots.enqueue(&main()).expect("not long yet")).collect();
+        assert!(slots.enqueue(&main()).is_err());
+        let other = slots.enqueue(&TenantId::parse("other").expect("a name")).expect("its own queue");
         assert!(other.is_in_front() && other.lacking() == 1);
     }
 
     #[test]
-    fn whoever_came_first_gets_the_place() {
-        let places = SandboxSlots::new(1);
-        let only = places.enqueue(&main()).expect("a short line").take().expect("there is one");
+    fn the_first_request_gets_the_slot() {
+        let slots = SandboxSlots::new(1);
+        let only = slots.enqueue(&main()).expect("a short queue").take().expect("there is one");
         let (first, second) =
-            (places.enqueue(&main()).expect("a short line"), places.enqueue(&main()).expect("a short line"));
+            (slots.enqueue(&main()).expect("a short queue"), slots.enqueue(&main()).expect("a short queue"));
         assert!(first.take().is_none());
         drop(only);
         assert!(second.take().is_none(), "it is the first one's");
-        let room = first.take().expect("his turn");
+        let permit = first.take().expect("its turn");
         assert!(second.take().is_none());
-        drop((first, room));
+        drop((first, permit));
         assert!(second.take().is_some());
     }
 
     #[test]
-    fn whoever_gives_up_is_in_nobodys_way() {
-        let places = SandboxSlots::new(1);
+    fn a_dropped_ticket_blocks_no_other() {
+        let slots = SandboxSlots::new(1);
         let (first, second) =
-            (places.enqueue(&main()).expect("a short line"), places.enqueue(&main()).expect("a short line"));
+            (slots.enqueue(&main()).expect("a short queue"), slots.enqueue(&main()).expect("a short queue"));
         drop(first);
         assert!(second.take().is_some());
         drop(second);
-        assert_eq!(places.queued(), 0);
+        assert_eq!(slots.queued(), 0);
     }
 
     #[test]
-    fn what_is_there_counts_even_beyond_the_most() {
-        let places = SandboxSlots::new(1);
-        let (one, other) = (places.acquire_unconditionally(&main()), places.acquire_unconditionally(&main()));
+    fn permits_beyond_the_limit_count() {
+        let slots = SandboxSlots::new(1);
+        let (one, other) = (slots.acquire_unconditionally(&main()), slots.acquire_unconditionally(&main()));
         drop(one);
-        assert!(places.enqueue(&main()).expect("a short line").take().is_none());
+        assert!(slots.enqueue(&main()).expect("a short queue").take().is_none());
         drop(other);
-        assert!(places.enqueue(&main()).expect("a short line").take().is_some());
+        assert!(slots.enqueue(&main()).expect("a short queue").take().is_some());
     }
 
     #[test]
-    fn whoever_finds_a_long_line_is_told_and_who_comes_back_by_himself_waits() {
-        let places = SandboxSlots::new(1);
-        let _room = places.acquire_unconditionally(&main());
-        let mut line: Vec<_> =
-            (0..MAX_QUEUE_LENGTH).map(|_| places.enqueue(&main()).expect("not long yet")).collect();
-        assert!(matches!(places.enqueue(&main()), Err(Error::LongLine(MAX_QUEUE_LENGTH))));
-        let _by_himself = places.enqueue_unbounded(&main());
-        line.pop();
-        line.pop();
-        assert!(places.enqueue(&main()).is_ok());
+    fn a_long_queue_refuses_requests_but_no_session_that_resumes_by_itself() {
+        let slots = SandboxSlots::new(1);
+        let _permit = slots.acquire_unconditionally(&main());
+        let mut queue: Vec<_> =
+            (0..MAX_QUEUE_LENGTH).map(|_| slots.enqueue(&main()).expect("not long yet")).collect();
+        assert!(matches!(slots.enqueue(&main()), Err(Error::LongLine(MAX_QUEUE_LENGTH))));
+        let _resumed = slots.enqueue_unbounded(&main());
+        queue.pop();
+        queue.pop();
+        assert!(slots.enqueue(&main()).is_ok());
     }
 
     #[test]
-    fn a_spare_place_is_one_that_nobody_waits_for() {
-        let places = SandboxSlots::new(2);
-        let one = places.enqueue(&main()).expect("a short line");
-        let spare = places.try_acquire_spare(&main()).expect("two places, and one who waits");
-        assert!(places.try_acquire_spare(&main()).is_none());
+    fn a_spare_slot_is_one_that_no_request_waits_for() {
+        let slots = SandboxSlots::new(2);
+        let one = slots.enqueue(&main()).expect("a short queue");
+        let spare = slots.try_acquire_spare(&main()).expect("two slots, and one request that waits");
+        assert!(slots.try_acquire_spare(&main()).is_none());
         assert!(one.take().is_some());
         drop(spare);
     }
@@ -325,18 +381,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_front_is_told_and_whoever_moves_up_is_told_too() {
-        let places = SandboxSlots::new(1);
-        let room = places.acquire_unconditionally(&main());
-        let mut line: Vec<_> =
-            (0..QUEUE_FRONT_SIZE + 2).map(|_| places.enqueue(&main()).expect("a short line")).collect();
-        assert_eq!((line[0].lacking(), line[QUEUE_FRONT_SIZE].lacking()), (1, QUEUE_FRONT_SIZE + 1));
-        drop(room);
-        let told: Vec<bool> = line.iter().map(rang).collect();
-        assert_eq!(told, [vec![true; QUEUE_FRONT_SIZE], vec![false; 2]].concat());
-        assert!(line[QUEUE_FRONT_SIZE - 1].is_in_front() && !line[QUEUE_FRONT_SIZE].is_in_front());
-        drop(line.remove(0));
-        let told: Vec<bool> = line.iter().map(rang).collect();
-        assert_eq!(told, [vec![true; QUEUE_FRONT_SIZE], vec![false]].concat());
+    fn only_the_front_of_the_queue_and_requests_that_join_it_are_notified() {
+        let slots = SandboxSlots::new(1);
+        let permit = slots.acquire_unconditionally(&main());
+        let mut queue: Vec<_> =
+            (0..QUEUE_FRONT_SIZE + 2).map(|_| slots.enqueue(&main()).expect("a short queue")).collect();
+        assert_eq!((queue[0].lacking(), queue[QUEUE_FRONT_SIZE].lacking()), (1, QUEUE_FRONT_SIZE + 1));
+        drop(permit);
+        let notified: Vec<bool> = queue.iter().map(rang).collect();
+        assert_eq!(notified, [vec![true; QUEUE_FRONT_SIZE], vec![false; 2]].concat());
+        assert!(queue[QUEUE_FRONT_SIZE - 1].is_in_front() && !queue[QUEUE_FRONT_SIZE].is_in_front());
+        drop(queue.remove(0));
+        let notified: Vec<bool> = queue.iter().map(rang).collect();
+        assert_eq!(notified, [vec![true; QUEUE_FRONT_SIZE], vec![false]].concat());
     }
 }
