@@ -175,7 +175,9 @@ impl LogState {
             (TurnPhase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
                 Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
             }
-            (TurnPhase::Cut, _) => Ok(vec![interrupted]),
+            (TurnPhase::Cut, _) => {
+                Ok(self.deny_requests_of_cut_turn(turn.id).into_iter().chain([interrupted]).collect())
+            }
             (
                 TurnPhase::Running { .. }
                 | TurnPhase::Saving { .. }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 /// Inputs outside turns are remembered for the next actor: those that may still be undelivered, and more.
 const MAX_REMEMBERED_INPUTS: usize = 64;
 const TOO_LATE: &str = "Nobody answered this request in time, so it was denied. Go on without it if you can.";
+const TURN_OVER: &str = "The turn was stopped, so this request was denied. Do not continue it.";
 
 /// An open request of the agent. It may be large, and states are copied often, so it is shared.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +85,17 @@ impl LogState {
 
     pub(super) fn withdraw_all(&self) -> impl Iterator<Item = Fact> {
         self.pending.iter().map(|pending| cancelled(&pending.asked))
+    }
+
+    /// What the agent gets when its turn ends while it is cut. An agent that resumed the turn by itself may wait for an
+    /// answer already, and would wait for ever.
+    pub(super) fn deny_requests_of_cut_turn(&self, turn: TurnId) -> Vec<Fact> {
+        let Some(awake) = &self.awake else { return Vec::new() };
+        let open = self.pending.iter().filter(|pending| pending.asked.turn == Some(turn));
+        let denied = |(pending, input): (&PendingPermission, u64)| {
+            told(&pending.asked, PermissionVerdict::deny(TURN_OVER), VerdictSource::Cancelled, input)
+        };
+        open.zip(awake.next_input..).map(denied).collect()
     }
 
     /// The agent itself withdrew the request.

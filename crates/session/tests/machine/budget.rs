@@ -299,3 +299,23 @@ fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the
     assert_eq!(allowance.prices, Some(prices.clone()), "it counts dollars by them without a server");
     assert_eq!(RemainingBudget { tokens: Some(1), nano_usd: None }.allowance(&prices, 7).prices, None);
 }
+
+#[test]
+fn a_cut_turn_that_ends_beyond_its_limit_leaves_no_agent_waiting() {
+    // The agent has resumed the turn by itself, and asks before the session continues it.
+    let mut world = World::awake();
+    let begin = [PROMPT, CALLS, Op::Die, DONE, Op::Resume, Op::Write, Op::LoseTree, DONE, Op::AskLeave];
+    world = world.after(&begin);
+    assert_eq!((phase(&world), world.state().pending.len()), (Some(&TurnPhase::Cut), 1));
+    world.budget.turn.max_tokens = Some(10);
+    world.set_budget();
+    let before = world.log.len();
+    // The old files are safe now, and the writer gets a tree; then the session looks at the turn.
+    let world = world.after(&[DONE, DONE]);
+    let kinds = world.kinds_since(before);
+    assert!(kinds.ends_with(&["budget_reached", "answered", "finished"]), "{kinds:?}");
+    assert!(world.log[before..].iter().any(|event| matches!(
+        &event.fact,
+        Fact::Answered { verdict: Some(ash_model::PermissionVerdict::Deny { .. }), input: Some(_), .. }
+    )));
+}

@@ -105,7 +105,7 @@ fn profiles() -> impl Strategy<Value = SessionProfile> {
 }
 
 proptest::proptest! {
-    #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(5000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_every_turn_ends_once_and_nobody_waits_for_ever(

@@ -214,3 +214,25 @@ fn who_asked_and_died_does_not_wait_any_more() {
         assert!(place("answered") < place("cut") && place("answered").is_some(), "{death:?}: {kinds:?}");
     }
 }
+
+/// The agent has resumed its turn by itself, and waits for an answer before the session continues the turn.
+fn waiting_in_a_cut_turn() -> World {
+    let mut world = World::awake().after(&[PROMPT, Op::Die, DONE, Op::Resume, Op::Write, Op::LoseTree, DONE]);
+    assert_eq!(phase(&world), Some(&TurnPhase::Cut));
+    assert_eq!(world.machine().runtime.effect, Some(Effect::Salvage), "files are saved first");
+    world.act(Op::AskLeave);
+    assert_eq!(world.state().pending.len(), 1);
+    world
+}
+
+#[test]
+fn a_client_that_stops_a_cut_turn_leaves_no_agent_waiting() {
+    let mut world = waiting_in_a_cut_turn();
+    let before = world.log.len();
+    world.act(Op::Interrupt);
+    assert_eq!(world.kinds_since(before), ["answered", "finished"]);
+    let Fact::Answered { verdict, by, .. } = &world.log[before].fact else { panic!("answered first") };
+    assert!(matches!(verdict, Some(PermissionVerdict::Deny { .. })), "the agent is told");
+    assert_eq!(*by, VerdictSource::Cancelled);
+    world.come_to_rest();
+}
