@@ -146,7 +146,7 @@ impl TurnRunner<'_> {
     }
 
     fn base(&self) -> u64 {
-        context_window::base(self.system.as_deref(), &tools::offered(&self.settings.tools))
+        context_window::base(self.system.as_deref(), &tools::offered(self.settings))
     }
 
     fn view(&self, base: u64) -> ContextView {

@@ -1,9 +1,10 @@
 //! The conversation: facts in the order of the transcript, and the turns that follow from them.
 
 use crate::context_window::TokenDensity;
+use crate::ids;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// One line of the transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -311,6 +312,14 @@ pub(crate) struct TurnEndRecord {
     pub(crate) partial: String,
 }
 
+impl TurnStep {
+    /// Calls without a recorded result.
+    pub(crate) fn open_calls(&self) -> impl Iterator<Item = &ToolUse> {
+        let is_open = |call: &&ToolUse| !self.results.iter().any(|r| r.content.tool_use_id == call.id);
+        self.message.calls().filter(is_open)
+    }
+}
+
 impl TranscriptTurn {
     pub(crate) fn text(&self) -> String {
         self.prompt.as_ref().map(PromptContent::text).unwrap_or_default()
@@ -327,10 +336,7 @@ impl TranscriptTurn {
 
     /// Calls without a recorded result. They may or may not have taken effect.
     pub(crate) fn open_calls(&self) -> Vec<String> {
-        let calls = self.steps.iter().flat_map(|step| step.message.calls().map(move |call| (step, call)));
-        let open =
-            calls.filter(|(step, call)| !step.results.iter().any(|r| r.content.tool_use_id == call.id));
-        open.map(|(_, call)| call.id.clone()).collect()
+        self.steps.iter().flat_map(TurnStep::open_calls).map(|call| call.id.clone()).collect()
     }
 
     fn add(&mut self, uuid: String, fact: TranscriptFact) {
@@ -424,6 +430,26 @@ impl ConversationHistory {
         self.turns[index].add(entry.uuid, entry.fact);
     }
 
+    /// Replaces the ids of calls that the conversation has already. Many services just number their calls, but a result
+    /// must find its call, and the host knows a call by its id.
+    pub(crate) fn make_call_ids_unique(&self, content: &mut [AssistantBlock]) {
+        let steps = self.turns.iter().flat_map(|turn| &turn.steps);
+        let mut taken: HashSet<String> =
+            steps.flat_map(|step| step.message.calls()).map(|call| call.id.clone()).collect();
+        for block in content {
+            match block {
+                AssistantBlock::ToolUse(call) => {
+                    if !taken.insert(call.id.clone()) {
+                        call.id = ids::prefixed("call_");
+                    }
+                }
+                AssistantBlock::Text { .. }
+                | AssistantBlock::Thinking { .. }
+                | AssistantBlock::RedactedThinking { .. } => {}
+            }
+        }
+    }
+
     pub(crate) fn turn(&self, uuid: &str) -> Option<&TranscriptTurn> {
         self.turns.iter().rfind(|turn| turn.uuid == uuid)
     }
@@ -438,5 +464,44 @@ impl ConversationHistory {
 
     pub(crate) fn turns(&self) -> &[TranscriptTurn] {
         &self.turns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_call_has_an_id_that_no_other_call_of_the_conversation_has() {
+        let call = |id: &str| {
+            AssistantBlock::ToolUse(ToolUse { id: id.into(), name: "run".into(), input: json!({}) })
+        };
+        let mut conversation = ConversationHistory::default();
+        let (role, usage) = (AssistantRole::Assistant, ApiUsage::default());
+        let message = AssistantMessage {
+            id: "m".into(),
+            role,
+            model: "m".into(),
+            content: vec![call("call_0")],
+            usage,
+        };
+        let (uuid, turn) = ("1".into(), "an earlier turn".into());
+        conversation.add(TranscriptEntry { fact: TranscriptFact::Assistant { message }, uuid, turn, at: 0 });
+        let mut content = ["call_0", "call_1", "call_1", "call_2"].map(call);
+        conversation.make_call_ids_unique(&mut content);
+        let ids: Vec<&str> = content
+            .iter()
+            .filter_map(|block| match block {
+                AssistantBlock::ToolUse(call) => Some(call.id.as_str()),
+                AssistantBlock::Text { .. }
+                | AssistantBlock::Thinking { .. }
+                | AssistantBlock::RedactedThinking { .. } => None,
+            })
+            .collect();
+        assert_eq!((ids[1], ids[3]), ("call_1", "call_2"));
+        let all: HashSet<&str> = ids.iter().copied().chain(["call_0"]).collect();
+        assert_eq!(all.len(), 5, "{ids:?}");
+        assert!(ids.iter().all(|id| id.starts_with("call_") && id.len() <= 40), "{ids:?}");
     }
 }

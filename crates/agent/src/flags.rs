@@ -5,6 +5,7 @@ use crate::ids;
 use crate::provider::DEFAULT_MODEL;
 use crate::skills;
 use crate::tools::NAMES;
+use ash_model::ClientTool;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ pub(crate) struct AgentFlags {
 pub(crate) struct AgentSettings {
     /// The tools that the session allows.
     pub(crate) tools: Vec<&'static str>,
+    /// The tools that the session's client executes.
+    pub(crate) client_tools: Vec<ClientTool>,
     pub(crate) effort: Option<String>,
     /// Whether the agent streams partial answers.
     pub(crate) streaming: bool,
@@ -32,7 +35,26 @@ pub(crate) struct AgentSettings {
 impl Default for AgentSettings {
     fn default() -> AgentSettings {
         let (skills, window) = (skills::SkillSettings::default(), ContextWindow::default());
-        AgentSettings { tools: NAMES.to_vec(), effort: None, streaming: true, skills, window }
+        AgentSettings {
+            tools: NAMES.to_vec(),
+            client_tools: Vec::new(),
+            effort: None,
+            streaming: true,
+            skills,
+            window,
+        }
+    }
+}
+
+impl AgentSettings {
+    pub(crate) fn is_client_tool(&self, name: &str) -> bool {
+        self.client_tools.iter().any(|tool| tool.name == name)
+    }
+
+    /// The names of all tools that the model may call.
+    pub(crate) fn tool_names(&self) -> Vec<&str> {
+        let own = self.tools.iter().copied().filter(|name| !self.is_client_tool(name));
+        own.chain(self.client_tools.iter().map(|tool| tool.name.as_str())).collect()
     }
 }
 

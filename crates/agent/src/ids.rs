@@ -43,6 +43,11 @@ pub(crate) fn uuid() -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
+/// A random id that every model service accepts: letters and digits, and at most 40 bytes.
+pub(crate) fn prefixed(prefix: &str) -> String {
+    format!("{prefix}{}", uuid().replace('-', ""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

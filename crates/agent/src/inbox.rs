@@ -39,6 +39,7 @@ fn handle_line(desk: &mut TurnWorker, line: &[u8]) {
     }
     match serde_json::from_slice(line) {
         Ok(HostMessage::ControlRequest { request_id, request }) => desk.control(&request_id, request),
+        Ok(HostMessage::ControlResponse { response }) => desk.respond(response),
         Ok(HostMessage::User { uuid: Some(uuid), message, head, steer: Some(into) }) => {
             desk.steer(into, PendingPrompt { uuid, content: message.content, head });
         }

@@ -5,6 +5,7 @@
 //! Only a long conversation stays in memory for a short time after a turn, so that the next turn need not read it again.
 
 mod cancel;
+mod client_calls;
 mod compaction;
 mod context_window;
 mod conversation;

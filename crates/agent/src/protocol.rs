@@ -1,10 +1,12 @@
 //! The lines on stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
 
+use crate::client_calls::ClientCallResult;
 use crate::conversation::{
     ApiUsage, AssistantMessage, CommandOutput, PromptContent, ToolResult, TurnResult, UserRole,
 };
 use crate::provider::CallRetry;
 use crate::transcript::ResumeReport;
+use ash_model::ClientTool;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -14,6 +16,9 @@ pub(crate) enum HostMessage {
     ControlRequest {
         request_id: Value,
         request: ControlRequest,
+    },
+    ControlResponse {
+        response: HostResponse,
     },
     // The agent ignores `continue`: the transcript knows whether the turn has begun.
     /// A message with `steer` is only for that turn, and only while it runs.
@@ -32,6 +37,16 @@ pub(crate) struct ControlRequest {
     pub(crate) system_prompt: Option<String>,
     #[serde(rename = "appendSystemPrompt")]
     pub(crate) append_system_prompt: Option<String>,
+    /// The tools that the session's client executes.
+    pub(crate) tools: Option<Vec<ClientTool>>,
+}
+
+/// The host's response to a request of the agent.
+#[derive(Deserialize)]
+#[serde(tag = "subtype", rename_all = "snake_case")]
+pub(crate) enum HostResponse {
+    Success { request_id: String, response: ClientCallResult },
+    Error { request_id: String, error: String },
 }
 
 #[derive(Deserialize)]
@@ -44,6 +59,14 @@ pub(crate) struct HostMessageBody {
 pub(crate) enum AgentOutputLine<'a> {
     ControlResponse {
         response: ControlResponse<'a>,
+    },
+    ControlRequest {
+        request_id: &'a str,
+        request: AgentRequest<'a>,
+    },
+    /// The agent does not wait for the response any more.
+    ControlCancelRequest {
+        request_id: &'a str,
     },
     System(SystemNotice<'a>),
     StreamEvent {
@@ -84,6 +107,14 @@ pub(crate) enum ControlResponse<'a> {
         request_id: &'a Value,
         error: &'a str,
     },
+}
+
+/// A request of the agent to the host.
+#[derive(Serialize)]
+#[serde(tag = "subtype", rename_all = "snake_case")]
+pub(crate) enum AgentRequest<'a> {
+    /// The session's client shall execute this call.
+    ClientTool { tool_name: &'a str, input: &'a Value, tool_use_id: &'a str },
 }
 
 #[derive(Serialize)]

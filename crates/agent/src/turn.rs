@@ -4,6 +4,7 @@
 //! after a crash the host sends the turn again, and it continues without repeating finished steps.
 
 use crate::cancel::CancelToken;
+use crate::client_calls::{self, ClientCallEnd, ClientCallResult, ClientCalls, OpenClientCalls};
 use crate::compaction::{PendingCompaction, PreparedRequest, WakeCallback};
 use crate::conversation::{
     AssistantBlock, AssistantMessage, AssistantRole, ConversationHistory, PromptContent, ResultSubtype,
@@ -12,7 +13,7 @@ use crate::conversation::{
 };
 use crate::flags::{AgentSettings, ModelBackend};
 use crate::out::StdoutWriter;
-use crate::protocol::{AgentOutputLine, StreamEvent, StreamTextDelta, SystemNotice};
+use crate::protocol::{AgentOutputLine, AgentRequest, StreamEvent, StreamTextDelta, SystemNotice};
 use crate::provider::{self, AnswerProgress, ModelClient, ModelReply, ModelRequest};
 use crate::steering::SteeringQueue;
 use crate::transcript::{self, TranscriptFile};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const MAX_STEPS: usize = 200;
 const NOT_OFFERED: &str = "[Tool call not run: this session has no such tool]";
 const NOT_RUN: &str = "[Tool call not run: the turn was interrupted]";
+const NOT_ANSWERED: &str = "[Tool call cancelled: the turn was interrupted before the call was answered]";
 
 pub(crate) struct PendingPrompt {
     pub(crate) uuid: String,
@@ -48,6 +50,7 @@ pub(crate) struct TurnRunner<'a> {
     pub(crate) squeezed: bool,
     pub(crate) ring: WakeCallback,
     pub(crate) steering: &'a SteeringQueue,
+    pub(crate) client_calls: &'a ClientCalls,
 }
 
 /// Why a turn ended.
@@ -90,10 +93,26 @@ impl TurnRunner<'_> {
         self.conversation.move_to_end(&uuid);
         self.show_start(&uuid);
         self.turn().steps.iter().for_each(|step| self.show_step(step));
-        for call in self.turn().open_calls() {
+        for call in self.calls_without_outcome() {
             self.record_result(ToolResult::refused(call, ToolResult::UNKNOWN))?;
         }
+        // The rest are calls of client tools, which the agent repeats.
+        if !self.turn().open_calls().is_empty()
+            && let Some(stop) = self.finish_step(ClientCallAttempt::Repeated, cancel)?
+        {
+            return Ok(stop);
+        }
         self.run_steps(cancel)
+    }
+
+    /// The open calls that must not be repeated, because they may have taken effect. The host knows each call of a client
+    /// tool by its id, so the client executes it once however often the agent requests it.
+    fn calls_without_outcome(&self) -> Vec<String> {
+        let last: Vec<&ToolUse> =
+            self.turn().steps.last().map(|step| step.open_calls().collect()).unwrap_or_default();
+        let is_repeated =
+            |id: &String| last.iter().any(|call| call.id == *id && self.settings.is_client_tool(&call.name));
+        self.turn().open_calls().into_iter().filter(|id| !is_repeated(id)).collect()
     }
 
     fn run_steps(&mut self, cancel: &CancelToken) -> Result<TurnStop, transcript::TranscriptError> {
@@ -114,15 +133,24 @@ impl TurnRunner<'_> {
                 self.conversation.measured = None;
             }
             self.turn().steps.last().into_iter().for_each(|step| self.show_step(step));
-            if self.run_tools(cancel)? == ToolRunStatus::Aborted {
-                return Ok(TurnStop::Aborted {
-                    reason: TerminalReason::AbortedTools,
-                    partial: String::new(),
-                });
+            if let Some(stop) = self.finish_step(ClientCallAttempt::First, cancel)? {
+                return Ok(stop);
             }
-            self.record_steering()?;
         }
         Ok(TurnStop::Answered)
+    }
+
+    fn finish_step(
+        &mut self,
+        attempt: ClientCallAttempt,
+        cancel: &CancelToken,
+    ) -> Result<Option<TurnStop>, transcript::TranscriptError> {
+        if self.run_tools(attempt, cancel)? == ToolRunStatus::Aborted {
+            let (reason, partial) = (TerminalReason::AbortedTools, String::new());
+            return Ok(Some(TurnStop::Aborted { reason, partial }));
+        }
+        self.record_steering()?;
+        Ok(None)
     }
 
     /// The model sees these messages with its next request. After its final answer there is no next request.
@@ -190,16 +218,32 @@ impl TurnRunner<'_> {
         if content.is_empty() {
             content.push(AssistantBlock::Text { text: String::new() });
         }
+        self.conversation.make_call_ids_unique(&mut content);
         let model = self.provider.model().to_owned();
         AssistantMessage { id: reply.id, role: AssistantRole::Assistant, model, content, usage: reply.usage }
     }
 
-    /// Runs the calls of the last step in order. After an interrupt it refuses the rest, so that each call has a result:
-    /// models do not accept a conversation with open calls.
-    fn run_tools(&mut self, cancel: &CancelToken) -> Result<ToolRunStatus, transcript::TranscriptError> {
+    /// Runs the open calls of the last step: requests those of client tools, runs our own in order meanwhile, and waits for
+    /// the client last. After an interrupt it refuses the rest, so that each call has a result: models do not accept a
+    /// conversation with open calls.
+    fn run_tools(
+        &mut self,
+        attempt: ClientCallAttempt,
+        cancel: &CancelToken,
+    ) -> Result<ToolRunStatus, transcript::TranscriptError> {
         let calls: Vec<ToolUse> =
-            self.turn().steps.last().map(|step| step.message.calls().cloned().collect()).unwrap_or_default();
-        for call in &calls {
+            self.turn().steps.last().map(|step| step.open_calls().cloned().collect()).unwrap_or_default();
+        let (of_client, own): (Vec<&ToolUse>, Vec<&ToolUse>) =
+            calls.iter().partition(|call| self.settings.is_client_tool(&call.name));
+        let client_calls = self.client_calls;
+        // The client may be executing a repeated call already, so an interrupt must cancel it.
+        let is_requested = attempt == ClientCallAttempt::Repeated || !cancel.is_cancelled();
+        let requested = is_requested.then(|| {
+            let open = client_calls.open(of_client.iter().map(|call| call.id.as_str()));
+            of_client.iter().for_each(|call| self.request_client_call(call));
+            open
+        });
+        for call in own {
             let result = match cancel.is_cancelled() {
                 true => ToolResult::refused(call.id.clone(), NOT_RUN),
                 false if !self.settings.tools.iter().any(|tool| *tool == call.name) => {
@@ -209,11 +253,46 @@ impl TurnRunner<'_> {
             };
             self.record_result(result)?;
         }
+        for call in of_client {
+            let result = match &requested {
+                Some(requested) => self.client_result(call, requested, cancel),
+                None => ToolResult::refused(call.id.clone(), NOT_RUN),
+            };
+            self.record_result(result)?;
+        }
         Ok(if !calls.is_empty() && cancel.is_cancelled() {
             ToolRunStatus::Aborted
         } else {
             ToolRunStatus::Done
         })
+    }
+
+    fn request_client_call(&self, call: &ToolUse) {
+        let request =
+            AgentRequest::ClientTool { tool_name: &call.name, input: &call.input, tool_use_id: &call.id };
+        let request_id = &client_calls::request_id(&call.id);
+        self.out.write_line(&AgentOutputLine::ControlRequest { request_id, request });
+    }
+
+    fn client_result(
+        &self,
+        call: &ToolUse,
+        requested: &OpenClientCalls<'_>,
+        cancel: &CancelToken,
+    ) -> ToolResult {
+        let tool_use_id = call.id.clone();
+        match requested.wait(&tool_use_id, cancel) {
+            ClientCallEnd::Answered(ClientCallResult { content, is_error }) => {
+                ToolResult { tool_use_id, content, is_error, tool_use_result: None }
+            }
+            ClientCallEnd::Cancelled => {
+                let request_id = &client_calls::request_id(&tool_use_id);
+                self.out.write_line(&AgentOutputLine::ControlCancelRequest { request_id });
+                ToolResult::refused(tool_use_id, NOT_ANSWERED)
+            }
+            // The transcript has the open call, so the agent requests it again when the host resumes the turn.
+            ClientCallEnd::InputEnded => std::process::exit(1),
+        }
     }
 
     fn ending(&self, stop: TurnStop, started: Instant) -> TranscriptFact {
@@ -288,7 +367,7 @@ impl TurnRunner<'_> {
         self.out.write_line(&AgentOutputLine::System(SystemNotice::Init {
             session_id: self.session,
             model: self.provider.model(),
-            tools: &self.settings.tools,
+            tools: &self.settings.tool_names(),
             cwd: &cwd.to_string_lossy(),
             turn,
         }));
@@ -364,6 +443,13 @@ impl TurnRunner<'_> {
             result,
         });
     }
+}
+
+/// Whether the calls of client tools may have been requested before, by a process that died.
+#[derive(Clone, Copy, PartialEq)]
+enum ClientCallAttempt {
+    First,
+    Repeated,
 }
 
 #[derive(PartialEq)]

@@ -2,15 +2,19 @@
 //! running turn.
 
 use crate::cancel::CancelToken;
+use crate::client_calls::{ClientCallResult, ClientCalls};
 use crate::compaction::WakeCallback;
 use crate::conversation::PromptContent;
-use crate::flags::AgentFlags;
+use crate::flags::{AgentFlags, AgentSettings};
 use crate::out::StdoutWriter;
-use crate::protocol::{AgentOutputLine, ControlRequest, ControlResponse, InitializeResponse, SystemNotice};
+use crate::protocol::{
+    AgentOutputLine, ControlRequest, ControlResponse, HostResponse, InitializeResponse, SystemNotice,
+};
 use crate::steering::SteeringQueue;
 use crate::transcript::{self, ResumeReport, TranscriptLocation};
 use crate::turn::{PendingPrompt, TurnRunner};
 use crate::{ids, provider};
+use ash_model::ClientTool;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,12 +39,19 @@ struct TurnWorkerState {
     flags: AgentFlags,
     place: TranscriptLocation,
     out: StdoutWriter,
-    /// The session's system prompt.
-    system_prompt: Mutex<Option<String>>,
+    declarations: Mutex<SessionDeclarations>,
     queue: Mutex<PromptQueue>,
     /// Wakes a worker that waits for a summary: a prompt or the summary has arrived.
     bell: Condvar,
     steering: SteeringQueue,
+    client_calls: ClientCalls,
+}
+
+/// What the host says about the session at the start.
+#[derive(Clone, PartialEq)]
+struct SessionDeclarations {
+    system_prompt: Option<String>,
+    client_tools: Vec<ClientTool>,
 }
 
 #[derive(Default)]
@@ -62,15 +73,16 @@ impl TurnWorker {
         if resumed.is_some() {
             crate::return_memory();
         }
-        let system_prompt = Mutex::new(flags.system_prompt.clone());
+        let (system_prompt, client_tools) = (flags.system_prompt.clone(), Vec::new());
         let room = TurnWorkerState {
             flags,
             place,
             out: StdoutWriter::default(),
-            system_prompt,
+            declarations: Mutex::new(SessionDeclarations { system_prompt, client_tools }),
             queue: Mutex::default(),
             bell: Condvar::new(),
             steering: SteeringQueue::default(),
+            client_calls: ClientCalls::default(),
         };
         Ok(TurnWorker { state: Arc::new(room), resumed, worker: None })
     }
@@ -81,7 +93,10 @@ impl TurnWorker {
                 let said = [request.system_prompt, request.append_system_prompt];
                 let said: Vec<String> = said.into_iter().flatten().collect();
                 if !said.is_empty() {
-                    *self.state.system_prompt() = Some(said.join("\n\n"));
+                    self.state.declarations().system_prompt = Some(said.join("\n\n"));
+                }
+                if let Some(tools) = request.tools {
+                    self.state.declarations().client_tools = tools;
                 }
                 self.state.answer(ControlResponse::Success { request_id, response: Some(self.hello()) });
             }
@@ -89,7 +104,10 @@ impl TurnWorker {
                 let running = self.state.queue().running.clone();
                 // Sent first, so that the response is never behind the end of the turn that it announces.
                 self.state.answer(ControlResponse::Success { request_id, response: None });
-                running.inspect(CancelToken::cancel);
+                if let Some(running) = running {
+                    running.cancel();
+                    self.state.client_calls.cancelled();
+                }
             }
             subtype => self.state.answer(ControlResponse::Error {
                 request_id,
@@ -125,6 +143,18 @@ impl TurnWorker {
         self.state.steering.push(into, prompt);
     }
 
+    /// Delivers the result of a call to the turn that waits for it.
+    pub(crate) fn respond(&self, response: HostResponse) {
+        match response {
+            HostResponse::Success { request_id, response } => {
+                self.state.client_calls.respond(&request_id, response);
+            }
+            HostResponse::Error { request_id, error: content } => {
+                self.state.client_calls.respond(&request_id, ClientCallResult { content, is_error: true });
+            }
+        }
+    }
+
     fn start(&self, prompt: PendingPrompt, cancel: CancelToken) -> JoinHandle<()> {
         let room = self.state.clone();
         let work = move || {
@@ -141,10 +171,12 @@ impl TurnWorker {
         self.state.complain(error);
     }
 
-    /// Finishes all queued prompts before the exit, but not a summary that nothing waits for.
+    /// Finishes all queued prompts before the exit, but not a summary that nothing waits for. A call of a client tool
+    /// cannot be answered any more, so a turn that waits for it ends the process as a crash does.
     pub(crate) fn finish(self) {
         self.state.queue().leaving = true;
         self.state.bell.notify_all();
+        self.state.client_calls.end_input();
         if let Some(worker) = self.worker {
             worker.join().expect("a worker that panics takes the process with it");
         }
@@ -156,8 +188,8 @@ impl TurnWorkerState {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn system_prompt(&self) -> MutexGuard<'_, Option<String>> {
-        self.system_prompt.lock().unwrap_or_else(PoisonError::into_inner)
+    fn declarations(&self) -> MutexGuard<'_, SessionDeclarations> {
+        self.declarations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn work(self: &Arc<TurnWorkerState>, prompt: PendingPrompt, cancel: CancelToken) {
@@ -175,12 +207,14 @@ impl TurnWorkerState {
     ) -> Option<(PendingPrompt, CancelToken)> {
         let (transcript, conversation) =
             self.place.open().unwrap_or_else(|error| self.report_and_exit(&error.to_string()));
-        let system_prompt = self.system_prompt().clone();
+        let declarations = self.declarations().clone();
+        let client_tools = declarations.client_tools.clone();
+        let settings = AgentSettings { client_tools, ..self.flags.settings.clone() };
         let mut agent = TurnRunner {
             session: &self.flags.session,
-            system_prompt: system_prompt.as_deref(),
+            system_prompt: declarations.system_prompt.as_deref(),
             system: None,
-            settings: &self.flags.settings,
+            settings: &settings,
             out: &self.out,
             answers: &self.flags.backend,
             provider: provider::client_for(&self.flags.backend),
@@ -190,12 +224,13 @@ impl TurnWorkerState {
             squeezed: false,
             ring: self.ring(),
             steering: &self.steering,
+            client_calls: &self.client_calls,
         };
         let (mut prompt, mut cancel) = first;
         loop {
             agent.run_turn(prompt, &cancel);
             (prompt, cancel) = self.next(&mut agent)?;
-            if !agent.transcript.is_as_left() || *self.system_prompt() != system_prompt {
+            if !agent.transcript.is_as_left() || *self.declarations() != declarations {
                 return Some((prompt, cancel));
             }
         }

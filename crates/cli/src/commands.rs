@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod chat;
 mod checkpoints;
+mod client_tools;
 mod daemon;
 mod dev;
 mod doctor;

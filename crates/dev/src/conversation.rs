@@ -138,6 +138,13 @@ impl MessagesRequest {
         self.tools.iter().any(|offered| offered.name == tool)
     }
 
+    /// The full name of an offered tool. Claude Code puts the name of an MCP server before those of its tools.
+    pub(crate) fn offered_name(&self, tool: &str) -> Option<&str> {
+        let names = || self.tools.iter().map(|offered| offered.name.as_str());
+        let of_server = |name: &&str| name.strip_suffix(tool).is_some_and(|server| server.ends_with("__"));
+        names().find(|name| *name == tool).or_else(|| names().find(of_server))
+    }
+
     /// How many messages a person wrote, as far as we can tell.
     pub(crate) fn prompt_count(&self) -> usize {
         self.messages.iter().filter(|message| !message.prompts().is_empty()).count()

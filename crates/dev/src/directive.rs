@@ -2,6 +2,7 @@
 //! is plain conversation. Leading lines may ask for faults.
 
 use crate::{faults::FaultDirective, reply::TextPace};
+use serde_json::{Map, Value};
 
 /// A parsed prompt.
 #[derive(Debug, PartialEq)]
@@ -13,7 +14,8 @@ pub(crate) struct PromptDirectives {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum DirectiveStep {
-    Call(DirectiveToolCall),
+    /// Calls in one answer.
+    Call(Vec<DirectiveToolCall>),
     Think(String),
     Say {
         text: String,
@@ -23,12 +25,13 @@ pub(crate) enum DirectiveStep {
     Chat(String),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum DirectiveToolCall {
     Run { command: String },
     Write { path: String, text: String },
     Read { path: String },
     Ask { question: String, options: Vec<String> },
+    Named { name: String, input: Value },
 }
 
 pub(crate) fn parse(prompt: &str) -> PromptDirectives {
@@ -66,19 +69,44 @@ fn one(text: &str) -> Option<DirectiveStep> {
         return None;
     }
     match word {
-        "run:" => Some(DirectiveStep::Call(DirectiveToolCall::Run { command: rest.into() })),
+        "run:" => Some(call(DirectiveToolCall::Run { command: rest.into() })),
         "write" => {
             let (path, text) = path_and_text(rest)?;
-            Some(DirectiveStep::Call(DirectiveToolCall::Write { path: path.into(), text: text.into() }))
+            Some(call(DirectiveToolCall::Write { path: path.into(), text: text.into() }))
         }
-        "read" => {
-            Some(DirectiveStep::Call(DirectiveToolCall::Read { path: rest.lines().next()?.trim().into() }))
-        }
-        "ask:" => Some(DirectiveStep::Call(ask(rest))),
+        "read" => Some(call(DirectiveToolCall::Read { path: rest.lines().next()?.trim().into() })),
+        "ask:" => Some(call(ask(rest))),
+        "call" => calls(rest).map(DirectiveStep::Call),
         "think:" => Some(DirectiveStep::Think(rest.into())),
         "say:" => Some(DirectiveStep::Say { text: rest.into(), pace: TextPace::AtOnce }),
         "slow" => slow(rest),
         _ => None,
+    }
+}
+
+fn call(only: DirectiveToolCall) -> DirectiveStep {
+    DirectiveStep::Call(vec![only])
+}
+
+/// `NAME: JSON`, or `NAME:` for an empty input; `and call` puts another call into the same answer.
+fn calls(mut rest: &str) -> Option<Vec<DirectiveToolCall>> {
+    let mut calls = Vec::new();
+    loop {
+        let (given, after) = rest.split_once(':')?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let name = Some(given.trim()).filter(|name| !name.is_empty() && name.chars().all(plain))?.to_owned();
+        let mut input = Map::new();
+        rest = after.trim();
+        if rest.starts_with('{') {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter();
+            input = values.next()?.ok()?;
+            rest = rest[values.byte_offset()..].trim_start();
+        }
+        calls.push(DirectiveToolCall::Named { name, input: Value::Object(input) });
+        if rest.is_empty() {
+            return Some(calls);
+        }
+        rest = rest.strip_prefix("and call ")?;
     }
 }
 
@@ -111,28 +139,35 @@ fn slow(rest: &str) -> Option<DirectiveStep> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn run(command: &str) -> DirectiveStep {
-        DirectiveStep::Call(DirectiveToolCall::Run { command: command.into() })
+        call(DirectiveToolCall::Run { command: command.into() })
+    }
+
+    fn named(name: &str, input: Value) -> DirectiveToolCall {
+        DirectiveToolCall::Named { name: name.into(), input }
     }
 
     fn write(path: &str, text: &str) -> DirectiveStep {
-        DirectiveStep::Call(DirectiveToolCall::Write { path: path.into(), text: text.into() })
+        call(DirectiveToolCall::Write { path: path.into(), text: text.into() })
     }
 
     #[test]
     fn each_directive_is_understood() {
         let ask = |question: &str, options: [&str; 2]| {
             let options = options.map(str::to_owned).to_vec();
-            DirectiveStep::Call(DirectiveToolCall::Ask { question: question.into(), options })
+            call(DirectiveToolCall::Ask { question: question.into(), options })
         };
         for (text, expected) in [
             ("run: echo a: b", run("echo a: b")),
             ("write a b.txt: x: y", write("a b.txt", "x: y")),
             ("write a:b: x", write("a:b", "x")),
-            ("read a b ", DirectiveStep::Call(DirectiveToolCall::Read { path: "a b".into() })),
+            ("read a b ", call(DirectiveToolCall::Read { path: "a b".into() })),
             ("ask: Tea or coffee? | Tea | Coffee", ask("Tea or coffee?", ["Tea", "Coffee"])),
             ("ask: Sure?", ask("Sure?", ["Yes", "No"])),
+            ("call look-up_2:", call(named("look-up_2", json!({})))),
+            (r#"call t: {"a": ["}"]} "#, call(named("t", json!({"a": ["}"]})))),
             ("think: hm", DirectiveStep::Think("hm".into())),
             ("say: a b", DirectiveStep::Say { text: "a b".into(), pace: TextPace::AtOnce }),
             ("slow 5: a b", DirectiveStep::Say { text: "a b".into(), pace: TextPace::Slow(5) }),
@@ -146,6 +181,15 @@ mod tests {
         assert_eq!(parse("run: a\n\n  write f: x\n").steps, [run("a"), write("f", "x")]);
         assert_eq!(parse("run: cat <<E\nx\nE").steps, [run("cat <<E\nx\nE")]);
         assert_eq!(parse("write f:\none\n\ntwo").steps, [write("f", "one\n\ntwo")]);
+    }
+
+    #[test]
+    fn calls_on_one_line_are_one_answer_and_json_may_take_several_lines() {
+        let both = vec![named("a", json!({"x": 1})), named("b", json!({})), named("c", json!({}))];
+        let steps = parse(r#"call a: {"x": 1} and call b: and call c: {}"#).steps;
+        assert_eq!(steps, [DirectiveStep::Call(both)]);
+        assert_eq!(parse("call a: {\n\"x\": 1\n}").steps, [call(named("a", json!({"x": 1})))]);
+        assert_eq!(parse("call a: {}\ncall b: {}").steps.len(), 2);
     }
 
     #[test]
@@ -169,9 +213,24 @@ mod tests {
 
     #[test]
     fn everything_else_is_talk() {
-        for text in
-            ["", " \n", "hello", "run", "run:", "slow x: y", "slow 0: y", "write f", "fail me", "reading"]
-        {
+        for text in [
+            "",
+            " \n",
+            "hello",
+            "run",
+            "run:",
+            "slow x: y",
+            "slow 0: y",
+            "write f",
+            "fail me",
+            "reading",
+            "call",
+            "call t",
+            "call t: x",
+            "call t: [1]",
+            "call t: {} and tea",
+            "call a b: {}",
+        ] {
             assert_eq!(parse(text), PromptDirectives { troubles: vec![], steps: vec![] }, "{text:?}");
         }
     }

@@ -21,6 +21,9 @@ pub(crate) fn call(
             vec![("Read", json!({ "file_path": path })), ("read", json!({ "path": path }))]
         }
         DirectiveToolCall::Ask { question, options } => vec![("AskUserQuestion", asking(question, options))],
+        DirectiveToolCall::Named { name, input } => {
+            vec![(conversation.offered_name(name).unwrap_or(name), input.clone())]
+        }
     };
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
     let missing = format!("I would call {}, but it is not offered.", names.join(" or "));

@@ -2,11 +2,12 @@
 
 use crate::{
     conversation::{LatestPrompt, MessagesRequest, RequestToolResult},
-    directive::{self, DirectiveStep},
+    directive::{self, DirectiveStep, DirectiveToolCall},
     helper_requests,
     reply::{ReplyBlock, TextPace},
     tools,
 };
+use serde_json::Value;
 
 /// The reply, and a short reason for the log.
 #[derive(Debug, PartialEq)]
@@ -48,7 +49,7 @@ fn small_talk(prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDra
     }
 }
 
-/// Each call takes its own reply, so the number of results gives the position. The last reply reports the results and has
+/// Each directive with calls takes its own reply, so the number of results gives the position. The last reply reports the results and has
 /// the text after the last call.
 fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &MessagesRequest) -> ReplyDraft {
     let mut blocks = Vec::new();
@@ -58,15 +59,16 @@ fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &Mess
             DirectiveStep::Think(text) => blocks.push(ReplyBlock::Thinking(text)),
             DirectiveStep::Say { text, pace } => blocks.push(ReplyBlock::Text { text, pace }),
             DirectiveStep::Chat(text) => blocks.push(ReplyBlock::text(chat(&text, conversation))),
-            DirectiveStep::Call(wish) => match tools::call(&wish, conversation) {
+            DirectiveStep::Call(wishes) => match all_calls(&wishes, conversation) {
                 Err(instead) => blocks.push(ReplyBlock::text(instead)),
                 Ok(_) if called < prompt.outcomes.len() => {
-                    called += 1;
+                    called += wishes.len();
                     blocks.clear();
                 }
-                Ok((name, input)) => {
-                    let why = format!("call of {name}");
-                    blocks.push(ReplyBlock::Call { name, input });
+                Ok(calls) => {
+                    let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
+                    let why = format!("call of {}", names.join(" and "));
+                    blocks.extend(calls.into_iter().map(|(name, input)| ReplyBlock::Call { name, input }));
                     return ReplyDraft { blocks, why };
                 }
             },
@@ -80,6 +82,14 @@ fn perform(steps: Vec<DirectiveStep>, prompt: &LatestPrompt, conversation: &Mess
         blocks.push(ReplyBlock::text("I have thought about it."));
     }
     ReplyDraft { blocks, why: why.into() }
+}
+
+/// The calls of one reply, or a text that says which tool is not offered.
+fn all_calls(
+    wishes: &[DirectiveToolCall],
+    conversation: &MessagesRequest,
+) -> Result<Vec<(String, Value)>, String> {
+    wishes.iter().map(|wish| tools::call(wish, conversation)).collect()
 }
 
 /// Joins consecutive texts: clients show the last block as the result, so it must have all of the text.
@@ -118,7 +128,7 @@ fn chat(text: &str, conversation: &MessagesRequest) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn said(messages: Value, tools: &[&str]) -> ReplyDraft {
         let tools: Vec<Value> = tools.iter().map(|name| json!({ "name": name })).collect();
@@ -152,6 +162,33 @@ mod tests {
         assert_eq!(said(run.clone(), &["run"]).blocks, [call("run", json!({"command": "ls"}))]);
         let none = ReplyBlock::text("I would call Bash or run, but it is not offered.");
         assert_eq!(said(run, &[]).blocks, [none]);
+    }
+
+    #[test]
+    fn a_tool_is_called_under_the_name_that_is_offered() {
+        let asked = |text: &str| json!([{"role": "user", "content": text}]);
+        let input = json!({"x": 1});
+        for (offered, called) in
+            [(&["mcp__ash__look", "look"][..], "look"), (&["outlook", "mcp__ash__look"], "mcp__ash__look")]
+        {
+            let said = said(asked(r#"call look: {"x": 1}"#), offered).blocks;
+            assert_eq!(said, [call(called, input.clone())]);
+        }
+        let none = ReplyBlock::text("I would call look, but it is not offered.");
+        assert_eq!(said(asked("call look:"), &["outlook"]).blocks, [none]);
+    }
+
+    #[test]
+    fn calls_of_one_directive_are_one_reply() {
+        let mut messages = vec![json!({"role": "user", "content": "call a: and call b:\nrun: c"})];
+        let (tools, calls) = (["a", "b", "run"], [call("a", json!({})), call("b", json!({}))]);
+        let first = said(json!(messages), &tools);
+        assert_eq!((first.why.as_str(), &first.blocks[..]), ("call of a and b", &calls[..]));
+        let of = |id: &str| json!({"type": "tool_use", "id": id, "name": "a", "input": {}});
+        let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": id});
+        messages.push(json!({"role": "assistant", "content": [of("one"), of("two")]}));
+        messages.push(json!({"role": "user", "content": [result("one"), result("two")]}));
+        assert_eq!(said(json!(messages), &tools).blocks, [call("run", json!({"command": "c"}))]);
     }
 
     #[test]

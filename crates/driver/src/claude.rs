@@ -17,7 +17,7 @@ pub use version::{ClaudeVersion, OLDEST_CLAUDE};
 use crate::{
     AgentDriver, AgentEvent, AgentInput, AgentLaunch, ConversationSource, ExpectedMessage, HomeEntry,
     LaunchCommand, LoggedMessage, MendedTranscript, MessageFingerprint, TranscriptIdentity, TranscriptSurvey,
-    TurnTracker, UsageReport, session_folder, stream_json, system_reminder,
+    TurnTracker, UsageReport, session_folder, stream_json, system_reminder, tool_server,
     turn_tracker::{MAX_TASKS, TurnAnswer, TurnEndSignals},
     usage::{self, AnswerLineKind},
 };
@@ -81,12 +81,15 @@ impl AgentDriver for ClaudeDriver {
         if let Some(tools) = &launch.options.available_tools {
             flag("--tools", &tools.join(","));
         }
+        let mut allowed = launch.options.allowed_tools.clone().unwrap_or_default();
+        // The client decides itself about its own tools.
+        allowed.extend(has_client_tools(&launch.options).then(|| format!("mcp__{}", tool_server::SERVER)));
         for (name, tools) in [
-            ("--allowedTools", &launch.options.allowed_tools),
-            ("--disallowedTools", &launch.options.disallowed_tools),
-            ("--betas", &launch.options.betas),
+            ("--allowedTools", Some(&allowed)),
+            ("--disallowedTools", launch.options.disallowed_tools.as_ref()),
+            ("--betas", launch.options.betas.as_ref()),
         ] {
-            if let Some(tools) = tools.as_ref().filter(|tools| !tools.is_empty()) {
+            if let Some(tools) = tools.filter(|tools| !tools.is_empty()) {
                 flag(name, &tools.join(","));
             }
         }
@@ -129,9 +132,23 @@ impl AgentDriver for ClaudeDriver {
             AgentInput::Steer { turn, into: _, content } => stream_json::line(&json!({
                 "type": "user", "uuid": turn, "message": { "role": "user", "content": content },
             })),
-            AgentInput::Hello { .. }
-            | AgentInput::Interrupt { .. }
+            AgentInput::Hello { system_prompt, append_system_prompt, client_tools } => {
+                let (system_prompt, append_system_prompt) =
+                    (system_prompt.clone(), append_system_prompt.clone());
+                let hello =
+                    AgentInput::Hello { system_prompt, append_system_prompt, client_tools: Vec::new() };
+                let line = stream_json::tell(&hello);
+                match client_tools.is_empty() {
+                    true => line,
+                    false => with_tool_server(&line),
+                }
+            }
+            AgentInput::ToolOutput { request, output } => {
+                stream_json::line(&tool_server::output_line(request, output))
+            }
+            AgentInput::Interrupt { .. }
             | AgentInput::Answer { .. }
+            | AgentInput::ToolServerReply { .. }
             | AgentInput::SetLiveSetting { .. } => stream_json::tell(say),
         }
     }
@@ -225,6 +242,9 @@ impl AgentDriver for ClaudeDriver {
     }
 
     fn parse_line(&self, ear: &mut TurnTracker, line: &[u8]) -> Vec<AgentEvent> {
+        if let Some(heard) = tool_server_message(line) {
+            return heard;
+        }
         let mut heard = stream_json::hear(line);
         // Only this driver decides whether a turn is over.
         heard.retain(|heard| !matches!(heard, AgentEvent::TurnEnded { .. }));
@@ -307,6 +327,12 @@ impl AgentDriver for ClaudeDriver {
     }
 }
 
+/// Most lines are not about our tools, so skip the parser.
+fn tool_server_message(line: &[u8]) -> Option<Vec<AgentEvent>> {
+    let line = std::str::from_utf8(line).ok().filter(|line| line.contains("\"mcp_message\""))?;
+    tool_server::hear(&serde_json::from_str(line).ok()?)
+}
+
 /// Whether no checkpoint may hold this file of an agent's home: credentials belong to their owner, and Claude Code's
 /// snapshots of shells are stale by design.
 pub fn is_never_captured(path: &[u8]) -> bool {
@@ -347,6 +373,13 @@ fn spoken(line: &str) -> Option<MessageFingerprint> {
         && message.model.as_deref() != Some("<synthetic>");
     let ContentOutline { has_call_or_result: binds, digest, .. } = message.content;
     line.uuid.filter(|_| own).map(|id| MessageFingerprint { id, has_call_or_result: binds, digest })
+}
+
+/// Claude Code asks us for the tools of the client, as for those of an MCP server of its host.
+fn with_tool_server(hello: &[u8]) -> Vec<u8> {
+    let mut hello: Value = serde_json::from_slice(hello).unwrap_or_default();
+    hello["request"]["sdkMcpServers"] = json!([tool_server::SERVER]);
+    stream_json::line(&hello)
 }
 
 /// Our note is a block of its own, marked as a system reminder.
@@ -392,6 +425,15 @@ fn places(launch: &AgentLaunch) -> Vec<(String, String)> {
     ]
 }
 
+fn has_client_tools(options: &SessionOptions) -> bool {
+    options.client_tools.as_ref().is_some_and(|tools| !tools.is_empty())
+}
+
+/// Claude Code waits for a tool as long as the client does: we end the call when its time is over.
+fn tool_call_limit(options: &SessionOptions) -> Option<(String, String)> {
+    has_client_tools(options).then(|| ("MCP_TOOL_TIMEOUT".to_owned(), i32::MAX.to_string()))
+}
+
 fn environment(launch: &AgentLaunch) -> std::collections::BTreeMap<String, String> {
     let socket = launch.model_socket.display().to_string();
     [
@@ -410,6 +452,7 @@ fn environment(launch: &AgentLaunch) -> std::collections::BTreeMap<String, Strin
     .chain(interrupted(launch).iter().copied())
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .chain(places(launch))
+    .chain(tool_call_limit(&launch.options))
     .chain(launch.options.infinite_sessions.iter().flat_map(compaction::environment))
     .collect()
 }

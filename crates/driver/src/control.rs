@@ -1,14 +1,35 @@
 //! The control lines of the newline-JSON dialect: permission requests, and settings that change while the agent runs.
 
 use crate::AgentEvent;
-use ash_model::{LiveSetting, PermissionVerdict, tool_name};
+use ash_model::{LiveSetting, PermissionVerdict, ToolOutput, tool_name};
 use serde_json::{Value, json};
 
 /// The tool by which Claude Code asks a person a question.
 const QUESTION: &str = "AskUserQuestion";
 const SETTING: &str = "set-";
 
-/// A request from the agent. We offer only permission decisions.
+/// The built-in agent's call of a client's tool.
+pub(crate) fn tool_request(value: &Value) -> Option<AgentEvent> {
+    let request = value.get("request")?;
+    if request.get("subtype")?.as_str()? != "client_tool" {
+        return None;
+    }
+    Some(AgentEvent::ToolRequested {
+        request: value.get("request_id")?.as_str()?.to_owned(),
+        tool: tool_name(request.get("tool_name")?.as_str()?)?,
+        input: request.get("input").cloned().unwrap_or_else(|| json!({})),
+        tool_use_id: request.get("tool_use_id").and_then(Value::as_str).map(str::to_owned),
+    })
+}
+
+/// What the built-in agent gets for it.
+pub(crate) fn tool_output(request: &str, output: &ToolOutput) -> Value {
+    let content = json!({ "content": output.text(), "is_error": output.is_error() });
+    let response = json!({ "subtype": "success", "request_id": request, "response": content });
+    json!({ "type": "control_response", "response": response })
+}
+
+/// A permission request from the agent.
 pub(crate) fn permission_request(value: &Value) -> Option<AgentEvent> {
     let request = value.get("request")?;
     if request.get("subtype")?.as_str()? != "can_use_tool" {
@@ -32,7 +53,7 @@ pub(crate) fn permission_request(value: &Value) -> Option<AgentEvent> {
 
 pub(crate) fn withdrawn(value: &Value) -> Option<AgentEvent> {
     let request = value.get("request_id")?.as_str()?.to_owned();
-    Some(AgentEvent::PermissionWithdrawn { request })
+    Some(AgentEvent::RequestWithdrawn { request })
 }
 
 /// `input` is the tool input of the request: the agent expects it back, changed or not.
@@ -104,7 +125,7 @@ mod tests {
         assert_eq!(hear(ask("Bash")), [asked("Bash", false)]);
         assert_eq!(hear(ask(QUESTION)), [asked(QUESTION, true)]);
         let cancelled = json!({"type": "control_cancel_request", "request_id": "r"});
-        assert_eq!(hear(cancelled), [AgentEvent::PermissionWithdrawn { request: "r".into() }]);
+        assert_eq!(hear(cancelled), [AgentEvent::RequestWithdrawn { request: "r".into() }]);
     }
 
     #[test]
@@ -173,6 +194,23 @@ mod tests {
             json!({"behavior": "allow", "updatedInput": {"command": "ls"}, "updatedPermissions": rules});
         assert_eq!(said(always), expected);
         assert_eq!(said(PermissionVerdict::deny("no")), json!({"behavior": "deny", "message": "no"}));
+    }
+
+    #[test]
+    fn a_call_of_a_clients_tool_and_its_output_carry_the_same_name() {
+        let call = json!({"type": "control_request", "request_id": "call-t", "request": {"subtype": "client_tool",
+            "tool_name": "lookup", "input": {"q": 1}, "tool_use_id": "t"}});
+        let requested = AgentEvent::ToolRequested {
+            request: "call-t".into(),
+            tool: "lookup".into(),
+            input: json!({"q": 1}),
+            tool_use_id: Some("t".into()),
+        };
+        assert_eq!(hear(call), [requested]);
+        let output = ToolOutput::Result(json!({"found": true}));
+        let line = tell(&AgentInput::ToolOutput { request: "call-t".into(), output });
+        assert_eq!(line["response"]["request_id"], "call-t");
+        assert_eq!(line["response"]["response"], json!({"content": r#"{"found":true}"#, "is_error": false}));
     }
 
     #[test]

@@ -127,7 +127,9 @@ fn check_event(event: &AgentEvent) {
         | AgentEvent::PermissionRequested { .. }
         | AgentEvent::MemoryCompacted
         | AgentEvent::Steered { .. }
-        | AgentEvent::PermissionWithdrawn { .. }
+        | AgentEvent::RequestWithdrawn { .. }
+        | AgentEvent::ToolRequested { .. }
+        | AgentEvent::ToolServerAsked { .. }
         | AgentEvent::SettingAnswered { .. }
         | AgentEvent::TurnEnded { .. } => {}
     }

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod retelling;
 mod stream_json;
 mod system_reminder;
+mod tool_server;
 mod turn_tracker;
 mod usage;
 
@@ -26,8 +27,8 @@ pub use turn_tracker::TurnTracker;
 pub use usage::UsageReport;
 
 use ash_model::{
-    AgentRuntime, LiveSetting, MessageOptions, ModelApiDialect, PermissionVerdict, Problem, SandboxPath,
-    SandboxRoot, SessionOptions, TokenUsage, TurnId, TurnOutcome,
+    AgentRuntime, ClientTool, LiveSetting, MessageOptions, ModelApiDialect, PermissionVerdict, Problem,
+    SandboxPath, SandboxRoot, SessionOptions, TokenUsage, ToolOutput, TurnId, TurnOutcome,
 };
 use std::{
     collections::BTreeMap,
@@ -112,6 +113,8 @@ pub enum AgentInput {
         system_prompt: Option<String>,
         /// Appended to the agent's own instructions.
         append_system_prompt: Option<String>,
+        /// The tools of the client.
+        client_tools: Vec<ClientTool>,
     },
     /// A message that begins a turn.
     Prompt {
@@ -148,6 +151,22 @@ pub enum AgentInput {
         input: serde_json::Value,
         /// What was decided.
         verdict: PermissionVerdict,
+    },
+    /// What a tool of the client returned.
+    ToolOutput {
+        /// The agent's own name for the request.
+        request: String,
+        /// What the agent gets.
+        output: ToolOutput,
+    },
+    /// The answer to a message of the protocol by which the agent gets the client's tools.
+    ToolServerReply {
+        /// The agent's own name for the request.
+        request: String,
+        /// What it asked.
+        message: serde_json::Value,
+        /// The tools of the client, as they are now. A log does not hold them with every answer.
+        tools: Vec<ClientTool>,
     },
     /// Changes a setting of the running agent; `input` identifies this command.
     SetLiveSetting {
@@ -198,8 +217,27 @@ pub enum AgentEvent {
         /// The message's own turn.
         turn: TurnId,
     },
-    /// The agent no longer waits for this request.
-    PermissionWithdrawn {
+    /// The agent calls a tool of the client and waits for the output.
+    ToolRequested {
+        /// The agent's own name for the request.
+        request: String,
+        /// The tool's name.
+        tool: String,
+        /// The input for the tool.
+        input: serde_json::Value,
+        /// The id of the call in the agent's message.
+        tool_use_id: Option<String>,
+    },
+    /// A message of the protocol by which the agent gets the client's tools. It waits for a `ToolServerReply`.
+    ToolServerAsked {
+        /// The agent's own name for the request.
+        request: String,
+        /// What it asks.
+        message: serde_json::Value,
+    },
+    /// The agent no longer waits for this request: a permission request, or a call of a client's tool. The name of a call
+    /// may have more words than the withdrawal.
+    RequestWithdrawn {
         /// The agent's own name for the request.
         request: String,
     },

@@ -1,6 +1,6 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks as well.
 
-use crate::{AgentEvent, AgentInput, ResumedConversation, control, system_reminder};
+use crate::{AgentEvent, AgentInput, ResumedConversation, control, system_reminder, tool_server};
 use ash_model::{Problem, TokenUsage, TurnOutcome, shown_tool_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,13 +11,16 @@ const MAX_GARBLED_BYTES: usize = 2048;
 pub(crate) fn tell(say: &AgentInput) -> Vec<u8> {
     let line = match say {
         // Not on the command line: it may be longer than an argument, and other processes must not read it.
-        AgentInput::Hello { system_prompt, append_system_prompt } => {
+        AgentInput::Hello { system_prompt, append_system_prompt, client_tools } => {
             let mut hello = request("hello", "initialize");
             if let Some(prompt) = system_prompt {
                 hello["request"]["systemPrompt"] = json!(prompt);
             }
             if let Some(prompt) = append_system_prompt {
                 hello["request"]["appendSystemPrompt"] = json!(prompt);
+            }
+            if !client_tools.is_empty() {
+                hello["request"]["tools"] = json!(client_tools);
             }
             hello
         }
@@ -37,6 +40,10 @@ pub(crate) fn tell(say: &AgentInput) -> Vec<u8> {
         }),
         AgentInput::Interrupt { turn } => request(&format!("interrupt-{turn}"), "interrupt"),
         AgentInput::Answer { request, input, verdict } => control::answer(request, input, verdict),
+        AgentInput::ToolOutput { request, output } => control::tool_output(request, output),
+        AgentInput::ToolServerReply { request, message, tools } => {
+            tool_server::reply_line(request, &tool_server::reply(message, tools))
+        }
         AgentInput::SetLiveSetting { setting, input } => control::set(setting, *input),
     };
     self::line(&line)
@@ -59,7 +66,10 @@ pub(crate) fn hear(line: &[u8]) -> Vec<AgentEvent> {
         Some("control_response") => {
             ready(&value).or_else(|| control::setting_answer(&value["response"])).into_iter().collect()
         }
-        Some("control_request") => control::permission_request(&value).into_iter().collect(),
+        Some("control_request") => match control::permission_request(&value) {
+            Some(asked) => vec![asked],
+            None => control::tool_request(&value).into_iter().collect(),
+        },
         Some("control_cancel_request") => control::withdrawn(&value).into_iter().collect(),
         Some("keep_alive") => Vec::new(),
         Some("stream_event") => vec![AgentEvent::Delta { line: text }],

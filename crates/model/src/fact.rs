@@ -4,8 +4,8 @@
 use crate::{
     AgentName, Death, Epoch, EventSeq, Incarnation, LiveSetting, LockAcquisition, PermissionId,
     PermissionRequest, PermissionVerdict, Receipt, SessionId, SessionLock, SessionMetadata, SessionOptions,
-    Tier, Timestamp, TokenUsage, ToolCallRecord, TurnId, UsageIncrement, VerdictSource, failure::Problem,
-    usage::LimitReached,
+    Tier, Timestamp, TokenUsage, ToolAnswer, ToolCallRecord, ToolRepeat, ToolRequest, TurnId, UsageIncrement,
+    VerdictSource, failure::Problem, usage::LimitReached,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -171,6 +171,21 @@ pub enum Fact {
         /// The number of the input that carries the verdict.
         input: Option<u64>,
     },
+    /// The agent calls a tool of the client and waits for the result.
+    ToolRequested(ToolRequest),
+    /// The call of a client's tool is closed.
+    ToolAnswered(ToolAnswer),
+    /// An agent that was started again repeats a call of a client's tool.
+    ToolRepeated(ToolRepeat),
+    /// The agent asked, in its own protocol, which tools the client has; we answer as input number `input`.
+    ToolServerAsked {
+        /// The agent's own name for the request.
+        request: String,
+        /// What it asked.
+        message: serde_json::Value,
+        /// The number of the input that carries the answer.
+        input: u64,
+    },
     /// A client changes a setting of the running agent; we send it as input number `input`.
     Setting {
         /// The new setting.
@@ -231,6 +246,9 @@ pub enum Fact {
         /// Options changed during the start, so the agent may have old ones: it restarts before its next turn.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         outdated: bool,
+        /// How many inputs after the greeting the start took, to offer the client's tools.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        more_inputs: u64,
     },
     /// The sandbox is gone, intentionally or not.
     Asleep {
@@ -337,6 +355,10 @@ impl Fact {
             Fact::Interrupting { .. } => "interrupting",
             Fact::PermissionRequested(_) => "asked",
             Fact::Answered { .. } => "answered",
+            Fact::ToolRequested(_) => "tool_requested",
+            Fact::ToolAnswered(_) => "tool_answered",
+            Fact::ToolRepeated(_) => "tool_repeated",
+            Fact::ToolServerAsked { .. } => "tool_server_asked",
             Fact::Setting { .. } => "setting",
             Fact::Rested { .. } => "rested",
             Fact::Saved(_) => "saved",

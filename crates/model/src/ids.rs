@@ -197,6 +197,10 @@ uuid_id!(
     PermissionId
 );
 uuid_id!(
+    /// One call of a client's tool.
+    ToolRequestId
+);
+uuid_id!(
     /// One run of one shim: journal offsets are valid only within it.
     Incarnation
 );

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod client_tool;
 mod compaction;
 mod death;
 pub mod embedded_log;
@@ -28,6 +29,7 @@ mod time;
 mod tool;
 mod usage;
 
+pub use client_tool::{ClientTool, ToolAnswer, ToolOutput, ToolRepeat, ToolRequest, ToolTimeoutPolicy};
 pub use compaction::CompactionOptions;
 pub use death::Death;
 pub use fact::{
@@ -39,7 +41,7 @@ pub use failure::{FailureKind, Problem};
 pub use forwarding_headers::{is_forwarding_header, normalized_header_name};
 pub use ids::{
     AgentName, BadName, Epoch, EventSeq, Image, Incarnation, OwnerId, PermissionId, SessionId, SessionRowId,
-    Slug, TenantId, TurnId, WorkspaceId,
+    Slug, TenantId, ToolRequestId, TurnId, WorkspaceId,
 };
 pub use log_cursor::LogCursor;
 pub use permission::{
@@ -333,6 +335,18 @@ pub struct SessionOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub on_permission_timeout: Option<PermissionTimeoutPolicy>,
+    /// Tools that the clients of the session execute.
+    #[serde(rename = "tools", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub client_tools: Option<Vec<ClientTool>>,
+    /// How many seconds a call of a client's tool waits, 0: without limit; `None`: a day.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub tool_timeout: Option<u64>,
+    /// What happens to a call of a client's tool without an answer; `None`: it fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub on_tool_timeout: Option<ToolTimeoutPolicy>,
     /// How many seconds background work may delay the end of a turn; `None`: the server's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

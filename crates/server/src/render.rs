@@ -12,6 +12,7 @@ use crate::{
             SessionForked, SessionStart, SteeredMessage, StreamError, StreamedAnswer, ToolResult, ToolUse,
             TurnComplete, TurnContinued, TurnDone, TurnRef, TurnStarted, TurnUsage,
         },
+        tool::{AnsweredToolCall, ToolCallView},
     },
 };
 use ash_model::{Fact, LockAcquisition, Problem, SessionId, TurnId};
@@ -71,6 +72,8 @@ fn fact_frames(session: &SessionId, view: StreamScope, fact: &Fact) -> Vec<SseFr
             let answered = AnsweredRequest::of(*id, verdict.as_ref(), *by);
             vec![stream::permission_answered(&StreamedAnswer { answered, turn: *turn })]
         }
+        Fact::ToolRequested(asked) => vec![stream::tool_requested(&ToolCallView::of(asked))],
+        Fact::ToolAnswered(answer) => vec![stream::tool_answered(&AnsweredToolCall::of(answer))],
         Fact::SaveFailed { error, .. } => vec![error_frame(error, "checkpoint_failed")],
         Fact::Cut { death, .. } => {
             let problem = death.problem();
@@ -139,6 +142,10 @@ fn own_frame(fact: &Fact) -> Option<SseFrame> {
         | Fact::Continued { .. }
         | Fact::PermissionRequested(_)
         | Fact::Answered { .. }
+        | Fact::ToolRequested(_)
+        | Fact::ToolAnswered(_)
+        | Fact::ToolRepeated(_)
+        | Fact::ToolServerAsked { .. }
         | Fact::SaveFailed { .. }
         | Fact::Cut { .. }
         | Fact::Failed { .. }

@@ -22,6 +22,7 @@ mod session_list;
 mod session_metadata;
 mod session_options;
 mod sessions;
+mod tools;
 mod usage;
 mod workspaces;
 
@@ -109,6 +110,8 @@ pub(crate) fn api() -> ApiRouter {
         .tag("Permissions")
         .route("/api/sessions/{id}/permissions", get("listPermissions", permissions::list))
         .route("/api/sessions/{id}/permissions/{permission}", post("answerPermission", permissions::answer))
+        .route("/api/sessions/{id}/tools", get("listToolCalls", tools::list))
+        .route("/api/sessions/{id}/tools/{call}", post("answerToolCall", tools::answer))
         .tag("Messages")
         .route(
             "/api/sessions/{id}/messages",

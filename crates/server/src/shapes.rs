@@ -5,6 +5,7 @@ use crate::wire::{
     permission::PermissionView,
     session::RewindView,
     stream::{AnsweredRequest, CompactionResult, CompactionStart, LockTaken, ReachedLimit},
+    tool::{AnsweredToolCall, ToolCallView},
 };
 use ash_model::{
     AdoptedHistory, Event, Fact, LimitReached, LockAcquisition, PermissionId, PermissionRequest,
@@ -199,6 +200,8 @@ fn lifecycle_entry(session: &SessionRow, fact: &Fact) -> Option<TimelineEntry> {
         Fact::Answered { id, verdict, by, .. } => {
             action("permission_answered", permission_answered(*id, verdict.as_ref(), *by))
         }
+        Fact::ToolRequested(asked) => action("tool_requested", json!(ToolCallView::of(asked))),
+        Fact::ToolAnswered(answer) => action("tool_answered", json!(AnsweredToolCall::of(answer))),
         Fact::Setting { setting, .. } => action("setting", serde_json::to_value(setting).unwrap_or_default()),
         Fact::Idle { ms, left_ms: Some(left), .. } => {
             action("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
@@ -235,6 +238,8 @@ fn lifecycle_entry(session: &SessionRow, fact: &Fact) -> Option<TimelineEntry> {
             Some(("error", json!({ "error": problem.error, "code": problem.code, "session": session.id })))
         }
         Fact::Queued { .. }
+        | Fact::ToolRepeated(_)
+        | Fact::ToolServerAsked { .. }
         | Fact::Steering { .. }
         | Fact::Started { .. }
         | Fact::SelfStarted { .. }

@@ -8,4 +8,5 @@ pub(crate) mod history;
 pub(crate) mod permission;
 pub(crate) mod session;
 pub(crate) mod stream;
+pub(crate) mod tool;
 pub(crate) mod usage;

@@ -3,6 +3,7 @@
 
 mod background_work;
 mod capturing;
+mod client_tool;
 mod closing;
 mod commands;
 mod commit;

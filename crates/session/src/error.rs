@@ -308,6 +308,8 @@ impl Error {
                 | CommandRefusal::SessionBusy
                 | CommandRefusal::NotWaiting
                 | CommandRefusal::AlreadyAnswered
+                | CommandRefusal::ToolAnswered
+                | CommandRefusal::ToolWithdrawn
                 | CommandRefusal::Budget(_),
             )
             | Error::Locked { .. }
@@ -320,7 +322,9 @@ impl Error {
             | Error::Unrepaired(_)
             | Error::ApiKeyGone
             | Error::PurgedHere { .. } => FailureKind::Conflict,
-            Error::Refused(CommandRefusal::NoSuchPermission) => FailureKind::NotFound,
+            Error::Refused(CommandRefusal::NoSuchPermission | CommandRefusal::NoSuchToolCall) => {
+                FailureKind::NotFound
+            }
             Error::Refused(CommandRefusal::AnswersMissing | CommandRefusal::NotAQuestion)
             | Error::Setting(_) => FailureKind::Unprocessable,
             Error::Refused(CommandRefusal::WrongStatus(_) | CommandRefusal::NotPossible { .. }) => {
@@ -387,6 +391,9 @@ impl Error {
             Error::Unsupported { .. } => "option_unsupported",
             Error::Refused(CommandRefusal::NoSuchPermission) => "permission_not_found",
             Error::Refused(CommandRefusal::AlreadyAnswered) => "permission_answered",
+            Error::Refused(CommandRefusal::NoSuchToolCall) => "tool_call_not_found",
+            Error::Refused(CommandRefusal::ToolAnswered) => "tool_answered",
+            Error::Refused(CommandRefusal::ToolWithdrawn) => "tool_withdrawn",
             Error::Refused(CommandRefusal::AnswersMissing | CommandRefusal::NotAQuestion) => "invalid_answer",
             Error::Setting(_) => "setting_refused",
             Error::Silent => "agent_silent",

@@ -13,6 +13,7 @@ mod audit;
 mod capture;
 mod claude_program;
 mod client_credentials;
+mod client_tools;
 mod clocks;
 mod embedded_log;
 mod error;
@@ -69,6 +70,7 @@ pub use ash_remote::{
 pub use ash_snapshot::PathChange;
 pub use audit::{Audit, AuditSubject, ConfigChange, NewAuditEntry};
 pub use claude_program::ClaudeProgram;
+pub use client_tools::OpenToolCall;
 pub use clocks::Clocks;
 pub use error::{Error, Result};
 pub use files::{FileLookup as FoundFile, FileSource, TreeState, WorkspaceFiles, is_closed};

@@ -12,6 +12,7 @@ mod activity;
 mod apply;
 mod budget;
 mod capture;
+mod client_tool;
 mod closing;
 mod command;
 mod commit;
@@ -32,6 +33,7 @@ mod usage_meter;
 pub use activity::Evictability;
 pub use budget::{RemainingBudget, SessionBudget};
 pub use capture::{CHANGE_SETTLE_TIME, CaptureBackoff, CaptureOccasion, CaptureRecord, CaptureSchedule};
+pub use client_tool::ClientToolCall;
 pub use closing::{
     Admittance, ClosingConclusion, ClosingOutcome, ClosingReason, ClosingRefusal, OvertakenClosing,
     SessionClosing,
@@ -44,7 +46,6 @@ pub use log_state::{AwakeAgent, LogState, Turn, TurnPhase, plain_text};
 pub use log_step::LogStep;
 pub use options_change::{AgentInputDeadline, ChangeFailure, SettingOutcome};
 pub use permission::PendingPermission;
-pub(crate) use permission::cancelled;
 pub use plan::{NextStep, next_deadline, plan};
 pub use reception::{Reception, ResumerAnswer};
 pub use runtime::{
@@ -205,16 +206,17 @@ impl Machine {
     }
 
     /// The fact that an agent answers in a new sandbox. `resumed_after`: the agent's memory holds its interrupted turn
-    /// up to here.
+    /// up to here. `more_inputs`: how many inputs it got after its greeting.
     pub fn awake_fact(
         &self,
         incarnation: Incarnation,
         resumed_after: Option<EventSeq>,
         options_seen: EventSeq,
+        more_inputs: u64,
     ) -> Fact {
         // Options changed after the start began, so the agent may have been started without them.
         let outdated = self.log.last_options_change > options_seen;
-        Fact::Awake { incarnation, resumed_after, outdated }
+        Fact::Awake { incarnation, resumed_after, outdated, more_inputs }
     }
 
     /// Notes whether the turn waits for nothing but background work.

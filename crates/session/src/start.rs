@@ -33,6 +33,7 @@ use ash_model::{
 use ash_sandbox::{RecordStream, SandboxLayout};
 use ash_snapshot::{FileOwner, TreeId};
 use ash_store::{AgentVersion, Lease, SessionRow};
+use handshake::AgentGreeting;
 use memory::Rung;
 use sandbox::SandboxShare;
 use std::{
@@ -61,6 +62,8 @@ pub(crate) struct CompletedStart {
     /// Paths that are missing in the checkpoint that the files were restored from.
     pub(crate) unsaved: Vec<String>,
     pub(crate) ear: TurnTracker,
+    /// How many inputs the agent got after its greeting.
+    pub(crate) more_inputs: u64,
     pub(crate) began: Instant,
 }
 
@@ -68,8 +71,9 @@ pub(crate) struct CompletedStart {
 struct StartedAgent {
     part: SandboxShare,
     position: u64,
-    pub(crate) recalled: RecalledConversation,
-    pub(crate) ear: TurnTracker,
+    recalled: RecalledConversation,
+    ear: TurnTracker,
+    more_inputs: u64,
 }
 
 /// What the first message and the receipt say about the resume.
@@ -193,8 +197,13 @@ impl SessionStartJob {
             }
         };
         let ResumeDetails { tree, backs, head, compared, salvage, unsaved } = told;
-        let StartedAgent { part: SandboxShare { sandbox, process, records }, position, recalled, ear } =
-            started;
+        let StartedAgent {
+            part: SandboxShare { sandbox, process, records },
+            position,
+            recalled,
+            ear,
+            more_inputs,
+        } = started;
         let (incarnation, remote) = (sandbox.incarnation, sandbox.remote.clone());
         let conn = SandboxConn {
             incarnation,
@@ -217,6 +226,7 @@ impl SessionStartJob {
             salvage,
             unsaved,
             ear,
+            more_inputs,
             began,
         })
     }
@@ -329,8 +339,8 @@ impl SessionStartJob {
     ) -> Result<StartedAgent> {
         let mut part = self.join_sandbox(way).await?;
         match self.start_agent(&mut part, way, inside, &recalled).await {
-            Ok((said, position, ear)) => {
-                let found = recalled.found.or(said);
+            Ok(AgentGreeting { resumed, offset, ear, more_inputs }) => {
+                let found = recalled.found.or(resumed);
                 let forgot = self.state.turns_delivered > 0
                     && found.as_ref().is_some_and(ResumedConversation::is_nothing);
                 let tier = if forgot { Tier::History } else { recalled.tier };
@@ -340,7 +350,7 @@ impl SessionStartJob {
                     format!("secret {at}: it was sealed with another seal.key, or is in no copy; send `mcpServers` again")
                 }));
                 let recalled = RecalledConversation { found, tier, lost, ..recalled };
-                Ok(StartedAgent { part, position, recalled, ear })
+                Ok(StartedAgent { part, position: offset, recalled, ear, more_inputs })
             }
             Err(error) => {
                 self.leave_sandbox(part).await?;

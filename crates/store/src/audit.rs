@@ -60,10 +60,12 @@ pub enum AuditAction {
     EnvChanged,
     /// A permission request or a question was answered.
     PermissionAnswered,
+    /// A call of a client's tool was answered.
+    ToolAnswered,
 }
 
 impl AuditAction {
-    const ALL: [(AuditAction, &'static str); 15] = [
+    const ALL: [(AuditAction, &'static str); 16] = [
         (AuditAction::Ended, "ended"),
         (AuditAction::Purged, "purged"),
         (AuditAction::Forgotten, "forgotten"),
@@ -79,6 +81,7 @@ impl AuditAction {
         (AuditAction::ConfigChanged, "config_changed"),
         (AuditAction::EnvChanged, "env_changed"),
         (AuditAction::PermissionAnswered, "permission_answered"),
+        (AuditAction::ToolAnswered, "tool_answered"),
     ];
 
     /// The stored name.

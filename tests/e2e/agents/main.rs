@@ -6,6 +6,7 @@ mod builtin_model;
 mod claude;
 mod claude_kills;
 mod claude_versions;
+mod client_tools;
 mod config_race;
 mod docker;
 mod infinite;

@@ -10,7 +10,7 @@ use crate::conversation::{
     ApiUsage, AssistantBlock, PromptContent, ResultSubtype, ToolUse, TranscriptTurn, TurnStep,
 };
 use crate::ids::FnvDigest;
-use command::OfflineCommand;
+use command::{OfflineCall, OfflineCommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ const HELP: &str = r#"I work without a model. One command per line, or one comma
   list [PATH]              shows a folder
   search TEXT [in PATH]    finds a text in files
   slow N: TEXT             says the text, waiting N milliseconds before each word
+  call NAME: JSON          calls a tool of the session; a line "call A: JSON and call B: JSON" calls both at once
   hold PATH: TEXT          says the first word, and the others when there is a file at PATH
   help                     shows this
 Anything else I answer with what I remember of our conversation."#;
@@ -107,7 +108,7 @@ impl OfflineText {
     }
 }
 
-/// Each call takes one step, so the number of steps gives the position. The last answer reports the results.
+/// Each call command takes one step, so the number of steps gives the position. The last answer reports the results.
 fn script(commands: Vec<OfflineCommand>, turn: &TranscriptTurn) -> OfflineAnswer {
     let mut parts = Vec::new();
     let mut called = 0;
@@ -120,11 +121,12 @@ fn script(commands: Vec<OfflineCommand>, turn: &TranscriptTurn) -> OfflineAnswer
                 parts.push(OfflineText { text, pace: OfflineTextPace::UntilFile(path.into()) })
             }
             OfflineCommand::Help => parts.push(OfflineText::at_once(HELP.into())),
-            OfflineCommand::Call { tool, input } if called == turn.steps.len() => {
-                let id = format!("toolu_{}", name(turn));
-                return OfflineAnswer { parts, calls: vec![ToolUse { id, name: tool.into(), input }] };
+            OfflineCommand::Call(calls) if called == turn.steps.len() => {
+                let calls = calls.into_iter().zip(call_ids(turn));
+                let calls = calls.map(|(OfflineCall { tool, input }, id)| ToolUse { id, name: tool, input });
+                return OfflineAnswer { parts, calls: calls.collect() };
             }
-            OfflineCommand::Call { .. } => {
+            OfflineCommand::Call(_) => {
                 called += 1;
                 parts.clear();
             }
@@ -141,6 +143,13 @@ fn results(step: &TurnStep) -> impl Iterator<Item = &str> {
 /// The same for the same step of the same turn, and different for any other.
 fn name(turn: &TranscriptTurn) -> FnvDigest {
     FnvDigest::EMPTY.add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
+}
+
+/// The first call of a step has the step's name, the others a number behind it.
+fn call_ids(turn: &TranscriptTurn) -> impl Iterator<Item = String> {
+    let first = format!("toolu_{}", name(turn));
+    let others = first.clone();
+    std::iter::once(first).chain((2..).map(move |number: u32| format!("{others}_{number}")))
 }
 
 fn perform(parts: &[OfflineText], sink: AnswerSink<'_>, cancel: &CancelToken) -> Result<String, Error> {

@@ -8,9 +8,8 @@ use super::failure::{CallTarget, ProviderKeyOwner};
 use super::http::HttpPost;
 use super::{AnswerSink, Error, ModelClient, ModelReply, ModelRequest, service_call};
 use crate::cancel::CancelToken;
-use crate::conversation::{AssistantBlock, TranscriptTurn};
+use crate::conversation::AssistantBlock;
 use crate::ids;
-use std::collections::HashSet;
 use std::path::PathBuf;
 use stream::OpenAiAssembler;
 
@@ -46,22 +45,18 @@ impl ModelClient for OpenAiClient {
         let post = HttpPost { target: &self.target, headers: &[], body: &body };
         let call =
             |sink: AnswerSink<'_>| service_call::call::<OpenAiAssembler>(&self.socket, &post, sink, cancel);
-        service_call::call_with_retries(&asked, sink, cancel, call).map(|reply| named(reply, request.turns))
+        service_call::call_with_retries(&asked, sink, cancel, call).map(named)
     }
 }
 
-/// Replaces call ids that are not unique or that another service would refuse: many services just number their calls. A
-/// result must find its call, and the conversation may continue with another service.
-fn named(mut reply: ModelReply, turns: &[TranscriptTurn]) -> ModelReply {
-    let before = turns.last().into_iter().flat_map(|turn| &turn.steps).flat_map(|step| step.message.calls());
-    let mut taken: HashSet<String> = before.map(|call| call.id.clone()).collect();
+/// Replaces ids that another service would refuse: the conversation may continue there.
+fn named(mut reply: ModelReply) -> ModelReply {
     for block in &mut reply.content {
         match block {
             AssistantBlock::ToolUse(call) => {
-                if !is_plain(&call.id) || taken.contains(&call.id) {
-                    call.id = fresh("call_");
+                if !is_plain(&call.id) {
+                    call.id = ids::prefixed("call_");
                 }
-                taken.insert(call.id.clone());
             }
             AssistantBlock::Text { .. }
             | AssistantBlock::Thinking { .. }
@@ -69,7 +64,7 @@ fn named(mut reply: ModelReply, turns: &[TranscriptTurn]) -> ModelReply {
         }
     }
     if reply.id.is_empty() {
-        reply.id = fresh("chatcmpl-");
+        reply.id = ids::prefixed("chatcmpl-");
     }
     reply
 }
@@ -79,31 +74,21 @@ fn is_plain(id: &str) -> bool {
     (1..=MAX_CALL_ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
 }
 
-fn fresh(what: &str) -> String {
-    format!("{what}{}", ids::uuid().replace('-', ""))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::messages::testing::{assistant, call, conversation, result, user};
     use super::*;
     use crate::conversation::{ApiUsage, ToolUse};
     use serde_json::json;
 
     #[test]
-    fn a_call_is_named_as_no_other_of_its_turn_and_as_every_service_takes_it() {
-        let turns = conversation(&[
-            user("a", json!("go")),
-            assistant("a", "m", json!([call("call_0")])),
-            result("a", "call_0", "ok"),
-        ]);
+    fn a_call_has_an_id_that_every_service_accepts() {
         let long = "x".repeat(41);
-        let ids = ["call_0", "call_1", "call_1", "functions.run:0", "", &long];
+        let ids = ["call_0", "functions.run:0", "", &long];
         let call = |id: &str| {
             AssistantBlock::ToolUse(ToolUse { id: id.into(), name: "run".into(), input: json!({}) })
         };
         let content = ids.iter().map(|id| call(id)).collect();
-        let reply = named(ModelReply { id: String::new(), content, usage: ApiUsage::default() }, &turns);
+        let reply = named(ModelReply { id: String::new(), content, usage: ApiUsage::default() });
         let names: Vec<String> = reply
             .content
             .iter()
@@ -114,8 +99,7 @@ mod tests {
                 | AssistantBlock::RedactedThinking { .. } => None,
             })
             .collect();
-        assert_eq!(names.iter().filter(|name| ids.contains(&name.as_str())).collect::<Vec<_>>(), ["call_1"]);
-        assert_eq!(names.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert_eq!(names.iter().filter(|name| ids.contains(&name.as_str())).collect::<Vec<_>>(), ["call_0"]);
         assert!(names.iter().all(|name| is_plain(name)), "{names:?}");
         assert!(reply.id.starts_with("chatcmpl-"), "{}", reply.id);
     }

@@ -1,10 +1,23 @@
 //! The JSON schemas of the tools for the model. They match what `Call` parses.
 
+use crate::flags::AgentSettings;
+use crate::tools::NAMES;
 use serde_json::{Value, json};
 
-/// The schemas of the tools that a session allows.
-pub(crate) fn offered(names: &[&str]) -> Vec<Value> {
-    let all = [
+/// The schemas of the tools that a session allows, and of those that its client executes.
+pub(crate) fn offered(settings: &AgentSettings) -> Vec<Value> {
+    let own = own_tools().into_iter().filter(|tool| {
+        let name = tool["name"].as_str().unwrap_or_default();
+        settings.tools.contains(&name) && !settings.is_client_tool(name)
+    });
+    let of_client = settings.client_tools.iter().map(|tool| {
+        json!({ "name": tool.name, "description": tool.description, "input_schema": tool.input_schema })
+    });
+    own.chain(of_client).collect()
+}
+
+fn own_tools() -> [Value; NAMES.len()] {
+    [
         tool(
             "run",
             "Runs a command with /bin/sh in the workspace. Answers what it wrote to stdout and stderr, and its exit code if \
@@ -46,9 +59,7 @@ pub(crate) fn offered(names: &[&str]) -> Vec<Value> {
             json!({ "text": string("The text."), "path": string("The folder; else the workspace.") }),
             &["text"],
         ),
-    ];
-    let wanted = |tool: &Value| tool["name"].as_str().is_some_and(|name| names.contains(&name));
-    all.into_iter().filter(wanted).collect()
+    ]
 }
 
 fn string(what: &str) -> Value {
@@ -65,12 +76,12 @@ fn tool(name: &str, what: &str, properties: Value, required: &[&str]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::{NAMES, ToolInvocation};
+    use crate::tools::ToolInvocation;
     use serde::Deserialize;
 
     #[test]
     fn every_tool_is_offered_with_the_input_that_it_takes() {
-        let tools = offered(&NAMES);
+        let tools = offered(&AgentSettings::default());
         let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
         assert_eq!(names, NAMES);
         for tool in &tools {
@@ -89,5 +100,23 @@ mod tests {
                 assert_eq!(takes(&without), !required, "{tool}: {name}");
             }
         }
+    }
+
+    #[test]
+    fn a_tool_of_the_client_is_offered_whatever_is_allowed_and_replaces_ours() {
+        let schema = json!({"type": "object", "properties": {"x": {"type": "string"}}});
+        let tool = |name: &str| ash_model::ClientTool {
+            name: name.into(),
+            description: "Looks up.".into(),
+            input_schema: schema.clone(),
+        };
+        let client_tools = vec![tool("lookup"), tool("read")];
+        let settings =
+            AgentSettings { tools: vec!["list", "read"], client_tools, ..AgentSettings::default() };
+        let tools = offered(&settings);
+        let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+        assert_eq!((&names, settings.tool_names()), (&vec!["list", "lookup", "read"], names.clone()));
+        let expected = json!({"name": "read", "description": "Looks up.", "input_schema": schema});
+        assert_eq!(tools[2], expected);
     }
 }

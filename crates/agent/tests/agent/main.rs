@@ -1,5 +1,6 @@
 //! The agent as its host sees it: a process that exchanges lines and can be killed at any moment.
 
+mod client_tools;
 mod commands;
 mod compaction;
 mod crashes;

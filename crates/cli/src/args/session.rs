@@ -173,6 +173,20 @@ pub(crate) enum SessionCommand {
         #[arg(short, long)]
         message: Option<String>,
     },
+    /// List the tools that clients execute, and the agent's calls that wait for an answer
+    Tools { id: String },
+    /// Answer a call of a client's tool
+    #[command(group = clap::ArgGroup::new("output").required(true))]
+    Answer {
+        id: String,
+        call: String,
+        /// The result: JSON, or a text
+        #[arg(long, value_name = "RESULT", group = "output")]
+        result: Option<String>,
+        /// Why there is no result, for the model
+        #[arg(long, value_name = "WHY", group = "output")]
+        error: Option<String>,
+    },
     /// Run a command in the sandbox; exits with the command's code
     Exec {
         id: String,

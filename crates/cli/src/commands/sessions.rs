@@ -1,8 +1,8 @@
 //! `ash session`: create, send, list, and all other commands on sessions.
 
 use super::{
-    artifacts, checkpoints, environment, parse_key_values, permission, prune_and_audit, push_pull,
-    queue_and_lock, show,
+    artifacts, checkpoints, client_tools, environment, parse_key_values, permission, prune_and_audit,
+    push_pull, queue_and_lock, show,
 };
 use crate::{
     api::{ApiClient, CliError, Result, percent_encode},
@@ -149,6 +149,10 @@ pub(crate) async fn run(api: &ApiClient, command: SessionCommand, as_json: bool)
         SessionCommand::Deny { id, permission, message } => {
             permission::deny(api, (&id, &permission), message.as_deref(), as_json).await
         }
+        SessionCommand::Tools { id } => client_tools::list(api, &id, as_json).await,
+        SessionCommand::Answer { id, call, result, error } => {
+            client_tools::answer(api, (&id, &call), (result.as_deref(), error.as_deref()), as_json).await
+        }
         SessionCommand::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
         SessionCommand::Logs { id } => logs(api, &id, as_json).await,
         SessionCommand::Tail { id, kind, since } => {
@@ -212,7 +216,7 @@ fn map(metadata: &[String]) -> Result<BTreeMap<String, String>> {
 }
 
 /// Options that are seconds in the API.
-const DURATIONS: [&str; 4] = ["ttl", "idleTimeout", "permissionTimeout", "maxWait"];
+const DURATIONS: [&str; 5] = ["ttl", "idleTimeout", "permissionTimeout", "toolTimeout", "maxWait"];
 
 /// A duration with its unit, as everywhere on the command line. `null` stands for the default.
 fn seconds(name: &str, text: &str) -> Result<Value> {

@@ -89,7 +89,9 @@ fn rested(heard: &[AgentEvent]) -> Option<(TurnId, TurnOutcome, String)> {
         | AgentEvent::Delta { .. }
         | AgentEvent::Message { .. }
         | AgentEvent::PermissionRequested { .. }
-        | AgentEvent::PermissionWithdrawn { .. }
+        | AgentEvent::RequestWithdrawn { .. }
+        | AgentEvent::ToolRequested { .. }
+        | AgentEvent::ToolServerAsked { .. }
         | AgentEvent::MemoryCompacted
         | AgentEvent::Steered { .. }
         | AgentEvent::SettingAnswered { .. } => None,
@@ -358,7 +360,9 @@ fn a_successor_reaches_the_same_state_from_the_kept_lines() {
                 | AgentEvent::Delta { .. }
                 | AgentEvent::TurnEnded { .. }
                 | AgentEvent::PermissionRequested { .. }
-                | AgentEvent::PermissionWithdrawn { .. }
+                | AgentEvent::RequestWithdrawn { .. }
+                | AgentEvent::ToolRequested { .. }
+                | AgentEvent::ToolServerAsked { .. }
                 | AgentEvent::MemoryCompacted
                 | AgentEvent::Steered { .. }
                 | AgentEvent::SettingAnswered { .. } => None,

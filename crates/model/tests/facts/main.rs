@@ -1,6 +1,7 @@
 //! The JSON of every fact as databases store it. Add only new lines to the golden file: after a change to a line, stored
 //! logs would not be readable.
 
+mod client_tools;
 mod spending;
 
 use ash_model::{
@@ -14,6 +15,7 @@ use ash_model::{
     ToolCallOutcome, ToolCallRecord, TreeOrigin, TurnId, TurnOutcome, UnsavedPath, UsageIncrement,
     VerdictSource, WorkspaceRewind,
 };
+use client_tools::client_tools;
 use serde_json::json;
 use spending::{bounds, budgets, routed, written_for_an_hour};
 use std::collections::BTreeSet;
@@ -197,7 +199,7 @@ fn life() -> Vec<Fact> {
         ..whole.clone()
     };
     let mut facts = vec![
-        Fact::Awake { incarnation, resumed_after: None, outdated: false },
+        Fact::Awake { incarnation, resumed_after: None, outdated: false, more_inputs: 0 },
         Fact::Asleep { incarnation: Some(incarnation) },
         Fact::Asleep { incarnation: None },
         Fact::Resuming,
@@ -277,7 +279,7 @@ fn ladder() -> Vec<Fact> {
     let incarnation = Incarnation(Uuid::from_u128(8));
     vec![
         Fact::ResumeFailed { tier: Tier::Native, reason: "A sentence.".into() },
-        Fact::Awake { incarnation, resumed_after: Some(41), outdated: false },
+        Fact::Awake { incarnation, resumed_after: Some(41), outdated: false, more_inputs: 0 },
         Fact::Resumed { receipt, head: Some("You were asleep.".into()) },
     ]
 }
@@ -559,6 +561,7 @@ fn every_fact() -> Vec<Fact> {
         of_a_holder(),
         of_purged_sessions(),
         written_for_an_hour(),
+        client_tools(),
     ]
     .concat()
 }
@@ -590,7 +593,12 @@ fn comparisons() -> Vec<Fact> {
     };
     let resumed = |by| Fact::Resumed { receipt: receipt(by), head: None };
     vec![
-        Fact::Awake { incarnation: Incarnation(Uuid::from_u128(8)), resumed_after: None, outdated: true },
+        Fact::Awake {
+            incarnation: Incarnation(Uuid::from_u128(8)),
+            resumed_after: None,
+            outdated: true,
+            more_inputs: 0,
+        },
         resumed(Some(ComparisonMethod::Metadata)),
         resumed(Some(ComparisonMethod::Content)),
         resumed(None),
@@ -624,7 +632,7 @@ fn of_purged_sessions() -> Vec<Fact> {
 }
 
 /// A new kind does not compile here until it is handled, and fails below until it has a line.
-const KINDS: usize = 39;
+const KINDS: usize = 43;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -666,6 +674,10 @@ fn place(fact: &Fact) -> usize {
         Fact::Steered { .. } => 36,
         Fact::Adopted(_) => 37,
         Fact::Missing => 38,
+        Fact::ToolRequested(_) => 39,
+        Fact::ToolAnswered(_) => 40,
+        Fact::ToolRepeated(_) => 41,
+        Fact::ToolServerAsked { .. } => 42,
     }
 }
 

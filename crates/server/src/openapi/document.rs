@@ -134,6 +134,7 @@ fn path_parameter(path: &str, name: &str) -> Value {
         "id" => (json!({ "$ref": "#/components/schemas/SessionId" }), "The id of the session"),
         "name" => (json!({ "$ref": "#/components/schemas/AgentName" }), "The name of the agent"),
         "slug" => (json!({ "$ref": "#/components/schemas/Slug" }), "The name of the workspace"),
+        "call" => (json!({ "$ref": "#/components/schemas/ToolRequestId" }), "The id of the call"),
         "permission" => {
             (json!({ "$ref": "#/components/schemas/PermissionId" }), "The id of the permission request")
         }

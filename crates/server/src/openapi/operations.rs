@@ -381,6 +381,19 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         "A second answer that says the same is accepted; a different one is refused.",
         &[SESSION, COMMAND, &["permission_not_found", "permission_answered", "invalid_answer", "sandbox_ended"]],
     ),
+    // Tools of the client
+    text(
+        "listToolCalls",
+        "List the client's tools and the calls that wait",
+        "The tools that the session's clients execute, and the calls of the agent that no client has answered yet.",
+        &[SESSION],
+    ),
+    text(
+        "answerToolCall",
+        "Answer a call of a client's tool",
+        "The first answer counts. The same answer again is accepted; a different one is refused. An answer is stored before the agent gets it, and an agent that was started again gets it as well.",
+        &[SESSION, COMMAND, &["tool_call_not_found", "tool_answered", "tool_withdrawn", "invalid_answer"]],
+    ),
     // Queue
     text("listQueue", "List running and waiting messages", "In the order in which they run.", &[SESSION]),
     text(

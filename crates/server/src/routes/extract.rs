@@ -9,7 +9,9 @@ use crate::{
     openapi::{DocumentedInput, ErrorDetails, OperationDraft},
     problem::{ApiProblem, ApiResult},
 };
-use ash_model::{FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, TurnId};
+use ash_model::{
+    FailureKind, PermissionId, SessionId, SessionStatus, SizeLimitExceeded, ToolRequestId, TurnId,
+};
 use ash_session::{CommandRefusal, Sessions};
 use ash_store::{SecretEnv, SessionRow};
 use axum::{
@@ -288,6 +290,29 @@ impl FromRequestParts<AppState> for PermissionPathParams {
     }
 }
 
+/// A call of a client's tool, from the path.
+pub(crate) struct ToolCallPathParams {
+    pub(crate) id: String,
+    call: String,
+}
+
+impl ToolCallPathParams {
+    /// Text that is no id matches no call.
+    pub(crate) fn call(&self) -> ApiResult<ToolRequestId> {
+        let found = ToolRequestId::parse(&self.call);
+        found.ok_or_else(|| ash_session::Error::from(CommandRefusal::NoSuchToolCall).into())
+    }
+}
+
+impl FromRequestParts<AppState> for ToolCallPathParams {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiProblem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, call))| ToolCallPathParams { id, call }).map_err(|_| unreadable_path())
+    }
+}
+
 /// A turn of a session, from the path.
 pub(crate) struct TurnPathParams {
     pub(crate) id: String,
@@ -356,7 +381,9 @@ macro_rules! in_the_path {
     };
 }
 
-in_the_path! { PathParam, FilePathParams, CheckpointPathParams, PermissionPathParams, TurnPathParams }
+in_the_path! {
+    PathParam, FilePathParams, CheckpointPathParams, PermissionPathParams, ToolCallPathParams, TurnPathParams
+}
 
 /// The session that a path names, if the caller may access it.
 pub(crate) async fn find_session(sessions: &Sessions, caller: &Caller, id: &str) -> ApiResult<SessionRow> {

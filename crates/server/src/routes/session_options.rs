@@ -6,7 +6,7 @@ use super::{
     extract::{bad_body, check_max_chars, check_max_size, check_schema_max_chars},
     limits, mcp_servers,
     provider::{self, ProviderSelection},
-    usage,
+    tools, usage,
 };
 use crate::{
     app::AppState,
@@ -14,8 +14,8 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{
-    BadSandboxPath, BudgetLimits, BusyPolicy, Durability, InterruptedTurnPolicy, LiveSetting,
-    PermissionTimeoutPolicy, ResourceLimits, SandboxPath, SandboxRoot, SessionOptions,
+    BadSandboxPath, BudgetLimits, BusyPolicy, ClientTool, Durability, InterruptedTurnPolicy, LiveSetting,
+    PermissionTimeoutPolicy, ResourceLimits, SandboxPath, SandboxRoot, SessionOptions, ToolTimeoutPolicy,
 };
 use ash_sandbox::EgressPolicy;
 use ash_session::TouchedOptions;
@@ -89,6 +89,13 @@ pub(super) struct SessionOptionsPatch {
     wake_report: Option<bool>,
     permission_timeout: Option<u64>,
     on_permission_timeout: Option<PermissionTimeoutPolicy>,
+    /// Tools that the session's clients execute; replaced as a whole.
+    #[schema(value_type = Option<Vec<ClientTool>>, max_items = 64)]
+    tools: Option<Vec<Value>>,
+    /// How many seconds a call of such a tool waits, 0: without limit. The default is a day.
+    tool_timeout: Option<u64>,
+    /// `fail`: the agent gets an error; `interrupt`: the turn is interrupted.
+    on_tool_timeout: Option<ToolTimeoutPolicy>,
     max_wait: Option<u64>,
     idle_timeout: Option<u64>,
     ttl: Option<u64>,
@@ -153,6 +160,7 @@ impl SessionOptionsPatch {
         }
         let seconds = [
             ("permissionTimeout", self.permission_timeout),
+            ("toolTimeout", self.tool_timeout),
             ("maxWait", self.max_wait),
             ("idleTimeout", self.idle_timeout),
         ];
@@ -228,6 +236,9 @@ impl SessionOptionsPatch {
             wake_report: self.wake_report.or(before.wake_report),
             permission_timeout: self.permission_timeout.or(before.permission_timeout),
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
+            client_tools: tools::parse(self.tools)?.or(before.client_tools),
+            tool_timeout: self.tool_timeout.or(before.tool_timeout),
+            on_tool_timeout: self.on_tool_timeout.or(before.on_tool_timeout),
             max_wait: self.max_wait.or(before.max_wait),
             idle_timeout: self.idle_timeout.or(before.idle_timeout),
             ttl: self.ttl.or(before.ttl),

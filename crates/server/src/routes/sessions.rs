@@ -25,6 +25,7 @@ use crate::{
             EndedSessionAnswer, ExecAnswer, InterruptAnswer, LogLineView, LogListAnswer,
             ResumedSessionAnswer, SessionAnswer, SessionDetail, SessionDetailAnswer, SessionView,
         },
+        tool::WaitingToolCall,
         usage::{ResourceUsageView, UsageView},
     },
 };
@@ -270,6 +271,13 @@ pub(super) async fn get(
     let detail = SessionDetail {
         session: shown_with_env(&app.sessions, &session).await?,
         pending: app.sessions.pending(&session).await?.iter().map(PermissionView::of).collect(),
+        pending_tools: app
+            .sessions
+            .open_tool_calls(&session)
+            .await?
+            .iter()
+            .map(WaitingToolCall::of)
+            .collect(),
         lock: locks::of(&app.sessions, &session),
         usage: UsageView::of(&app.usage.of_session(&caller.0, &session).await?),
         limits: limits::effective_limits(&app, &session).await?,

@@ -3,6 +3,7 @@
 use super::{
     agent::HIDDEN_VALUE,
     permission::PermissionView,
+    tool::WaitingToolCall,
     usage::{ResourceUsageView, UsageView},
 };
 use ash_model::{
@@ -154,6 +155,9 @@ pub(crate) struct SessionDetail {
     pub(crate) session: SessionView,
     /// Open permission requests and questions.
     pub(crate) pending: Vec<PermissionView>,
+    /// Calls of the client's tools that wait for an answer.
+    #[serde(rename = "pendingTools")]
+    pub(crate) pending_tools: Vec<WaitingToolCall>,
     #[schema(required)]
     pub(crate) lock: Option<LockView>,
     pub(crate) usage: UsageView,

@@ -1,6 +1,10 @@
 //! The events of a stream.
 
-use super::{permission::PermissionView, session::RewindView};
+use super::{
+    permission::PermissionView,
+    session::RewindView,
+    tool::{AnsweredToolCall, ToolCallView},
+};
 use crate::{openapi::OperationDraft, render::SseFrame};
 use ash_model::{
     AdoptedHistory, AgentName, BudgetScope, EventSeq, LimitKind, LimitReached, LiveSetting, LockAcquisition,
@@ -91,6 +95,10 @@ stream_events! {
     permission_request(PermissionView) as "PermissionRequestEvent";
     /// A permission request is closed.
     permission_answered(StreamedAnswer) as "PermissionAnsweredEvent";
+    /// The agent calls a tool of the client, and waits for the output.
+    tool_requested(ToolCallView) as "ToolRequestedEvent";
+    /// A call of a client's tool is closed.
+    tool_answered(AnsweredToolCall) as "ToolAnsweredEvent";
     /// A setting of the running agent changed.
     setting(LiveSetting) as "SettingEvent";
     /// The order of the waiting messages changed.

@@ -17,6 +17,8 @@ impl SessionActor {
             self.link.tracker.expect(*turn);
         }
         let Some(conn) = &self.link.conn else { return };
+        let with_tools = self.with_client_tools(say);
+        let say = with_tools.as_ref().unwrap_or(say);
         // A dead shim shows in its records, so the error needs no handling here.
         conn.remote.input(conn.process, input, self.ctx.driver.tell(say)).await.ok();
     }

@@ -121,8 +121,10 @@ impl SessionActor {
             let own = options.own_provider.clone().map(|own| ByokEndpoint { base_url: String::new(), ..own });
             (options.provider, own)
         };
-        let told =
-            |options: &SessionOptions| (options.system_prompt.clone(), options.append_system_prompt.clone());
+        let told = |options: &SessionOptions| {
+            let prompts = (options.system_prompt.clone(), options.append_system_prompt.clone());
+            (prompts, options.client_tools.clone())
+        };
         let now = &self.ctx.session.options;
         provider(now) != provider(options)
             || told(now) != told(options)

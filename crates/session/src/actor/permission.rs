@@ -4,18 +4,21 @@
 use super::{SessionActor, records::InterpretedRecords};
 use crate::{
     Error, Result,
-    machine::{CommandRefusal, StateCommand, WaiterId, cancelled},
+    machine::{CommandRefusal, StateCommand, WaiterId},
     mailbox::CommandReply,
 };
 use ash_driver::AgentEvent;
-use ash_model::{Fact, PermissionId, PermissionRequest, PermissionVerdict, Timestamp, VerdictSource};
+use ash_model::{
+    Fact, PermissionId, PermissionRequest, PermissionVerdict, Timestamp, ToolRequest, ToolRequestId,
+    VerdictSource,
+};
 use ash_store::EventQuery;
 use std::time::Duration;
 
 /// More than clients can answer: further requests are denied at once.
-const MAX_OPEN_REQUESTS: usize = 32;
+pub(super) const MAX_OPEN_REQUESTS: usize = 32;
 /// The longest request that is sent to clients.
-const MAX_REQUEST_BYTES: usize = 4 << 20;
+pub(super) const MAX_REQUEST_BYTES: usize = 4 << 20;
 
 impl SessionActor {
     /// Handles a permission request of the agent, or its withdrawal. `length`: of its line.
@@ -49,10 +52,24 @@ impl SessionActor {
                     if crowded || length > MAX_REQUEST_BYTES { denied_at_once(asked, now) } else { asked };
                 meaning.facts.push(Fact::PermissionRequested(asked));
             }
-            AgentEvent::PermissionWithdrawn { request } => {
-                let fact =
-                    self.machine.log.withdrawn(&request).or_else(|| withdrawn(&meaning.facts, &request));
-                meaning.facts.extend(fact.filter(|fact| !meaning.facts.contains(fact)));
+            AgentEvent::ToolRequested { request, tool, input, tool_use_id } => {
+                let call = ToolRequest {
+                    id: ToolRequestId::fresh(),
+                    turn: self.machine.log.under_way().filter(|_| meaning.rested.is_none()),
+                    request,
+                    tool,
+                    input,
+                    tool_use_id,
+                    ..self.tool_limits()
+                };
+                self.understand_tool_call(call, length, meaning);
+            }
+            AgentEvent::ToolServerAsked { request, message } => {
+                meaning.facts.push(Fact::ToolServerAsked { request, message, input: 0 });
+            }
+            // The request may be in the same batch.
+            AgentEvent::RequestWithdrawn { request } => {
+                meaning.facts.extend(self.machine.log.after(&meaning.facts).withdrawn(&request));
             }
             AgentEvent::SettingAnswered { input, refused } => meaning.set.push((input, refused)),
             AgentEvent::Ready { .. }
@@ -65,7 +82,8 @@ impl SessionActor {
     }
 
     pub(super) async fn answer(&mut self, facts: Vec<Fact>, waiter: WaiterId) -> Result<()> {
-        if self.link.conn.is_none() {
+        let is_tool_output = facts.iter().all(|fact| matches!(fact, Fact::ToolAnswered(_)));
+        if self.link.conn.is_none() && !is_tool_output {
             // The agent is being ended, and its request with it.
             self.waiters.answer(waiter, Err(CommandRefusal::AlreadyAnswered.into()));
             return Ok(());
@@ -82,6 +100,9 @@ impl SessionActor {
         command: &StateCommand,
         refused: CommandRefusal,
     ) -> Result<CommandReply> {
+        if let StateCommand::AnswerTool { id, output } = command {
+            return self.refuse_tool_output(*id, output, refused).await;
+        }
         let StateCommand::Answer { id, verdict } = command else { return Err(refused.into()) };
         if refused != CommandRefusal::NoSuchPermission {
             return Err(refused.into());
@@ -116,10 +137,16 @@ impl SessionActor {
     pub(super) async fn commit_and_tell(&mut self, facts: Vec<Fact>) -> Result<()> {
         let last = self.machine.log.awake.as_ref().map_or(0, |awake| awake.next_input.saturating_sub(1));
         self.commit_facts(facts).await?;
+        ash_failpoint::reach_async("input.stored").await;
+        self.tell_since(last).await;
+        Ok(())
+    }
+
+    /// Sends the agent every input after this number that is in the log.
+    pub(super) async fn tell_since(&mut self, last: u64) {
         for (input, say) in self.machine.log.undelivered_inputs(last) {
             self.tell(input, &say).await;
         }
-        Ok(())
     }
 }
 
@@ -132,12 +159,4 @@ fn denied_at_once(asked: PermissionRequest, now: Timestamp) -> PermissionRequest
         on_timeout: ash_model::PermissionTimeoutPolicy::Deny,
         ..asked
     }
-}
-
-/// The agent asked and withdrew within one batch.
-fn withdrawn(facts: &[Fact], wanted: &str) -> Option<Fact> {
-    facts.iter().find_map(|fact| match fact {
-        Fact::PermissionRequested(asked) if asked.request == wanted => Some(cancelled(asked)),
-        _ => None,
-    })
 }

@@ -1,7 +1,7 @@
 //! Receiving the records of the sandbox. The meaning of a batch and the journal position become durable together; only
 //! then may the shim forget the records.
 
-use super::{RETRY_DELAY, SessionActor};
+use super::{RETRY_DELAY, SessionActor, client_tool::number_inputs};
 use crate::{
     Error, Result,
     agent_logs::LogLineSource,
@@ -132,7 +132,14 @@ impl SessionActor {
     }
 
     /// Commits the facts and the journal position, then lets the shim forget the records.
-    async fn write(&mut self, meaning: InterpretedRecords, place: JournalPosition) -> Result<Option<Death>> {
+    async fn write(
+        &mut self,
+        mut meaning: InterpretedRecords,
+        place: JournalPosition,
+    ) -> Result<Option<Death>> {
+        let next_input = self.machine.log.awake.as_ref().map_or(1, |awake| awake.next_input);
+        // Only now: records that waited for space may come after inputs of others.
+        let has_inputs = number_inputs(&mut meaning.facts, next_input);
         if self.can_defer_commit(&meaning, place) {
             self.note_background_work();
             self.execs.answer();
@@ -151,6 +158,9 @@ impl SessionActor {
                 return Ok(None);
             }
             committed => committed?,
+        }
+        if has_inputs {
+            self.tell_since(next_input - 1).await;
         }
         self.link.deltas = deltas.unwrap_or(self.link.deltas);
         if let Some(conn) = self.link.conn.as_mut().filter(|conn| conn.incarnation == place.incarnation) {
@@ -226,7 +236,9 @@ impl SessionActor {
             match heard {
                 AgentEvent::Ready { .. } => {}
                 AgentEvent::PermissionRequested { .. }
-                | AgentEvent::PermissionWithdrawn { .. }
+                | AgentEvent::ToolRequested { .. }
+                | AgentEvent::ToolServerAsked { .. }
+                | AgentEvent::RequestWithdrawn { .. }
                 | AgentEvent::SettingAnswered { .. } => {
                     self.understand_request(heard, line.len(), meaning);
                 }

@@ -66,6 +66,7 @@ impl SessionActor {
             salvage,
             unsaved,
             ear,
+            more_inputs,
             began,
         } = woken;
         self.ctx.workspace.set_tree(Some(LiveTree { uid }));
@@ -84,7 +85,12 @@ impl SessionActor {
             tracing::error!(session = %self.ctx.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session continues from an older one");
         }
         let mut facts: Vec<Fact> = backs.into_iter().map(Fact::WorkspaceRewound).chain(failed).collect();
-        facts.push(self.machine.awake_fact(conn.incarnation, recalled.resumed_after, options_seen));
+        facts.push(self.machine.awake_fact(
+            conn.incarnation,
+            recalled.resumed_after,
+            options_seen,
+            more_inputs,
+        ));
         facts.extend(self.machine.log.steering_found_in_memory(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         facts.extend(self.facts_of_early_usage());

@@ -47,6 +47,15 @@ impl LogState {
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
             Fact::PermissionRequested(asked) => self.note_asked(seq, asked),
             Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
+            Fact::ToolRequested(asked) => self.note_tool_requested(seq, asked),
+            Fact::ToolAnswered(answer) => self.note_tool_answered(answer),
+            Fact::ToolRepeated(repeat) => self.note_tool_repeated(repeat),
+            Fact::ToolServerAsked { request, message, input } => {
+                let (request, message) = (request.clone(), message.clone());
+                // The actor adds the tools: the state does not hold the options.
+                let say = AgentInput::ToolServerReply { request, message, tools: Vec::new() };
+                self.remember_input(*input, say);
+            }
             Fact::Setting { setting, input } => {
                 self.remember_input(
                     *input,
@@ -68,13 +77,13 @@ impl LogState {
                 self.set_phase(*turn, TurnPhase::Cut, TurnState::Cut);
                 self.detach_joined_turns();
             }
-            Fact::Awake { incarnation, resumed_after: kept, outdated } => {
+            Fact::Awake { incarnation, resumed_after: kept, outdated, more_inputs } => {
                 self.resumed_after = *kept;
                 self.agent_options_outdated = *outdated;
                 // Number 1 was the greeting.
                 self.awake = Some(AwakeAgent {
                     incarnation: *incarnation,
-                    next_input: 2,
+                    next_input: 2 + more_inputs,
                     out_of_turn_inputs: VecDeque::new(),
                 });
                 self.has_own_memory = true;
@@ -84,6 +93,7 @@ impl LogState {
             Fact::Asleep { .. } => {
                 self.stop_running();
                 self.pending.clear();
+                self.detach_tool_calls();
                 self.turns.iter_mut().for_each(|turn| turn.delivered = false);
                 self.agent_options_outdated = false;
                 self.awake = None;
@@ -303,6 +313,7 @@ impl LogState {
     fn finish(&mut self, id: TurnId, how: TurnOutcome) {
         let Some(place) = self.turns.iter().position(|turn| turn.id == id) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
+        self.forget_tool_calls_of(id);
         if let TurnPhase::Saving { text, .. } = &turn.phase
             && !text.is_empty()
         {

@@ -160,7 +160,7 @@ impl LogState {
             reached(Some(turn.id), BudgetScope::Turn, self.limits(turn).first_reached(&self.meter.turn)?);
         let (how, problem) = (TurnOutcome::Interrupted, Some(reached.problem()));
         let finished = Fact::Finished { turn: turn.id, outcome: how, checkpoint: self.checkpoint, problem };
-        let denied = self.deny_requests_of_cut_turn(turn.id);
+        let denied = self.refuse_requests_of_cut_turn(turn.id);
         Some([Fact::BudgetReached(reached)].into_iter().chain(denied).chain([finished]).collect())
     }
 

@@ -240,7 +240,7 @@ pub(super) fn due(view: &View<'_>) -> Due {
     let View { log, run, now } = *view;
     let Some(closing) = &run.closing else { return Due::Pass };
     // Clients cannot answer the turn's open request any more.
-    let in_vain = closing.is_shutdown() && !log.pending.is_empty();
+    let in_vain = closing.is_shutdown() && log.waits_for_client();
     let late = closing.deadline <= now.instant || in_vain;
     if !late && let Some(due) = wait_for_turn(closing, log, run) {
         return due;

@@ -2,7 +2,7 @@
 
 use ash_model::{
     BusyPolicy, ConversationPoint, EventSeq, LimitReached, MessageOptions, PermissionId, PermissionVerdict,
-    SessionStatus, TurnId,
+    SessionStatus, ToolOutput, ToolRequestId, TurnId,
 };
 
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,11 @@ pub enum StateCommand {
     Answer {
         id: PermissionId,
         verdict: PermissionVerdict,
+    },
+    /// Answers a call of a client's tool.
+    AnswerTool {
+        id: ToolRequestId,
+        output: ToolOutput,
     },
     Pause,
     Stop,
@@ -78,6 +83,12 @@ pub enum CommandRefusal {
     Budget(LimitReached),
     #[error("There is no such permission request")]
     NoSuchPermission,
+    #[error("There is no such call of a tool")]
+    NoSuchToolCall,
+    #[error("The call was answered otherwise")]
+    ToolAnswered,
+    #[error("The call was withdrawn: its turn is over, or the agent does not wait any more")]
+    ToolWithdrawn,
     #[error("The permission request was answered otherwise, or withdrawn")]
     AlreadyAnswered,
     #[error("A question is allowed with answers: what was chosen, by the words of each question")]
@@ -95,6 +106,7 @@ impl StateCommand {
             | StateCommand::Reorder { .. }
             | StateCommand::Interrupt
             | StateCommand::Answer { .. }
+            | StateCommand::AnswerTool { .. }
             | StateCommand::Pause
             | StateCommand::Stop
             | StateCommand::Release { .. }

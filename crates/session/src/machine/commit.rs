@@ -13,14 +13,19 @@ pub struct PreparedCommit {
 }
 
 impl LogState {
-    /// Adds the facts that follow from others: the ends of joined messages, that the session is idle, and the renewal
-    /// of a lock.
+    /// Adds the facts that follow from others: the ends of joined messages, the withdrawal of open calls, that the
+    /// session is idle, and the renewal of a lock.
     pub fn prepare(&self, facts: Vec<Fact>, at: Timestamp) -> PreparedCommit {
         let first = self.last_seq + 1;
         let mut state = self.clone();
         let mut events: Vec<NewEvent> = Vec::with_capacity(facts.len());
         for fact in facts {
-            for fact in state.with_joined(fact) {
+            let withdrawn = match &fact {
+                Fact::Finished { turn, .. } => state.withdraw_tool_calls_of(*turn),
+                _ => Vec::new(),
+            };
+            // After the end of the turn, which follows its checkpoint at once.
+            for fact in state.with_joined(fact).into_iter().chain(withdrawn) {
                 let turn = turn_of(&fact).or_else(|| turn_of_line(&state, &fact));
                 state.apply(first + events.len() as u64, &fact);
                 events.push(NewEvent { turn, at, fact });
@@ -70,6 +75,9 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Cut { turn, .. } => Some(*turn),
         Fact::Saved(saved) => saved.turn,
         Fact::PermissionRequested(asked) => asked.turn,
+        Fact::ToolRequested(asked) => asked.turn,
+        Fact::ToolAnswered(answer) => answer.turn,
+        Fact::ToolRepeated(repeat) => repeat.turn,
         Fact::Answered { turn, .. } => *turn,
         Fact::SaveFailed { turn, .. } => *turn,
         Fact::Used(used) => used.turn,
@@ -78,6 +86,7 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Forked { .. }
         | Fact::Said { .. }
         | Fact::Setting { .. }
+        | Fact::ToolServerAsked { .. }
         | Fact::Awake { .. }
         | Fact::Asleep { .. }
         | Fact::Resuming

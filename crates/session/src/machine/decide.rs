@@ -35,6 +35,7 @@ impl LogState {
             StateCommand::Reorder { first } => self.reorder(first),
             StateCommand::Interrupt => self.interrupt(),
             StateCommand::Answer { id, verdict } => self.answer(*id, verdict),
+            StateCommand::AnswerTool { id, output } => self.answer_tool(*id, output),
             StateCommand::Pause => match self.status {
                 SessionStatus::Active => Ok(vec![Fact::Paused]),
                 status => Err(CommandRefusal::NotPossible { command: "pause", status }),
@@ -176,7 +177,7 @@ impl LogState {
                 Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
             }
             (TurnPhase::Cut, _) => {
-                Ok(self.deny_requests_of_cut_turn(turn.id).into_iter().chain([interrupted]).collect())
+                Ok(self.refuse_requests_of_cut_turn(turn.id).into_iter().chain([interrupted]).collect())
             }
             (
                 TurnPhase::Running { .. }

@@ -1,6 +1,6 @@
 //! What the log says of a session: a fold over its events, and the questions that it alone can answer.
 
-use super::{PendingPermission, SessionBudget, UsageMeter};
+use super::{ClientToolCall, PendingPermission, SessionBudget, UsageMeter};
 use ash_driver::AgentInput;
 use ash_model::{
     AdoptedHistory, ConversationPoint, Event, EventSeq, Fact, Incarnation, LimitReached, MessageOptions,
@@ -22,6 +22,8 @@ pub struct LogState {
     pub last_options_change: EventSeq,
     /// The agent's open permission requests, in the order of asking.
     pub pending: Vec<PendingPermission>,
+    /// The calls of the client's tools in the turn under way, answered or not, in the order of asking.
+    pub tool_calls: Vec<ClientToolCall>,
     /// The lock. It may have run out: a log state knows no time.
     pub(super) lock: Option<SessionLock>,
     /// The highest number ever given to a lock.
@@ -130,6 +132,7 @@ impl LogState {
             agent_options_outdated: false,
             last_options_change: 0,
             pending: Vec::new(),
+            tool_calls: Vec::new(),
             lock: None,
             locks: 0,
             checkpoint: None,
@@ -234,9 +237,22 @@ impl LogState {
             open_turns: self.turns.len() as u64,
             problem: self.problem.clone(),
             checkpoint: self.checkpoint,
-            pending: self.pending.iter().map(|pending| pending.seq).collect(),
+            pending: self.waiting_requests(),
             lock: self.lock(),
         }
+    }
+
+    /// The requests of the agent that a client can answer: permissions, questions, and calls of the client's tools.
+    fn waiting_requests(&self) -> Vec<EventSeq> {
+        let permissions = self.pending.iter().map(|pending| pending.seq);
+        let mut all: Vec<EventSeq> = permissions.chain(self.open_tool_calls().map(|call| call.seq)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether the agent waits for a client.
+    pub(super) fn waits_for_client(&self) -> bool {
+        !self.pending.is_empty() || self.open_tool_calls().next().is_some()
     }
 
     /// The last lock that was not released. A turn of a session that is not running does not keep the lock alive.

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Inputs outside turns are remembered for the next actor: those that may still be undelivered, and more.
 const MAX_REMEMBERED_INPUTS: usize = 64;
+/// The outputs of tools among them.
+const MAX_REMEMBERED_BYTES: usize = 4 << 20;
 const TOO_LATE: &str = "Nobody answered this request in time, so it was denied. Go on without it if you can.";
 const TURN_OVER: &str = "The turn was stopped, so this request was denied. Do not continue it.";
 
@@ -61,6 +63,7 @@ impl LogState {
                 input += 1;
             }
         }
+        facts.extend(self.overdue_tool_calls(now, input, stopping));
         facts
     }
 
@@ -74,7 +77,7 @@ impl LogState {
     pub fn next_overdue(&self) -> Option<Timestamp> {
         let stopping = self.was_asked_to_stop();
         let open = self.pending.iter().filter(|pending| !(stopping && pending.asked.turn.is_some()));
-        open.map(|pending| pending.asked.expires_at).min()
+        open.map(|pending| pending.asked.expires_at).chain(self.next_overdue_tool_call()).min()
     }
 
     /// The sandbox is gone, and its open requests with it.
@@ -84,24 +87,28 @@ impl LogState {
     }
 
     pub(super) fn withdraw_all(&self) -> impl Iterator<Item = Fact> {
-        self.pending.iter().map(|pending| cancelled(&pending.asked))
+        let permissions = self.pending.iter().map(|pending| cancelled(&pending.asked));
+        permissions.chain(self.withdraw_tool_calls_outside_turns())
     }
 
     /// What the agent gets when its turn ends while it is cut. An agent that resumed the turn by itself may wait for an
     /// answer already, and would wait for ever.
-    pub(super) fn deny_requests_of_cut_turn(&self, turn: TurnId) -> Vec<Fact> {
+    pub(super) fn refuse_requests_of_cut_turn(&self, turn: TurnId) -> Vec<Fact> {
         let Some(awake) = &self.awake else { return Vec::new() };
         let open = self.pending.iter().filter(|pending| pending.asked.turn == Some(turn));
         let denied = |(pending, input): (&PendingPermission, u64)| {
             told(&pending.asked, PermissionVerdict::deny(TURN_OVER), VerdictSource::Cancelled, input)
         };
-        open.zip(awake.next_input..).map(denied).collect()
+        let denied: Vec<Fact> = open.zip(awake.next_input..).map(denied).collect();
+        let failed = self.fail_tool_calls_of_cut_turn(turn, awake.next_input + denied.len() as u64);
+        denied.into_iter().chain(failed).collect()
     }
 
     /// The agent itself withdrew the request.
     pub fn withdrawn(&self, request: &str) -> Option<Fact> {
         let pending = self.pending.iter().find(|pending| pending.asked.request == request);
-        pending.map(|pending| cancelled(&pending.asked))
+        let pending = pending.map(|pending| cancelled(&pending.asked));
+        pending.or_else(|| self.withdrawn_tool_call(request))
     }
 
     pub(super) fn note_asked(&mut self, seq: EventSeq, asked: &PermissionRequest) {
@@ -126,8 +133,16 @@ impl LogState {
     pub(super) fn remember_input(&mut self, input: u64, say: AgentInput) {
         if let Some(awake) = &mut self.awake {
             awake.out_of_turn_inputs.push_back((input, Arc::new(say)));
-            if awake.out_of_turn_inputs.len() > MAX_REMEMBERED_INPUTS {
-                awake.out_of_turn_inputs.pop_front();
+            let remembered = &mut awake.out_of_turn_inputs;
+            let size = |say: &AgentInput| match say {
+                AgentInput::ToolOutput { output, .. } => output.size(),
+                _ => 0,
+            };
+            while remembered.len() > MAX_REMEMBERED_INPUTS
+                || (remembered.len() > 1
+                    && remembered.iter().map(|(_, say)| size(say)).sum::<usize>() > MAX_REMEMBERED_BYTES)
+            {
+                remembered.pop_front();
             }
         }
         self.took_input(input);
@@ -148,8 +163,7 @@ fn told(asked: &PermissionRequest, verdict: PermissionVerdict, by: VerdictSource
     Fact::Answered { id: asked.id, turn: asked.turn, verdict: Some(verdict), by, input: Some(input) }
 }
 
-/// Also for requests that are not in the state yet.
-pub(crate) fn cancelled(asked: &PermissionRequest) -> Fact {
+fn cancelled(asked: &PermissionRequest) -> Fact {
     let by = VerdictSource::Cancelled;
     Fact::Answered { id: asked.id, turn: asked.turn, verdict: None, by, input: None }
 }

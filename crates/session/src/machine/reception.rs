@@ -74,7 +74,7 @@ impl Machine {
             StateCommand::Prompt { .. } => Reception::Queue { facts },
             StateCommand::Withdraw { .. } | StateCommand::Reorder { .. } => Reception::Commit { facts },
             StateCommand::Interrupt => Reception::Interrupt { facts },
-            StateCommand::Answer { .. } => Reception::Answer { facts },
+            StateCommand::Answer { .. } | StateCommand::AnswerTool { .. } => Reception::Answer { facts },
             StateCommand::Resume => Reception::Resume { facts },
             StateCommand::Pause => {
                 // Processes that a turn left behind may have written since.

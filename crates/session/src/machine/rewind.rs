@@ -54,6 +54,7 @@ impl Machine {
             | StateCommand::Reorder { .. }
             | StateCommand::Interrupt
             | StateCommand::Answer { .. }
+            | StateCommand::AnswerTool { .. }
             | StateCommand::Pause
             | StateCommand::Stop
             | StateCommand::Release { .. }

@@ -4,7 +4,9 @@ use super::{AgentProgram, SessionStartJob, failed, sandbox::SandboxShare};
 use crate::{Result, agent_logs::LogLineSource, blocking, ladder::RecalledConversation, machine::TurnPhase};
 use ash_driver::{AgentDriver, AgentEvent, AgentInput, AgentLaunch, ResumedConversation, TurnTracker};
 use ash_model::secrets::fill_secrets;
-use ash_sandbox::{JournalPayload, JournalRecord, ProcessSpec, RecordStream, SandboxLayout, write_private};
+use ash_sandbox::{
+    JournalPayload, JournalRecord, ProcessSpec, RecordStream, SandboxHandle, SandboxLayout, write_private,
+};
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
 /// How long an agent may take to answer its greeting.
@@ -12,6 +14,17 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the end of a sandbox may come after that of a process in it.
 const SANDBOX_END_GRACE: Duration = Duration::from_millis(500);
+
+/// What is known of an agent that has answered.
+pub(super) struct AgentGreeting {
+    /// What it found of an earlier conversation.
+    pub(super) resumed: Option<ResumedConversation>,
+    /// Where its answer ends in the journal.
+    pub(super) offset: u64,
+    pub(super) ear: TurnTracker,
+    /// How many inputs it got after the greeting.
+    pub(super) more_inputs: u64,
+}
 
 /// The name of the file with the MCP servers; each agent of a sandbox has its own.
 fn mcp_config(process: u16) -> String {
@@ -25,7 +38,7 @@ impl SessionStartJob {
         AgentProgram { driver, version, program, claude, provider }: &AgentProgram<'_>,
         inside: SandboxLayout,
         recalled: &RecalledConversation,
-    ) -> Result<(Option<ResumedConversation>, u64, TurnTracker)> {
+    ) -> Result<AgentGreeting> {
         let launch = AgentLaunch {
             workspace: inside.workspace.clone(),
             home: inside.home.clone(),
@@ -67,10 +80,12 @@ impl SessionStartJob {
                 driver.tell(&AgentInput::Hello {
                     system_prompt: self.session.options.system_prompt.clone(),
                     append_system_prompt: self.session.options.append_system_prompt.clone(),
+                    client_tools: self.session.options.client_tools.clone().unwrap_or_default(),
                 }),
             )
             .await?;
-        tokio::time::timeout(GREETING_TIMEOUT, self.wait_for_greeting((process, records), *driver))
+        let greeting = Box::pin(self.wait_for_greeting((process, records), *driver, remote));
+        tokio::time::timeout(GREETING_TIMEOUT, greeting)
             .await
             .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
     }
@@ -111,20 +126,37 @@ impl SessionStartJob {
         &self,
         (process, records): (u16, &mut RecordStream),
         driver: &dyn AgentDriver,
-    ) -> Result<(Option<ResumedConversation>, u64, TurnTracker)> {
-        let mut ear = TurnTracker::default();
+        remote: &SandboxHandle,
+    ) -> Result<AgentGreeting> {
+        let (mut ear, mut more_inputs) = (TurnTracker::default(), 0);
         while let Some(JournalRecord { offset, payload: what, process: whose }) = records.next().await {
             if whose != process && !matches!(what, JournalPayload::SandboxGone { .. }) {
                 continue;
             }
             match what {
                 JournalPayload::StdoutLine(line) => {
-                    if let Some(AgentEvent::Ready { resumed }) = driver
-                        .parse_line(&mut ear, &line)
-                        .into_iter()
-                        .find(|heard| matches!(heard, AgentEvent::Ready { .. }))
-                    {
-                        return Ok((resumed, offset, ear));
+                    for heard in driver.parse_line(&mut ear, &line) {
+                        match heard {
+                            AgentEvent::Ready { resumed } => {
+                                return Ok(AgentGreeting { resumed, offset, ear, more_inputs });
+                            }
+                            // Some agents ask before they greet, and greet after they have their answer.
+                            AgentEvent::ToolServerAsked { request, message } => {
+                                let tools = self.session.options.client_tools.clone().unwrap_or_default();
+                                more_inputs += 1;
+                                let reply = AgentInput::ToolServerReply { request, message, tools };
+                                remote.input(process, 1 + more_inputs, driver.tell(&reply)).await?;
+                            }
+                            AgentEvent::Delta { .. }
+                            | AgentEvent::Message { .. }
+                            | AgentEvent::PermissionRequested { .. }
+                            | AgentEvent::ToolRequested { .. }
+                            | AgentEvent::RequestWithdrawn { .. }
+                            | AgentEvent::MemoryCompacted
+                            | AgentEvent::Steered { .. }
+                            | AgentEvent::SettingAnswered { .. }
+                            | AgentEvent::TurnEnded { .. } => {}
+                        }
                     }
                 }
                 JournalPayload::StderrLine(line) => {

@@ -334,7 +334,12 @@ fn an_input_of_a_sandbox_that_is_gone_is_for_no_other() {
     log.apply(20, &asleep());
     log.apply(
         21,
-        &Fact::Awake { incarnation: Incarnation(Uuid::from_u128(78)), resumed_after: None, outdated: false },
+        &Fact::Awake {
+            incarnation: Incarnation(Uuid::from_u128(78)),
+            resumed_after: None,
+            outdated: false,
+            more_inputs: 0,
+        },
     );
     assert_eq!(log.undelivered_inputs(0), []);
 }

@@ -24,7 +24,7 @@ pub(crate) fn created() -> Fact {
 }
 
 pub(crate) fn awake() -> Fact {
-    Fact::Awake { incarnation: INCARNATION, resumed_after: None, outdated: false }
+    Fact::Awake { incarnation: INCARNATION, resumed_after: None, outdated: false, more_inputs: 0 }
 }
 
 pub(crate) fn asleep() -> Fact {

@@ -318,7 +318,8 @@ fn a_new_sandbox_knows_nothing_of_the_old_one() {
     let state = state.after(&[asleep()]);
     assert!(!state.agent_options_outdated && state.awake.is_none());
     assert!(!state.after(&[configured(true)]).agent_options_outdated, "nothing runs with the old ones");
-    let outdated = Fact::Awake { incarnation: INCARNATION, resumed_after: Some(3), outdated: true };
+    let outdated =
+        Fact::Awake { incarnation: INCARNATION, resumed_after: Some(3), outdated: true, more_inputs: 0 };
     let state = state.after(&[outdated]);
     assert!(state.agent_options_outdated);
     let cut = LogStep::Tell {

@@ -61,6 +61,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => Just(Op::AskLeave),
         1 => Just(Op::Withdraw),
         3 => luck().prop_map(Op::Answer),
+        4 => Just(Op::CallTool),
+        3 => Just(Op::AnswerTool),
         1 => Just(Op::TimePasses),
         4 => Just(Op::Timer),
         1 => Just(Op::Fork),
@@ -117,7 +119,7 @@ proptest::proptest! {
         let mut world = World::with_profile(ask, profile).with_tokens(tokens).after(&ops);
         world.come_to_rest();
         assert!(world.outcomes().iter().all(Option::is_some), "{:?}", world.state().turns);
-        assert_eq!(world.state().pending, []);
+        assert_eq!((&world.state().pending, &world.state().tool_calls), (&vec![], &vec![]));
     }
 }
 
@@ -254,8 +256,8 @@ fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
     for (last, status) in [(Fact::Stopped, SessionStatus::Stopped), (Fact::Ended, SessionStatus::Ended)] {
         let mut state = LogState::new(0);
         let incarnation = Incarnation(Uuid::from_u128(1));
-        for (seq, fact) in
-            (1..).zip([Fact::Awake { incarnation, resumed_after: None, outdated: false }, last])
+        for (seq, fact) in (1..)
+            .zip([Fact::Awake { incarnation, resumed_after: None, outdated: false, more_inputs: 0 }, last])
         {
             state.apply(seq, &fact);
         }
@@ -502,9 +504,12 @@ fn in_status(status: SessionStatus) -> LogState {
     let mut state = LogState::new(0);
     let fact = match status {
         SessionStatus::Starting => Fact::Resuming,
-        SessionStatus::Active => {
-            Fact::Awake { incarnation: Incarnation(Uuid::from_u128(1)), resumed_after: None, outdated: false }
-        }
+        SessionStatus::Active => Fact::Awake {
+            incarnation: Incarnation(Uuid::from_u128(1)),
+            resumed_after: None,
+            outdated: false,
+            more_inputs: 0,
+        },
         SessionStatus::Paused => Fact::Paused,
         SessionStatus::Stopped => Fact::Stopped,
         SessionStatus::Error => Fact::Failed { problem: Death::Machine.problem() },
@@ -642,7 +647,7 @@ fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
     let queued = Fact::Queued { turn: asked, content: "hi".into(), options: Default::default(), lock: None };
     let mut state = LogState::new(0);
     let facts = [
-        Fact::Awake { incarnation, resumed_after: None, outdated: false },
+        Fact::Awake { incarnation, resumed_after: None, outdated: false, more_inputs: 0 },
         queued,
         Fact::SelfStarted { turn: own },
     ];

@@ -40,7 +40,7 @@ fn asked(on_timeout: PermissionTimeoutPolicy) -> PermissionRequest {
 fn waiting(asked: PermissionRequest) -> LogState {
     let incarnation = Incarnation(Uuid::from_u128(3));
     let facts = [
-        Fact::Awake { incarnation, resumed_after: None, outdated: false },
+        Fact::Awake { incarnation, resumed_after: None, outdated: false, more_inputs: 0 },
         Fact::Queued { turn: TURN, content: json!("x"), options: Default::default(), lock: None },
         Fact::Started { turn: TURN, input: 2 },
         Fact::PermissionRequested(asked),

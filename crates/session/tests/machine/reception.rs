@@ -194,7 +194,7 @@ fn a_start_remembers_which_options_it_knows() {
     given.machine.begin(&NextStep::Start, given.start);
     assert_eq!(given.machine.finish_effect(), Some(Effect::Start { options_seen: 4 }));
     let incarnation = crate::given::INCARNATION;
-    let awake = |seen| given.machine.awake_fact(incarnation, Some(2), seen);
-    let expected = |outdated| Fact::Awake { incarnation, resumed_after: Some(2), outdated };
+    let awake = |seen| given.machine.awake_fact(incarnation, Some(2), seen, 0);
+    let expected = |outdated| Fact::Awake { incarnation, resumed_after: Some(2), outdated, more_inputs: 0 };
     assert_eq!((awake(4), awake(3)), (expected(false), expected(true)));
 }

@@ -17,7 +17,7 @@ use ash_session::machine::{
     StateCommand, WaiterId, WakePolicy,
 };
 use promises::Told;
-use shim::{Shim, WAIT};
+use shim::{AgentMemory, Shim, WAIT};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -60,6 +60,9 @@ pub(crate) enum Op {
     Withdraw,
     /// A client allows or denies the agent's first open request.
     Answer(Luck),
+    /// The agent calls a tool of the client, and a client answers the first open call.
+    CallTool,
+    AnswerTool,
     /// No client answered for a long time.
     TimePasses,
     /// Nothing happens until the machine's next deadline.
@@ -112,6 +115,7 @@ pub(crate) struct World {
     machine: Option<Machine>,
     disk: Disk,
     shim: Option<Shim>,
+    memory: AgentMemory,
     crash_before_telling: bool,
     on_interrupted: InterruptedTurnPolicy,
     told: Told,
@@ -169,6 +173,7 @@ impl World {
             machine: Some(Machine::new(LogState::new(0), profile, instant)),
             disk: Disk::default(),
             shim: None,
+            memory: AgentMemory::default(),
             crash_before_telling: false,
             on_interrupted,
             told: Told::default(),
@@ -374,6 +379,8 @@ impl World {
             Op::AskLeave => self.ask_leave(),
             Op::Withdraw => self.withdraw(),
             Op::Answer(luck) => self.answer_request(luck),
+            Op::CallTool => self.call_tool(),
+            Op::AnswerTool => self.answer_tool(),
             Op::TimePasses => self.advance(2 * WAIT),
             Op::Timer => self.wait_for_deadline(),
             Op::Lock => self.take_or_release_lock(),
@@ -492,7 +499,7 @@ impl World {
         let Some(Machine { log, runtime }) = &self.machine else { return Some(Op::Start(Luck::Good)) };
         let living = self.shim.as_ref().filter(|shim| shim.alive && runtime.is_connected());
         let working = living.is_some_and(|shim| shim.working.is_some());
-        let waiting = living.is_some_and(|shim| !shim.waiting.is_empty());
+        let waiting = living.is_some_and(|shim| !shim.waiting.is_empty() || !shim.calls.is_empty());
         if runtime.effect.is_some() || runtime.remote_wait.is_some() {
             return Some(Op::Effect(Luck::Good));
         }

@@ -211,7 +211,8 @@ async fn hide_in_audit(db: &mut SqliteConnection, seal: &SealingKey, name: &Purg
     query(
         "UPDATE audit SET subject = ?4, detail = CASE WHEN detail GLOB 'fork of *' THEN NULL ELSE detail END
          WHERE session = ?1 OR (session IS NULL AND tenant = ?2 AND subject = ?3 AND deed IN
-             ('created', 'ended', 'purged', 'forgotten', 'executed', 'checkpoints_removed', 'permission_answered'))",
+             ('created', 'ended', 'purged', 'forgotten', 'executed', 'checkpoints_removed', 'permission_answered',
+              'tool_answered'))",
     )
     .bind(name.no.0)
     .bind(name.tenant.as_str())
@@ -258,7 +259,8 @@ pub(super) async fn hide_older(db: &mut SqliteConnection, seal: &SealingKey) -> 
         let id = parsed(&row, "subject", |text| SessionId::parse(text).ok())?;
         query(
             "UPDATE audit SET subject = ? WHERE tenant = ? AND subject = ? AND n <= ? AND deed IN
-                 ('created', 'ended', 'purged', 'forgotten', 'executed', 'checkpoints_removed', 'permission_answered')",
+                 ('created', 'ended', 'purged', 'forgotten', 'executed', 'checkpoints_removed', 'permission_answered',
+              'tool_answered')",
         )
         .bind(seal.pseudonym(&tenant, &id))
         .bind(tenant.as_str())

@@ -19,7 +19,7 @@ pub(super) fn body(model: &str, request: &ModelRequest<'_>, thoughts: ThinkingSc
         "max_tokens": request.room.min(MAX_ANSWER_TOKENS.into()),
         "stream": true,
         "system": system(request.system),
-        "tools": tools::offered(&request.manner.tools),
+        "tools": tools::offered(request.manner),
         "messages": messages(model, request, thoughts),
     });
     if let Some(effort) = &request.manner.effort {

@@ -1,14 +1,12 @@
 //! The command language of the offline provider.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum OfflineCommand {
-    Call {
-        tool: &'static str,
-        input: Value,
-    },
+    /// Calls in one answer.
+    Call(Vec<OfflineCall>),
     Say {
         pause: Duration,
         text: String,
@@ -19,6 +17,12 @@ pub(super) enum OfflineCommand {
         text: String,
     },
     Help,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct OfflineCall {
+    pub(super) tool: String,
+    pub(super) input: Value,
 }
 
 /// One command per line if every line is one; otherwise one command whose text continues to the end.
@@ -42,6 +46,7 @@ fn one(text: &str) -> Option<OfflineCommand> {
             let (old, new) = change.split_once(" => ")?;
             Some(call("edit", json!({ "path": path, "old": old, "new": new })))
         }
+        "call" => calls(rest).map(OfflineCommand::Call),
         "slow" => slow(rest),
         "hold" => {
             let (path, text) = path_and_text(rest)?;
@@ -56,8 +61,30 @@ fn one(text: &str) -> Option<OfflineCommand> {
     }
 }
 
-fn call(tool: &'static str, input: Value) -> OfflineCommand {
-    OfflineCommand::Call { tool, input }
+fn call(tool: &str, input: Value) -> OfflineCommand {
+    OfflineCommand::Call(vec![OfflineCall { tool: tool.to_owned(), input }])
+}
+
+/// `NAME: JSON`, or `NAME:` for an empty input; `and call` puts another call into the same answer.
+fn calls(mut rest: &str) -> Option<Vec<OfflineCall>> {
+    let mut calls = Vec::new();
+    loop {
+        let (name, after) = rest.split_once(':')?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let tool = Some(name.trim()).filter(|name| !name.is_empty() && name.chars().all(plain))?.to_owned();
+        let mut input = Map::new();
+        rest = after.trim();
+        if rest.starts_with('{') {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter();
+            input = values.next()?.ok()?;
+            rest = rest[values.byte_offset()..].trim_start();
+        }
+        calls.push(OfflineCall { tool, input: Value::Object(input) });
+        if rest.is_empty() {
+            return Some(calls);
+        }
+        rest = rest.strip_prefix("and call ")?;
+    }
 }
 
 /// `PATH: TEXT`, or `PATH:` with the text on the next lines.
@@ -107,6 +134,8 @@ mod tests {
             ("list src", call("list", json!({"path": "src"}))),
             ("search a in b in c", call("search", json!({"text": "a in b", "path": "c"}))),
             ("search a", call("search", json!({"text": "a"}))),
+            ("call look-up_2:", call("look-up_2", json!({}))),
+            (r#"call t: {"a": ["}"]} "#, call("t", json!({"a": ["}"]}))),
             ("slow 5: a b", say),
             ("hold go: a b", OfflineCommand::Hold { path: "go".into(), text: "a b".into() }),
             (" help\n", OfflineCommand::Help),
@@ -122,6 +151,16 @@ mod tests {
         assert_eq!(only("write f: one\n\ntwo\n"), expected);
         assert_eq!(only("run: cat <<E\nx\nE"), call("run", json!({"command": "cat <<E\nx\nE"})));
         assert_eq!(only("read f\nplease"), call("read", json!({"path": "f"})));
+    }
+
+    #[test]
+    fn calls_on_one_line_are_one_answer_and_json_may_take_several_lines() {
+        let of = |tool: &str, input: Value| OfflineCall { tool: tool.into(), input };
+        let both =
+            OfflineCommand::Call(vec![of("a", json!({"x": 1})), of("b", json!({})), of("c", json!({}))]);
+        assert_eq!(only(r#"call a: {"x": 1} and call b: and call c: {}"#), both);
+        assert_eq!(only("call a: {\n\"x\": 1\n}"), call("a", json!({"x": 1})));
+        assert_eq!(parse("call a: {}\ncall b: {}").expect("commands").len(), 2);
     }
 
     #[test]
@@ -142,6 +181,12 @@ mod tests {
             "hold f",
             "write f",
             "edit f: a",
+            "call",
+            "call t",
+            "call t: x",
+            "call t: [1]",
+            "call t: {} and tea",
+            "call a b: {}",
             "help me",
             "reading",
         ] {

@@ -19,7 +19,7 @@ pub(super) fn body(model: &str, request: &ModelRequest<'_>) -> Vec<u8> {
         "stream_options": { "include_usage": true },
         "messages": messages,
     });
-    let tools: Vec<Value> = tools::offered(&request.manner.tools).into_iter().map(tool).collect();
+    let tools: Vec<Value> = tools::offered(request.manner).into_iter().map(tool).collect();
     // Services refuse an empty list.
     if !tools.is_empty() {
         body["tools"] = json!(tools);

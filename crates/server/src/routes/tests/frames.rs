@@ -32,12 +32,17 @@ const LINES: [&str; 16] = [
     "no JSON",
 ];
 
+/// The lines of agents come after these: later facts have numbers after them.
+const FIRST_FACTS: usize = 124;
+
 fn facts() -> Vec<Fact> {
     let stored = FACTS
         .lines()
         .filter_map(|line| line.split_once('\t'))
         .map(|(kind, json)| Fact::decode(kind, json.to_owned()).expect("a stored fact"));
-    stored.chain(LINES.map(|line| Fact::Said { line: line.to_owned() })).collect()
+    let mut facts: Vec<Fact> = stored.collect();
+    let later = facts.split_off(FIRST_FACTS);
+    facts.into_iter().chain(LINES.map(|line| Fact::Said { line: line.to_owned() })).chain(later).collect()
 }
 
 #[tokio::test]
@@ -72,7 +77,8 @@ async fn events_are_sent_as_they_were_before_they_had_types_and_as_documented() 
         let golden = golden.replace("\"version\":\"0.1.0\"", &format!("\"version\":\"{}\"", crate::VERSION));
         assert_eq!(*sent, golden);
     }
-    assert_eq!(sent.len(), GOLDEN.lines().count());
+    let more: Vec<String> = sent.into_iter().skip(GOLDEN.lines().count()).collect();
+    assert_eq!(more, Vec::<String>::new(), "without a line");
 }
 
 /// Events that the agent names itself are in no schema.

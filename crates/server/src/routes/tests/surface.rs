@@ -5,7 +5,7 @@ use crate::openapi::schema_check::the_document;
 use std::collections::BTreeSet;
 
 /// Every route with a valid body. `s` is a session that exists.
-const CALLS: [(&str, &str); 66] = [
+const CALLS: [(&str, &str); 68] = [
     ("GET /metrics", ""),
     ("GET /api/agents", ""),
     ("POST /api/agents", r#"{"name":"x"}"#),
@@ -35,6 +35,8 @@ const CALLS: [(&str, &str); 66] = [
     ("GET /api/workspaces/w/files", ""),
     ("GET /api/workspaces/w/checkpoints", ""),
     ("GET /api/sessions/s/permissions", ""),
+    ("GET /api/sessions/s/tools", ""),
+    ("POST /api/sessions/s/tools/00000000-0000-0000-0000-000000000001", r#"{"result":1}"#),
     ("POST /api/sessions/s/permissions/00000000-0000-0000-0000-000000000001", r#"{"behavior":"allow"}"#),
     ("GET /api/sessions/s/messages", ""),
     ("POST /api/sessions/s/messages", r#"{"content":"x"}"#),

@@ -44,7 +44,7 @@ impl World {
         let now = self.now.instant;
         self.machine_mut().runtime.touch_later(now);
         let resumed = resuming.then(|| Fact::Resumed { receipt: cold(), head: None });
-        let awake = self.machine().awake_fact(incarnation, None, options_seen);
+        let awake = self.machine().awake_fact(incarnation, None, options_seen, 0);
         self.note([awake].into_iter().chain(resumed).collect());
         self.machine_mut().runtime.connect(now);
         self.answer_resumers();

@@ -5,8 +5,8 @@ use super::{
     shim::{Shim, answer_of},
 };
 use ash_model::{
-    Death, EventSeq, Fact, PermissionId, Problem, SessionLock, SessionRewind, SessionStatus, TurnId,
-    TurnOutcome,
+    Death, EventSeq, Fact, PermissionId, Problem, SessionLock, SessionRewind, SessionStatus, ToolRequestId,
+    TurnId, TurnOutcome,
 };
 use ash_session::machine::{
     CommandRefusal, Effect, LogState, LogStep, Machine, PreparedCommit, StateCommand, TurnPhase,
@@ -59,6 +59,10 @@ pub(super) struct Told {
     pub(super) asked: BTreeMap<PermissionId, bool>,
     /// The events of the open ones.
     pending: BTreeMap<PermissionId, EventSeq>,
+    /// Every call of a client's tool by the agent's own id, and whether it is answered.
+    calls: BTreeMap<String, (ToolRequestId, bool)>,
+    /// The events of the open ones.
+    open_calls: BTreeMap<ToolRequestId, EventSeq>,
     /// How often those options were changed that an agent is started with.
     pub(super) changes: u64,
 }
@@ -129,6 +133,7 @@ impl World {
             }
             StateCommand::Resume => assert_eq!(*decided, Err(CommandRefusal::SessionEnded)),
             StateCommand::Answer { .. } => assert_eq!(*decided, Err(CommandRefusal::NoSuchPermission)),
+            StateCommand::AnswerTool { .. } => assert_eq!(*decided, Err(CommandRefusal::NoSuchToolCall)),
             StateCommand::Pause | StateCommand::Stop | StateCommand::Withdraw { .. } => {
                 assert!(decided.is_err())
             }
@@ -238,6 +243,29 @@ impl World {
                     self.check_input(*input);
                 }
             }
+            Fact::ToolRequested(asked) => {
+                let id = asked.tool_use_id.clone().expect("this agent has ids");
+                assert_eq!(told.calls.insert(id, (asked.id, false)), None, "a client gets a call twice");
+                told.open_calls.insert(asked.id, seq);
+            }
+            Fact::ToolAnswered(answer) => {
+                let call = told.calls.values_mut().find(|(id, _)| *id == answer.id).expect("it was made");
+                assert!(!std::mem::replace(&mut call.1, true), "a call is answered twice");
+                assert!(answer.output.is_some() || answer.input.is_none(), "nothing to tell");
+                told.open_calls.remove(&answer.id);
+                if let Some(input) = answer.input {
+                    self.check_input(input);
+                }
+            }
+            Fact::ToolRepeated(repeat) => {
+                let answered =
+                    told.calls.values().find(|(id, _)| *id == repeat.id).map(|(_, answered)| *answered);
+                assert_eq!(answered, Some(repeat.input.is_some()), "an answered call gets its answer again");
+                if let Some(input) = repeat.input {
+                    self.check_input(input);
+                }
+            }
+            Fact::ToolServerAsked { input, .. } => self.check_input(*input),
             Fact::Setting { input, .. } => self.check_input(*input),
             Fact::Rested { turn, .. } => {
                 told.rested.insert(*turn);
@@ -389,8 +417,15 @@ impl World {
         let open = self.told.asked.iter().filter(|(_, answered)| !**answered).map(|(id, _)| *id);
         assert_eq!(pending.iter().map(|pending| pending.asked.id).collect::<BTreeSet<_>>(), open.collect());
         let names: BTreeSet<&String> = pending.iter().map(|pending| &pending.asked.request).collect();
+        let calls = machine.log.open_tool_calls();
+        let open: BTreeSet<EventSeq> = calls.map(|call| call.seq).collect();
+        assert_eq!(open, self.told.open_calls.values().copied().collect(), "the calls that wait");
         match self.shim.as_ref().filter(|shim| shim.alive && run.is_connected()) {
-            Some(shim) => assert_eq!(names, shim.waiting.iter().collect()),
+            Some(shim) => {
+                assert_eq!(names, shim.waiting.iter().collect());
+                let calls = machine.log.open_tool_calls().filter_map(|call| call.request.as_ref());
+                assert_eq!(calls.collect::<BTreeSet<_>>(), shim.calls.keys().collect());
+            }
             // Until the log says that the sandbox is gone.
             None => {
                 let ending = run.effect == Some(Effect::EndSandbox);
@@ -415,7 +450,7 @@ impl World {
             open_turns: state.turns.len() as u64,
             problem: told.problem.clone(),
             checkpoint: told.checkpoint,
-            pending: sorted(told.pending.values().copied().collect()),
+            pending: sorted(told.pending.values().chain(told.open_calls.values()).copied().collect()),
             lock: told.lock.clone().map(|lock| SessionLock { in_use: in_use(&lock), ..lock }),
         };
         assert_eq!(SessionSummary { pending: sorted(state.summary().pending), ..state.summary() }, expected);

@@ -4,10 +4,14 @@ use super::{Luck, World};
 use ash_driver::{AgentInput, UsageReport};
 use ash_model::{
     Fact, Incarnation, ModelPrices, ModelStopReason, PermissionId, PermissionRequest,
-    PermissionTimeoutPolicy, PermissionVerdict, Timestamp, TokenUsage, TurnId, TurnOutcome,
+    PermissionTimeoutPolicy, PermissionVerdict, Timestamp, TokenUsage, ToolOutput, ToolRequest,
+    ToolRequestId, ToolTimeoutPolicy, TurnId, TurnOutcome,
 };
 use ash_session::machine::{StateCommand, UsageContext};
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// How long a request waits.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
@@ -26,6 +30,8 @@ pub(super) struct Shim {
     pub(super) asked_to_stop: bool,
     /// The agent's open requests.
     pub(super) waiting: BTreeSet<String>,
+    /// Its open calls of the client's tools: the agent's own id by the name of the request.
+    pub(super) calls: BTreeMap<String, String>,
     /// Messages that it was told in the middle of its turn and has not acknowledged.
     pub(super) steers: Vec<TurnId>,
     pub(super) answered: BTreeSet<String>,
@@ -39,9 +45,26 @@ pub(super) enum Said {
     Rested(TurnId, TurnOutcome),
     Asked(String),
     Withdrawn(String),
+    /// A call of a client's tool: the name of the request, and the agent's own id.
+    Called(String, String),
     Used(UsageReport),
     /// The answer to a setting.
     Agreed(u64),
+}
+
+/// What the agent stores of its calls. It outlives the sandbox.
+#[derive(Debug, Default)]
+pub(super) struct AgentMemory {
+    /// The turn and the agent's own id of each call.
+    calls: Vec<(TurnId, String)>,
+    outputs: BTreeSet<String>,
+}
+
+impl AgentMemory {
+    fn open_calls(&self, turn: TurnId) -> Vec<String> {
+        let open = self.calls.iter().filter(|(of, id)| *of == turn && !self.outputs.contains(id));
+        open.map(|(_, id)| id.clone()).collect()
+    }
 }
 
 impl Shim {
@@ -55,13 +78,15 @@ impl Shim {
             working: None,
             asked_to_stop: false,
             waiting: BTreeSet::new(),
+            calls: BTreeMap::new(),
             steers: Vec::new(),
             answered: BTreeSet::new(),
             unheard: Vec::new(),
         }
     }
 
-    fn take(&mut self, input: u64, say: AgentInput) {
+    /// `memory`: what the agent stores beside its files.
+    fn take(&mut self, input: u64, say: AgentInput, memory: &mut AgentMemory) {
         assert!(input > self.last_in, "input {input} came after {}", self.last_in);
         self.last_in = input;
         match say {
@@ -72,10 +97,25 @@ impl Shim {
                 self.working = Some(turn);
                 self.asked_to_stop = false;
                 self.steers.clear();
+                // It makes the calls again whose output it has not stored.
+                for id in memory.open_calls(turn) {
+                    let request = format!("{id} again {}", self.incarnation.0);
+                    self.calls.insert(request.clone(), id.clone());
+                    self.unheard.push(Said::Called(request, id));
+                }
             }
+            AgentInput::ToolOutput { request, .. } => {
+                // One that it has withdrawn is too late.
+                if let Some(id) = self.calls.remove(&request) {
+                    assert!(memory.outputs.insert(id), "an output reached the agent twice");
+                }
+            }
+            AgentInput::ToolServerReply { .. } => panic!("this agent does not ask"),
             AgentInput::Interrupt { turn } if self.working == Some(turn) => {
                 self.asked_to_stop = true;
                 let waiting = std::mem::take(&mut self.waiting);
+                let calls = std::mem::take(&mut self.calls);
+                self.unheard.extend(calls.into_keys().map(Said::Withdrawn));
                 self.unheard.extend(waiting.into_iter().map(Said::Withdrawn));
             }
             // An interrupt that is too late is for a turn that is over.
@@ -104,13 +144,13 @@ impl World {
         }
         let heard = self.is_connected();
         if let Some(shim) = self.shim.as_mut().filter(|_| heard) {
-            shim.take(input, say);
+            shim.take(input, say, &mut self.memory);
         }
     }
 
     pub(super) fn rest(&mut self) {
         let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
-        if !shim.waiting.is_empty() {
+        if !shim.waiting.is_empty() || !shim.calls.is_empty() {
             return;
         }
         let Some(turn) = shim.working.take() else { return };
@@ -155,6 +195,48 @@ impl World {
         shim.waiting.insert(request.clone());
         shim.unheard.push(Said::Asked(request));
         self.hear();
+    }
+
+    /// The agent calls a tool of the client.
+    pub(super) fn call_tool(&mut self) {
+        let (request, id) = (self.next_fresh().to_string(), self.next_fresh().to_string());
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && !shim.asked_to_stop) else { return };
+        let Some(turn) = shim.working else { return };
+        shim.calls.insert(request.clone(), id.clone());
+        self.memory.calls.push((turn, id.clone()));
+        shim.unheard.push(Said::Called(request, id));
+        self.hear();
+    }
+
+    /// A client answers the first call that is open.
+    pub(super) fn answer_tool(&mut self) {
+        if self.machine.is_none() {
+            return;
+        }
+        let open = self.state().open_tool_calls().next().map(|call| call.asked.id);
+        let id = open.unwrap_or_else(|| ToolRequestId(self.next_fresh()));
+        self.ask(StateCommand::AnswerTool { id, output: ToolOutput::Error("no".into()) });
+    }
+
+    fn called(&mut self, request: String, id: String) -> Fact {
+        let state = self.state();
+        let turn = state.under_way();
+        let policy = match self.fresh.is_multiple_of(3) {
+            true => ToolTimeoutPolicy::Interrupt,
+            false => ToolTimeoutPolicy::Fail,
+        };
+        let call = ToolRequest {
+            id: ToolRequestId(self.next_fresh()),
+            turn,
+            request,
+            tool: "lookup".into(),
+            input: serde_json::json!({}),
+            tool_use_id: Some(id),
+            expires_at: Some(Timestamp(self.now.wall.0 + 1000)),
+            on_timeout: policy,
+        };
+        let state = self.state();
+        state.tool_call(call, state.awake.as_ref().map_or(0, |awake| awake.next_input))
     }
 
     pub(super) fn withdraw(&mut self) {
@@ -238,6 +320,18 @@ impl World {
     }
 
     pub(super) fn digest(&mut self, unheard: Vec<Said>) {
+        let last = self.state().awake.as_ref().map_or(0, |awake| awake.next_input - 1);
+        self.note_all(unheard);
+        // The outputs of calls that the agent repeats.
+        for (input, say) in self.state().undelivered_inputs(last) {
+            self.tell(input, say);
+            if self.machine.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn note_all(&mut self, unheard: Vec<Said>) {
         for said in unheard {
             let current = self.state().current().map(|turn| turn.id);
             let facts = match said {
@@ -255,6 +349,7 @@ impl World {
                 Said::Steered(turn) => self.state().steering_acknowledged(turn).into_iter().collect(),
                 Said::Asked(request) => vec![self.asked(request)],
                 Said::Withdrawn(request) => self.state().withdrawn(&request).into_iter().collect(),
+                Said::Called(request, id) => vec![self.called(request, id)],
                 Said::Used(report) => self.used(report),
             };
             self.note(facts);
