@@ -22,6 +22,7 @@ mod session_list;
 mod session_metadata;
 mod session_options;
 mod sessions;
+mod stream_tokens;
 mod usage;
 mod workspaces;
 
@@ -116,6 +117,7 @@ pub(crate) fn api() -> ApiRouter {
         )
         .route("/api/sessions/{id}/events", get("listSessionEvents", messages::events))
         .route("/api/sessions/{id}/stream", get("streamSession", messages::stream))
+        .route("/api/sessions/{id}/stream-token", post("createStreamToken", stream_tokens::create))
         .tag("Queue")
         .route(
             "/api/sessions/{id}/queue",

@@ -7,6 +7,7 @@ mod clients;
 mod edge;
 mod guide;
 mod owners;
+mod stream_tokens;
 #[path = "../support.rs"]
 mod support;
 mod values;

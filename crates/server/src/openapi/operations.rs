@@ -370,9 +370,15 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         "streamSession",
         "Follow a session",
         "All events from the beginning, or after the one with the given id, and then each as it happens. Every frame with an `id:` can be continued after. 204: the session has ended and the client has everything.",
-        &[SESSION, &["invalid_cursor", "too_many_streams"]],
+        &[SESSION, &["invalid_cursor", "invalid_stream_token", "too_many_streams"]],
     )
     .with(&[LastEventId]),
+    text(
+        "createStreamToken",
+        "Create a token for the stream",
+        "For clients that cannot send an Authorization header, such as a browser's EventSource: `GET …/stream?token=…` opens the stream of this session for 15 minutes, and the token opens nothing else. A stream that is open goes on until the key that made its token is deleted.",
+        &[SESSION],
+    ),
     // Permissions
     text("listPermissions", "List open permission requests and questions", "", &[SESSION]),
     text(

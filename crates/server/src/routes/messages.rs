@@ -320,6 +320,9 @@ pub(super) struct SessionStreamQuery {
     after: Option<String>,
     /// False: without the pieces of messages that are not complete yet.
     include_partial_messages: Option<bool>,
+    /// A token of `POST …/stream-token`, for clients that cannot send an Authorization header. A header wins.
+    #[expect(dead_code, reason = "`auth.rs` reads it, and the document is made of this type")]
+    token: Option<String>,
 }
 
 pub(super) async fn stream(

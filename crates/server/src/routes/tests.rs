@@ -6,6 +6,7 @@ mod documentation;
 mod frames;
 mod misspelt;
 mod refusals;
+mod stream_tokens;
 mod surface;
 
 use crate::{

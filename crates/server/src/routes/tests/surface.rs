@@ -5,7 +5,7 @@ use crate::openapi::schema_check::the_document;
 use std::collections::BTreeSet;
 
 /// Every route with a valid body. `s` is a session that exists.
-const CALLS: [(&str, &str); 66] = [
+pub(super) const CALLS: [(&str, &str); 67] = [
     ("GET /metrics", ""),
     ("GET /api/agents", ""),
     ("POST /api/agents", r#"{"name":"x"}"#),
@@ -40,6 +40,7 @@ const CALLS: [(&str, &str); 66] = [
     ("POST /api/sessions/s/messages", r#"{"content":"x"}"#),
     ("GET /api/sessions/s/events", ""),
     ("GET /api/sessions/s/stream", ""),
+    ("POST /api/sessions/s/stream-token", ""),
     ("GET /api/sessions/s/queue", ""),
     ("PATCH /api/sessions/s/queue", r#"{"order":[]}"#),
     ("DELETE /api/sessions/s/queue/00000000-0000-0000-0000-000000000001", ""),
