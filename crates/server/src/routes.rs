@@ -10,6 +10,7 @@ mod health;
 mod keys;
 mod limits;
 mod locks;
+mod log;
 mod mcp_secrets;
 mod mcp_servers;
 mod messages;
@@ -116,6 +117,7 @@ pub(crate) fn api() -> ApiRouter {
             get("listMessages", messages::list).and(post("sendMessage", messages::send)).limited(50 * MIB),
         )
         .route("/api/sessions/{id}/events", get("listSessionEvents", messages::events))
+        .route("/api/sessions/{id}/log", get("getSessionLog", log::log))
         .route("/api/sessions/{id}/stream", get("streamSession", messages::stream))
         .route("/api/sessions/{id}/stream-token", post("createStreamToken", stream_tokens::create))
         .tag("Queue")

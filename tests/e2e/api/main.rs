@@ -6,6 +6,7 @@ mod bad_input;
 mod clients;
 mod edge;
 mod guide;
+mod log;
 mod owners;
 mod stream_tokens;
 #[path = "../support.rs"]

@@ -367,6 +367,12 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         &[SESSION],
     ),
     text(
+        "getSessionLog",
+        "Read what the stream sent, in pages",
+        "The frames that `GET …/stream` sends from the beginning, with the same ids and the same data to the byte, without the pieces of messages. Oldest first, and with everything that a rewind or a second attempt superseded, as in the stream.",
+        &[SESSION],
+    ),
+    text(
         "streamSession",
         "Follow a session",
         "All events from the beginning, or after the one with the given id, and then each as it happens. Every frame with an `id:` can be continued after. 204: the session has ended and the client has everything.",

@@ -4,6 +4,7 @@
 mod answers;
 mod documentation;
 mod frames;
+mod history;
 mod misspelt;
 mod refusals;
 mod stream_tokens;
