@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod checkpoints;
 mod compaction;
+mod conversation;
 mod extract;
 mod files;
 mod health;
@@ -118,6 +119,7 @@ pub(crate) fn api() -> ApiRouter {
         )
         .route("/api/sessions/{id}/events", get("listSessionEvents", messages::events))
         .route("/api/sessions/{id}/log", get("getSessionLog", log::log))
+        .route("/api/sessions/{id}/conversation", get("getConversation", conversation::conversation))
         .route("/api/sessions/{id}/stream", get("streamSession", messages::stream))
         .route("/api/sessions/{id}/stream-token", post("createStreamToken", stream_tokens::create))
         .tag("Queue")

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod clients;
+mod conversation;
 mod edge;
 mod guide;
 mod log;

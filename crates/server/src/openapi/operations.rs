@@ -367,6 +367,12 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         &[SESSION],
     ),
     text(
+        "getConversation",
+        "Read the conversation as items",
+        "One item for each message of a user and each message of the agent, oldest first, with tool calls and their results together. Without what was withdrawn or superseded, unless `all` asks for it; with `checkpoint`, as it was then. An item that is still being written, or waits for results, is complete in a later answer under the same `after`.",
+        &[SESSION, &["checkpoint_not_found", "checkpoint_of_another"]],
+    ),
+    text(
         "getSessionLog",
         "Read what the stream sent, in pages",
         "The frames that `GET …/stream` sends from the beginning, with the same ids and the same data to the byte, without the pieces of messages. Oldest first, and with everything that a rewind or a second attempt superseded, as in the stream.",

@@ -35,3 +35,26 @@ async fn the_log_has_the_frames_of_the_stream_and_refuses_wrong_queries() {
         assert!(refused.text.contains(words), "{}", refused.text);
     }
 }
+
+#[tokio::test]
+async fn the_conversation_refuses_wrong_queries() {
+    let server = TestRouter::new().await;
+    server.stopped_session("s").await;
+    let empty = json!({ "items": [], "nextAfter": null });
+    for query in ["", "limit=1", "limit=500&all=true", &format!("after={}", u64::MAX)] {
+        assert_eq!(server.get(&format!("/api/sessions/s/conversation?{query}")).await, empty, "{query}");
+    }
+    for (query, refusal, words) in [
+        ("limit=0", (400, "invalid_query"), "limit must be 1 to 500"),
+        ("limit=501", (400, "invalid_query"), "limit must be 1 to 500"),
+        ("checkpoint=one", (400, "invalid_query"), "checkpoint"),
+        ("checkpoint=1", (404, "checkpoint_not_found"), "checkpoint"),
+        ("chekpoint=1", (400, "unknown_parameter"), "chekpoint: did you mean checkpoint?"),
+        ("all=maybe", (400, "invalid_query"), "all"),
+    ] {
+        let refused =
+            server.ask(KEY, &format!("GET /api/sessions/s/conversation?{query}"), Value::Null).await;
+        assert_eq!(refused.code(), refusal, "{query}");
+        assert!(refused.text.contains(words), "{}", refused.text);
+    }
+}

@@ -5,7 +5,7 @@ use crate::openapi::schema_check::the_document;
 use std::collections::BTreeSet;
 
 /// Every route with a valid body. `s` is a session that exists.
-pub(super) const CALLS: [(&str, &str); 68] = [
+pub(super) const CALLS: [(&str, &str); 69] = [
     ("GET /metrics", ""),
     ("GET /api/agents", ""),
     ("POST /api/agents", r#"{"name":"x"}"#),
@@ -40,6 +40,7 @@ pub(super) const CALLS: [(&str, &str); 68] = [
     ("POST /api/sessions/s/messages", r#"{"content":"x"}"#),
     ("GET /api/sessions/s/events", ""),
     ("GET /api/sessions/s/log", ""),
+    ("GET /api/sessions/s/conversation", ""),
     ("GET /api/sessions/s/stream", ""),
     ("POST /api/sessions/s/stream-token", ""),
     ("GET /api/sessions/s/queue", ""),
