@@ -179,6 +179,34 @@ fn a_call_that_was_cut_off_does_not_make_a_page_read_beyond_its_turn() {
     assert_eq!((page.items[1].view_result(), read), (None, 4));
     assert_eq!(log.all()[1]["blocks"][0]["result"], Value::Null);
     assert_eq!(log.paged(1), log.all());
+    // The same if the log does not say how the first turn ended.
+    log.0.retain(|event| event.seq != 3);
+    assert_eq!(log.all()[1]["blocks"][0]["result"], Value::Null);
+    let mut log = TestLog::default();
+    log.calls(1, "m1", None, "lost");
+    log.results(2, "lost", json!("of another turn"));
+    assert_eq!(log.all()[0]["blocks"][0]["result"], Value::Null);
+}
+
+#[test]
+fn results_that_are_too_long_for_a_page_leave_its_last_items_to_the_next_one() {
+    let long = "x".repeat(3 << 20);
+    let mut log = TestLog::default();
+    log.queued(1, json!("go"));
+    for n in 0..5 {
+        log.calls(1, &format!("m{n}"), None, &format!("c{n}"));
+    }
+    for n in 0..5 {
+        log.results(1, &format!("c{n}"), json!(long));
+    }
+    let pages = log.all_pages();
+    let counts: Vec<usize> = pages.iter().map(|(page, _)| page.items.len()).collect();
+    assert_eq!(counts, [3, 2, 1], "the message and two calls, two calls, one call");
+    let items: Vec<Value> = pages.iter().flat_map(|(page, _)| &page.items).map(|item| json!(item)).collect();
+    assert!(
+        items == log.paged(1)
+            && items[1..].iter().all(|item| item["blocks"][0]["result"]["truncated"].is_null())
+    );
 }
 
 impl ConversationItemView {
