@@ -15,8 +15,8 @@ use ash_session::{
     AgentServices, Agents, ApiKeyDerivationKey, ApiKeyServices, Audit, Backends, ClaimConflict, Claimant,
     ClaudeProgram, ClockReading, Clocks, IdempotencyKeys, KeyedMutex, Keys, OperatorPolicy,
     RemoteRestoreReport, RepairMode, ReplicatedSession, ReplicationTarget, Replicator, Repositories,
-    RepositorySettings, ServerStatus, ServiceSettings, Services, Sessions, TrustedClock, UidPool, Usage,
-    WallClock, Workspaces,
+    RepositorySettings, ServerStatus, ServiceSettings, Services, Sessions, StreamTokens, TrustedClock,
+    UidPool, Usage, WallClock, Workspaces,
 };
 use ash_store::{RepairStore, ReplicationStore, SealingKey, SqliteStore, Store};
 use axum::{Router, extract::FromRef};
@@ -43,6 +43,7 @@ pub(crate) struct AppState {
     pub(crate) workspaces: Workspaces,
     pub(crate) usage: Usage,
     pub(crate) keys: Keys,
+    pub(crate) stream_tokens: StreamTokens,
     pub(crate) audit: Audit,
     pub(crate) idempotency: IdempotencyKeys,
     pub(crate) status: ServerStatus,
@@ -389,6 +390,7 @@ async fn build_server(
         workspaces: Workspaces::new(store.clone(), sessions.clone()),
         usage: Usage::new(store.clone()),
         keys,
+        stream_tokens: StreamTokens::of(&data.join("seal.key"), clock)?,
         audit,
         idempotency,
         status: ServerStatus::new(store, clock, troubles, replicator.clone()),

@@ -8,9 +8,10 @@ use crate::{
     problem::{ApiProblem, ApiResult},
 };
 use ash_model::{FailureKind, TenantId};
-use ash_store::{AccessScope, AuditActor};
+use ash_session::StreamTokenKey;
+use ash_store::{AccessScope, ApiKey, AuditActor};
 use axum::{
-    extract::{FromRequestParts, Request, State},
+    extract::{FromRequestParts, Query, Request, State},
     http::{HeaderMap, Method, header::AUTHORIZATION, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -138,25 +139,36 @@ async fn authorize(app: &AppState, request: &mut Request) -> ApiResult<Option<St
     let streams =
         path.ends_with("/stream") || (path.ends_with("/messages") && request.method() == Method::POST);
     let peer = request.extensions().get::<PeerAddresses>().copied();
-    let caller = match path.starts_with("/api/internal/") {
-        true => internal_caller(app, request.headers(), peer).await?,
-        false => caller_of_key(app, request.headers(), peer).await?,
-    };
-    // When all connections are busy, the reserved ones are only for the operator.
-    if request.extensions().get::<ReservedConnection>().is_some() && !caller.is_operator() {
-        let error = "The server has as many connections at work as it may have; try again later";
-        return Err(ApiProblem::new(FailureKind::Unavailable, "too_many_connections", error));
+    if path.starts_with("/api/internal/") {
+        let caller = internal_caller(app, request.headers(), peer).await?;
+        check_reserved(request, &caller)?;
+        request.extensions_mut().insert(caller);
+        return Ok(None);
     }
+    let credential = Credential::of(request)?;
+    let Some(caller) = credential.find_caller(app).await? else {
+        return Err(throttle_failure(app, peer, credential.refusal()).await);
+    };
+    check_reserved(request, &caller)?;
     let lease = match streams {
-        true => Some(lease(app, &caller, request.headers()).await?),
+        true => Some(lease(app, &caller, &credential).await?),
         false => None,
     };
     request.extensions_mut().insert(caller);
     Ok(lease)
 }
 
+/// When all connections are busy, the reserved ones are only for the operator.
+fn check_reserved(request: &Request, caller: &Caller) -> ApiResult<()> {
+    if request.extensions().get::<ReservedConnection>().is_some() && !caller.is_operator() {
+        let error = "The server has as many connections at work as it may have; try again later";
+        return Err(ApiProblem::new(FailureKind::Unavailable, "too_many_connections", error));
+    }
+    Ok(())
+}
+
 /// Streams, and messages that wait for an answer, count towards the limit of their key and end when it is revoked.
-async fn lease(app: &AppState, caller: &Caller, headers: &HeaderMap) -> ApiResult<StreamPermit> {
+async fn lease(app: &AppState, caller: &Caller, credential: &Credential<'_>) -> ApiResult<StreamPermit> {
     let lease = app.stream_limiter.open(&caller.1.0).map_err(|TooManyStreams(max)| {
         let error =
             format!("This key has {max} streams open, which is the most (ASH_MAX_STREAMS); close some first");
@@ -164,8 +176,93 @@ async fn lease(app: &AppState, caller: &Caller, headers: &HeaderMap) -> ApiResul
     })?;
     // The key may have been revoked between the lookup and the start of this stream, and a revoke ends only existing
     // streams.
-    find_caller(app, bearer(headers)?).await?.ok_or_else(invalid_key)?;
+    credential.find_caller(app).await?.ok_or_else(|| credential.refusal())?;
     Ok(lease)
+}
+
+/// What a request shows to be let in.
+enum Credential<'r> {
+    Key(&'r str),
+    /// A token in the query of a stream, and the session in the path.
+    StreamToken {
+        session: &'r str,
+        token: String,
+    },
+}
+
+impl<'r> Credential<'r> {
+    /// A header decides alone: it is what a client sends on purpose.
+    fn of(request: &'r Request) -> ApiResult<Credential<'r>> {
+        if !request.headers().contains_key(AUTHORIZATION)
+            && let Some(credential) = stream_token(request)
+        {
+            return Ok(credential);
+        }
+        Ok(Credential::Key(bearer(request.headers())?))
+    }
+
+    async fn find_caller(&self, app: &AppState) -> ApiResult<Option<Caller>> {
+        match self {
+            Credential::Key(key) => find_caller(app, key).await,
+            Credential::StreamToken { session, token } => caller_of_stream_token(app, session, token).await,
+        }
+    }
+
+    fn refusal(&self) -> ApiProblem {
+        match self {
+            Credential::Key(_) => invalid_key(),
+            Credential::StreamToken { .. } => {
+                let error = "The stream token is wrong, has expired or is for another session, or its key was deleted; \
+                             make a new one with POST …/stream-token";
+                ApiProblem::new(FailureKind::Unauthorized, "invalid_stream_token", error)
+            }
+        }
+    }
+}
+
+/// The token of a request that a token can open: to follow the stream of one session. Ids of sessions have no character that
+/// needs an escape, so the path has the id as it is.
+fn stream_token(request: &Request) -> Option<Credential<'_>> {
+    let session = request.uri().path().strip_prefix("/api/sessions/")?.strip_suffix("/stream")?;
+    if request.method() != Method::GET || session.contains('/') {
+        return None;
+    }
+    let Query(parameters) = Query::<Vec<(String, String)>>::try_from_uri(request.uri()).ok()?;
+    let mut tokens = parameters.into_iter().filter(|(name, _)| name == "token").map(|(_, token)| token);
+    let token = tokens.next()?;
+    // The handler refuses a parameter that is there twice, whatever it is.
+    Some(Credential::StreamToken { session, token })
+}
+
+/// The caller whose key made the token, if the token opens the stream of this session.
+async fn caller_of_stream_token(app: &AppState, session: &str, token: &str) -> ApiResult<Option<Caller>> {
+    let claims = app.stream_tokens.verify(token).filter(|claims| claims.session.as_str() == session);
+    let Some(claims) = claims else { return Ok(None) };
+    let caller = match claims.key.as_str() {
+        ENV_KEY_ID => app.api_key.as_ref().map(|_| environment_caller()),
+        id => app.keys.find_by_id(id).await?.map(caller_of),
+    };
+    let Some(caller) = caller else { return Ok(None) };
+    match app.sessions.find(&caller.0, &claims.session).await {
+        Ok(row) => {
+            let key = stream_token_key(app, &caller);
+            let fits = key.is_some_and(|key| app.stream_tokens.is_for(&claims, &row, key));
+            Ok(fits.then_some(caller))
+        }
+        Err(ash_session::Error::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The caller's key, as a token names it. `None`: the environment has no key any more.
+pub(crate) fn stream_token_key<'a>(app: &'a AppState, caller: &'a Caller) -> Option<StreamTokenKey<'a>> {
+    match caller.1.0.as_str() {
+        ENV_KEY_ID => {
+            let text = app.api_key.as_ref()?.expose_secret();
+            Some(StreamTokenKey::Environment { id: ENV_KEY_ID, text })
+        }
+        id => Some(StreamTokenKey::Stored(id)),
+    }
 }
 
 async fn run_with_stream_permit(lease: Option<StreamPermit>, request: Request, next: Next) -> Response {
@@ -207,10 +304,17 @@ pub(crate) async fn caller_of_key(
 
 async fn find_caller(app: &AppState, key: &str) -> ApiResult<Option<Caller>> {
     if app.api_key.as_ref().is_some_and(|own| ash_session::constant_time_eq(own.expose_secret(), key)) {
-        return Ok(Some(Caller(AccessScope::all(&TenantId::main()), ApiKeyId(ENV_KEY_ID.to_owned()))));
+        return Ok(Some(environment_caller()));
     }
-    let key = app.keys.find(key).await?;
-    Ok(key.map(|key| Caller(AccessScope { tenant: key.tenant, owner: key.owner }, ApiKeyId(key.id))))
+    Ok(app.keys.find(key).await?.map(caller_of))
+}
+
+fn environment_caller() -> Caller {
+    Caller(AccessScope::all(&TenantId::main()), ApiKeyId(ENV_KEY_ID.to_owned()))
+}
+
+fn caller_of(key: ApiKey) -> Caller {
+    Caller(AccessScope { tenant: key.tenant, owner: key.owner }, ApiKeyId(key.id))
 }
 
 /// Internal routes create keys, so they are closed unless the operator sets the secret.

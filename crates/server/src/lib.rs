@@ -5,6 +5,7 @@ mod app;
 mod archive;
 mod auth;
 mod config;
+mod conversation;
 mod data_dir;
 mod database;
 mod docker_engine;

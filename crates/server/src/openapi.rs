@@ -14,7 +14,7 @@ mod schemas;
 mod tests;
 mod yaml;
 
-pub(crate) use answer::{Answer, Created};
+pub(crate) use answer::{Answer, Created, VerbatimAnswer};
 pub(crate) use endpoint::{
     ApiRouter, DocumentedAnswer, DocumentedInput, OperationDraft, delete, get, patch, post,
 };

@@ -4,12 +4,14 @@ mod agents;
 mod artifacts;
 mod checkpoints;
 mod compaction;
+mod conversation;
 mod extract;
 mod files;
 mod health;
 mod keys;
 mod limits;
 mod locks;
+mod log;
 mod mcp_secrets;
 mod mcp_servers;
 mod messages;
@@ -22,6 +24,7 @@ mod session_list;
 mod session_metadata;
 mod session_options;
 mod sessions;
+mod stream_tokens;
 mod tools;
 mod usage;
 mod workspaces;
@@ -118,7 +121,10 @@ pub(crate) fn api() -> ApiRouter {
             get("listMessages", messages::list).and(post("sendMessage", messages::send)).limited(50 * MIB),
         )
         .route("/api/sessions/{id}/events", get("listSessionEvents", messages::events))
+        .route("/api/sessions/{id}/log", get("getSessionLog", log::log))
+        .route("/api/sessions/{id}/conversation", get("getConversation", conversation::conversation))
         .route("/api/sessions/{id}/stream", get("streamSession", messages::stream))
+        .route("/api/sessions/{id}/stream-token", post("createStreamToken", stream_tokens::create))
         .tag("Queue")
         .route(
             "/api/sessions/{id}/queue",

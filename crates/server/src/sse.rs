@@ -13,6 +13,7 @@ use axum::{
     http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
+use serde_json::value::RawValue;
 use std::{borrow::Cow, convert::Infallible, fmt::Write, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -136,14 +137,24 @@ impl SseStream {
 
     fn write_all(&mut self, at: LogCursor, frames: &[SseFrame], text: &mut String) {
         let seen = self.already_sent.take_if(|(place, _)| *place == at).map_or(0, |(_, seen)| seen as usize);
-        let last = frames.len().saturating_sub(1);
         for (place, frame) in frames.iter().enumerate().skip(seen) {
-            let id = if place == last { at } else { at.partly(place as u32 + 1) };
+            let id = frame_id(at, place, frames.len());
             // Writing to a string cannot fail.
             write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, escape_line_breaks(&frame.data))
                 .ok();
         }
     }
+}
+
+/// The id of a frame. The last frame of an item has the item's own: a reader that has it has all of the item.
+pub(crate) fn frame_id(at: LogCursor, place: usize, count: usize) -> LogCursor {
+    if place + 1 == count { at } else { at.partly(place as u32 + 1) }
+}
+
+/// The data of a frame as a part of a JSON answer, to the byte. A line of an agent that is no JSON becomes a text.
+pub(crate) fn raw_data(data: &str) -> Box<RawValue> {
+    let text = |_| serde_json::value::to_raw_value(data).expect("a text is JSON");
+    RawValue::from_string(escape_line_breaks(data).into_owned()).unwrap_or_else(text)
 }
 
 /// JSON strings may contain these characters unescaped, and some readers (Python's among them) end a line at them.
@@ -161,7 +172,7 @@ fn escape_line_breaks(json: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::escape_line_breaks;
+    use super::{escape_line_breaks, raw_data};
 
     #[test]
     fn data_is_one_line_to_every_reader_and_the_same_json() {
@@ -170,5 +181,13 @@ mod tests {
         assert_eq!(line, r#"{"x":"a\u2028b\u2029c\u0085ä"}"#);
         let values = [json, &line].map(|text| serde_json::from_str::<serde_json::Value>(text).expect("JSON"));
         assert_eq!(values[0], values[1]);
+    }
+
+    #[test]
+    fn data_in_a_json_answer_is_what_the_stream_sends() {
+        let json = "{\"b\": 1.50, \"a\":[1e400]}";
+        assert_eq!(raw_data(json).get(), json);
+        assert_eq!(raw_data("\"\u{2028}\"").get(), r#""\u2028""#);
+        assert_eq!(raw_data("no JSON \"").get(), r#""no JSON \"""#);
     }
 }

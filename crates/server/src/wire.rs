@@ -3,6 +3,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod agent;
+pub(crate) mod conversation;
 pub(crate) mod files;
 pub(crate) mod history;
 pub(crate) mod permission;

@@ -83,6 +83,11 @@ impl Keys {
         Ok(self.services.store.key(&hash_key(text)).await?)
     }
 
+    /// The key with this id, unless it was removed.
+    pub async fn find_by_id(&self, id: &str) -> Result<Option<ApiKey>> {
+        Ok(self.services.store.key_by_id(id).await?)
+    }
+
     pub async fn list(&self, tenant: &TenantId) -> Result<Vec<ApiKey>> {
         Ok(self.services.store.keys(tenant).await?)
     }

@@ -48,6 +48,7 @@ mod sessions;
 mod settings;
 mod slots;
 mod start;
+mod stream_tokens;
 mod tool_calls;
 mod trusted_clock;
 mod uid_pool;
@@ -93,6 +94,7 @@ pub use sessions::{
     IdFrom, LocklessWrite, NewSession, PromptSpec, ProposedPlan, SandboxReservation, Sessions,
 };
 pub use settings::ServiceSettings;
+pub use stream_tokens::{StreamToken, StreamTokenClaims, StreamTokenKey, StreamTokens};
 pub use trusted_clock::{ClockReading, TrustedClock};
 pub use uid_pool::UidPool;
 pub use upload::{WorkspaceUpload, weight_of};

@@ -62,6 +62,12 @@ impl LogVisibility {
         }
     }
 
+    /// At a checkpoint: messages that waited there are not part of it.
+    pub(crate) fn without_waiting(mut self, waiting: Vec<TurnId>) -> LogVisibility {
+        self.never_begun.extend(waiting);
+        self
+    }
+
     /// Whether the event is not part of the conversation any more.
     pub fn hides(&self, event: &Event) -> bool {
         let superseded = match &event.fact {

@@ -24,6 +24,8 @@ pub struct ApiKey {
 pub trait KeyStore: Send + Sync {
     /// The key whose secret has this hash.
     async fn key(&self, hash: &str) -> Result<Option<ApiKey>>;
+    /// The key with this id, which no other key ever had.
+    async fn key_by_id(&self, id: &str) -> Result<Option<ApiKey>>;
     /// All keys of a tenant, the oldest first.
     async fn keys(&self, tenant: &TenantId) -> Result<Vec<ApiKey>>;
     /// Adds a key. Fails if a key with this id or hash exists.

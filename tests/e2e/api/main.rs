@@ -4,9 +4,12 @@
 
 mod bad_input;
 mod clients;
+mod conversation;
 mod edge;
 mod guide;
+mod log;
 mod owners;
+mod stream_tokens;
 #[path = "../support.rs"]
 mod support;
 mod values;

@@ -146,6 +146,18 @@ async fn no_route_shows_or_changes_another_owners_data() {
     let note = alice.get("/api/sessions/hers/files").await.to_string();
     assert!(note.contains("note") && !note.contains("stolen"), "{note}");
 
+    // A token of hers opens her stream without a key. Bob has no way to one.
+    let token = alice.post("/api/sessions/hers/stream-token", json!({})).await["token"].clone();
+    let token = token.as_str().expect("a token");
+    let path = format!("{}/api/sessions/hers/stream?token={token}", server.url);
+    let opened = async |request: reqwest::RequestBuilder| request.send().await.expect("an answer").status();
+    assert_eq!(opened(bob.http.get(&path)).await, StatusCode::OK);
+    assert_eq!(
+        opened(bob.http.get(&path).bearer_auth(&bob.key)).await,
+        StatusCode::NOT_FOUND,
+        "a key decides"
+    );
+
     // The open routes reveal nothing to other owners, and list none of the names.
     assert_eq!(ids(&bob.get("/api/sessions").await), set(&[]));
     assert_eq!(bob.get("/api/workspaces").await["workspaces"], json!([]));

@@ -18,6 +18,22 @@ pub(crate) struct Answer<T>(pub(crate) T);
 #[derive(Debug)]
 pub(crate) struct Created<T>(pub(crate) T);
 
+/// 200 with a JSON body whose raw parts keep their bytes.
+#[derive(Debug)]
+pub(crate) struct VerbatimAnswer<T>(pub(crate) T);
+
+impl<T: Serialize> IntoResponse for VerbatimAnswer<T> {
+    fn into_response(self) -> Response {
+        Json(self.0).into_response()
+    }
+}
+
+impl<T: ToSchema> DocumentedAnswer for VerbatimAnswer<T> {
+    fn describe(operation: &mut OperationDraft) {
+        operation.json_answer::<T>(StatusCode::OK);
+    }
+}
+
 impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         // By way of a value, whose fields are in alphabetical order: so answers have always been sent.

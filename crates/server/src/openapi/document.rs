@@ -67,6 +67,10 @@ fn document(api: &ApiRouter) -> Value {
             "examples": error_examples(),
             "securitySchemes": {
                 "apiKey": { "type": "http", "scheme": "bearer", "description": "An API key of the server." },
+                "streamToken": {
+                    "type": "apiKey", "in": "query", "name": "token",
+                    "description": "A token of `POST /api/sessions/{id}/stream-token`, for the stream of that session.",
+                },
                 "internalSecret": { "type": "http", "scheme": "bearer", "description": "ASH_INTERNAL_SECRET of the server." },
             },
         },
@@ -114,6 +118,9 @@ fn described(operation: &Operation, examples: Option<&Value>) -> Value {
         }
         // With a key it says more.
         () if operation.id == "health" => shown["security"] = json!([{}, { "apiKey": [] }]),
+        () if operation.id == "streamSession" => {
+            shown["security"] = json!([{ "apiKey": [] }, { "streamToken": [] }])
+        }
         () if !draft.needs_key => shown["security"] = json!([]),
         () => {}
     }

@@ -122,6 +122,11 @@ pub(crate) const ERROR_CODES: &[(&str, &[u16], &str)] = &[
     ("invalid_path", &[400], "The path is not valid"),
     ("invalid_query", &[400], "A parameter of the query is missing or has a wrong value"),
     ("invalid_session_id", &[400], "The session id is not valid"),
+    (
+        "invalid_stream_token",
+        &[401],
+        "The stream token is wrong, has expired or is for another session, or its key was deleted",
+    ),
     ("invalid_tenant", &[400], "The tenant id is not valid"),
     ("invalid_workspace", &[400], "The workspace name is not valid, or is not the parent's"),
     ("io_failed", &[500], "The server could not read or write a file"),

@@ -367,12 +367,30 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         &[SESSION],
     ),
     text(
+        "getConversation",
+        "Read the conversation as items",
+        "One item for each message of a user and each message of the agent, oldest first, with tool calls and their results together. Without what was withdrawn or superseded, unless `all` asks for it; with `checkpoint`, as it was then. An item that is still being written, or waits for results, is complete in a later answer under the same `after`.",
+        &[SESSION, &["checkpoint_not_found", "checkpoint_of_another"]],
+    ),
+    text(
+        "getSessionLog",
+        "Read what the stream sent, in pages",
+        "The frames that `GET …/stream` sends from the beginning, with the same ids and the same data to the byte, without the pieces of messages. Oldest first, and with everything that a rewind or a second attempt superseded, as in the stream.",
+        &[SESSION],
+    ),
+    text(
         "streamSession",
         "Follow a session",
         "All events from the beginning, or after the one with the given id, and then each as it happens. Every frame with an `id:` can be continued after. 204: the session has ended and the client has everything.",
-        &[SESSION, &["invalid_cursor", "too_many_streams"]],
+        &[SESSION, &["invalid_cursor", "invalid_stream_token", "too_many_streams"]],
     )
     .with(&[LastEventId]),
+    text(
+        "createStreamToken",
+        "Create a token for the stream",
+        "For clients that cannot send an Authorization header, such as a browser's EventSource: `GET …/stream?token=…` opens the stream of this session for 15 minutes, and the token opens nothing else. A stream that is open goes on until the key that made its token is deleted.",
+        &[SESSION],
+    ),
     // Permissions
     text("listPermissions", "List open permission requests and questions", "", &[SESSION]),
     text(

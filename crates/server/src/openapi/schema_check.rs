@@ -32,7 +32,7 @@ fn check(at: &str, value: &Value, schema: &Value, found: &mut Vec<String>) {
         let name = name.trim_start_matches("#/components/schemas/");
         return check(at, value, &the_document()["components"]["schemas"][name], found);
     }
-    if let Some(forms) = schema["oneOf"].as_array() {
+    if let Some(forms) = schema["oneOf"].as_array().or(schema["anyOf"].as_array()) {
         if !forms.iter().any(|form| fits(value, form)) {
             found.push(format!("{at}: {value} is none of the forms"));
         }

@@ -27,10 +27,14 @@ const DEFAULT_TTL_SECONDS: u64 = 60;
 /// A day: a forgotten lock must not block other clients for ever.
 const MAX_TTL_SECONDS: u64 = 86_400;
 const MAX_HOLDER_CHARS: usize = 100;
-/// Routes that a lock does not block: the lock itself; a fork, which only reads; and answers to permission requests,
-/// which every client may give.
-const LOCK_EXEMPT_ROUTES: [&str; 3] =
-    ["/api/sessions/{id}/lock", "/api/sessions/{id}/fork", "/api/sessions/{id}/permissions/{permission}"];
+/// Routes that a lock does not block: the lock itself; a fork and a token for the stream, which only read; and answers to
+/// permission requests, which every client may give.
+const LOCK_EXEMPT_ROUTES: [&str; 4] = [
+    "/api/sessions/{id}/lock",
+    "/api/sessions/{id}/fork",
+    "/api/sessions/{id}/stream-token",
+    "/api/sessions/{id}/permissions/{permission}",
+];
 
 /// The number of the lock with which a request came.
 #[derive(Clone, Copy)]

@@ -42,9 +42,9 @@ use utoipa::{IntoParams, ToSchema};
 const MAX_CONTENT_CHARS: usize = 500_000;
 const MAX_CONTENT_BLOCKS: usize = 20;
 const BLOCK_TYPES: [&str; 3] = ["text", "image", "document"];
-const PAGE: u32 = 500;
+pub(super) const PAGE: u32 = 500;
 /// Maximum size of one answer, unless its first entry alone is larger: the agent decides how long entries are.
-const MAX_RESPONSE_BYTES: usize = 8 << 20;
+pub(super) const MAX_RESPONSE_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -320,6 +320,9 @@ pub(super) struct SessionStreamQuery {
     after: Option<String>,
     /// False: without the pieces of messages that are not complete yet.
     include_partial_messages: Option<bool>,
+    /// A token of `POST …/stream-token`, for clients that cannot send an Authorization header. A header wins.
+    #[expect(dead_code, reason = "`auth.rs` reads it, and the document is made of this type")]
+    token: Option<String>,
 }
 
 pub(super) async fn stream(
@@ -374,12 +377,14 @@ pub(super) struct TimelineQuery {
 
 impl TimelineQuery {
     fn limit(&self, usual: usize) -> ApiResult<usize> {
-        let limit = self.limit.unwrap_or(usual);
-        if (1..=1000).contains(&limit) {
-            Ok(limit)
-        } else {
-            Err(ApiProblem::invalid("invalid_query", "limit must be 1 to 1000"))
-        }
+        page_limit(self.limit, usual, 1000)
+    }
+}
+
+pub(super) fn page_limit(asked: Option<usize>, usual: usize, most: usize) -> ApiResult<usize> {
+    match asked.unwrap_or(usual) {
+        limit if (1..=most).contains(&limit) => Ok(limit),
+        _ => Err(ApiProblem::invalid("invalid_query", format!("limit must be 1 to {most}"))),
     }
 }
 

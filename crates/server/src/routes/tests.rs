@@ -4,8 +4,10 @@
 mod answers;
 mod documentation;
 mod frames;
+mod history;
 mod misspelt;
 mod refusals;
+mod stream_tokens;
 mod surface;
 
 use crate::{

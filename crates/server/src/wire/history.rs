@@ -1,7 +1,8 @@
 //! Messages and the timeline of a session, in the shapes of the Ash API.
 
-use ash_model::{Problem, SessionId, TenantId, Timestamp, TokenUsage, TurnId, TurnOutcome};
+use ash_model::{EventSeq, Problem, SessionId, TenantId, Timestamp, TokenUsage, TurnId, TurnOutcome};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -52,6 +53,29 @@ pub(crate) struct SessionEventView {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SessionEventListAnswer {
     pub(crate) events: Vec<SessionEventView>,
+}
+
+/// A frame of the session's stream.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SessionLogEvent)]
+pub(crate) struct LogEntryView {
+    /// The id of the frame: a stream continues after it.
+    pub(crate) id: String,
+    /// The name of the event.
+    pub(crate) event: String,
+    /// The data of the `StreamEvent` with this name. A text if the agent wrote a line that is no JSON.
+    #[schema(value_type = Value)]
+    pub(crate) data: Box<RawValue>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SessionLog)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SessionLogAnswer {
+    pub(crate) events: Vec<LogEntryView>,
+    /// `after` of the next page; null if there is none.
+    #[schema(required)]
+    pub(crate) next_after: Option<EventSeq>,
 }
 
 /// The whole result of a message.

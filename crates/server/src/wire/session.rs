@@ -339,6 +339,16 @@ pub(crate) struct AcquiredLock {
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = StreamToken)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StreamTokenAnswer {
+    /// For the parameter `token` of `GET …/stream`.
+    pub(crate) token: String,
+    /// Until then it opens the stream. A stream that is open goes on.
+    pub(crate) expires_at: Timestamp,
+}
+
+#[derive(Serialize, ToSchema)]
 pub(crate) struct QueueAnswer {
     pub(crate) queue: Vec<QueuedTurn>,
 }

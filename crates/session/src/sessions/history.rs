@@ -80,6 +80,18 @@ impl Sessions {
         LogVisibility::read(self.services.store.as_ref(), session.no, EventSeq::MAX).await
     }
 
+    /// The last event of a checkpoint, and which events up to it were not part of the conversation then.
+    pub async fn visibility_at_checkpoint(
+        &self,
+        session: &SessionRow,
+        number: u64,
+    ) -> Result<(EventSeq, LogVisibility)> {
+        let checkpoint = self.own_checkpoint(session, number).await?;
+        let then = self.conversation_at(session, checkpoint.seq).await?;
+        let past = LogVisibility::read(self.services.store.as_ref(), session.no, checkpoint.seq).await?;
+        Ok((checkpoint.seq, past.without_waiting(then.waiting)))
+    }
+
     /// Takes conversation, agent and files to a checkpoint together, back or forward. In a shared workspace the files
     /// stay as they are unless the caller asks for them, because other sessions work on them.
     pub async fn rewind(

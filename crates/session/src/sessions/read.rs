@@ -2,7 +2,7 @@
 
 use super::Sessions;
 use crate::{Error, Result};
-use ash_model::{AgentRuntime, Durability, Event, ResourceLimits, SessionRowId, TurnId};
+use ash_model::{AgentRuntime, Durability, Event, EventSeq, ResourceLimits, SessionRowId, TurnId};
 use ash_store::{
     AccessScope, EventQuery, NumberedMessage, SecretEnv, SessionFilter, SessionPage, SessionRow, TurnRow,
 };
@@ -24,6 +24,18 @@ impl Sessions {
 
     pub async fn turn(&self, no: SessionRowId, turn: TurnId) -> Result<Option<TurnRow>> {
         Ok(self.services.store.turn(no, turn).await?)
+    }
+
+    /// The event that queued a turn, also one that a fork shares with the session that it was forked from.
+    pub async fn turn_queued_at(&self, session: &SessionRow, turn: TurnId) -> Result<Option<EventSeq>> {
+        let mut session = session.clone();
+        loop {
+            if let Some(row) = self.turn(session.no, turn).await? {
+                return Ok(Some(row.seq));
+            }
+            let Some(base) = session.base else { return Ok(None) };
+            session = self.get(base.parent).await?;
+        }
     }
 
     /// The names of its environment variables. `None`: it has none, or they are sealed with another key.

@@ -15,6 +15,10 @@ impl KeyStore for SqliteStore {
         key(&self.readers, hash).await
     }
 
+    async fn key_by_id(&self, id: &str) -> Result<Option<ApiKey>> {
+        key_by_id(&self.readers, id).await
+    }
+
     async fn keys(&self, tenant: &TenantId) -> Result<Vec<ApiKey>> {
         keys(&self.readers, tenant).await
     }
@@ -31,6 +35,11 @@ impl KeyStore for SqliteStore {
 
 async fn key(db: &SqlitePool, hash: &str) -> Result<Option<ApiKey>> {
     let row = query("SELECT * FROM api_keys WHERE hash = ?").bind(hash).fetch_optional(db).await?;
+    row.as_ref().map(key_row).transpose()
+}
+
+async fn key_by_id(db: &SqlitePool, id: &str) -> Result<Option<ApiKey>> {
+    let row = query("SELECT * FROM api_keys WHERE id = ?").bind(id).fetch_optional(db).await?;
     row.as_ref().map(key_row).transpose()
 }
 

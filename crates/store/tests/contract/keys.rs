@@ -26,11 +26,14 @@ async fn a_key_opens_its_tenant_until_it_is_removed(store: &dyn Store) {
     assert_eq!(store.key("hash-a").await.expect("read"), Some(key("a", "t")));
     assert_eq!(store.key("hash-c").await.expect("read"), Some(key("c", "other")));
     assert_eq!(store.key("hash-x").await.expect("read"), None);
+    assert_eq!(store.key_by_id("c").await.expect("read"), Some(key("c", "other")));
+    assert_eq!(store.key_by_id("hash-c").await.expect("read"), None);
     assert_eq!(store.keys(&tenant("t")).await.expect("read"), [key("a", "t"), key("b", "t")]);
     assert!(!store.remove_key(&tenant("other"), "a", Timestamp(9), by("k")).await.expect("not theirs"));
     assert!(store.remove_key(&tenant("t"), "a", Timestamp(9), by("k")).await.expect("removed"));
     assert!(!store.remove_key(&tenant("t"), "a", Timestamp(9), by("k")).await.expect("removed before"));
     assert_eq!(store.key("hash-a").await.expect("read"), None);
+    assert_eq!(store.key_by_id("a").await.expect("read"), None);
     assert!(
         store.add_key(key("d", "t"), "hash-b".into(), by("k")).await.is_err(),
         "one hash opens one tenant"

@@ -5,7 +5,7 @@ use crate::openapi::schema_check::the_document;
 use std::collections::BTreeSet;
 
 /// Every route with a valid body. `s` is a session that exists.
-const CALLS: [(&str, &str); 68] = [
+pub(super) const CALLS: [(&str, &str); 71] = [
     ("GET /metrics", ""),
     ("GET /api/agents", ""),
     ("POST /api/agents", r#"{"name":"x"}"#),
@@ -41,7 +41,10 @@ const CALLS: [(&str, &str); 68] = [
     ("GET /api/sessions/s/messages", ""),
     ("POST /api/sessions/s/messages", r#"{"content":"x"}"#),
     ("GET /api/sessions/s/events", ""),
+    ("GET /api/sessions/s/log", ""),
+    ("GET /api/sessions/s/conversation", ""),
     ("GET /api/sessions/s/stream", ""),
+    ("POST /api/sessions/s/stream-token", ""),
     ("GET /api/sessions/s/queue", ""),
     ("PATCH /api/sessions/s/queue", r#"{"order":[]}"#),
     ("DELETE /api/sessions/s/queue/00000000-0000-0000-0000-000000000001", ""),
