@@ -132,7 +132,7 @@ fn a_handler_that_reaches_for_the_store_is_found() {
 
 /// The modules of `ash-session`, from the ones that know no other to the ones that requests reach first. A module may
 /// use only those before it, so that there is no cycle.
-const SESSION_MODULES: [&str; 54] = [
+const SESSION_MODULES: [&str; 55] = [
     // What is decided and computed without I/O.
     "machine",
     "error",
@@ -186,6 +186,7 @@ const SESSION_MODULES: [&str; 54] = [
     "gc",
     "named_workspaces",
     "permission",
+    "client_tools",
     // The other facades.
     "audit",
     "idempotency",
