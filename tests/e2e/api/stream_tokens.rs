@@ -15,9 +15,15 @@ async fn open(client: &Client, id: &str, token: &str, after: &str) -> reqwest::R
     client.http.get(url).send().await.expect("an answer")
 }
 
+/// The status, and the code of a refusal. Does not wait for streams.
 async fn refusal(client: &Client, id: &str, token: &str) -> (StatusCode, Value) {
-    let answer = open(client, id, token, "").await;
-    (answer.status(), answer.json::<Value>().await.expect("a refusal")["code"].clone())
+    refused_with(open(client, id, token, "").await).await
+}
+
+async fn refused_with(answer: reqwest::Response) -> (StatusCode, Value) {
+    let status = answer.status();
+    assert!(!status.is_success(), "it opened");
+    (status, answer.json::<Value>().await.expect("a refusal")["code"].clone())
 }
 
 fn refused() -> (StatusCode, Value) {
@@ -65,9 +71,10 @@ async fn a_deleted_key_ends_the_streams_of_its_tokens_and_the_tokens() {
     let mut streams =
         [open(&client, &id, &token, "").await, open(&client, &id, &token, "").await].map(Sse::of);
     // They count for the key, whose limit they have reached.
-    let third = dashboard.ask(Method::GET, &format!("/api/sessions/{id}/stream"), None).await;
-    assert_eq!((third.0, &third.1["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_streams")));
-    assert_eq!(open(&client, &id, &token, "").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    let third = dashboard.request(Method::GET, &format!("/api/sessions/{id}/stream")).send().await;
+    let too_many = (StatusCode::TOO_MANY_REQUESTS, json!("too_many_streams"));
+    assert_eq!(refused_with(third.expect("an answer")).await, too_many);
+    assert_eq!(refusal(&client, &id, &token).await, too_many);
     for stream in &mut streams {
         stream.next().await.expect("a first frame");
     }

@@ -47,6 +47,8 @@ async fn everything(client: &Client, left: &[&str]) -> Vec<(String, String)> {
         "/permissions",
         "/messages",
         "/events?limit=1000",
+        "/log?limit=1000",
+        "/conversation?all=true",
         "/queue",
         "/lock",
         "/files",
