@@ -58,6 +58,9 @@ pub(crate) fn status(kind: FailureKind) -> StatusCode {
     }
 }
 
+/// What does not pass by itself: a client that repeats the request gets the same answer until an operator acts.
+const LASTING_CODES: [&str; 3] = ["disk_full", "internal_disabled", "sandbox_failed"];
+
 /// The one shape of an error.
 pub(crate) fn answer(status: StatusCode, code: &str, error: &str) -> Response {
     answer_with(status, code, error, None)
@@ -81,7 +84,8 @@ impl IntoResponse for ApiProblem {
             tracing::error!(code = %self.code, error = %self.error, "a request failed");
         }
         let mut response = answer_with(status, &self.code, &self.error, self.details);
-        if matches!(self.kind, FailureKind::Unavailable | FailureKind::TooMany) {
+        let passes = !LASTING_CODES.contains(&self.code.as_str());
+        if passes && matches!(self.kind, FailureKind::Unavailable | FailureKind::TooMany) {
             response.headers_mut().insert("retry-after", axum::http::HeaderValue::from_static("1"));
         }
         response

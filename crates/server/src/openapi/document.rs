@@ -111,6 +111,12 @@ fn described(operation: &Operation, examples: Option<&Value>) -> Value {
             content["example"] = example.clone();
         }
         shown["requestBody"] = json!({ "content": { "application/json": content } });
+        let name = body.schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        let fields = name.and_then(|name| draft.schemas.get(name)).map(|schema| &schema["required"]);
+        // An empty body counts as `{}`.
+        if fields.and_then(Value::as_array).is_some_and(|required| !required.is_empty()) {
+            shown["requestBody"]["required"] = json!(true);
+        }
     }
     match () {
         () if operation.path.starts_with("/api/internal/") => {
@@ -130,8 +136,10 @@ fn described(operation: &Operation, examples: Option<&Value>) -> Value {
 fn parameters(operation: &Operation) -> Vec<Value> {
     let names = operation.path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
     let in_path = names.map(|name| path_parameter(operation.path, name.trim_start_matches('*')));
-    let headers =
-        operation.text().into_iter().flat_map(|text| text.headers.iter().map(|header| header.shown()));
+    let headers = operation
+        .text()
+        .into_iter()
+        .flat_map(|text| text.headers.iter().map(|header| header.shown(operation.id)));
     in_path.chain(operation.draft.parameters.iter().map(schemas::without_noise)).chain(headers).collect()
 }
 
@@ -155,7 +163,7 @@ fn path_parameter(path: &str, name: &str) -> Value {
 }
 
 impl RequestHeader {
-    fn shown(self) -> Value {
+    fn shown(self, operation: &str) -> Value {
         let (name, description, example) = match self {
             RequestHeader::IdempotencyKey => (
                 "Idempotency-Key",
@@ -175,7 +183,9 @@ impl RequestHeader {
             }
         };
         let schema = json!({ "type": "string" });
-        json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema, "example": example })
+        // A lock is released by its token alone; elsewhere only a locked session needs one.
+        let required = operation == "releaseLock" && name == "X-Ash-Lock";
+        json!({ "name": name, "in": "header", "required": required, "description": description, "schema": schema, "example": example })
     }
 }
 

@@ -76,15 +76,21 @@ pub(super) struct SendMessageRequest {
 }
 
 fn content_schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-    use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
+    use utoipa::openapi::schema::{
+        AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type,
+    };
     let text = ObjectBuilder::new()
         .schema_type(Type::String)
         .min_length(Some(1))
         .max_length(Some(MAX_CONTENT_CHARS));
     let kind = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(BLOCK_TYPES));
-    let block = ObjectBuilder::new().schema_type(Type::Object).property("type", kind).required("type");
+    let block = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .property("type", kind)
+        .required("type")
+        .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(true)));
     let blocks = ArrayBuilder::new().items(block).min_items(Some(1)).max_items(Some(MAX_CONTENT_BLOCKS));
-    let description = "A text, or blocks of the Messages API.";
+    let description = "A text, or blocks of the Messages API with their own fields: `text`, `source`, …";
     OneOfBuilder::new().item(text).item(blocks).description(Some(description)).into()
 }
 

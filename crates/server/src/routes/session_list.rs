@@ -79,10 +79,10 @@ impl DocumentedInput for SessionListQuery {
             "idPrefix" => (json!({ "type": "string" }), "Only sessions whose id begins so"),
             "owner" => (owner.clone(), "Only sessions of this owner"),
             "olderThan" => {
-                (age.clone(), "Only sessions that were created longer ago: `90s`, `30m`, `24h` or `7d`")
+                (age.clone(), "Only sessions whose last activity is longer ago: `90s`, `30m`, `24h` or `7d`")
             }
             "newerThan" => {
-                (age.clone(), "Only sessions that were created since: `90s`, `30m`, `24h` or `7d`")
+                (age.clone(), "Only sessions with activity since then: `90s`, `30m`, `24h` or `7d`")
             }
             "limit" => (number(1, MAX_SESSIONS_LISTED), "How many; without one, all"),
             "offset" => (number(0, u32::MAX), "How many to leave out at the beginning"),
