@@ -280,6 +280,12 @@ pub(crate) enum AgentCommand {
 pub(crate) enum DevCommand {
     /// Run a Messages API that answers from a script or from directives, without a model
     ModelServer(ModelServerArgs),
+    /// Make stopped sessions in the data directory, for benchmarks of lists; no server may run on it
+    Fill {
+        /// How many
+        #[arg(long, value_name = "N")]
+        sessions: usize,
+    },
 }
 
 #[derive(Args)]

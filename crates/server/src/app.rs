@@ -263,6 +263,24 @@ pub async fn repair(config: &ServerConfig, how: RepairMode) -> Result<RepairRepo
     })
 }
 
+/// Makes this many stopped sessions of the agent `default`. No server may run on this data directory.
+pub async fn fill(config: &ServerConfig, sessions: usize) -> Result<(), ServerError> {
+    let data = config.data_dir().map_err(ServerError)?;
+    data_dir::create_private(&data).map_err(ServerError)?;
+    data_dir::check_disk(&data).map_err(ServerError)?;
+    let _lock = data_dir::lock(&data).map_err(ServerError)?;
+    let full = Arc::default();
+    let store = open_store(&data, &full).await?;
+    // No sandbox is started.
+    let (sandbox, walls_required) = (SandboxSetting::None, ash_sandbox::RequiredWalls::default());
+    let config = ServerConfig { sandbox, walls_required, ..config.clone() };
+    let BuiltServer { app, .. } = build_server(&config, &data, (store.clone(), full)).await?;
+    let agent = routes::default_agent(&app).await.map_err(|problem| ServerError(problem.error))?;
+    app.sessions.fill(&TenantId::main(), &agent, sessions).await?;
+    close(&store, &data).await;
+    Ok(())
+}
+
 /// What `ash repair` did, or would do.
 #[derive(Debug, Default)]
 pub struct RepairReport {

@@ -27,7 +27,7 @@ mod sse;
 mod turn;
 mod wire;
 
-pub use app::{RepairReport, ServerError, list_remote_sessions, repair, restore, serve};
+pub use app::{RepairReport, ServerError, fill, list_remote_sessions, repair, restore, serve};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub use archive::fuzzing;

@@ -29,6 +29,8 @@ mod tools;
 mod usage;
 mod workspaces;
 
+pub(crate) use agents::default_agent;
+
 use crate::{
     app::AppState,
     auth, edge,

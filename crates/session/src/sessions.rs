@@ -4,6 +4,7 @@ mod artifacts;
 mod beginning;
 mod capacity;
 mod create;
+mod fill;
 mod free_space;
 mod history;
 mod options;

@@ -290,6 +290,8 @@ async fn only_those_who_see_the_session_answer_and_the_answer_has_one_form() {
     for bad in [json!({}), json!({"result": 1, "error": "no"})] {
         assert_eq!(answer(&client, &id, &asked, bad).await.0, StatusCode::UNPROCESSABLE_ENTITY);
     }
+    // A lock is about messages: an answer needs no token.
+    client.post(&format!("/api/sessions/{id}/lock"), json!({"ttl": 60})).await;
     let foreign = json!({"id": "0196d2a4-7c1e-7b3a-9f10-2f6c1d0e5a01"});
     let (status, problem) = answer(&client, &id, &foreign, json!({"result": 1})).await;
     assert_eq!((status, &problem["code"]), (StatusCode::NOT_FOUND, &json!("tool_call_not_found")));

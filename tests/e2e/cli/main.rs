@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod dev_fill;
 mod doctor;
 mod folder;
 mod manners;

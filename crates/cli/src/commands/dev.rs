@@ -1,5 +1,6 @@
 //! `ash dev`: tools for tests and demonstrations.
 
+use super::doctor::ServerConfigArgs;
 use crate::{
     api::{CliError, Result},
     args::{DevCommand, ModelServerArgs},
@@ -12,7 +13,16 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) async fn run(command: DevCommand) -> Result<()> {
     match command {
         DevCommand::ModelServer(wanted) => model_server(wanted).await,
+        DevCommand::Fill { sessions } => fill(sessions).await,
     }
+}
+
+async fn fill(sessions: usize) -> Result<()> {
+    let config = ServerConfigArgs::of_environment()?;
+    let made = ash_server::fill(&config, sessions).await;
+    made.map_err(|error| CliError::invalid(error.to_string()))?;
+    eprintln!("made {sessions} sessions");
+    Ok(())
 }
 
 async fn model_server(wanted: ModelServerArgs) -> Result<()> {

@@ -25,7 +25,7 @@ use ash_model::{
 };
 use ash_session::{AgentSettingsChange, Agents, CapturedAgentFiles};
 use ash_snapshot::{Folder, LinkPolicy, RelPath, SnapshotErrorKind};
-use ash_store::{AgentRow, NewAgentVersion};
+use ash_store::{AgentRow, AuditActor, NewAgentVersion};
 use axum::{Extension, extract::State, http::HeaderMap};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
@@ -396,9 +396,24 @@ const DEFAULT: &str = "default";
 const DEFAULT_PROMPT: &str =
     "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
 
+/// The agent `default` of the operator's tenant.
+pub(crate) async fn default_agent(app: &AppState) -> ApiResult<AgentName> {
+    let name = AgentName::parse(DEFAULT).expect("a name");
+    make_default_of(app, &TenantId::main(), AuditActor::default(), &name).await?;
+    Ok(name)
+}
+
 /// Creates the agent `default` on first use, if no agent was deployed under that name.
 pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentName) -> ApiResult<()> {
-    let tenant = caller.tenant();
+    make_default_of(app, caller.tenant(), caller.audit_actor(), name).await
+}
+
+async fn make_default_of(
+    app: &AppState,
+    tenant: &TenantId,
+    actor: AuditActor,
+    name: &AgentName,
+) -> ApiResult<()> {
     if name.as_str() != DEFAULT || app.agents.find(tenant, name).await?.is_some() {
         return Ok(());
     }
@@ -424,7 +439,7 @@ pub(super) async fn make_default(app: &AppState, caller: &Caller, name: &AgentNa
         claim: None,
         at: app.now(),
     };
-    app.agents.deploy_built_in(agent, caller.audit_actor()).await?;
+    app.agents.deploy_built_in(agent, actor).await?;
     drop(deployed.files.under_way);
     Ok(())
 }

@@ -28,12 +28,13 @@ const DEFAULT_TTL_SECONDS: u64 = 60;
 const MAX_TTL_SECONDS: u64 = 86_400;
 const MAX_HOLDER_CHARS: usize = 100;
 /// Routes that a lock does not block: the lock itself; a fork and a token for the stream, which only read; and answers to
-/// permission requests, which every client may give.
-const LOCK_EXEMPT_ROUTES: [&str; 4] = [
+/// permission requests and calls of client tools, which every client may give.
+const LOCK_EXEMPT_ROUTES: [&str; 5] = [
     "/api/sessions/{id}/lock",
     "/api/sessions/{id}/fork",
     "/api/sessions/{id}/stream-token",
     "/api/sessions/{id}/permissions/{permission}",
+    "/api/sessions/{id}/tools/{call}",
 ];
 
 /// The number of the lock with which a request came.
