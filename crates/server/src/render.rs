@@ -190,7 +190,10 @@ fn agent_message_frames(line: &str) -> Vec<SseFrame> {
     let mut frames = match parsed["type"].as_str() {
         Some("stream_event") => delta(&parsed["event"]),
         Some("assistant") => blocks(&parsed),
-        Some("user") if parsed.get("tool_use_result").is_some() => tool_results(&parsed),
+        // Results of a subagent's calls are results of the stream only if the agent says so.
+        Some("user") if parsed.get("tool_use_result").is_some() || parsed["parent_tool_use_id"].is_null() => {
+            tool_results(&parsed)
+        }
         Some("result") => {
             let (num_turns, result) = (parsed["num_turns"].clone(), parsed["result"].clone());
             vec![stream::turn_complete(&TurnComplete { num_turns, result })]
