@@ -278,6 +278,24 @@ async fn tools_change_with_a_resume_and_those_that_no_agent_could_offer_are_refu
 }
 
 #[tokio::test]
+async fn a_tool_that_the_client_has_taken_back_is_not_called() {
+    let server = crate::support::Server::start().await;
+    let client = server.client();
+    let options = json!({"agent": "default", "sessionId": "s", "tools": [lookup()]});
+    client.post("/api/sessions", options).await;
+    let prompt = "run: until [ -e gate ]; do sleep 0.1; done\ncall lookup: {\"q\": \"x\"}";
+    let mut stream = client.send("s", prompt).await;
+    stream.until("tool_use").await;
+    let change = json!({"tools": []});
+    let (status, said) = client.ask(Method::PATCH, "/api/sessions/s/config", Some(change)).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+    server.let_go("s", "gate").await;
+    let frames = stream.until("done").await;
+    assert_eq!(find(&frames, "tool_answered")["by"], "policy");
+    assert_eq!(find(&frames, "done")["status"], "done");
+}
+
+#[tokio::test]
 async fn only_those_who_see_the_session_answer_and_the_answer_has_one_form() {
     let stage = Stage::set("builtin").await;
     let client = stage.server.client();

@@ -44,7 +44,10 @@ impl SessionActor {
         // Earlier calls of this batch count.
         let log = self.machine.log.after(&meaning.facts);
         let crowded = log.open_tool_calls().count() >= MAX_OPEN_REQUESTS;
-        let call = match crowded || length > MAX_REQUEST_BYTES {
+        // A client may have changed its tools since the agent started, and an agent may say anything.
+        let declared = self.ctx.session.options.client_tools.iter().flatten();
+        let is_declared = declared.into_iter().any(|tool| tool.name == call.tool);
+        let call = match crowded || length > MAX_REQUEST_BYTES || !is_declared {
             true => failed_at_once(call, self.ctx.services.clock()),
             false => call,
         };
