@@ -157,8 +157,8 @@ pub struct ServerConfig {
     /// override it
     #[arg(long, env = "ASH_IDLE_TIMEOUT", default_value = "1800", value_parser = seconds)]
     pub idle_timeout: Duration,
-    /// Model services that clients may use with keys of their own: none (off), those of ASH_PROVIDER_URLS (list), or
-    /// these and every public host (public)
+    /// Model services that clients may use with keys of their own: `off` (none), `list` (those of ASH_PROVIDER_URLS), or
+    /// `public` (these and every public host)
     #[arg(long, env = "ASH_OWN_PROVIDERS", value_enum, default_value_t = ByokPolicy::Public)]
     pub own_providers: ByokPolicy,
     /// Base URLs that clients may use with keys of their own although they are not on the Internet, and everything

@@ -48,7 +48,7 @@ test("a stream answers the calls of its tools", async () => {
   assert.deepEqual(results(events), ["rain in Oslo"]);
   assert.deepEqual(
     types(events).filter((type) => type.startsWith("tool_")),
-    ["tool_use", "tool_requested", "tool_answered"],
+    ["tool_use", "tool_requested", "tool_answered", "tool_result"],
   );
   assert.deepEqual((await client.listToolCalls(id)).calls, []);
 });

@@ -256,7 +256,7 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         "resumeSession",
         "Resume a session",
         "Brings back the conversation, the files and the agent, and answers what was restored from where. Options in the body apply from now on.",
-        &[SESSION, GUARDED, COMMAND, SANDBOX, FAILURES, OPTIONS, AGENT, &["invalid_header", "setting_refused", "not_remote"]],
+        &[SESSION, GUARDED, COMMAND, SANDBOX, FAILURES, OPTIONS, AGENT, &["invalid_header", "setting_refused", "not_remote", "budget_reached"]],
     )
     .with(&[Lock, Wait]),
     text(
@@ -499,7 +499,7 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
         "createWorkspace",
         "Create a named workspace",
         "",
-        &[&["invalid_workspace", "invalid_agent_name", "agent_not_found", "admin_only", "workspace_taken", "workspace_deleting", "quota_reached", "snapshot_failed"]],
+        &[&["invalid_workspace", "invalid_agent_name", "agent_not_found", "admin_only", "workspace_taken", "workspace_deleting", "workspace_of_another_agent", "quota_reached", "snapshot_failed"]],
     ),
     text("getWorkspace", "Get a workspace and its sessions", "", &[WORKSPACE]),
     text(

@@ -72,7 +72,7 @@ impl DocumentedAnswer for JsonDocument {
 
 impl DocumentedAnswer for YamlDocument {
     fn describe(operation: &mut OperationDraft) {
-        operation.answer(StatusCode::OK, "application/yaml", json!({ "type": "string" }));
+        operation.answer(StatusCode::OK, "application/yaml", json!({ "type": "object" }));
     }
 }
 

@@ -101,8 +101,10 @@ pub(super) struct SessionOptionsPatch {
     ttl: Option<u64>,
     pub(super) durability: Option<Durability>,
     ephemeral: Option<bool>,
+    #[schema(minimum = 1)]
     max_turns: Option<u32>,
     max_budget_usd: Option<f64>,
+    #[schema(minimum = 1)]
     max_tokens: Option<u64>,
     turn_limits: Option<BudgetLimits>,
     #[schema(schema_with = limits::limits_schema)]
