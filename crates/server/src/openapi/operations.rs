@@ -543,8 +543,8 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
     text("listCredentials", "List credentials", "Without their keys, the newest first. A key with an owner sees those of the owner.", &[]),
     text(
         "createCredential",
-        "Store a key for a model service",
-        "Sessions use it by its id, as `credentialId`. The key is sealed, and no answer has it. A credential belongs to the owner of the API key that stores it.",
+        "Create a credential",
+        "A key for a model service. Sessions use it by its id, as `credentialId`. The key is sealed, and no answer has it. A credential belongs to the owner of the API key that stores it.",
         &[&["payload_too_large", "quota_reached"]],
     ),
     text(
