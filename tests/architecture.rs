@@ -132,9 +132,10 @@ fn a_handler_that_reaches_for_the_store_is_found() {
 
 /// The modules of `ash-session`, from the ones that know no other to the ones that requests reach first. A module may
 /// use only those before it, so that there is no cycle.
-const SESSION_MODULES: [&str; 55] = [
+const SESSION_MODULES: [&str; 57] = [
     // What is decided and computed without I/O.
     "machine",
+    "provider_access",
     "error",
     "fold_log",
     "path_list",
@@ -192,6 +193,7 @@ const SESSION_MODULES: [&str; 55] = [
     "idempotency",
     "agents",
     "api_keys",
+    "credentials",
     "stream_tokens",
     "server_status",
     "usage",

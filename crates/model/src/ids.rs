@@ -98,6 +98,21 @@ checked_name!(
 );
 
 checked_name!(
+    /// The id of a stored credential.
+    CredentialId,
+    "Credential id",
+    "must be 36 lowercase hexadecimal digits and '-'",
+    |t| t.len() == 36 && t.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f' | b'-'))
+);
+
+impl CredentialId {
+    /// A new, random id.
+    pub fn fresh() -> CredentialId {
+        CredentialId(Uuid::new_v4().to_string())
+    }
+}
+
+checked_name!(
     /// An agent's name.
     AgentName,
     "Agent name",

@@ -5,6 +5,7 @@
 
 mod client_tool;
 mod compaction;
+mod credential;
 mod death;
 pub mod embedded_log;
 mod fact;
@@ -31,6 +32,7 @@ mod usage;
 
 pub use client_tool::{ClientTool, ToolAnswer, ToolOutput, ToolRepeat, ToolRequest, ToolTimeoutPolicy};
 pub use compaction::CompactionOptions;
+pub use credential::CredentialKind;
 pub use death::Death;
 pub use fact::{
     AdoptedHistory, CaptureConsistency, ConcurrentTurn, ConversationPoint, Event, Fact, HistorySource,
@@ -40,8 +42,8 @@ pub use fact::{
 pub use failure::{FailureKind, Problem};
 pub use forwarding_headers::{is_forwarding_header, normalized_header_name};
 pub use ids::{
-    AgentName, BadName, Epoch, EventSeq, Image, Incarnation, OwnerId, PermissionId, SessionId, SessionRowId,
-    Slug, TenantId, ToolRequestId, TurnId, WorkspaceId,
+    AgentName, BadName, CredentialId, Epoch, EventSeq, Image, Incarnation, OwnerId, PermissionId, SessionId,
+    SessionRowId, Slug, TenantId, ToolRequestId, TurnId, WorkspaceId,
 };
 pub use log_cursor::LogCursor;
 pub use permission::{
@@ -243,10 +245,14 @@ pub struct SessionOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub provider: Option<ModelProvider>,
-    /// The client's own service. A client that resumes the session must send the key again.
+    /// The client's own service. Without `credentialId`, a client that resumes the session must send the key again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub own_provider: Option<ByokEndpoint>,
+    /// The stored credential whose key is added to calls of `ownProvider`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub credential_id: Option<CredentialId>,
     /// Replaces the agent's own instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -391,6 +397,13 @@ pub struct SessionOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub base: Option<u64>,
+}
+
+impl SessionOptions {
+    /// Whether the key of its model service is known to the client alone, which must send it on every resume.
+    pub fn has_client_key(&self) -> bool {
+        self.own_provider.is_some() && self.credential_id.is_none()
+    }
 }
 
 /// When a turn counts as done: once it is saved here, or once the object store has it too.

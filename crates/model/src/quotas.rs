@@ -29,6 +29,8 @@ pub enum QuotaKind {
     ConfigKb,
     /// KiB of the metadata of one session.
     MetadataKb,
+    /// Stored credentials of a tenant.
+    Credentials,
 }
 
 impl QuotaKind {
@@ -47,6 +49,7 @@ impl QuotaKind {
         (QuotaKind::LabelBytes, "labelBytes", 1024),
         (QuotaKind::ConfigKb, "configKb", 4096),
         (QuotaKind::MetadataKb, "metadataKb", 64),
+        (QuotaKind::Credentials, "credentials", 1000),
     ];
 
     /// The name in `ASH_QUOTAS` and in answers.
@@ -115,7 +118,8 @@ impl QuotaKind {
             | QuotaKind::Prewarmed
             | QuotaKind::PrewarmedTotal
             | QuotaKind::ConfigKb
-            | QuotaKind::MetadataKb => 1,
+            | QuotaKind::MetadataKb
+            | QuotaKind::Credentials => 1,
         }
     }
 
@@ -128,6 +132,7 @@ impl QuotaKind {
                 "Wait until messages of the tenant's sessions are answered, or withdraw some"
             }
             QuotaKind::Keys => "Delete a key",
+            QuotaKind::Credentials => "Delete a credential",
             QuotaKind::Agents => "Delete an agent",
             QuotaKind::KeptAgents => "Deploy it under the name of an agent that was deleted",
             QuotaKind::AgentVersions => "Deploy it under another name",
@@ -146,7 +151,7 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    const COUNT: usize = 13;
+    const COUNT: usize = 14;
 
     /// `None`: no limit.
     pub fn get(&self, quota: QuotaKind) -> Option<u64> {
@@ -236,6 +241,7 @@ mod tests {
             ("labelBytes", 1024),
             ("configKb", 4096),
             ("metadataKb", 64),
+            ("credentials", 1000),
         ];
         assert_eq!(usual, expected.map(|(name, limit)| (name, Some(limit))));
     }

@@ -13,10 +13,10 @@ use ash_model::{Quotas, SessionRowId, TenantId, Timestamp};
 use ash_sandbox::{BubblewrapBackend, DockerBackend, SandboxBackend, UnconfinedBackend};
 use ash_session::{
     AgentServices, Agents, ApiKeyDerivationKey, ApiKeyServices, Audit, Backends, ClaimConflict, Claimant,
-    ClaudeProgram, ClockReading, Clocks, IdempotencyKeys, KeyedMutex, Keys, OperatorPolicy,
-    RemoteRestoreReport, RepairMode, ReplicatedSession, ReplicationTarget, Replicator, Repositories,
-    RepositorySettings, ServerStatus, ServiceSettings, Services, Sessions, StreamTokens, TrustedClock,
-    UidPool, Usage, WallClock, Workspaces,
+    ClaudeProgram, ClockReading, Clocks, Credentials, IdempotencyKeys, KeyedMutex, Keys, OperatorPolicy,
+    ProviderAccess, RemoteRestoreReport, RepairMode, ReplicatedSession, ReplicationTarget, Replicator,
+    Repositories, RepositorySettings, ServerStatus, ServiceSettings, Services, Sessions, StreamTokens,
+    TrustedClock, UidPool, Usage, WallClock, Workspaces,
 };
 use ash_store::{RepairStore, ReplicationStore, SealingKey, SqliteStore, Store};
 use axum::{Router, extract::FromRef};
@@ -43,6 +43,7 @@ pub(crate) struct AppState {
     pub(crate) workspaces: Workspaces,
     pub(crate) usage: Usage,
     pub(crate) keys: Keys,
+    pub(crate) credentials: Credentials,
     pub(crate) stream_tokens: StreamTokens,
     pub(crate) audit: Audit,
     pub(crate) idempotency: IdempotencyKeys,
@@ -63,9 +64,7 @@ pub(crate) struct AppState {
     pub(crate) body_spooler: BodySpooler,
     /// How long a client may stop in the middle of a request or an answer.
     pub(crate) client_timeout: Duration,
-    /// Base URLs for which clients may send their own keys although they are not on the Internet.
-    pub(crate) provider_urls: Vec<String>,
-    pub(crate) byok_policy: crate::config::ByokPolicy,
+    pub(crate) provider_access: ProviderAccess,
     /// Held while a request changes a session's options, because it reads, changes and writes them as one.
     pub(crate) options_locks: Arc<KeyedMutex<SessionRowId>>,
     /// Held by each message with an Idempotency-Key until it is accepted or refused. A second message with the same key
@@ -332,6 +331,7 @@ async fn build_server(
         checkpoint_every: config.checkpoint_every,
         claude: config.claude_program().map(ClaudeProgram::new),
         egress: config.egress(),
+        provider_access: config.provider_access(),
         min_free: config.min_free_mb.saturating_mul(1 << 20),
         durability: config.durability,
         remote_timeout: config.remote_timeout,
@@ -359,6 +359,7 @@ async fn build_server(
         quotas: config.quotas,
         derivation,
     });
+    let credentials = Credentials::new(store.clone(), clock, config.quotas);
     if config.api_key().is_none() {
         keys.bootstrap(&data.join("initial-api-key")).await?;
     }
@@ -408,6 +409,7 @@ async fn build_server(
         workspaces: Workspaces::new(store.clone(), sessions.clone()),
         usage: Usage::new(store.clone()),
         keys,
+        credentials,
         stream_tokens: StreamTokens::of(&data.join("seal.key"), clock)?,
         audit,
         idempotency,
@@ -426,8 +428,7 @@ async fn build_server(
         stream_limiter: KeyStreamLimiter::new(config.max_streams),
         body_spooler: BodySpooler::new(data.join("scratch"), full),
         client_timeout: config.client_timeout,
-        provider_urls: config.provider_urls.clone(),
-        byok_policy: config.own_providers,
+        provider_access: config.provider_access(),
         options_locks: Arc::default(),
         idempotency_locks: Arc::default(),
         agent_dirs: config.agent_dirs(),

@@ -6,6 +6,7 @@ pub(crate) use check::HostResources;
 
 use crate::field_coercion::{self, FieldError};
 use ash_sandbox::EgressPolicy;
+use ash_session::ProviderAccess;
 use clap::{
     Args, ValueEnum,
     builder::{OsStringValueParser, TypedValueParser},
@@ -109,7 +110,7 @@ pub struct ServerConfig {
     /// session; tenantMessages (20000) and tenantQueuedKb (524288), queued in all of its sessions; keys (1000); agents
     /// (1000); keptAgents (10000), with deleted ones; agentVersions (10000) of one agent; prewarmed (16) sandboxes;
     /// prewarmedTotal (64), of all tenants; labelBytes (1024), configKb (4096) and metadataKb (64), the size of each;
-    /// 0: no limit
+    /// credentials (1000), stored keys for models; 0: no limit
     #[arg(long, env = "ASH_QUOTAS", value_name = "QUOTAS", default_value = "", hide_default_value = true, value_parser = quotas)]
     pub quotas: ash_model::Quotas,
     /// Directories from which agents may be deployed by `path`, comma-separated [default: any, but only for local
@@ -470,6 +471,15 @@ impl ServerConfig {
     }
 
     /// Only a service of the operator's own may need no key.
+    pub(crate) fn provider_access(&self) -> ProviderAccess {
+        let urls = self.provider_urls.clone();
+        match self.own_providers {
+            ByokPolicy::Off => ProviderAccess::Off,
+            ByokPolicy::List => ProviderAccess::Listed(urls),
+            ByokPolicy::Public => ProviderAccess::Public(urls),
+        }
+    }
+
     pub fn egress(&self) -> Option<EgressPolicy> {
         let key = self.anthropic_api_key.clone().filter(is_set).map(|key| ("x-api-key".to_owned(), key));
         let token = self.claude_oauth_token.as_ref().filter(|token| is_set(token)).map(|token| {

@@ -5,6 +5,7 @@ mod artifacts;
 mod checkpoints;
 mod compaction;
 mod conversation;
+mod credentials;
 mod extract;
 mod files;
 mod health;
@@ -180,6 +181,11 @@ pub(crate) fn api() -> ApiRouter {
         .tag("Keys")
         .route("/api/api-keys", get("listApiKeys", keys::list).and(post("createApiKey", keys::create)))
         .route("/api/api-keys/{id}", delete("deleteApiKey", keys::delete))
+        .route(
+            "/api/credentials",
+            get("listCredentials", credentials::list).and(post("createCredential", credentials::create)),
+        )
+        .route("/api/credentials/{id}", delete("deleteCredential", credentials::delete))
         .route("/api/internal/api-keys", post("createTenantApiKey", keys::create_for_tenant))
 }
 

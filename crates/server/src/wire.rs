@@ -4,6 +4,7 @@
 pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod conversation;
+pub(crate) mod credential;
 pub(crate) mod files;
 pub(crate) mod history;
 pub(crate) mod permission;

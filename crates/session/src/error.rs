@@ -1,6 +1,6 @@
 //! What can go wrong with a session, in sentences for the client that sent the request.
 
-use crate::machine::CommandRefusal;
+use crate::{machine::CommandRefusal, provider_access::ProviderRefusal};
 use ash_driver::ClaudeVersion;
 use ash_model::{
     AgentRuntime, FailureKind, LimitReached, ModelApiDialect, Problem, QuotaReached, SessionId, SessionLock,
@@ -53,8 +53,21 @@ pub enum Error {
         .0.as_str()
     )]
     ProviderUnsupported(ModelApiDialect),
-    #[error("A key of one's own is for a sandbox of one's own: leave out `workspace`, or `provider`")]
+    #[error(
+        "A key of one's own is for a sandbox of one's own: leave out `workspace`, or `provider` and `credentialId`"
+    )]
     ProviderShared,
+    #[error(transparent)]
+    ProviderRefused(#[from] ProviderRefusal),
+    /// The caller names a credential that no session can be created with.
+    #[error("{0}")]
+    InvalidCredential(&'static str),
+    #[error("{0}")]
+    CredentialUnsupported(&'static str),
+    #[error(
+        "The session's credential was deleted: resume it with `credentialId` of another one, or with `provider`"
+    )]
+    CredentialGone,
     #[error(
         "There is a limit in dollars, and model \"{0}\" has no price: give it one with ASH_PRICES, or limit maxTokens instead"
     )]
@@ -213,7 +226,8 @@ pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
 /// is listed; codes of agents and models are `Internal`.
 fn kind_of(code: &str) -> FailureKind {
     match code {
-        "wrong_status" => FailureKind::Invalid,
+        "wrong_status" | "invalid_body" | "invalid_credential" => FailureKind::Invalid,
+        "own_providers_off" | "provider_not_listed" => FailureKind::Forbidden,
         // The owner of the session can change it.
         DISK_LIMIT
         | SETUP_FAILED
@@ -224,6 +238,7 @@ fn kind_of(code: &str) -> FailureKind {
         | "provider_required"
         | "provider_shared"
         | "provider_unsupported"
+        | "credential_gone"
         | "option_unsupported"
         | "setting_refused"
         | "invalid_answer"
@@ -342,6 +357,8 @@ impl Error {
             | Error::NoKey
             | Error::ProviderRequired
             | Error::ProviderShared
+            | Error::CredentialUnsupported(_)
+            | Error::CredentialGone
             | Error::Unsupported { .. }
             | Error::ProviderUnsupported(_)
             | Error::Unpriced(_)
@@ -353,6 +370,8 @@ impl Error {
             | Error::IdempotencyKeyReused
             | Error::NoBucket => FailureKind::Unprocessable,
             Error::Snapshot(ash_snapshot::Error::Far { .. }) => FailureKind::Unavailable,
+            Error::ProviderRefused(refusal) => refusal.kind(),
+            Error::InvalidCredential(_) => FailureKind::Invalid,
             Error::Remote(error) => error.kind(),
             Error::TooManyFiles(_) | Error::NoRoom(_) => FailureKind::TooLarge,
             Error::Quota(_) => FailureKind::TooMany,
@@ -388,7 +407,10 @@ impl Error {
             Error::Locked { .. } => "session_locked",
             Error::LockLost => "lock_lost",
             Error::NoTurn => "turn_not_found",
-            Error::Unsupported { .. } => "option_unsupported",
+            Error::Unsupported { .. } | Error::CredentialUnsupported(_) => "option_unsupported",
+            Error::ProviderRefused(refusal) => refusal.code(),
+            Error::InvalidCredential(_) => "invalid_credential",
+            Error::CredentialGone => "credential_gone",
             Error::Refused(CommandRefusal::NoSuchPermission) => "permission_not_found",
             Error::Refused(CommandRefusal::AlreadyAnswered) => "permission_answered",
             Error::Refused(CommandRefusal::NoSuchToolCall) => "tool_call_not_found",

@@ -11,6 +11,7 @@ use crate::{
     observer::SessionObserver,
     operator_policy::OperatorPolicy,
     pool::SandboxPool,
+    provider_access::egress_with_key,
     queued_messages::QueuedMessageLedger,
     resource_limits,
     settings::ServiceSettings,
@@ -19,15 +20,15 @@ use crate::{
 };
 use ash_driver::ClaudeVersion;
 use ash_model::{
-    AgentRuntime, ModelApiDialect, ResourceLimits, SessionOptions, TenantId, Timestamp, WorkspaceId,
-    WorkspaceRewind,
+    AgentRuntime, ByokEndpoint, CredentialId, ModelApiDialect, ResourceLimits, SessionOptions, TenantId,
+    Timestamp, WorkspaceId, WorkspaceRewind,
 };
 use ash_remote::{RemoteServices, ReplicationTarget, Replicator, Repositories, WitnessCache};
 use ash_sandbox::{
     EgressPolicy, SandboxBackend, SandboxLayout, SandboxLimits, SandboxSpec, UserNamespacePolicy,
 };
 use ash_snapshot::{DiskUsage, Repo};
-use ash_store::{AgentVersion, Lease, LeaseClaim, SessionRow, Store};
+use ash_store::{AccessScope, AgentVersion, Lease, LeaseClaim, SessionRow, Store};
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
@@ -269,16 +270,40 @@ impl Services {
         Ok((lease, true))
     }
 
-    /// The access to a model: the server's, or the client's own.
-    pub(crate) fn egress_policy(
+    /// The access to a model: the server's, a stored credential's, or the client's own.
+    pub(crate) async fn egress_policy(
         &self,
         session: &SessionRow,
         runtime: AgentRuntime,
         provider: Option<ModelApiDialect>,
     ) -> Result<Option<EgressPolicy>> {
-        match session.options.own_provider {
-            Some(_) => self.client_credentials.get(session.no).map(Some).ok_or(Error::ProviderRequired),
-            None => Ok(self.settings.default_egress_policy(runtime, provider)),
+        let SessionOptions { own_provider, credential_id, .. } = &session.options;
+        match (own_provider, credential_id) {
+            (Some(own), Some(id)) => self.stored_egress(&session.tenant, (own, id)).await.map(Some),
+            (Some(_), None) => {
+                self.client_credentials.get(session.no).map(Some).ok_or(Error::ProviderRequired)
+            }
+            (None, _) => Ok(self.settings.default_egress_policy(runtime, provider)),
+        }
+    }
+
+    /// The access to a model with a stored credential, as it and the operator's settings are now.
+    pub(crate) async fn stored_egress(
+        &self,
+        tenant: &TenantId,
+        (own, id): (&ByokEndpoint, &CredentialId),
+    ) -> Result<EgressPolicy> {
+        let found = self.store.credential(&AccessScope::all(tenant), id).await?;
+        let (_, key) = found.ok_or(Error::CredentialGone)?;
+        let public = self.settings.provider_access.check(&own.base_url)?;
+        Ok(egress_with_key(own, &key, public))
+    }
+
+    /// Remembers that an agent of the session starts with its credential, if it has one.
+    pub(crate) async fn note_credential_used(&self, session: &SessionRow) -> Result<()> {
+        match &session.options.credential_id {
+            Some(id) => Ok(self.store.set_credential_used(&session.tenant, id, self.clock()).await?),
+            None => Ok(()),
         }
     }
 
@@ -294,7 +319,7 @@ impl Services {
         let claude = self.settings.supported(version.runtime).await?;
         let provider = self.settings.provider(options, version.provider)?;
         self.repo(&session.tenant)?;
-        self.egress_policy(session, version.runtime, provider)?;
+        self.egress_policy(session, version.runtime, provider).await?;
         Ok(StartRequirements { program, claude, provider })
     }
 

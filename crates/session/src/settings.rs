@@ -1,6 +1,6 @@
 //! The operator's settings of sessions, and what follows from them alone.
 
-use crate::{ClaudeProgram, Error, Result, machine::SessionProfile};
+use crate::{ClaudeProgram, Error, Result, machine::SessionProfile, provider_access::ProviderAccess};
 use ash_driver::ClaudeVersion;
 use ash_model::{
     AgentRuntime, Durability, ModelApiDialect, ModelPrices, ModelProvider, Quotas, ResourceLimits,
@@ -51,6 +51,8 @@ pub struct ServiceSettings {
     pub remote_timeout: Duration,
     /// Where model calls go, and the API key that is added to them on the way.
     pub egress: Option<EgressPolicy>,
+    /// The model services that clients may name for their own keys and for stored ones.
+    pub provider_access: ProviderAccess,
     /// The prices of models.
     pub prices: ModelPrices,
     /// The kinds of isolation without which no sandbox starts.
@@ -122,7 +124,7 @@ impl ServiceSettings {
         SessionProfile {
             ephemeral: options.ephemeral == Some(true),
             shared: session.slug.is_some(),
-            client_key: options.own_provider.is_some(),
+            client_key: options.has_client_key(),
             idle_timeout: Some(idle_timeout).filter(|timeout| !timeout.is_zero()),
             max_background_wait: seconds(options.max_wait, settings.max_wait),
             checkpoint_every: Some(settings.checkpoint_every).filter(|every| !every.is_zero()),

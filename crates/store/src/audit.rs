@@ -62,10 +62,14 @@ pub enum AuditAction {
     PermissionAnswered,
     /// A call of a client's tool was answered.
     ToolAnswered,
+    /// A credential was stored. The detail is its type.
+    CredentialCreated,
+    /// A credential was removed. The detail is its type.
+    CredentialRemoved,
 }
 
 impl AuditAction {
-    const ALL: [(AuditAction, &'static str); 16] = [
+    const ALL: [(AuditAction, &'static str); 18] = [
         (AuditAction::Ended, "ended"),
         (AuditAction::Purged, "purged"),
         (AuditAction::Forgotten, "forgotten"),
@@ -82,6 +86,8 @@ impl AuditAction {
         (AuditAction::EnvChanged, "env_changed"),
         (AuditAction::PermissionAnswered, "permission_answered"),
         (AuditAction::ToolAnswered, "tool_answered"),
+        (AuditAction::CredentialCreated, "credential_created"),
+        (AuditAction::CredentialRemoved, "credential_removed"),
     ];
 
     /// The stored name.
@@ -106,7 +112,7 @@ pub struct AuditEntry {
     pub tenant: TenantId,
     /// What was done.
     pub action: AuditAction,
-    /// To what: the id of a session or key, the name of a workspace or agent, or an address.
+    /// To what: the id of a session, key or credential, the name of a workspace or agent, or an address.
     pub subject: String,
     /// The owner of the subject.
     pub owner: Option<OwnerId>,

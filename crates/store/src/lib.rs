@@ -11,6 +11,7 @@ mod access_scope;
 mod agents;
 mod audit;
 mod checkpoints;
+mod credentials;
 mod error;
 mod idempotency;
 mod keys;
@@ -33,6 +34,7 @@ pub use agents::{
 };
 pub use audit::{AuditAction, AuditActor, AuditEntry, AuditQuery, AuditStore};
 pub use checkpoints::{Checkpoint, CheckpointStore, TenantCheckpoint, TenantSnapshots, WorkspaceRewindRow};
+pub use credentials::{CredentialStore, StoredCredential};
 pub use error::{Error, Result};
 pub use idempotency::{IdempotencyClaim, IdempotencyRequest, IdempotencyStore};
 pub use keys::{ApiKey, KeyStore};
@@ -66,6 +68,7 @@ pub trait Store:
     AgentStore
     + AuditStore
     + CheckpointStore
+    + CredentialStore
     + IdempotencyStore
     + KeyStore
     + LeaseStore
@@ -85,6 +88,7 @@ impl<T> Store for T where
     T: AgentStore
         + AuditStore
         + CheckpointStore
+        + CredentialStore
         + IdempotencyStore
         + KeyStore
         + LeaseStore

@@ -5,6 +5,7 @@ mod agents;
 mod audit;
 mod checkpoints;
 mod columns;
+mod credentials;
 mod idempotency;
 mod keys;
 mod leases;

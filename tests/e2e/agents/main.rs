@@ -8,6 +8,7 @@ mod claude_kills;
 mod claude_versions;
 mod client_tools;
 mod config_race;
+mod credentials;
 mod docker;
 mod infinite;
 mod ladder;

@@ -10,7 +10,7 @@ const SECRET: &str = "internal-secret";
 
 /// Routes that every key may use: the test checks their responses one by one below. Every other route must refuse other
 /// owners.
-const OPEN: [&str; 17] = [
+const OPEN: [&str; 20] = [
     "GET /",
     "GET /health",
     "GET /openapi.json",
@@ -27,6 +27,9 @@ const OPEN: [&str; 17] = [
     "POST /api/prune",
     "GET /api/usage",
     "GET /api/usage/stats",
+    "GET /api/credentials",
+    "POST /api/credentials",
+    "DELETE /api/credentials/{id}",
     "POST /api/internal/api-keys",
 ];
 

@@ -6,14 +6,14 @@ mod spending;
 
 use ash_model::{
     AdoptedHistory, AdoptionPoint, AgentName, BudgetLimits, BudgetScope, BusyPolicy, ByokEndpoint,
-    CaptureConsistency, ComparisonMethod, ConcurrentTurn, ConversationPoint, Death, Durability, Epoch, Fact,
-    HistorySource, Incarnation, InterruptedTurnPolicy, JournalPosition, LimitKind, LimitReached, LiveSetting,
-    LockAcquisition, MessageOptions, ModelApiDialect, ModelProvider, ModelStopReason, PermissionId,
-    PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, Problem, Receipt, RemoteComparison,
-    ResourceLimits, ResumeComparison, ResumePath, ResumeSource, SandboxPath, SavedCheckpoint, SessionId,
-    SessionLock, SessionMetadata, SessionOptions, SessionRewind, Tier, Timestamp, TokenUsage,
-    ToolCallOutcome, ToolCallRecord, TreeOrigin, TurnId, TurnOutcome, UnsavedPath, UsageIncrement,
-    VerdictSource, WorkspaceRewind,
+    CaptureConsistency, ComparisonMethod, ConcurrentTurn, ConversationPoint, CredentialId, Death, Durability,
+    Epoch, Fact, HistorySource, Incarnation, InterruptedTurnPolicy, JournalPosition, LimitKind, LimitReached,
+    LiveSetting, LockAcquisition, MessageOptions, ModelApiDialect, ModelProvider, ModelStopReason,
+    PermissionId, PermissionRequest, PermissionTimeoutPolicy, PermissionVerdict, Problem, Receipt,
+    RemoteComparison, ResourceLimits, ResumeComparison, ResumePath, ResumeSource, SandboxPath,
+    SavedCheckpoint, SessionId, SessionLock, SessionMetadata, SessionOptions, SessionRewind, Tier, Timestamp,
+    TokenUsage, ToolCallOutcome, ToolCallRecord, TreeOrigin, TurnId, TurnOutcome, UnsavedPath,
+    UsageIncrement, VerdictSource, WorkspaceRewind,
 };
 use client_tools::client_tools;
 use serde_json::json;
@@ -562,8 +562,24 @@ fn every_fact() -> Vec<Fact> {
         of_purged_sessions(),
         written_for_an_hour(),
         client_tools(),
+        stored_credentials(),
     ]
     .concat()
+}
+
+/// A session whose key is stored by the server.
+fn stored_credentials() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let own_provider = Some(ByokEndpoint {
+        r#type: ModelApiDialect::Anthropic,
+        base_url: "https://models.example".into(),
+        deployment_id: None,
+        api_version: None,
+    });
+    let id = CredentialId::parse("00000000-0000-0000-0000-000000000007");
+    let credential_id = Some(id.expect("an id"));
+    let options = SessionOptions { own_provider, credential_id, ..SessionOptions::default() };
+    vec![Fact::Created { agent, version: 2, options }]
 }
 
 /// Comparisons in a receipt, and an agent whose options changed during its start.

@@ -146,6 +146,9 @@ fn parameters(operation: &Operation) -> Vec<Value> {
 fn path_parameter(path: &str, name: &str) -> Value {
     let (schema, description) = match name {
         "id" if path.starts_with("/api/api-keys") => (json!({ "type": "string" }), "The id of the key"),
+        "id" if path.starts_with("/api/credentials") => {
+            (json!({ "$ref": "#/components/schemas/CredentialId" }), "The id of the credential")
+        }
         "id" => (json!({ "$ref": "#/components/schemas/SessionId" }), "The id of the session"),
         "name" => (json!({ "$ref": "#/components/schemas/AgentName" }), "The name of the agent"),
         "slug" => (json!({ "$ref": "#/components/schemas/Slug" }), "The name of the workspace"),

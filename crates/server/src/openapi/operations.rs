@@ -45,6 +45,7 @@ const SANDBOX: Codes = &[
     "agent_silent",
     "capacity_reached",
     "checkpoint_damaged",
+    "credential_gone",
     "disk_limit",
     "model_key_missing",
     "object_store_damaged",
@@ -84,6 +85,7 @@ const FAILURES: Codes = &[
 ];
 /// The options of a session.
 const OPTIONS: Codes = &[
+    "invalid_credential",
     "invalid_env",
     "limit_too_high",
     "no_object_store",
@@ -211,7 +213,6 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
             AGENT,
             &[
                 "admin_only",
-                "invalid_credential",
                 "invalid_header",
                 "invalid_metadata",
                 "invalid_workspace",
@@ -539,6 +540,19 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
     )
     .with(&[IdempotencyKey]),
     text("deleteApiKey", "Delete an API key", "Its streams end at once.", &[&["key_not_found"]]),
+    text("listCredentials", "List credentials", "Without their keys, the newest first. A key with an owner sees those of the owner.", &[]),
+    text(
+        "createCredential",
+        "Create a credential",
+        "A key for a model service. Sessions use it by its id, as `credentialId`. The key is sealed, and no answer has it. A credential belongs to the owner of the API key that stores it.",
+        &[&["payload_too_large", "quota_reached"]],
+    ),
+    text(
+        "deleteCredential",
+        "Delete a credential",
+        "Its sessions take no new message until they are resumed with another one, or with `provider`.",
+        &[&["credential_not_found"]],
+    ),
     text(
         "createTenantApiKey",
         "Create an API key of any tenant",

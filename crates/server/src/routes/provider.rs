@@ -1,14 +1,15 @@
-//! The model service of a session: the server's own, or one that the client names with its own key.
+//! The model service of a session: the server's own, or one that the client names with its own key or a stored one.
 
 use super::extract::bad_body;
 use crate::{
     app::AppState,
-    config::ByokPolicy,
+    auth::Caller,
     field_coercion,
     problem::{ApiProblem, ApiResult},
 };
-use ash_model::{ByokEndpoint, FailureKind, ModelApiDialect, ModelProvider};
+use ash_model::{ByokEndpoint, CredentialId, CredentialKind, FailureKind, ModelApiDialect, ModelProvider};
 use ash_sandbox::EgressPolicy;
+use ash_session::{egress_with_key, key_header, upstream};
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub(super) enum ProviderSelection {
     /// By name; the server has the endpoint and the key.
     Known(ModelProvider),
     Own(ByokEndpoint, EgressPolicy),
+    /// With the key of a stored credential.
+    Stored(ByokEndpoint, CredentialId),
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -90,19 +93,15 @@ fn parse_byok_provider(app: &AppState, given: ProviderRequest) -> ApiResult<Prov
     let ProviderRequest { r#type, base_url, api_key, headers: more, deployment_id, api_version } = given;
     let dialect = ModelApiDialect::parse(&r#type).ok_or_else(|| unsupported(&r#type))?;
     let own = build_endpoint(dialect, base_url, deployment_id, api_version)?;
-    let public = check_base_url(app.byok_policy, &app.provider_urls, &own.base_url)?;
+    let public = app.provider_access.check(&own.base_url).map_err(ash_session::Error::from)?;
     if more.len() > MAX_PROVIDER_HEADERS {
         return Err(invalid(&format!("provider.headers has more than {MAX_PROVIDER_HEADERS}")));
     }
     let mut headers: BTreeMap<String, SecretString> =
         more.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value.into())).collect();
     if let Some(key) = api_key {
-        let (name, value) = match dialect {
-            ModelApiDialect::Anthropic => ("x-api-key", key),
-            ModelApiDialect::Openai => ("authorization", format!("Bearer {key}")),
-            ModelApiDialect::Azure => ("api-key", key),
-        };
-        headers.insert(name.to_owned(), value.into());
+        let (name, value) = key_header(dialect, &key);
+        headers.insert(name.to_owned(), value);
     }
     if headers.is_empty() {
         return Err(invalid("provider needs an apiKey, or headers with which it is called"));
@@ -110,6 +109,59 @@ fn parse_byok_provider(app: &AppState, given: ProviderRequest) -> ApiResult<Prov
     let way = EgressPolicy { upstream: upstream(&own), headers, public, dialect: Some(dialect) };
     way.check().map_err(|error| invalid(&format!("provider: {error}")))?;
     Ok(ProviderSelection::Own(own, way))
+}
+
+/// The service of a stored credential: the usual one of its type, or the one that the caller names beside it.
+pub(super) async fn parse_stored_provider(
+    app: &AppState,
+    caller: &Caller,
+    (id, given): (String, Option<Value>),
+) -> ApiResult<ProviderSelection> {
+    let (id, dialect) = app.credentials.for_session(&caller.0, &id).await?;
+    let base_url = match given {
+        None => None,
+        Some(Value::String(name)) => {
+            is_of_credential(&name, dialect)?;
+            None
+        }
+        Some(given @ Value::Object(_)) => {
+            let given: ProviderRequest =
+                field_coercion::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
+            if given.api_key.is_some() || !given.headers.is_empty() {
+                return Err(invalid(
+                    "provider.apiKey and provider.headers cannot stand beside credentialId, whose key is sent: leave out one of them",
+                ));
+            }
+            is_of_credential(&given.r#type, dialect)?;
+            if given.deployment_id.is_some() || given.api_version.is_some() {
+                return Err(invalid("provider.deploymentId and provider.apiVersion are for type \"azure\""));
+            }
+            given.base_url
+        }
+        Some(_) => return Err(invalid("provider must be a name, or {type, baseUrl}, beside credentialId")),
+    };
+    let own = build_endpoint(dialect, base_url, None, None)?;
+    let public = app.provider_access.check(&own.base_url).map_err(ash_session::Error::from)?;
+    let way = egress_with_key(&own, &SecretString::default(), public);
+    way.check().map_err(|error| invalid(&format!("provider: {error}")))?;
+    Ok(ProviderSelection::Stored(own, id))
+}
+
+fn is_of_credential(r#type: &str, dialect: ModelApiDialect) -> ApiResult<()> {
+    match r#type == dialect.as_str() {
+        true => Ok(()),
+        false => Err(invalid(&format!(
+            "provider must be of the credential's type \"{}\", or be left out",
+            dialect.as_str()
+        ))),
+    }
+}
+
+/// Whether the key of a credential can be sent as a header, if sessions send it.
+pub(super) fn check_stored_key(kind: CredentialKind, key: &SecretString) -> ApiResult<()> {
+    let Some(dialect) = kind.dialect() else { return Ok(()) };
+    let own = build_endpoint(dialect, None, None, None)?;
+    egress_with_key(&own, key, true).check().map_err(|error| invalid(&format!("key: {error}")))
 }
 
 fn unsupported(r#type: &str) -> ApiProblem {
@@ -171,16 +223,6 @@ fn parse_url_segment(name: &str, text: String) -> ApiResult<String> {
     }
 }
 
-/// The base URL of the agent's calls. At Azure the agent can reach only the deployment.
-fn upstream(own: &ByokEndpoint) -> String {
-    match &own.deployment_id {
-        Some(deployment) => {
-            format!("{}/openai/deployments/{deployment}", own.base_url.trim_end_matches('/'))
-        }
-        None => own.base_url.clone(),
-    }
-}
-
 /// Services of this kind have no common model, so the caller must name one. A deployment already has its model.
 pub(super) fn has_model(dialect: ModelApiDialect, model: Option<&str>) -> ApiResult<()> {
     match (dialect, model) {
@@ -193,74 +235,10 @@ pub(super) fn has_model(dialect: ModelApiDialect, model: Option<&str>) -> ApiRes
     }
 }
 
-/// Whether the URL must resolve to a public address: a client must not reach services that only this machine can reach,
-/// unless the operator lists them.
-fn check_base_url(own: ByokPolicy, named: &[String], text: &str) -> ApiResult<bool> {
-    if own == ByokPolicy::Off {
-        let error = "This server takes no model service from clients (ASH_OWN_PROVIDERS=off). Leave provider out, and the server's own is used";
-        return Err(ApiProblem::new(FailureKind::Forbidden, "own_providers_off", error));
-    }
-    let (_, is_public) =
-        ash_sandbox::origin_of(text).ok_or_else(|| invalid("provider.baseUrl is not a URL"))?;
-    if named.iter().any(|allowed| ash_sandbox::is_beneath(text, allowed)) {
-        return Ok(false);
-    }
-    match own {
-        ByokPolicy::Public if is_public => Ok(true),
-        ByokPolicy::Public => Err(invalid(
-            "provider.baseUrl must be https: with the name of a public host; others the operator allows with ASH_PROVIDER_URLS",
-        )),
-        ByokPolicy::Off | ByokPolicy::List => Err(ApiProblem::new(
-            FailureKind::Forbidden,
-            "provider_not_listed",
-            "provider.baseUrl is none of those that this server allows; the operator adds it to ASH_PROVIDER_URLS",
-        )),
-    }
-}
-
 fn invalid(error: &str) -> ApiProblem {
     ApiProblem::invalid("invalid_body", error)
 }
 
 fn shortened(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn checked(own: ByokPolicy, url: &str) -> Result<bool, String> {
-        let named = ["https://gate.example/team".to_owned(), "http://127.0.0.1:9".to_owned()];
-        check_base_url(own, &named, url).map_err(|problem| problem.code)
-    }
-
-    #[test]
-    fn off_takes_no_service_from_a_client() {
-        for url in ["https://gate.example/team", "https://models.example"] {
-            assert_eq!(checked(ByokPolicy::Off, url), Err("own_providers_off".to_owned()), "{url}");
-        }
-    }
-
-    #[test]
-    fn list_takes_what_the_operator_names_and_what_lies_beneath() {
-        let listed = |url| checked(ByokPolicy::List, url);
-        let refused = || Err("provider_not_listed".to_owned());
-        assert_eq!(listed("https://gate.example/team"), Ok(false));
-        assert_eq!(listed("https://gate.example/team/v1"), Ok(false));
-        assert_eq!(listed("http://127.0.0.1:9/v1"), Ok(false));
-        assert_eq!(listed("https://gate.example/other"), refused());
-        assert_eq!(listed("https://gate.example/team-b"), refused());
-        assert_eq!(listed("https://api.anthropic.com"), refused());
-    }
-
-    #[test]
-    fn public_takes_these_and_every_public_host() {
-        let public = |url| checked(ByokPolicy::Public, url);
-        assert_eq!(public("http://127.0.0.1:9/v1"), Ok(false));
-        // Outside of a listed path, the gateway is like any other host and needs a public address.
-        assert_eq!(public("https://gate.example/other"), Ok(true));
-        assert_eq!(public("https://models.example"), Ok(true));
-        assert_eq!(public("http://127.0.0.1:8/v1"), Err("invalid_body".to_owned()));
-    }
 }

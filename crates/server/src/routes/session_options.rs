@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     app::AppState,
+    auth::Caller,
     field_coercion,
     problem::{ApiProblem, ApiResult},
 };
@@ -50,6 +51,9 @@ pub(super) struct SessionOptionsPatch {
     model: Option<String>,
     #[schema(schema_with = provider::provider_schema)]
     provider: Option<Value>,
+    /// A stored credential whose key is sent to the model service; with `provider`, to the one that it names.
+    #[schema(max_length = 255)]
+    credential_id: Option<String>,
     #[schema(max_length = 1_000_000)]
     system_prompt: Option<String>,
     /// `bypassPermissions`, `permissionsByAgent`, `default`, `acceptEdits`, `plan` or `dontAsk`.
@@ -136,14 +140,21 @@ impl SessionOptionsPatch {
     /// Called before `take_provider`, which removes the provider.
     pub(super) fn changed_parts(&self) -> TouchedOptions {
         let budget = self.max_budget_usd.or(self.turn_limits.and_then(|limits| limits.max_budget_usd));
-        let service = self.provider.is_some();
+        let service = self.provider.is_some() || self.credential_id.is_some();
         let dollars = service || self.model.is_some() || budget.is_some();
         TouchedOptions { service, limits: self.limits.is_some(), dollars }
     }
 
     /// Removes the model service from the options, because it may contain a key.
-    pub(super) fn take_provider(&mut self, app: &AppState) -> ApiResult<Option<ProviderSelection>> {
-        self.provider.take().map(|given| provider::parse_provider(app, given)).transpose()
+    pub(super) async fn take_provider(
+        &mut self,
+        app: &AppState,
+        caller: &Caller,
+    ) -> ApiResult<Option<ProviderSelection>> {
+        match (self.credential_id.take(), self.provider.take()) {
+            (Some(id), given) => provider::parse_stored_provider(app, caller, (id, given)).await.map(Some),
+            (None, given) => given.map(|given| provider::parse_provider(app, given)).transpose(),
+        }
     }
 
     pub(super) fn merged_over(self, before: SessionOptions) -> ApiResult<SessionOptions> {
@@ -213,6 +224,7 @@ impl SessionOptionsPatch {
             model: self.model.or(before.model),
             provider: before.provider,
             own_provider: before.own_provider,
+            credential_id: before.credential_id,
             system_prompt: replaced.or(self.system_prompt).or(before.system_prompt),
             append_system_prompt: appended.or(self.append_system_prompt).or(before.append_system_prompt),
             available_tools: self.available_tools.or(before.available_tools),
@@ -368,11 +380,18 @@ pub(super) fn with_provider(
     match wanted {
         None => Ok((options, None)),
         Some(ProviderSelection::Known(known)) => {
-            Ok((SessionOptions { provider: Some(known), own_provider: None, ..options }, None))
+            let options = SessionOptions { own_provider: None, credential_id: None, ..options };
+            Ok((SessionOptions { provider: Some(known), ..options }, None))
         }
         Some(ProviderSelection::Own(own, way)) => {
             provider::has_model(own.r#type, options.model.as_deref())?;
-            Ok((SessionOptions { provider: None, own_provider: Some(own), ..options }, Some(way)))
+            let options = SessionOptions { provider: None, credential_id: None, ..options };
+            Ok((SessionOptions { own_provider: Some(own), ..options }, Some(way)))
+        }
+        Some(ProviderSelection::Stored(own, id)) => {
+            provider::has_model(own.r#type, options.model.as_deref())?;
+            let options = SessionOptions { provider: None, credential_id: Some(id), ..options };
+            Ok((SessionOptions { own_provider: Some(own), ..options }, None))
         }
     }
 }

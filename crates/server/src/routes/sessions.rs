@@ -59,8 +59,6 @@ const MAX_COMMAND_BYTES: usize = 100_000;
 struct CreateSessionFields {
     /// The name of the agent.
     agent: String,
-    /// Part of the reference; this server stores no credentials.
-    credential_id: Option<String>,
     /// The id of the new session; without one, the server chooses.
     session_id: Option<SessionId>,
     /// The name of a shared workspace; also accepted as `workspaceId`.
@@ -152,11 +150,7 @@ pub(super) async fn create(
 ) -> ApiResult<Created<SessionAnswer>> {
     let patience = queue_timeout(&headers)?;
     let CreateSessionRequest { own, options } = body.value;
-    let CreateSessionFields { agent, credential_id, session_id, workspace, owner, metadata, extra_env, env } =
-        own;
-    if credential_id.is_some() {
-        return Err(ApiProblem::invalid("invalid_credential", "Invalid or inaccessible credential"));
-    }
+    let CreateSessionFields { agent, session_id, workspace, owner, metadata, extra_env, env } = own;
     let owner = session_metadata::resolve_owner(&caller, owner)?.owner;
     let metadata = session_metadata::metadata(&app.quotas, metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
@@ -164,7 +158,7 @@ pub(super) async fn create(
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
     app.sessions.check_durability(options.durability)?;
     let mut options = options;
-    let wanted = options.take_provider(&app)?;
+    let wanted = options.take_provider(&app, &caller).await?;
     let secrets = options.secrets(StoredMcpSecrets::default())?.unwrap_or_default();
     let compaction = options.infinite_sessions.clone();
     let (options, way) = with_provider(options.merged_over(SessionOptions::default())?, wanted)?;
@@ -318,7 +312,7 @@ async fn change_live_config(
     let _alone = app.options_locks.lock(no).await;
     let mut change = options;
     let (settings, touched, wanted) =
-        (change.live_settings(), change.changed_parts(), change.take_provider(&app)?);
+        (change.live_settings(), change.changed_parts(), change.take_provider(&app, &caller).await?);
     app.sessions.check_durability(change.durability)?;
     limits::check_resource_limits(&app.policy, &caller, change.limits()?)?;
     let session = app.sessions.get(no).await?;

@@ -2,6 +2,7 @@
 //! Requests that make a session work are end-to-end tests (`tests/e2e`).
 
 mod answers;
+mod credentials;
 mod documentation;
 mod frames;
 mod history;

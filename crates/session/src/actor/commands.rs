@@ -145,6 +145,10 @@ impl SessionActor {
         if wakes && self.lacks_client_key().await {
             return Err(Error::ProviderRequired);
         }
+        // Also for a running agent: a credential that was deleted is used for no new turn.
+        if wakes && self.ctx.session.options.credential_id.is_some() {
+            self.egress_policy().await?;
+        }
         if let Some(model) = self.unpriced(command).filter(|_| !again)
             && self.has_model_route().await
         {

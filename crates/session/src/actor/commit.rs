@@ -99,7 +99,9 @@ impl SessionActor {
             return;
         }
         self.ctx.services.client_credentials.forget(self.ctx.session.no);
-        if let Some(conn) = &self.link.conn {
+        if let Some(conn) = &self.link.conn
+            && self.ctx.session.options.has_client_key()
+        {
             conn.remote.set_egress(None).await.ok();
         }
     }
@@ -107,7 +109,7 @@ impl SessionActor {
     /// Whether a command that wakes the session needs a client key that the server does not have. If the server has it,
     /// an existing sandbox gets it.
     pub(super) async fn lacks_client_key(&self) -> bool {
-        if self.ctx.session.options.own_provider.is_none() {
+        if !self.ctx.session.options.has_client_key() {
             return false;
         }
         match (self.ctx.services.client_credentials.get(self.ctx.session.no), &self.link.conn) {

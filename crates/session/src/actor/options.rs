@@ -116,10 +116,14 @@ impl SessionActor {
 
     /// Whether these options change how an agent is started.
     fn needs_agent_restart(&self, options: &SessionOptions) -> bool {
-        // The agent is not told the address of the provider.
+        // The agent is not told the address of the provider. A client's key comes with the next message, and a stored one
+        // only with a start.
         let provider = |options: &SessionOptions| {
-            let own = options.own_provider.clone().map(|own| ByokEndpoint { base_url: String::new(), ..own });
-            (options.provider, own)
+            let untold = |own| match options.has_client_key() {
+                true => ByokEndpoint { base_url: String::new(), ..own },
+                false => own,
+            };
+            (options.provider, options.own_provider.clone().map(untold), options.credential_id.clone())
         };
         let told = |options: &SessionOptions| {
             let prompts = (options.system_prompt.clone(), options.append_system_prompt.clone());

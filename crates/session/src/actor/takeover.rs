@@ -246,8 +246,13 @@ impl SessionActor {
         }
         // The server's key may have changed. A shim of an older server has no egress, and needs none; a client key is
         // in the shim alone.
-        if self.ctx.session.options.own_provider.is_none() {
-            remote.set_egress(self.egress_policy().await?).await.ok();
+        if !self.ctx.session.options.has_client_key() {
+            let egress = match self.egress_policy().await {
+                // The running agent gets no other way, and the next message is refused.
+                Err(Error::CredentialGone | Error::ProviderRefused(_)) => None,
+                egress => egress?,
+            };
+            remote.set_egress(egress).await.ok();
         }
         let sandbox = Sandbox::new(incarnation, remote, permit);
         for (SessionJournalPosition { session: no, journal: heard }, records) in
@@ -319,7 +324,7 @@ impl SessionActor {
         // Without a key there is no route, whichever provider was chosen.
         let provider =
             self.ctx.services.settings.provider(options, usual).unwrap_or(Some(ModelApiDialect::Anthropic));
-        self.ctx.services.egress_policy(&self.ctx.session, *runtime, provider)
+        self.ctx.services.egress_policy(&self.ctx.session, *runtime, provider).await
     }
 
     /// Reads what a dead shim wrote after the last actor stopped listening: a turn may have ended in it.

@@ -70,6 +70,12 @@ fn errors() -> Vec<Error> {
         Error::ProviderRequired,
         Error::ProviderUnsupported(ModelApiDialect::Anthropic),
         Error::ProviderShared,
+        Error::ProviderRefused(ProviderRefusal::Off),
+        Error::ProviderRefused(ProviderRefusal::NotListed),
+        Error::ProviderRefused(ProviderRefusal::NotPublic),
+        Error::InvalidCredential("a"),
+        Error::CredentialUnsupported("a"),
+        Error::CredentialGone,
         Error::Unpriced("a".to_owned()),
         Error::UnpricedUsage,
         Error::NoWorkspace,
@@ -149,7 +155,7 @@ fn a_failure_of_replication_is_of_the_same_kind_for_the_caller_of_a_session() {
     }
 }
 
-const VARIANTS: usize = 57;
+const VARIANTS: usize = 61;
 
 /// A new variant gets the next number here, and an example in `errors`.
 fn number(error: &Error) -> usize {
@@ -211,6 +217,10 @@ fn number(error: &Error) -> usize {
         Error::IdempotencyKeyReused => 54,
         Error::ApiKeyGone => 55,
         Error::UnpricedUsage => 56,
+        Error::ProviderRefused(_) => 57,
+        Error::InvalidCredential(_) => 58,
+        Error::CredentialUnsupported(_) => 59,
+        Error::CredentialGone => 60,
     }
 }
 

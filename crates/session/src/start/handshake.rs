@@ -64,7 +64,9 @@ impl SessionStartJob {
         env.extend(self.own_env().await?);
         let (remote, process) = (&sandbox.remote, *process);
         let start = ProcessSpec { process, argv: command.argv, env, cwd, raw: false, stdin: true };
-        remote.set_egress(self.services.egress_policy(&self.session, version.runtime, *provider)?).await?;
+        let egress = self.services.egress_policy(&self.session, version.runtime, *provider).await?;
+        remote.set_egress(egress).await?;
+        self.services.note_credential_used(&self.session).await?;
         // Set before the agent can send a request.
         remote
             .set_allowance(

@@ -23,6 +23,7 @@ macro_rules! contract {
 mod agents;
 mod audit;
 mod checkpoints;
+mod credentials;
 mod fixture;
 mod idempotency;
 mod keys;

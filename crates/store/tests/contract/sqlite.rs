@@ -3,10 +3,12 @@
 use crate::fixture::{
     agent, append, checkpoint, delta, env, items, lease, new_session, said, step, tenant, turn_row, whole,
 };
-use ash_model::{AgentRuntime, Incarnation, SandboxRequirements, Timestamp, TurnId};
+use ash_model::{
+    AgentRuntime, CredentialId, CredentialKind, Incarnation, SandboxRequirements, Timestamp, TurnId,
+};
 use ash_store::{
     AccessScope, AuditStore, Error, LogStore, NewAgentVersion, NewSessionRow, SealingKey, SessionRow,
-    SessionStore, SqliteStore, Store, TrashStore, TurnState,
+    SessionStore, SqliteStore, Store, StoredCredential, TrashStore, TurnState,
 };
 use sqlx::Connection;
 use std::path::Path;
@@ -48,6 +50,19 @@ async fn furnished(store: &dyn Store) -> (SessionRow, TurnId, Incarnation) {
         at: Timestamp(1),
     };
     store.deploy(helper).await.expect("deployed");
+    let credential = StoredCredential {
+        id: CredentialId::fresh(),
+        tenant: tenant("t"),
+        owner: None,
+        kind: CredentialKind::Anthropic,
+        label: String::new(),
+        created_at: Timestamp(1),
+        last_used_at: None,
+    };
+    store
+        .add_credential(credential, "hunter2-of-the-service".into(), crate::fixture::by("k"))
+        .await
+        .expect("added");
     (session, turn, incarnation)
 }
 

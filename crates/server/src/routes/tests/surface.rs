@@ -5,7 +5,7 @@ use crate::openapi::schema_check::the_document;
 use std::collections::BTreeSet;
 
 /// Every route with a valid body. `s` is a session that exists.
-pub(super) const CALLS: [(&str, &str); 71] = [
+pub(super) const CALLS: [(&str, &str); 74] = [
     ("GET /metrics", ""),
     ("GET /api/agents", ""),
     ("POST /api/agents", r#"{"name":"x"}"#),
@@ -73,6 +73,9 @@ pub(super) const CALLS: [(&str, &str); 71] = [
     ("GET /api/api-keys", ""),
     ("POST /api/api-keys", "{}"),
     ("DELETE /api/api-keys/x", ""),
+    ("GET /api/credentials", ""),
+    ("POST /api/credentials", r#"{"type":"custom","key":"k"}"#),
+    ("DELETE /api/credentials/x", ""),
     ("POST /api/internal/api-keys", r#"{"tenantId":"x"}"#),
     ("GET /no/such/route", ""),
     ("PUT /api/sessions", ""),
