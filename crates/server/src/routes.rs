@@ -183,7 +183,7 @@ pub(crate) fn api() -> ApiRouter {
         .route("/api/api-keys/{id}", delete("deleteApiKey", keys::delete))
         .route(
             "/api/credentials",
-            get("listCredentials", credentials::list).and(post("createCredential", credentials::create)),
+            get("listCredentials", credentials::list).and(post("storeCredential", credentials::create)),
         )
         .route("/api/credentials/{id}", delete("deleteCredential", credentials::delete))
         .route("/api/internal/api-keys", post("createTenantApiKey", keys::create_for_tenant))

@@ -246,6 +246,21 @@ async def test_retention_and_audit(client: AsyncAshClient, session: str) -> None
     assert "ended" in [line["action"] for line in audit["audit"]]
 
 
+async def test_credentials_are_stored_listed_and_removed(client: AsyncAshClient) -> None:
+    stored = await client.store_credential("anthropic", "sk-secret-of-a-test", "research")
+    assert (stored["type"], stored["label"]) == ("anthropic", "research")
+    bedrock = await client.store_bedrock_credential("a", "b", "c")
+    listed = await client.list_credentials()
+    assert [one["id"] for one in listed] == [bedrock["id"], stored["id"]]
+    assert "sk-secret" not in str(listed)
+    with pytest.raises(AshError) as refused:
+        await client.create_session("default", credential_id=bedrock["id"])
+    assert refused.value.code == "option_unsupported"
+    for one in listed:
+        assert await client.delete_credential(one["id"]) == {}
+    assert await client.list_credentials() == []
+
+
 async def test_keys_are_made_and_removed(client: AsyncAshClient, server: Server, kind: Kind) -> None:
     made = await client.create_api_key(label="tests", owner="alice")
     hers = connect(kind, server.url, made["key"])

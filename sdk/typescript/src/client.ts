@@ -554,6 +554,34 @@ export class AshClient {
     await this.#call("deleteApiKey", { path: { id } }, options);
   }
 
+  /** Stores a key for a model service. Sessions use it by its id, as `credentialId`; no answer has the key. */
+  async storeCredential(
+    type: api.CredentialKind,
+    key: string,
+    label?: string,
+    options?: RequestOptions,
+  ): Promise<api.CreatedCredentialAnswer["credential"]> {
+    const body = label === undefined ? { type, key } : { type, key, label };
+    return (await this.#call("storeCredential", { body }, options)).credential;
+  }
+
+  /** Stores a key for Bedrock. No session uses it: its requests would have to be signed inside the sandbox. */
+  storeBedrockCredential(
+    key: { accessKeyId: string; secretAccessKey: string; region: string; sessionToken?: string },
+    label?: string,
+    options?: RequestOptions,
+  ): Promise<api.CreatedCredentialAnswer["credential"]> {
+    return this.storeCredential("bedrock", JSON.stringify(key), label, options);
+  }
+
+  async listCredentials(options?: RequestOptions): Promise<api.Credential[]> {
+    return (await this.#call("listCredentials", {}, options)).credentials;
+  }
+
+  async deleteCredential(id: string, options?: RequestOptions): Promise<void> {
+    await this.#call("deleteCredential", { path: { id } }, options);
+  }
+
   /** A key of any tenant, for the operator, who has the server's internal secret. */
   createTenantApiKey(
     internalSecret: string,

@@ -434,6 +434,15 @@ export interface CreateCheckpointRequest {
   base?: boolean | undefined;
 }
 
+export interface CreateCredentialRequest {
+  /** The key; for `bedrock` a JSON object as text, with `accessKeyId`, `secretAccessKey` and `region`. */
+  key: string;
+  /** A name for people. */
+  label?: string | null | undefined;
+  /** The service that the key is for. */
+  type: CredentialKind;
+}
+
 export interface CreateKeyRequest {
   /** A name for people; `dashboard-key` without one. */
   label?: string | null | undefined;
@@ -454,7 +463,7 @@ export interface CreateSessionRequest {
   betas?: string[] | null | undefined;
   /** Where the agent looks for its user's configuration: instructions, skills, settings. */
   configDir?: string | null | undefined;
-  /** Part of the reference; this server stores no credentials. */
+  /** A stored credential whose key is sent to the model service; with `provider`, to the one that it names. */
   credentialId?: string | null | undefined;
   /** Subagents as a list, in the form of other SDKs. */
   customAgents?: CustomAgent[] | null | undefined;
@@ -592,6 +601,20 @@ export interface CreatedCheckpointAnswer {
   checkpoint: number;
 }
 
+export interface CreatedCredential {
+  /** Always true: a deleted credential is gone. */
+  active: boolean;
+  createdAt: Timestamp;
+  id: CredentialId;
+  /** Empty without one. */
+  label: string;
+  type: CredentialKind;
+}
+
+export interface CreatedCredentialAnswer {
+  credential: CreatedCredential;
+}
+
 /** The session was created. */
 export interface CreatedEvent {
   data: SessionCreated;
@@ -604,6 +627,29 @@ export interface CreatedTenantKeyAnswer {
   key: string;
   owner?: OwnerId | undefined;
   tenantId: TenantId;
+}
+
+/** A stored credential. No answer has its key. */
+export interface Credential {
+  /** Always true: a deleted credential is gone. */
+  active: boolean;
+  createdAt: Timestamp;
+  id: CredentialId;
+  /** Empty without one. */
+  label: string;
+  /** When a session last started with it; null: never. */
+  lastUsedAt: Timestamp | null;
+  type: CredentialKind;
+}
+
+/** Credential id must be 36 lowercase hexadecimal digits and '-'. */
+export type CredentialId = string;
+
+/** The service that a stored key is for. */
+export type CredentialKind = "anthropic" | "openai" | "bedrock" | "custom";
+
+export interface CredentialListAnswer {
+  credentials: Credential[];
 }
 
 /** The form in the guides of other SDKs: a list of objects with names. */
@@ -1482,6 +1528,8 @@ export interface SessionConfig {
   betas?: string[] | undefined;
   /** Where the agent looks for its user's configuration: instructions, skills, settings. */
   configDir?: SandboxPath | undefined;
+  /** The stored credential whose key is added to calls of `ownProvider`. */
+  credentialId?: CredentialId | undefined;
   /** Skills that the agent does not get. */
   disabledSkills?: string[] | undefined;
   /** Tools that the agent may not call at all. */
@@ -1520,7 +1568,7 @@ export interface SessionConfig {
   onPermissionTimeout?: PermissionTimeoutPolicy | undefined;
   /** What happens to a call of a client's tool without an answer; null or left out: it fails. */
   onToolTimeout?: ToolTimeoutPolicy | undefined;
-  /** The client's own service. A client that resumes the session must send the key again. */
+  /** The client's own service. Without `credentialId`, a client that resumes the session must send the key again. */
   ownProvider?: ByokEndpoint | undefined;
   /** When the agent asks for permission, in its own terms. */
   permissionMode?: string | undefined;
@@ -1563,6 +1611,8 @@ export interface SessionConfigPatch {
   betas?: string[] | null | undefined;
   /** Where the agent looks for its user's configuration: instructions, skills, settings. */
   configDir?: string | null | undefined;
+  /** A stored credential whose key is sent to the model service; with `provider`, to the one that it names. */
+  credentialId?: string | null | undefined;
   /** Subagents as a list, in the form of other SDKs. */
   customAgents?: CustomAgent[] | null | undefined;
   /** Skills that the agent does not get. */
@@ -2466,6 +2516,24 @@ export interface Operations {
     body: undefined;
     answer: AuditListAnswer;
   };
+  /** List credentials */
+  listCredentials: {
+    query: undefined;
+    body: undefined;
+    answer: CredentialListAnswer;
+  };
+  /** Create a credential */
+  storeCredential: {
+    query: undefined;
+    body: CreateCredentialRequest;
+    answer: CreatedCredentialAnswer;
+  };
+  /** Delete a credential */
+  deleteCredential: {
+    query: undefined;
+    body: undefined;
+    answer: EmptyAnswer;
+  };
   /** Create an API key of any tenant */
   createTenantApiKey: {
     query: undefined;
@@ -2991,6 +3059,9 @@ export const operations = {
   createApiKey: { method: "POST", path: "/api/api-keys", idempotent: false, keyed: true },
   deleteApiKey: { method: "DELETE", path: "/api/api-keys/{id}", idempotent: false, keyed: false },
   listAudit: { method: "GET", path: "/api/audit", idempotent: true, keyed: false },
+  listCredentials: { method: "GET", path: "/api/credentials", idempotent: true, keyed: false },
+  storeCredential: { method: "POST", path: "/api/credentials", idempotent: false, keyed: false },
+  deleteCredential: { method: "DELETE", path: "/api/credentials/{id}", idempotent: false, keyed: false },
   createTenantApiKey: { method: "POST", path: "/api/internal/api-keys", idempotent: false, keyed: false },
   pruneSessions: { method: "POST", path: "/api/prune", idempotent: false, keyed: false },
   getRetention: { method: "GET", path: "/api/retention", idempotent: true, keyed: false },

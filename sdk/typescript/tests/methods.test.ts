@@ -335,6 +335,23 @@ test("keys are made for owners and tenants, listed and deleted", async () => {
   await assert.rejects(client.createTenantApiKey("wrong", { tenantId: "team-a" }), hasCode("unauthorized"));
 });
 
+test("credentials are stored without being shown, listed, used and deleted", async () => {
+  const stored = await client.storeCredential("anthropic", "sk-secret-of-a-test", "research");
+  assert.deepEqual([stored.type, stored.label], ["anthropic", "research"]);
+  const bedrock = await client.storeBedrockCredential({ accessKeyId: "a", secretAccessKey: "b", region: "c" });
+  const listed = await client.listCredentials();
+  assert.deepEqual(
+    listed.map(({ id }) => id),
+    [bedrock.id, stored.id],
+  );
+  assert.ok(!JSON.stringify(listed).includes("sk-secret"));
+  await assert.rejects(client.createSession("default", { credentialId: bedrock.id }), hasCode("option_unsupported"));
+  await client.deleteCredential(bedrock.id);
+  await client.deleteCredential(stored.id);
+  await assert.rejects(client.deleteCredential(stored.id), hasCode("credential_not_found"));
+  assert.deepEqual(await client.listCredentials(), []);
+});
+
 test("retention and the audit are read", async () => {
   await client.endSession(await session("old"));
   const pruned = await client.pruneSessions({ olderThan: "0s", status: "ended", purge: true, dryRun: true });

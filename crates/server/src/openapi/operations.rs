@@ -542,7 +542,7 @@ pub(crate) const OPERATIONS: &[OperationText] = &[
     text("deleteApiKey", "Delete an API key", "Its streams end at once.", &[&["key_not_found"]]),
     text("listCredentials", "List credentials", "Without their keys, the newest first. A key with an owner sees those of the owner.", &[]),
     text(
-        "createCredential",
+        "storeCredential",
         "Create a credential",
         "A key for a model service. Sessions use it by its id, as `credentialId`. The key is sealed, and no answer has it. A credential belongs to the owner of the API key that stores it.",
         &[&["payload_too_large", "quota_reached"]],

@@ -69,6 +69,7 @@ __all__ = [
     "ConversationBlock",
     "ConversationItem",
     "CreateCheckpointRequest",
+    "CreateCredentialRequest",
     "CreateKeyRequest",
     "CreateSessionFields",
     "CreateSessionRequest",
@@ -80,8 +81,14 @@ __all__ = [
     "CreateWorkspaceRequest",
     "CreatedApiKeyAnswer",
     "CreatedCheckpointAnswer",
+    "CreatedCredential",
+    "CreatedCredentialAnswer",
     "CreatedEvent",
     "CreatedTenantKeyAnswer",
+    "Credential",
+    "CredentialId",
+    "CredentialKind",
+    "CredentialListAnswer",
     "CustomAgent",
     "DeletedAgentAnswer",
     "DeletedFileAnswer",
@@ -321,6 +328,12 @@ ComparisonMethod: TypeAlias = Literal['metadata', 'content']
 
 ConversationBlock: TypeAlias = 'Any'
 """A part of a message. A block that is none of the known ones is as the sender wrote it."""
+
+CredentialId: TypeAlias = str
+"""Credential id must be 36 lowercase hexadecimal digits and '-'."""
+
+CredentialKind: TypeAlias = Literal['anthropic', 'openai', 'bedrock', 'custom']
+"""The service that a stored key is for."""
 
 Durability: TypeAlias = Literal['local', 'remote']
 """When a turn counts as done: once it is saved here, or once the object store has it too."""
@@ -849,6 +862,15 @@ class CreateCheckpointRequest(TypedDict):
     """Count changes from this checkpoint on."""
 
 
+class CreateCredentialRequest(TypedDict):
+    key: str
+    """The key; for `bedrock` a JSON object as text, with `accessKeyId`, `secretAccessKey` and `region`."""
+    label: NotRequired[str | None]
+    """A name for people."""
+    type: CredentialKind
+    """The service that the key is for."""
+
+
 class CreateKeyRequest(TypedDict):
     label: NotRequired[str | None]
     """A name for people; `dashboard-key` without one."""
@@ -912,7 +934,7 @@ class CreateSessionRequest(TypedDict):
     configDir: NotRequired[str | None]
     """Where the agent looks for its user's configuration: instructions, skills, settings."""
     credentialId: NotRequired[str | None]
-    """Part of the reference; this server stores no credentials."""
+    """A stored credential whose key is sent to the model service; with `provider`, to the one that it names."""
     customAgents: NotRequired[list[CustomAgent] | None]
     """Subagents as a list, in the form of other SDKs."""
     disabledSkills: NotRequired[list[str] | None]
@@ -1025,6 +1047,20 @@ class CreatedCheckpointAnswer(TypedDict):
     """Its number."""
 
 
+class CreatedCredential(TypedDict):
+    active: bool
+    """Always true: a deleted credential is gone."""
+    createdAt: Timestamp
+    id: CredentialId
+    label: str
+    """Empty without one."""
+    type: CredentialKind
+
+
+class CreatedCredentialAnswer(TypedDict):
+    credential: CreatedCredential
+
+
 @dataclass(frozen=True)
 class CreatedEvent:
     """The session was created."""
@@ -1039,6 +1075,23 @@ class CreatedTenantKeyAnswer(TypedDict):
     """Shown only here."""
     owner: NotRequired[OwnerId]
     tenantId: TenantId
+
+
+class Credential(TypedDict):
+    """A stored credential. No answer has its key."""
+    active: bool
+    """Always true: a deleted credential is gone."""
+    createdAt: Timestamp
+    id: CredentialId
+    label: str
+    """Empty without one."""
+    lastUsedAt: Timestamp | None
+    """When a session last started with it; null: never."""
+    type: CredentialKind
+
+
+class CredentialListAnswer(TypedDict):
+    credentials: list[Credential]
 
 
 class CustomAgent(TypedDict):
@@ -1907,6 +1960,8 @@ class SessionConfig(TypedDict):
     """Beta features of the model's API, by their header names."""
     configDir: NotRequired[SandboxPath]
     """Where the agent looks for its user's configuration: instructions, skills, settings."""
+    credentialId: NotRequired[CredentialId]
+    """The stored credential whose key is added to calls of `ownProvider`."""
     disabledSkills: NotRequired[list[str]]
     """Skills that the agent does not get."""
     disallowedTools: NotRequired[list[str]]
@@ -1948,7 +2003,7 @@ class SessionConfig(TypedDict):
     onToolTimeout: NotRequired[ToolTimeoutPolicy]
     """What happens to a call of a client's tool without an answer; null or left out: it fails."""
     ownProvider: NotRequired[ByokEndpoint]
-    """The client's own service. A client that resumes the session must send the key again."""
+    """The client's own service. Without `credentialId`, a client that resumes the session must send the key again."""
     permissionMode: NotRequired[str]
     """When the agent asks for permission, in its own terms."""
     permissionTimeout: NotRequired[int]
@@ -2032,6 +2087,8 @@ class SessionConfigPatch(TypedDict):
     """Beta features of the model's API, by their header names."""
     configDir: NotRequired[str | None]
     """Where the agent looks for its user's configuration: instructions, skills, settings."""
+    credentialId: NotRequired[str | None]
+    """A stored credential whose key is sent to the model service; with `provider`, to the one that it names."""
     customAgents: NotRequired[list[CustomAgent] | None]
     """Subagents as a list, in the form of other SDKs."""
     disabledSkills: NotRequired[list[str] | None]
@@ -2826,7 +2883,7 @@ class CreateSessionFields(TypedDict, total=False):
     config_dir: str | None
     """Where the agent looks for its user's configuration: instructions, skills, settings."""
     credential_id: str | None
-    """Part of the reference; this server stores no credentials."""
+    """A stored credential whose key is sent to the model service; with `provider`, to the one that it names."""
     custom_agents: list[CustomAgent] | None
     """Subagents as a list, in the form of other SDKs."""
     disabled_skills: list[str] | None
@@ -2922,6 +2979,8 @@ class SessionFields(TypedDict, total=False):
     """Beta features of the model's API, by their header names."""
     config_dir: str | None
     """Where the agent looks for its user's configuration: instructions, skills, settings."""
+    credential_id: str | None
+    """A stored credential whose key is sent to the model service; with `provider`, to the one that it names."""
     custom_agents: list[CustomAgent] | None
     """Subagents as a list, in the form of other SDKs."""
     disabled_skills: list[str] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -869,6 +870,39 @@ class AsyncAshClient:
 
     async def delete_api_key(self, key_id: str) -> types.EmptyAnswer:
         answer: types.EmptyAnswer = await self._json(delete("api", "api-keys", key_id))
+        return answer
+
+    async def store_credential(
+        self, type: types.CredentialKind, key: str, label: str | None = None
+    ) -> types.CreatedCredential:
+        """Stores a key for a model service. Sessions use it by its id, as `credential_id`; no answer has the key."""
+        body = {"type": type, "key": key, **given(label=label)}
+        answer: types.CreatedCredentialAnswer = await self._json(post("api", "credentials", body=body))
+        return answer["credential"]
+
+    async def store_bedrock_credential(
+        self,
+        access_key_id: str,
+        secret_access_key: str,
+        region: str,
+        session_token: str | None = None,
+        label: str | None = None,
+    ) -> types.CreatedCredential:
+        """Stores a key for Bedrock. No session uses it: its requests would have to be signed inside the sandbox."""
+        key = {
+            "accessKeyId": access_key_id,
+            "secretAccessKey": secret_access_key,
+            "region": region,
+            **given(sessionToken=session_token),
+        }
+        return await self.store_credential("bedrock", json.dumps(key), label)
+
+    async def list_credentials(self) -> list[types.Credential]:
+        answer: types.CredentialListAnswer = await self._json(get("api", "credentials"))
+        return answer["credentials"]
+
+    async def delete_credential(self, credential_id: str) -> types.EmptyAnswer:
+        answer: types.EmptyAnswer = await self._json(delete("api", "credentials", credential_id))
         return answer
 
     async def create_tenant_api_key(
