@@ -135,13 +135,22 @@ impl Replicator {
                 known.manifest.epoch = highest.unwrap_or(known.manifest.epoch);
             }
         }
+        // A purged session waits for the fork that needs it: the trash keeps only those that a fork shares.
+        let mut together = Vec::new();
         for known in line.into_iter().rev() {
             let purged = known.buried.clone();
             if let Some(tombstone) = &purged {
                 self.services.witnesses.note_purge(tombstone.clone()).await?;
             }
             let rebuilt = Box::pin(self.rebuilt(known)).await?;
-            self.services.store.rebuild(RebuiltSession { purged, ..rebuilt }).await?;
+            let is_purged = purged.is_some();
+            together.push(RebuiltSession { purged, ..rebuilt });
+            if !is_purged {
+                self.services.store.rebuild(std::mem::take(&mut together)).await?;
+            }
+        }
+        if !together.is_empty() {
+            self.services.store.rebuild(together).await?;
         }
         Ok(found)
     }

@@ -106,8 +106,9 @@ pub trait RepairStore: Send + Sync {
     ) -> Result<Option<AgentDefinition>>;
     /// Adds agents and versions that the database does not have.
     async fn add_agents(&self, agents: Vec<AgentDefinition>, at: Timestamp) -> Result<()>;
-    /// Adds a session with its log, and its agents. `false`: the database has the session already.
-    async fn rebuild(&self, rebuilt: RebuiltSession) -> Result<bool>;
+    /// Adds sessions with their logs and agents, all or none: a purged session whose log a fork shares, and the fork. On its
+    /// own the purged one could be deleted before its fork is there. `false`: the database has the last one already.
+    async fn rebuild(&self, line: Vec<RebuiltSession>) -> Result<bool>;
     /// Continues a session with the history of a witness. `Stale`: its log has grown since it was compared.
     async fn adopt(&self, adoption: HistoryAdoption) -> Result<()>;
 }

@@ -153,7 +153,7 @@ impl Services {
             let upto = WitnessPosition::of(&proof, &history.record);
             let mut rebuilt = history.rebuilt(&self.remote, base, proof.epoch.unwrap_or(Epoch(1))).await?;
             note_adoption(&mut rebuilt, upto, None);
-            self.store.rebuild(rebuilt).await?;
+            self.store.rebuild(vec![rebuilt]).await?;
         }
         Ok(())
     }

@@ -54,9 +54,18 @@ impl RepairStore for SqliteStore {
             .await
     }
 
-    async fn rebuild(&self, rebuilt: RebuiltSession) -> Result<bool> {
+    async fn rebuild(&self, line: Vec<RebuiltSession>) -> Result<bool> {
         let seal = self.seal.clone();
-        self.writer.write(move |db| Box::pin(async move { rebuild(db, &seal, &rebuilt).await })).await
+        let write = self.writer.write(move |db| {
+            Box::pin(async move {
+                let mut is_new = false;
+                for rebuilt in &line {
+                    is_new = rebuild(db, &seal, rebuilt).await?;
+                }
+                Ok(is_new)
+            })
+        });
+        write.await
     }
 
     async fn adopt(&self, adoption: HistoryAdoption) -> Result<()> {

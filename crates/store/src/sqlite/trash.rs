@@ -197,6 +197,11 @@ async fn delete_rows(
     no: SessionRowId,
     at: Timestamp,
 ) -> Result<bool> {
+    // A fork may have come back since the session was chosen, and reads its log.
+    let shared = query("SELECT 1 FROM sessions WHERE base_session = ? LIMIT 1").bind(no.0);
+    if shared.fetch_optional(&mut *db).await?.is_some() {
+        return Ok(true);
+    }
     for sql in [
         "DELETE FROM deltas WHERE (session, seq, n) IN
              (SELECT session, seq, n FROM deltas WHERE session = ?1 LIMIT ?2)",

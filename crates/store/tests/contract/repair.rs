@@ -114,8 +114,8 @@ async fn a_restored_session_is_as_it_was(store: &dyn Store) {
     let mut back = rebuilt(&session, "back", &log);
     back.manifest.owner = Some(owner("alice"));
     back.manifest.metadata = serde_json::from_str(r#"{"ticket":"42"}"#).expect("metadata");
-    assert!(store.rebuild(back.clone()).await.expect("rebuilt"));
-    assert!(!store.rebuild(back.clone()).await.expect("known"), "once");
+    assert!(store.rebuild(vec![back.clone()]).await.expect("rebuilt"));
+    assert!(!store.rebuild(vec![back.clone()]).await.expect("known"), "once");
     let found = store
         .find_session(&AccessScope::all(&session.tenant), &id("back"))
         .await
@@ -143,14 +143,14 @@ async fn a_fork_comes_back_after_its_parent(store: &dyn Store) {
     let own: Vec<ash_model::Event> = shared.iter().filter(|event| event.seq > 2).cloned().collect();
     let mut alone = rebuilt(&fork, "back", &own);
     alone.manifest.parent = Some(id("missing"));
-    let refused = store.rebuild(alone).await;
+    let refused = store.rebuild(vec![alone]).await;
     assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
     assert_eq!(
         store.find_session(&AccessScope::all(&session.tenant), &id("back")).await.expect("read"),
         None,
         "nothing was made"
     );
-    assert!(store.rebuild(rebuilt(&fork, "back", &own)).await.expect("rebuilt"));
+    assert!(store.rebuild(vec![rebuilt(&fork, "back", &own)]).await.expect("rebuilt"));
     let found = store
         .find_session(&AccessScope::all(&session.tenant), &id("back"))
         .await
