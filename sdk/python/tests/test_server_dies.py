@@ -44,7 +44,11 @@ async def open_gate(client: AsyncAshClient, session: str) -> None:
 
 
 async def open_hold(client: AsyncAshClient, session: str) -> None:
-    await client.write_session_files(session, {"go": ""})
+    try:
+        await client.write_session_files(session, {"go": ""})
+    except AshConnectionError:
+        # On a connection of the server that stopped. The client does not repeat a write by itself.
+        await client.write_session_files(session, {"go": ""})
 
 
 async def seen_by_a_new_client(client: AsyncAshClient, session: str, message: str, key: str) -> list[StreamEvent]:
