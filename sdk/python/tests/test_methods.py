@@ -298,8 +298,10 @@ async def test_unknown_options_are_refused_by_name(client: AsyncAshClient) -> No
 
 
 def test_every_method_of_both_clients_was_called(request: pytest.FixtureRequest) -> None:
+    # A run of a few tests says nothing about the other methods. The slow file calls no method that only it calls.
     files = {item.path.name for item in request.session.items}
-    if not files.issuperset(path.name for path in Path(__file__).parent.glob("test_*.py")):
+    needed = {path.name for path in Path(__file__).parent.glob("test_*.py")} - {"test_server_dies.py"}
+    if not files >= needed:
         pytest.skip("only a part of the tests runs")
     asynchronous = public_methods(AsyncAshClient)
     synchronous = public_methods(AshClient)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from both import Kind
 from reading import rest, text_of, until
 
 from ash_client import AsyncAshClient, RetryPolicy, UnavailableError
@@ -46,9 +45,9 @@ async def test_a_stream_that_is_left_early_ends_nothing_but_itself(client: Async
     await follower.aclose()
 
 
-async def test_a_cancelled_task_closes_its_stream(client: AsyncAshClient, kind: Kind) -> None:
-    if kind == "sync":
-        pytest.skip("threads cannot be cancelled")
+# Threads cannot be cancelled.
+@pytest.mark.parametrize("kind", ["async"], indirect=True)
+async def test_a_cancelled_task_closes_its_stream(client: AsyncAshClient) -> None:
     session = (await client.create_session("default"))["id"]
     stream = client.send_message_stream(session, "hold go: one two", include_partial_messages=True)
     await until(stream, "text_delta")
